@@ -1,0 +1,9 @@
+"""The one exception a user may cause: its text states the rule, what came, and the way out."""
+
+
+class UserError(Exception):
+    """A mistake of the caller's; the command line prints it as one line and exits with status 2."""
+
+
+class Interrupted(Exception):
+    """Work was stopped on request (Ctrl-C); everything finished so far is on disk and resumable."""

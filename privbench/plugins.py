@@ -1,0 +1,66 @@
+"""Plug-ins by name: `"fedcg" -> "privbench.methods.fedcg:FedCG"`, or any `package.module:Class` of a user's own.
+
+Nothing is imported before it is asked for, and nothing registers itself by being imported.
+"""
+
+import difflib
+import importlib
+from typing import Any
+
+from privbench.errors import UserError
+
+METHODS = {
+    "local": "privbench.methods.local:Local",
+    "fedavg": "privbench.methods.fedavg:FedAvg",
+    "fedsplit": "privbench.methods.fedsplit:FedSplit",
+    "fedcg": "privbench.methods.fedcg:FedCG",
+}
+ATTACKS = {
+    "grey": "attacks.floors:Grey",
+    "dataset-mean": "attacks.floors:DatasetMean",
+    "class-mean": "attacks.floors:ClassMean",
+    "dlg": "attacks.dlg:DLG",
+    "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
+    "staged": "attacks.staged:Staged",
+}
+DEFENSES = {
+    "none": "defenses.none:NoDefense",
+    "gaussian": "defenses.gaussian:Gaussian",
+}
+DATASETS = {
+    "digits": "privbench.data.digits:load",
+    "photos": "privbench.data.photos:load",
+    "digits4": "privbench.data.digits4:load",
+    "cifar10": "privbench.data.cifar10:load",
+    "fmnist": "privbench.data.fmnist:load",
+    "digit5": "privbench.data.digit5:load",
+    "office10": "privbench.data.office10:load",
+}
+KINDS = {"method": METHODS, "attack": ATTACKS, "defense": DEFENSES, "dataset": DATASETS}
+FLOORS = ("grey", "dataset-mean", "class-mean")
+
+
+def target(kind: str, name: str) -> str:
+    """The `module:object` path of a plug-in; a misspelt name raises UserError with the nearest known one."""
+    table = KINDS[kind]
+    if name in table:
+        return table[name]
+    if ":" in name:
+        return name
+    near = difflib.get_close_matches(name, table, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(table)}"
+    raise UserError(f"unknown {kind} '{name}'; {hint}")
+
+
+def resolve(kind: str, name: str) -> Any:
+    """The class or function of a plug-in, imported now."""
+    module_name, _, attribute = target(kind, name).partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise UserError(f"{kind} '{name}': there is no module '{error.name}' on the Python path") from error
+        raise
+    if not hasattr(module, attribute):
+        raise UserError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
+    return getattr(module, attribute)

@@ -1,0 +1,155 @@
+"""The values that walk through the suite, and the protocols that plug-ins follow.
+
+Shape letters used in every docstring:
+    S seeds   K clients   V victims (attacked uploads)   B images in a victim batch or mini-batch
+    C,H,W channels, height, width      c,s,s feature channels and side      Y classes      N samples
+
+Images are float in [0, 1] wherever a model, an attack or a score sees them; data sets store them as uint8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from privbench.nets import Model
+
+Params = dict[str, Tensor]  # one network: parameter name -> tensor
+Parts = dict[str, Params]  # part name ("extractor", "classifier", "generator", "discriminator") -> network
+Report = Callable[[int, int, str], None]  # progress: (steps done, steps in all, what)
+
+
+def no_report(done: int, total: int, what: str) -> None:
+    """The silent progress report."""
+
+
+class Batch(NamedTuple):
+    """Images with their labels."""
+
+    images: Tensor  # [B, C, H, W] in [0, 1]
+    labels: Tensor  # [B] int64
+
+
+class Images(NamedTuple):
+    """A stored set of labelled images."""
+
+    images: Tensor  # [N, C, 32, 32] uint8
+    labels: Tensor  # [N] int64
+
+
+class Client(NamedTuple):
+    """One client's data; the three sets are disjoint."""
+
+    domain: str
+    train: Images
+    validation: Images
+    test: Images
+
+
+class Federation(NamedTuple):
+    """A data set laid out over K clients."""
+
+    clients: tuple[Client, ...]
+    public: Images | None  # held-out images of no client (FedDF's distillation data), or None
+    classes: tuple[str, ...]
+    flip: bool  # whether training flips images horizontally at random
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Exactly what the curious server holds about V attacked uploads; nothing in it comes from outside the wire.
+
+    round          how many rounds were complete when the clients received `weights` (0 = the untrained model)
+    gradients      part -> parameter -> [V, ...]: gradient of the mean cross-entropy of the victim batch, after the defence
+    weights        part -> parameter -> [...]: the broadcast networks at which those gradients were taken (shared parts only)
+    buffers        part -> buffer -> [...]: batch-norm statistics of the broadcast networks
+    uploads        part -> parameter -> [K, ...]: shared parts that are sent as weights, as each client last sent them (generator)
+    upload_buffers the buffers of `uploads`
+    client         [V] int64: which client sent upload v
+    batch_size     B, known to the server
+    labels         [V, B] int64 when they are declared known, else None
+    defense        name and parameters of the defence; the attacker knows it
+    """
+
+    method: str
+    dataset: str
+    model: Model
+    round: int
+    shares: tuple[str, ...]
+    gradients: Parts
+    weights: Parts
+    buffers: Parts
+    uploads: Parts
+    upload_buffers: Parts
+    client: Tensor
+    batch_size: int
+    image_shape: tuple[int, int, int]
+    labels: Tensor | None
+    defense: Mapping[str, Any]
+
+    @property
+    def victims(self) -> int:
+        """V."""
+        return int(self.client.shape[0])
+
+    def offers(self) -> frozenset[str]:
+        """What an attack may ask for in `needs`: "gradient:<part>", "upload:<part>", "labels"."""
+        found = {f"gradient:{part}" for part in self.gradients} | {f"upload:{part}" for part in self.uploads}
+        return frozenset(found | ({"labels"} if self.labels is not None else set()))
+
+
+class Truth(NamedTuple):
+    """The ground truth of an artifact. Only privbench/score.py may open it."""
+
+    images: Tensor  # [V, B, C, H, W] in [0, 1]
+    labels: Tensor  # [V, B] int64
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What an attacker has besides the artifact. Only what the attack's `needs` name is handed over; the rest is None.
+
+    auxiliary   images disjoint from every client's training data ("auxiliary" in `needs`)
+    """
+
+    auxiliary: Batch | None = None
+
+
+class Reconstruction(NamedTuple):
+    """What an attack returns for V victims."""
+
+    images: Tensor  # [V, B, C, H, W], as the optimiser left them, not clipped
+    labels: Tensor  # [V, B] int64, known or recovered
+    loss: Tensor  # [V] the attacker's own final objective
+    trace: Tensor  # [V, T] the objective of the chosen restart over the iterations (T may be 1)
+    restart: Tensor  # [V] int64, which restart was chosen, by the attacker's own loss
+    gradient_evaluations: int  # objective gradients of one victim, summed over victims and restarts
+
+
+class Attack(Protocol):
+    """A frozen dataclass of hyper-parameters with one method."""
+
+    needs: ClassVar[frozenset[str]]  # entries of Artifact.offers(), or fields of Knowledge
+    knowledge: ClassVar[str]  # the tag printed in tables, e.g. "gradient", "gradient + auxiliary"
+
+    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+        """Reconstruct all victims of the artifact from it and `knowledge` alone."""
+        ...
+
+
+class Defense(Protocol):
+    """A frozen dataclass of hyper-parameters; acts on what one client sends."""
+
+    where: str  # "never" | "step" (each local gradient of the shared parts) | "update" (the round's change of them)
+
+    def protect(self, tensors: Params, rng: Any) -> Params:
+        """The protected form of one client's gradient or update. Also applied to every attacked gradient."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Name and parameters, as recorded and as the attacker knows them."""
+        ...
