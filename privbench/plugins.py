@@ -3,8 +3,10 @@
 Nothing is imported before it is asked for, and nothing registers itself by being imported.
 """
 
+import dataclasses
 import difflib
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from privbench.errors import UserError
@@ -64,3 +66,17 @@ def resolve(kind: str, name: str) -> Any:
     if not hasattr(module, attribute):
         raise UserError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
     return getattr(module, attribute)
+
+
+def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
+    """A plug-in with its settings; an unknown setting raises UserError with the known ones."""
+    known = {f.name: f for f in dataclasses.fields(plugin)}
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
+            raise UserError(f"{plugin.__name__} has no setting '{name}'; {hint}")
+    try:
+        return plugin(**settings)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{plugin.__name__}: {error}") from error

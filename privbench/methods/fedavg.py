@@ -1,0 +1,26 @@
+"""FedAvg: every client trains the whole network, the server averages it.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized
+Data, AISTATS 2017, arXiv 1602.05629.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from privbench.methods.form import Phase, cross_entropy_stage
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Shares E and C; the server takes sum_i w_i (E_i, C_i)."""
+
+    parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
+    shares: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
+
+    def client(self) -> tuple[Phase, ...]:
+        """L_cls over E_i and C_i."""
+        return (cross_entropy_stage(),)
+
+    def server(self) -> tuple[Phase, ...]:
+        """The average alone."""
+        return ()

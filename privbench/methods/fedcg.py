@@ -1,0 +1,95 @@
+"""FedCG: a conditional GAN of features is shared in place of the extractor.
+
+Wu, Kang, Luo, He, Yang: FedCG: Leverage Conditional GAN for Protecting Privacy and Maintaining Competitive Performance in
+Federated Learning, IJCAI 2022, doi 10.24963/ijcai.2022/324, arXiv 2111.08211. Equations 1-6, Algorithms 1 and 2.
+
+Where the paper is silent or its sign is odd, this follows the authors' code (yankang18/FedCG):
+- Eq. 2 is the element-wise MEAN squared error; gamma(r) = 2 / (1 + exp(-10 p)) - 1 with p = min(r / 50, 1).
+- Eq. 4 as printed, minimised over D, drives D(E(x)) to 1; it is trained in the usual non-saturating form:
+  D: BCE(D(E(x), y), 1) + BCE(D(G(z, y), y), 0);  G: BCE(D(G(z, y), y), 1).
+- The mode-seeking term (Mao et al., CVPR 2019) is added to the generator's loss with weight `diversity`. One released
+  variant weighs it 0.2, the other leaves it out; the default here is 0.2.
+- In the r-th round gamma takes r - 1 completed rounds, so that the first round, in which G_g is untrained, has gamma 0.
+- Frozen networks run in eval mode, trained ones in train mode; optimiser states persist across rounds.
+- `ramp_rounds` scales the 50 rounds of gamma for presets shorter than the paper's.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from privbench.methods.form import Clock, MiniBatch, Nets, Normal, Phase, Stage, UniformClass
+from privbench.nets.gan import NOISE_DIM
+
+EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class FedCG:
+    """Shares C and G; E and D never leave the client."""
+
+    diversity: float = 0.2
+    ramp_rounds: int = 50
+
+    parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator", "discriminator")
+    shares: ClassVar[tuple[str, ...]] = ("classifier", "generator")
+
+    def client(self) -> tuple[Phase, ...]:
+        """Algorithm 1: the classification network, then the generative network with the extractor frozen."""
+        z = {"z": Normal(NOISE_DIM)}
+        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", z)
+        disc = Stage("discriminator", ("discriminator",), self.discriminator_loss, "generator", z)
+        gen = Stage("generator", ("generator",), self.generator_loss, "generator", z)
+        return Phase((task,), "local_epochs"), Phase((disc, gen), "generator_epochs")
+
+    def server(self) -> tuple[Phase, ...]:
+        """Algorithm 2: distil the clients' ensemble into the averaged (G_g, C_g)."""
+        draws = {"z": Normal(NOISE_DIM), "y": UniformClass()}
+        distil = Stage("distillation", ("generator", "classifier"), self.distillation_loss, "server", draws)
+        return (Phase((distil,), "server_steps"),)
+
+    def gamma(self, clock: Clock) -> float:
+        """The weight of Eq. 2, rising from 0 to 1 over `ramp_rounds` rounds."""
+        p = min((clock.round - 1) / self.ramp_rounds, 1.0)
+        return 2 / (1 + math.exp(-10 * p)) - 1
+
+    def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+        """L_task = L_cls + gamma L_mse (Eq. 1-3)."""
+        h = nets.extractor(batch.images)
+        l_cls = F.cross_entropy(nets.classifier(h), batch.labels)  # (1)
+        l_mse = F.mse_loss(h, nets.received.generator(batch.noise["z"], batch.labels))  # (2)
+        return l_cls + self.gamma(clock) * l_mse  # (3)
+
+    def discriminator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+        """L_disc (Eq. 4): real features to 1, imitated ones to 0."""
+        real = nets.discriminator(nets.extractor(batch.images), batch.labels)
+        fake = nets.discriminator(nets.generator(batch.noise["z"], batch.labels), batch.labels)
+        return -F.logsigmoid(real).mean() - F.logsigmoid(-fake).mean()
+
+    def generator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+        """L_gen (Eq. 4), and the mode-seeking term over the two halves of the batch."""
+        z = batch.noise["z"]
+        imitated = nets.generator(z, batch.labels)
+        l_gen = -F.logsigmoid(nets.discriminator(imitated, batch.labels)).mean()
+        return l_gen + self.diversity * mode_seeking(z, imitated)
+
+    def distillation_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+        """L_KL = KL(P_c || P_s) (Eq. 5-6)."""
+        z, y = batch.noise["z"], batch.noise["y"]
+        with torch.no_grad():
+            logits = [w * c.classifier(c.generator(z, y)) for w, c in zip(nets.weights, nets.clients, strict=True)]
+            p_c = torch.stack(logits).sum(0).softmax(1)  # (5)
+        log_p_s = nets.classifier(nets.generator(z, y)).log_softmax(1)
+        return F.kl_div(log_p_s, p_c, reduction="batchmean")  # (6)
+
+
+def mode_seeking(z: Tensor, imitated: Tensor) -> Tensor:
+    """L_div = mean|z1 - z2| / (mean|G(z1) - G(z2)| + eps), z1 and z2 the two halves of the batch."""
+    half = len(z) // 2
+    z_gap = (z[:half] - z[half : 2 * half]).abs().mean()
+    feature_gap = (imitated[:half] - imitated[half : 2 * half]).abs().mean()
+    return z_gap / (feature_gap + EPS)

@@ -1,0 +1,25 @@
+"""FedSplit: the extractor stays private, the classifier is averaged (FedCG, section 4; the same as LG-FedAvg).
+
+Liang et al.: Think Locally, Act Globally: Federated Learning with Local and Global Representations, arXiv 2001.01523.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from privbench.methods.form import Phase, cross_entropy_stage
+
+
+@dataclass(frozen=True)
+class FedSplit:
+    """Shares C; the server takes sum_i w_i C_i."""
+
+    parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
+    shares: ClassVar[tuple[str, ...]] = ("classifier",)
+
+    def client(self) -> tuple[Phase, ...]:
+        """L_cls over E_i and C_i."""
+        return (cross_entropy_stage(),)
+
+    def server(self) -> tuple[Phase, ...]:
+        """The average alone."""
+        return ()

@@ -1,0 +1,22 @@
+"""Local training (LT): every client alone; nothing leaves it. The accuracy every federated method must beat."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from privbench.methods.form import Phase, cross_entropy_stage
+
+
+@dataclass(frozen=True)
+class Local:
+    """No communication."""
+
+    parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
+    shares: ClassVar[tuple[str, ...]] = ()
+
+    def client(self) -> tuple[Phase, ...]:
+        """L_cls over E_i and C_i."""
+        return (cross_entropy_stage(),)
+
+    def server(self) -> tuple[Phase, ...]:
+        """There is none."""
+        return ()
