@@ -80,3 +80,28 @@ def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
         return plugin(**settings)
     except (TypeError, ValueError) as error:
         raise UserError(f"{plugin.__name__}: {error}") from error
+
+
+def defense(text: str, where: str) -> Any:
+    """A defence from its written form: "none", "gaussian:0.001", or "package.module:Class[:VALUE]".
+
+    The value is the class's first field; `where` is handed over when the class has such a field.
+    """
+    name, _, value = text.partition(":")
+    if name not in DEFENSES and value:
+        class_name, _, value = value.partition(":")
+        name = f"{name}:{class_name}"
+    plugin = resolve("defense", name)
+    fields = [f.name for f in dataclasses.fields(plugin)]
+    settings: dict[str, Any] = {"where": where} if "where" in fields else {}
+    first = next((f for f in fields if f != "where"), None)
+    if value and first is None:
+        raise UserError(f"the defence '{name}' takes no value, but '{text}' was given")
+    if value and first is not None:
+        try:
+            settings[first] = float(value)
+        except ValueError as error:
+            raise UserError(f"the defence '{name}' takes a number, but '{text}' was given") from error
+    elif first is not None and not value and name in DEFENSES:
+        raise UserError(f"the defence '{name}' needs a value, e.g. {name}:0.001")
+    return create(plugin, settings)

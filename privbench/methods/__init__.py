@@ -1,0 +1,1 @@
+"""One file per federated algorithm: what it shares, and its stages."""

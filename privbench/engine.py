@@ -1,0 +1,263 @@
+"""Descends one phase's losses over R replicas (clients, or servers of several seeds): alone, or stacked.
+
+The only vmap over clients and seeds. Both paths evaluate the same loss and the same Adam; `alone` takes the replicas
+one after another through plain autograd (fastest on a CPU, in one process per core), `stacked` all at once through
+vmap(grad) (fastest on a GPU). Tests hold them equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from privbench.methods.form import Clock, MiniBatch, Nets, Phase, Stage
+from privbench.nets import Model
+from privbench.spec import Adam
+from privbench.types import Params, Parts
+
+ADAM_EPS = 1e-8
+Protect = Callable[[Parts], Parts]  # a defence bound to one replica's random stream
+
+
+class Moments(NamedTuple):
+    """Adam's state of one stage: both [P] over the stage's parameters laid end to end."""
+
+    mean: Tensor
+    square: Tensor
+    steps: int
+
+
+@dataclass
+class Replica:
+    """One client's or server's networks with their optimiser state; values are replaced, never changed in place."""
+
+    params: Parts
+    buffers: Parts
+    moments: dict[str, Moments] = field(default_factory=dict)
+
+
+class Surroundings(NamedTuple):
+    """What a loss may see besides the replica itself."""
+
+    received: tuple[Parts, Parts] | None  # (parameters, buffers) of the broadcast; client stages
+    clients: tuple[tuple[Parts, Parts], ...]  # the uploads; server stages
+    weights: Tensor | None  # [K]; server stages
+
+
+class Plan(NamedTuple):
+    """One replica's mini-batches of one epoch, all drawn beforehand."""
+
+    images: Callable[[int], Tensor]  # step -> [B, C, H, W] in [0, 1]
+    labels: Tensor  # [steps, B]
+    noise: Mapping[str, Mapping[str, Tensor]]  # stage -> draw -> [steps, B, ...]
+
+    @property
+    def steps(self) -> int:
+        """How many mini-batches."""
+        return len(self.labels)
+
+
+class Job(NamedTuple):
+    """A phase to run: everything that is the same for all replicas."""
+
+    model: Model
+    phase: Phase
+    clock: Clock
+    optimisers: Mapping[str, Adam]
+
+
+def adam(flat: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, setting: Adam) -> None:
+    """One Adam step in place over flat [R, P] with per-replica step counts [R]; equals torch.optim.Adam."""
+    steps += 1
+    if setting.weight_decay:
+        grad = grad.add(flat, alpha=setting.weight_decay)
+    mean.lerp_(grad, 1 - setting.beta1)
+    square.mul_(setting.beta2).addcmul_(grad, grad, value=1 - setting.beta2)
+    root = (1 - setting.beta2**steps).sqrt_().to(flat.dtype)[:, None]
+    size = (setting.lr / (1 - setting.beta1**steps)).to(flat.dtype)[:, None]
+    flat.sub_(mean.mul(size * root).div_(square.sqrt().add_(root * ADAM_EPS)))
+
+
+class Layout:
+    """Lays a stage's trained parameters end to end as [R, P], and gives them back as named views."""
+
+    def __init__(self, parts: Parts, trains: Sequence[str]) -> None:
+        self.entries = [(part, name, t.shape) for part in trains for name, t in parts[part].items()]
+        self.sizes = [math.prod(shape) for _, _, shape in self.entries]
+
+    def flatten(self, parts: Parts, axes: int = 0) -> Tensor:
+        """[*lead, P] of parameters that have `axes` leading axes."""
+        return torch.cat([parts[part][name].flatten(axes) for part, name, _ in self.entries], axes)
+
+    def views(self, flat: Tensor) -> Parts:
+        """Named views of flat [*lead, P]."""
+        parts: Parts = {}
+        for (part, name, shape), piece in zip(self.entries, flat.split(self.sizes, -1), strict=True):
+            parts.setdefault(part, {})[name] = piece.unflatten(-1, shape) if shape else piece.squeeze(-1)
+        return parts
+
+
+def loss_of(
+    stage: Stage, job: Job
+) -> Callable[[Parts, Parts, Parts, Surroundings, MiniBatch], tuple[Tensor, Parts]]:
+    """The stage's loss of one replica as a pure function: (trained, fixed, buffers, around, batch) -> (loss, state)."""
+
+    def loss(trained: Parts, fixed: Parts, buffers: Parts, around: Surroundings, batch: MiniBatch) -> tuple[Tensor, Parts]:
+        received = Nets(job.model, *around.received) if around.received is not None else None
+        clients = tuple(Nets(job.model, *upload) for upload in around.clients)
+        nets = Nets(
+            job.model, fixed | trained, buffers, stage.trains, received=received, clients=clients, weights=around.weights
+        )
+        return stage.loss(nets, batch, job.clock), nets.after
+
+    return loss
+
+
+def run_alone(
+    job: Job, replicas: Sequence[Replica], around: Sequence[Surroundings], plans: Sequence[Plan], protects: Sequence[Protect]
+) -> list[dict[str, float]]:
+    """One epoch, replica after replica; returns each replica's mean loss by stage."""
+    return [_run_one(job, *each) for each in zip(replicas, around, plans, protects, strict=True)]
+
+
+def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, protect: Protect) -> dict[str, float]:
+    workings = [_Working(stage, job, [replica]) for stage in job.phase.stages]
+    for step in range(plan.steps):
+        images = plan.images(step)
+        for working in workings:
+            stage = working.stage
+            batch = MiniBatch(images, plan.labels[step], {k: v[step] for k, v in plan.noise[stage.name].items()})
+            current = working.layout.views(working.flat[0])
+            leaves = {p: {n: t.detach().requires_grad_() for n, t in params.items()} for p, params in current.items()}
+            fixed = _replace(replica.params, workings, 0)
+            loss, after = working.loss(leaves, fixed, replica.buffers, around, batch)
+            flat_leaves = [leaves[part][name] for part, name, _ in working.layout.entries]
+            grads = torch.autograd.grad(loss, flat_leaves, materialize_grads=True)
+            named: Parts = {}
+            for (part, name, _), grad in zip(working.layout.entries, grads, strict=True):
+                named.setdefault(part, {})[name] = grad
+            working.step(working.layout.flatten(protect(named))[None])
+            working.total += loss.detach()[None]
+            replica.buffers = _merge(replica.buffers, after)
+    for working in workings:
+        working.store([replica])
+    return {w.stage.name: float(w.total[0]) / max(plan.steps, 1) for w in workings}
+
+
+def run_stacked(
+    job: Job, replicas: Sequence[Replica], around: Sequence[Surroundings], plans: Sequence[Plan], protects: Sequence[Protect]
+) -> list[dict[str, float]]:
+    """One epoch of all replicas at once; a replica that has no more mini-batches rests untouched."""
+    workings = [_Working(stage, job, replicas) for stage in job.phase.stages]
+    params = _stack([r.params for r in replicas])
+    buffers = _stack([r.buffers for r in replicas])
+    surroundings = _stack(around)
+    steps = torch.tensor([plan.steps for plan in plans])
+    for step in range(int(steps.max())):
+        active = torch.nonzero(steps > step).flatten().tolist()
+        everyone = len(active) == len(replicas)
+        pick = (lambda tree: tree) if everyone else (lambda tree: _map(lambda t: t[active], tree))
+        images = torch.stack([plans[i].images(step) for i in active])
+        labels = torch.stack([plans[i].labels[step] for i in active])
+        for working in workings:
+            stage = working.stage
+            drawn = [{k: v[step] for k, v in plans[i].noise[stage.name].items()} for i in active]
+            batch = MiniBatch(images, labels, _stack(drawn))
+            trained = working.layout.views(pick(working.flat))
+            fixed = pick(_replace(params, workings, None))
+            arguments = (trained, fixed, pick(buffers), pick(surroundings), batch)
+            axes = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, arguments)
+            gradient = vmap(grad_and_value(working.loss, has_aux=True), in_dims=axes)
+            grads, (losses, after) = gradient(*arguments)
+            grads = _stack([protects[i](_map(lambda t, j=j: t[j], grads)) for j, i in enumerate(active)])
+            working.step(working.layout.flatten(grads, 1), None if everyone else active)
+            working.total[active] += losses.detach()
+            buffers = _merge(buffers, after) if everyone else _scatter(buffers, after, active)
+    for working in workings:
+        working.store(replicas)
+    for i, replica in enumerate(replicas):
+        replica.buffers = _map(lambda t, i=i: t[i].clone(), buffers)
+    return [
+        {w.stage.name: float(w.total[i]) / max(plans[i].steps, 1) for w in workings} for i in range(len(replicas))
+    ]
+
+
+class _Working:
+    """One stage's trained parameters and moments of R replicas, laid out as [R, P] for the length of an epoch."""
+
+    def __init__(self, stage: Stage, job: Job, replicas: Sequence[Replica]) -> None:
+        self.stage, self.setting, self.loss = stage, job.optimisers[stage.optimiser], loss_of(stage, job)
+        self.layout = Layout(replicas[0].params, stage.trains)
+        self.flat = torch.stack([self.layout.flatten(r.params) for r in replicas])
+        fresh = Moments(torch.zeros_like(self.flat[0]), torch.zeros_like(self.flat[0]), 0)
+        moments = [r.moments.get(stage.name, fresh) for r in replicas]
+        self.mean = torch.stack([m.mean for m in moments])
+        self.square = torch.stack([m.square for m in moments])
+        # Double precision: 1 - beta2^t loses half its digits in single precision.
+        self.steps = torch.tensor([m.steps for m in moments], dtype=torch.float64, device=self.flat.device)
+        self.total = torch.zeros(len(replicas), device=self.flat.device)
+
+    def step(self, grad: Tensor, active: list[int] | None = None) -> None:
+        state = (self.mean, self.square, self.steps)
+        if active is None:
+            adam(self.flat, grad, *state, self.setting)
+            return
+        flat, mean, square, steps = (t[active] for t in (self.flat, *state))
+        adam(flat, grad, mean, square, steps, self.setting)
+        for whole, piece in zip((self.flat, *state), (flat, mean, square, steps), strict=True):
+            whole[active] = piece
+
+    def store(self, replicas: Sequence[Replica]) -> None:
+        for i, replica in enumerate(replicas):
+            own = self.layout.views(self.flat[i].clone())
+            replica.params = replica.params | own
+            replica.moments = replica.moments | {
+                self.stage.name: Moments(self.mean[i].clone(), self.square[i].clone(), int(self.steps[i]))
+            }
+
+
+def _replace(params: Parts, workings: Sequence[_Working], row: int | None) -> Parts:
+    """The parameters, with those under training (by any stage of the phase) as they are now."""
+    for working in workings:
+        flat = working.flat if row is None else working.flat[row]
+        params = params | working.layout.views(flat)
+    return params
+
+
+def _merge(buffers: Parts, after: Parts) -> Parts:
+    return buffers | after if after else buffers
+
+
+def _scatter(buffers: Parts, after: Parts, active: list[int]) -> Parts:
+    merged = dict(buffers)
+    for part, state in after.items():
+        merged[part] = {}
+        for name, value in state.items():
+            whole = buffers[part][name].clone()
+            whole[active] = value
+            merged[part][name] = whole
+    return merged
+
+
+def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    return torch.utils._pytree.tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def _stack(trees: Sequence[Any]) -> Any:
+    return torch.utils._pytree.tree_map(
+        lambda *leaves: torch.stack(leaves) if isinstance(leaves[0], Tensor) else leaves[0], *trees
+    )
+
+
+def average(clients: Sequence[Params], weights: Tensor) -> Params:
+    """sum_i w_i theta_i (Eq. 5's first line): K networks, weights [K]."""
+    return {
+        name: sum((w * c[name] for w, c in zip(weights.tolist(), clients, strict=True)), torch.zeros_like(t))
+        for name, t in clients[0].items()
+    }

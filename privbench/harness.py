@@ -1,0 +1,302 @@
+"""Rounds of federated training: broadcast, client phases, defence, upload, average, server phases, evaluation.
+
+A run is a function of its specification: every draw comes from a stream named by seed, client, round and epoch, so a run
+that was killed in the middle of a round repeats that round from the last checkpoint and ends with the same numbers.
+Accuracy is that of each client's personal model after its local training, before the next broadcast overwrites it (the
+paper's "personalized model"); it selects the round with the best validation accuracy per client.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from privbench import checkpoint, plugins
+from privbench.engine import Job, Plan, Protect, Replica, Surroundings, average, run_alone, run_stacked
+from privbench.methods.form import Clock, Phase
+from privbench.nets import Model
+from privbench.seeds import stream
+from privbench.spec import Schedule, TrainSpec
+from privbench.types import Defense, Federation, Images, Parts, Report, no_report
+
+Execution = Literal["alone", "stacked"]
+
+
+@dataclass
+class State:
+    """One seed's training after `round` complete rounds."""
+
+    round: int
+    server: Replica  # the broadcast networks: the method's shared parts
+    clients: list[Replica]
+    uploads: list[tuple[Parts, Parts]]  # shared parts as each client last sent them
+    history: list[dict[str, Any]] = field(default_factory=list)  # one entry per round
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is fixed for one seed's run."""
+
+    spec: TrainSpec
+    model: Model
+    method: Any
+    defense: Defense
+    federation: Federation
+    images: tuple[Tensor, ...]  # every client's training images on the device, [N, C, H, W] uint8
+    labels: tuple[Tensor, ...]
+    weights: Tensor  # w_i: [K]
+    device: torch.device
+
+
+def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Setup:
+    """Resolves the specification's names and moves the training images to the device."""
+    model = Model(spec.backbone, int(federation.clients[0].train.images.shape[1]), len(federation.classes))
+    method = plugins.create(plugins.resolve("method", spec.method), spec.method_settings)
+    sizes = torch.tensor([len(c.train.labels) for c in federation.clients], dtype=torch.float32)
+    return Setup(
+        spec,
+        model,
+        method,
+        plugins.defense(spec.defense, spec.where),
+        federation,
+        tuple(c.train.images.to(device) for c in federation.clients),
+        tuple(c.train.labels.to(device) for c in federation.clients),
+        (sizes / sizes.sum()).to(device),
+        device,
+    )
+
+
+def initial(setup: Setup) -> State:
+    """Round 0. Every client starts from the same networks, as in the reference implementation."""
+    params: Parts = {}
+    buffers: Parts = {}
+    for part in setup.method.parts:
+        params[part], buffers[part] = setup.model.net(part).init(stream(setup.spec.seed, "init", part))
+    params, buffers = _to(params, setup.device), _to(buffers, setup.device)
+    shared = shared_of(Replica(params, buffers), setup.method.shares)
+    clients = [Replica(params, buffers) for _ in setup.federation.clients]
+    return State(0, Replica(*shared), clients, [shared] * len(clients))
+
+
+def shared_of(replica: Replica, shares: Sequence[str]) -> tuple[Parts, Parts]:
+    """(parameters, buffers) of the shared parts alone: what may leave a client."""
+    return {p: replica.params[p] for p in shares}, {p: replica.buffers[p] for p in shares}
+
+
+def train_round(setups: Sequence[Setup], states: Sequence[State], execution: Execution, report: Report = no_report) -> None:
+    """One round of S seeds, in place on their states; `setups` differ in the seed alone."""
+    run = {"alone": run_alone, "stacked": run_stacked}[execution]
+    setup, started = setups[0], time.perf_counter()
+    schedule, clock = setup.spec.schedule, Clock(states[0].round + 1, setup.spec.schedule.rounds)
+    optimisers = {"task": schedule.task, "generator": schedule.generator, "server": schedule.server}
+    pairs = [(s, k) for s in range(len(setups)) for k in range(len(setup.federation.clients))]
+
+    replicas, around, protects = [], [], []
+    for s, k in pairs:
+        state, client = states[s], states[s].clients[k]
+        client.params, client.buffers = client.params | state.server.params, client.buffers | state.server.buffers
+        replicas.append(client)
+        around.append(Surroundings((state.server.params, state.server.buffers), (), None))
+        protects.append(_protector(setups[s], k, clock.round, "step"))
+    losses: dict[str, list[float]] = {}
+    for phase in setup.method.client():
+        job = Job(setup.model, phase, clock, optimisers)
+        epochs = length(phase, schedule)
+        for epoch in range(epochs):
+            report(clock.round - 1, clock.rounds, f"{setup.spec.method} {phase.stages[0].name} epoch {epoch + 1}/{epochs}")
+            plans = [_client_plan(setups[s], k, clock.round, phase, epoch) for s, k in pairs]
+            losses |= _columns(run(job, replicas, around, plans, protects))
+
+    for s, state in enumerate(states):
+        state.uploads = [_upload(setups[s], state, k, clock.round) for k in range(len(state.clients))]
+        for part in setup.method.shares:
+            state.server.params[part] = average([u[0][part] for u in state.uploads], setup.weights)
+            state.server.buffers[part] = average([u[1][part] for u in state.uploads], setup.weights)
+    for phase in setup.method.server():
+        job = Job(setup.model, phase, clock, optimisers)
+        plans = [_server_plan(each, clock.round, phase) for each in setups]
+        context = [Surroundings(None, tuple(st.uploads), setup.weights) for st in states]
+        servers = [st.server for st in states]
+        losses |= _columns(run(job, servers, context, plans, [_identity] * len(states)))
+    seconds = time.perf_counter() - started
+    clients = len(setup.federation.clients)
+    for s, state in enumerate(states):
+        own = {n: v[s * clients : (s + 1) * clients] if len(v) == len(pairs) else v[s : s + 1] for n, v in losses.items()}
+        state.round = clock.round
+        state.history.append(
+            {
+                "round": clock.round,
+                "loss": own,
+                "validation_accuracy": [accuracy(setup.model, c, d.validation, setup.device)
+                                        for c, d in zip(state.clients, setups[s].federation.clients, strict=True)],
+                "test_accuracy": [accuracy(setup.model, c, d.test, setup.device)
+                                  for c, d in zip(state.clients, setups[s].federation.clients, strict=True)],
+                "seconds": seconds / len(states),
+                "bytes_up": [_bytes(u) for u in state.uploads],
+                "bytes_down": [_bytes((state.server.params, state.server.buffers))] * clients,
+            }
+        )  # fmt: skip
+
+
+def length(phase: Phase, schedule: Schedule) -> int:
+    """How many epochs (client) or steps (server) a phase lasts."""
+    return int(getattr(schedule, phase.length))
+
+
+def mini_batches(samples: int, batch: int, rng: torch.Generator) -> Tensor:
+    """One epoch's indices [ceil(samples / batch), batch]: each sample once, the last batch filled from a new shuffle.
+
+    Full batches keep every step's loss a plain mean, and let clients smaller than a batch take part.
+    """
+    steps = math.ceil(samples / batch)
+    shuffles = [torch.randperm(samples, generator=rng) for _ in range(math.ceil(steps * batch / samples))]
+    return torch.cat(shuffles)[: steps * batch].view(steps, batch)
+
+
+def _client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) -> Plan:
+    spec = setup.spec
+    names = ("client", k, "round", round_, phase.stages[0].name, "epoch", epoch)
+    index = mini_batches(len(setup.labels[k]), spec.schedule.batch, stream(spec.seed, *names, "batches"))
+    flip = torch.rand(index.shape, generator=stream(spec.seed, *names, "flips")) < 0.5 if setup.federation.flip else None
+    noise = _draws(setup, phase, index.shape, names)
+    index, images = index.to(setup.device), setup.images[k]
+    flip = flip.to(setup.device) if flip is not None else None
+
+    def step_images(step: int) -> Tensor:
+        batch = images[index[step]].float() / 255
+        return batch if flip is None else torch.where(flip[step][:, None, None, None], batch.flip(-1), batch)
+
+    return Plan(step_images, setup.labels[k][index], noise)
+
+
+def _server_plan(setup: Setup, round_: int, phase: Phase) -> Plan:
+    shape = (length(phase, setup.spec.schedule), setup.spec.schedule.batch)
+    noise = _draws(setup, phase, shape, ("server", "round", round_, phase.stages[0].name))
+    labels = torch.zeros(shape, dtype=torch.int64, device=setup.device)
+    nothing = torch.zeros(0, device=setup.device)
+    return Plan(lambda step: nothing, labels, noise)
+
+
+def _draws(setup: Setup, phase: Phase, shape: Sequence[int], names: Sequence[str | int]) -> dict[str, dict[str, Tensor]]:
+    return {
+        stage.name: {
+            name: draw.sample(tuple(shape), setup.model.classes, stream(setup.spec.seed, *names, stage.name, name)).to(setup.device)
+            for name, draw in stage.draws.items()
+        }
+        for stage in phase.stages
+    }  # fmt: skip
+
+
+def _identity(parts: Parts) -> Parts:
+    return parts
+
+
+def _protector(setup: Setup, k: int, round_: int, where: str) -> Protect:
+    """The defence bound to one client's stream of one round; only shared parts are touched, only at its own place."""
+    if setup.defense.where != where:
+        return _identity
+    rng = stream(setup.spec.seed, "client", k, "round", round_, "defence", where)
+    shares = setup.method.shares
+    return lambda parts: {p: setup.defense.protect(t, rng) if p in shares else t for p, t in parts.items()}
+
+
+def _upload(setup: Setup, state: State, k: int, round_: int) -> tuple[Parts, Parts]:
+    """What client k sends: its shared parts, their change since the broadcast defended where the defence acts on it."""
+    params, buffers = shared_of(state.clients[k], setup.method.shares)
+    if setup.defense.where != "update":
+        return params, buffers
+    received = state.server.params
+    change = {p: {n: t - received[p][n] for n, t in params[p].items()} for p in params}
+    change = _protector(setup, k, round_, "update")(change)
+    return {p: {n: received[p][n] + t for n, t in change[p].items()} for p in change}, buffers
+
+
+def accuracy(model: Model, replica: Replica, images: Images, device: torch.device) -> float:
+    """Percent of images that C(E(x)) classifies rightly, in eval mode; nan for an empty set."""
+    if len(images.labels) == 0:
+        return math.nan
+    right = 0
+    with torch.no_grad():
+        for x, y in zip(images.images.split(1024), images.labels.split(1024), strict=True):
+            h, _ = model.net("extractor").apply(
+                replica.params["extractor"], replica.buffers["extractor"], x.to(device).float() / 255, train=False
+            )
+            logits, _ = model.net("classifier").apply(
+                replica.params["classifier"], replica.buffers["classifier"], h, train=False
+            )
+            right += int((logits.argmax(1).cpu() == y).sum())
+    return 100 * right / len(images.labels)
+
+
+def finished(state: State, schedule: Schedule) -> bool:
+    """All rounds are done, or no client improved its validation accuracy for `patience` rounds."""
+    if state.round >= schedule.rounds:
+        return True
+    if state.round <= schedule.patience:
+        return False
+    by_client = list(zip(*[entry["validation_accuracy"] for entry in state.history], strict=True))
+    return all(max(series[: -schedule.patience]) >= max(series[-schedule.patience :]) for series in by_client)
+
+
+def selected_accuracy(history: Sequence[dict[str, Any]]) -> list[float]:
+    """Each client's test accuracy (percent) at the round with its best validation accuracy, the first of equals: [K]."""
+    by_client = zip(*[entry["validation_accuracy"] for entry in history], strict=True)
+    best = [max(range(len(series)), key=lambda r, series=series: series[r]) for series in by_client]
+    return [history[r]["test_accuracy"][k] for k, r in enumerate(best)]
+
+
+def best_round(history: Sequence[dict[str, Any]]) -> int:
+    """The round (from 1) with the best validation accuracy, mean over clients; 0 when nothing was trained."""
+    means = [sum(e["validation_accuracy"]) / len(e["validation_accuracy"]) for e in history]
+    return history[max(range(len(means)), key=lambda r: means[r])]["round"] if means else 0
+
+
+def train(
+    specs: Sequence[TrainSpec],
+    federations: Sequence[Federation],
+    folders: Sequence[Path],
+    device: torch.device,
+    execution: Execution,
+    report: Report = no_report,
+) -> None:
+    """Trains S seeds of one specification to the end, each in its own folder, resuming from their checkpoints."""
+    setups = [prepare(spec, fed, device) for spec, fed in zip(specs, federations, strict=True)]
+    states = []
+    for setup, folder in zip(setups, folders, strict=True):
+        state = checkpoint.load(folder, setup.spec, device) or initial(setup)
+        if state.round == 0:
+            checkpoint.save_snapshot(folder, setup.spec, state)
+            checkpoint.save(folder, setup.spec, state)
+        states.append(state)
+    schedule = setups[0].spec.schedule
+    while True:
+        # Seeds stopped at different rounds (a kill between two checkpoints) catch up before they go on together.
+        open_ = [i for i, state in enumerate(states) if not finished(state, schedule)]
+        if not open_:
+            break
+        behind = min(states[i].round for i in open_)
+        now = [i for i in open_ if states[i].round == behind]
+        train_round([setups[i] for i in now], [states[i] for i in now], execution, report)
+        for i in now:
+            checkpoint.keep(folders[i], setups[i].spec, states[i])
+    for setup, state, folder in zip(setups, states, folders, strict=True):
+        checkpoint.finish(folder, setup.spec, state)
+
+
+def _columns(rows: list[dict[str, float]]) -> dict[str, list[float]]:
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _bytes(networks: tuple[Parts, Parts]) -> int:
+    return sum(t.numel() * t.element_size() for parts in networks for p in parts.values() for t in p.values())
+
+
+def _to(parts: Parts, device: torch.device) -> Parts:
+    return {part: {name: t.to(device) for name, t in params.items()} for part, params in parts.items()}

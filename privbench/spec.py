@@ -1,0 +1,168 @@
+"""Validated experiment specifications and presets; a specification hashes to the name of its run.
+
+Presets: `paper` is the published schedule (FedCG section 5: 100 rounds, 20 local epochs, batch 16, Adam 3e-4, weight decay
+1e-4, server distillation of 2,000 steps). `quick` is ours: few rounds at a higher learning rate, chosen so that the sigmoid
+LeNet leaves its initial plateau. `smoke` runs in seconds and says nothing about accuracy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from privbench import partition
+from privbench.errors import UserError
+
+REVISION = 1  # raised whenever the numbers of an unchanged specification change; part of every run's name
+PRESETS = ("smoke", "quick", "paper")
+
+
+class Strict(BaseModel):
+    """Frozen; a misspelt field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits that name this specification."""
+        text = json.dumps([REVISION, type(self).__name__, self.model_dump(mode="json")], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class Adam(Strict):
+    """Adam with L2 weight decay added to the gradient, as torch.optim.Adam."""
+
+    lr: float = Field(gt=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+
+
+class Schedule(Strict):
+    """How long and how fast a method trains."""
+
+    rounds: int = Field(ge=0)
+    local_epochs: int = Field(ge=1)
+    generator_epochs: int = Field(ge=1)
+    server_steps: int = Field(ge=0)
+    batch: int = Field(ge=1)
+    patience: int = Field(ge=1)  # stop after this many rounds without any client improving its validation accuracy
+    keep_every: int = Field(ge=1)  # rounds whose networks stay on disk, besides the first, the best and the last
+    task: Adam
+    generator: Adam
+    server: Adam
+
+
+class TrainSpec(Strict):
+    """One training run: one method on one data set with one seed."""
+
+    dataset: str
+    domains: tuple[str, ...] | None = None
+    partition: Literal["iid", "domain"]
+    clients: int = Field(ge=1)
+    per_client: int = Field(ge=1)
+    backbone: str = "lenet5"
+    method: str
+    method_settings: dict[str, float | int | str | bool] = {}
+    defense: str = "none"
+    where: Literal["step", "update"] = "step"
+    schedule: Schedule
+    seed: int = Field(ge=0)
+
+
+class CellSpec(Strict):
+    """One cell of a table: one method, defended or not, attacked one way, over several seeds."""
+
+    preset: str
+    train: TrainSpec  # with the first seed; the others differ in the seed alone
+    seeds: tuple[int, ...] = Field(min_length=1)
+    attack: str
+    attack_settings: dict[str, float | int | str | bool] = {}
+    round: str = "best"  # "0", "N", "last" or "best"
+    victims: int = Field(ge=1)  # per seed
+    batch_size: int = Field(1, ge=1)
+    labels_known: bool = False
+
+    def train_specs(self) -> list[TrainSpec]:
+        """One specification per seed."""
+        return [self.train.model_copy(update={"seed": seed}) for seed in self.seeds]
+
+
+T = TypeVar("T", bound=Strict)
+
+_PAPER_ADAM = Adam(lr=3e-4, weight_decay=1e-4)
+_GAN_ADAM = Adam(lr=3e-4, beta1=0.5)
+SCHEDULES = {
+    "smoke": Schedule(
+        rounds=2, local_epochs=1, generator_epochs=1, server_steps=2, batch=16, patience=20, keep_every=1,
+        task=Adam(lr=3e-3, weight_decay=1e-4), generator=_GAN_ADAM, server=Adam(lr=3e-4),
+    ),
+    "quick": Schedule(
+        rounds=20, local_epochs=4, generator_epochs=1, server_steps=20, batch=16, patience=20, keep_every=5,
+        task=Adam(lr=3e-3, weight_decay=1e-4), generator=_GAN_ADAM, server=Adam(lr=3e-4),
+    ),
+    "paper": Schedule(
+        rounds=100, local_epochs=20, generator_epochs=20, server_steps=2000, batch=16, patience=20, keep_every=10,
+        task=_PAPER_ADAM, generator=_GAN_ADAM, server=Adam(lr=3e-4),
+    ),
+}  # fmt: skip
+SEEDS = {"smoke": (0,), "quick": (0, 1), "paper": (0, 1, 2, 3, 4)}
+VICTIMS = {"smoke": 2, "quick": 16, "paper": 64}  # per seed
+ATTACK_STEPS = {"smoke": 8, "quick": None, "paper": None}  # None: the attack's own default
+SMOKE_PER_CLIENT = 32
+QUICK_PER_CLIENT = 500
+QUICK_METHOD_SETTINGS: dict[str, dict[str, int]] = {"fedcg": {"ramp_rounds": 20}}
+
+
+def train_spec(
+    preset: str,
+    dataset: str,
+    method: str,
+    *,
+    defense: str = "none",
+    where: str = "step",
+    seed: int = 0,
+    domains: tuple[str, ...] | None = None,
+    clients: int | None = None,
+    per_client: int | None = None,
+    method_settings: dict[str, Any] | None = None,
+    changes: dict[str, Any] | None = None,
+) -> TrainSpec:
+    """The preset's specification for one method and data set; `changes` overrides fields of the schedule."""
+    if preset not in PRESETS:
+        raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
+    how, default_clients, default_per_client = partition.defaults(dataset)
+    if how == "domain" and domains is not None:
+        default_clients = len(domains)
+    limit = {"smoke": SMOKE_PER_CLIENT, "quick": QUICK_PER_CLIENT, "paper": default_per_client}[preset]
+    settings = dict(QUICK_METHOD_SETTINGS.get(method, {})) if preset != "paper" else {}
+    schedule = SCHEDULES[preset].model_dump() | (changes or {})
+    return checked(
+        TrainSpec,
+        {
+            "dataset": dataset,
+            "domains": domains,
+            "partition": how,
+            "clients": clients or default_clients,
+            "per_client": per_client or min(limit, default_per_client),
+            "method": method,
+            "method_settings": settings | (method_settings or {}),
+            "defense": defense,
+            "where": where,
+            "schedule": schedule,
+            "seed": seed,
+        },
+    )
+
+
+def checked(kind: type[T], values: dict[str, Any]) -> T:
+    """A validated specification; the first fault becomes a UserError of one line."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(str(part) for part in fault["loc"])
+        raise UserError(f"{place}: {fault['msg']}, but {fault['input']!r} was given") from error
