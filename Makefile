@@ -1,0 +1,66 @@
+# `make attack-table` and `make test` are complete on a fresh machine: they create .venv and install into it once.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+PRESET ?= quick
+DATASETS ?= digits photos digits4
+DEVICE ?= auto
+SEEDS ?=
+DATA_DIR ?=
+OUT ?=
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+IN_VENV := $(VENV)/bin/python
+READY := $(VENV)/.installed
+# One thread a worker: the tests' tensors are small, and threads of several workers fight over the cores.
+PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+.PHONY: help setup attack-table test check bench clean
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+	@printf '%s\n' '' \
+	  'Settings of attack-table:' \
+	  '  PRESET=smoke|quick|paper      (now: $(PRESET))' \
+	  '  DATASETS="cifar10 office10"   (now: $(DATASETS))' \
+	  '  DEVICE=cpu|cuda|auto          (now: $(DEVICE))' \
+	  '  SEEDS=3  DATA_DIR=folder  OUT=folder' \
+	  'Of test and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv'
+
+setup: $(READY) ## create the environment in .venv (every other command does so when it is missing)
+
+# A .venv whose interpreter or pip does not run (removed, or interrupted half-way) is made anew.
+$(READY): pyproject.toml constraints.txt
+	@if ! $(IN_VENV) -m pip --version >/dev/null 2>&1; then \
+	  command -v $(PYTHON) >/dev/null || { echo "error: there is no '$(PYTHON)'; name a Python 3.11-3.13, e.g. make PYTHON=python3.12" >&2; exit 2; }; \
+	  $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	    echo "error: privbench needs Python 3.11-3.13, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1); name another, e.g. make PYTHON=python3.12" >&2; exit 2; }; \
+	  $(PYTHON) -m venv --clear $(VENV); \
+	fi
+	$(IN_VENV) -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+attack-table: $(READY) ## train, attack, and write the privacy table and the grids (finished cells are reused)
+	$(VENV)/bin/privbench table --preset $(PRESET) --datasets "$(DATASETS)" --device $(DEVICE) \
+	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(DATA_DIR),--data-dir "$(DATA_DIR)") $(if $(OUT),--out "$(OUT)")
+
+test: $(READY) ## run the tests
+	$(PYTEST)
+
+check: $(READY) ## check format, lint and types, then run the tests
+	$(IN_VENV) -m ruff format --check .
+	$(IN_VENV) -m ruff check .
+	$(IN_VENV) -m mypy
+	$(PYTEST)
+
+bench: $(READY) ## measure speed as ratios against a plain sequential loop
+	$(IN_VENV) -m benchmarks
+
+clean: ## remove the environment and all caches; results in runs/ stay
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,33 @@
+"""What every test may rely on: one thread, no display, no network, no data folder of the user's, fixed examples."""
+
+import os
+import socket
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported; worker processes inherit it
+os.environ["MPLBACKEND"] = "Agg"
+os.environ.pop("PRIVBENCH_DATA", None)  # a test must not depend on, nor write into, the data of the one who runs it
+
+# The same examples in every run, so that a failure is the change's doing; and no time limit, so that a busy machine
+# fails nothing.
+hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("tests")
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError("the tests have no network")
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test resolves a host name: a download fails at once, as it does on a machine without a network."""
+    monkeypatch.setattr(socket, "getaddrinfo", _refuse)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root folder of the checkout."""
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,194 @@
+"""The import arrows and the rules of the house that can be read off the source; each rule is shown to be able to fail."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("privbench", "attacks", "defenses", "reports")
+
+FORBIDDEN_IMPORTS = {
+    "privbench": {"attacks", "defenses", "reports"},
+    "attacks": {"defenses", "reports"},
+    "defenses": {"attacks", "reports"},
+    "reports": set(),
+}
+VMAP_HOMES = ("privbench/engine.py", "privbench/harness.py", "attacks/descend.py")  # where batching lives
+TRUTH_READERS = ("privbench", "reports")  # attacks and defences may not even name it
+PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+PICKLING_CALLS = {"read_pickle", "to_pickle", "save"}
+MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(?:home|work|root|Users|opt|scratch|srv)/\w|\b[A-Z]:\\\\?Users\b")
+PACKAGE_INDEX = re.compile(r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|--(?:extra-)?index-url|--find[-]links")
+TEXT = {".py", ".md", ".toml", ".txt", ".cff", ".csv", ".yaml", ".yml", ".cfg", ".json", ""}
+
+
+def sources(package: str) -> Iterator[tuple[str, str]]:
+    """(path from the root, text) of every Python file of a package."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """(path from the root, text) of every text file that belongs to the repository."""
+    loose = [path for path in ROOT.iterdir() if path.is_file()]
+    folders = (*PACKAGES, "tests", "benchmarks", "docs", ".ci")
+    nested = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    for path in sorted(loose + nested):
+        if path.suffix in TEXT and "__pycache__" not in path.parts:
+            yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+
+
+def imported(node: ast.AST) -> list[str]:
+    """The modules a node imports by an absolute name."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        return [node.module]
+    return []
+
+
+def names(node: ast.AST) -> list[str]:
+    """The identifiers a node writes down."""
+    if isinstance(node, ast.Name):
+        return [node.id]
+    if isinstance(node, ast.Attribute):
+        return [node.attr]
+    if isinstance(node, ast.arg | ast.keyword):
+        return [node.arg or ""]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [name for alias in node.names for name in (alias.name.rpartition(".")[2], alias.asname or "")]
+    return []
+
+
+def docstrings(tree: ast.AST) -> set[int]:
+    """The ids of the nodes that hold a docstring, or any other string that stands alone."""
+    return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+
+
+def wrong_arrows(path: str, text: str) -> list[str]:
+    package = path.split("/")[0]
+    forbidden = FORBIDDEN_IMPORTS[package]
+    tree = ast.parse(text)
+    return [
+        f"{path}:{node.lineno} imports {module}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt)
+        for module in imported(node)
+        if module.split(".")[0] in forbidden
+    ]
+
+
+def truth_named(path: str, text: str) -> list[str]:
+    if path.split("/")[0] in TRUTH_READERS:
+        return []
+    tree = ast.parse(text)
+    prose = docstrings(tree)
+    found = []
+    for node in ast.walk(tree):
+        quoted = isinstance(node, ast.Constant) and id(node) not in prose and isinstance(node.value, str)
+        text_of_constant = node.value if isinstance(node, ast.Constant) and quoted else ""
+        star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+        if star or "Truth" in names(node) or re.search(r"\bTruth\b", str(text_of_constant)):
+            found.append(f"{path}:{getattr(node, 'lineno', 0)} reaches for Truth")
+    return found
+
+
+def stray_vmap(path: str, text: str) -> list[str]:
+    if path in VMAP_HOMES:
+        return []
+    return [
+        f"{path}:{getattr(node, 'lineno', 0)} names vmap" for node in ast.walk(ast.parse(text)) if "vmap" in names(node)
+    ]
+
+
+def pickles(path: str, text: str) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if any(module.split(".")[0] in PICKLERS for module in imported(node)):
+            found.append(f"{path}:{getattr(node, 'lineno', 0)} imports a pickler")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value.id if isinstance(node.func.value, ast.Name) else ""
+            keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            called = node.func.attr
+            unsafe_load = owner == "torch" and called == "load" and keywords.get("weights_only") != "True"
+            unsafe_save = called in PICKLING_CALLS and (called != "save" or owner == "torch")
+            if unsafe_load or unsafe_save or keywords.get("allow_pickle") == "True":
+                found.append(f"{path}:{node.lineno} {owner}.{called} reads or writes pickle")
+    return found
+
+
+def foreign_addresses(path: str, text: str) -> list[str]:
+    return [
+        f"{path}:{number} {match.group()}"
+        for number, line in enumerate(text.splitlines(), start=1)
+        for match in [MACHINE_PATH.search(line) or PACKAGE_INDEX.search(line)]
+        if match
+    ]
+
+
+@pytest.mark.parametrize("check", [wrong_arrows, truth_named, stray_vmap, pickles])
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_source_file_keeps_the_rule(check: Callable[[str, str], list[str]], package: str) -> None:
+    files = list(sources(package))
+    assert files
+    assert [finding for path, text in files for finding in check(path, text)] == []
+
+
+def test_no_file_holds_a_machine_path_or_the_address_of_a_package_index() -> None:
+    files = list(texts())
+    assert {"Makefile", "constraints.txt", ".ci/run"} <= {path for path, _ in files}
+    assert [finding for path, text in files for finding in foreign_addresses(path, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "text"),
+    [
+        (wrong_arrows, "privbench/run.py", "from attacks.dlg import DLG"),
+        (wrong_arrows, "privbench/run.py", "def f():\n    import defenses.gaussian"),
+        (wrong_arrows, "privbench/cli.py", "if TYPE_CHECKING:\n    from reports import grid"),
+        (wrong_arrows, "attacks/dlg.py", "import defenses"),
+        (wrong_arrows, "defenses/gaussian.py", "from attacks import match"),
+        (wrong_arrows, "defenses/gaussian.py", "import reports.grid as g"),
+        (truth_named, "attacks/dlg.py", "from privbench.types import Artifact, Truth"),
+        (truth_named, "attacks/dlg.py", "from privbench.types import Truth as Hint"),
+        (truth_named, "attacks/dlg.py", "from privbench.types import *"),
+        (truth_named, "attacks/dlg.py", "def f(hint: 'Truth | None'): ..."),
+        (truth_named, "defenses/none.py", "import privbench.types\nx = privbench.types.Truth"),
+        (truth_named, "defenses/none.py", "x = getattr(types, 'Truth')"),
+        (stray_vmap, "attacks/dlg.py", "from torch.func import vmap"),
+        (stray_vmap, "privbench/methods/fedcg.py", "import torch\ny = torch.func.vmap(f)(x)"),
+        (pickles, "privbench/artifact.py", "import pickle"),
+        (pickles, "privbench/artifact.py", "from joblib import dump"),
+        (pickles, "privbench/artifact.py", "torch.load(path)"),
+        (pickles, "privbench/artifact.py", "torch.load(path, weights_only=False)"),
+        (pickles, "privbench/artifact.py", "torch.save(state, path)"),
+        (pickles, "privbench/data/cifar10.py", "numpy.load(path, allow_pickle=True)"),
+        (pickles, "reports/curves.py", "pandas.read_pickle(path)"),
+        (foreign_addresses, "docs/design.md", "results lie in " + "/home" + "/someone/runs"),
+        (foreign_addresses, "privbench/data/cifar10.py", "ROOT = '" + "/work" + "/data'"),
+        (foreign_addresses, "Makefile", "pip install --extra" + "-index-url x"),
+        (foreign_addresses, "README.md", "see https://pypi" + ".org/simple"),
+    ],
+)
+def test_a_breach_is_found(check: Callable[[str, str], list[str]], path: str, text: str) -> None:
+    assert len(check(path, text)) >= 1
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "text"),
+    [
+        (wrong_arrows, "privbench/methods/fedcg.py", "from privbench.types import Params\nfrom . import form"),
+        (wrong_arrows, "reports/table.py", "import attacks.dlg, defenses.none"),
+        (truth_named, "attacks/dlg.py", '"""Truth stays with the scorer."""'),
+        (truth_named, "privbench/score.py", "from privbench.types import Truth"),
+        (stray_vmap, "attacks/descend.py", "from torch.func import vmap"),
+        (pickles, "privbench/data/digit5.py", "torch.load(path, weights_only=True)"),
+        (pickles, "reports/grid.py", "image.save(path)"),
+        (foreign_addresses, "README.md", "see docs/home/index.md and https://example.com/work/a"),
+    ],
+)
+def test_what_is_allowed_passes(check: Callable[[str, str], list[str]], path: str, text: str) -> None:
+    assert check(path, text) == []
