@@ -93,8 +93,9 @@ class Discriminator:
         x = torch.cat([features, planes], 1)
         after: Params = {}
         for i in range(4):
-            weight, after[f"down{i}.u"] = spectral_norm(params[f"down{i}.weight"], buffers[f"down{i}.u"], train=train)
-            x = F.conv2d(x, weight)
+            weight = params[f"down{i}.weight"]
+            sigma, after[f"down{i}.u"] = spectral_norm(weight, buffers[f"down{i}.u"], train=train)
+            x = F.conv2d(x, weight) / sigma
             if i < 3:
                 x, state = _norm(x, f"norm{i}", params, buffers, train)
                 after |= state
