@@ -111,7 +111,7 @@ SCHEDULES = {
 }  # fmt: skip
 SEEDS = {"smoke": (0,), "quick": (0, 1), "paper": (0, 1, 2, 3, 4)}
 VICTIMS = {"smoke": 2, "quick": 16, "paper": 64}  # per seed
-ATTACK_STEPS = {"smoke": 8, "quick": None, "paper": None}  # None: the attack's own default
+ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {"smoke": {}, "quick": {}, "paper": {}}  # shorter than the default
 SMOKE_PER_CLIENT = 32
 QUICK_PER_CLIENT = 500
 QUICK_METHOD_SETTINGS: dict[str, dict[str, int]] = {"fedcg": {"ramp_rounds": 20}}
@@ -154,6 +154,36 @@ def train_spec(
             "where": where,
             "schedule": schedule,
             "seed": seed,
+        },
+    )
+
+
+def cell_spec(
+    preset: str,
+    train: TrainSpec,
+    attack: str,
+    *,
+    seeds: int | None = None,
+    round_: str = "best",
+    victims: int | None = None,
+    batch_size: int = 1,
+    labels_known: bool = False,
+    attack_settings: dict[str, Any] | None = None,
+) -> CellSpec:
+    """The preset's cell for one training specification and attack; `seeds` takes the seeds 0 .. seeds-1."""
+    defaults = ATTACK_SETTINGS[preset].get(attack, {})
+    return checked(
+        CellSpec,
+        {
+            "preset": preset,
+            "train": train.model_copy(update={"seed": 0}).model_dump(),
+            "seeds": SEEDS[preset] if seeds is None else tuple(range(seeds)),
+            "attack": attack,
+            "attack_settings": defaults | (attack_settings or {}),
+            "round": round_,
+            "victims": VICTIMS[preset] if victims is None else victims,
+            "batch_size": batch_size,
+            "labels_known": labels_known,
         },
     )
 

@@ -10,9 +10,10 @@ Images are float in [0, 1] wherever a model, an attack or a score sees them; dat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -90,6 +91,23 @@ class Artifact:
     image_shape: tuple[int, int, int]
     labels: Tensor | None
     defense: Mapping[str, Any]
+
+    def to(self, device: torch.device) -> Artifact:
+        """The same artifact with its tensors on `device`."""
+
+        def move(parts: Parts) -> Parts:
+            return {part: {name: t.to(device) for name, t in params.items()} for part, params in parts.items()}
+
+        return replace(
+            self,
+            gradients=move(self.gradients),
+            weights=move(self.weights),
+            buffers=move(self.buffers),
+            uploads=move(self.uploads),
+            upload_buffers=move(self.upload_buffers),
+            client=self.client.to(device),
+            labels=None if self.labels is None else self.labels.to(device),
+        )
 
     @property
     def victims(self) -> int:

@@ -1,0 +1,108 @@
+"""observe(victim batches) -> what the server sees: derived from the method's `shares`, it cannot return more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privbench.checkpoint import Snapshot
+from privbench.errors import UserError
+from privbench.methods.form import Nets
+from privbench.nets import Model
+from privbench.seeds import stream
+from privbench.types import Artifact, Batch, Defense, Federation, Parts, Truth
+
+CLASSIFICATION = ("extractor", "classifier")  # the parts that L_cls has gradients of; other shared parts are sent as weights
+
+
+def choose_victims(federation: Federation, victims: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Victim images [V, B, C, H, W] in [0, 1], labels [V, B] and clients [V]: training images, clients in turn.
+
+    The choice depends on data, seed, V and B alone, so every method is attacked on the same images.
+    """
+    clients = len(federation.clients)
+    images, labels, owners = [], [], []
+    shuffles = [
+        torch.randperm(len(c.train.labels), generator=stream(seed, "victims", k)) for k, c in enumerate(federation.clients)
+    ]
+    for v in range(victims):
+        k, turn = v % clients, v // clients
+        index = shuffles[k][turn * batch_size : (turn + 1) * batch_size]
+        if len(index) < batch_size:
+            raise UserError(
+                f"{victims} victim batches of {batch_size} need {(turn + 1) * batch_size} training images of client {k}, "
+                f"which has {len(shuffles[k])}; lower --victims or --batch-size"
+            )
+        images.append(federation.clients[k].train.images[index].float() / 255)
+        labels.append(federation.clients[k].train.labels[index])
+        owners.append(k)
+    return torch.stack(images), torch.stack(labels), torch.tensor(owners)
+
+
+def auxiliary(federation: Federation) -> Batch:
+    """The pooled validation images: of the same distribution, disjoint from every client's training images."""
+    pooled = [c.validation for c in federation.clients if len(c.validation.labels)]
+    return Batch(torch.cat([v.images for v in pooled]).float() / 255, torch.cat([v.labels for v in pooled]))
+
+
+def client_gradient(model: Model, snapshot: Snapshot, client: int, images: Tensor, labels: Tensor, parts: tuple[str, ...]) -> Parts:
+    """grad over `parts` of CE(C(E(x)), y) for one victim batch, at the networks client `client` starts the round with."""
+    own, server = snapshot.clients[client], snapshot.server
+    params = {p: {n: t.detach() for n, t in (own.params | server.params)[p].items()} for p in CLASSIFICATION}
+    leaves = [params[p][n].requires_grad_() for p in parts for n in params[p]]
+    nets = Nets(model, params, own.buffers | server.buffers, CLASSIFICATION)
+    loss = torch.nn.functional.cross_entropy(nets.classifier(nets.extractor(images)), labels)
+    grads = iter(torch.autograd.grad(loss, leaves))
+    return {p: {n: next(grads) for n in params[p]} for p in parts}
+
+
+def observe(
+    snapshot: Snapshot,
+    federation: Federation,
+    model: Model,
+    method: Any,
+    defense: Defense,
+    *,
+    method_name: str,
+    dataset: str,
+    victims: int,
+    batch_size: int,
+    labels_known: bool,
+    seed: int,
+) -> tuple[Artifact, Truth]:
+    """Everything the server holds about V victim batches, and beside it the truth."""
+    images, labels, clients = choose_victims(federation, victims, batch_size, seed)
+    visible = tuple(p for p in CLASSIFICATION if p in method.shares)
+    if not visible:
+        raise UserError(f"{method_name} sends nothing that depends on a training image, so there is nothing to attack")
+    gradients = []
+    for v, k in enumerate(clients.tolist()):
+        exact = client_gradient(model, snapshot, k, images[v], labels[v], visible)
+        rng = stream(seed, "victims", v, "defence")
+        gradients.append({p: defense.protect(g, rng) for p, g in exact.items()})
+    uploads = [u[0] for u in snapshot.uploads]
+    upload_buffers = [u[1] for u in snapshot.uploads]
+    artifact = Artifact(
+        method=method_name,
+        dataset=dataset,
+        model=model,
+        round=snapshot.round,
+        shares=tuple(method.shares),
+        gradients=_stack(gradients),
+        weights=snapshot.server.params,
+        buffers=snapshot.server.buffers,
+        uploads=_stack(uploads),
+        upload_buffers=_stack(upload_buffers),
+        client=clients,
+        batch_size=batch_size,
+        image_shape=(int(images.shape[2]), int(images.shape[3]), int(images.shape[4])),
+        labels=labels if labels_known else None,
+        defense=defense.describe(),
+    )
+    return artifact, Truth(images, labels)
+
+
+def _stack(each: list[Parts]) -> Parts:
+    return {p: {n: torch.stack([e[p][n] for e in each]) for n in params} for p, params in each[0].items()}

@@ -1,0 +1,353 @@
+"""run(cell): train -> defend -> observe -> attack -> score -> record; each step is reused when it is already on disk."""
+
+from __future__ import annotations
+
+import math
+import platform
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privbench import __version__, artifact, checkpoint, data, harness, observe, partition, plugins, pool, record, score, storage
+from privbench.errors import UserError
+from privbench.spec import CellSpec, TrainSpec
+from privbench.store import Store
+from privbench.types import Artifact, Batch, Federation, Knowledge, Reconstruction, Report, Truth, no_report
+
+
+def device(name: str) -> torch.device:
+    """"auto" is the GPU when there is one; a GPU that is not there raises UserError."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(f"unknown device '{name}'; known: auto, cpu, cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda was asked for, but torch sees no GPU here; use --device cpu or auto")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+@cache
+def federation(
+    dataset: str, domains: tuple[str, ...] | None, root: Path | None, clients: int, per_client: int, how: str, seed: int
+) -> tuple[Federation, str]:
+    """A data set laid out over clients, and the note on what differs from the published one."""
+    loaded = data.load(dataset, root, domains)
+    return partition.federate(loaded, clients=clients, per_client=per_client, how=how, seed=seed), loaded.note
+
+
+def federation_of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
+    """The federation of a training run."""
+    return federation(spec.dataset, spec.domains, root, spec.clients, spec.per_client, spec.partition, spec.seed)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All work that hangs on one training specification: its seeds' training, and the attacks of its cells.
+
+    On a CPU a trial has one seed and many trials run side by side; on a GPU its seeds train in one stacked run.
+    """
+
+    title: str
+    specs: tuple[TrainSpec, ...]
+    cells: tuple[CellSpec, ...]
+    root: Path  # of the results
+    data_root: Path | None
+    device: str
+
+    def run(self, report: Report = no_report) -> None:
+        """Trains what is not trained, then attacks what is not attacked."""
+        store = Store(self.root)
+        train(store, self.specs, self.data_root, self.device, report)
+        for cell in self.cells:
+            for spec in self.specs:
+                attack_seed(store, cell, spec, self.data_root, self.device, report)
+
+
+def train(store: Store, specs: Sequence[TrainSpec], data_root: Path | None, device_name: str, report: Report = no_report) -> None:
+    """Trains to the end what is not finished, resuming where it stopped."""
+    todo = [spec for spec in specs if checkpoint.history(store.train(spec)) is None]
+    place = device(device_name)
+    groups = [todo] if place.type == "cuda" and todo else [[spec] for spec in todo]
+    for group in groups:
+        feds = [federation_of(spec, data_root)[0] for spec in group]
+        folders = [store.train(spec) for spec in group]
+        with ExitStack() as locks:
+            for folder in folders:
+                locks.enter_context(store.lock(folder))
+            harness.train(group, feds, folders, place, "stacked" if place.type == "cuda" else "alone", report)
+
+
+def resolve_round(text: str, rounds: Sequence[dict[str, Any]]) -> int:
+    """The round that "0", "N", "last" or "best" names in a finished run."""
+    if text == "last":
+        return len(rounds)
+    if text == "best":
+        return harness.best_round(rounds)
+    if not text.isdigit():
+        raise UserError(f"--round takes 0, a number, 'last' or 'best', but '{text}' was given")
+    if int(text) > len(rounds):
+        raise UserError(f"--round {text} was asked for, but the run ended after {len(rounds)} rounds")
+    return int(text)
+
+
+def snapshot(store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report) -> checkpoint.Snapshot:
+    """The networks after one round. A round that was not kept is trained again, with the same numbers."""
+    folder = store.train(spec)
+    if not checkpoint.snapshot_path(folder, round_).exists():
+        setup = harness.prepare(spec, fed, device(device_name))
+        state = harness.initial(setup)
+        while state.round < round_:
+            report(state.round, round_, f"{spec.method}: repeating round {state.round + 1}, which was not kept")
+            harness.train_round([setup], [state], "alone")
+        checkpoint.save_snapshot(folder, spec, state)
+    return checkpoint.load_snapshot(folder, round_)
+
+
+def observed(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report
+) -> tuple[Artifact, Truth, list[float]]:
+    """The artifact of one seed with its truth (read back from disk), and the attacked networks' accuracy per client."""
+    fed, _ = federation_of(spec, data_root)
+    rounds = checkpoint.history(store.train(spec))
+    if rounds is None:
+        raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
+    round_ = resolve_round(cell.round, rounds)
+    setup = harness.prepare(spec, fed, torch.device("cpu"))
+    shot = snapshot(store, spec, round_, fed, device_name, report)
+    folder = store.artifact(cell, spec, round_)
+    if not (folder / "truth.safetensors").exists():
+        seen, truth = observe.observe(
+            shot,
+            fed,
+            setup.model,
+            setup.method,
+            setup.defense,
+            method_name=spec.method,
+            dataset=spec.dataset,
+            victims=cell.victims,
+            batch_size=cell.batch_size,
+            labels_known=cell.labels_known,
+            seed=spec.seed,
+        )
+        artifact.save(seen, folder / "artifact.safetensors")
+        artifact.save_truth(truth, folder / "truth.safetensors")
+    accuracies = [
+        harness.accuracy(setup.model, _attacked(shot, k), client.test, torch.device("cpu"))
+        for k, client in enumerate(fed.clients)
+    ]
+    return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), accuracies
+
+
+def _attacked(shot: checkpoint.Snapshot, client: int) -> harness.Replica:
+    """The networks client k takes its gradient at: the broadcast ones and its own private ones."""
+    own = shot.clients[client]
+    return harness.Replica(own.params | shot.server.params, own.buffers | shot.server.buffers)
+
+
+def check_needs(name: str, attack: Any, seen: Artifact) -> None:
+    """Refuses an attack whose needs the artifact does not meet, and names the attacks whose needs it does."""
+    given = seen.offers() | set(Knowledge.__dataclass_fields__)
+    missing = sorted(attack.needs - given)
+    if not missing:
+        return
+    ways = [other for other in plugins.ATTACKS if plugins.resolve("attack", other).needs <= given and other not in plugins.FLOORS]
+    shared = ", ".join(seen.shares) or "nothing"
+    raise UserError(
+        f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {' or '.join(ways) or 'grey'}"
+    )
+
+
+def attack_artifact(
+    name: str, settings: dict[str, Any], seen: Artifact, fed: Federation | None, seed: int, place: torch.device, report: Report
+) -> Reconstruction:
+    """Runs one attack with what its `needs` name and nothing more."""
+    attack = plugins.create(plugins.resolve("attack", name), settings)
+    check_needs(name, attack, seen)
+    helpers = None
+    if "auxiliary" in attack.needs:
+        if fed is None:
+            raise UserError(f"{name} needs auxiliary images; name their data set with --dataset")
+        helpers = Batch(*(t.to(place) for t in observe.auxiliary(fed)))
+    found = attack.reconstruct(seen.to(place), Knowledge(auxiliary=helpers), seed, report)
+    return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
+
+
+def attack_seed(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report = no_report
+) -> None:
+    """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk."""
+    path = store.reconstruction(cell, spec.seed)
+    if path.exists():
+        return
+    seen, truth, accuracies = observed(store, cell, spec, data_root, device_name, report)
+    fed, note = federation_of(spec, data_root)
+    place = device(device_name)
+    started = time.perf_counter()
+    found = attack_artifact(cell.attack, cell.attack_settings, seen, fed, spec.seed, place, report)
+    seconds = time.perf_counter() - started
+    scores = score.score(found, truth)
+    floors = {
+        floor: score.score(attack_artifact(floor, {}, seen, fed, spec.seed, place, no_report), truth).psnr_db.tolist()
+        for floor in plugins.FLOORS
+        if plugins.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
+    }
+    rounds = checkpoint.history(store.train(spec)) or []
+    info = {
+        "seed": spec.seed,
+        "round": seen.round,
+        "knowledge": _knowledge(cell, seen),
+        "accuracy": harness.selected_accuracy(rounds) if rounds else accuracies,
+        "accuracy_at_round": accuracies,
+        "victims": [
+            {
+                "seed": spec.seed,
+                "client": int(seen.client[v]),
+                "psnr_db": float(scores.psnr_db[v]),
+                "psnr_raw_db": _finite(float(scores.psnr_raw_db[v])),
+                "ssim": float(scores.ssim[v]),
+                "label_accuracy": float(scores.label_accuracy[v]),
+                "loss": _finite(float(found.loss[v])),
+                "failed": bool(scores.failed[v]),
+                "floors": {floor: values[v] for floor, values in floors.items()},
+            }
+            for v in range(seen.victims)
+        ],
+        "cost": {
+            "train_seconds": sum(entry["seconds"] for entry in rounds),
+            "attack_seconds": seconds,
+            "gradient_evaluations": int(found.gradient_evaluations),
+            "peak_memory_mib": peak_memory_mib(place),
+        },
+        "environment": environment(place),
+        "notes": [note] if note else [],
+    }
+    tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
+    storage.save_tensors(path, "reconstruction", tensors, info)
+
+
+def finish_cell(store: Store, cell: CellSpec) -> Path:
+    """Gathers the seeds of a cell into its record."""
+    trials = [storage.load_tensors(store.reconstruction(cell, seed), "reconstruction")[1] for seed in cell.seeds]
+    spec = cell.train
+    value = record.summarise(
+        id=cell.id,
+        spec={
+            "preset": cell.preset,
+            "dataset": spec.dataset,
+            "domains": spec.domains,
+            "partition": spec.partition,
+            "clients": spec.clients,
+            "per_client": spec.per_client,
+            "backbone": spec.backbone,
+            "method": spec.method,
+            "method_settings": spec.method_settings,
+            "defense": spec.defense,
+            "where": spec.where,
+            "schedule": spec.schedule.model_dump(),
+            "attack": cell.attack,
+            "attack_settings": cell.attack_settings,
+            "round": cell.round,
+            "victims": cell.victims,
+            "batch_size": cell.batch_size,
+            "labels_known": cell.labels_known,
+            "seeds": list(cell.seeds),
+        },
+        trials=trials,
+    )
+    path = store.record(cell)
+    record.write(value, path)
+    return path
+
+
+def trials_of(cells: Sequence[CellSpec], root: Path, data_root: Path | None, device_name: str) -> list[Trial]:
+    """The unfinished work of some cells as independent jobs, the longest (FedCG) first."""
+    store = Store(root)
+    stacked = device(device_name).type == "cuda"
+    groups: dict[str, tuple[tuple[TrainSpec, ...], list[CellSpec]]] = {}
+    for cell in cells:
+        if store.record(cell).exists():
+            continue
+        specs = cell.train_specs()
+        for group in [tuple(specs)] if stacked else [(spec,) for spec in specs]:
+            groups.setdefault("+".join(spec.id for spec in group), (group, []))[1].append(cell)
+    trials = [Trial(_title(group), group, tuple(own), root, data_root, device_name) for group, own in groups.values()]
+    return sorted(trials, key=lambda trial: -len(plugins.resolve("method", trial.specs[0].method).parts))
+
+
+def run_cells(
+    cells: Sequence[CellSpec],
+    root: Path,
+    data_root: Path | None,
+    device_name: str,
+    progress: pool.Progress,
+    outcome: pool.Outcome,
+) -> list[str]:
+    """Runs or reuses every cell and writes its record; returns one line per cell that could not be finished."""
+    store = Store(root)
+    store.check_writable()
+    trials = trials_of(cells, root, data_root, device_name)
+    workers = 1 if device(device_name).type == "cuda" else pool.cores()
+    failures = pool.run_jobs(trials, workers, progress, outcome)
+    for cell in cells:
+        if not store.record(cell).exists() and all(store.reconstruction(cell, s).exists() for s in cell.seeds):
+            finish_cell(store, cell)
+    return failures
+
+
+def _title(specs: Sequence[TrainSpec]) -> str:
+    first = specs[0]
+    defended = "" if first.defense == "none" else f"+{first.defense}"
+    seeds = ",".join(str(spec.seed) for spec in specs)
+    return f"{first.dataset} {first.method}{defended} seed {seeds}"
+
+
+def _knowledge(cell: CellSpec, seen: Artifact) -> dict[str, Any]:
+    attack = plugins.resolve("attack", cell.attack)
+    return {
+        "tag": attack.knowledge,
+        "needs": sorted(attack.needs),
+        "labels": "known" if seen.labels is not None else "recovered",
+        "restart_chosen_by": "attacker's own loss",
+    }
+
+
+def peak_memory_mib(place: torch.device) -> float:
+    """The most memory this process (or its GPU allocations) ever held."""
+    if place.type == "cuda":
+        return torch.cuda.max_memory_allocated(place) / 2**20
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def environment(place: torch.device) -> dict[str, Any]:
+    """What a reader needs to judge or repeat a number."""
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else _processor()
+    return {
+        "privbench": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": place.type,
+        "threads": torch.get_num_threads(),
+        "cores": pool.cores(),
+        "machine": name,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

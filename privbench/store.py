@@ -1,0 +1,84 @@
+"""Where results live: one folder per training run, artifact and cell, named by the hash of its specification.
+
+    runs/train/<id>/       checkpoints, snapshots, history
+    runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
+    runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores) and record.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from privbench import checkpoint, storage
+from privbench.errors import UserError
+from privbench.spec import CellSpec, TrainSpec, checked
+
+
+@dataclass(frozen=True)
+class Store:
+    """The results under one output folder."""
+
+    root: Path
+
+    def train(self, spec: TrainSpec) -> Path:
+        """The folder of a training run."""
+        return self.root / "train" / spec.id
+
+    def cell(self, cell: CellSpec) -> Path:
+        """The folder of a cell."""
+        return self.root / "cells" / cell.id
+
+    def record(self, cell: CellSpec) -> Path:
+        """The record of a finished cell."""
+        return self.cell(cell) / "record.json"
+
+    def reconstruction(self, cell: CellSpec, seed: int) -> Path:
+        """The attack's result for one seed."""
+        return self.cell(cell) / f"seed-{seed}.safetensors"
+
+    def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:
+        """The folder of the artifact that a cell attacks at one seed: shared by every attack on it."""
+        labels = "-labels" if cell.labels_known else ""
+        return self.root / "artifacts" / f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}"
+
+    def trained(self) -> list[tuple[Path, TrainSpec]]:
+        """Every training run on disk, finished or not."""
+        folders = sorted(self.root.glob("train/*/spec.json"))
+        return [(path.parent, checked(TrainSpec, storage.read_json(path))) for path in folders]
+
+    def check_writable(self) -> None:
+        """Checks early, before any computing, that results can be written here."""
+        with storage.writing(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe = self.root / ".writable"
+            probe.write_bytes(b"")
+            probe.unlink()
+
+    @contextmanager
+    def lock(self, folder: Path) -> Iterator[None]:
+        """One process at a time in one folder."""
+        with storage.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder / ".lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout as error:
+                raise UserError(f"another privbench is working in {folder}; wait for it or choose another --out") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def status(folder: Path) -> str:
+    """How far a training run has come, in words."""
+    rounds = checkpoint.history(folder)
+    if rounds is not None:
+        return f"finished after {len(rounds)} rounds"
+    done = checkpoint.progress(folder)
+    return "not started" if done is None else f"stopped after round {done}; the same command continues"
