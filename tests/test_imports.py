@@ -68,6 +68,15 @@ def docstrings(tree: ast.AST) -> set[int]:
     return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
 
 
+def outside_functions(tree: ast.AST) -> Iterator[ast.stmt]:
+    """The statements that run when the module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.stmt):
+            yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from outside_functions(node)
+
+
 def wrong_arrows(path: str, text: str) -> list[str]:
     package = path.split("/")[0]
     forbidden = FORBIDDEN_IMPORTS[package]
@@ -120,6 +129,17 @@ def pickles(path: str, text: str) -> list[str]:
     return found
 
 
+def early_torchvision(path: str, text: str) -> list[str]:
+    # Only downloading needs torchvision, and importing a build that does not match torch's raises, so that everything
+    # else must work without it.
+    return [
+        f"{path}:{node.lineno} imports {module} on import"
+        for node in outside_functions(ast.parse(text))
+        for module in imported(node)
+        if module.split(".")[0] == "torchvision"
+    ]
+
+
 def foreign_addresses(path: str, text: str) -> list[str]:
     return [
         f"{path}:{number} {match.group()}"
@@ -129,7 +149,7 @@ def foreign_addresses(path: str, text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("check", [wrong_arrows, truth_named, stray_vmap, pickles])
+@pytest.mark.parametrize("check", [wrong_arrows, truth_named, stray_vmap, pickles, early_torchvision])
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_source_file_keeps_the_rule(check: Callable[[str, str], list[str]], package: str) -> None:
     files = list(sources(package))
@@ -167,6 +187,8 @@ def test_no_file_holds_a_machine_path_or_the_address_of_a_package_index() -> Non
         (pickles, "privbench/artifact.py", "torch.save(state, path)"),
         (pickles, "privbench/data/cifar10.py", "numpy.load(path, allow_pickle=True)"),
         (pickles, "reports/curves.py", "pandas.read_pickle(path)"),
+        (early_torchvision, "privbench/data/cifar10.py", "from torchvision.datasets import CIFAR10"),
+        (early_torchvision, "privbench/data/cifar10.py", "try:\n    import torchvision\nexcept ImportError:\n    pass"),
         (foreign_addresses, "docs/design.md", "results lie in " + "/home" + "/someone/runs"),
         (foreign_addresses, "privbench/data/cifar10.py", "ROOT = '" + "/work" + "/data'"),
         (foreign_addresses, "Makefile", "pip install --extra" + "-index-url x"),
@@ -187,6 +209,7 @@ def test_a_breach_is_found(check: Callable[[str, str], list[str]], path: str, te
         (stray_vmap, "attacks/descend.py", "from torch.func import vmap"),
         (pickles, "privbench/data/digit5.py", "torch.load(path, weights_only=True)"),
         (pickles, "reports/grid.py", "image.save(path)"),
+        (early_torchvision, "privbench/data/download.py", "def fetch():\n    from torchvision import datasets"),
         (foreign_addresses, "README.md", "see docs/home/index.md and https://example.com/work/a"),
     ],
 )
