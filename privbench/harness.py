@@ -59,7 +59,7 @@ def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Se
     """Resolves the specification's names and moves the training images to the device."""
     model = Model(spec.backbone, int(federation.clients[0].train.images.shape[1]), len(federation.classes))
     method = plugins.create(plugins.resolve("method", spec.method), spec.method_settings)
-    sizes = torch.tensor([len(c.train.labels) for c in federation.clients], dtype=torch.float32)
+    sizes = torch.tensor([len(c.train.labels) for c in federation.clients], dtype=torch.get_default_dtype())
     return Setup(
         spec,
         model,
@@ -170,7 +170,7 @@ def _client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) ->
     flip = flip.to(setup.device) if flip is not None else None
 
     def step_images(step: int) -> Tensor:
-        batch = images[index[step]].float() / 255
+        batch = images[index[step]] / 255
         return batch if flip is None else torch.where(flip[step][:, None, None, None], batch.flip(-1), batch)
 
     return Plan(step_images, setup.labels[k][index], noise)
@@ -226,7 +226,7 @@ def accuracy(model: Model, replica: Replica, images: Images, device: torch.devic
     with torch.no_grad():
         for x, y in zip(images.images.split(1024), images.labels.split(1024), strict=True):
             h, _ = model.net("extractor").apply(
-                replica.params["extractor"], replica.buffers["extractor"], x.to(device).float() / 255, train=False
+                replica.params["extractor"], replica.buffers["extractor"], x.to(device) / 255, train=False
             )
             logits, _ = model.net("classifier").apply(
                 replica.params["classifier"], replica.buffers["classifier"], h, train=False

@@ -1,0 +1,343 @@
+"""The `privbench` command. Imports torch only when a command starts to work, so that --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from privbench import plugins
+from privbench.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from privbench.spec import TrainSpec
+
+app = typer.Typer(
+    name="privbench",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train a federated method to the end, attack exactly what its server sees, and score the result.\n\n"
+    "**Examples**\n\n"
+    "* `privbench table` - the five columns on the embedded data, with published values beside\n"
+    "* `privbench attack --method fedcg --dataset photos` - one method, the paper's attack and the strong one\n"
+    "* `privbench attack --method fedavg --defense gaussian:0.001 --dataset cifar10 --data-dir DIR`\n"
+    "* `privbench list attacks` - what there is, and what each attack needs to know",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Check or download the data sets that are not embedded.")
+app.add_typer(data_app, name="data")
+
+Method = Annotated[str, typer.Option(help="Federated method, see `privbench list methods`, or package.module:Class.")]
+DatasetName = Annotated[str, typer.Option(help="Data set, see `privbench list datasets`.")]
+DefenseText = Annotated[str, typer.Option("--defense", help="none, gaussian:VARIANCE, or package.module:Class:VALUE.")]
+Where = Annotated[str, typer.Option(help="Where the defence acts: every local 'step' or the round's 'update'.")]
+Preset = Annotated[str, typer.Option(help="smoke (seconds), quick (minutes, not the published schedule) or paper.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds, 0 .. N-1; default from the preset.")]
+Victims = Annotated[int | None, typer.Option(min=1, help="Attacked uploads per seed; default from the preset.")]
+Clients = Annotated[int | None, typer.Option(min=1, help="How many clients; default as published.")]
+PerClient = Annotated[int | None, typer.Option(min=1, help="Training images per client; default from the preset.")]
+Domains = Annotated[str | None, typer.Option(help="Comma-separated domains, e.g. mnist_m,svhn,usps (digit5, office10).")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, e.g. --set diversity=0; repeatable.")]
+Rounds = Annotated[int | None, typer.Option(min=0, help="Train this many rounds instead of the preset's.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+DataDir = Annotated[
+    Path | None, typer.Option(envvar="PRIVBENCH_DATA", help="Folder of the data sets that are not embedded; default ./data.")
+]
+Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in it is reused.")]
+DEFAULT_OUT = Path("runs")
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line and status 2, an interruption one line and status 130."""
+    try:
+        app(standalone_mode=False)
+    except UserError as error:
+        _stop(str(error), 2)
+    except (Interrupted, KeyboardInterrupt):
+        _stop("interrupted; everything finished is on disk, and the same command continues from there", 130)
+    except typer.Exit as leave:
+        sys.exit(leave.exit_code)
+    except typer.Abort:
+        _stop("aborted", 130)
+    except Exception as error:
+        import click
+
+        if isinstance(error, click.ClickException):
+            _stop(error.format_message(), 2)
+        raise
+
+
+def _stop(line: str, status: int) -> NoReturn:
+    print(f"privbench: {line}", file=sys.stderr)
+    sys.exit(status)
+
+
+@app.command()
+def attack(
+    method: Method = "fedavg",
+    dataset: DatasetName = "photos",
+    attack: Annotated[
+        list[str] | None, typer.Option(help="Attack, repeatable; default: the paper's own for the method, and 'staged'.")
+    ] = None,
+    defense: DefenseText = "none",
+    where: Where = "step",
+    round: Annotated[str, typer.Option(help="When the server looks: 0 (untrained), N, last or best.")] = "best",
+    preset: Preset = "quick",
+    seeds: Seeds = None,
+    victims: Victims = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per attacked gradient.")] = 1,
+    labels_known: Annotated[bool, typer.Option("--labels-known", help="Give the attacker the labels.")] = False,
+    clients: Clients = None,
+    per_client: PerClient = None,
+    domains: Domains = None,
+    set_: Set = None,
+    attack_set: Annotated[
+        list[str] | None, typer.Option(help="A setting of the attack, e.g. --attack-set steps=100; repeatable.")
+    ] = None,
+    rounds: Rounds = None,
+    artifact: Annotated[
+        Path | None, typer.Option(help="Attack this artifact file instead of training; --dataset names auxiliary images.")
+    ] = None,
+    truth: Annotated[Path | None, typer.Option(help="With --artifact: score against this truth file.")] = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    out: Out = DEFAULT_OUT,
+) -> None:
+    """Train (or reuse), observe, attack, score: prints a row per attack and writes a grid.
+
+    Example: privbench attack --method fedcg --dataset cifar10 --data-dir DIR --round 0
+    """
+    plugins.target("dataset", dataset)
+    for name in attack or []:
+        plugins.target("attack", name)
+    if artifact is not None:
+        commands = plugins.commands()
+
+        commands.attack_file(artifact, truth, attack or ["staged"], _settings(attack_set), dataset, device, data_dir, out)
+        return
+    if truth is not None:
+        raise UserError("--truth goes with --artifact FILE")
+    plugins.target("method", method)
+    from privbench import spec
+
+    commands = plugins.commands()
+
+    train = _train_spec(preset, dataset, method, defense, where, domains, clients, per_client, set_, rounds)
+    cells = [
+        spec.cell_spec(
+            preset,
+            train,
+            name,
+            seeds=seeds,
+            round_=round,
+            victims=victims,
+            batch_size=batch_size,
+            labels_known=labels_known,
+            attack_settings=_settings(attack_set),
+        )
+        for name in attack or _default_attacks(method)
+    ]
+    commands.run_and_show(cells, out, data_dir, device, out / f"attack-{cells[0].id}")
+
+
+@app.command()
+def train(
+    method: Method = "fedavg",
+    dataset: DatasetName = "photos",
+    defense: DefenseText = "none",
+    where: Where = "step",
+    preset: Preset = "quick",
+    seeds: Seeds = None,
+    clients: Clients = None,
+    per_client: PerClient = None,
+    domains: Domains = None,
+    set_: Set = None,
+    rounds: Rounds = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    out: Out = DEFAULT_OUT,
+) -> None:
+    """Train one method to the end and print its accuracy; interrupted runs continue.
+
+    Example: privbench train --method local --dataset digits --seeds 3
+    """
+    plugins.target("dataset", dataset)
+    plugins.target("method", method)
+    from privbench import spec
+
+    commands = plugins.commands()
+
+    first = _train_spec(preset, dataset, method, defense, where, domains, clients, per_client, set_, rounds)
+    every = spec.SEEDS[preset] if seeds is None else tuple(range(seeds))
+    commands.train_and_show([first.model_copy(update={"seed": seed}) for seed in every], out, data_dir, device)
+
+
+@app.command()
+def table(
+    preset: Preset = "quick",
+    datasets: Annotated[str, typer.Option(help="Data sets, separated by spaces or commas.")] = "digits photos digits4",
+    study: Annotated[str, typer.Option(help="Which cells: a file of reports/studies.")] = "attack-table",
+    where: Where = "step",
+    domains: Domains = None,
+    seeds: Seeds = None,
+    victims: Victims = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    out: Out = DEFAULT_OUT,
+) -> None:
+    """Run or reuse every cell of a study; writes its table (md, csv, tex), scatter plots and grids.
+
+    Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
+    """
+    names = datasets.replace(",", " ").split()
+    if not names:
+        raise UserError("--datasets names no data set")
+    for name in names:
+        plugins.target("dataset", name)
+    commands = plugins.commands()
+    split = tuple(domains.split(",")) if domains else None
+    cells = commands.study_cells(study, preset, names, seeds=seeds, victims=victims, where=where, domains=split)
+    commands.run_and_show(cells, out, data_dir, device, out / f"{study}-{preset}")
+
+
+@app.command()
+def grid(
+    dataset: DatasetName,
+    round: Annotated[str, typer.Option(help="Which round's records: 0, N, last or best.")] = "best",
+    seed: Annotated[int, typer.Option(help="Whose victims to show.")] = 0,
+    out: Out = DEFAULT_OUT,
+    target: Annotated[Path | None, typer.Option(help="File to write, .png or .pdf; default: both, under --out.")] = None,
+) -> None:
+    """Draw the reconstruction grid of every finished cell of a data set.
+
+    Example: privbench grid --dataset photos --round 0
+    """
+    plugins.target("dataset", dataset)
+    commands = plugins.commands()
+
+    commands.draw_grid(dataset, round, seed, out, target)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str, typer.Argument(help="methods, attacks, defenses, datasets or runs.")],
+    out: Out = DEFAULT_OUT,
+) -> None:
+    """List what there is.
+
+    Example: privbench list attacks
+    """
+    kinds = {"methods": "method", "attacks": "attack", "defenses": "defense", "datasets": "dataset", "runs": "runs"}
+    if kind not in kinds:
+        raise UserError(f"cannot list '{kind}'; known: {', '.join(kinds)}")
+    commands = plugins.commands()
+
+    if kind == "runs":
+        commands.list_runs(out)
+    else:
+        commands.list_plugins(kinds[kind])
+
+
+@app.command()
+def show(
+    run: Annotated[str, typer.Argument(help="A run or cell id, or the beginning of one.")],
+    out: Out = DEFAULT_OUT,
+) -> None:
+    """Show one training run or cell: specification, accuracy, scores, knowledge, cost.
+
+    Example: privbench show 3f9a
+    """
+    commands = plugins.commands()
+
+    commands.show_run(run, out)
+
+
+@data_app.command("check")
+def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_dir: DataDir = None) -> None:
+    """Say which files of a data set are present, missing or damaged.
+
+    Example: privbench data check cifar10 --data-dir DIR
+    """
+    plugins.target("dataset", dataset)
+    from privbench import data
+
+    lines = data.check(dataset, data_dir)
+    for line in lines:
+        typer.echo(line)
+    if any("missing" in line or "damaged" in line for line in lines):
+        raise typer.Exit(2)
+
+
+@data_app.command("fetch")
+def data_fetch(dataset: Annotated[str, typer.Argument(help="Data set.")], data_dir: DataDir = None) -> None:
+    """Download a data set through torchvision into the data folder.
+
+    Example: privbench data fetch cifar10 --data-dir DIR
+    """
+    plugins.target("dataset", dataset)
+    from privbench import data
+
+    data.fetch(dataset, data_dir)
+    typer.echo(f"{dataset} is complete")
+
+
+def _train_spec(
+    preset: str,
+    dataset: str,
+    method: str,
+    defense: str,
+    where: str,
+    domains: str | None,
+    clients: int | None,
+    per_client: int | None,
+    settings: list[str] | None,
+    rounds: int | None,
+) -> TrainSpec:
+    from privbench import spec
+
+    plugins.defense(defense, where)  # refuses a wrong name or value before anything is computed
+    plugins.create(plugins.resolve("method", method), _settings(settings))
+    return spec.train_spec(
+        preset,
+        dataset,
+        method,
+        defense=defense,
+        where=where,
+        domains=tuple(domains.split(",")) if domains else None,
+        clients=clients,
+        per_client=per_client,
+        method_settings=_settings(settings),
+        changes=None if rounds is None else {"rounds": rounds},
+    )
+
+
+def _default_attacks(method: str) -> list[str]:
+    shares = plugins.resolve("method", method).shares
+    if not shares:
+        raise UserError(f"{method} sends nothing that depends on a training image, so there is nothing to attack")
+    return ["feature-statistics" if "generator" in shares else "dlg", "staged"]
+
+
+def _settings(pairs: list[str] | None) -> dict[str, Any]:
+    """--set name=value, with numbers and booleans read as such."""
+    found: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise UserError(f"a setting is written name=value, but '{pair}' was given")
+        found[name] = _value(text)
+    return found
+
+
+def _value(text: str) -> float | int | str | bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,21 @@
+"""Small federations of real digits for the harness's tests."""
+
+import torch
+from sklearn.datasets import load_digits
+
+from privbench.types import Client, Federation, Images
+
+
+def digits_federation(sizes=(20, 20), flip=False, channels=1):
+    """Clients with the given numbers of training images, ten validation and ten test images each."""
+    raw = load_digits()
+    images = torch.tensor(raw.images / 16 * 255)[:, None].float()
+    images = torch.nn.functional.interpolate(images, size=32).to(torch.uint8).repeat(1, channels, 1, 1)
+    labels = torch.tensor(raw.target)
+    clients, start = [], 0
+    for size in sizes:
+        cuts = [start, start + size, start + size + 10, start + size + 20]
+        parts = [Images(images[a:b], labels[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        clients.append(Client("all", *parts))
+        start = cuts[-1]
+    return Federation(tuple(clients), None, tuple("0123456789"), flip)

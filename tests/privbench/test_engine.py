@@ -1,0 +1,93 @@
+"""The engine: stacked replicas equal replicas alone, and both equal torch's own optimiser."""
+
+import pytest
+import torch
+
+from privbench import harness, spec
+from privbench.engine import Moments, adam
+from tests.privbench.federations import digits_federation
+
+METHODS = ("local", "fedavg", "fedsplit", "fedcg")
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """Adam turns the rounding error of a near-zero gradient into a full step; in double precision equal means equal."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def trained(method, execution, seeds=(0,), sizes=(20, 20), defense="none", where="step", rounds=2, flip=False):
+    federation = digits_federation(sizes, flip)
+    specs = [
+        spec.train_spec("smoke", "digits", method, clients=len(sizes), defense=defense, where=where, seed=s) for s in seeds
+    ]
+    setups = [harness.prepare(each, federation, torch.device("cpu")) for each in specs]
+    states = [harness.initial(setup) for setup in setups]
+    for _ in range(rounds):
+        harness.train_round(setups, states, execution)
+    return states
+
+
+def networks(state):
+    for replica in (state.server, *state.clients):
+        for part in replica.params:
+            yield from replica.params[part].items()
+            yield from replica.buffers[part].items()
+
+
+def distance(a, b):
+    return max(float((x - y).abs().max()) for (_, x), (_, y) in zip(networks(a), networks(b), strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stacked_clients_and_seeds_equal_each_alone(method):
+    stacked = trained(method, "stacked", seeds=(0, 1))
+    for seed, state in enumerate(stacked):
+        assert distance(state, trained(method, "alone", seeds=(seed,))[0]) < 1e-8
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcg"])
+def test_ragged_clients_stacked_equal_each_alone(method):
+    sizes = (37, 16, 5)  # three steps, one step, and fewer images than a batch
+    alone, stacked = (trained(method, e, sizes=sizes, flip=True, rounds=1)[0] for e in ("alone", "stacked"))
+    assert distance(alone, stacked) < 1e-8
+    steps = [client.moments["task"].steps for client in stacked.clients]
+    assert steps == [3, 1, 1]
+
+
+def test_the_defence_draws_the_same_noise_stacked_and_alone():
+    alone, stacked = (trained("fedsplit", e, defense="gaussian:0.1", rounds=1)[0] for e in ("alone", "stacked"))
+    assert distance(alone, stacked) < 1e-8
+    assert distance(alone, trained("fedsplit", "alone", rounds=1)[0]) > 1e-3
+
+
+def test_another_seed_gives_other_networks():
+    assert distance(trained("fedavg", "alone")[0], trained("fedavg", "alone", seeds=(1,))[0]) > 1e-2
+
+
+def test_adam_equals_torch_adam_with_weight_decay():
+    rng = torch.Generator().manual_seed(0)
+    start, grads = torch.randn(2, 7, generator=rng), torch.randn(5, 2, 7, generator=rng)
+    setting = spec.Adam(lr=0.01, beta1=0.5, beta2=0.9, weight_decay=0.1)
+    flat, moments = start.clone(), Moments(torch.zeros(2, 7), torch.zeros(2, 7), 0)
+    steps = torch.zeros(2, dtype=torch.float64)
+    reference = torch.nn.Parameter(start.clone())
+    optimiser = torch.optim.Adam([reference], lr=0.01, betas=(0.5, 0.9), weight_decay=0.1)
+    for grad in grads:
+        adam(flat, grad.clone(), moments.mean, moments.square, steps, setting)
+        reference.grad = grad.clone()
+        optimiser.step()
+    torch.testing.assert_close(flat, reference.detach())
+
+
+def test_each_replica_counts_its_own_adam_steps():
+    setting = spec.Adam(lr=0.01)
+    grad = torch.ones(1, 3)
+    late, early = torch.zeros(1, 3), torch.zeros(1, 3)
+    zeros = [torch.zeros(1, 3) for _ in range(4)]
+    adam(early, grad, zeros[0], zeros[1], torch.tensor([0.0], dtype=torch.float64), setting)
+    adam(late, grad, zeros[2], zeros[3], torch.tensor([9.0], dtype=torch.float64), setting)
+    torch.testing.assert_close(early, torch.full((1, 3), -0.01))
+    assert not torch.allclose(early, late)

@@ -1,0 +1,175 @@
+"""FedCG's losses against an independent loop over samples, written from the equations with torch.nn layers."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from privbench.engine import average
+from privbench.methods.fedcg import FedCG
+from privbench.methods.form import Clock, MiniBatch, Nets
+from privbench.nets import Model
+from privbench.seeds import stream
+
+CLASSES, B = 5, 6
+MODEL = Model("lenet5", 1, CLASSES)
+CLOCK = Clock(4, 100)
+
+
+def parts(seed):
+    params, buffers = {}, {}
+    for part in ("extractor", "classifier", "generator", "discriminator"):
+        params[part], buffers[part] = MODEL.net(part).init(stream(seed, part))
+    return params, buffers
+
+
+def torch_extractor(p):
+    net = nn.Sequential(nn.Conv2d(1, 6, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Conv2d(6, 16, 5), nn.AvgPool2d(2), nn.Sigmoid())
+    return filled(net, p)
+
+
+def torch_classifier(p):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(400, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Sigmoid(), nn.Linear(84, CLASSES))
+    return filled(net, p)
+
+
+def filled(net, p):
+    for own, value in zip(net.parameters(), p.values(), strict=True):
+        own.data = value.clone()
+    return net
+
+
+class TorchGenerator(nn.Module):
+    def __init__(self, p):
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, CLASSES)
+        self.embed.weight.data = p["embed.weight"]
+        widths = (100 + CLASSES, 512, 256, 128, 16)
+        self.ups = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 1, 0, bias=False) for a, b in zip(widths, widths[1:], strict=False))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(w) for w in widths[1:4])
+        for i, up in enumerate(self.ups):
+            up.weight.data = p[f"up{i}.weight"]
+        for i, norm in enumerate(self.norms):
+            norm.weight.data, norm.bias.data = p[f"norm{i}.weight"], p[f"norm{i}.bias"]
+
+    def forward(self, z, y):
+        x = torch.cat([z, self.embed(y)], 1)[:, :, None, None]
+        for up, norm in zip(self.ups, self.norms, strict=False):
+            x = nn.functional.leaky_relu(norm(up(x)), 0.2)
+        return torch.sigmoid(self.ups[3](x))
+
+
+class TorchDiscriminator(nn.Module):
+    def __init__(self, p, buffers):
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, CLASSES)
+        self.embed.weight.data = p["embed.weight"]
+        widths = (16 + CLASSES, 128, 256, 512, 1)
+        convs = [nn.Conv2d(a, b, 2, 1, 0, bias=False) for a, b in zip(widths, widths[1:], strict=False)]
+        self.downs = nn.ModuleList(nn.utils.spectral_norm(c) for c in convs)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(w) for w in widths[1:4])
+        for i, down in enumerate(self.downs):
+            down.weight_orig.data = p[f"down{i}.weight"]
+            down.weight_u.data = buffers[f"down{i}.u"].clone()
+            down.weight_v.data = nn.functional.normalize(p[f"down{i}.weight"].flatten(1).T @ down.weight_u, dim=0)
+        for i, norm in enumerate(self.norms):
+            norm.weight.data, norm.bias.data = p[f"norm{i}.weight"], p[f"norm{i}.bias"]
+
+    def forward(self, h, y):
+        planes = self.embed(y)[:, :, None, None].expand(-1, -1, *h.shape[2:])
+        x = torch.cat([h, planes], 1)
+        for down, norm in zip(self.downs, self.norms, strict=False):
+            x = nn.functional.leaky_relu(norm(down(x)), 0.2)
+        return torch.sigmoid(self.downs[3](x)).flatten()
+
+
+@pytest.fixture
+def case():
+    rng = torch.Generator().manual_seed(1)
+    batch = MiniBatch(
+        torch.rand(B, 1, 32, 32, generator=rng),
+        torch.randint(CLASSES, (B,), generator=rng),
+        {"z": torch.randn(B, 100, generator=rng), "y": torch.randint(CLASSES, (B,), generator=rng)},
+    )
+    return parts(0), parts(7), batch
+
+
+def test_task_loss_is_equation_1_to_3(case):
+    (params, buffers), (g_params, g_buffers), batch = case
+    nets = Nets(MODEL, params, buffers, ("extractor", "classifier"), received=Nets(MODEL, g_params, g_buffers))
+    extractor, classifier = torch_extractor(params["extractor"]), torch_classifier(params["classifier"])
+    generator = TorchGenerator(g_params["generator"]).eval()
+    l_cls = l_mse = 0.0
+    for i in range(B):
+        h = extractor(2 * batch.images[i : i + 1] - 1)
+        l_cls += -classifier(h).log_softmax(1)[0, batch.labels[i]].item() / B
+        fake = generator(batch.noise["z"][i : i + 1], batch.labels[i : i + 1])
+        l_mse += (h - fake).square().sum().item() / (16 * 5 * 5) / B
+    gamma = 2 / (1 + math.exp(-10 * 3 / 50)) - 1
+    assert FedCG().task_loss(nets, batch, CLOCK).item() == pytest.approx(l_cls + gamma * l_mse, rel=1e-5)
+
+
+def test_gamma_rises_from_zero_to_almost_one():
+    method = FedCG()
+    values = [method.gamma(Clock(r, 100)) for r in (1, 26, 51, 100)]
+    assert values == pytest.approx([0.0, 2 / (1 + math.exp(-5)) - 1, 2 / (1 + math.exp(-10)) - 1, 2 / (1 + math.exp(-10)) - 1])
+
+
+def test_discriminator_loss_is_equation_4(case):
+    (params, buffers), _, batch = case
+    nets = Nets(MODEL, params, buffers, ("discriminator",))
+    own = FedCG().discriminator_loss(nets, batch, CLOCK).item()
+    extractor = torch_extractor(params["extractor"])
+    generator = TorchGenerator(params["generator"]).eval()
+    discriminator = TorchDiscriminator(params["discriminator"], buffers["discriminator"]).train()
+    real = discriminator(extractor(2 * batch.images - 1), batch.labels)
+    fake = discriminator(generator(batch.noise["z"], batch.labels), batch.labels)
+    loop = -sum(math.log(p) for p in real.tolist()) / B - sum(math.log(1 - p) for p in fake.tolist()) / B
+    assert own == pytest.approx(loop, rel=1e-4)
+
+
+def test_generator_loss_is_equation_4_with_the_mode_seeking_term(case):
+    (params, buffers), _, batch = case
+    nets = Nets(MODEL, params, buffers, ("generator",))
+    own = FedCG(diversity=0.2).generator_loss(nets, batch, CLOCK).item()
+    generator = TorchGenerator(params["generator"]).train()
+    discriminator = TorchDiscriminator(params["discriminator"], buffers["discriminator"]).eval()
+    fake = generator(batch.noise["z"], batch.labels)
+    judged = discriminator(fake, batch.labels)
+    loop = -sum(math.log(p) for p in judged.tolist()) / B
+    z_gap = sum((batch.noise["z"][i] - batch.noise["z"][i + 3]).abs().mean().item() for i in range(3)) / 3
+    f_gap = sum((fake[i] - fake[i + 3]).abs().mean().item() for i in range(3)) / 3
+    assert own == pytest.approx(loop + 0.2 * z_gap / (f_gap + 1e-5), rel=1e-4)
+
+
+def test_distillation_loss_is_equation_5_and_6(case):
+    (params, buffers), other, batch = case
+    clients = tuple(Nets(MODEL, *each) for each in (parts(3), other))
+    weights = torch.tensor([0.25, 0.75])
+    nets = Nets(MODEL, params, buffers, ("generator", "classifier"), clients=clients, weights=weights)
+    own = FedCG().distillation_loss(nets, batch, CLOCK).item()
+    z, y = batch.noise["z"], batch.noise["y"]
+    teachers = [
+        (torch_classifier(p["classifier"]), TorchGenerator(p["generator"]).eval()) for p, _ in (parts(3), other)
+    ]
+    student, generator = torch_classifier(params["classifier"]), TorchGenerator(params["generator"]).train()
+    p_s = student(generator(z, y)).softmax(1)
+    p_s, loop = p_s.tolist(), 0.0
+    for i in range(B):
+        logits = sum(w * c(g(z[i : i + 1], y[i : i + 1]))[0] for w, (c, g) in zip(weights, teachers, strict=True))
+        p_c = logits.softmax(0).tolist()
+        loop += sum(p_c[j] * (math.log(p_c[j]) - math.log(p_s[i][j])) for j in range(CLASSES)) / B
+    assert own == pytest.approx(loop, rel=1e-3, abs=1e-6)
+
+
+def test_the_received_generator_is_frozen_in_eval_mode(case):
+    (params, buffers), (g_params, g_buffers), batch = case
+    received = Nets(MODEL, g_params, g_buffers)
+    FedCG().task_loss(Nets(MODEL, params, buffers, ("extractor", "classifier"), received=received), batch, CLOCK)
+    assert received.after == {}
+
+
+def test_average_is_the_weighted_sum():
+    a, b = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([5.0, 10.0])}
+    torch.testing.assert_close(average([a, b], torch.tensor([0.25, 0.75])), {"w": torch.tensor([4.0, 8.0])})
