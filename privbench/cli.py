@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from privbench import plugins
 from privbench.errors import Interrupted, UserError
@@ -62,12 +63,8 @@ def main() -> None:
         sys.exit(leave.exit_code)
     except typer.Abort:
         _stop("aborted", 130)
-    except Exception as error:
-        import click
-
-        if isinstance(error, click.ClickException):
-            _stop(error.format_message(), 2)
-        raise
+    except TyperException as error:
+        _stop(error.format_message(), 2)
 
 
 def _stop(line: str, status: int) -> NoReturn:

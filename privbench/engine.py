@@ -88,7 +88,8 @@ class Layout:
     """Lays a stage's trained parameters end to end as [R, P], and gives them back as named views."""
 
     def __init__(self, parts: Parts, trains: Sequence[str]) -> None:
-        self.entries = [(part, name, t.shape) for part in trains for name, t in parts[part].items()]
+        # Sorted, so that Adam's moments mean the same parameters after a checkpoint was read back in another order.
+        self.entries = [(part, name, t.shape) for part in trains for name, t in sorted(parts[part].items())]
         self.sizes = [math.prod(shape) for _, _, shape in self.entries]
 
     def flatten(self, parts: Parts, axes: int = 0) -> Tensor:
@@ -162,7 +163,10 @@ def run_stacked(
     for step in range(int(steps.max())):
         active = torch.nonzero(steps > step).flatten().tolist()
         everyone = len(active) == len(replicas)
-        pick = (lambda tree: tree) if everyone else (lambda tree: _map(lambda t: t[active], tree))
+
+        def pick(tree: Any, rows: list[int] | None = None if everyone else active) -> Any:
+            return tree if rows is None else _map(lambda t: t[rows], tree)
+
         images = torch.stack([plans[i].images(step) for i in active])
         labels = torch.stack([plans[i].labels[step] for i in active])
         for working in workings:

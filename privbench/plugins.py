@@ -88,7 +88,7 @@ def defense(text: str, where: str) -> Any:
     The value is the class's first field; `where` is handed over when the class has such a field.
     """
     name, _, value = text.partition(":")
-    if name not in DEFENSES and value:
+    if name not in DEFENSES and value[:1].isalpha():
         class_name, _, value = value.partition(":")
         name = f"{name}:{class_name}"
     plugin = resolve("defense", name)

@@ -1,0 +1,203 @@
+"""Rounds, selection and resuming."""
+
+import math
+
+import pytest
+import torch
+
+from privbench import checkpoint, harness, spec
+from privbench.engine import Replica
+from privbench.errors import Interrupted, UserError
+from privbench.seeds import stream
+from tests.privbench.federations import digits_federation
+
+CPU = torch.device("cpu")
+
+
+def smoke(method, **changes):
+    defense = changes.pop("defense", "none")
+    where = changes.pop("where", "step")
+    return spec.train_spec("smoke", "digits", method, clients=2, defense=defense, where=where, changes=changes)
+
+
+def run(each, folder, report=lambda *_: None, federation=None):
+    harness.train([each], [federation or digits_federation()], [folder], CPU, "alone", report)
+    return checkpoint.history(folder)
+
+
+def without_times(rounds):
+    return [{k: v for k, v in entry.items() if k != "seconds"} for entry in rounds]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcg"])
+def test_a_run_killed_in_the_middle_of_a_round_ends_with_the_same_numbers(method, tmp_path):
+    each = smoke(method, rounds=3, local_epochs=2)
+    whole = run(each, tmp_path / "whole")
+
+    def kill_in_round_two(done, total, what):
+        if done == 1 and ("epoch 2" in what or "discriminator" in what):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(each, tmp_path / "killed", kill_in_round_two)
+    assert checkpoint.progress(tmp_path / "killed") == 1
+    resumed = run(each, tmp_path / "killed")
+    assert without_times(resumed) == without_times(whole)
+    a, b = (checkpoint.load_snapshot(tmp_path / name, 3) for name in ("whole", "killed"))
+    for x, y in zip([a.server, *a.clients], [b.server, *b.clients], strict=True):
+        for part in x.params:
+            for name in x.params[part]:
+                assert torch.equal(x.params[part][name], y.params[part][name])
+
+
+def test_only_shared_parts_leave_a_client_and_come_back():
+    each = smoke("fedcg")
+    setup = harness.prepare(each, digits_federation(), CPU)
+    state = harness.initial(setup)
+    harness.train_round([setup], [state], "alone")
+    assert set(state.server.params) == {"classifier", "generator"}
+    assert all(set(params) == {"classifier", "generator"} for params, _ in state.uploads)
+    weights = [len(c.train.labels) for c in setup.federation.clients]
+    private = [c.params["extractor"]["conv1.weight"] for c in state.clients]
+    assert not torch.equal(*private)
+    assert weights == [20, 20]
+
+
+def test_local_training_sends_nothing():
+    setup = harness.prepare(smoke("local"), digits_federation(), CPU)
+    state = harness.initial(setup)
+    harness.train_round([setup], [state], "alone")
+    assert state.history[0]["bytes_up"] == [0, 0]
+    assert state.server.params == {}
+
+
+def test_fedavg_broadcasts_the_weighted_average_of_its_clients():
+    setup = harness.prepare(smoke("fedavg"), digits_federation((10, 30)), CPU)
+    state = harness.initial(setup)
+    harness.train_round([setup], [state], "alone")
+    a, b = (client.params["classifier"]["fc3.bias"] for client in state.clients)
+    torch.testing.assert_close(state.server.params["classifier"]["fc3.bias"], 0.25 * a + 0.75 * b)
+
+
+def test_one_fedavg_round_equals_a_plain_torch_loop():
+    """The reference path: torch.nn layers, torch.optim.Adam, one client after another."""
+    nn = torch.nn
+    each = smoke("fedavg", local_epochs=2)
+    federation = digits_federation((20, 33))
+    setup = harness.prepare(each, federation, CPU)
+    state = harness.initial(setup)
+    layers = {"extractor": ("conv1", "conv2"), "classifier": ("fc1", "fc2", "fc3")}
+    names = [(part, f"{layer}.{kind}") for part in layers for layer in layers[part] for kind in ("weight", "bias")]
+    start = [state.server.params[part][name].clone() for part, name in names]
+    harness.train_round([setup], [state], "alone")
+    finals = []
+    for k, client in enumerate(federation.clients):
+        net = nn.Sequential(
+            nn.Conv2d(1, 6, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Conv2d(6, 16, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Flatten(),
+            nn.Linear(400, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Sigmoid(), nn.Linear(84, 10),
+        )  # fmt: skip
+        for own, value in zip(net.parameters(), start, strict=True):
+            own.data = value.clone()
+        optimiser = torch.optim.Adam(net.parameters(), lr=each.schedule.task.lr, weight_decay=1e-4)
+        for epoch in range(2):
+            rng = stream(0, "client", k, "round", 1, "task", "epoch", epoch, "batches")
+            for index in harness.mini_batches(len(client.train.labels), 16, rng):
+                optimiser.zero_grad()
+                x = 2 * (client.train.images[index] / 255) - 1
+                nn.functional.cross_entropy(net(x), client.train.labels[index]).backward()
+                optimiser.step()
+        finals.append([p.detach() for p in net.parameters()])
+    own = [state.server.params[part][name] for part, name in names]
+    for mine, a, b in zip(own, *finals, strict=True):
+        torch.testing.assert_close(mine, (20 * a + 33 * b) / 53, rtol=1e-3, atol=1e-4)
+
+
+def test_mini_batches_show_every_sample_each_epoch():
+    for samples in (1, 5, 16, 33):
+        index = harness.mini_batches(samples, 16, torch.Generator())
+        assert index.shape == (math.ceil(samples / 16), 16)
+        assert set(index.flatten().tolist()) == set(range(samples))
+
+
+def test_training_leaves_chance_behind(tmp_path):
+    each = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 14, "local_epochs": 8})
+    rounds = run(each, tmp_path, federation=digits_federation((200, 200)))
+    assert min(harness.selected_accuracy(rounds)) >= 60
+
+
+def test_the_accuracy_is_that_of_the_round_with_the_best_validation_accuracy_per_client():
+    rounds = [
+        {"round": 1, "validation_accuracy": [50.0, 80.0], "test_accuracy": [1.0, 2.0]},
+        {"round": 2, "validation_accuracy": [70.0, 80.0], "test_accuracy": [3.0, 4.0]},
+        {"round": 3, "validation_accuracy": [60.0, 10.0], "test_accuracy": [5.0, 6.0]},
+    ]
+    assert harness.selected_accuracy(rounds) == [3.0, 2.0]
+    assert harness.best_round(rounds) == 2
+    assert harness.best_round([]) == 0
+
+
+def test_training_stops_when_no_client_improves():
+    schedule = smoke("fedavg", rounds=50, patience=2).schedule
+    state = harness.State(4, Replica({}, {}), [], [])
+    state.history = [{"validation_accuracy": v} for v in ([1, 1], [5, 5], [4, 5], [5, 2])]
+    assert harness.finished(state, schedule)
+    state.history[-1]["validation_accuracy"] = [5, 6]
+    assert not harness.finished(state, schedule)
+
+
+@pytest.mark.parametrize("where", ["step", "update"])
+def test_the_noise_enters_where_it_was_asked_to(where, monkeypatch):
+    each = smoke("fedavg", defense="gaussian:0.01", where=where)
+    setup = harness.prepare(each, digits_federation(), CPU)
+    calls = []
+    original = type(setup.defense).protect
+
+    def counted(self, tensors, rng):
+        calls.append(sorted(tensors))
+        return original(self, tensors, rng)
+
+    monkeypatch.setattr(type(setup.defense), "protect", counted)
+    state = harness.initial(setup)
+    before = state.server.params["classifier"]["fc1.weight"]
+    harness.train_round([setup], [state], "alone")
+    steps = 2 * 2  # two clients, two mini-batches each
+    assert len(calls) == 2 * (steps if where == "step" else 2)  # two shared networks
+    change = state.uploads[0][0]["classifier"]["fc1.weight"] - before
+    own = state.clients[0].params["classifier"]["fc1.weight"] - before
+    if where == "update":  # what was sent differs from what was trained by noise of the variance asked for
+        assert (change - own).var().item() == pytest.approx(0.01, rel=0.02)
+    else:
+        assert torch.equal(change, own)
+
+
+def test_a_truncated_checkpoint_names_itself_and_the_way_out(tmp_path):
+    each = smoke("fedavg", rounds=3)
+
+    def kill(done, total, what):
+        if done == 2:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(each, tmp_path, kill)
+    path = tmp_path / checkpoint.CHECKPOINT
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged.*continue from the round before it"):
+        run(each, tmp_path)
+    path.unlink()
+    assert checkpoint.progress(tmp_path) == 1
+    assert len(run(each, tmp_path)) == 3
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    setup = harness.prepare(smoke("fedavg"), digits_federation(), CPU)
+    checkpoint.save(tmp_path, smoke("fedavg"), harness.initial(setup))
+    with pytest.raises(UserError, match="belongs to run"):
+        checkpoint.load(tmp_path, smoke("fedavg", rounds=7), CPU)
+
+
+def test_snapshots_hold_no_discriminator_and_no_shared_extractor(tmp_path):
+    run(smoke("fedcg"), tmp_path)
+    shot = checkpoint.load_snapshot(tmp_path, 0)
+    assert set(shot.server.params) == {"classifier", "generator"}
+    assert all(set(client.params) == {"extractor"} for client in shot.clients)
+    assert all(set(params) == {"generator"} for params, _ in shot.uploads)

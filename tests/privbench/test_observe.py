@@ -1,0 +1,143 @@
+"""What the server sees: exactly the shared parts' gradients and uploads, after the defence."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from privbench import artifact, checkpoint, harness, observe, plugins, spec
+from privbench.errors import UserError
+from privbench.types import Artifact
+from tests.privbench.federations import digits_federation
+
+CPU = torch.device("cpu")
+
+
+def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known=False):
+    each = spec.train_spec("smoke", "digits", method, clients=2, changes={"rounds": 1})
+    federation = digits_federation((20, 33))
+    setup = harness.prepare(each, federation, CPU)
+    state = harness.initial(setup)
+    harness.train_round([setup], [state], "alone")
+    checkpoint.save_snapshot(tmp_path, each, state)
+    shot = checkpoint.load_snapshot(tmp_path, 1)
+    found = observe.observe(
+        shot, federation, setup.model, setup.method, plugins.defense(defense, "step"), method_name=method, dataset="digits",
+        victims=victims, batch_size=batch_size, labels_known=labels_known, seed=0,
+    )  # fmt: skip
+    return *found, state, federation
+
+
+@pytest.mark.parametrize(
+    ("method", "gradients", "uploads"),
+    [
+        ("fedavg", {"extractor", "classifier"}, set()),
+        ("fedsplit", {"classifier"}, set()),
+        ("fedcg", {"classifier"}, {"generator"}),
+    ],
+)
+def test_the_artifact_holds_what_the_method_shares_and_nothing_else(method, gradients, uploads, tmp_path):
+    shown, _, state, _ = seen(method, tmp_path)
+    assert set(shown.gradients) == gradients
+    assert set(shown.uploads) == uploads
+    assert set(shown.weights) == set(shown.shares) == gradients | uploads
+    private = {p for p in state.clients[0].params if p not in shown.shares}
+    secrets = [t for c in state.clients for p in private for t in c.params[p].values() if t.numel() > 10]
+    visible = [t for group in (shown.gradients, shown.weights, shown.uploads) for p in group.values() for t in p.values()]
+    for secret in secrets:
+        assert not any(secret.shape == t.shape[-secret.ndim :] and (t == secret).all() for t in visible)
+
+
+def test_a_method_that_sends_nothing_cannot_be_attacked(tmp_path):
+    with pytest.raises(UserError, match="nothing to attack"):
+        seen("local", tmp_path)
+
+
+def test_gradients_equal_a_plain_backward_pass_at_the_clients_own_extractor(tmp_path):
+    shown, truth, state, _ = seen("fedsplit", tmp_path, batch_size=2)
+    for v in range(shown.victims):
+        client = state.clients[int(shown.client[v])]
+        h, _ = shown.model.net("extractor").apply(client.params["extractor"], {}, truth.images[v], train=True)
+        weights = {n: t.clone().requires_grad_() for n, t in state.server.params["classifier"].items()}
+        logits, _ = shown.model.net("classifier").apply(weights, {}, h, train=True)
+        torch.nn.functional.cross_entropy(logits, truth.labels[v]).backward()
+        for name, t in weights.items():
+            torch.testing.assert_close(shown.gradients["classifier"][name][v], t.grad)
+
+
+def test_victims_are_training_images_of_their_client_and_the_same_for_every_method(tmp_path):
+    shown, truth, _, federation = seen("fedavg", tmp_path, victims=4, batch_size=2)
+    for v, k in enumerate(shown.client.tolist()):
+        pool = (federation.clients[k].train.images / 255).flatten(1)
+        for image in truth.images[v].flatten(1):
+            assert (pool == image).all(1).any()
+    _, other, _, _ = seen("fedcg", tmp_path, victims=4, batch_size=2)
+    assert torch.equal(truth.images, other.images)
+
+
+def test_auxiliary_images_are_disjoint_from_all_training_images():
+    federation = digits_federation((20, 33))
+    helpers = observe.auxiliary(federation)
+    train = torch.cat([c.train.images for c in federation.clients]) / 255
+    assert len(helpers.labels) == 20
+    gaps = torch.cdist(helpers.images.flatten(1), train.flatten(1))
+    assert gaps.min() > 0
+
+
+def test_labels_are_shown_only_when_declared(tmp_path):
+    hidden, truth, _, _ = seen("fedavg", tmp_path)
+    assert hidden.labels is None
+    assert "labels" not in hidden.offers()
+    shown, _, _, _ = seen("fedavg", tmp_path, labels_known=True)
+    assert torch.equal(shown.labels, truth.labels)
+
+
+def test_the_variance_on_the_wire_is_the_variance_asked_for(tmp_path):
+    clean, _, _, _ = seen("fedavg", tmp_path, victims=6)
+    noisy, _, _, _ = seen("fedavg", tmp_path, defense="gaussian:0.1", victims=6)
+    gaps = torch.cat(
+        [(noisy.gradients[p][n] - clean.gradients[p][n]).flatten() for p in clean.gradients for n in clean.gradients[p]]
+    )
+    assert gaps.numel() > 300_000
+    assert gaps.var().item() == pytest.approx(0.1, rel=0.01)
+    assert abs(gaps.mean().item()) < 0.002
+    assert not torch.equal(gaps[:400], gaps[400:800])
+    assert noisy.defense == {"name": "gaussian", "variance": 0.1, "where": "step"}
+
+
+def test_too_many_victims_for_a_client_are_refused(tmp_path):
+    with pytest.raises(UserError, match="lower --victims or --batch-size"):
+        seen("fedavg", tmp_path, victims=50)
+
+
+def test_an_artifact_survives_the_disk(tmp_path):
+    shown, truth, _, _ = seen("fedcg", tmp_path, labels_known=True)
+    artifact.save(shown, tmp_path / "a.safetensors")
+    artifact.save_truth(truth, tmp_path / "t.safetensors")
+    read = artifact.load(tmp_path / "a.safetensors")
+    for field in dataclasses.fields(Artifact):
+        mine, theirs = getattr(shown, field.name), getattr(read, field.name)
+        if field.name in artifact.GROUPS:
+            assert {p: set(t) for p, t in mine.items() if t} == {p: set(t) for p, t in theirs.items()}
+            assert all(torch.equal(mine[p][n], theirs[p][n]) for p in mine for n in mine[p])
+        elif isinstance(mine, torch.Tensor):
+            assert torch.equal(mine, theirs)
+        else:
+            assert mine == theirs
+    again = artifact.load_truth(tmp_path / "t.safetensors")
+    assert torch.equal(again.images, truth.images)
+
+
+def test_an_artifact_whose_gradients_do_not_fit_its_networks_is_refused(tmp_path):
+    shown, _, _, _ = seen("fedsplit", tmp_path)
+    broken = {"classifier": shown.gradients["classifier"] | {"fc3.bias": torch.zeros(3, 9)}}
+    artifact.save(dataclasses.replace(shown, gradients=broken), tmp_path / "a.safetensors")
+    with pytest.raises(UserError, match=r"the gradient of classifier.fc3.bias should have shape \(3, 10\)"):
+        artifact.load(tmp_path / "a.safetensors")
+
+
+def test_a_truth_is_no_artifact(tmp_path):
+    _, truth, _, _ = seen("fedavg", tmp_path)
+    artifact.save_truth(truth, tmp_path / "t.safetensors")
+    with pytest.raises(UserError, match="is not a privbench artifact but truth"):
+        artifact.load(tmp_path / "t.safetensors")
