@@ -1,0 +1,51 @@
+"""Specifications: validated, hashed, and faithful to the published settings."""
+
+import pytest
+
+from privbench import spec
+from privbench.errors import UserError
+
+
+def test_the_paper_preset_is_the_published_schedule():
+    schedule = spec.train_spec("paper", "cifar10", "fedcg").schedule
+    assert (schedule.rounds, schedule.local_epochs, schedule.batch, schedule.server_steps) == (100, 20, 16, 2000)
+    assert (schedule.task.lr, schedule.task.weight_decay) == (3e-4, 1e-4)
+    assert (schedule.generator.lr, schedule.generator.beta1, schedule.generator.weight_decay) == (3e-4, 0.5, 0)
+    assert schedule.patience == 20
+
+
+def test_the_paper_preset_has_the_papers_clients():
+    cifar = spec.train_spec("paper", "cifar10", "fedavg")
+    assert (cifar.partition, cifar.clients, cifar.per_client) == ("iid", 4, 2000)
+    assert spec.train_spec("paper", "office10", "fedavg").partition == "domain"
+    assert spec.train_spec("paper", "cifar10", "fedcg").method_settings == {}
+    assert spec.SEEDS["paper"] == (0, 1, 2, 3, 4)
+
+
+def test_every_field_takes_part_in_the_name():
+    base = spec.train_spec("quick", "digits", "fedavg")
+    others = [
+        spec.train_spec("quick", "digits", "fedsplit"),
+        spec.train_spec("quick", "photos", "fedavg"),
+        spec.train_spec("quick", "digits", "fedavg", seed=1),
+        spec.train_spec("quick", "digits", "fedavg", defense="gaussian:0.1"),
+        spec.train_spec("quick", "digits", "fedavg", changes={"rounds": 3}),
+    ]
+    names = {each.id for each in (base, *others)}
+    assert len(names) == 6
+    assert base.id == spec.train_spec("quick", "digits", "fedavg").id
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: spec.train_spec("fast", "digits", "fedavg"), "unknown preset 'fast'; known: smoke, quick, paper"),
+        (lambda: spec.train_spec("quick", "digits", "fedavg", changes={"round": 3}), "schedule.round: Extra inputs"),
+        (lambda: spec.train_spec("quick", "digits", "fedavg", changes={"rounds": -1}), "schedule.rounds: .* -1 was given"),
+        (lambda: spec.train_spec("quick", "digits", "fedavg", where="nowhere"), "where: .*'nowhere' was given"),
+    ],
+)
+def test_a_wrong_value_gets_one_line(call, message):
+    with pytest.raises(UserError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
