@@ -186,6 +186,8 @@ def attack_seed(
     path = store.reconstruction(cell, spec.seed)
     if path.exists():
         return
+    if not store.cell_spec(cell).exists():
+        storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
     seen, truth, accuracies = observed(store, cell, spec, data_root, device_name, report)
     fed, note = federation_of(spec, data_root)
     place = device(device_name)
@@ -277,7 +279,7 @@ def trials_of(cells: Sequence[CellSpec], root: Path, data_root: Path | None, dev
         specs = cell.train_specs()
         for group in [tuple(specs)] if stacked else [(spec,) for spec in specs]:
             groups.setdefault("+".join(spec.id for spec in group), (group, []))[1].append(cell)
-    trials = [Trial(_title(group), group, tuple(own), root, data_root, device_name) for group, own in groups.values()]
+    trials = [Trial(title(group), group, tuple(own), root, data_root, device_name) for group, own in groups.values()]
     return sorted(trials, key=lambda trial: -len(plugins.resolve("method", trial.specs[0].method).parts))
 
 
@@ -301,7 +303,8 @@ def run_cells(
     return failures
 
 
-def _title(specs: Sequence[TrainSpec]) -> str:
+def title(specs: Sequence[TrainSpec]) -> str:
+    """A job's name in the progress display."""
     first = specs[0]
     defended = "" if first.defense == "none" else f"+{first.defense}"
     seeds = ",".join(str(spec.seed) for spec in specs)

@@ -101,7 +101,7 @@ SCHEDULES = {
         task=Adam(lr=3e-3, weight_decay=1e-4), generator=_GAN_ADAM, server=Adam(lr=3e-4),
     ),
     "quick": Schedule(
-        rounds=20, local_epochs=4, generator_epochs=1, server_steps=20, batch=16, patience=20, keep_every=5,
+        rounds=10, local_epochs=5, generator_epochs=1, server_steps=20, batch=16, patience=20, keep_every=5,
         task=Adam(lr=3e-3, weight_decay=1e-4), generator=_GAN_ADAM, server=Adam(lr=3e-4),
     ),
     "paper": Schedule(
@@ -113,8 +113,8 @@ SEEDS = {"smoke": (0,), "quick": (0, 1), "paper": (0, 1, 2, 3, 4)}
 VICTIMS = {"smoke": 2, "quick": 16, "paper": 64}  # per seed
 ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {"smoke": {}, "quick": {}, "paper": {}}  # shorter than the default
 SMOKE_PER_CLIENT = 32
-QUICK_PER_CLIENT = 500
-QUICK_METHOD_SETTINGS: dict[str, dict[str, int]] = {"fedcg": {"ramp_rounds": 20}}
+QUICK_PER_CLIENT = 300
+QUICK_METHOD_SETTINGS: dict[str, dict[str, int]] = {"fedcg": {"ramp_rounds": 10}}
 
 
 def train_spec(

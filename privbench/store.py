@@ -2,7 +2,7 @@
 
     runs/train/<id>/       checkpoints, snapshots, history
     runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
-    runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores) and record.json
+    runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores), spec.json and record.json
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class Store:
         """The folder of a cell."""
         return self.root / "cells" / cell.id
 
+    def cell_spec(self, cell: CellSpec) -> Path:
+        """The specification of a cell, written when its first seed starts."""
+        return self.cell(cell) / "spec.json"
+
     def record(self, cell: CellSpec) -> Path:
         """The record of a finished cell."""
         return self.cell(cell) / "record.json"
@@ -58,6 +62,10 @@ class Store:
             probe = self.root / ".writable"
             probe.write_bytes(b"")
             probe.unlink()
+
+    def cells(self) -> list[CellSpec]:
+        """Every cell on disk, finished or not."""
+        return [checked(CellSpec, storage.read_json(path)) for path in sorted(self.root.glob("cells/*/spec.json"))]
 
     @contextmanager
     def lock(self, folder: Path) -> Iterator[None]:

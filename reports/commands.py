@@ -1,0 +1,237 @@
+"""What the command line does once its words are understood: runs cells, prints rows, writes tables and figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from privbench import artifact as artifacts
+from privbench import checkpoint, harness, partition, plugins, pool, record, run, score, storage
+from privbench.errors import UserError
+from privbench.record import Record
+from privbench.spec import CellSpec, TrainSpec
+from privbench.store import Store, status
+from reports import attack_table, grid, scatter
+from reports.progress import JobBars
+from reports.study import cells as study_cells
+
+__all__ = [
+    "attack_file",
+    "draw_grid",
+    "list_plugins",
+    "list_runs",
+    "run_and_show",
+    "show_run",
+    "study_cells",
+    "train_and_show",
+]
+
+GRID_COLUMNS = 8
+
+
+def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, folder: Path) -> None:
+    """Runs or reuses the cells, then prints their table and writes tables, scatter plots and grids to `folder`."""
+    store = Store(out)
+    jobs = run.trials_of(cells, out, data_dir, device)
+    with JobBars(len(jobs)) as bars:
+        failures = run.run_cells(cells, out, data_dir, device, bars.progress, bars.outcome)
+    done = [cell for cell in cells if store.record(cell).exists()]
+    if not done:
+        raise UserError(failures[0] if failures else "no cell could be finished")
+    records = [record.read(store.record(cell)) for cell in done]
+    paths = attack_table.write_tables(records, folder)
+    paths += [path for dataset in _datasets(done) for path in _figures(store, done, records, dataset, folder)]
+    console = Console()
+    attack_table.print_tables(records, console)
+    for line in dict.fromkeys(failures):
+        console.print(f"unfinished: {line}", style="bold", markup=False, highlight=False)
+    for path in paths:
+        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    if failures:
+        raise UserError(f"{len(cells) - len(done)} of {len(cells)} cells are unfinished: {failures[0]}")
+
+
+def _datasets(cells: Sequence[CellSpec]) -> list[str]:
+    return list(dict.fromkeys(cell.train.dataset for cell in cells))
+
+
+def _figures(store: Store, cells: Sequence[CellSpec], records: Sequence[Record], dataset: str, folder: Path) -> list[Path]:
+    paths = scatter.write([r for r in records if r.spec["dataset"] == dataset], folder / f"{dataset}-scatter")
+    for round_ in dict.fromkeys(cell.round for cell in cells if cell.train.dataset == dataset):
+        some = [cell for cell in cells if cell.train.dataset == dataset and cell.round == round_]
+        paths += _write_grid(store, some, min(some[0].seeds), folder / f"{dataset}-grid-{round_}")
+    return paths
+
+
+def _write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -> list[Path]:
+    """One row per cell that attacked the same victims as the first."""
+    first, rows = None, []
+    for cell in cells:
+        tensors, info = storage.load_tensors(store.reconstruction(cell, seed), "reconstruction")
+        spec = cell.train.model_copy(update={"seed": seed})
+        truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
+        if first is None:
+            first = truth
+        if truth.images.shape != first.images.shape or not torch.equal(truth.images, first.images):
+            continue
+        psnr = torch.tensor([victim["psnr_db"] for victim in info["victims"]])
+        label = attack_table.method_label(cell.train.method, cell.train.defense) + f"\n{cell.attack}"
+        rows.append((label, tensors["images"][:, 0].clamp(0, 1), psnr))
+    assert first is not None, "a grid has at least one cell"
+    return grid.write(first.images[:GRID_COLUMNS, 0], rows, stem)
+
+
+def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | None) -> None:
+    """Draws the grid of every finished cell of a data set at one round."""
+    store = Store(out)
+    cells = [cell for cell in store.cells() if cell.train.dataset == dataset and cell.round == round_]
+    cells = [cell for cell in cells if store.reconstruction(cell, seed).exists()]
+    if not cells:
+        raise UserError(f"no finished cell of {dataset} at round {round_} with seed {seed} under {out}; run `privbench attack` first")
+    stem = out / f"{dataset}-grid-{round_}" if target is None else target.with_suffix("")
+    for path in _write_grid(store, cells, seed, stem):
+        if target is not None and path.suffix != target.suffix:
+            path.unlink()
+        else:
+            print(f"wrote {path}")
+
+
+def train_and_show(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, device: str) -> None:
+    """Trains what is not trained and prints each client's accuracy."""
+    store = Store(out)
+    store.check_writable()
+    stacked = run.device(device).type == "cuda"
+    todo = [spec for spec in specs if checkpoint.history(store.train(spec)) is None]
+    groups = [tuple(todo)] if stacked and todo else [(spec,) for spec in todo]
+    jobs = [run.Trial(run.title(group), group, (), out, data_dir, device) for group in groups]
+    with JobBars(len(jobs)) as bars:
+        failures = pool.run_jobs(jobs, 1 if stacked else pool.cores(), bars.progress, bars.outcome)
+    if failures:
+        raise UserError(failures[0])
+    table = Table(title=f"{specs[0].method} on {specs[0].dataset}: test accuracy, percent")
+    for column in ("seed", "run", "rounds", "mean", "per client"):
+        table.add_column(column, justify="left" if column in ("run", "per client") else "right")
+    means = []
+    for spec in specs:
+        rounds = checkpoint.history(store.train(spec)) or []
+        each = harness.selected_accuracy(rounds) if rounds else [math.nan]
+        means.append(sum(each) / len(each))
+        table.add_row(str(spec.seed), spec.id, str(len(rounds)), f"{means[-1]:.2f}", "  ".join(f"{a:.1f}" for a in each))
+    console = Console()
+    console.print(table)
+    mean = sum(means) / len(means)
+    spread = math.sqrt(sum((m - mean) ** 2 for m in means) / (len(means) - 1)) if len(means) > 1 else None
+    console.print(f"mean over seeds {mean:.2f}" + (f" +- {spread:.2f}" if spread is not None else " (one seed, no spread)"))
+
+
+def attack_file(
+    path: Path,
+    truth: Path | None,
+    attacks: Sequence[str],
+    settings: dict[str, Any],
+    dataset: str,
+    device: str,
+    data_dir: Path | None,
+    out: Path,
+) -> None:
+    """Attacks an artifact file; scores it when a truth file is given."""
+    seen = artifacts.load(path)
+    known = artifacts.load_truth(truth) if truth is not None else None
+    shape = (seen.victims, seen.batch_size, *seen.image_shape)
+    if known is not None and tuple(known.images.shape) != shape:
+        raise UserError(f"{truth} holds images of shape {tuple(known.images.shape)}, but {path} speaks of {shape}")
+    place = run.device(device)
+    Store(out).check_writable()
+    for name in attacks:
+        fed = None
+        if "auxiliary" in plugins.resolve("attack", name).needs:
+            how, clients, per_client = partition.defaults(dataset)
+            fed, _ = run.federation(dataset, None, data_dir, clients, per_client, how, 0)
+        found = run.attack_artifact(name, settings, seen, fed, 0, place, lambda *_: None)
+        target = out / f"{path.stem}-{name}.safetensors"
+        tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
+        storage.save_tensors(target, "reconstruction", tensors, {"artifact": path.name, "attack": name})
+        line = f"{name}: {seen.victims} victims, median objective {float(found.loss.nanmedian()):.3g}"
+        if known is not None:
+            scores = score.score(found, known)
+            line += f", PSNR {float(scores.psnr_db.mean()):.2f} dB, failures {int(scores.failed.sum())}"
+        print(f"{line}; wrote {target}")
+
+
+def list_plugins(kind: str) -> None:
+    """Every plug-in of a kind with the first sentence of its docstring."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    extra = {"method": "shares", "attack": "needs", "dataset": "default layout", "defense": ""}[kind]
+    for column in ("name", *([extra] if extra else []), "what"):
+        table.add_column(column, overflow="fold")
+    for name in plugins.KINDS[kind]:
+        plugin = plugins.resolve(kind, name)
+        module = __import__(plugin.__module__, fromlist=["_"])
+        what = (module.__doc__ or "").strip().splitlines()[0]
+        table.add_row(name, *([_extra(kind, name, plugin)] if extra else []), what)
+    Console().print(table)
+
+
+def _extra(kind: str, name: str, plugin: Any) -> str:
+    if kind == "method":
+        return ", ".join(plugin.shares) or "nothing"
+    if kind == "attack":
+        return ", ".join(sorted(plugin.needs)) or "nothing"
+    how, clients, per_client = partition.defaults(name)
+    return f"{clients} clients, {'one domain each' if how == 'domain' else 'iid'}, up to {per_client} images each"
+
+
+def list_runs(out: Path) -> None:
+    """Training runs and finished cells under a folder."""
+    store = Store(out)
+    trained, cells = store.trained(), store.cells()
+    if not trained and not cells:
+        raise UserError(f"there are no runs under {out}; start one with `privbench train` or `privbench attack`")
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("id", "data set", "method", "defence", "seed", "attack", "round", "state"):
+        table.add_column(column)
+    for folder, spec in trained:
+        table.add_row(spec.id, spec.dataset, spec.method, spec.defense, str(spec.seed), "", "", status(folder))
+    for cell in cells:
+        done = store.record(cell).exists()
+        seeds = ",".join(str(seed) for seed in cell.seeds)
+        state = "recorded" if done else "unfinished; the same command continues"
+        t = cell.train
+        table.add_row(cell.id, t.dataset, t.method, t.defense, seeds, cell.attack, cell.round, state)
+    Console().print(table)
+
+
+def show_run(prefix: str, out: Path) -> None:
+    """Everything on disk about the one run or cell whose id begins with `prefix`."""
+    store = Store(out)
+    found = [(spec.id, "train", folder) for folder, spec in store.trained() if spec.id.startswith(prefix)]
+    found += [(cell.id, "cell", store.cell(cell)) for cell in store.cells() if cell.id.startswith(prefix)]
+    if not found:
+        raise UserError(f"no run or cell under {out} begins with '{prefix}'; see `privbench list runs`")
+    if len(found) > 1:
+        raise UserError(f"'{prefix}' could be any of {', '.join(name for name, _, _ in found)}; give more digits")
+    name, kind, folder = found[0]
+    console = Console()
+    console.print(f"{kind} {name} in {folder}", markup=False, highlight=False)
+    if kind == "train":
+        console.print_json(json.dumps(storage.read_json(folder / checkpoint.SPEC)))
+        console.print(status(folder))
+        rounds = checkpoint.history(folder)
+        if rounds:
+            each = "  ".join(f"{a:.1f}" for a in harness.selected_accuracy(rounds))
+            console.print(f"test accuracy per client at its best validation round: {each}")
+            console.print(f"best round {harness.best_round(rounds)}; {sum(e['seconds'] for e in rounds):.0f} s of training")
+        return
+    path = folder / "record.json"
+    if not path.exists():
+        raise UserError(f"cell {name} is unfinished; the command that started it continues it")
+    value = storage.read_json(path)
+    value.pop("victims", None)
+    console.print_json(json.dumps(value))
