@@ -1,0 +1,52 @@
+"""Data sets by name: embedded ones need nothing, full ones are read from a folder and fetched when they are absent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from privbench import plugins
+from privbench.data.dataset import Dataset
+from privbench.errors import UserError
+
+
+def folder(root: Path | None) -> Path:
+    """Where full data sets lie: the folder given, else PRIVBENCH_DATA, else ./data."""
+    return root if root is not None else Path(os.environ.get("PRIVBENCH_DATA", "data"))
+
+
+def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None) -> Dataset:
+    """The data set; `domains` chooses among those of a data set that has several."""
+    loader = plugins.resolve("dataset", name)
+    module = _module(name)
+    known = getattr(module, "DOMAINS", ())
+    if domains is not None and not known:
+        raise UserError(f"{name} has one domain only; leave --domains out")
+    for domain in domains or ():
+        if domain not in known:
+            raise UserError(f"{name} has no domain '{domain}'; known: {', '.join(known)}")
+    if domains is not None and len(set(domains)) < len(domains):
+        raise UserError(f"--domains names one of {', '.join(domains)} twice")
+    return loader(folder(root), domains) if known else loader(folder(root))
+
+
+def check(name: str, root: Path | None) -> list[str]:
+    """One line per file: present, missing, damaged, or not the published file."""
+    module = _module(name)
+    if not hasattr(module, "FILES"):
+        return [f"{name} is embedded: nothing to check"]
+    return [file.state(folder(root)) for file in module.FILES]
+
+
+def fetch(name: str, root: Path | None) -> None:
+    """Downloads the data set through torchvision; UserError where that cannot be done."""
+    module = _module(name)
+    if hasattr(module, "FILES"):
+        module.fetch(folder(root))
+
+
+def _module(name: str) -> Any:
+    import importlib
+
+    return importlib.import_module(plugins.target("dataset", name).partition(":")[0])
