@@ -60,6 +60,19 @@ class Classifier:
 
     def apply(self, params: Params, buffers: Params, features: Tensor, *, train: bool) -> tuple[Tensor, Params]:
         """Logits; `train` makes no difference here."""
-        h = torch.sigmoid(F.linear(features.flatten(1), params["fc1.weight"], params["fc1.bias"]))
-        h = torch.sigmoid(F.linear(h, params["fc2.weight"], params["fc2.bias"]))
-        return F.linear(h, params["fc3.weight"], params["fc3.bias"]), buffers
+        return self.linear_layers(params, features)[0], buffers
+
+    def linear_layers(self, params: Params, features: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """(logits [B, Y], what enters each linear layer [B, n]).
+
+        Biases may also come one per image, [B, m]: the gradient over them is then each image's own dL/dz.
+        """
+        inputs = {"fc1": features.flatten(1)}
+        inputs["fc2"] = torch.sigmoid(_linear(params, "fc1", inputs["fc1"]))
+        inputs["fc3"] = torch.sigmoid(_linear(params, "fc2", inputs["fc2"]))
+        return _linear(params, "fc3", inputs["fc3"]), inputs
+
+
+def _linear(params: Params, name: str, x: Tensor) -> Tensor:
+    weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+    return F.linear(x, weight, bias) if bias.ndim == 1 else F.linear(x, weight) + bias

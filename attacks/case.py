@@ -1,0 +1,68 @@
+"""An artifact made ready for descending: double precision, one dict of tensors per victim, a stand-in where E is unknown."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks import labels
+from privbench.nets import Model
+from privbench.seeds import stream
+from privbench.types import Artifact, Parts
+
+
+class Case(NamedTuple):
+    """What the attacks descend on."""
+
+    model: Model
+    weights: Parts  # extractor and classifier; the extractor is a random stand-in when `extractor_known` is false
+    observed: dict[str, Tensor]  # "<part>/<parameter>" -> [V, ...]
+    labels: Tensor  # [V, B]
+    extractor_known: bool
+    noise: dict[str, float]  # expected energy of the defence's noise, by "<part>/<parameter>"; empty when there is none
+
+
+def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Case:
+    """The case of an artifact; the stand-in E~ is drawn from the attacker's own stream, with the true architecture."""
+    device = artifact.client.device
+    known = "extractor" in artifact.weights
+    weights = {"classifier": artifact.weights["classifier"]}
+    if known:
+        weights["extractor"] = artifact.weights["extractor"]
+    else:
+        weights["extractor"], _ = artifact.model.net("extractor").init(stream(seed, "attacker", "stand-in"))
+    observed = {f"{p}/{n}": t.to(dtype) for p, g in artifact.gradients.items() for n, t in g.items()}
+    variance = float(artifact.defense.get("variance", 0.0))
+    noise = {name: variance * t[0].numel() for name, t in observed.items()} if variance else {}
+    weights = {p: {n: t.to(device, dtype) for n, t in params.items()} for p, params in weights.items()}
+    return Case(artifact.model, weights, observed, labels.recover(artifact), known, noise)
+
+
+def features(case: Case, x: Tensor) -> Tensor:
+    """E(x) [B, c, s, s] of one victim's candidate, through the true or the stand-in extractor."""
+    h, _ = case.model.net("extractor").apply(case.weights["extractor"], {}, x, train=True)
+    return h
+
+
+def repeat(t: Tensor, times: int) -> Tensor:
+    """Each victim's row `times` times in a row, for its restarts."""
+    return t.repeat_interleave(times, 0)
+
+
+def random_start(artifact: Artifact, restarts: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Uniform pixels [V x restarts, B, C, H, W]; every victim and restart has a stream of its own."""
+    shape = (artifact.batch_size, *artifact.image_shape)
+    draws = [
+        torch.rand(shape, generator=stream(seed, "attacker", "start", v, r), dtype=torch.float64)
+        for v in range(artifact.victims)
+        for r in range(restarts)
+    ]
+    return torch.stack(draws).to(artifact.client.device, dtype)
+
+
+def grey_start(artifact: Artifact, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Grey images [V, B, C, H, W]."""
+    shape = (artifact.victims, artifact.batch_size, *artifact.image_shape)
+    return torch.full(shape, 0.5, dtype=dtype, device=artifact.client.device)

@@ -1,0 +1,40 @@
+"""DLG, the plain form: min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2 (FedCG Eq. 7), random start, L-BFGS.
+
+Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Deviations: labels are recovered in closed form
+(iDLG) instead of descended on, and the arithmetic is double precision. Where the method keeps E private (FedSplit), theta is
+C alone and x~ goes through a randomly initialised stand-in E~, as in FedCG's comparison.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from attacks import case, descend, match
+from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+
+
+@dataclass(frozen=True)
+class DLG:
+    """Eq. 7 and nothing else."""
+
+    steps: int = 300
+    restarts: int = 1
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
+    knowledge: ClassVar[str] = "gradient"
+
+    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+        """L-BFGS from uniform noise; of several restarts the one with the lowest Eq. 7."""
+        own = case.make(artifact, seed)
+
+        def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
+            observed = {name: data[name] for name in own.observed}
+            return match.squared_distance(match.gradient_products(own.model, own.weights, x, data["labels"], observed))
+
+        start = case.random_start(artifact, self.restarts, seed)
+        data = {name: case.repeat(t, self.restarts) for name, t in own.observed.items()}
+        data["labels"] = case.repeat(own.labels, self.restarts)
+        end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="DLG")
+        x, loss, trace, restart = descend.best_restart(end, self.restarts)
+        return Reconstruction(x, own.labels, loss, trace, restart, end.evaluations)

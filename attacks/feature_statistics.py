@@ -1,0 +1,65 @@
+"""FedCG's own attack, Eq. 8: Eq. 7 over the classifier plus matching of the generator's feature statistics.
+
+    min over x~ of  || grad_C L_cls(x) - grad_C L_cls(x~) ||^2
+                    + alpha sum_c ( (mean E~(x~)_c - mu_c)^2 + (var E~(x~)_c - sigma_c^2)^2 )
+E~ is randomly initialised because E is unknown; mu_c and sigma_c^2 are the mean and variance per channel of what the
+victim's uploaded generator G_i makes of the victim's label. The paper gives neither alpha, optimiser nor iterations: alpha
+= 1, L-BFGS and 300 here. It compares a variance with a standard deviation; here like is compared with like.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks import case, descend, match
+from privbench.seeds import stream
+from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
+
+DRAWS = 256  # generator samples behind mu and sigma
+
+
+@dataclass(frozen=True)
+class FeatureStatistics:
+    """Eq. 8."""
+
+    steps: int = 300
+    restarts: int = 1
+    alpha: float = 1.0
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator"})
+    knowledge: ClassVar[str] = "gradient + generator"
+
+    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+        """L-BFGS from uniform noise; of several restarts the one with the lowest Eq. 8."""
+        own = case.make(artifact, seed)
+        mean, variance = statistics(artifact, own.labels, seed)
+
+        def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
+            observed = {name: data[name] for name in own.observed}
+            gap = match.squared_distance(match.gradient_products(own.model, own.weights, x, data["labels"], observed))
+            return gap + self.alpha * match.statistics_distance(case.features(own, x), data["mean"], data["variance"])
+
+        start = case.random_start(artifact, self.restarts, seed)
+        data = own.observed | {"labels": own.labels, "mean": mean, "variance": variance}
+        data = {name: case.repeat(t, self.restarts) for name, t in data.items()}
+        end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="Eq. 8")
+        x, loss, trace, restart = descend.best_restart(end, self.restarts)
+        return Reconstruction(x, own.labels, loss, trace, restart, end.evaluations)
+
+
+def statistics(artifact: Artifact, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """(mu, sigma^2) of the victim's generator given its labels, each [V, c], in eval mode."""
+    means, variances = [], []
+    for v, k in enumerate(artifact.client.tolist()):
+        params: Params = {n: t[k].double() for n, t in artifact.uploads["generator"].items()}
+        buffers: Params = {n: t[k].double() for n, t in artifact.upload_buffers["generator"].items()}
+        y = labels[v].repeat_interleave(DRAWS)
+        z = torch.randn(len(y), 100, generator=stream(seed, "attacker", "generator", v), dtype=torch.float64).to(y.device)
+        with torch.no_grad():
+            h, _ = artifact.model.net("generator").apply(params, buffers, z, y, train=False)
+        channels = h.transpose(0, 1).flatten(1)
+        means.append(channels.mean(1))
+        variances.append(channels.var(1, unbiased=False))
+    return torch.stack(means), torch.stack(variances)

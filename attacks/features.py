@@ -1,0 +1,20 @@
+"""The features of one image in closed form: for a linear layer z = W h + b, dL/dW_j = d_j h' and dL/db_j = d_j.
+
+So h = dL/dW_j / dL/db_j for every row j with d_j != 0 (Phong et al. 2017; Geiping et al. 2020, Proposition 3.1). Noise on
+the gradient calls for all rows at once: the least-squares h = sum_j d_j dL/dW_j / sum_j d_j^2.
+"""
+
+from torch import Tensor
+
+from privbench.types import Artifact
+
+
+def closed_form(artifact: Artifact) -> Tensor | None:
+    """h [V, c, s, s] of one-image gradients; None for larger batches, whose gradient only spans the features."""
+    if artifact.batch_size != 1:
+        return None
+    gradient = artifact.gradients["classifier"]
+    rows, bias = gradient["fc1.weight"].double(), gradient["fc1.bias"].double()
+    energy = bias.square().sum(1, keepdim=True).clamp_min(1e-300)
+    h = (bias[:, :, None] * rows).sum(1) / energy
+    return h.unflatten(1, artifact.model.feature_shape)

@@ -1,0 +1,68 @@
+"""The no-information floor: what a PSNR is worth that anybody can reach without attacking."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks import case, labels
+from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Report, no_report
+
+
+def _still(artifact: Artifact, images: Tensor, known: Tensor) -> Reconstruction:
+    """A reconstruction that descended on nothing."""
+    zero = torch.zeros(artifact.victims, device=images.device)
+    return Reconstruction(images, known, zero, zero[:, None], zero.long(), 0)
+
+
+def _unknown(artifact: Artifact) -> Tensor:
+    return torch.full((artifact.victims, artifact.batch_size), -1, device=artifact.client.device)
+
+
+def _auxiliary(knowledge: Knowledge) -> Batch:
+    assert knowledge.auxiliary is not None, "the needs of this floor name auxiliary images"
+    return knowledge.auxiliary
+
+
+@dataclass(frozen=True)
+class Grey:
+    """Every pixel 0.5."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    knowledge: ClassVar[str] = "nothing"
+
+    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+        """Constant grey."""
+        return _still(artifact, case.grey_start(artifact, torch.float32), _unknown(artifact))
+
+
+@dataclass(frozen=True)
+class DatasetMean:
+    """The mean of other images of the same data set."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
+    knowledge: ClassVar[str] = "auxiliary mean"
+
+    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+        """The same mean image for every victim."""
+        mean = _auxiliary(knowledge).images.mean(0)
+        shape = (artifact.victims, artifact.batch_size, *artifact.image_shape)
+        return _still(artifact, mean.expand(shape).clone(), _unknown(artifact))
+
+
+@dataclass(frozen=True)
+class ClassMean:
+    """The mean of other images of the victim's class; the class is read off the gradient (attacks/labels.py)."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "gradient:classifier"})
+    knowledge: ClassVar[str] = "label + auxiliary mean"
+
+    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+        """The class's mean image; the data set's where no other image of the class is at hand."""
+        images, classes = _auxiliary(knowledge)
+        known = labels.recover(artifact)
+        means = {int(c): images[classes == c].mean(0) for c in classes.unique()}
+        other = images.mean(0)
+        rows = [torch.stack([means.get(int(c), other) for c in batch]) for batch in known]
+        return _still(artifact, torch.stack(rows), known)

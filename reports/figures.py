@@ -1,0 +1,35 @@
+"""What all figures share: colours safe for colour-blind readers, sizes that stay legible in one printed column."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from privbench import storage
+
+COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito 2008
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+COLUMN_INCHES = 3.4
+FONT_POINTS = 7.5
+DPI = 300
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure without global state."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """`stem`.png at 300 dpi and `stem`.pdf, written whole or not at all."""
+    paths = [stem.with_name(stem.name + ending) for ending in (".png", ".pdf")]
+    for path in paths:
+        buffer = io.BytesIO()
+        metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
+        figure.savefig(buffer, format=path.suffix[1:], dpi=DPI, metadata=metadata)
+        storage.write_bytes(path, buffer.getvalue())
+    return paths
