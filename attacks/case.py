@@ -21,7 +21,7 @@ class Case(NamedTuple):
     observed: dict[str, Tensor]  # "<part>/<parameter>" -> [V, ...]
     labels: Tensor  # [V, B]
     extractor_known: bool
-    noise: dict[str, float]  # expected energy of the defence's noise, by "<part>/<parameter>"; empty when there is none
+    variance: float  # of the defence's noise per coordinate; 0 when there is none
 
 
 def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Case:
@@ -34,10 +34,13 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> C
     else:
         weights["extractor"], _ = artifact.model.net("extractor").init(stream(seed, "attacker", "stand-in"))
     observed = {f"{p}/{n}": t.to(dtype) for p, g in artifact.gradients.items() for n, t in g.items()}
-    variance = float(artifact.defense.get("variance", 0.0))
-    noise = {name: variance * t[0].numel() for name, t in observed.items()} if variance else {}
     weights = {p: {n: t.to(device, dtype) for n, t in params.items()} for p, params in weights.items()}
-    return Case(artifact.model, weights, observed, labels.recover(artifact), known, noise)
+    return Case(artifact.model, weights, observed, labels.recover(artifact), known, noise_variance(artifact))
+
+
+def noise_variance(artifact: Artifact) -> float:
+    """The variance per coordinate of the defence's noise, which the attacker knows; 0 without one."""
+    return float(artifact.defense.get("variance", 0.0))
 
 
 def features(case: Case, x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ the gradient calls for all rows at once: the least-squares h = sum_j d_j dL/dW_j
 
 from torch import Tensor
 
+from attacks import case
 from privbench.types import Artifact
 
 
@@ -18,3 +19,16 @@ def closed_form(artifact: Artifact) -> Tensor | None:
     energy = bias.square().sum(1, keepdim=True).clamp_min(1e-300)
     h = (bias[:, :, None] * rows).sum(1) / energy
     return h.unflatten(1, artifact.model.feature_shape)
+
+
+def noise_variance(artifact: Artifact) -> Tensor | None:
+    """The variance [V] that the defence's noise gives each closed-form feature, sigma^2 / ||d||^2; None without noise.
+
+    ||d||^2 is estimated from the noisy bias gradient, whose own noise energy is taken off.
+    """
+    variance = case.noise_variance(artifact)
+    if not variance:
+        return None
+    bias = artifact.gradients["classifier"]["fc1.bias"].double()
+    signal = (bias.square().sum(1) - variance * bias.shape[1]).clamp_min(0.05 * variance * bias.shape[1])
+    return variance / signal

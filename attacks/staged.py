@@ -1,13 +1,17 @@
 """The strong attack with the gradient alone: closed forms first, then features, then gradients.
 
     1. h of a one-image batch in closed form (attacks/features.py).
-    2. Feature inversion: min over x of ||E(x) - h||^2 / spread(h) + lambda_h TV(x), from a grey start.
-    3. Gradient matching: min over x of mean over parameters of ||g(x) - G||^2 / ||G||^2 + lambda_g TV(x), from where 2 ended
-       and from a grey start; the attacker keeps the end with the lower objective.
-Step 2 carries a trained network over the plateaus at which a random start sticks; step 3 adds what only the other layers'
-gradients tell. Where E is private, step 2 runs through a randomly initialised stand-in and step 3 is left out: without E the
-classifier's gradient says no more than h and the label do. Weights were chosen on images disjoint from all victims
-(docs/tuning_attacks.md).
+    2. Feature inversion: min over x of ||logit E(x) - logit h||^2 / spread + lambda_h TV(x), from a grey start. The logit
+       undoes the extractor's last sigmoid, which makes the problem far better conditioned.
+    3. Gradient matching: min over x of mean over E's parameters of ||g(x) - G||^2 / ||G||^2 + anchor x (the distance of step
+       2) + lambda_g TV(x), from where 2 ended. The classifier's gradient is left out: it says no more than h and the label.
+Step 2 carries a trained network over the plateaus at which a random start sticks; step 3 adds what only the extractor's
+gradient tells. Larger batches have no closed form: layer-scaled matching of everything, from a grey start.
+
+Where E is private, step 2 runs through a randomly initialised stand-in, with a prior so strong that a hopeless inversion
+ends plain instead of noisy; there is no step 3. Under Gaussian noise of known variance sigma^2, both steps become maximum
+a-posteriori estimates: ||g(x) - G||^2 / sigma^2 + squared differences of neighbouring pixels / tau^2 + squared distances from
+grey / spread^2, and the closed-form h has the variance sigma^2 / ||d||^2. Weights were chosen on images disjoint from all victims (docs/tuning_attacks.md).
 """
 
 from dataclasses import dataclass
@@ -18,7 +22,12 @@ from torch import Tensor
 
 from attacks import case, descend, features, match, prior
 from attacks.case import Case
+from attacks.match import Products
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+
+PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural image of 32x32
+PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
+LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
 
 @dataclass(frozen=True)
@@ -26,11 +35,11 @@ class Staged:
     """Closed form, feature inversion, gradient matching."""
 
     feature_steps: int = 200
-    steps: int = 300
-    feature_weight: float = 1.0  # lambda_h of step 2
-    weight: float = 1e-2  # lambda_g of step 3
-    edges: bool = False  # whether the prior of step 3 is the edge-preserving one
-    stand_in_weight: float = 100.0  # lambda_h where E is a stand-in: a hopeless inversion should end plain, not noisy
+    steps: int = 600
+    feature_weight: float = 0.1  # lambda_h
+    weight: float = 3e-4  # lambda_g
+    anchor: float = 30.0
+    stand_in_weight: float = 100.0  # lambda_h where E is a stand-in
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"
@@ -38,43 +47,56 @@ class Staged:
     def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
         """All victims through all stages."""
         own = case.make(artifact, seed)
-        grey = case.grey_start(artifact)
-        h = features.closed_form(artifact)
-        ends = []
+        start, h = case.grey_start(artifact), features.closed_form(artifact)
+        spent = 0
         if h is not None:
-            ends.append(self._invert(own, h, grey, report))
-        if own.extractor_known:
-            ends = [self._match(own, start, report) for start in [*(end.x for end in ends), grey]]
-        elif not ends:
-            ends = [self._match(own, grey, report)]
-        return _lowest(ends, own.labels)
+            end = self._invert(own, h, features.noise_variance(artifact), start, report)
+            if not own.extractor_known:
+                return _finished(end, own.labels, 0)
+            start, spent = end.x, end.evaluations
+        return _finished(self._match(own, h, start, report), own.labels, spent)
 
-    def _invert(self, own: Case, h: Tensor, start: Tensor, report: Report) -> descend.Descent:
-        weight = self.feature_weight if own.extractor_known else self.stand_in_weight
-
+    def _invert(self, own: Case, h: Tensor, noise: Tensor | None, start: Tensor, report: Report) -> descend.Descent:
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            gap = match.feature_distance(case.features(own, x)[0], data["h"])
-            return gap + weight * prior.total_variation(x)
+            found = case.features(own, x)[0]
+            if noise is not None:
+                return (found - data["h"]).square().sum() / data["noise"] + _surprise(x)
+            if not own.extractor_known:
+                return match.feature_distance(found, data["h"]) + self.stand_in_weight * (prior.total_variation(x) + prior.l2(x))
+            return match.feature_distance(_logit(found), _logit(data["h"])) + self.feature_weight * prior.total_variation(x)
 
-        return descend.lbfgs(objective, start, {"h": h}, steps=self.feature_steps, report=report, what="feature inversion")
+        data = {"h": h} if noise is None else {"h": h, "noise": noise}
+        return descend.lbfgs(objective, start, data, steps=self.feature_steps, report=report, what="feature inversion")
 
-    def _match(self, own: Case, start: Tensor, report: Report) -> descend.Descent:
+    def _match(self, own: Case, h: Tensor | None, start: Tensor, report: Report) -> descend.Descent:
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             observed = {name: data[name] for name in own.observed}
             products = match.gradient_products(own.model, own.weights, x, data["labels"], observed)
-            return match.layer_scaled_distance(products, own.noise) + self.weight * variation(x)
+            if own.variance:
+                return match.squared_distance(products) / own.variance + _surprise(x)
+            smooth = self.weight * prior.total_variation(x)
+            if h is None:
+                return match.layer_scaled_distance(products) + smooth
+            anchor = match.feature_distance(_logit(case.features(own, x)[0]), _logit(data["h"]))
+            return match.layer_scaled_distance(_of_extractor(products)) + self.anchor * anchor + smooth
 
-        variation = prior.edge_variation if self.edges else prior.total_variation
-        data = own.observed | {"labels": own.labels}
+        data = own.observed | {"labels": own.labels} | ({} if h is None else {"h": h})
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
 
 
-def _lowest(ends: list[descend.Descent], known: Tensor) -> Reconstruction:
-    """Each victim's end with the lowest objective of the attacker's."""
-    losses = torch.stack([end.loss for end in ends]).nan_to_num(nan=torch.inf)
-    index = losses.argmin(0)
-    rows = torch.arange(len(index), device=index.device)
-    x = torch.stack([end.x for end in ends])[index, rows]
-    loss = torch.stack([end.loss for end in ends])[index, rows]
-    trace = torch.stack([end.trace for end in ends])[index, rows]
-    return Reconstruction(x, known, loss, trace, index, sum(end.evaluations for end in ends))
+def _logit(h: Tensor) -> Tensor:
+    return torch.logit(h.clamp(LOGIT_EDGE, 1 - LOGIT_EDGE))
+
+
+def _surprise(x: Tensor) -> Tensor:
+    """Twice the negative logarithm of the prior: independent Gaussian pixel differences and distances from grey."""
+    return prior.total_variation(x) * x[..., 1:].numel() / PIXEL_STEP**2 + prior.l2(x) * x.numel() / PIXEL_SPREAD**2
+
+
+def _of_extractor(products: dict[str, Products]) -> dict[str, Products]:
+    return {name: p for name, p in products.items() if name.startswith("extractor/")}
+
+
+def _finished(end: descend.Descent, known: Tensor, spent: int) -> Reconstruction:
+    first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
+    return Reconstruction(end.x, known, end.loss, end.trace, first, end.evaluations + spent)
