@@ -1,0 +1,98 @@
+"""The batched optimisers: right, and every problem as if it were alone."""
+
+import pytest
+import torch
+from scipy.optimize import minimize, rosen, rosen_der
+
+from attacks import descend
+
+
+def rosenbrock(x, data):
+    return ((data["a"] - x[:-1]) ** 2 + 100 * (x[1:] - x[:-1] ** 2) ** 2).sum()
+
+
+def quadratic(x, data):
+    return 0.5 * (data["scale"] * (x - data["centre"]) ** 2).sum()
+
+
+def starts(n, d, seed=0):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_lbfgs_keeps_pace_with_scipys_on_an_ill_conditioned_quadratic():
+    scale, centre = torch.logspace(0, 4, 30, dtype=torch.float64), starts(3, 30, 1)
+    data = {"scale": scale.expand(3, -1), "centre": centre}
+    end = descend.lbfgs(quadratic, starts(3, 30), data, steps=400)
+    torch.testing.assert_close(end.x, centre, atol=1e-3, rtol=0)
+
+    def theirs(x):
+        gap = x - centre[0].numpy()
+        return (0.5 * (scale.numpy() * gap**2).sum(), scale.numpy() * gap)
+
+    options = {"maxcor": 20, "maxiter": 50, "ftol": 0, "gtol": 0}
+    reference = minimize(theirs, starts(3, 30)[0].numpy(), jac=True, method="L-BFGS-B", options=options)
+    assert end.trace[0, 50].item() == pytest.approx(reference.fun, rel=0.05)
+
+
+def test_lbfgs_finds_rosenbrocks_valley_floor_as_scipy_does():
+    end = descend.lbfgs(rosenbrock, starts(2, 4) * 0.5, {"a": torch.ones(2, dtype=torch.float64)}, steps=300)
+    theirs = minimize(rosen, (starts(2, 4) * 0.5)[0].numpy(), jac=rosen_der, method="L-BFGS-B")
+    assert end.loss.max() < 1e-10
+    torch.testing.assert_close(end.x[0], torch.from_numpy(theirs.x), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("optimise", [descend.lbfgs, lambda *a, steps: descend.adam(*a, steps=steps, lr=0.1, sign=True)])
+def test_every_problem_ends_where_it_ends_alone(optimise):
+    data = {"a": torch.linspace(0.5, 2, 5, dtype=torch.float64)}
+    together = optimise(rosenbrock, starts(5, 4), data, steps=60)
+    for i in range(5):
+        alone = optimise(rosenbrock, starts(5, 4)[i : i + 1], {"a": data["a"][i : i + 1]}, steps=60)
+        torch.testing.assert_close(together.x[i], alone.x[0], atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(together.trace[i], alone.trace[0], atol=1e-9, rtol=1e-9)
+
+
+def test_chunks_change_nothing_but_the_memory(monkeypatch):
+    data = {"a": torch.linspace(0.5, 2, 7, dtype=torch.float64)}
+    whole = descend.lbfgs(rosenbrock, starts(7, 4), data, steps=40)
+    monkeypatch.setattr(descend, "CHUNK", 3)
+    cut = descend.lbfgs(rosenbrock, starts(7, 4), data, steps=40)
+    torch.testing.assert_close(whole.x, cut.x, atol=1e-9, rtol=1e-9)
+    assert whole.evaluations == cut.evaluations
+
+
+def test_the_loss_never_rises():
+    end = descend.lbfgs(rosenbrock, starts(4, 6), {"a": torch.ones(4, dtype=torch.float64)}, steps=50)
+    assert (end.trace.diff(dim=1) <= 0).all()
+    assert end.trace.shape == (4, 51)
+
+
+def test_ended_problems_cost_nothing():
+    centre = torch.zeros(2, 3, dtype=torch.float64)
+    start = torch.tensor([[0.0, 0, 0], [1, 2, 3]], dtype=torch.float64)  # the first is there already
+    scale = torch.tensor([[1.0, 1, 1], [1, 5, 20]], dtype=torch.float64)
+    both = descend.lbfgs(quadratic, start, {"scale": scale, "centre": centre}, steps=50)
+    second = descend.lbfgs(quadratic, start[1:], {"scale": scale[1:], "centre": centre[1:]}, steps=50)
+    assert both.evaluations - second.evaluations <= 14
+    assert torch.equal(both.x[0], start[0])
+
+
+def test_a_problem_that_meets_nan_stays_at_its_last_finite_point_and_spoils_no_other():
+    def cliff(x, data):
+        return torch.where(x.sum() < data["edge"], torch.log(x.sum() - data["edge"]), (x**2).sum())
+
+    start = torch.full((2, 2), 2.0, dtype=torch.float64)
+    end = descend.lbfgs(cliff, start, {"edge": torch.tensor([3.0, -9.0], dtype=torch.float64)}, steps=30)
+    assert end.x.isfinite().all()
+    assert end.loss[1] < 1e-8
+    broken = descend.lbfgs(cliff, start * 0, {"edge": torch.tensor([3.0, -9.0], dtype=torch.float64)}, steps=30)
+    assert not broken.loss[0].isfinite()
+    assert torch.equal(broken.x[0], start[0] * 0)
+
+
+def test_the_best_restart_is_the_one_with_the_lowest_own_loss():
+    loss = torch.tensor([3.0, 1.0, torch.nan, 2.0])
+    end = descend.Descent(torch.arange(4.0)[:, None], loss, loss[:, None], 4)
+    x, lowest, _, index = descend.best_restart(end, 2)
+    assert x.flatten().tolist() == [1.0, 3.0]
+    assert lowest.tolist() == [1.0, 2.0]
+    assert index.tolist() == [1, 1]

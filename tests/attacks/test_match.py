@@ -1,0 +1,61 @@
+"""Eq. 7 and Eq. 8 against values computed by hand."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attacks import match, prior
+from tests.attacks.cases import MODEL, logits, networks, smooth_images
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("parts", [("extractor", "classifier"), ("classifier",)])
+def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, parts):
+    true, own = networks(0), {p: {n: t.double() for n, t in net.items()} for p, net in networks(1).items()}
+    y = torch.arange(batch)
+    x, x_true = torch.rand(2, batch, 1, 32, 32, generator=torch.Generator().manual_seed(0)).double()
+    gradients = []
+    for images in (x, x_true):
+        params = {p: {n: t.double().requires_grad_() for n, t in net.items()} for p, net in true.items()}
+        F.cross_entropy(logits(params, images)[0], y).backward()
+        gradients.append({f"{p}/{n}": t.grad for p in parts for n, t in params[p].items()})
+    by_hand = sum(((gradients[0][name] - gradients[1][name]) ** 2).sum().item() for name in gradients[0])
+    weights = {p: {n: t.double() for n, t in net.items()} for p, net in true.items()}
+    products = match.gradient_products(MODEL, weights, x, y, gradients[1])
+    assert set(products) == set(gradients[1])
+    assert match.squared_distance(products).item() == pytest.approx(by_hand, rel=1e-9)
+    scaled = [((gradients[0][n] - g) ** 2).sum() / (g**2).sum() for n, g in gradients[1].items()]
+    assert match.layer_scaled_distance(products).item() == pytest.approx(float(sum(scaled)) / len(scaled), rel=1e-9)
+    a, b = (torch.cat([g[n].flatten() for n in gradients[1]]) for g in gradients)
+    assert match.cosine_distance(products).item() == pytest.approx(1 - float(a @ b / a.norm() / b.norm()), rel=1e-9)
+    other = match.squared_distance(match.gradient_products(MODEL, own, x, y, gradients[1]))
+    assert other.item() != pytest.approx(by_hand, rel=1e-3)
+
+
+def test_the_true_image_has_distance_zero():
+    params, x, y = networks(), smooth_images(1), torch.tensor([4])
+    own = {p: {n: t.double().requires_grad_() for n, t in net.items()} for p, net in params.items()}
+    F.cross_entropy(logits(own, x.double())[0], y).backward()
+    observed = {f"{p}/{n}": t.grad for p, net in own.items() for n, t in net.items()}
+    weights = {p: {n: t.detach() for n, t in net.items()} for p, net in own.items()}
+    assert match.squared_distance(match.gradient_products(MODEL, weights, x.double(), y, observed)).item() < 1e-15
+
+
+def test_the_statistics_term_of_equation_8_by_hand():
+    features = torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]], [[[5.0, 7.0]], [[0.0, 4.0]]]])  # [2, 2, 1, 2]
+    mean, variance = torch.tensor([3.0, 1.0]), torch.tensor([4.0, 2.0])
+    # channel 0: values 1 3 5 7, mean 4, variance 5; channel 1: values 0 0 0 4, mean 1, variance 3
+    assert match.statistics_distance(features, mean, variance).item() == pytest.approx((4 - 3) ** 2 + (5 - 4) ** 2 + 0 + (3 - 2) ** 2)
+
+
+def test_feature_distance_is_relative_to_the_spread():
+    target = torch.tensor([1.0, 3.0])
+    assert match.feature_distance(target + torch.tensor([0.0, 1.0]), target).item() == pytest.approx(1 / 2)
+
+
+def test_priors_by_hand():
+    x = torch.tensor([[[[0.0, 1.0], [0.0, 3.0]]]])
+    assert prior.total_variation(x).item() == pytest.approx((1 + 9) / 2 + (0 + 4) / 2)
+    assert prior.outside_box(x).item() == pytest.approx(4 / 4)
+    assert prior.l2(x).item() == pytest.approx((0.25 * 3 + 6.25) / 4)
+    assert prior.edge_variation(x).item() == pytest.approx((1 + 3) / 2 + (0 + 2) / 2, abs=0.06)
