@@ -41,6 +41,7 @@ def shares(samples: int, clients: int, rng: torch.Generator) -> list[Tensor]:
 
 def iid(samples: int, clients: int, per_client: int, public: int, rng: torch.Generator) -> tuple[list[Tensor], Tensor]:
     """(`clients` disjoint shares of `per_client` indices, up to `public` further ones); UserError when there are too few."""
+    _at_least_one(clients, per_client)
     if clients > samples:
         raise UserError(f"{clients} clients were asked for, but the data set has only {samples} training images")
     if clients * per_client > samples:
@@ -54,12 +55,25 @@ def iid(samples: int, clients: int, per_client: int, public: int, rng: torch.Gen
     return list(order[:used].split(per_client)), order[used : used + public]
 
 
-def federate(dataset: Dataset, *, clients: int, per_client: int, how: str, seed: int) -> Federation:
-    """K clients with disjoint data; the same seed gives the same clients to every method."""
+def halves(share: Tensor) -> tuple[Tensor, Tensor]:
+    """(validation, test): the first and the second half of a client's share of the test set; the second is never smaller."""
+    return share[: len(share) // 2], share[len(share) // 2 :]
+
+
+def federate(
+    dataset: Dataset, *, clients: int, per_client: int, how: str, seed: int, public: int = PUBLIC
+) -> Federation:
+    """K clients with disjoint data; the same seed gives the same clients to every method.
+
+    `how` is "iid" (every client draws `per_client` images from the one domain; up to `public` others are held out) or "domain"
+    (one domain per client, which gives `per_client` images or all it has; a data set names its public images itself).
+    UserError: fewer images than the clients ask for, another number of clients than of domains.
+    """
+    _at_least_one(clients, per_client)
     if how == "iid":
         if len(dataset.domains) != 1:
             raise UserError(f"{dataset.name} has {len(dataset.domains)} domains; lay it out by domain")
-        made, public = _by_share(next(iter(dataset.domains.values())), clients, per_client, seed)
+        made, held_out = _by_share(dataset, clients, per_client, seed, public)
     elif how == "domain":
         if clients != len(dataset.domains):
             raise UserError(
@@ -67,39 +81,61 @@ def federate(dataset: Dataset, *, clients: int, per_client: int, how: str, seed:
                 f"but {clients} clients were asked for"
             )
         made = [_of_domain(name, domain, per_client, seed) for name, domain in dataset.domains.items()]
-        public = dataset.public
+        held_out = dataset.public
     else:
         raise UserError(f"unknown partition '{how}'; known: iid, domain")
-    return Federation(tuple(made), public, dataset.classes, dataset.flip)
+    return Federation(tuple(made), held_out, dataset.classes, dataset.flip)
 
 
-def _by_share(domain: Domain, clients: int, per_client: int, seed: int) -> tuple[list[Client], Images | None]:
-    train, rest = iid(len(domain.train.labels), clients, per_client, PUBLIC, stream(seed, "partition", "train"))
+def _by_share(
+    dataset: Dataset, clients: int, per_client: int, seed: int, public: int
+) -> tuple[list[Client], Images | None]:
+    ((name, domain),) = dataset.domains.items()
+    train, rest = iid(len(domain.train.labels), clients, per_client, public, stream(seed, "partition", "train"))
     tests = shares(len(domain.test.labels), clients, stream(seed, "partition", "test"))
-    made = []
-    if domain.validation is not None:
-        validations = shares(len(domain.validation.labels), clients, stream(seed, "partition", "validation"))
-        for own, validation, test in zip(train, validations, tests, strict=True):
-            made.append(Client("all", take(domain.train, own), take(domain.validation, validation), take(domain.test, test)))
+    if domain.validation is None:
+        _enough(dataset.name, "test", len(domain.test.labels), 2 * clients)
+        held = [
+            (take(domain.test, first), take(domain.test, second))
+            for first, second in (halves(share) for share in tests)
+        ]
     else:
-        for own, share in zip(train, tests, strict=True):
-            half = len(share) // 2
-            made.append(
-                Client("all", take(domain.train, own), take(domain.test, share[:half]), take(domain.test, share[half:]))
-            )
+        _enough(dataset.name, "test", len(domain.test.labels), clients)
+        _enough(dataset.name, "validation", len(domain.validation.labels), clients)
+        validations = shares(len(domain.validation.labels), clients, stream(seed, "partition", "validation"))
+        held = [
+            (take(domain.validation, first), take(domain.test, second))
+            for first, second in zip(validations, tests, strict=True)
+        ]
+    made = [Client(name, take(domain.train, own), *sets) for own, sets in zip(train, held, strict=True)]
     return made, take(domain.train, rest) if len(rest) else None
 
 
 def _of_domain(name: str, domain: Domain, per_client: int, seed: int) -> Client:
-    if len(domain.train.labels) == 0:
-        raise UserError(f"the domain {name} has no training image")
+    _enough(name, "training", len(domain.train.labels), 1)
     order = torch.randperm(len(domain.train.labels), generator=stream(seed, "partition", name, "train"))
-    share = torch.randperm(len(domain.test.labels), generator=stream(seed, "partition", name, "test"))
-    half = len(share) // 2
     train = take(domain.train, order[:per_client])
     if domain.validation is not None:
+        _enough(name, "validation", len(domain.validation.labels), 1)
+        _enough(name, "test", len(domain.test.labels), 1)
         return Client(name, train, domain.validation, domain.test)
-    return Client(name, train, take(domain.test, share[:half]), take(domain.test, share[half:]))
+    _enough(name, "test", len(domain.test.labels), 2)
+    first, second = halves(torch.randperm(len(domain.test.labels), generator=stream(seed, "partition", name, "test")))
+    return Client(name, train, take(domain.test, first), take(domain.test, second))
+
+
+def _at_least_one(clients: int, per_client: int) -> None:
+    if clients < 1 or per_client < 1:
+        raise UserError(
+            f"at least one client with one training image is needed, but {clients} with {per_client} were asked for"
+        )
+
+
+def _enough(name: str, what: str, there: int, needed: int) -> None:
+    if there < needed:
+        raise UserError(
+            f"{name} has {there} {what} images, but its clients need {needed}; ask for fewer clients with --clients"
+        )
 
 
 def take(images: Images, index: Tensor | Sequence[int]) -> Images:

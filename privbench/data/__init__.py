@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -32,21 +33,19 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None) -
 
 
 def check(name: str, root: Path | None) -> list[str]:
-    """One line per file: present, missing, damaged, or not the published file."""
+    """One line per file: present (and whether it is the published one), missing, or damaged."""
     module = _module(name)
-    if not hasattr(module, "FILES"):
+    if not hasattr(module, "check"):
         return [f"{name} is embedded: nothing to check"]
-    return [file.state(folder(root)) for file in module.FILES]
+    return list(module.check(folder(root)))
 
 
 def fetch(name: str, root: Path | None) -> None:
     """Downloads the data set through torchvision; UserError where that cannot be done."""
     module = _module(name)
-    if hasattr(module, "FILES"):
+    if hasattr(module, "fetch"):
         module.fetch(folder(root))
 
 
 def _module(name: str) -> Any:
-    import importlib
-
     return importlib.import_module(plugins.target("dataset", name).partition(":")[0])

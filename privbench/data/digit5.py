@@ -3,33 +3,53 @@
     synthetic  Synthetic Digits (Ganin and Lempitsky 2015)     synth/synth_{train,test}_32x32.mat
     mnist_m    MNIST-M (Ganin and Lempitsky 2015; BSDS500)     mnist_m/mnist_m_{train,test}/*.png with label lists
     svhn       Street View House Numbers (Netzer et al. 2011)  svhn/{train,test}_32x32.mat, non-commercial
-    usps       USPS (Hull 1994), 16x16                         usps.h5 with groups train and test
-    mnist      MNIST (LeCun et al. 1998, CC BY-SA 3.0)         MNIST/raw/*.gz
-torchvision can fetch SVHN and MNIST; the others have to be put in place. A data set of fewer domains than the published
-one has to be asked for by name, and says so in its note.
+    usps       USPS (Hull 1994), 16x16                         usps.h5, or torchvision's usps/usps.bz2 and usps.t.bz2
+    mnist      MNIST (LeCun et al. 1998, CC BY-SA 3.0)         MNIST/raw/*, gzipped or unpacked
+torchvision can fetch SVHN, USPS and MNIST; the others have to be put in place. Fewer domains than the published ones have to
+be asked for by name. The note of the data set says so, and names every domain that is not of the published size or files.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import h5py
-import numpy as np
-import scipy.io
-import torch
-from PIL import Image, UnidentifiedImageError
-
-from privbench.data import idx
+from privbench.data import files, formats, idx
 from privbench.data.dataset import Dataset, Domain
 from privbench.data.download import attempt
 from privbench.data.files import File
-from privbench.data.resize import to_32, to_colour
+from privbench.data.resize import to_colour
 from privbench.errors import UserError
 from privbench.types import Images
 
 SOURCE = "Digit5: Synthetic Digits and MNIST-M (Ganin and Lempitsky 2015), SVHN (Netzer 2011), USPS (Hull 1994), MNIST (LeCun 1998)"
 PUBLISHED = ("synthetic", "mnist_m", "svhn", "usps")  # one client each
 DOMAINS = (*PUBLISHED, "mnist")
-MNIST = idx.files(
+
+
+class Place(NamedTuple):
+    """Where a domain lies, how many images its publisher gives, and how torchvision fetches it."""
+
+    layouts: tuple[tuple[File, ...], ...]
+    images: tuple[int, int]  # training, test
+    fetch: Callable[[Path], None] | None = None
+
+
+def _fetch_svhn(root: Path) -> None:
+    for part in ("train", "test"):
+        attempt("svhn", lambda datasets, part=part: datasets.SVHN(root / "svhn", split=part, download=True))  # type: ignore[misc]
+
+
+def _fetch_usps(root: Path) -> None:
+    for train in (True, False):
+        attempt("usps", lambda datasets, train=train: datasets.USPS(root / "usps", train=train, download=True))  # type: ignore[misc]
+
+
+def _fetch_mnist(root: Path) -> None:
+    attempt("mnist", lambda datasets: datasets.MNIST(root, download=True))
+
+
+MNIST = idx.layouts(
     "MNIST",
     (
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -37,140 +57,106 @@ MNIST = idx.files(
         "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
-)
-PLACES: dict[str, tuple[File, ...]] = {
-    "synthetic": (File("synth/synth_train_32x32.mat"), File("synth/synth_test_32x32.mat")),
-    "mnist_m": tuple(
-        File(f"mnist_m/mnist_m_{part}{end}") for part in ("train", "test") for end in ("", "_labels.txt")
+    (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
     ),
-    "svhn": (File("svhn/train_32x32.mat"), File("svhn/test_32x32.mat")),  # no checksum: subsets are in use
-    "usps": (File("usps.h5"),),
-    "mnist": MNIST,
+)
+SYNTHETIC = (File("synth/synth_train_32x32.mat"), File("synth/synth_test_32x32.mat"))
+MNIST_M = tuple(File(f"mnist_m/mnist_m_{part}{end}") for part in ("train", "test") for end in ("", "_labels.txt"))
+SVHN = (  # MD5, as torchvision lists them; smaller selections are in use
+    File("svhn/train_32x32.mat", ("e26dedcc434d2e4c54c9b2d4a06d8373",), subsets=True),
+    File("svhn/test_32x32.mat", ("eb5a983be6a315427106f1b164d9cef3",), subsets=True),
+)
+USPS_H5 = (File("usps.h5", ("734f88c541104a956d88be2c95d03b4a463ffd74ccc2ba9c80841fb98e3fcb36",), subsets=True),)
+USPS_LIBSVM = (  # MD5, as torchvision lists them
+    File("usps/usps.bz2", ("ec16c51db3855ca6c91edd34d0e9b197",)),
+    File("usps/usps.t.bz2", ("8ea070ee2aca1ac39742fdd1ef5ed118",)),
+)
+PLACES = {
+    "synthetic": Place((SYNTHETIC,), (479_400, 9_553)),
+    "mnist_m": Place((MNIST_M,), (59_001, 9_001)),
+    "svhn": Place((SVHN,), (73_257, 26_032), _fetch_svhn),
+    "usps": Place((USPS_H5, USPS_LIBSVM), (7_291, 2_007), _fetch_usps),
+    "mnist": Place(MNIST, (60_000, 10_000), _fetch_mnist),
 }
-FILES = tuple(file for files in PLACES.values() for file in files)
 
 
 def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     """One domain per client; MNIST, when it is there and no client's, becomes the public data."""
     wanted = domains or PUBLISHED
+    reasons = []
     for name in wanted:
-        if not _present(name, root) and name in _FETCHERS:
-            _try(name, root)
-    absent = [name for name in wanted if not _present(name, root)]
+        fetch_domain = PLACES[name].fetch
+        if not _there(name, root) and fetch_domain is not None:
+            try:
+                fetch_domain(root)
+            except UserError as error:
+                reasons.append(f"; {error}")
+    absent = [name for name in wanted if not _there(name, root)]
     if absent:
-        there = [name for name in DOMAINS if _present(name, root)]
-        missing = ", ".join(file.path for name in absent for file in PLACES[name])
-        way = f"or choose the domains that are there: --domains {','.join(there)}" if there else "or point --data-dir at them"
-        raise UserError(f"digit5 lacks {', '.join(absent)} ({missing} under {root}); put the files there, {way}")
-    loaded = {name: _READERS[name](root) for name in wanted}
-    public = None
-    if "mnist" not in wanted and _present("mnist", root):
-        mnist = _READERS["mnist"](root)
-        public = mnist.train
-    note = "" if wanted == PUBLISHED else f"digit5 with the domains {', '.join(wanted)} only"
-    sizes = ", ".join(f"{name} {len(d.train.labels)}+{len(d.test.labels)}" for name, d in loaded.items())
-    note = f"{note} ({sizes} images)" if note else ""
-    return Dataset("digit5", tuple("0123456789"), loaded, flip=False, source=SOURCE, note=note, public=public)
+        there = [name for name in DOMAINS if _there(name, root)]
+        missing = ", ".join(f"{name} ({', '.join(file.path for file in PLACES[name].layouts[0])})" for name in absent)
+        way = (
+            f"or choose domains that are there, e.g. --domains {','.join(there)}"
+            if there
+            else "or point --data-dir at them"
+        )
+        raise UserError(f"digit5 needs {missing} under {root}{''.join(reasons)}; put the files there, {way}")
+    loaded = {name: _read(name, root) for name in wanted}
+    public = _read("mnist", root).train if "mnist" not in wanted and _there("mnist", root) else None
+    return Dataset(
+        "digit5", tuple("0123456789"), loaded, flip=False, source=SOURCE, note=_note(loaded, root), public=public
+    )
+
+
+def check(root: Path) -> list[str]:
+    """One line per file; files that no checksum decides are read."""
+    lines = [file.state(root, formats.mat) for file in (*SYNTHETIC, *SVHN)]
+    for folder, names in zip(MNIST_M[::2], MNIST_M[1::2], strict=True):
+        lines.append(folder.state(root))
+        lines.append(names.state(root, partial(formats.listed_images, root / folder.path)))
+    lines += [file.state(root, formats.usps_h5) for file in files.nearest(PLACES["usps"].layouts, root)]
+    return lines + [file.state(root) for file in files.nearest(MNIST, root)]
 
 
 def fetch(root: Path) -> None:
-    """Downloads what torchvision has: SVHN and MNIST."""
-    for name in _FETCHERS:
-        if not _present(name, root):
-            _FETCHERS[name](root)
-    absent = [file.path for file in FILES if not (root / file.path).exists()]
+    """Downloads what torchvision has: SVHN, USPS and MNIST; UserError names what has to be put in place by hand."""
+    for name, place in PLACES.items():
+        if place.fetch is not None and not _there(name, root):
+            place.fetch(root)
+    absent = [file.path for name in DOMAINS if not _there(name, root) for file in PLACES[name].layouts[0]]
     if absent:
         raise UserError(f"torchvision has no {', '.join(absent)}; put these files under {root} by hand")
 
 
-def _fetch_svhn(root: Path) -> None:
-    for split in ("train", "test"):
-        attempt("svhn", lambda datasets, split=split: datasets.SVHN(root / "svhn", split=split, download=True))  # type: ignore[misc]
+def _there(name: str, root: Path) -> bool:
+    return files.found(PLACES[name].layouts, root) is not None
 
 
-def _fetch_mnist(root: Path) -> None:
-    attempt("mnist", lambda datasets: datasets.MNIST(root, download=True))
+def _read(name: str, root: Path) -> Domain:
+    layout: Sequence[File] = files.require(name, PLACES[name].layouts, root, None)
+    if name == "mnist":
+        train, test, _ = idx.read(layout, root)
+        return Domain(*(Images(to_colour(part.images), part.labels) for part in (train, test)))
+    paths = [file.verified(root) for file in layout]
+    if name == "mnist_m":
+        return Domain(formats.listed_images(paths[0], paths[1]), formats.listed_images(paths[2], paths[3]))
+    if layout is USPS_H5:
+        return Domain(*formats.usps_h5(paths[0]))
+    reader = formats.usps_libsvm if name == "usps" else formats.mat
+    return Domain(*(reader(path) for path in paths))
 
 
-_FETCHERS: dict[str, Callable[[Path], None]] = {"svhn": _fetch_svhn, "mnist": _fetch_mnist}
-
-
-def _try(name: str, root: Path) -> None:
-    try:
-        _FETCHERS[name](root)
-    except UserError:
-        return  # the caller names what is still absent
-
-
-def _present(name: str, root: Path) -> bool:
-    return all((root / file.path).exists() for file in PLACES[name])
-
-
-def read_mat(path: Path) -> Images:
-    """SVHN's format: X (32, 32, 3, N) uint8, y with 10 for the digit zero (Synthetic Digits writes 0)."""
-    try:
-        content = scipy.io.loadmat(path)
-        x, y = content["X"], content["y"].reshape(-1)
-        images = torch.from_numpy(np.ascontiguousarray(x.transpose(3, 2, 0, 1)))
-    except (ValueError, KeyError, TypeError, OSError, NotImplementedError) as error:
-        raise UserError(f"{path} is damaged (no readable X and y); remove it and fetch it again") from error
-    if len(images) != len(y) or images.dtype != torch.uint8:
-        raise UserError(f"{path} is damaged: {len(images)} images of {images.dtype} for {len(y)} labels")
-    return Images(to_32(images), torch.from_numpy(y.astype(np.int64) % 10))
-
-
-def read_mnist_m(folder: Path, labels: Path) -> Images:
-    """PNG files named in a list of "name label" lines."""
-    images, targets = [], []
-    for line in labels.read_text().splitlines():
-        name, _, label = line.partition(" ")
-        path = folder / name
-        try:
-            with Image.open(path) as image:
-                images.append(torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1))
-            targets.append(int(label))
-        except (OSError, UnidentifiedImageError, ValueError) as error:
-            raise UserError(f"{path} is missing or damaged, or its line '{line}' in {labels} is") from error
-    if not images:
-        raise UserError(f"{labels} names no image")
-    return Images(to_32(torch.stack(images)), torch.tensor(targets))
-
-
-def read_usps(path: Path) -> Domain:
-    """usps.h5: groups train and test with data (N, 256) in [0, 1] and target."""
-    try:
-        with h5py.File(path) as file:
-            sets = [(np.array(file[part]["data"]), np.array(file[part]["target"])) for part in ("train", "test")]
-        read = [
-            Images(
-                to_colour(to_32(torch.from_numpy((x.reshape(-1, 1, 16, 16) * 255).round().clip(0, 255).astype(np.uint8)))),
-                torch.from_numpy(y.astype(np.int64)),
-            )
-            for x, y in sets
-        ]
-    except (OSError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged (no readable groups train and test); remove it and fetch it again") from error
-    return Domain(*read)
-
-
-def _read_mnist(root: Path) -> Domain:
-    train, test, _ = idx.read(MNIST, root)
-    return Domain(*(Images(to_colour(part.images), part.labels) for part in (train, test)))
-
-
-def _mat_reader(name: str) -> Callable[[Path], Domain]:
-    return lambda root: Domain(*(read_mat(root / file.path) for file in PLACES[name]))
-
-
-def _read_mnist_m(root: Path) -> Domain:
-    base = root / "mnist_m"
-    return Domain(*(read_mnist_m(base / f"mnist_m_{p}", base / f"mnist_m_{p}_labels.txt") for p in ("train", "test")))
-
-
-_READERS: dict[str, Callable[[Path], Domain]] = {
-    "synthetic": _mat_reader("synthetic"),
-    "mnist_m": _read_mnist_m,
-    "svhn": _mat_reader("svhn"),
-    "usps": lambda root: read_usps(root / "usps.h5"),
-    "mnist": _read_mnist,
-}
+def _note(loaded: dict[str, Domain], root: Path) -> str:
+    parts = [] if tuple(loaded) == PUBLISHED else [f"digit5 with the domains {', '.join(loaded)} only"]
+    for name, domain in loaded.items():
+        sizes = (len(domain.train.labels), len(domain.test.labels))
+        if sizes != PLACES[name].images:
+            published = "{:,} + {:,}".format(*PLACES[name].images)
+            parts.append(f"{name} is not as published: {sizes[0]:,} + {sizes[1]:,} images of {published}")
+        elif not all(file.published(root) for file in files.require(name, PLACES[name].layouts, root, None)):
+            parts.append(f"{name} is not the published file")
+    return "; ".join(parts)

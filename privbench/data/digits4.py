@@ -51,7 +51,8 @@ def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
         else:
             x, y = fonts(share)
         made[name] = Domain(Images(x[:TRAIN], y[:TRAIN]), Images(x[TRAIN:], y[TRAIN:]))
-    return Dataset("digits4", tuple("0123456789"), made, flip=False, source=SOURCE)
+    note = "" if tuple(made) == DOMAINS else f"digits4 with the domains {', '.join(made)} only"
+    return Dataset("digits4", tuple("0123456789"), made, flip=False, source=SOURCE, note=note)
 
 
 def blended(images: Tensor) -> Tensor:

@@ -1,81 +1,89 @@
-"""Files of full data sets: where they lie, whether they are the published ones, and what to do when they are absent."""
+"""Files of full data sets: where they lie, whether they are the published ones, and what to do when they are absent.
+
+A data set may lie in one of several layouts (the publisher's, torchvision's); a layout is the tuple of its files.
+"""
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from privbench.errors import UserError
+
+Fetch = Callable[[Path], None]
 
 
 class File(NamedTuple):
     """A file or folder of a data set, relative to the data folder."""
 
     path: str
-    sha256: str | None = None  # of the published file; None where several versions are in use
+    digests: tuple[str, ...] = ()  # SHA-256 or MD5: the published file first, then known copies of the same content
+    subsets: bool = False  # whether a file with another checksum may be a rightful one, e.g. a smaller selection
 
-    def state(self, root: Path) -> str:
-        """One line for `privbench data check`."""
-        place = root / self.path
-        if not place.exists():
-            return f"missing   {place}"
-        if self.sha256 is None or place.is_dir():
-            return f"present   {place}"
-        return f"{'complete' if digest(place) == self.sha256 else 'damaged '}  {place}"
+    def published(self, root: Path) -> bool:
+        """Whether it is the published file, bit for bit; without a known checksum nothing is claimed against it."""
+        return not self.digests or digest(root / self.path, self.digests[0]) == self.digests[0]
 
     def verified(self, root: Path) -> Path:
         """The path, after its checksum was compared; a damaged file is named."""
         place = root / self.path
-        if self.sha256 is not None and digest(place) != self.sha256:
+        if self.digests and not self.subsets and not any(digest(place, known) == known for known in self.digests):
             raise UserError(f"{place} is damaged (its checksum is not the published one); remove it and fetch it again")
         return place
 
+    def state(self, root: Path, read: Callable[[Path], object] | None = None) -> str:
+        """One line for `privbench data check`; `read` opens a file whose checksum alone does not decide."""
+        place = root / self.path
+        if not place.exists():
+            return f"missing   {place}"
+        try:
+            known = bool(self.digests) and self.published(root)
+            self.verified(root)
+            if not known and read is not None:
+                read(place)
+        except UserError as error:
+            return f"damaged   {place}: {error}"
+        if known:
+            return f"present   {place} (the published file)"
+        if not self.digests:
+            return f"present   {place} (readable; no published checksum is known)"
+        return f"present   {place} (readable; not the published file)"
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+
+def digest(path: Path, like: str = "") -> str:
+    """The hexadecimal digest of a file, with the algorithm of a digest `like` it: MD5 for 32 digits, else SHA-256."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "md5" if len(like) == 32 else "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def require(
-    name: str, files: Sequence[File], root: Path, fetch: Callable[[Path], None] | None, other_layout: str | None = None
-) -> None:
-    """Makes sure that all files, or the folder of another layout, exist; fetches them once when they do not."""
+def found(layouts: Sequence[Sequence[File]], root: Path) -> Sequence[File] | None:
+    """The first layout whose files are all there."""
+    return next((files for files in layouts if all((root / file.path).exists() for file in files)), None)
 
-    def complete() -> bool:
-        other = other_layout is not None and (root / other_layout).is_dir()
-        return other or all((root / file.path).exists() for file in files)
 
-    if complete():
-        return
-    absent = [file for file in files if not (root / file.path).exists()]
+def nearest(layouts: Sequence[Sequence[File]], root: Path) -> Sequence[File]:
+    """The layout that is there, else the one that lacks the fewest files in a folder that is begun, else the first."""
+    return found(layouts, root) or max(layouts, key=lambda files: sum((root / file.path).exists() for file in files))
+
+
+def require(name: str, layouts: Sequence[Sequence[File]], root: Path, fetch: Fetch | None) -> Sequence[File]:
+    """The layout that is there; fetches once when there is none. UserError: which files to put where."""
+    there = found(layouts, root)
+    if there is not None:
+        return there
     reason = "it cannot be downloaded automatically"
     if fetch is not None:
         try:
             fetch(root)
         except UserError as error:
             reason = str(error)
-        if complete():
-            return
-    missing = ", ".join(file.path for file in absent)
+        there = found(layouts, root)
+        if there is not None:
+            return there
+    missing = ", ".join(file.path for file in nearest(layouts, root) if not (root / file.path).exists())
     raise UserError(f"{name} needs {missing} under {root} ({reason}); put the files there or point --data-dir at them")
-
-
-def read_idx(path: Path) -> np.ndarray:
-    """An array of unsigned bytes in the MNIST idx format, gzipped; a damaged file is named."""
-    try:
-        data = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} is damaged (it does not decompress); remove it and fetch it again") from error
-    axes = data[3] if len(data) >= 4 else 0
-    shape = tuple(int.from_bytes(data[4 + 4 * a : 8 + 4 * a], "big") for a in range(axes))
-    body = np.frombuffer(data, np.uint8, offset=min(4 + 4 * axes, len(data)))
-    if axes == 0 or data[2] != 8 or body.size != int(np.prod(shape)):
-        raise UserError(f"{path} is damaged (its size does not fit its header); remove it and fetch it again")
-    return body.reshape(shape)

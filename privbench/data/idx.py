@@ -1,27 +1,35 @@
-"""Data sets in the MNIST idx format: MNIST itself and Fashion-MNIST, in torchvision's folders."""
+"""Data sets in the MNIST idx format: MNIST itself and Fashion-MNIST, in torchvision's folders, gzipped or unpacked."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from privbench.data import formats
 from privbench.data.dataset import Domain
-from privbench.data.files import File, read_idx
-from privbench.data.resize import to_32
+from privbench.data.files import File
 from privbench.errors import UserError
-from privbench.types import Images
+
+NAMES = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+Four = tuple[str, str, str, str]  # of training images and labels, test images and labels
 
 
-def files(folder: str, digests: tuple[str, str, str, str]) -> tuple[File, ...]:
-    """Training images and labels, test images and labels, with their published checksums."""
-    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    return tuple(File(f"{folder}/raw/{n}-ubyte.gz", d) for n, d in zip(names, digests, strict=True))
+def layouts(folder: str, gzipped: Four, unpacked: Four) -> tuple[tuple[File, ...], ...]:
+    """The two forms of the four files, with the SHA-256 of each."""
+    return tuple(
+        tuple(File(f"{folder}/raw/{name}-ubyte{end}", (sha256,)) for name, sha256 in zip(NAMES, digests, strict=True))
+        for end, digests in ((".gz", gzipped), ("", unpacked))
+    )
 
 
-def read(four: tuple[File, ...], root: Path) -> Domain:
-    """The domain in four files, resized to 32x32."""
-    arrays = [torch.from_numpy(read_idx(file.verified(root)).copy()) for file in four]
-    for images, labels, file in ((arrays[0], arrays[1], four[0]), (arrays[2], arrays[3], four[2])):
-        if images.ndim != 3 or len(images) != len(labels):
-            raise UserError(f"{root / file.path} is damaged: its {len(images)} images do not fit {len(labels)} labels")
-    sets = [Images(to_32(x[:, None]), y.long()) for x, y in (arrays[:2], arrays[2:])]
-    return Domain(*sets)
+def read(four: Sequence[File], root: Path) -> Domain:
+    """The domain in four files, resized to 32x32, one channel."""
+    paths = [file.verified(root) for file in four]
+    arrays = [formats.idx(path) for path in paths]
+    for images, labels, path in ((arrays[0], arrays[1], paths[0]), (arrays[2], arrays[3], paths[2])):
+        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+            raise UserError(f"{path} is damaged: images of shape {images.shape} do not fit {labels.shape[0]} labels")
+    train, test = (
+        formats.labelled(paths[at], torch.from_numpy(arrays[at].copy())[:, None], arrays[at + 1]) for at in (0, 2)
+    )
+    return Domain(train, test)

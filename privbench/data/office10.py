@@ -7,12 +7,11 @@ every class; the rest is for validation and test (FedCG section 5). The whole im
 
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 
+from privbench.data import files, formats
 from privbench.data.dataset import Dataset, Domain
-from privbench.data.files import File, require
+from privbench.data.files import File
 from privbench.data.resize import to_32
 from privbench.errors import UserError
 from privbench.seeds import stream
@@ -20,46 +19,71 @@ from privbench.types import Images
 
 SOURCE = "Office-Caltech-10 (Gong et al. 2012; research use)"
 FOLDER = "office_caltech_10"
-DOMAINS = ("amazon", "caltech", "dslr", "webcam")
-FILES = tuple(File(f"{FOLDER}/{domain}") for domain in DOMAINS)
+PUBLISHED = {"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295}  # images
+DOMAINS = tuple(PUBLISHED)
+CLASSES = 10
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp"}
 
 
 def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     """One domain per client, flipped in training as in the reference implementation."""
     wanted = domains or DOMAINS
-    require("office10", [File(f"{FOLDER}/{domain}") for domain in wanted], root, None)
-    folders = [path for path in sorted((root / FOLDER / wanted[0]).iterdir()) if path.is_dir()]
-    classes = tuple(path.name for path in folders)
-    read = {domain: _read(root / FOLDER / domain, classes) for domain in wanted}
-    note = "" if wanted == DOMAINS else f"office10 with the domains {', '.join(wanted)} only"
-    return Dataset("office10", classes, read, flip=True, source=SOURCE, note=note)
+    files.require("office10", [_layout(wanted)], root, None)
+    classes = class_names(root / FOLDER / wanted[0])
+    loaded = {domain: read_domain(root / FOLDER / domain, classes) for domain in wanted}
+    parts = [] if wanted == DOMAINS else [f"office10 with the domains {', '.join(wanted)} only"]
+    for name, domain in loaded.items():
+        images = len(domain.train.labels) + len(domain.test.labels)
+        if images != PUBLISHED[name]:
+            parts.append(f"{name} is not as published: {images} images of {PUBLISHED[name]}")
+    return Dataset("office10", classes, loaded, flip=True, source=SOURCE, note="; ".join(parts))
+
+
+def check(root: Path) -> list[str]:
+    """One line per domain; every image is read."""
+    lines = []
+    for file in _layout(DOMAINS):
+        line = file.state(root, lambda path: read_domain(path, class_names(path)))
+        if line.startswith("present"):
+            found = len(images_of(root / file.path))
+            line = f"present   {root / file.path} ({found} readable images of {PUBLISHED[Path(file.path).name]})"
+        lines.append(line)
+    return lines
 
 
 def fetch(root: Path) -> None:
-    """There is no download of it in torchvision."""
-    require("office10", FILES, root, None)
+    """There is no download of it in torchvision: UserError unless it is there."""
+    files.require("office10", [_layout(DOMAINS)], root, None)
 
 
-def _read(folder: Path, classes: tuple[str, ...]) -> Domain:
+def class_names(folder: Path) -> tuple[str, ...]:
+    """The names of a domain's class folders, in alphabetical order."""
+    names = tuple(path.name for path in sorted(folder.iterdir()) if path.is_dir()) if folder.is_dir() else ()
+    if len(names) != CLASSES:
+        raise UserError(f"{folder} must hold {CLASSES} folders, one per class, but it holds {len(names)}")
+    return names
+
+
+def images_of(folder: Path) -> list[Path]:
+    """The image files anywhere in a folder, in alphabetical order."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
+
+
+def read_domain(folder: Path, classes: tuple[str, ...]) -> Domain:
+    """Half of each class for training, half for validation and test, drawn once and for all."""
     train: list[Images] = []
     test: list[Images] = []
     for label, name in enumerate(classes):
-        paths = sorted(p for p in (folder / name).glob("*") if p.suffix.lower() in ENDINGS)
-        if not paths:
-            raise UserError(f"{folder / name} is missing or holds no image")
-        images = torch.cat([_image(path) for path in paths])
+        paths = images_of(folder / name)
+        if len(paths) < 2:
+            raise UserError(f"{folder / name} must hold two images or more, but it holds {len(paths)}")
+        images = torch.cat([to_32(formats.image(path)[None]) for path in paths])
         order = torch.randperm(len(paths), generator=stream(0, "office10", folder.name, name))
         half = len(paths) // 2
-        for target, chosen in ((train, order[:half]), (test, order[half:])):
-            target.append(Images(images[chosen], torch.full((len(chosen),), label)))
+        for part, chosen in ((train, order[:half]), (test, order[half:])):
+            part.append(Images(images[chosen], torch.full((len(chosen),), label)))
     return Domain(*(Images(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in (train, test)))
 
 
-def _image(path: Path) -> torch.Tensor:
-    try:
-        with Image.open(path) as image:
-            pixels = torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
-    except (OSError, UnidentifiedImageError) as error:
-        raise UserError(f"{path} is damaged (no readable image); remove it and put it there again") from error
-    return to_32(pixels[None])
+def _layout(domains: tuple[str, ...]) -> tuple[File, ...]:
+    return tuple(File(f"{FOLDER}/{domain}") for domain in domains)

@@ -1,0 +1,129 @@
+"""File formats of the full data sets; every reader names the file that is damaged.
+
+idx      MNIST and Fashion-MNIST: unsigned bytes behind a header, gzipped or not
+mat      SVHN and Synthetic Digits: X (32, 32, 3, N) uint8, y (N, 1)
+h5       USPS: groups train and test with data (N, 256) in [0, 1] and target
+libsvm   USPS in torchvision's copy: bzip2 text, "label 1:value ... 256:value", labels 1-10, values in [-1, 1]
+png      MNIST-M: images named in a list of "name label" lines; Office-Caltech-10: folders of images
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import struct
+import zlib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import scipy.io
+import torch
+from PIL import Image
+from scipy.io.matlab import MatReadError
+from torch import Tensor
+
+from privbench.data.resize import to_32, to_colour
+from privbench.errors import UserError
+from privbench.types import Images
+
+# What the decoders of broken files raise, besides UserError: wrong bytes surface as any of these.
+BROKEN: tuple[type[Exception], ...] = (
+    OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, SyntaxError, OverflowError, MemoryError,
+    RuntimeError, struct.error, zlib.error, MatReadError, Image.DecompressionBombError,
+)  # fmt: skip
+
+
+def damaged(path: Path, why: str) -> UserError:
+    """The line for a file that is there but cannot be what it should be."""
+    return UserError(f"{path} is damaged ({why}); remove it and fetch it again")
+
+
+def labelled(path: Path, images: Tensor, labels: np.ndarray) -> Images:
+    """Images with their labels, one of ten classes each: [N, C, H, W] uint8, [N]; resized to 32x32."""
+    if images.ndim != 4 or len(images) != len(labels) or len(images) == 0 or images.dtype != torch.uint8:
+        raise damaged(path, f"{tuple(images.shape)} images of {images.dtype} for {len(labels)} labels")
+    if labels.min() < 0 or labels.max() > 9:
+        raise damaged(path, f"a label {labels.max() if labels.max() > 9 else labels.min()}, where 0 to 9 are known")
+    return Images(to_32(images), torch.from_numpy(labels.astype(np.int64)))
+
+
+def idx(path: Path) -> np.ndarray:
+    """An array of unsigned bytes in the MNIST idx format."""
+    try:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+    except (OSError, EOFError, zlib.error) as error:
+        raise damaged(path, "it does not decompress") from error
+    axes = data[3] if len(data) >= 4 else 0
+    shape = tuple(int.from_bytes(data[4 + 4 * a : 8 + 4 * a], "big") for a in range(axes))
+    body = np.frombuffer(data, np.uint8, offset=min(4 + 4 * axes, len(data)))
+    if axes == 0 or data[2] != 8 or body.size != int(np.prod(shape, dtype=object)):
+        raise damaged(path, "its size does not fit its header")
+    return body.reshape(shape)
+
+
+def mat(path: Path) -> Images:
+    """SVHN's format, where the digit zero is labelled 10; Synthetic Digits writes 0."""
+    try:
+        content = scipy.io.loadmat(path, variable_names=("X", "y"))
+        images = torch.from_numpy(np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1)))
+        labels = np.asarray(content["y"]).reshape(-1).astype(np.int64)
+    except BROKEN as error:
+        raise damaged(path, "no readable X and y") from error
+    return labelled(path, images, np.where(labels == 10, 0, labels))
+
+
+def image(path: Path) -> Tensor:
+    """One image file: [3, H, W] uint8."""
+    try:
+        with Image.open(path) as opened:
+            return torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; put it there again") from error
+    except BROKEN as error:
+        raise damaged(path, "no readable image") from error
+
+
+def listed_images(folder: Path, names: Path) -> Images:
+    """The images of a folder that are named in a list of "name label" lines."""
+    images, labels = [], []
+    try:
+        lines = names.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise damaged(names, "no readable list") from error
+    for line in lines:
+        name, _, label = line.partition(" ")
+        if not label.strip().isdigit():
+            raise damaged(names, f"its line '{line[:40]}' is not a file name and a label")
+        images.append(to_32(image(folder / name)[None])[0])
+        labels.append(int(label))
+    if not images:
+        raise damaged(names, "it names no image")
+    return labelled(names, torch.stack(images), np.array(labels))
+
+
+def usps_h5(path: Path) -> tuple[Images, Images]:
+    """Training and test images in three equal channels."""
+    sets = []
+    for part in ("train", "test"):
+        try:
+            with h5py.File(path, "r") as file:
+                data, labels = np.asarray(file[part]["data"], np.float64), np.asarray(file[part]["target"]).reshape(-1)
+            pixels = (data.reshape(-1, 1, 16, 16) * 255).round().clip(0, 255).astype(np.uint8)
+        except BROKEN as error:
+            raise damaged(path, f"no readable group {part}") from error
+        sets.append(labelled(path, to_colour(torch.from_numpy(pixels)), labels))
+    return sets[0], sets[1]
+
+
+def usps_libsvm(path: Path) -> Images:
+    """One of the two files of torchvision's copy, in three equal channels."""
+    try:
+        rows = [line.split() for line in bz2.decompress(path.read_bytes()).decode("ascii").splitlines()]
+        labels = np.array([int(row[0]) - 1 for row in rows])
+        values = np.array([[float(entry.partition(":")[2]) for entry in row[1:]] for row in rows])
+        pixels = ((values.reshape(-1, 1, 16, 16) + 1) / 2 * 255).round().clip(0, 255).astype(np.uint8)
+    except BROKEN as error:
+        raise damaged(path, "no readable lines of a label and 256 values") from error
+    return labelled(path, to_colour(torch.from_numpy(pixels)), labels)
