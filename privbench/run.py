@@ -204,6 +204,7 @@ def attack_seed(
     info = {
         "seed": spec.seed,
         "round": seen.round,
+        "classes": seen.model.classes,
         "knowledge": _knowledge(cell, seen),
         "accuracy": harness.selected_accuracy(rounds) if rounds else accuracies,
         "accuracy_at_round": accuracies,
@@ -248,6 +249,7 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
             "clients": spec.clients,
             "per_client": spec.per_client,
             "backbone": spec.backbone,
+            "classes": trials[0]["classes"],
             "method": spec.method,
             "method_settings": spec.method_settings,
             "defense": spec.defense,

@@ -1,0 +1,208 @@
+"""The command line as a user meets it: in a process of its own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+SMALL = ["--preset", "smoke", "--seeds", "1"]
+
+
+def privbench(*words, cwd, expect=0, env=None):
+    done = subprocess.run(
+        [sys.executable, "-m", "privbench", *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "140", **(env or {})},
+    )  # fmt: skip
+    assert done.returncode == expect, done.stdout + done.stderr
+    if expect == 2:
+        assert "Traceback" not in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1 or "[1/1]" in done.stderr, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with one finished attack."""
+    folder = tmp_path_factory.mktemp("runs")
+    text = privbench("attack", "--method", "fedcg", "--dataset", "digits", *SMALL, "--out", folder, cwd=folder)
+    return folder, text
+
+
+def test_attack_prints_a_row_and_writes_tables_grid_and_scatter(finished):
+    folder, text = finished
+    assert "FedCG" in text
+    assert "floor" in text
+    written = {path.name for path in folder.glob("attack-*/*")}
+    assert written == {
+        "table.md", "table.csv", "table.tex", "digits-scatter.png", "digits-scatter.pdf", "digits-grid-best.png",
+        "digits-grid-best.pdf",
+    }  # fmt: skip
+
+
+def test_a_record_says_how_it_came_about(finished):
+    folder, _ = finished
+    paths = sorted(folder.glob("cells/*/record.json"))
+    assert len(paths) == 2
+    for path in paths:
+        value = json.loads(path.read_text())
+        assert value["spec"]["seeds"] == [0]
+        assert value["knowledge"]["labels"] == "recovered"
+        assert set(value["floors"]) == {"grey", "dataset-mean", "class-mean"}
+        assert value["cost"]["gradient_evaluations"] > 0
+        assert value["environment"]["torch"]
+
+
+def test_the_same_command_again_reuses_everything(finished):
+    folder, _ = finished
+    before = {p: p.stat().st_mtime_ns for p in folder.glob("cells/*/*.safetensors")}
+    started = time.monotonic()
+    privbench("attack", "--method", "fedcg", "--dataset", "digits", *SMALL, "--out", folder, cwd=folder)
+    assert time.monotonic() - started < 60
+    assert {p: p.stat().st_mtime_ns for p in folder.glob("cells/*/*.safetensors")} == before
+
+
+def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, tmp_path):
+    folder, _ = finished
+    text = privbench("list", "runs", "--out", folder, cwd=tmp_path)
+    assert "finished after 2 rounds" in text
+    assert text.count("recorded") == 2
+    run = next(folder.glob("cells/*")).name
+    assert '"gain_db"' in privbench("show", run[:8], "--out", folder, cwd=tmp_path)
+    trained = next(folder.glob("train/*")).name
+    assert "test accuracy per client" in privbench("show", trained[:8], "--out", folder, cwd=tmp_path)
+    privbench("grid", "--dataset", "digits", "--out", folder, "--target", tmp_path / "x.png", cwd=tmp_path)
+    assert [p.name for p in tmp_path.glob("x.*")] == ["x.png"]
+    artifact = next(folder.glob("artifacts/*"))
+    words = ["attack", "--artifact", artifact / "artifact.safetensors", "--attack", "staged", "--attack-set", "feature_steps=3"]
+    assert "PSNR" not in privbench(*words, "--out", tmp_path, cwd=tmp_path)
+    assert "PSNR" in privbench(*words, "--truth", artifact / "truth.safetensors", "--out", tmp_path, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("methods", 4), ("attacks", 6), ("defenses", 2), ("datasets", 7)])
+def test_list_names_every_plug_in(kind, count, tmp_path):
+    lines = [line for line in privbench("list", kind, cwd=tmp_path).splitlines() if re.match(r"[a-z0-9-]+ ", line)]
+    assert len([line for line in lines if not line.startswith("name")]) == count
+
+
+@pytest.mark.parametrize("command", [[], ["attack"], ["train"], ["table"], ["grid"], ["list"], ["show"], ["data"], ["data", "check"]])
+def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
+    text = privbench(*command, "--help", cwd=tmp_path)
+    assert "Usage" in text
+    assert command == ["data"] or "xample" in text
+    probe = "import sys; from privbench.cli import app; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", probe], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["attack", "--method", "fedgc"], "unknown method 'fedgc'; did you mean 'fedcg'?"),
+        (["attack", "--dataset", "cifar"], "unknown dataset 'cifar'; did you mean 'cifar10'?"),
+        (["attack", "--attack", "stagd"], "unknown attack 'stagd'; did you mean 'staged'?"),
+        (["attack", "--defense", "gaussian:-1"], "variance of at least 0"),
+        (["attack", "--defense", "gaussan:1"], "did you mean 'gaussian'?"),
+        (["attack", "--preset", "fast"], "unknown preset 'fast'"),
+        (["attack", "--method", "local"], "nothing to attack"),
+        (["attack", "--device", "tpu", "--preset", "smoke"], "unknown device 'tpu'"),
+        (["attack", "--set", "divrsity=0", "--method", "fedcg"], "no setting 'divrsity'; did you mean 'diversity'?"),
+        (["attack", "--attack-set", "stps=3", "--attack", "dlg", "--preset", "smoke"], "no setting 'stps'; did you mean 'steps'?"),
+        (["attack", "--set", "nonsense", "--method", "fedcg"], "a setting is written name=value"),
+        (["attack", "--truth", "x"], "--truth goes with --artifact"),
+        (["attack", "--victims", "0"], "--victims"),
+        (["attack", "--clients", "99999", "--dataset", "digits", "--preset", "smoke"], "99999 clients were asked for"),
+        (["attack", "--victims", "4000", "--dataset", "digits", "--preset", "smoke"], "lower --victims or --batch-size"),
+        (["attack", "--dataset", "cifar10", "--data-dir", "nowhere", "--preset", "smoke"], "cifar10 needs"),
+        (["attack", "--domains", "a", "--dataset", "digits", "--preset", "smoke"], "has one domain only"),
+        (["attack", "--round", "soon", "--dataset", "digits", "--preset", "smoke", "--seeds", "1"], "--round takes 0, a number"),
+        (["attack", "--artifact", "nothing.safetensors"], "there is no artifact at nothing.safetensors"),
+        (["table", "--datasets", "digits,phots"], "did you mean 'photos'?"),
+        (["table", "--study", "none"], "unknown study 'none'"),
+        (["list", "things"], "cannot list 'things'"),
+        (["list", "runs"], "there are no runs"),
+        (["show", "abc"], "no run or cell"),
+        (["grid", "--dataset", "digits"], "no finished cell"),
+        (["train", "--rounds", "-1"], "--rounds"),
+        (["nonsense"], "nonsense"),
+        (["attack", "--colour"], "colour"),
+    ],
+)
+def test_bad_input_gets_one_clear_line_and_status_2(words, message, tmp_path):
+    assert message in privbench(*words, cwd=tmp_path, expect=2)
+
+
+def test_an_attack_whose_needs_are_not_met_names_the_way_out(tmp_path):
+    words = ["attack", "--method", "fedavg", "--attack", "feature-statistics", "--dataset", "digits", *SMALL]
+    text = privbench(*words, cwd=tmp_path, expect=2)
+    assert "feature-statistics needs the upload:generator, but fedavg shares only [extractor, classifier]; try --attack dlg" in text
+
+
+def test_an_unwritable_output_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    text = privbench("attack", "--dataset", "digits", *SMALL, "--out", tmp_path / "file" / "x", cwd=tmp_path, expect=2)
+    assert "cannot write" in text
+
+
+def test_a_damaged_and_a_foreign_artifact_are_named(finished, tmp_path):
+    folder, _ = finished
+    whole = next(folder.glob("artifacts/*/artifact.safetensors")).read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(whole[:5000])
+    assert "cut.safetensors is damaged" in privbench("attack", "--artifact", "cut.safetensors", cwd=tmp_path, expect=2)
+    (tmp_path / "text.safetensors").write_text("hello, I am a poem about gradients")
+    assert "is damaged or is no artifact" in privbench("attack", "--artifact", "text.safetensors", cwd=tmp_path, expect=2)
+    truth = next(folder.glob("artifacts/*/truth.safetensors"))
+    assert "is not a privbench artifact but truth" in privbench("attack", "--artifact", truth, cwd=tmp_path, expect=2)
+
+
+def test_ctrl_c_leaves_a_state_that_the_same_command_continues(tmp_path):
+    words = [sys.executable, "-m", "privbench", "train", "--dataset", "digits", "--rounds", "400", *SMALL, "--out", str(tmp_path)]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for _ in range(600):
+        if any(tmp_path.glob("train/*/checkpoint-previous.safetensors")):
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command continues from there" in errors
+    assert "Traceback" not in errors
+    state = privbench("list", "runs", "--out", tmp_path, cwd=tmp_path)
+    assert int(re.search(r"stopped after round (\d+)", state)[1]) >= 1
+
+
+def test_a_user_plug_in_is_one_file_named_by_module_and_class(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from typing import ClassVar\n"
+        "import torch\n"
+        "from attacks.floors import Grey\n\n\n"
+        "@dataclass(frozen=True)\n"
+        "class White(Grey):\n"
+        "    '''All pixels one.'''\n"
+        "    knowledge: ClassVar[str] = 'nothing'\n\n"
+        "    def reconstruct(self, artifact, knowledge, seed, report=None):\n"
+        "        found = super().reconstruct(artifact, knowledge, seed)\n"
+        "        return found._replace(images=torch.ones_like(found.images))\n"
+    )
+    text = privbench("attack", "--attack", "mine:White", "--dataset", "digits", *SMALL, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert "mine:White" in text
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10"])
+def test_data_check_says_what_is_there(name, tmp_path):
+    if name == "digits":
+        assert "nothing to check" in privbench("data", "check", name, cwd=tmp_path)
+    else:
+        text = privbench_status_2("data", "check", name, "--data-dir", tmp_path, cwd=tmp_path)
+        assert text.count("missing") == 6
+
+
+def privbench_status_2(*words, cwd):
+    done = subprocess.run([sys.executable, "-m", "privbench", *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr

@@ -1,0 +1,135 @@
+"""What every plug-in must keep, counted, so that none is forgotten."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from privbench import artifact, checkpoint, harness, observe, partition, plugins, run, spec
+from privbench.artifact import load
+from privbench.types import Knowledge
+from tests.privbench.federations import digits_federation
+
+CPU = torch.device("cpu")
+METHODS = ("fedavg", "fedsplit", "fedcg")  # those that can be attacked
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory):
+    """An artifact with its truth for every method that can be attacked, read back from disk."""
+    found = {}
+    for method in METHODS:
+        folder = tmp_path_factory.mktemp(method)
+        each = spec.train_spec("smoke", "digits", method, clients=2, changes={"rounds": 1})
+        federation = digits_federation((20, 20))
+        setup = harness.prepare(each, federation, CPU)
+        state = harness.initial(setup)
+        harness.train_round([setup], [state], "alone")
+        checkpoint.save_snapshot(folder, each, state)
+        seen, truth = observe.observe(
+            checkpoint.load_snapshot(folder, 1), federation, setup.model, setup.method, setup.defense, method_name=method,
+            dataset="digits", victims=2, batch_size=1, labels_known=False, seed=0,
+        )  # fmt: skip
+        artifact.save(seen, folder / "artifact.safetensors")
+        artifact.save_truth(truth, folder / "truth.safetensors")
+        found[method] = (folder, federation)
+    return found
+
+
+def fitting():
+    """(attack, method) pairs whose needs are met."""
+    offers = {
+        "fedavg": {"gradient:classifier", "gradient:extractor", "auxiliary"},
+        "fedsplit": {"gradient:classifier", "auxiliary"},
+        "fedcg": {"gradient:classifier", "upload:generator", "auxiliary"},
+    }
+    return [(a, m) for a in plugins.ATTACKS for m in METHODS if plugins.resolve("attack", a).needs <= offers[m]]
+
+
+def attacked(name, folder, federation):
+    fields = {f.name for f in dataclasses.fields(plugins.resolve("attack", name))}
+    settings = {field: 4 for field in ("steps", "feature_steps") if field in fields}
+    return run.attack_artifact(name, settings, load(folder / "artifact.safetensors"), federation, 0, CPU, lambda *_: None)
+
+
+def test_there_are_as_many_plug_ins_as_the_documentation_says():
+    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (4, 6, 2, 7)
+    assert len(fitting()) == 3 * 5 + 1
+
+
+@pytest.mark.parametrize("kind", plugins.KINDS)
+def test_every_plug_in_resolves_and_is_documented(kind):
+    for name in plugins.KINDS[kind]:
+        assert plugins.resolve(kind, name).__doc__, name
+
+
+@pytest.mark.parametrize("name", plugins.METHODS)
+def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
+    method = plugins.create(plugins.resolve("method", name), {})
+    assert set(method.shares) <= set(method.parts)
+    assert dataclasses.is_dataclass(method)
+    for phases, allowed in ((method.client(), method.parts), (method.server(), method.shares)):
+        for phase in phases:
+            for stage in phase.stages:
+                assert set(stage.trains) <= set(allowed), stage.name
+
+
+@pytest.mark.parametrize("name", plugins.ATTACKS)
+def test_an_attack_declares_what_it_needs(name):
+    attack = plugins.resolve("attack", name)
+    known = {f"{k}:{p}" for k in ("gradient", "upload") for p in ("extractor", "classifier", "generator")}
+    assert attack.needs <= known | {"labels"} | set(Knowledge.__dataclass_fields__)
+    assert attack.knowledge
+    assert dataclasses.is_dataclass(attack)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        attack().anything = 1
+
+
+@pytest.mark.parametrize(("name", "method"), fitting())
+def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
+    folder, federation = observed[method]
+    found = attacked(name, folder, federation)
+    assert found.images.shape == (2, 1, 1, 32, 32)
+    assert found.labels.shape == (2, 1)
+    assert found.loss.shape == found.restart.shape == (2,)
+    assert found.trace.shape[0] == 2
+
+
+@pytest.mark.parametrize(("name", "method"), fitting())
+def test_truth_swapped_for_noise_gives_bit_identical_reconstructions(name, method, observed, tmp_path):
+    folder, federation = observed[method]
+    before = attacked(name, folder, federation)
+    truth = artifact.load_truth(folder / "truth.safetensors")
+    noise = truth._replace(images=torch.rand_like(truth.images), labels=9 - truth.labels)
+    artifact.save_truth(noise, folder / "truth.safetensors")
+    try:
+        after = attacked(name, folder, federation)
+    finally:
+        artifact.save_truth(truth, folder / "truth.safetensors")
+    assert torch.equal(before.images, after.images)
+    assert torch.equal(before.labels, after.labels)
+    assert torch.equal(before.loss, after.loss)
+
+
+def test_an_attack_is_handed_only_what_it_asks_for(observed, monkeypatch):
+    folder, federation = observed["fedavg"]
+    handed = []
+    attack = plugins.resolve("attack", "grey")
+    original = attack.reconstruct
+
+    def spy(self, seen, knowledge, seed, report):
+        handed.append(knowledge)
+        return original(self, seen, knowledge, seed, report)
+
+    monkeypatch.setattr(attack, "reconstruct", spy)
+    attacked("grey", folder, federation)
+    assert handed == [Knowledge(auxiliary=None)]
+
+
+@pytest.mark.parametrize("name", plugins.DATASETS)
+def test_every_data_set_has_a_default_layout(name):
+    how, clients, per_client = partition.defaults(name)
+    assert how in ("iid", "domain")
+    assert name in partition.DEFAULTS
+    assert clients >= 4
+    assert per_client >= 300
