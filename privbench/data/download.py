@@ -44,7 +44,7 @@ def attempt(name: str, download: Callable[[Any], object]) -> None:
     try:
         download(torchvision_datasets())
     except Exception as error:  # a network has many ways to fail, and none of them is worth a traceback
-        line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        line = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{name} could not be downloaded: {line}") from error
     finally:
         socket.setdefaulttimeout(before)

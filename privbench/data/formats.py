@@ -17,12 +17,11 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import scipy.io
 import torch
 from PIL import Image
-from scipy.io.matlab import MatReadError
 from torch import Tensor
 
+from privbench.data import matfile
 from privbench.data.resize import to_32, to_colour
 from privbench.errors import UserError
 from privbench.types import Images
@@ -30,7 +29,7 @@ from privbench.types import Images
 # What the decoders of broken files raise, besides UserError: wrong bytes surface as any of these.
 BROKEN: tuple[type[Exception], ...] = (
     OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, SyntaxError, OverflowError, MemoryError,
-    RuntimeError, struct.error, zlib.error, MatReadError, Image.DecompressionBombError,
+    RuntimeError, struct.error, zlib.error, Image.DecompressionBombError,
 )  # fmt: skip
 
 
@@ -66,9 +65,9 @@ def idx(path: Path) -> np.ndarray:
 def mat(path: Path) -> Images:
     """SVHN's format, where the digit zero is labelled 10; Synthetic Digits writes 0."""
     try:
-        content = scipy.io.loadmat(path, variable_names=("X", "y"))
+        content = matfile.arrays(path.read_bytes())
         images = torch.from_numpy(np.ascontiguousarray(content["X"].transpose(3, 2, 0, 1)))
-        labels = np.asarray(content["y"]).reshape(-1).astype(np.int64)
+        labels = content["y"].reshape(-1).astype(np.int64)
     except BROKEN as error:
         raise damaged(path, "no readable X and y") from error
     return labelled(path, images, np.where(labels == 10, 0, labels))
