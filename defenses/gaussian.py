@@ -1,7 +1,9 @@
 """Gaussian noise on what a client sends: the DP baseline of FedCG's Table 2 (variance sigma^2 = 0.001 and 0.1).
 
-The paper does not say whether noise enters every local step's gradient or the uploaded update; `where` selects it
-("step" is the default: Table 2 speaks of noise on the shared gradients).
+The paper does not say whether noise enters every local step's gradient or the uploaded update; `where` selects it. The
+default is "update": only there do the table's accuracies survive. Measured on `digits` (quick preset, one seed), noise on the
+update leaves 96% at both variances, because the personal model is trained again after every broadcast; noise on every step
+leaves chance. The attacked gradient gets noise of the same variance either way.
 Nothing is clipped, so no (epsilon, delta) follows: a table may print sigma^2 and must not call it epsilon.
 """
 
@@ -22,7 +24,7 @@ class Gaussian:
     """Adds N(0, variance) to every coordinate."""
 
     variance: float
-    where: str = "step"
+    where: str = "update"
 
     def __post_init__(self) -> None:
         """Refuses a negative variance and an unknown place."""

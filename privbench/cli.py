@@ -34,18 +34,23 @@ app.add_typer(data_app, name="data")
 Method = Annotated[str, typer.Option(help="Federated method, see `privbench list methods`, or package.module:Class.")]
 DatasetName = Annotated[str, typer.Option(help="Data set, see `privbench list datasets`.")]
 DefenseText = Annotated[str, typer.Option("--defense", help="none, gaussian:VARIANCE, or package.module:Class:VALUE.")]
-Where = Annotated[str, typer.Option(help="Where the defence acts: every local 'step' or the round's 'update'.")]
+Where = Annotated[str, typer.Option(help="Where the defence acts: the round's 'update', or every local 'step'.")]
 Preset = Annotated[str, typer.Option(help="smoke (seconds), quick (minutes, not the published schedule) or paper.")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds, 0 .. N-1; default from the preset.")]
 Victims = Annotated[int | None, typer.Option(min=1, help="Attacked uploads per seed; default from the preset.")]
 Clients = Annotated[int | None, typer.Option(min=1, help="How many clients; default as published.")]
 PerClient = Annotated[int | None, typer.Option(min=1, help="Training images per client; default from the preset.")]
-Domains = Annotated[str | None, typer.Option(help="Comma-separated domains, e.g. mnist_m,svhn,usps (digit5, office10).")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, e.g. --set diversity=0; repeatable.")]
+Domains = Annotated[
+    str | None, typer.Option(help="Comma-separated domains, e.g. mnist_m,svhn,usps (digit5, office10).")
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="A setting of the method, e.g. --set diversity=0; repeatable.")
+]
 Rounds = Annotated[int | None, typer.Option(min=0, help="Train this many rounds instead of the preset's.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataDir = Annotated[
-    Path | None, typer.Option(envvar="PRIVBENCH_DATA", help="Folder of the data sets that are not embedded; default ./data.")
+    Path | None,
+    typer.Option(envvar="PRIVBENCH_DATA", help="Folder of the data sets that are not embedded; default ./data."),
 ]
 Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in it is reused.")]
 DEFAULT_OUT = Path("runs")
@@ -54,17 +59,17 @@ DEFAULT_OUT = Path("runs")
 def main() -> None:
     """Entry point: a user's mistake is one line and status 2, an interruption one line and status 130."""
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)  # the exit code of a command that ended early, else None
     except UserError as error:
         _stop(str(error), 2)
     except (Interrupted, KeyboardInterrupt):
         _stop("interrupted; everything finished is on disk, and the same command continues from there", 130)
-    except typer.Exit as leave:
-        sys.exit(leave.exit_code)
     except typer.Abort:
         _stop("aborted", 130)
     except TyperException as error:
         _stop(error.format_message(), 2)
+    else:
+        sys.exit(status)
 
 
 def _stop(line: str, status: int) -> NoReturn:
@@ -77,10 +82,11 @@ def attack(
     method: Method = "fedavg",
     dataset: DatasetName = "photos",
     attack: Annotated[
-        list[str] | None, typer.Option(help="Attack, repeatable; default: the paper's own for the method, and 'staged'.")
+        list[str] | None,
+        typer.Option(help="Attack, repeatable; default: the paper's own for the method, and 'staged'."),
     ] = None,
     defense: DefenseText = "none",
-    where: Where = "step",
+    where: Where = "update",
     round: Annotated[str, typer.Option(help="When the server looks: 0 (untrained), N, last or best.")] = "best",
     preset: Preset = "quick",
     seeds: Seeds = None,
@@ -96,7 +102,8 @@ def attack(
     ] = None,
     rounds: Rounds = None,
     artifact: Annotated[
-        Path | None, typer.Option(help="Attack this artifact file instead of training; --dataset names auxiliary images.")
+        Path | None,
+        typer.Option(help="Attack this artifact file instead of training; --dataset names auxiliary images."),
     ] = None,
     truth: Annotated[Path | None, typer.Option(help="With --artifact: score against this truth file.")] = None,
     device: Device = "auto",
@@ -113,7 +120,9 @@ def attack(
     if artifact is not None:
         commands = plugins.commands()
 
-        commands.attack_file(artifact, truth, attack or ["staged"], _settings(attack_set), dataset, device, data_dir, out)
+        commands.attack_file(
+            artifact, truth, attack or ["staged"], _settings(attack_set), dataset, device, data_dir, out
+        )
         return
     if truth is not None:
         raise UserError("--truth goes with --artifact FILE")
@@ -145,7 +154,7 @@ def train(
     method: Method = "fedavg",
     dataset: DatasetName = "photos",
     defense: DefenseText = "none",
-    where: Where = "step",
+    where: Where = "update",
     preset: Preset = "quick",
     seeds: Seeds = None,
     clients: Clients = None,
@@ -177,7 +186,7 @@ def table(
     preset: Preset = "quick",
     datasets: Annotated[str, typer.Option(help="Data sets, separated by spaces or commas.")] = "digits photos digits4",
     study: Annotated[str, typer.Option(help="Which cells: a file of reports/studies.")] = "attack-table",
-    where: Where = "step",
+    where: Where = "update",
     domains: Domains = None,
     seeds: Seeds = None,
     victims: Victims = None,
@@ -206,7 +215,9 @@ def grid(
     round: Annotated[str, typer.Option(help="Which round's records: 0, N, last or best.")] = "best",
     seed: Annotated[int, typer.Option(help="Whose victims to show.")] = 0,
     out: Out = DEFAULT_OUT,
-    target: Annotated[Path | None, typer.Option(help="File to write, .png or .pdf; default: both, under --out.")] = None,
+    target: Annotated[
+        Path | None, typer.Option(help="File to write, .png or .pdf; default: both, under --out.")
+    ] = None,
 ) -> None:
     """Draw the reconstruction grid of every finished cell of a data set.
 
@@ -264,7 +275,7 @@ def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_d
     lines = data.check(dataset, data_dir)
     for line in lines:
         typer.echo(line)
-    if any("missing" in line or "damaged" in line for line in lines):
+    if any(line.startswith(("missing", "damaged")) for line in lines):
         raise typer.Exit(2)
 
 

@@ -31,7 +31,7 @@ def cells(
     *,
     seeds: int | None = None,
     victims: int | None = None,
-    where: str = "step",
+    where: str = "update",
     domains: tuple[str, ...] | None = None,
 ) -> list[spec.CellSpec]:
     """Every cell of a study: data sets x columns x rounds x the column's attacks."""
