@@ -49,7 +49,9 @@ def pick(data: Data, rows: Tensor | slice) -> Data:
     return {name: t[rows] for name, t in data.items()}
 
 
-def in_chunks(run: Callable[[Tensor, Data, Report], Descent], start: Tensor, data: Data, report: Report, what: str) -> Descent:
+def in_chunks(
+    run: Callable[[Tensor, Data, Report], Descent], start: Tensor, data: Data, report: Report, what: str
+) -> Descent:
     """Runs N problems CHUNK at a time and joins the ends."""
     ends = []
     chunks = range(0, len(start), CHUNK)
@@ -145,7 +147,9 @@ class _Lbfgs:
             q += (alpha - beta)[:, None] * s
         return -q
 
-    def one_step(self, x: Tensor, gradient: Tensor, loss: Tensor, alive: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def one_step(
+        self, x: Tensor, gradient: Tensor, loss: Tensor, alive: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One line search of every problem: (x, gradient, loss, whether it goes on)."""
         d = self.direction(gradient)
         slope = (d * gradient).sum(1)
@@ -174,7 +178,9 @@ class _Lbfgs:
         s, y = new_x - x, new_gradient - gradient
         curvature = (s * y).sum(1)
         sound = curvature > SMALLEST_CURVATURE * (y * y).sum(1)
-        self.pairs.append((s, y, torch.where(sound, 1 / curvature.where(sound, torch.ones_like(curvature)), 0 * curvature)))
+        self.pairs.append(
+            (s, y, torch.where(sound, 1 / curvature.where(sound, torch.ones_like(curvature)), 0 * curvature))
+        )
         del self.pairs[: -self.history]
         moving = loss - new_loss > self.tolerance * loss.abs()
         return new_x, new_gradient, new_loss, moving
@@ -221,7 +227,10 @@ def adam(
 
 
 def best_restart(end: Descent, restarts: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of `restarts` descents per victim (victim-major), the one with the lowest own loss: (x, loss, trace, index), each [V, ...]."""
+    """Of `restarts` descents per victim (victim-major), the one with the lowest own loss.
+
+    (x, loss, trace, index), each [V, ...].
+    """
     loss = end.loss.unflatten(0, (-1, restarts))
     index = loss.nan_to_num(nan=torch.inf).argmin(1)
     rows = torch.arange(len(index), device=index.device) * restarts + index

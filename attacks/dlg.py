@@ -24,7 +24,9 @@ class DLG:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"
 
-    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
         """L-BFGS from uniform noise; of several restarts the one with the lowest Eq. 7."""
         own = case.make(artifact, seed)
 

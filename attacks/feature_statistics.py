@@ -31,7 +31,9 @@ class FeatureStatistics:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator"})
     knowledge: ClassVar[str] = "gradient + generator"
 
-    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
         """L-BFGS from uniform noise; of several restarts the one with the lowest Eq. 8."""
         own = case.make(artifact, seed)
         mean, variance = statistics(artifact, own.labels, seed)
@@ -56,7 +58,9 @@ def statistics(artifact: Artifact, labels: Tensor, seed: int) -> tuple[Tensor, T
         params: Params = {n: t[k].double() for n, t in artifact.uploads["generator"].items()}
         buffers: Params = {n: t[k].double() for n, t in artifact.upload_buffers["generator"].items()}
         y = labels[v].repeat_interleave(DRAWS)
-        z = torch.randn(len(y), 100, generator=stream(seed, "attacker", "generator", v), dtype=torch.float64).to(y.device)
+        z = torch.randn(len(y), 100, generator=stream(seed, "attacker", "generator", v), dtype=torch.float64).to(
+            y.device
+        )
         with torch.no_grad():
             h, _ = artifact.model.net("generator").apply(params, buffers, z, y, train=False)
         channels = h.transpose(0, 1).flatten(1)

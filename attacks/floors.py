@@ -32,7 +32,9 @@ class Grey:
     needs: ClassVar[frozenset[str]] = frozenset()
     knowledge: ClassVar[str] = "nothing"
 
-    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
         """Constant grey."""
         return _still(artifact, case.grey_start(artifact, torch.float32), _unknown(artifact))
 
@@ -44,7 +46,9 @@ class DatasetMean:
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
     knowledge: ClassVar[str] = "auxiliary mean"
 
-    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
         """The same mean image for every victim."""
         mean = _auxiliary(knowledge).images.mean(0)
         shape = (artifact.victims, artifact.batch_size, *artifact.image_shape)
@@ -58,7 +62,9 @@ class ClassMean:
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "gradient:classifier"})
     knowledge: ClassVar[str] = "label + auxiliary mean"
 
-    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
         """The class's mean image; the data set's where no other image of the class is at hand."""
         images, classes = _auxiliary(knowledge)
         known = labels.recover(artifact)

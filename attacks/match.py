@@ -7,14 +7,14 @@ and the d_i are the gradients over biases that come one per image.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from privbench.nets import Model
+from privbench.nets import LinearClassifier, Model
 from privbench.types import Params, Parts
 
 
@@ -31,13 +31,15 @@ class Products(NamedTuple):
         return self.own - 2 * self.cross + self.observed
 
 
-def gradient_products(model: Model, weights: Parts, x: Tensor, y: Tensor, observed: dict[str, Tensor]) -> dict[str, Products]:
+def gradient_products(
+    model: Model, weights: Parts, x: Tensor, y: Tensor, observed: dict[str, Tensor]
+) -> dict[str, Products]:
     """Products of the gradient of CE(C(E(x)), y) with the observed one, by "<part>/<parameter>".
 
     x [B, C, H, W], y [B] int64, `weights` of extractor and classifier (true or stand-in), `observed` the gradient; only
     its parameters are matched.
     """
-    extractor, classifier = model.net("extractor"), model.net("classifier")
+    extractor, classifier = model.net("extractor"), cast(LinearClassifier, model.net("classifier"))
     biases = {n: t.expand(len(x), -1) for n, t in weights["classifier"].items() if n.endswith(".bias")}
     private = {n: t for n, t in weights["extractor"].items() if f"extractor/{n}" in observed}
 

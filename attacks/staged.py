@@ -10,8 +10,9 @@ gradient tells. Larger batches have no closed form: layer-scaled matching of eve
 
 Where E is private, step 2 runs through a randomly initialised stand-in, with a prior so strong that a hopeless inversion
 ends plain instead of noisy; there is no step 3. Under Gaussian noise of known variance sigma^2, both steps become maximum
-a-posteriori estimates: ||g(x) - G||^2 / sigma^2 + squared differences of neighbouring pixels / tau^2 + squared distances from
-grey / spread^2, and the closed-form h has the variance sigma^2 / ||d||^2. Weights were chosen on images disjoint from all victims (docs/tuning_attacks.md).
+a-posteriori estimates: ||g(x) - G||^2 / sigma^2 + squared differences of neighbouring pixels / tau^2 + squared distances
+from grey / spread^2, and the closed-form h has the variance sigma^2 / ||d||^2. Weights were chosen on images disjoint from
+all victims (docs/tuning_attacks.md).
 """
 
 from dataclasses import dataclass
@@ -44,7 +45,9 @@ class Staged:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"
 
-    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
         """All victims through all stages."""
         own = case.make(artifact, seed)
         start, h = case.grey_start(artifact), features.closed_form(artifact)
@@ -62,8 +65,12 @@ class Staged:
             if noise is not None:
                 return (found - data["h"]).square().sum() / data["noise"] + _surprise(x)
             if not own.extractor_known:
-                return match.feature_distance(found, data["h"]) + self.stand_in_weight * (prior.total_variation(x) + prior.l2(x))
-            return match.feature_distance(_logit(found), _logit(data["h"])) + self.feature_weight * prior.total_variation(x)
+                return match.feature_distance(found, data["h"]) + self.stand_in_weight * (
+                    prior.total_variation(x) + prior.l2(x)
+                )
+            return match.feature_distance(
+                _logit(found), _logit(data["h"])
+            ) + self.feature_weight * prior.total_variation(x)
 
         data = {"h": h} if noise is None else {"h": h, "noise": noise}
         return descend.lbfgs(objective, start, data, steps=self.feature_steps, report=report, what="feature inversion")

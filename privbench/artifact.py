@@ -62,7 +62,9 @@ def load(path: Path) -> Artifact:
             if found is None or tuple(found.shape) != (artifact.victims, *tensor.shape):
                 shape = "nothing" if found is None else str(tuple(found.shape))
                 wanted = (artifact.victims, *tensor.shape)
-                raise UserError(f"{path}: the gradient of {part}.{name} should have shape {wanted}, but the file has {shape}")
+                raise UserError(
+                    f"{path}: the gradient of {part}.{name} should have shape {wanted}, but the file has {shape}"
+                )
     return artifact
 
 

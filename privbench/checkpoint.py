@@ -1,10 +1,10 @@
 """One training run on disk: a checkpoint after every round, snapshots of the rounds that may be attacked, the history.
 
-    spec.json                            the specification, for people and for `privbench show`
-    checkpoint.safetensors               everything needed to go on, after the last complete round
-    checkpoint-previous.safetensors      the round before, should the last one be damaged
-    round-0007.safetensors               a snapshot: the networks alone, without discriminators and optimiser state
-    finished.json                        the history; present when the run is complete
+spec.json                            the specification, for people and for `privbench show`
+checkpoint.safetensors               everything needed to go on, after the last complete round
+checkpoint-previous.safetensors      the round before, should the last one be damaged
+round-0007.safetensors               a snapshot: the networks alone, without discriminators and optimiser state
+finished.json                        the history; present when the run is complete
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from privbench.types import Parts
 if TYPE_CHECKING:
     from privbench.harness import State
 
-CHECKPOINT, PREVIOUS, FINISHED, SPEC = "checkpoint.safetensors", "checkpoint-previous.safetensors", "finished.json", "spec.json"
+CHECKPOINT, PREVIOUS, FINISHED, SPEC = (
+    "checkpoint.safetensors",
+    "checkpoint-previous.safetensors",
+    "finished.json",
+    "spec.json",
+)
 
 
 class Snapshot(NamedTuple):
@@ -44,9 +49,16 @@ def save(folder: Path, spec: TrainSpec, state: State) -> None:
     for k, (client, upload) in enumerate(zip(state.clients, state.uploads, strict=True)):
         tensors |= _replica_tensors(client, f"client{k}") | _network_tensors(upload, f"upload{k}")
     steps = {
-        name: {stage: m.steps for stage, m in replica.moments.items()} for name, replica in _named(state.server, state.clients)
+        name: {stage: m.steps for stage, m in replica.moments.items()}
+        for name, replica in _named(state.server, state.clients)
     }
-    info = {"spec": spec.id, "round": state.round, "steps": steps, "history": state.history, "clients": len(state.clients)}
+    info = {
+        "spec": spec.id,
+        "round": state.round,
+        "steps": steps,
+        "history": state.history,
+        "clients": len(state.clients),
+    }
     if (folder / CHECKPOINT).exists():
         with storage.writing(folder):
             (folder / CHECKPOINT).replace(folder / PREVIOUS)
@@ -169,4 +181,3 @@ def _networks(tensors: dict[str, Tensor], name: str) -> tuple[Parts, Parts]:
 def _replica(tensors: dict[str, Tensor], name: str, steps: dict[str, int]) -> Replica:
     moments = {s: Moments(tensors[f"{name}/mean/{s}"], tensors[f"{name}/square/{s}"], n) for s, n in steps.items()}
     return Replica(*_networks(tensors, name), moments)
-

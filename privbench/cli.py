@@ -87,7 +87,9 @@ def attack(
     ] = None,
     defense: DefenseText = "none",
     where: Where = "update",
-    round: Annotated[str, typer.Option(help="When the server looks: 0 (untrained), N, last or best.")] = "best",
+    round_: Annotated[
+        str, typer.Option("--round", help="When the server looks: 0 (untrained), N, last or best.")
+    ] = "best",
     preset: Preset = "quick",
     seeds: Seeds = None,
     victims: Victims = None,
@@ -138,7 +140,7 @@ def attack(
             train,
             name,
             seeds=seeds,
-            round_=round,
+            round_=round_,
             victims=victims,
             batch_size=batch_size,
             labels_known=labels_known,
@@ -212,7 +214,7 @@ def table(
 @app.command()
 def grid(
     dataset: DatasetName,
-    round: Annotated[str, typer.Option(help="Which round's records: 0, N, last or best.")] = "best",
+    round_: Annotated[str, typer.Option("--round", help="Which round's records: 0, N, last or best.")] = "best",
     seed: Annotated[int, typer.Option(help="Whose victims to show.")] = 0,
     out: Out = DEFAULT_OUT,
     target: Annotated[
@@ -226,7 +228,7 @@ def grid(
     plugins.target("dataset", dataset)
     commands = plugins.commands()
 
-    commands.draw_grid(dataset, round, seed, out, target)
+    commands.draw_grid(dataset, round_, seed, out, target)
 
 
 @app.command("list")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -104,16 +105,22 @@ class Layout:
         return parts
 
 
-def loss_of(
-    stage: Stage, job: Job
-) -> Callable[[Parts, Parts, Parts, Surroundings, MiniBatch], tuple[Tensor, Parts]]:
+def loss_of(stage: Stage, job: Job) -> Callable[[Parts, Parts, Parts, Surroundings, MiniBatch], tuple[Tensor, Parts]]:
     """The stage's loss of one replica as a pure function: (trained, fixed, buffers, around, batch) -> (loss, state)."""
 
-    def loss(trained: Parts, fixed: Parts, buffers: Parts, around: Surroundings, batch: MiniBatch) -> tuple[Tensor, Parts]:
+    def loss(
+        trained: Parts, fixed: Parts, buffers: Parts, around: Surroundings, batch: MiniBatch
+    ) -> tuple[Tensor, Parts]:
         received = Nets(job.model, *around.received) if around.received is not None else None
         clients = tuple(Nets(job.model, *upload) for upload in around.clients)
         nets = Nets(
-            job.model, fixed | trained, buffers, stage.trains, received=received, clients=clients, weights=around.weights
+            job.model,
+            fixed | trained,
+            buffers,
+            stage.trains,
+            received=received,
+            clients=clients,
+            weights=around.weights,
         )
         return stage.loss(nets, batch, job.clock), nets.after
 
@@ -121,7 +128,11 @@ def loss_of(
 
 
 def run_alone(
-    job: Job, replicas: Sequence[Replica], around: Sequence[Surroundings], plans: Sequence[Plan], protects: Sequence[Protect]
+    job: Job,
+    replicas: Sequence[Replica],
+    around: Sequence[Surroundings],
+    plans: Sequence[Plan],
+    protects: Sequence[Protect],
 ) -> list[dict[str, float]]:
     """One epoch, replica after replica; returns each replica's mean loss by stage."""
     return [_run_one(job, *each) for each in zip(replicas, around, plans, protects, strict=True)]
@@ -152,7 +163,11 @@ def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, prote
 
 
 def run_stacked(
-    job: Job, replicas: Sequence[Replica], around: Sequence[Surroundings], plans: Sequence[Plan], protects: Sequence[Protect]
+    job: Job,
+    replicas: Sequence[Replica],
+    around: Sequence[Surroundings],
+    plans: Sequence[Plan],
+    protects: Sequence[Protect],
 ) -> list[dict[str, float]]:
     """One epoch of all replicas at once; a replica that has no more mini-batches rests untouched."""
     workings = [_Working(stage, job, replicas) for stage in job.phase.stages]
@@ -179,17 +194,15 @@ def run_stacked(
             axes = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, arguments)
             gradient = vmap(grad_and_value(working.loss, has_aux=True), in_dims=axes)
             grads, (losses, after) = gradient(*arguments)
-            grads = _stack([protects[i](_map(lambda t, j=j: t[j], grads)) for j, i in enumerate(active)])
+            grads = _stack([protects[i](_map(itemgetter(j), grads)) for j, i in enumerate(active)])
             working.step(working.layout.flatten(grads, 1), None if everyone else active)
             working.total[active] += losses.detach()
             buffers = _merge(buffers, after) if everyone else _scatter(buffers, after, active)
     for working in workings:
         working.store(replicas)
     for i, replica in enumerate(replicas):
-        replica.buffers = _map(lambda t, i=i: t[i].clone(), buffers)
-    return [
-        {w.stage.name: float(w.total[i]) / max(plans[i].steps, 1) for w in workings} for i in range(len(replicas))
-    ]
+        replica.buffers = _map(torch.clone, _map(itemgetter(i), buffers))
+    return [{w.stage.name: float(w.total[i]) / max(plans[i].steps, 1) for w in workings} for i in range(len(replicas))]
 
 
 class _Working:

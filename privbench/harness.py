@@ -90,7 +90,9 @@ def shared_of(replica: Replica, shares: Sequence[str]) -> tuple[Parts, Parts]:
     return {p: replica.params[p] for p in shares}, {p: replica.buffers[p] for p in shares}
 
 
-def train_round(setups: Sequence[Setup], states: Sequence[State], execution: Execution, report: Report = no_report) -> None:
+def train_round(
+    setups: Sequence[Setup], states: Sequence[State], execution: Execution, report: Report = no_report
+) -> None:
     """One round of S seeds, in place on their states; `setups` differ in the seed alone."""
     run = {"alone": run_alone, "stacked": run_stacked}[execution]
     setup, started = setups[0], time.perf_counter()
@@ -110,7 +112,9 @@ def train_round(setups: Sequence[Setup], states: Sequence[State], execution: Exe
         job = Job(setup.model, phase, clock, optimisers)
         epochs = length(phase, schedule)
         for epoch in range(epochs):
-            report(clock.round - 1, clock.rounds, f"{setup.spec.method} {phase.stages[0].name} epoch {epoch + 1}/{epochs}")
+            report(
+                clock.round - 1, clock.rounds, f"{setup.spec.method} {phase.stages[0].name} epoch {epoch + 1}/{epochs}"
+            )
             plans = [_client_plan(setups[s], k, clock.round, phase, epoch) for s, k in pairs]
             losses |= _columns(run(job, replicas, around, plans, protects))
 
@@ -128,7 +132,9 @@ def train_round(setups: Sequence[Setup], states: Sequence[State], execution: Exe
     seconds = time.perf_counter() - started
     clients = len(setup.federation.clients)
     for s, state in enumerate(states):
-        own = {n: v[s * clients : (s + 1) * clients] if len(v) == len(pairs) else v[s : s + 1] for n, v in losses.items()}
+        own = {
+            n: v[s * clients : (s + 1) * clients] if len(v) == len(pairs) else v[s : s + 1] for n, v in losses.items()
+        }
         state.round = clock.round
         state.history.append(
             {
@@ -164,7 +170,9 @@ def _client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) ->
     spec = setup.spec
     names = ("client", k, "round", round_, phase.stages[0].name, "epoch", epoch)
     index = mini_batches(len(setup.labels[k]), spec.schedule.batch, stream(spec.seed, *names, "batches"))
-    flip = torch.rand(index.shape, generator=stream(spec.seed, *names, "flips")) < 0.5 if setup.federation.flip else None
+    flip = (
+        torch.rand(index.shape, generator=stream(spec.seed, *names, "flips")) < 0.5 if setup.federation.flip else None
+    )
     noise = _draws(setup, phase, index.shape, names)
     index, images = index.to(setup.device), setup.images[k]
     flip = flip.to(setup.device) if flip is not None else None
@@ -184,7 +192,9 @@ def _server_plan(setup: Setup, round_: int, phase: Phase) -> Plan:
     return Plan(lambda step: nothing, labels, noise)
 
 
-def _draws(setup: Setup, phase: Phase, shape: Sequence[int], names: Sequence[str | int]) -> dict[str, dict[str, Tensor]]:
+def _draws(
+    setup: Setup, phase: Phase, shape: Sequence[int], names: Sequence[str | int]
+) -> dict[str, dict[str, Tensor]]:
     return {
         stage.name: {
             name: draw.sample(tuple(shape), setup.model.classes, stream(setup.spec.seed, *names, stage.name, name)).to(setup.device)
@@ -248,7 +258,7 @@ def finished(state: State, schedule: Schedule) -> bool:
 def selected_accuracy(history: Sequence[dict[str, Any]]) -> list[float]:
     """Each client's test accuracy (percent) at the round with its best validation accuracy, the first of equals: [K]."""
     by_client = zip(*[entry["validation_accuracy"] for entry in history], strict=True)
-    best = [max(range(len(series)), key=lambda r, series=series: series[r]) for series in by_client]
+    best = [series.index(max(series)) for series in by_client]
     return [history[r]["test_accuracy"][k] for k, r in enumerate(best)]
 
 

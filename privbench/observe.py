@@ -14,7 +14,10 @@ from privbench.nets import Model
 from privbench.seeds import stream
 from privbench.types import Artifact, Batch, Defense, Federation, Parts, Truth
 
-CLASSIFICATION = ("extractor", "classifier")  # the parts that L_cls has gradients of; other shared parts are sent as weights
+CLASSIFICATION = (
+    "extractor",
+    "classifier",
+)  # the parts that L_cls has gradients of; other shared parts are sent as weights
 
 
 def choose_victims(federation: Federation, victims: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -25,7 +28,8 @@ def choose_victims(federation: Federation, victims: int, batch_size: int, seed: 
     clients = len(federation.clients)
     images, labels, owners = [], [], []
     shuffles = [
-        torch.randperm(len(c.train.labels), generator=stream(seed, "victims", k)) for k, c in enumerate(federation.clients)
+        torch.randperm(len(c.train.labels), generator=stream(seed, "victims", k))
+        for k, c in enumerate(federation.clients)
     ]
     for v in range(victims):
         k, turn = v % clients, v // clients
@@ -47,7 +51,9 @@ def auxiliary(federation: Federation) -> Batch:
     return Batch(torch.cat([v.images for v in pooled]).float() / 255, torch.cat([v.labels for v in pooled]))
 
 
-def client_gradient(model: Model, snapshot: Snapshot, client: int, images: Tensor, labels: Tensor, parts: tuple[str, ...]) -> Parts:
+def client_gradient(
+    model: Model, snapshot: Snapshot, client: int, images: Tensor, labels: Tensor, parts: tuple[str, ...]
+) -> Parts:
     """grad over `parts` of CE(C(E(x)), y) for one victim batch, at the networks client `client` starts the round with."""
     own, server = snapshot.clients[client], snapshot.server
     params = {p: {n: t.detach() for n, t in (own.params | server.params)[p].items()} for p in CLASSIFICATION}

@@ -12,6 +12,7 @@ import queue
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
 from typing import Any, Protocol
 
 from privbench.errors import Interrupted, UserError
@@ -23,7 +24,10 @@ _messages: Any = None  # set once in each worker process, by its initialiser
 class Job(Protocol):
     """Work that can travel to another process."""
 
-    title: str
+    @property
+    def title(self) -> str:
+        """Its name in the progress display."""
+        ...
 
     def run(self, report: Report) -> None:
         """Does the work and writes its results to disk."""
@@ -71,7 +75,7 @@ def _run_here(jobs: Sequence[Job], progress: Progress, outcome: Outcome) -> list
     failures: list[str] = []
     for job in jobs:
         try:
-            job.run(lambda done, total, what, job=job: progress(job.title, done, total, what))
+            job.run(partial(progress, job.title))
         except UserError as error:
             _settle(job.title, error, failures, outcome)
         except KeyboardInterrupt as stop:

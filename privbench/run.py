@@ -17,7 +17,20 @@ from typing import Any
 
 import torch
 
-from privbench import __version__, artifact, checkpoint, data, harness, observe, partition, plugins, pool, record, score, storage
+from privbench import (
+    __version__,
+    artifact,
+    checkpoint,
+    data,
+    harness,
+    observe,
+    partition,
+    plugins,
+    pool,
+    record,
+    score,
+    storage,
+)
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
@@ -25,7 +38,7 @@ from privbench.types import Artifact, Batch, Federation, Knowledge, Reconstructi
 
 
 def device(name: str) -> torch.device:
-    """"auto" is the GPU when there is one; a GPU that is not there raises UserError."""
+    """The place to compute: "auto" is the GPU when there is one; one that is not there raises UserError."""
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(f"unknown device '{name}'; known: auto, cpu, cuda")
     if name == "cuda" and not torch.cuda.is_available():
@@ -70,7 +83,9 @@ class Trial:
                 attack_seed(store, cell, spec, self.data_root, self.device, report)
 
 
-def train(store: Store, specs: Sequence[TrainSpec], data_root: Path | None, device_name: str, report: Report = no_report) -> None:
+def train(
+    store: Store, specs: Sequence[TrainSpec], data_root: Path | None, device_name: str, report: Report = no_report
+) -> None:
     """Trains to the end what is not finished, resuming where it stopped."""
     todo = [spec for spec in specs if checkpoint.history(store.train(spec)) is None]
     place = device(device_name)
@@ -97,7 +112,9 @@ def resolve_round(text: str, rounds: Sequence[dict[str, Any]]) -> int:
     return int(text)
 
 
-def snapshot(store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report) -> checkpoint.Snapshot:
+def snapshot(
+    store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report
+) -> checkpoint.Snapshot:
     """The networks after one round. A round that was not kept is trained again, with the same numbers."""
     folder = store.train(spec)
     if not checkpoint.snapshot_path(folder, round_).exists():
@@ -157,15 +174,26 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     missing = sorted(attack.needs - given)
     if not missing:
         return
-    ways = [other for other in plugins.ATTACKS if plugins.resolve("attack", other).needs <= given and other not in plugins.FLOORS]
+    ways = [
+        other
+        for other in plugins.ATTACKS
+        if plugins.resolve("attack", other).needs <= given and other not in plugins.FLOORS
+    ]
     shared = ", ".join(seen.shares) or "nothing"
+    way = " or ".join(ways) or "grey"
     raise UserError(
-        f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {' or '.join(ways) or 'grey'}"
+        f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {way}"
     )
 
 
 def attack_artifact(
-    name: str, settings: dict[str, Any], seen: Artifact, fed: Federation | None, seed: int, place: torch.device, report: Report
+    name: str,
+    settings: dict[str, Any],
+    seen: Artifact,
+    fed: Federation | None,
+    seed: int,
+    place: torch.device,
+    report: Report,
 ) -> Reconstruction:
     """Runs one attack with what its `needs` name and nothing more."""
     attack = plugins.create(plugins.resolve("attack", name), settings)

@@ -60,7 +60,9 @@ def ssim(image: Tensor, truth: Tensor) -> Tensor:
     """Structural similarity of each image, clipped to [0, 1], by scikit-image: [..., C, H, W] -> [...], range [-1, 1]."""
     pairs = zip(image.clamp(0, 1).flatten(0, -4), truth.clamp(0, 1).flatten(0, -4), strict=True)
     values = [
-        structural_similarity(a.double().numpy(), b.double().numpy(), win_size=SSIM_WINDOW, data_range=1.0, channel_axis=0)
+        structural_similarity(
+            a.double().numpy(), b.double().numpy(), win_size=SSIM_WINDOW, data_range=1.0, channel_axis=0
+        )
         for a, b in pairs
     ]
     return torch.tensor(values, dtype=torch.float64).view(image.shape[:-3])

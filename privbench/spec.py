@@ -150,7 +150,9 @@ def train_spec(
     how, default_clients, default_per_client = partition.defaults(dataset)
     if how == "domain" and domains is not None:
         default_clients = len(domains)
-    limit = {"smoke": SMOKE_PER_CLIENT, "quick": QUICK_PER_CLIENT.get(dataset, 1000), "paper": default_per_client}[preset]
+    limit = {"smoke": SMOKE_PER_CLIENT, "quick": QUICK_PER_CLIENT.get(dataset, 1000), "paper": default_per_client}[
+        preset
+    ]
     settings = dict(QUICK_METHOD_SETTINGS.get(method, {})) if preset != "paper" else {}
     schedule = SCHEDULES[preset].model_dump() | (changes or {})
     return checked(

@@ -33,7 +33,9 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"the disk is full: could not write {path}; free some space and run the same command again") from error
+            raise UserError(
+                f"the disk is full: could not write {path}; free some space and run the same command again"
+            ) from error
         raise UserError(f"cannot write {path}: {error.strerror or error}; choose another folder with --out") from error
 
 

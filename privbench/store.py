@@ -1,8 +1,8 @@
 """Where results live: one folder per training run, artifact and cell, named by the hash of its specification.
 
-    runs/train/<id>/       checkpoints, snapshots, history
-    runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
-    runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores), spec.json and record.json
+runs/train/<id>/       checkpoints, snapshots, history
+runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
+runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores), spec.json and record.json
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Store:
             try:
                 lock.acquire(timeout=0)
             except Timeout as error:
-                raise UserError(f"another privbench is working in {folder}; wait for it or choose another --out") from error
+                raise UserError(
+                    f"another privbench is working in {folder}; wait for it or choose another --out"
+                ) from error
         try:
             yield
         finally:

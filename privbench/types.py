@@ -154,7 +154,9 @@ class Attack(Protocol):
     needs: ClassVar[frozenset[str]]  # entries of Artifact.offers(), or fields of Knowledge
     knowledge: ClassVar[str]  # the tag printed in tables, e.g. "gradient", "gradient + auxiliary"
 
-    def reconstruct(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
         """Reconstruct all victims of the artifact from it and `knowledge` alone."""
         ...
 

@@ -114,7 +114,11 @@ def compact(records: Sequence[Record]) -> list[tuple[str, list[str], list[list[s
             columns = _unique(label(r) for r in some)
             by_column = {c: [r for r in some if label(r) == c] for c in columns}
             rows = [
-                _row("accuracy of the trained method, %", by_column, lambda own: _spread(own[0].accuracy.mean, own[0].accuracy.std)),
+                _row(
+                    "accuracy of the trained method, %",
+                    by_column,
+                    lambda own: _spread(own[0].accuracy.mean, own[0].accuracy.std),
+                ),
                 _row("  published", by_column, lambda own: _published_text(own[0], 0)),
                 _row("PSNR, the paper's attack, dB", by_column, lambda own: _attack_text(_plain(own))),
                 _row("  published", by_column, lambda own: _published_text(own[0], 1)),
@@ -122,7 +126,9 @@ def compact(records: Sequence[Record]) -> list[tuple[str, list[str], list[list[s
                 _row("  which", by_column, lambda own: _strongest(own).spec["attack"]),
                 _row("  gain over the floor, dB", by_column, lambda own: _range(_strongest(own).gain_db, sign=True)),
                 _row("floor, dB", by_column, lambda own: f"{own[0].floor.psnr_db:.2f} ({own[0].floor.name})"),
-                _row("n / failures", by_column, lambda own: f"{own[0].scores.n} / {max(r.scores.failures for r in own)}"),
+                _row(
+                    "n / failures", by_column, lambda own: f"{own[0].scores.n} / {max(r.scores.failures for r in own)}"
+                ),
             ]
             ceiling = [r for r in some if r.spec["method"] == "fedavg" and r.spec["defense"] == "none"]
             top = f"; undefended ceiling {_strongest(ceiling).scores.psnr_db.mean:.2f} dB" if ceiling else ""
@@ -145,7 +151,9 @@ def remarks(records: Sequence[Record]) -> list[str]:
         if psnr is not None and abs(mean - psnr.value) > LARGE_GAP_DB:
             told.append(f"{where}: measured {mean:.2f} dB, published {psnr.value:.2f} dB ({mean - psnr.value:+.1f}).")
         if r.scores.failures:
-            told.append(f"{where}: {r.scores.failures} of {r.scores.n} victims failed (no finite image) and count as grey.")
+            told.append(
+                f"{where}: {r.scores.failures} of {r.scores.n} victims failed (no finite image) and count as grey."
+            )
     below = _unique(f"{r.spec['dataset']} {label(r)} {r.spec['attack']}" for r in records if r.gain_db.high < 0)
     if below:
         told.append(f"Below the floor, so these attacks say nothing about privacy: {'; '.join(below)}.")
@@ -177,10 +185,20 @@ def latex(records: Sequence[Record]) -> str:
     tables = []
     for title, columns, rows in compact(records):
         body = "\n".join(" & ".join(_tex(cell) for cell in row) + r" \\" for row in rows)
-        tables.append(
-            "\\begin{table}\n\\centering\n\\caption{" + _tex(title) + ".}\n\\begin{tabular}{l" + "r" * (len(columns) - 1) + "}\n"
-            "\\toprule\n" + " & ".join(_tex(c) for c in columns) + " \\\\\n\\midrule\n" + body + "\n\\bottomrule\n\\end{tabular}\n\\end{table}"
-        )  # fmt: skip
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_tex(title)}.}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+            r"\toprule",
+            " & ".join(_tex(column) for column in columns) + r" \\",
+            r"\midrule",
+            body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+        tables.append("\n".join(lines))
     notes = "\n".join(f"% {line}" for line in header(records))
     return f"{notes}\n% needs \\usepackage{{booktabs}}\n" + "\n\n".join(tables) + "\n"
 
@@ -193,7 +211,10 @@ def csv(records: Sequence[Record]) -> str:
         rows.append(
             {
                 "id": r.id,
-                **{k: r.spec[k] for k in ("preset", "dataset", "method", "defense", "where", "attack", "round", "batch_size")},
+                **{
+                    k: r.spec[k]
+                    for k in ("preset", "dataset", "method", "defense", "where", "attack", "round", "batch_size")
+                },
                 "attacked_rounds": " ".join(map(str, r.rounds)),
                 "knowledge": r.knowledge["tag"],
                 "labels": r.knowledge["labels"],

@@ -62,7 +62,9 @@ def _datasets(cells: Sequence[CellSpec]) -> list[str]:
     return list(dict.fromkeys(cell.train.dataset for cell in cells))
 
 
-def _figures(store: Store, cells: Sequence[CellSpec], records: Sequence[Record], dataset: str, folder: Path) -> list[Path]:
+def _figures(
+    store: Store, cells: Sequence[CellSpec], records: Sequence[Record], dataset: str, folder: Path
+) -> list[Path]:
     paths = scatter.write([r for r in records if r.spec["dataset"] == dataset], folder / f"{dataset}-scatter")
     for round_ in dict.fromkeys(cell.round for cell in cells if cell.train.dataset == dataset):
         some = [cell for cell in cells if cell.train.dataset == dataset and cell.round == round_]
@@ -94,7 +96,9 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
     cells = [cell for cell in store.cells() if cell.train.dataset == dataset and cell.round == round_]
     cells = [cell for cell in cells if store.reconstruction(cell, seed).exists()]
     if not cells:
-        raise UserError(f"no finished cell of {dataset} at round {round_} with seed {seed} under {out}; run `privbench attack` first")
+        raise UserError(
+            f"no finished cell of {dataset} at round {round_} with seed {seed} under {out}; run `privbench attack` first"
+        )
     stem = out / f"{dataset}-grid-{round_}" if target is None else target.with_suffix("")
     for path in _write_grid(store, cells, seed, stem):
         if target is not None and path.suffix != target.suffix:
@@ -123,12 +127,16 @@ def train_and_show(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None,
         rounds = checkpoint.history(store.train(spec)) or []
         each = harness.selected_accuracy(rounds) if rounds else [math.nan]
         means.append(sum(each) / len(each))
-        table.add_row(str(spec.seed), spec.id, str(len(rounds)), f"{means[-1]:.2f}", "  ".join(f"{a:.1f}" for a in each))
+        table.add_row(
+            str(spec.seed), spec.id, str(len(rounds)), f"{means[-1]:.2f}", "  ".join(f"{a:.1f}" for a in each)
+        )
     console = Console()
     console.print(table)
     mean = sum(means) / len(means)
     spread = math.sqrt(sum((m - mean) ** 2 for m in means) / (len(means) - 1)) if len(means) > 1 else None
-    console.print(f"mean over seeds {mean:.2f}" + (f" +- {spread:.2f}" if spread is not None else " (one seed, no spread)"))
+    console.print(
+        f"mean over seeds {mean:.2f}" + (f" +- {spread:.2f}" if spread is not None else " (one seed, no spread)")
+    )
 
 
 def attack_file(
@@ -227,7 +235,9 @@ def show_run(prefix: str, out: Path) -> None:
         if rounds:
             each = "  ".join(f"{a:.1f}" for a in harness.selected_accuracy(rounds))
             console.print(f"test accuracy per client at its best validation round: {each}")
-            console.print(f"best round {harness.best_round(rounds)}; {sum(e['seconds'] for e in rounds):.0f} s of training")
+            console.print(
+                f"best round {harness.best_round(rounds)}; {sum(e['seconds'] for e in rounds):.0f} s of training"
+            )
         return
     path = folder / "record.json"
     if not path.exists():

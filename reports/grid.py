@@ -20,7 +20,7 @@ def write(originals: Tensor, rows: Sequence[Row], stem: Path) -> list[Path]:
     columns = len(originals)
     height = CELL_INCHES * 1.02 + (CELL_INCHES + 0.17) * len(rows)
     figure = figures.new_figure(LABEL_INCHES + CELL_INCHES * columns, height)
-    figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)  # type: ignore[union-attr]
+    figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
     cells = figure.subplots(
         len(rows) + 1, columns + 1, squeeze=False, width_ratios=[LABEL_INCHES / CELL_INCHES, *[1] * columns]
     )
@@ -36,7 +36,9 @@ def _row(axes: Sequence[Axes], name: str, images: Tensor, psnr: Tensor | None) -
     for v, cell in enumerate(axes[1:]):
         image = images[v].clamp(0, 1).permute(1, 2, 0).numpy()
         grey = image.shape[2] == 1
-        cell.imshow(image[..., 0] if grey else image, cmap="gray" if grey else None, vmin=0, vmax=1, interpolation="nearest")
+        cell.imshow(
+            image[..., 0] if grey else image, cmap="gray" if grey else None, vmin=0, vmax=1, interpolation="nearest"
+        )
         cell.set_xticks([])
         cell.set_yticks([])
         cell.spines[:].set_linewidth(0.3)

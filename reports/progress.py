@@ -35,7 +35,9 @@ class JobBars:
         self.bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.bars.stop()
 
     def progress(self, title: str, done: int, total: int, what: str) -> None:
@@ -58,7 +60,9 @@ class JobBars:
         self.bars.update(self.overall, completed=self.finished, left=left)
         if reason is not None or not self.console.is_terminal:
             ending = "done" if reason is None else f"FAILED: {reason}"
-            self.console.print(f"[{self.finished}/{self.total}] {title}: {ending} ({_clock(passed)})", markup=False, highlight=False)
+            self.console.print(
+                f"[{self.finished}/{self.total}] {title}: {ending} ({_clock(passed)})", markup=False, highlight=False
+            )
 
 
 def _clock(seconds: float) -> str:

@@ -22,11 +22,19 @@ def _rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def lookup(dataset: str, method: str, defense: str, metric: str, source: str = "FedCG", table: str = "2") -> Published | None:
+def lookup(
+    dataset: str, method: str, defense: str, metric: str, source: str = "FedCG", table: str = "2"
+) -> Published | None:
     """The value of one cell, or None; `metric` is accuracy_percent or psnr_db."""
     name = method if defense == "none" else f"{method}+{defense}"
     for row in _rows():
-        if (row["source"], row["table"], row["dataset"], row["method"], row["metric"]) == (source, table, dataset, name, metric):
+        if (row["source"], row["table"], row["dataset"], row["method"], row["metric"]) == (
+            source,
+            table,
+            dataset,
+            name,
+            metric,
+        ):
             std = float(row["std"]) if row["std"] else None
             return Published(float(row["value"]), std, f"{source} Table {table}")
     return None

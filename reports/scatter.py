@@ -38,7 +38,10 @@ def write(records: Sequence[Record], stem: Path) -> list[Path]:
             if x is not None and y is not None:
                 axes.plot(x.value, y.value, marker, color=colour, markerfacecolor="none", markersize=5)
         when = "untrained" if asked == "0" else f"{asked} round"
-        axes.set_title(f"{records[0].spec['dataset']}, {when} ({records[0].spec['preset']} preset)", fontsize=figures.FONT_POINTS + 0.5)
+        axes.set_title(
+            f"{records[0].spec['dataset']}, {when} ({records[0].spec['preset']} preset)",
+            fontsize=figures.FONT_POINTS + 0.5,
+        )
         axes.set_xlabel("test accuracy, %", fontsize=figures.FONT_POINTS)
         axes.set_ylabel("PSNR of the strongest attack, dB", fontsize=figures.FONT_POINTS)
         axes.tick_params(labelsize=figures.FONT_POINTS)

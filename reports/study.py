@@ -42,7 +42,9 @@ def cells(
             train = spec.train_spec(
                 preset, dataset, column["method"], defense=column.get("defense", "none"), where=where, domains=domains
             )
-            for round_ in study["rounds"]:
-                for attack in column["attacks"]:
-                    found.append(spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims))
+            found += [
+                spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
+                for round_ in study["rounds"]
+                for attack in column["attacks"]
+            ]
     return found

@@ -80,7 +80,15 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, tmp_
     privbench("grid", "--dataset", "digits", "--out", folder, "--target", tmp_path / "x.png", cwd=tmp_path)
     assert [p.name for p in tmp_path.glob("x.*")] == ["x.png"]
     artifact = next(folder.glob("artifacts/*"))
-    words = ["attack", "--artifact", artifact / "artifact.safetensors", "--attack", "staged", "--attack-set", "feature_steps=3"]
+    words = [
+        "attack",
+        "--artifact",
+        artifact / "artifact.safetensors",
+        "--attack",
+        "staged",
+        "--attack-set",
+        "feature_steps=3",
+    ]
     assert "PSNR" not in privbench(*words, "--out", tmp_path, cwd=tmp_path)
     assert "PSNR" in privbench(*words, "--truth", artifact / "truth.safetensors", "--out", tmp_path, cwd=tmp_path)
 
@@ -91,7 +99,9 @@ def test_list_names_every_plug_in(kind, count, tmp_path):
     assert len([line for line in lines if not line.startswith("name")]) == count
 
 
-@pytest.mark.parametrize("command", [[], ["attack"], ["train"], ["table"], ["grid"], ["list"], ["show"], ["data"], ["data", "check"]])
+@pytest.mark.parametrize(
+    "command", [[], ["attack"], ["train"], ["table"], ["grid"], ["list"], ["show"], ["data"], ["data", "check"]]
+)
 def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
     text = privbench(*command, "--help", cwd=tmp_path)
     assert "Usage" in text
@@ -112,15 +122,24 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
         (["attack", "--method", "local"], "nothing to attack"),
         (["attack", "--device", "tpu", "--preset", "smoke"], "unknown device 'tpu'"),
         (["attack", "--set", "divrsity=0", "--method", "fedcg"], "no setting 'divrsity'; did you mean 'diversity'?"),
-        (["attack", "--attack-set", "stps=3", "--attack", "dlg", "--preset", "smoke"], "no setting 'stps'; did you mean 'steps'?"),
+        (
+            ["attack", "--attack-set", "stps=3", "--attack", "dlg", "--preset", "smoke"],
+            "no setting 'stps'; did you mean 'steps'?",
+        ),
         (["attack", "--set", "nonsense", "--method", "fedcg"], "a setting is written name=value"),
         (["attack", "--truth", "x"], "--truth goes with --artifact"),
         (["attack", "--victims", "0"], "--victims"),
         (["attack", "--clients", "99999", "--dataset", "digits", "--preset", "smoke"], "99999 clients were asked for"),
-        (["attack", "--victims", "4000", "--dataset", "digits", "--preset", "smoke"], "lower --victims or --batch-size"),
+        (
+            ["attack", "--victims", "4000", "--dataset", "digits", "--preset", "smoke"],
+            "lower --victims or --batch-size",
+        ),
         (["attack", "--dataset", "cifar10", "--data-dir", "nowhere", "--preset", "smoke"], "cifar10 needs"),
         (["attack", "--domains", "a", "--dataset", "digits", "--preset", "smoke"], "has one domain only"),
-        (["attack", "--round", "soon", "--dataset", "digits", "--preset", "smoke", "--seeds", "1"], "--round takes 0, a number"),
+        (
+            ["attack", "--round", "soon", "--dataset", "digits", "--preset", "smoke", "--seeds", "1"],
+            "--round takes 0, a number",
+        ),
         (["attack", "--artifact", "nothing.safetensors"], "there is no artifact at nothing.safetensors"),
         (["table", "--datasets", "digits,phots"], "did you mean 'photos'?"),
         (["table", "--study", "none"], "unknown study 'none'"),
@@ -149,7 +168,10 @@ def test_bad_input_gets_one_clear_line_and_status_2(words, message, tmp_path, mo
 def test_an_attack_whose_needs_are_not_met_names_the_way_out(tmp_path):
     words = ["attack", "--method", "fedavg", "--attack", "feature-statistics", "--dataset", "digits", *SMALL]
     text = privbench(*words, cwd=tmp_path, expect=2)
-    assert "feature-statistics needs the upload:generator, but fedavg shares only [extractor, classifier]; try --attack dlg" in text
+    assert (
+        "feature-statistics needs the upload:generator, but fedavg shares only [extractor, classifier]; try --attack dlg"
+        in text
+    )
 
 
 def test_an_unwritable_output_folder_is_named(tmp_path):
@@ -164,13 +186,27 @@ def test_a_damaged_and_a_foreign_artifact_are_named(finished, tmp_path):
     (tmp_path / "cut.safetensors").write_bytes(whole[:5000])
     assert "cut.safetensors is damaged" in privbench("attack", "--artifact", "cut.safetensors", cwd=tmp_path, expect=2)
     (tmp_path / "text.safetensors").write_text("hello, I am a poem about gradients")
-    assert "is damaged or is no artifact" in privbench("attack", "--artifact", "text.safetensors", cwd=tmp_path, expect=2)
+    assert "is damaged or is no artifact" in privbench(
+        "attack", "--artifact", "text.safetensors", cwd=tmp_path, expect=2
+    )
     truth = next(folder.glob("artifacts/*/truth.safetensors"))
     assert "is not a privbench artifact but truth" in privbench("attack", "--artifact", truth, cwd=tmp_path, expect=2)
 
 
 def test_ctrl_c_leaves_a_state_that_the_same_command_continues(tmp_path):
-    words = [sys.executable, "-m", "privbench", "train", "--dataset", "digits", "--rounds", "400", *SMALL, "--out", str(tmp_path)]
+    words = [
+        sys.executable,
+        "-m",
+        "privbench",
+        "train",
+        "--dataset",
+        "digits",
+        "--rounds",
+        "400",
+        *SMALL,
+        "--out",
+        str(tmp_path),
+    ]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for _ in range(600):
         if any(tmp_path.glob("train/*/checkpoint-previous.safetensors")):
@@ -199,7 +235,16 @@ def test_a_user_plug_in_is_one_file_named_by_module_and_class(tmp_path):
         "        found = super().reconstruct(artifact, knowledge, seed)\n"
         "        return found._replace(images=torch.ones_like(found.images))\n"
     )
-    text = privbench("attack", "--attack", "mine:White", "--dataset", "digits", *SMALL, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    text = privbench(
+        "attack",
+        "--attack",
+        "mine:White",
+        "--dataset",
+        "digits",
+        *SMALL,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+    )
     assert "mine:White" in text
 
 

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.methods.form import Clock, MiniBatch, Nets, Normal, Phase, Stage, UniformClass
+from privbench.methods.form import Clock, Draw, MiniBatch, Nets, Normal, Phase, Stage, UniformClass
 from privbench.nets.gan import NOISE_DIM
 
 EPS = 1e-5
@@ -48,7 +48,7 @@ class FedCG:
 
     def server(self) -> tuple[Phase, ...]:
         """Algorithm 2: distil the clients' ensemble into the averaged (G_g, C_g)."""
-        draws = {"z": Normal(NOISE_DIM), "y": UniformClass()}
+        draws: dict[str, Draw] = {"z": Normal(NOISE_DIM), "y": UniformClass()}
         distil = Stage("distillation", ("generator", "classifier"), self.distillation_loss, "server", draws)
         return (Phase((distil,), "server_steps"),)
 

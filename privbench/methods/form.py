@@ -165,4 +165,3 @@ def cross_entropy_stage(parts: tuple[str, ...] = ("extractor", "classifier")) ->
 def classification_loss(nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
     """L_cls = CE(C_i(E_i(x)), y) (FedCG Eq. 1)."""
     return torch.nn.functional.cross_entropy(nets.classifier(nets.extractor(batch.images)), batch.labels)
-

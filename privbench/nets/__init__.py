@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,8 +24,17 @@ class Net(Protocol):
         """Fresh (parameters, buffers)."""
         ...
 
-    def apply(self, params: Params, buffers: Params, *inputs: Tensor, train: bool) -> tuple[Tensor, Params]:
-        """(output, buffers after the call)."""
+    @property
+    def apply(self) -> Callable[..., tuple[Tensor, Params]]:
+        """(params, buffers, *inputs, train) -> (output, buffers after the call)."""
+        ...
+
+
+class LinearClassifier(Net, Protocol):
+    """A classifier of linear layers, which can show what enters each of them."""
+
+    def linear_layers(self, params: Params, features: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """(logits [B, Y], inputs [B, n] by layer); biases may come one per image."""
         ...
 
 

@@ -30,7 +30,12 @@ def _batch_norm_params(name: str, width: int, rng: torch.Generator) -> tuple[Par
 
 def _norm(x: Tensor, name: str, params: Params, buffers: Params, train: bool) -> tuple[Tensor, Params]:
     x, mean, var = batch_norm(
-        x, params[f"{name}.weight"], params[f"{name}.bias"], buffers[f"{name}.mean"], buffers[f"{name}.var"], train=train
+        x,
+        params[f"{name}.weight"],
+        params[f"{name}.bias"],
+        buffers[f"{name}.mean"],
+        buffers[f"{name}.var"],
+        train=train,
     )
     return F.leaky_relu(x, SLOPE), {f"{name}.mean": mean, f"{name}.var": var}
 
@@ -55,7 +60,9 @@ class Generator:
                 buffers |= state
         return params, buffers
 
-    def apply(self, params: Params, buffers: Params, noise: Tensor, labels: Tensor, *, train: bool) -> tuple[Tensor, Params]:
+    def apply(
+        self, params: Params, buffers: Params, noise: Tensor, labels: Tensor, *, train: bool
+    ) -> tuple[Tensor, Params]:
         """Imitated features and the batch-norm statistics after the call."""
         x = torch.cat([noise, params["embed.weight"][labels]], 1)[:, :, None, None]
         after: Params = {}
@@ -86,7 +93,9 @@ class Discriminator:
                 buffers |= state
         return params, buffers
 
-    def apply(self, params: Params, buffers: Params, features: Tensor, labels: Tensor, *, train: bool) -> tuple[Tensor, Params]:
+    def apply(
+        self, params: Params, buffers: Params, features: Tensor, labels: Tensor, *, train: bool
+    ) -> tuple[Tensor, Params]:
         """Logits, and the batch-norm and spectral-norm state after the call."""
         side = features.shape[-1]
         planes = params["embed.weight"][labels][:, :, None, None].expand(-1, -1, side, side)

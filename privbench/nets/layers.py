@@ -17,7 +17,12 @@ def conv_then_average_pool(images: Tensor, weight: Tensor, bias: Tensor) -> Tens
     Pooling is linear, so the mean of four shifted kernels does both: exact, and a third faster on a CPU.
     images [B, C, H, W], weight [c, C, k, k] -> [B, c, (H-k+1)/2, (W-k+1)/2]; H-k+1 must be even.
     """
-    shifted = F.pad(weight, (0, 1, 0, 1)) + F.pad(weight, (1, 0, 0, 1)) + F.pad(weight, (0, 1, 1, 0)) + F.pad(weight, (1, 0, 1, 0))
+    shifted = (
+        F.pad(weight, (0, 1, 0, 1))
+        + F.pad(weight, (1, 0, 0, 1))
+        + F.pad(weight, (0, 1, 1, 0))
+        + F.pad(weight, (1, 0, 1, 0))
+    )
     return F.conv2d(images, shifted / 4, bias, stride=2)
 
 

@@ -41,7 +41,9 @@ def test_lbfgs_finds_rosenbrocks_valley_floor_as_scipy_does():
     torch.testing.assert_close(end.x[0], torch.from_numpy(theirs.x), atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("optimise", [descend.lbfgs, lambda *a, steps: descend.adam(*a, steps=steps, lr=0.1, sign=True)])
+@pytest.mark.parametrize(
+    "optimise", [descend.lbfgs, lambda *a, steps: descend.adam(*a, steps=steps, lr=0.1, sign=True)]
+)
 def test_every_problem_ends_where_it_ends_alone(optimise):
     data = {"a": torch.linspace(0.5, 2, 5, dtype=torch.float64)}
     together = optimise(rosenbrock, starts(5, 4), data, steps=60)

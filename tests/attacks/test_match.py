@@ -45,7 +45,9 @@ def test_the_statistics_term_of_equation_8_by_hand():
     features = torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]], [[[5.0, 7.0]], [[0.0, 4.0]]]])  # [2, 2, 1, 2]
     mean, variance = torch.tensor([3.0, 1.0]), torch.tensor([4.0, 2.0])
     # channel 0: values 1 3 5 7, mean 4, variance 5; channel 1: values 0 0 0 4, mean 1, variance 3
-    assert match.statistics_distance(features, mean, variance).item() == pytest.approx((4 - 3) ** 2 + (5 - 4) ** 2 + 0 + (3 - 2) ** 2)
+    assert match.statistics_distance(features, mean, variance).item() == pytest.approx(
+        (4 - 3) ** 2 + (5 - 4) ** 2 + 0 + (3 - 2) ** 2
+    )
 
 
 def test_feature_distance_is_relative_to_the_spread():

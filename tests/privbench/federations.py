@@ -1,5 +1,7 @@
 """Small federations of real digits for the harness's tests."""
 
+from itertools import pairwise
+
 import torch
 from sklearn.datasets import load_digits
 
@@ -15,7 +17,7 @@ def digits_federation(sizes=(20, 20), flip=False, channels=1):
     clients, start = [], 0
     for size in sizes:
         cuts = [start, start + size, start + size + 10, start + size + 20]
-        parts = [Images(images[a:b], labels[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        parts = [Images(images[a:b], labels[a:b]) for a, b in pairwise(cuts)]
         clients.append(Client("all", *parts))
         start = cuts[-1]
     return Federation(tuple(clients), None, tuple("0123456789"), flip)

@@ -21,7 +21,8 @@ def double_precision():
 def trained(method, execution, seeds=(0,), sizes=(20, 20), defense="none", where="step", rounds=2, flip=False):
     federation = digits_federation(sizes, flip)
     specs = [
-        spec.train_spec("smoke", "digits", method, clients=len(sizes), defense=defense, where=where, seed=s) for s in seeds
+        spec.train_spec("smoke", "digits", method, clients=len(sizes), defense=defense, where=where, seed=s)
+        for s in seeds
     ]
     setups = [harness.prepare(each, federation, torch.device("cpu")) for each in specs]
     states = [harness.initial(setup) for setup in setups]

@@ -1,6 +1,7 @@
 """FedCG's losses against an independent loop over samples, written from the equations with torch.nn layers."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -25,12 +26,16 @@ def parts(seed):
 
 
 def torch_extractor(p):
-    net = nn.Sequential(nn.Conv2d(1, 6, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Conv2d(6, 16, 5), nn.AvgPool2d(2), nn.Sigmoid())
+    net = nn.Sequential(
+        nn.Conv2d(1, 6, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Conv2d(6, 16, 5), nn.AvgPool2d(2), nn.Sigmoid()
+    )
     return filled(net, p)
 
 
 def torch_classifier(p):
-    net = nn.Sequential(nn.Flatten(), nn.Linear(400, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Sigmoid(), nn.Linear(84, CLASSES))
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(400, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Sigmoid(), nn.Linear(84, CLASSES)
+    )
     return filled(net, p)
 
 
@@ -46,7 +51,9 @@ class TorchGenerator(nn.Module):
         self.embed = nn.Embedding(CLASSES, CLASSES)
         self.embed.weight.data = p["embed.weight"]
         widths = (100 + CLASSES, 512, 256, 128, 16)
-        self.ups = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 1, 0, bias=False) for a, b in zip(widths, widths[1:], strict=False))
+        self.ups = nn.ModuleList(
+            nn.ConvTranspose2d(a, b, 2, 1, 0, bias=False) for a, b in pairwise(widths)
+        )
         self.norms = nn.ModuleList(nn.BatchNorm2d(w) for w in widths[1:4])
         for i, up in enumerate(self.ups):
             up.weight.data = p[f"up{i}.weight"]
@@ -66,7 +73,7 @@ class TorchDiscriminator(nn.Module):
         self.embed = nn.Embedding(CLASSES, CLASSES)
         self.embed.weight.data = p["embed.weight"]
         widths = (16 + CLASSES, 128, 256, 512, 1)
-        convs = [nn.Conv2d(a, b, 2, 1, 0, bias=False) for a, b in zip(widths, widths[1:], strict=False)]
+        convs = [nn.Conv2d(a, b, 2, 1, 0, bias=False) for a, b in pairwise(widths)]
         self.downs = nn.ModuleList(nn.utils.spectral_norm(c) for c in convs)
         self.norms = nn.ModuleList(nn.BatchNorm2d(w) for w in widths[1:4])
         for i, down in enumerate(self.downs):
@@ -113,7 +120,9 @@ def test_task_loss_is_equation_1_to_3(case):
 def test_gamma_rises_from_zero_to_almost_one():
     method = FedCG()
     values = [method.gamma(Clock(r, 100)) for r in (1, 26, 51, 100)]
-    assert values == pytest.approx([0.0, 2 / (1 + math.exp(-5)) - 1, 2 / (1 + math.exp(-10)) - 1, 2 / (1 + math.exp(-10)) - 1])
+    assert values == pytest.approx(
+        [0.0, 2 / (1 + math.exp(-5)) - 1, 2 / (1 + math.exp(-10)) - 1, 2 / (1 + math.exp(-10)) - 1]
+    )
 
 
 def test_discriminator_loss_is_equation_4(case):

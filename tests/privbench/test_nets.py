@@ -73,4 +73,6 @@ def test_gan_sizes_and_ranges():
     logits, after = model.net("discriminator").apply(d, vectors, h, y, train=True)
     assert logits.shape == (3,)
     assert set(after) == set(vectors)
-    assert sum(t.numel() for t in g.values()) == 7 * 7 + 4 * (107 * 512 + 512 * 256 + 256 * 128 + 128 * 16) + 2 * (512 + 256 + 128)
+    assert sum(t.numel() for t in g.values()) == 7 * 7 + 4 * (107 * 512 + 512 * 256 + 256 * 128 + 128 * 16) + 2 * (
+        512 + 256 + 128
+    )

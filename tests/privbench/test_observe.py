@@ -43,7 +43,9 @@ def test_the_artifact_holds_what_the_method_shares_and_nothing_else(method, grad
     assert set(shown.weights) == set(shown.shares) == gradients | uploads
     private = {p for p in state.clients[0].params if p not in shown.shares}
     secrets = [t for c in state.clients for p in private for t in c.params[p].values() if t.numel() > 10]
-    visible = [t for group in (shown.gradients, shown.weights, shown.uploads) for p in group.values() for t in p.values()]
+    visible = [
+        t for group in (shown.gradients, shown.weights, shown.uploads) for p in group.values() for t in p.values()
+    ]
     for secret in secrets:
         assert not any(secret.shape == t.shape[-secret.ndim :] and (t == secret).all() for t in visible)
 

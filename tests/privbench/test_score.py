@@ -19,7 +19,9 @@ def pair(victims=3, batch=1, channels=3):
 def reconstruction(images, labels=None):
     v, b = images.shape[:2]
     zero = torch.zeros(v)
-    return Reconstruction(images, torch.zeros(v, b).long() if labels is None else labels, zero, zero[:, None], zero.long(), 0)
+    return Reconstruction(
+        images, torch.zeros(v, b).long() if labels is None else labels, zero, zero[:, None], zero.long(), 0
+    )
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -27,7 +29,9 @@ def test_psnr_and_ssim_are_scikit_images(channels):
     image, truth = pair(channels=channels)
     for v in range(3):
         a, b = truth[v, 0].numpy(), image[v, 0].clamp(0, 1).numpy()
-        assert float(score.psnr_db(image, truth)[v, 0]) == pytest.approx(peak_signal_noise_ratio(a, b, data_range=1), rel=1e-5)
+        assert float(score.psnr_db(image, truth)[v, 0]) == pytest.approx(
+            peak_signal_noise_ratio(a, b, data_range=1), rel=1e-5
+        )
         expected = structural_similarity(a, b, data_range=1, channel_axis=0)
         assert float(score.ssim(image, truth)[v, 0]) == pytest.approx(expected, rel=1e-4)
 

@@ -41,7 +41,10 @@ def test_every_field_takes_part_in_the_name():
     [
         (lambda: spec.train_spec("fast", "digits", "fedavg"), "unknown preset 'fast'; known: smoke, quick, paper"),
         (lambda: spec.train_spec("quick", "digits", "fedavg", changes={"round": 3}), "schedule.round: Extra inputs"),
-        (lambda: spec.train_spec("quick", "digits", "fedavg", changes={"rounds": -1}), "schedule.rounds: .* -1 was given"),
+        (
+            lambda: spec.train_spec("quick", "digits", "fedavg", changes={"rounds": -1}),
+            "schedule.rounds: .* -1 was given",
+        ),
         (lambda: spec.train_spec("quick", "digits", "fedavg", where="nowhere"), "where: .*'nowhere' was given"),
     ],
 )

@@ -5,7 +5,9 @@ import torch
 from privbench.record import summarise
 
 
-def record(method="fedavg", defense="none", attack="dlg", dataset="cifar10", psnr=15.0, round_="best", seeds=(0, 1), **changes):
+def record(
+    method="fedavg", defense="none", attack="dlg", dataset="cifar10", psnr=15.0, round_="best", seeds=(0, 1), **changes
+):
     rng = torch.Generator().manual_seed(len(method) + len(attack))
     spec = {
         "preset": "quick", "dataset": dataset, "method": method, "defense": defense, "where": "step", "attack": attack,

@@ -12,7 +12,13 @@ from reports import attack_table, grid, scatter, study
 from reports.published import lookup
 from tests.reports.records import record
 
-FIVE = [("fedavg", "none"), ("fedavg", "gaussian:0.001"), ("fedavg", "gaussian:0.1"), ("fedsplit", "none"), ("fedcg", "none")]
+FIVE = [
+    ("fedavg", "none"),
+    ("fedavg", "gaussian:0.001"),
+    ("fedavg", "gaussian:0.1"),
+    ("fedsplit", "none"),
+    ("fedcg", "none"),
+]
 
 
 def five():
