@@ -57,10 +57,10 @@ RECORD = 1 + 3072
 
 def load(root: Path) -> Dataset:
     """One domain, flipped in training as in the reference implementation."""
-    layout = files.require("cifar10", LAYOUTS, root, fetch)
+    layout = files.require("cifar10", LAYOUTS, root, _download)
     paths = [file.verified(root) for file in layout]
     note = ""
-    if layout is BINARY:
+    if layout == BINARY:
         batches = [read_batch(path) for path in paths]
         train = Images(torch.cat([b.images for b in batches[:-1]]), torch.cat([b.labels for b in batches[:-1]]))
         test = batches[-1]
@@ -87,8 +87,11 @@ def check(root: Path) -> list[str]:
 
 def fetch(root: Path) -> None:
     """Downloads torchvision's layout, unless one is there."""
-    if files.found(LAYOUTS, root) is None:
-        attempt("cifar10", lambda datasets: datasets.CIFAR10(root, download=True))
+    files.require("cifar10", LAYOUTS, root, _download)
+
+
+def _download(root: Path) -> None:
+    attempt("cifar10", lambda datasets: datasets.CIFAR10(root, download=True))
 
 
 def _torchvision(root: Path, *, train: bool) -> Images:

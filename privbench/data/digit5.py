@@ -87,24 +87,7 @@ PLACES = {
 def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     """One domain per client; MNIST, when it is there and no client's, becomes the public data."""
     wanted = domains or PUBLISHED
-    reasons = []
-    for name in wanted:
-        fetch_domain = PLACES[name].fetch
-        if not _there(name, root) and fetch_domain is not None:
-            try:
-                fetch_domain(root)
-            except UserError as error:
-                reasons.append(f"; {error}")
-    absent = [name for name in wanted if not _there(name, root)]
-    if absent:
-        there = [name for name in DOMAINS if _there(name, root)]
-        missing = ", ".join(f"{name} ({', '.join(file.path for file in PLACES[name].layouts[0])})" for name in absent)
-        way = (
-            f"or choose domains that are there, e.g. --domains {','.join(there)}"
-            if there
-            else "or point --data-dir at them"
-        )
-        raise UserError(f"digit5 needs {missing} under {root}{''.join(reasons)}; put the files there, {way}")
+    _require(wanted, root)
     loaded = {name: _read(name, root) for name in wanted}
     public = _read("mnist", root).train if "mnist" not in wanted and _there("mnist", root) else None
     return Dataset(
@@ -114,22 +97,52 @@ def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
 
 def check(root: Path) -> list[str]:
     """One line per file; files that no checksum decides are read."""
-    lines = [file.state(root, formats.mat) for file in (*SYNTHETIC, *SVHN)]
-    for folder, names in zip(MNIST_M[::2], MNIST_M[1::2], strict=True):
+    lines = []
+    for name in ("synthetic", "svhn"):
+        place = PLACES[name]
+        for file, images in zip(place.layouts[0], place.images, strict=True):
+            lines.append(file.state(root, lambda path: len(formats.mat(path).labels), images))
+    for folder, names, images in zip(MNIST_M[::2], MNIST_M[1::2], PLACES["mnist_m"].images, strict=True):
         lines.append(folder.state(root))
-        lines.append(names.state(root, partial(formats.listed_images, root / folder.path)))
-    lines += [file.state(root, formats.usps_h5) for file in files.nearest(PLACES["usps"].layouts, root)]
-    return lines + [file.state(root) for file in files.nearest(MNIST, root)]
+        lines.append(names.state(root, partial(_count_listed, root / folder.path), images))
+    usps = files.nearest(PLACES["usps"].layouts, root)
+    mnist = files.nearest(PLACES["mnist"].layouts, root)
+    return lines + [file.state(root, _count_usps, 9_298) for file in usps] + [file.state(root) for file in mnist]
 
 
 def fetch(root: Path) -> None:
     """Downloads what torchvision has: SVHN, USPS and MNIST; UserError names what has to be put in place by hand."""
-    for name, place in PLACES.items():
-        if place.fetch is not None and not _there(name, root):
-            place.fetch(root)
-    absent = [file.path for name in DOMAINS if not _there(name, root) for file in PLACES[name].layouts[0]]
+    _require(DOMAINS, root)
+
+
+def _require(wanted: Sequence[str], root: Path) -> None:
+    reasons = []
+    for name in wanted:
+        fetch_domain = PLACES[name].fetch
+        if not _there(name, root) and fetch_domain is not None:
+            try:
+                fetch_domain(root)
+            except UserError as error:
+                reasons.append(str(error))
+    absent = [name for name in wanted if not _there(name, root)]
     if absent:
-        raise UserError(f"torchvision has no {', '.join(absent)}; put these files under {root} by hand")
+        there = [name for name in DOMAINS if _there(name, root)]
+        missing = ", ".join(f"{name} ({', '.join(file.path for file in PLACES[name].layouts[0])})" for name in absent)
+        why = f" ({'; '.join(reasons)})" if reasons else ""
+        way = (
+            f"or choose domains that are there, e.g. --domains {','.join(there)}"
+            if there
+            else "or point --data-dir at them"
+        )
+        raise UserError(f"digit5 needs {missing} under {root}{why}; put the files there, {way}")
+
+
+def _count_listed(folder: Path, names: Path) -> int:
+    return len(formats.listed_images(folder, names).labels)
+
+
+def _count_usps(path: Path) -> int:
+    return sum(len(part.labels) for part in formats.usps_h5(path))
 
 
 def _there(name: str, root: Path) -> bool:

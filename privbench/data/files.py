@@ -33,23 +33,23 @@ class File(NamedTuple):
             raise UserError(f"{place} is damaged (its checksum is not the published one); remove it and fetch it again")
         return place
 
-    def state(self, root: Path, read: Callable[[Path], object] | None = None) -> str:
-        """One line for `privbench data check`; `read` opens a file whose checksum alone does not decide."""
+    def state(self, root: Path, count: Callable[[Path], int] | None = None, published_images: int | None = None) -> str:
+        """One line for `privbench data check`; `count` reads a file whose checksum does not decide, and counts its images."""
         place = root / self.path
         if not place.exists():
             return f"missing   {place}"
         try:
             known = bool(self.digests) and self.published(root)
             self.verified(root)
-            if not known and read is not None:
-                read(place)
+            images = count(place) if count is not None and not known else None
         except UserError as error:
-            return f"damaged   {place}: {error}"
+            return f"damaged   {error}"
         if known:
             return f"present   {place} (the published file)"
-        if not self.digests:
-            return f"present   {place} (readable; no published checksum is known)"
-        return f"present   {place} (readable; not the published file)"
+        of = f" of {published_images:,}" if published_images is not None else ""
+        remarks = [f"{images:,} readable images{of}"] if images is not None else []
+        remarks += ["not the published file"] if self.digests else []
+        return f"present   {place}" + (f" ({'; '.join(remarks)})" if remarks else "")
 
 
 def digest(path: Path, like: str = "") -> str:

@@ -31,7 +31,7 @@ LAYOUTS = idx.layouts(
 
 def load(root: Path) -> Dataset:
     """One domain, flipped in training as in the reference implementation."""
-    four = files.require("fmnist", LAYOUTS, root, fetch)
+    four = files.require("fmnist", LAYOUTS, root, _download)
     return Dataset("fmnist", CLASSES, {"all": idx.read(four, root)}, flip=True, source=SOURCE)
 
 
@@ -42,5 +42,8 @@ def check(root: Path) -> list[str]:
 
 def fetch(root: Path) -> None:
     """Downloads through torchvision, unless the files are there."""
-    if files.found(LAYOUTS, root) is None:
-        attempt("fmnist", lambda datasets: datasets.FashionMNIST(root, download=True))
+    files.require("fmnist", LAYOUTS, root, _download)
+
+
+def _download(root: Path) -> None:
+    attempt("fmnist", lambda datasets: datasets.FashionMNIST(root, download=True))

@@ -97,8 +97,9 @@ def listed_images(folder: Path, names: Path) -> Images:
             raise damaged(names, f"its line '{line[:40]}' is not a file name and a label")
         images.append(to_32(image(folder / name)[None])[0])
         labels.append(int(label))
-    if not images:
-        raise damaged(names, "it names no image")
+    there = sum(1 for _ in folder.glob("*.png"))
+    if len(images) != there or not images:
+        raise damaged(names, f"it names {len(images)} images, but {folder.name} holds {there}")
     return labelled(names, torch.stack(images), np.array(labels))
 
 
@@ -109,7 +110,7 @@ def usps_h5(path: Path) -> tuple[Images, Images]:
         try:
             with h5py.File(path, "r") as file:
                 data, labels = np.asarray(file[part]["data"], np.float64), np.asarray(file[part]["target"]).reshape(-1)
-            pixels = (data.reshape(-1, 1, 16, 16) * 255).round().clip(0, 255).astype(np.uint8)
+            pixels = _bytes(data)
         except BROKEN as error:
             raise damaged(path, f"no readable group {part}") from error
         sets.append(labelled(path, to_colour(torch.from_numpy(pixels)), labels))
@@ -122,7 +123,13 @@ def usps_libsvm(path: Path) -> Images:
         rows = [line.split() for line in bz2.decompress(path.read_bytes()).decode("ascii").splitlines()]
         labels = np.array([int(row[0]) - 1 for row in rows])
         values = np.array([[float(entry.partition(":")[2]) for entry in row[1:]] for row in rows])
-        pixels = ((values.reshape(-1, 1, 16, 16) + 1) / 2 * 255).round().clip(0, 255).astype(np.uint8)
+        pixels = _bytes((values + 1) / 2)
     except BROKEN as error:
         raise damaged(path, "no readable lines of a label and 256 values") from error
     return labelled(path, to_colour(torch.from_numpy(pixels)), labels)
+
+
+def _bytes(values: np.ndarray) -> np.ndarray:
+    if not np.isfinite(values).all():
+        raise ValueError("a value is no number")
+    return (values.reshape(-1, 1, 16, 16).clip(0, 1) * 255).round().astype(np.uint8)

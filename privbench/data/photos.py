@@ -57,7 +57,8 @@ def crop_boxes(height: int, width: int, purpose: str, count: int, rng: torch.Gen
     for _ in range(count):
         strip = strips[int(torch.randint(len(strips), (), generator=rng))]
         begin, end = strip * width // STRIPS, (strip + 1) * width // STRIPS
-        side = int(torch.randint(max(SIDE, (end - begin) // 2), min(end - begin, height) + 1, (), generator=rng))
+        most = min(end - begin, height)
+        side = int(torch.randint(min(max(SIDE, (end - begin) // 2), most), most + 1, (), generator=rng))
         top = int(torch.randint(0, height - side + 1, (), generator=rng))
         left = int(torch.randint(begin, end - side + 1, (), generator=rng))
         boxes.append((top, left, side))
@@ -65,15 +66,16 @@ def crop_boxes(height: int, width: int, purpose: str, count: int, rng: torch.Gen
 
 
 def crops(name: str, purpose: str, count: int) -> Tensor:
-    """`count` crops with contrast: [count, 3, 32, 32] uint8."""
+    """`count` different crops with contrast: [count, 3, 32, 32] uint8."""
     photo, rng = photograph(name), stream(0, "photos", name, purpose)
-    kept: list[Tensor] = []
+    kept: dict[tuple[int, int, int], Tensor] = {}
     while len(kept) < count:
-        for top, left, side in crop_boxes(photo.shape[1], photo.shape[2], purpose, count, rng):
+        for box in crop_boxes(photo.shape[1], photo.shape[2], purpose, count, rng):
+            top, left, side = box
             crop = to_32(photo[None, :, top : top + side, left : left + side])[0]
             if float(crop.float().std((1, 2)).mean()) >= LEAST_STD and len(kept) < count:
-                kept.append(crop)
-    return torch.stack(kept)
+                kept.setdefault(box, crop)
+    return torch.stack(list(kept.values()))
 
 
 def load(root: Path) -> Dataset:
