@@ -1,4 +1,5 @@
-"""DLG, the plain form: min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2 (FedCG Eq. 7), random start, L-BFGS.
+"""DLG, the plain form: min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2 (FedCG Eq. 7), random start, L-BFGS
+(or Adam).
 
 Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Deviations: labels are recovered in closed form
 (iDLG) instead of descended on, and the arithmetic is double precision. Where the method keeps E private (FedSplit), theta is
@@ -11,6 +12,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from attacks import case, descend, match
+from privbench.errors import UserError
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -20,6 +22,13 @@ class DLG:
 
     steps: int = 300
     restarts: int = 1
+    optimiser: str = "lbfgs"  # or "adam"
+    lr: float = 0.05  # of Adam
+
+    def __post_init__(self) -> None:
+        """Refuses an unknown optimiser."""
+        if self.optimiser not in ("lbfgs", "adam"):
+            raise UserError(f"DLG descends by 'lbfgs' or 'adam', but optimiser={self.optimiser} was given")
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"
@@ -37,6 +46,9 @@ class DLG:
         start = case.random_start(artifact, self.restarts, seed)
         data = {name: case.repeat(t, self.restarts) for name, t in own.observed.items()}
         data["labels"] = case.repeat(own.labels, self.restarts)
-        end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="DLG")
+        if self.optimiser == "adam":
+            end = descend.adam(objective, start, data, steps=self.steps, lr=self.lr, report=report, what="DLG")
+        else:
+            end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="DLG")
         x, loss, trace, restart = descend.best_restart(end, self.restarts)
         return Reconstruction(x, own.labels, loss, trace, restart, end.evaluations)

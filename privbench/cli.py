@@ -186,10 +186,11 @@ def train(
 @app.command()
 def table(
     preset: Preset = "quick",
-    datasets: Annotated[str, typer.Option(help="Data sets, separated by spaces or commas.")] = "digits photos digits4",
+    datasets: Annotated[
+        str, typer.Option(help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains.")
+    ] = "digits photos digits4",
     study: Annotated[str, typer.Option(help="Which cells: a file of reports/studies.")] = "attack-table",
     where: Where = "update",
-    domains: Domains = None,
     seeds: Seeds = None,
     victims: Victims = None,
     device: Device = "auto",
@@ -200,14 +201,25 @@ def table(
 
     Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
     """
-    names = datasets.replace(",", " ").split()
-    if not names:
+    chosen = [token.partition(":") for token in datasets.replace(",", " ").split()]
+    if not chosen:
         raise UserError("--datasets names no data set")
-    for name in names:
+    for name, _, _ in chosen:
         plugins.target("dataset", name)
     commands = plugins.commands()
-    split = tuple(domains.split(",")) if domains else None
-    cells = commands.study_cells(study, preset, names, seeds=seeds, victims=victims, where=where, domains=split)
+    cells = [
+        cell
+        for name, _, domains in chosen
+        for cell in commands.study_cells(
+            study,
+            preset,
+            name,
+            seeds=seeds,
+            victims=victims,
+            where=where,
+            domains=tuple(domains.split("+")) if domains else None,
+        )
+    ]
     commands.run_and_show(cells, out, data_dir, device, out / f"{study}-{preset}")
 
 

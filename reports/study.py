@@ -6,7 +6,6 @@ A study names columns (method and defence) and for each the attacks; presets say
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -27,24 +26,23 @@ def read(name: str) -> dict[str, Any]:
 def cells(
     name: str,
     preset: str,
-    datasets: Sequence[str],
+    dataset: str,
     *,
     seeds: int | None = None,
     victims: int | None = None,
     where: str = "update",
     domains: tuple[str, ...] | None = None,
 ) -> list[spec.CellSpec]:
-    """Every cell of a study: data sets x columns x rounds x the column's attacks."""
+    """Every cell of a study on one data set: columns x rounds x the column's attacks."""
     study = read(name)
     found = []
-    for dataset in datasets:
-        for column in study["column"]:
-            train = spec.train_spec(
-                preset, dataset, column["method"], defense=column.get("defense", "none"), where=where, domains=domains
-            )
-            found += [
-                spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
-                for round_ in study["rounds"]
-                for attack in column["attacks"]
-            ]
+    for column in study["column"]:
+        train = spec.train_spec(
+            preset, dataset, column["method"], defense=column.get("defense", "none"), where=where, domains=domains
+        )
+        found += [
+            spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
+            for round_ in study["rounds"]
+            for attack in column["attacks"]
+        ]
     return found

@@ -18,6 +18,7 @@ Y = torch.tensor([3, 0, 9])
 QUICK = {
     "dlg": (DLG(steps=6), ("extractor", "classifier")),
     "dlg through a stand-in": (DLG(steps=6, restarts=2), ("classifier",)),
+    "dlg by adam": (DLG(steps=12, optimiser="adam"), ("extractor", "classifier")),
     "feature-statistics": (FeatureStatistics(steps=6, restarts=2), ("classifier",)),
     "staged": (Staged(steps=6, feature_steps=6), ("extractor", "classifier")),
     "staged through a stand-in": (Staged(steps=6, feature_steps=6), ("classifier",)),
