@@ -14,10 +14,11 @@ from privbench.errors import UserError
 from privbench.score import interval
 
 SCHEMA = 1
+FILE_NAME = "record.json"
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Range(_Strict):
@@ -99,7 +100,10 @@ class Record(_Strict):
 
 
 def summarise(*, id: str, spec: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Record:  # noqa: A002 (the field's name)
-    """The record of a cell from what each seed's attack wrote."""
+    """The record of a cell from what each seed's attack wrote: trials, one per seed, with at least one victim each.
+
+    The best floor is the one with the highest mean; the gain is each victim's PSNR less its own score of that floor.
+    """
     victims = [Victim(**victim) for trial in trials for victim in trial["victims"]]
     names = [name for name in victims[0].floors if all(name in victim.floors for victim in victims)]
     floors = {name: statistics.fmean(victim.floors[name] for victim in victims) for name in names}
@@ -138,8 +142,18 @@ def summarise(*, id: str, spec: Mapping[str, Any], trials: Sequence[Mapping[str,
             peak_memory_mib=max(t["cost"]["peak_memory_mib"] for t in trials),
         ),
         environment=dict(trials[0]["environment"]),
-        notes=list(dict.fromkeys(note for trial in trials for note in trial["notes"])),
+        notes=list(dict.fromkeys([*(note for trial in trials for note in trial["notes"]), *_mixed(trials)])),
     )
+
+
+def _mixed(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A note for each way in which the seeds were not computed alike; the record's environment is the first seed's."""
+    notes = []
+    for key in ("privbench", "torch", "device", "machine"):
+        found = list(dict.fromkeys(str(trial["environment"].get(key)) for trial in trials))
+        if len(found) > 1:
+            notes.append(f"the seeds differ in {key}: {', '.join(found)}")
+    return notes
 
 
 def _range(values: Sequence[float]) -> Range:
@@ -165,4 +179,20 @@ def read(path: Path) -> Record:
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"])
-        raise UserError(f"{path} is damaged ({place}: {fault['msg']})") from error
+        raise UserError(
+            f"{path} is damaged ({place}: {fault['msg']}); remove it and run the same command again"
+        ) from error
+
+
+def find(folder: Path) -> tuple[list[Record], dict[Path, str]]:
+    """(every readable record under a folder, in order of path; the path of each damaged one with a line that says why).
+
+    A damaged record never hides the others.
+    """
+    records, faults = [], {}
+    for path in sorted(folder.rglob(FILE_NAME)):
+        try:
+            records.append(read(path))
+        except UserError as error:
+            faults[path] = str(error)
+    return records, faults

@@ -1,8 +1,8 @@
 """Scores of a reconstruction against the truth. Only this module looks into `Truth`.
 
-A reconstruction with a non-finite pixel is a failed victim: counted, and scored as the constant grey image, which is what
-an attacker who sees NaN would hand in instead. It is never dropped. Means cap a PSNR at 100 dB, so that one exact image
-does not make a mean infinite.
+A victim batch with a non-finite pixel has failed: it is counted, and all its images are scored as the constant grey image,
+which is what an attacker who sees NaN would hand in instead. It is never dropped. Each image's PSNR is capped at 100 dB
+before any mean, so that one exact image does not make a mean infinite.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from scipy.stats import bootstrap
 from skimage.metrics import structural_similarity
 from torch import Tensor
 
+from privbench.seeds import stream
 from privbench.types import Reconstruction, Truth
 
 CAP_DB = 100.0
@@ -73,20 +74,32 @@ def assignment(image: Tensor, truth: Tensor) -> Tensor:
 
     A gradient does not tell the order of a batch; Hungarian method, scipy. Both [B, C, H, W].
     """
-    cost = torch.cdist(image.clamp(0, 1).flatten(1).double(), truth.flatten(1).double()).square()
+    own, true = (x.clamp(0, 1).flatten(1).double() for x in (image, truth))
+    cost = torch.cdist(own, true, compute_mode="donot_use_mm_for_euclid_dist").square()
     rows, columns = linear_sum_assignment(cost.numpy())
     order = torch.empty(len(rows), dtype=torch.int64)
     order[torch.from_numpy(columns)] = torch.from_numpy(rows)
     return order
 
 
-def score(found: Reconstruction, truth: Truth) -> Scores:
-    """Scores of V victim batches."""
-    images = found.images.detach().cpu().double()
+def aligned(images: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
+    """(images as they are scored, which victims failed): [V, B, C, H, W] float64 and [V] bool.
+
+    A failed victim is grey, and the images of a batch stand in the order that fits the truth best.
+    """
+    images = images.detach().cpu().double()
     failed = ~images.flatten(1).isfinite().all(1)
     images = torch.where(failed.view(-1, 1, 1, 1, 1), torch.full_like(images, 0.5), images)
     if images.shape[1] > 1:
         images = torch.stack([x[assignment(x, t)] for x, t in zip(images, truth.images, strict=True)])
+    return images, failed
+
+
+def score(found: Reconstruction, truth: Truth) -> Scores:
+    """Scores of V victim batches; raises ValueError when the reconstruction has another shape than the truth."""
+    if found.images.shape != truth.images.shape or found.labels.shape != truth.labels.shape:
+        raise ValueError(f"reconstruction {tuple(found.images.shape)} does not fit truth {tuple(truth.images.shape)}")
+    images, failed = aligned(found.images, truth)
     return Scores(
         psnr_db(images, truth.images).clamp_max(CAP_DB).mean(1),
         psnr_raw_db(images, truth.images).clamp_max(CAP_DB).mean(1),
@@ -109,13 +122,21 @@ def _label_accuracy(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and 95% percentile-bootstrap interval over victims, pooled over seeds; one value is its own interval."""
+    """Mean and 95% percentile-bootstrap interval of n values, which are victims pooled over seeds.
+
+    It answers "what if other images had been attacked", not "what if training had been repeated": victims of one seed share
+    a network, so with few seeds it is too narrow for the second question. Equal values, or one, are their own interval.
+    Raises ValueError for no value or one that is not finite. The resampling is the same for every cell (common random
+    numbers), so cells of the same victims stay comparable.
+    """
     data = np.asarray(values, dtype=np.float64)
+    if not len(data) or not np.isfinite(data).all():
+        raise ValueError("an interval needs at least one value, and every value finite")
     mean = float(data.mean())
     if len(data) < 2 or float(np.ptp(data)) == 0:
         return Interval(mean, mean, mean)
     found = bootstrap(
         (data,), np.mean, n_resamples=RESAMPLES, confidence_level=CONFIDENCE, method="percentile",
-        rng=np.random.default_rng(0),
+        rng=np.random.default_rng(stream(0, "bootstrap").initial_seed()),
     ).confidence_interval  # fmt: skip
     return Interval(mean, float(found.low), float(found.high))

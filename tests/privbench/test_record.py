@@ -1,6 +1,8 @@
 """Records: summarised rightly, whole on disk, refused when they are not."""
 
+import errno
 import json
+import os
 
 import pytest
 
@@ -39,6 +41,50 @@ def test_what_was_written_is_read(tmp_path):
     assert records.read(tmp_path / "record.json") == record()
 
 
+def test_a_full_disk_leaves_the_old_record_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "record.json"
+    records.write(record(psnr=15.0), path)
+    before = path.read_bytes()
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="the disk is full") as caught:
+        records.write(record(psnr=20.0), path)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_an_unwritable_folder_is_named(tmp_path):
+    (tmp_path / "runs").write_text("a file, not a folder")
+    with pytest.raises(UserError, match="cannot write .*runs"):
+        records.write(record(), tmp_path / "runs" / "record.json")
+
+
+def test_a_damaged_record_is_told_and_hides_no_other(tmp_path):
+    for name in ("a", "b", "c"):
+        records.write(record(attack=f"attack-{name}"), tmp_path / name / "record.json")
+    (tmp_path / "b" / "record.json").write_text('{"schema_version": 1, "id"')
+    found, faults = records.find(tmp_path)
+    assert [r.spec["attack"] for r in found] == ["attack-a", "attack-c"]
+    assert list(faults) == [tmp_path / "b" / "record.json"]
+    assert "is damaged" in faults[tmp_path / "b" / "record.json"]
+    assert records.find(tmp_path / "nowhere") == ([], {})
+
+
+def test_a_number_that_is_not_finite_never_enters_a_record():
+    with pytest.raises(ValueError, match="finite"):
+        record(victims=[{"ssim": float("nan")}])
+
+
+def test_seeds_that_were_computed_on_different_machines_say_so():
+    assert not any("differ" in note for note in record().notes)
+    mixed = record(environments=[{"device": "cpu"}, {"device": "cuda"}])
+    assert "the seeds differ in device: cpu, cuda" in mixed.notes
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -46,7 +92,9 @@ def test_what_was_written_is_read(tmp_path):
         (lambda t: "[1, 2]", "is not a privbench record"),
         (lambda t: t.replace('"schema_version": 1', '"schema_version": 9'), "has record schema 9"),
         (lambda t: json.dumps({k: v for k, v in json.loads(t).items() if k != "floor"}), "is damaged .*floor"),
-        (lambda t: t.replace('"n": 8', '"n": "many"'), r"is damaged .*scores\.n"),
+        (lambda t: t.replace('"n": 8', '"n": "8"'), r"is damaged .*scores\.n"),
+        (lambda t: t.replace('"n": 8', '"n": 8, "mean": 1'), r"is damaged .*scores\.mean"),
+        (lambda t: t.replace('"failures": 0', '"failures": NaN'), r"is damaged .*scores\.failures"),
     ],
 )
 def test_a_spoilt_record_is_named(spoil, message, tmp_path):

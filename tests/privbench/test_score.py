@@ -1,5 +1,6 @@
 """Scores against scikit-image, and the rules that keep them honest."""
 
+import itertools
 import math
 
 import pytest
@@ -89,3 +90,58 @@ def test_the_interval_holds_the_mean_and_narrows_with_more_victims():
     assert score.interval([3.0]) == (3.0, 3.0, 3.0)
     assert score.interval([3.0, 3.0]) == (3.0, 3.0, 3.0)
     assert score.interval(few) == a
+
+
+@pytest.mark.parametrize("values", [[], [1.0, math.nan], [1.0, math.inf]])
+def test_an_interval_of_nothing_or_of_a_value_that_is_not_finite_is_refused(values):
+    with pytest.raises(ValueError, match="at least one value, and every value finite"):
+        score.interval(values)
+
+
+def test_the_interval_draws_from_a_named_stream_and_not_from_the_global_one(monkeypatch):
+    values = [x**1.5 for x in range(40)]
+    named = score.interval(values)
+    monkeypatch.setattr(score, "stream", lambda seed, *names: torch.Generator().manual_seed(12345))
+    assert score.interval(values) != named
+
+
+def test_the_interval_covers_the_true_mean_about_as_often_as_it_says():
+    rng = torch.Generator().manual_seed(3)
+    hits = 0
+    for _ in range(200):
+        found = score.interval(torch.randn(32, generator=rng).tolist())
+        hits += found.low <= 0 <= found.high
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_each_image_is_capped_before_the_mean_of_its_batch():
+    image, truth = pair(1, batch=2)
+    image[0, 0] = truth[0, 0]
+    found = score.score(reconstruction(image), Truth(truth, torch.zeros(1, 2).long()))
+    rest = float(score.psnr_db(image[0, 1], truth[0, 1]))
+    assert float(found.psnr_db[0]) == pytest.approx((100 + rest) / 2)
+
+
+def test_a_failed_victim_fails_with_its_whole_batch():
+    image, truth = pair(2, batch=2)
+    image[1, 0, 0, 0, 0] = -math.inf
+    images, failed = score.aligned(image, Truth(truth, torch.zeros(2, 2).long()))
+    assert failed.tolist() == [False, True]
+    assert (images[1] == 0.5).all()
+    assert torch.equal(images[0], image[0].double())
+
+
+def test_the_assignment_is_the_best_of_all_orders():
+    image, truth = pair(1, batch=4)
+    image = truth.roll(1, dims=1) + 2.0 * (image - truth)
+    order = score.assignment(image[0], truth[0])
+    errors = {
+        p: float((image[0, list(p)].clamp(0, 1) - truth[0]).square().mean()) for p in itertools.permutations(range(4))
+    }
+    assert tuple(order.tolist()) == min(errors, key=errors.__getitem__)
+
+
+def test_a_reconstruction_of_another_shape_is_refused():
+    image, truth = pair(2)
+    with pytest.raises(ValueError, match="does not fit truth"):
+        score.score(reconstruction(image[:1]), Truth(truth, torch.zeros(2, 1).long()))

@@ -10,7 +10,7 @@ def record(
 ):
     rng = torch.Generator().manual_seed(len(method) + len(attack))
     spec = {
-        "preset": "quick", "dataset": dataset, "method": method, "defense": defense, "where": "step", "attack": attack,
+        "preset": "quick", "dataset": dataset, "method": method, "defense": defense, "where": "update", "attack": attack,
         "round": round_, "victims": 4, "batch_size": 1, "labels_known": False, "seeds": list(seeds), "clients": 4,
         "classes": 10,
     }  # fmt: skip
@@ -37,6 +37,10 @@ def record(
                 "notes": ["half of the data"],
             }
         )  # fmt: skip
+    for trial, environment in zip(trials, changes.pop("environments", []), strict=False):
+        trial["environment"].update(environment)
+    spec.update(changes.pop("spec", {}))
     for change in changes.pop("victims", []):
         trials[0]["victims"][0].update(change)
+    assert not changes, f"unknown changes {sorted(changes)}"
     return summarise(id=f"{method}{attack}{round_}", spec=spec, trials=trials)
