@@ -1,5 +1,6 @@
-"""DLG, the plain form: min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2 (FedCG Eq. 7), random start, L-BFGS
-(or Adam).
+"""DLG, the plain form of gradient matching (FedCG Eq. 7).
+
+The objective is min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2, from a random start, by L-BFGS or Adam.
 
 Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Deviations: labels are recovered in closed form
 (iDLG) instead of descended on, and the arithmetic is double precision. Where the method keeps E private (FedSplit), theta is
