@@ -36,7 +36,7 @@ def check(name: str, root: Path | None) -> list[str]:
     """One line per file: present (and whether it is the published one), missing, or damaged."""
     module = _module(name)
     if not hasattr(module, "check"):
-        return [f"{name} is embedded: nothing to check"]
+        return [f"{name} names no files: nothing to check"]
     return list(module.check(folder(root)))
 
 

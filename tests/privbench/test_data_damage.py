@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from privbench import data
-from privbench.data import cifar10, digit5, files, formats
+from privbench.data import cifar10, digit5, files, formats, matfile
 from privbench.errors import UserError
 from tests.privbench import data_folders as folders
 
@@ -53,6 +53,13 @@ def test_a_missing_cifar10_file_is_named_alone(tmp_path, monkeypatch):
     (tmp_path / "cifar-10-batches-bin/data_batch_3.bin").unlink()
     with pytest.raises(UserError, match=r"cifar10 needs cifar-10-batches-bin/data_batch_3.bin under"):
         data.load("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("size", [130, 150, -1, -200])
+def test_a_mat_file_that_ends_too_early_says_so(tmp_path, size):
+    folders.mat(tmp_path / "some.mat", [1, 2], compressed=False)
+    with pytest.raises(ValueError, match="ends in the middle"):
+        matfile.arrays((tmp_path / "some.mat").read_bytes()[:size])
 
 
 class Bomb:

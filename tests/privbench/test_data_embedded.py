@@ -170,9 +170,9 @@ def test_resizing_keeps_a_flat_image_flat(count, channels, height, width, level)
 
 def test_resizing_is_antialiased():
     stripes = torch.zeros(1, 1, 128, 128, dtype=torch.uint8)
-    stripes[..., ::2] = 255
+    stripes[..., ::4] = 255  # plain bilinear sampling misses these lines altogether
     inner = resize.to_32(stripes)[..., 4:-4, 4:-4].float()
-    assert float((inner - 127.5).abs().max()) < 12
+    assert float((inner - 255 / 4).abs().max()) < 12
 
 
 def test_resizing_many_images_equals_resizing_each_alone():
