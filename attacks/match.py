@@ -76,7 +76,8 @@ def layer_scaled_distance(products: dict[str, Products]) -> Tensor:
 def cosine_distance(products: dict[str, Products]) -> Tensor:
     """1 - cos(g, G) over all parameters together (Geiping et al. 2020)."""
     own, cross, observed = (torch.stack([getattr(p, f) for p in products.values()]).sum() for f in Products._fields)
-    return 1 - cross / (own * observed).sqrt().clamp_min(1e-300)
+    # The image 0.5 enters the network as zero, where a convolution has no weight gradient and the root no slope.
+    return 1 - cross / (own * observed).clamp_min(1e-60).sqrt()
 
 
 def feature_distance(features: Tensor, target: Tensor) -> Tensor:
