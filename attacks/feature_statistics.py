@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from attacks import case, descend, match
+from privbench.nets.gan import NOISE_DIM
 from privbench.seeds import stream
-from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 DRAWS = 256  # generator samples behind mu and sigma
 
@@ -52,18 +53,22 @@ class FeatureStatistics:
 
 
 def statistics(artifact: Artifact, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """(mu, sigma^2) of the victim's generator given its labels, each [V, c], in eval mode."""
-    means, variances = [], []
-    for v, k in enumerate(artifact.client.tolist()):
-        params: Params = {n: t[k].double() for n, t in artifact.uploads["generator"].items()}
-        buffers: Params = {n: t[k].double() for n, t in artifact.upload_buffers["generator"].items()}
-        y = labels[v].repeat_interleave(DRAWS)
-        z = torch.randn(len(y), 100, generator=stream(seed, "attacker", "generator", v), dtype=torch.float64).to(
-            y.device
-        )
-        with torch.no_grad():
-            h, _ = artifact.model.net("generator").apply(params, buffers, z, y, train=False)
-        channels = h.transpose(0, 1).flatten(1)
-        means.append(channels.mean(1))
-        variances.append(channels.var(1, unbiased=False))
-    return torch.stack(means), torch.stack(variances)
+    """(mu, sigma^2) of the victim's generator given its labels, each [V, c], in eval mode; equal questions are asked once."""
+    known: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+    keys = [(k, *sorted(own)) for k, own in zip(artifact.client.tolist(), labels.tolist(), strict=True)]
+    for key in keys:
+        if key not in known:
+            known[key] = _statistics(artifact, key[0], key[1:], seed)
+    return torch.stack([known[key][0] for key in keys]), torch.stack([known[key][1] for key in keys])
+
+
+def _statistics(artifact: Artifact, client: int, classes: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
+    device = artifact.client.device
+    params = {n: t[client] for n, t in artifact.uploads["generator"].items()}
+    buffers = {n: t[client] for n, t in artifact.upload_buffers["generator"].items()}
+    y = torch.tensor(classes, device=device).repeat_interleave(DRAWS)
+    z = torch.randn(len(y), NOISE_DIM, generator=stream(seed, "attacker", "generator", client, *classes))
+    with torch.no_grad():
+        h, _ = artifact.model.net("generator").apply(params, buffers, z.to(device), y, train=False)
+    channels = h.double().transpose(0, 1).flatten(1)
+    return channels.mean(1), channels.var(1, unbiased=False)
