@@ -18,8 +18,9 @@ from privbench.errors import UserError
 from privbench.record import Record
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store, status
-from reports import attack_table, grid, scatter
+from reports import attack_table, grid, published_form, scatter
 from reports.progress import JobBars
+from reports.published_form import Gap
 from reports.study import cells as study_cells
 
 __all__ = [
@@ -40,22 +41,41 @@ def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, de
     """Runs or reuses the cells, then prints their table and writes tables, scatter plots and grids to `folder`."""
     store = Store(out)
     jobs = run.trials_of(cells, out, data_dir, device)
+    reasons: dict[str, str] = {}  # job title -> why it ended early
+
+    def outcome(title: str, reason: str | None) -> None:
+        if reason is not None:
+            reasons[title] = reason
+        bars.outcome(title, reason)
+
     with JobBars(len(jobs)) as bars:
-        failures = run.run_cells(cells, out, data_dir, device, bars.progress, bars.outcome)
-    done = [cell for cell in cells if store.record(cell).exists()]
+        failures = run.run_cells(cells, out, data_dir, device, bars.progress, outcome)
+    found, damaged = record.find(out / "cells")
+    by_id = {r.id: r for r in found}
+    done = [cell for cell in cells if cell.id in by_id]
+    gaps = [_gap(store, cell, reasons, damaged) for cell in cells if cell.id not in by_id]
     if not done:
-        raise UserError(failures[0] if failures else "no cell could be finished")
-    records = [record.read(store.record(cell)) for cell in done]
-    paths = attack_table.write_tables(records, folder)
+        raise UserError(failures[0] if failures else gaps[0].reason)
+    records = [by_id[cell.id] for cell in done]
+    paths = attack_table.write_tables(records, folder, gaps)
     paths += [path for dataset in _datasets(done) for path in _figures(store, done, records, dataset, folder)]
     console = Console()
-    attack_table.print_tables(records, console)
-    for line in dict.fromkeys(failures):
-        console.print(f"unfinished: {line}", style="bold", markup=False, highlight=False)
+    attack_table.print_tables(records, console, gaps)
     for path in paths:
         console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
-    if failures:
-        raise UserError(f"{len(cells) - len(done)} of {len(cells)} cells are unfinished: {failures[0]}")
+    if gaps:
+        raise UserError(f"{len(gaps)} of {len(cells)} cells are unfinished: {gaps[0].reason}")
+
+
+def _gap(store: Store, cell: CellSpec, reasons: dict[str, str], damaged: dict[Path, str]) -> Gap:
+    """A cell without a readable record, and why."""
+    spec = cell.train.model_dump() | cell.model_dump(exclude={"train"})
+    path = store.record(cell)
+    if path in damaged:
+        return Gap(spec, damaged[path])
+    trains = cell.train_specs()
+    titles = [run.title(trains), *(run.title((train,)) for train in trains)]
+    return Gap(spec, next((reasons[title] for title in titles if title in reasons), "the same command continues it"))
 
 
 def _datasets(cells: Sequence[CellSpec]) -> list[str]:
@@ -83,9 +103,10 @@ def _write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) 
             first = truth
         if truth.images.shape != first.images.shape or not torch.equal(truth.images, first.images):
             continue
-        psnr = torch.tensor([victim["psnr_db"] for victim in info["victims"]])
-        label = attack_table.method_label(cell.train.method, cell.train.defense) + f"\n{cell.attack}"
-        rows.append((label, tensors["images"][:, 0].clamp(0, 1), psnr))
+        images, failed = score.aligned(tensors["images"], truth)
+        psnr = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
+        label = published_form.label(cell.train.model_dump()).replace(" + ", "\n+ ") + f"\n{cell.attack}"
+        rows.append((label, images[:, 0].clamp(0, 1), psnr))
     assert first is not None, "a grid has at least one cell"
     return grid.write(first.images[:GRID_COLUMNS, 0], rows, stem)
 

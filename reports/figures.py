@@ -12,7 +12,7 @@ from privbench import storage
 
 COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito 2008
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-COLUMN_INCHES = 3.4
+COLUMN_INCHES = 3.3
 FONT_POINTS = 7.5
 DPI = 300
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from reports import figures
 
-Row = tuple[str, Tensor, Tensor]  # (label, images [V, C, H, W] in [0, 1], PSNR dB [V])
+Row = tuple[str, Tensor, Tensor]  # (label, images [V, C, H, W] in [0, 1], PSNR dB [V], NaN where the attack failed)
 CELL_INCHES = 0.72
 LABEL_INCHES = 1.25
 
@@ -43,4 +44,6 @@ def _row(axes: Sequence[Axes], name: str, images: Tensor, psnr: Tensor | None) -
         cell.set_yticks([])
         cell.spines[:].set_linewidth(0.3)
         if psnr is not None:
-            cell.set_xlabel(f"{float(psnr[v]):.1f} dB", fontsize=figures.FONT_POINTS - 0.5, labelpad=1.5)
+            value = float(psnr[v])
+            text = "failed" if math.isnan(value) else f"{value:.1f} dB"
+            cell.set_xlabel(text, fontsize=figures.FONT_POINTS - 0.5, labelpad=1.5)

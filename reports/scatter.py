@@ -5,48 +5,76 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
 from privbench.record import Record
 from reports import figures
-from reports.attack_table import label
-from reports.published import lookup
+from reports.published_form import label, place, published, strongest, unique
+
+PANEL_INCHES = 2.2
+LEGEND_ROW_INCHES = 0.17
 
 
 def write(records: Sequence[Record], stem: Path) -> list[Path]:
-    """One panel per attacked round: each method's strongest attack, filled; published values, hollow; the floor, dashed."""
-    rounds = list(dict.fromkeys(r.spec["round"] for r in records))
-    names = list(dict.fromkeys(label(r) for r in records))
-    figure = figures.new_figure(figures.COLUMN_INCHES, 2.3 * len(rounds) + 0.7)
-    for number, asked in enumerate(rounds):
-        axes = figure.add_subplot(len(rounds), 1, number + 1)
-        some = [r for r in records if r.spec["round"] == asked]
-        floor = sum(r.floor.psnr_db for r in some) / len(some)
-        axes.axhline(floor, color="0.45", linestyle="--", linewidth=0.8, label="no-information floor")
-        for index, name in enumerate(names):
-            own = [r for r in some if label(r) == name]
-            if not own:
-                continue
-            best = max(own, key=lambda r: r.scores.psnr_db.mean)
-            psnr, colour = best.scores.psnr_db, figures.COLOURS[index % len(figures.COLOURS)]
-            marker = figures.MARKERS[index % len(figures.MARKERS)]
-            axes.errorbar(
-                best.accuracy.mean, psnr.mean, xerr=best.accuracy.std or 0.0,
-                yerr=[[max(psnr.mean - psnr.low, 0)], [max(psnr.high - psnr.mean, 0)]],
-                fmt=marker, color=colour, markersize=5, linewidth=0.8, capsize=2, label=name,
-            )  # fmt: skip
-            key = (best.spec["dataset"], best.spec["method"], best.spec["defense"])
-            x, y = lookup(*key, "accuracy_percent"), lookup(*key, "psnr_db")
-            if x is not None and y is not None:
-                axes.plot(x.value, y.value, marker, color=colour, markerfacecolor="none", markersize=5)
-        when = "untrained" if asked == "0" else f"{asked} round"
-        axes.set_title(
-            f"{records[0].spec['dataset']}, {when} ({records[0].spec['preset']} preset)",
-            fontsize=figures.FONT_POINTS + 0.5,
-        )
-        axes.set_xlabel("test accuracy, %", fontsize=figures.FONT_POINTS)
-        axes.set_ylabel("PSNR of the strongest attack, dB", fontsize=figures.FONT_POINTS)
-        axes.tick_params(labelsize=figures.FONT_POINTS)
-        axes.margins(0.12)
-        axes.spines[["top", "right"]].set_visible(False)
-    handles, texts = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, texts, loc="outside lower center", ncols=2, fontsize=figures.FONT_POINTS, frameon=False)
+    """One panel per attacked round: each method's strongest attack, filled; published values, hollow; the floor, dashed.
+
+    Bars are the standard deviation over seeds (accuracy) and the 95% interval over victims (PSNR).
+    """
+    rounds = unique(r.spec["round"] for r in records)
+    names = unique(label(spec) for spec in sorted((r.spec for r in records), key=place))
+    handles = [_sign("--", "0.45", "best floor"), *(_sign(*_look(i), name) for i, name in enumerate(names))]
+    if any(None not in published(r.spec) for r in records):
+        handles.append(_sign("o", "0.3", "published", hollow=True))
+    legend_rows = (len(handles) + 1) // 2
+    figure = figures.new_figure(
+        figures.COLUMN_INCHES, PANEL_INCHES * len(rounds) + LEGEND_ROW_INCHES * (legend_rows + 1)
+    )
+    panels = figure.subplots(len(rounds), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, asked in zip(panels, rounds, strict=True):
+        _panel(axes, [r for r in records if r.spec["round"] == asked], names)
+        when = "untrained model" if asked == "0" else f"{asked} round"
+        first = records[0].spec
+        axes.set_title(f"{first['dataset']}, {when} ({first['preset']} preset)", fontsize=figures.FONT_POINTS + 0.5)
+    panels[-1].set_xlabel("test accuracy of the trained method, %", fontsize=figures.FONT_POINTS)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=2, fontsize=figures.FONT_POINTS, frameon=False,
+        handlelength=1.6, columnspacing=1.2, labelspacing=0.3,
+    )  # fmt: skip
     return figures.save(figure, stem)
+
+
+def _panel(axes: Axes, records: Sequence[Record], names: Sequence[str]) -> None:
+    floor = sum(r.floor.psnr_db for r in records) / len(records)
+    axes.axhline(floor, color="0.45", linestyle="--", linewidth=0.8, zorder=0)
+    for index, name in enumerate(names):
+        own = [r for r in records if label(r.spec) == name]
+        if not own:
+            continue
+        best = strongest(own)
+        psnr, (marker, colour) = best.scores.psnr_db, _look(index)
+        axes.errorbar(
+            best.accuracy.mean, psnr.mean, xerr=best.accuracy.std or 0.0,
+            yerr=[[max(psnr.mean - psnr.low, 0)], [max(psnr.high - psnr.mean, 0)]],
+            fmt=marker, color=colour, markersize=5, linewidth=0.8, capsize=2,
+        )  # fmt: skip
+        x, y = published(best.spec)
+        if x is not None and y is not None:
+            axes.plot(x.value, y.value, marker, color=colour, markerfacecolor="none", markersize=5)
+    axes.set_ylabel("PSNR, strongest attack, dB", fontsize=figures.FONT_POINTS)
+    axes.tick_params(labelsize=figures.FONT_POINTS, labelbottom=True)
+    axes.margins(0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _look(index: int) -> tuple[str, str]:
+    """(marker, colour) of a method."""
+    return figures.MARKERS[index % len(figures.MARKERS)], figures.COLOURS[index % len(figures.COLOURS)]
+
+
+def _sign(marker: str, colour: str, name: str, *, hollow: bool = False) -> Line2D:
+    """A legend entry; "--" is a line."""
+    if marker == "--":
+        return Line2D([], [], color=colour, linestyle="--", linewidth=0.8, label=name)
+    face = "none" if hollow else colour
+    return Line2D([], [], marker=marker, color=colour, markerfacecolor=face, linestyle="", markersize=5, label=name)

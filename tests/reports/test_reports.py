@@ -2,14 +2,16 @@
 
 import csv
 import io
+import re
 
 import pytest
 import torch
 from PIL import Image
 from rich.console import Console
 
-from reports import attack_table, grid, scatter, study
+from reports import attack_table, grid, layout, scatter, study
 from reports.published import lookup
+from reports.published_form import Gap
 from tests.reports.records import record
 
 FIVE = [
@@ -39,8 +41,15 @@ def test_every_cell_of_the_published_table_is_shipped(dataset, method, defense):
 
 
 def test_published_values_by_hand():
-    assert lookup("cifar10", "fedcg", "none", "psnr_db") == (8.99, 0.05, "FedCG Table 2")
+    assert lookup("cifar10", "fedcg", "none", "psnr_db") == (8.99, 0.05, "FedCG Table 2", 4)
     assert lookup("photos", "fedcg", "none", "psnr_db") is None
+
+
+def test_table_1_stands_in_where_table_2_is_silent():
+    assert lookup("fmnist", "fedcg", "none", "accuracy_percent") == (83.81, 0.28, "FedCG Table 1", 4)
+    assert lookup("cifar10", "fedcg", "none", "accuracy_percent", 8) == (49.15, 0.48, "FedCG Table 1", 8)
+    assert lookup("digit5", "local", "none", "accuracy_percent", 3) == (83.09, 0.42, "FedCG Table 1", 4)
+    assert lookup("fmnist", "fedcg", "none", "psnr_db") is None
 
 
 def test_the_tables_are_pure_functions_of_the_records(tmp_path):
@@ -50,28 +59,92 @@ def test_the_tables_are_pure_functions_of_the_records(tmp_path):
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
 
 
+def columns_of(form):
+    """row name -> column -> cell; a row without a name of its own bears the one above."""
+    named, above = {}, ""
+    for name, *cells in form.rows:
+        above = name if not name.startswith("  ") else above
+        named[name if name == above else f"{above}:{name.strip()}"] = dict(zip(form.columns[1:], cells, strict=True))
+    return named
+
+
 def test_the_published_form_has_one_column_per_method_and_the_values_beside():
-    (title, columns, rows), untrained = attack_table.compact(five())
-    assert columns == ["", "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1", "FedSplit", "FedCG"]
-    table = [dict(zip(columns, row, strict=True)) for row in rows]
-    assert table[0]["FedCG"] == "42.25 +- 0.35"
-    assert table[1]["FedCG"] == "47.52 +- 0.68"
-    assert table[3]["FedSplit"] == "6.23 +- 0.02"
-    assert [row["FedAvg"] for row in table][5] == "staged"
-    assert "undefended ceiling" in title
-    assert "untrained" in untrained[0]
+    trained, untrained = attack_table.compact(five())
+    assert trained.columns == ["", "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1", "FedSplit", "FedCG"]
+    table = columns_of(trained)
+    accuracy, plain, best = (
+        "accuracy of the trained method, %", "PSNR, the paper's attack, dB", "PSNR, strongest attack here, dB",
+    )  # fmt: skip
+    assert table[accuracy]["FedCG"] == "42.25 +- 0.35"
+    assert table[f"{accuracy}:published, %"]["FedCG"] == "47.52 +- 0.68"
+    assert table[f"{plain}:published, dB"]["FedSplit"] == "6.23 +- 0.02"
+    assert table[f"{best}:which"]["FedAvg"] == "staged (gradient)"
+    assert table["floor, dB"]["FedCG"] == "14.00 (class-mean)"
+    strongest = table[best]["FedAvg"].split(" ")[0]
+    assert 19 < float(strongest) < 21
+    assert set(table["ceiling (undefended FedAvg), dB"].values()) == {strongest}
+    assert "untrained" in untrained.title
 
 
-def test_a_missing_attack_stays_a_gap():
-    some = [r for r in five() if not (r.spec["method"] == "fedcg" and r.spec["attack"] == "feature-statistics")]
-    _, columns, rows = attack_table.compact(some)[0]
-    assert rows[2][columns.index("FedCG")] == "-"
+def test_columns_stand_in_the_published_order_whatever_order_the_records_come_in():
+    assert attack_table.compact(five()[::-1])[1].columns == attack_table.compact(five())[0].columns
+
+
+def test_fedcg_is_compared_by_equation_8_and_the_others_by_equation_7():
+    records = [record("fedcg", attack=a, psnr=p) for a, p in (("dlg", 30.0), ("feature-statistics", 9.0))]
+    cell = columns_of(attack_table.compact(records)[0])["PSNR, the paper's attack, dB"]["FedCG"]
+    assert float(cell.split(" ")[0]) < 11
+
+
+def test_records_of_different_settings_never_share_a_table():
+    settings = [{}, {"batch_size": 4}, {"labels_known": True}, {"clients": 8}, {"preset": "paper"}, {"domains": ["a"]}]
+    forms = attack_table.compact([record(spec=s) for s in settings])
+    assert len(forms) == len({form.title for form in forms}) == len(settings)
+    both = [record(defense="gaussian:0.1", spec={"where": w}) for w in ("step", "update")]
+    assert attack_table.compact(both)[0].columns == ["", "FedAvg + Gaussian 0.1 (every step)", "FedAvg + Gaussian 0.1"]
+
+
+def without(attacks, method="fedcg"):
+    lost = [r for r in five() if r.spec["method"] == method and r.spec["attack"] in attacks]
+    kept = [r for r in five() if not (r.spec["method"] == method and r.spec["attack"] in attacks)]
+    return kept, [Gap(r.spec, "the disk is full") for r in lost]
+
+
+def test_a_missing_attack_stays_a_gap_with_its_reason():
+    kept, gaps = without({"feature-statistics"})
+    table = columns_of(attack_table.compact(kept, gaps)[0])
+    assert table["PSNR, the paper's attack, dB"]["FedCG"] == "missing"
+    assert table["PSNR, strongest attack here, dB:which"]["FedCG"].endswith("; feature-statistics missing")
+    text = attack_table.markdown(kept, gaps)
+    assert "- cifar10, FedCG, feature-statistics, round best: the disk is full" in text
+    assert "the disk is full" in attack_table.latex(kept, gaps)
+
+
+def test_a_method_whose_cells_are_all_missing_keeps_its_column_and_its_published_value():
+    kept, gaps = without({"feature-statistics", "staged"})
+    form = attack_table.compact(kept, gaps)[0]
+    assert form.columns == attack_table.compact(five())[0].columns
+    own = {name: cells["FedCG"] for name, cells in columns_of(form).items()}
+    assert own["PSNR, strongest attack here, dB"] == own["floor, dB"] == "missing"
+    assert own["PSNR, the paper's attack, dB:published, dB"] == "8.99 +- 0.05"
 
 
 def test_a_published_value_below_the_floor_is_called_a_failed_attack():
     told = "\n".join(attack_table.remarks(five()))
-    assert "published 6.23 dB lie below the 14.00 dB that the class-mean image scores" in told
+    assert "published 6.23 dB lies below the 14.00 dB that the class-mean image scores" in told
     assert "note: half of the data" in told
+    assert "the published 24.14" not in told
+
+
+def test_accuracy_is_held_against_the_published_one_in_the_paper_preset_alone():
+    told = "FedCG: accuracy 42.25%, published 47.52% (-5.3)"
+    assert not any(told in line for line in attack_table.remarks([record("fedcg")]))
+    assert any(told in line for line in attack_table.remarks([record("fedcg", spec={"preset": "paper"})]))
+
+
+def test_another_number_of_clients_than_published_is_told():
+    told = attack_table.remarks([record(dataset="digit5", spec={"clients": 3})])
+    assert "digit5, FedAvg: published for 4 clients, run here with 3." in told
 
 
 def test_failed_victims_are_told():
@@ -91,22 +164,63 @@ def test_latex_is_escaped_and_balanced():
     assert r"a\_b\&c" in text
     assert r"$\pm$" in text
     assert "accuracy of the trained method, \\%" in text
-    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
-    body = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert len({line.count(" & ") for line in body}) == 1
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
+    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+    for tabular in text.split(r"\begin{tabular}")[1:]:
+        columns = tabular.split("}\n")[0].split("l", 1)[1].count("r") + 1
+        body = [line for line in tabular.splitlines() if line.endswith(r"\\")]
+        assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {columns - 1}
 
 
-def test_the_terminal_table_shows_every_number_in_a_narrow_window():
-    console = Console(width=100, record=True, file=io.StringIO())
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5% of a_b & c#d", r"5\% of a\_b \& c\#d"),
+        ("{x}^~$\\", r"\{x\}\textasciicircum{}\textasciitilde{}\$\textbackslash{}"),
+        ("-1.50 [-2.0, -1.0]", "$-$1.50 {[}$-$2.0, $-$1.0{]}"),
+        ("4.0 +- 0.1", r"4.0 $\pm$ 0.1"),
+        ("  published, dB", r"\quad published, dB"),
+        ("-", "--"),
+        ("feature-statistics", "feature-statistics"),
+        ("a < b > c | d", r"a \textless{} b \textgreater{} c \textbar{} d"),
+    ],
+)
+def test_latex_escapes(text, expected):
+    assert layout.tex(text) == expected
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_the_terminal_table_shows_every_number_in_a_narrow_window(width):
+    console = Console(width=width, record=True, file=io.StringIO())
     attack_table.print_tables(five(), console)
     text = console.export_text()
     assert "…" not in text
     assert "published 6.23" in " ".join(text.split())
+    assert max(len(line) for line in text.splitlines()) <= width
+    for form in attack_table.compact(five()):
+        for part in {part for row in form.rows for cell in row[1:] for part in re.split(r" (?=[\[(])", cell)}:
+            assert part in text
+
+
+def test_a_terminal_of_120_characters_holds_all_five_columns_in_one_table():
+    console = Console(width=120, record=True, file=io.StringIO())
+    attack_table.print_tables(five(), console)
+    assert "(continued)" not in console.export_text()
 
 
 def test_the_header_says_that_a_quick_run_is_not_the_published_one():
     assert any("NOT the published schedule" in line for line in attack_table.header(five()))
     assert any("no proof of privacy" in line for line in attack_table.header(five()))
+    assert not any("NOT the published" in line for line in attack_table.header([record(spec={"preset": "paper"})]))
+
+
+def test_the_header_names_every_machine_and_date():
+    other = record(environments=[{"machine": "another", "date": "2026-02-02"}] * 2)
+    first = attack_table.header([record(), other])[0]
+    assert "cpu: test" in first
+    assert "cpu: another" in first
+    assert "2026-01-01 to 2026-02-02" in first
+    assert "seeds 0, 1; n = 8 victims" in first
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -119,13 +233,25 @@ def test_the_grid_shows_originals_and_one_row_per_method(channels, tmp_path):
     assert pdf.read_bytes().startswith(b"%PDF")
 
 
+def test_a_failed_victim_is_named_in_the_grid(tmp_path):
+    images = torch.rand(2, 3, 32, 32)
+    shown, _ = grid.write(images, [("a", images, torch.tensor([float("nan"), 8.0]))], tmp_path / "nan")
+    other, _ = grid.write(images, [("a", images, torch.tensor([8.0, 8.0]))], tmp_path / "number")
+    assert shown.read_bytes() != other.read_bytes()
+
+
+def test_figures_are_pure_functions_of_their_input(tmp_path):
+    once, again = (scatter.write(five(), tmp_path / name) for name in ("a", "b"))
+    assert [p.read_bytes() for p in once] == [p.read_bytes() for p in again]
+
+
 def test_the_scatter_has_one_panel_per_round(tmp_path):
     tall, _ = scatter.write(five(), tmp_path / "two")
     short, _ = scatter.write([r for r in five() if r.spec["round"] == "best"], tmp_path / "one")
     with Image.open(tall) as a, Image.open(short) as b:
         assert a.height > 1.5 * b.height
         assert a.width == b.width
-        assert a.width <= 3.5 * 300
+        assert a.width == 990  # 3.3 inches at 300 dpi
 
 
 def test_the_attack_table_study_has_the_five_published_columns():

@@ -1,0 +1,201 @@
+"""The published form of the attack table: one column per method, the paper's attack and the strongest one side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from privbench.record import Range, Record
+from reports.published import Published, lookup
+
+NAMES = {"local": "Local", "fedavg": "FedAvg", "fedsplit": "FedSplit", "fedcg": "FedCG"}  # in the published order
+PLAIN = {"fedcg": "feature-statistics"}  # the papers' own attack, Eq. 8; of every other method it is Eq. 7
+PLAIN_OTHERWISE = "dlg"
+NONE = "-"  # there is no such number
+MISSING = "missing"  # there should be one; the reason stands under "Gaps"
+
+Spec = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class Gap(NamedTuple):
+    """A cell without a record."""
+
+    spec: Spec  # preset, dataset, method, defense, where, attack, round; as in a record
+    reason: str
+
+
+class Form(NamedTuple):
+    """One table of the published form."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def compact(records: Sequence[Record], gaps: Sequence[Gap] = ()) -> list[Form]:
+    """The published form, one table for every data set, round and setting; a method whose cells are missing keeps its column."""
+    specs = [r.spec for r in records] + [g.spec for g in gaps]
+    forms = []
+    for key in unique(group(spec) for spec in specs):
+        some = [r for r in records if group(r.spec) == key]
+        lost = [g for g in gaps if group(g.spec) == key]
+        order = sorted([r.spec for r in some] + [g.spec for g in lost], key=place)
+        columns = unique(label(spec) for spec in order)
+        firsts = [next(spec for spec in order if label(spec) == c) for c in columns]
+        own = [[r for r in some if label(r.spec) == c] for c in columns]
+        missing = [[g.spec["attack"] for g in lost if label(g.spec) == c] for c in columns]
+        forms.append(Form(title_of(key), ["", *columns], _form_rows(firsts, own, missing, ceiling_of(some))))
+    return forms
+
+
+def _form_rows(
+    specs: Sequence[Spec], own: Sequence[list[Record]], missing: Sequence[list[str]], ceiling: str
+) -> list[list[str]]:
+    """The rows over columns; each column with its records and the attacks that are missing."""
+
+    def row(name: str, text: Callable[[list[Record]], str]) -> list[str]:
+        return [name, *(text(records) if records else MISSING for records in own)]
+
+    def plain(records: list[Record], lost: list[str]) -> str:
+        name = PLAIN.get(records[0].spec["method"], PLAIN_OTHERWISE) if records else MISSING
+        found = next((r for r in records if r.spec["attack"] == name), None)
+        if found is not None:
+            return range_text(found.scores.psnr_db)
+        return MISSING if not records or name in lost else NONE
+
+    def which(records: list[Record], lost: list[str]) -> str:
+        if not records:
+            return MISSING
+        best = strongest(records)
+        return f"{best.spec['attack']} ({best.knowledge['tag']})" + (f"; {', '.join(lost)} missing" if lost else "")
+
+    return [
+        row("accuracy of the trained method, %", lambda r: spread_text(r[0].accuracy.mean, r[0].accuracy.std)),
+        ["  published, %", *(published_text(published(spec)[0]) for spec in specs)],
+        row("attacked round", lambda r: rounds_text(r[0])),
+        ["PSNR, the paper's attack, dB", *(plain(r, lost) for r, lost in zip(own, missing, strict=True))],
+        ["  published, dB", *(published_text(published(spec)[1]) for spec in specs)],
+        row("PSNR, strongest attack here, dB", lambda r: range_text(strongest(r).scores.psnr_db)),
+        ["  which", *(which(r, lost) for r, lost in zip(own, missing, strict=True))],
+        row("  gain over the floor, dB", lambda r: range_text(strongest(r).gain_db, sign=True)),
+        row("floor, dB", lambda r: f"{r[0].floor.psnr_db:.2f} ({r[0].floor.name})"),
+        ["ceiling (undefended FedAvg), dB", *(ceiling for _ in own)],
+        row("n / failures", lambda r: f"{span(sorted({x.scores.n for x in r}))} / {max(x.scores.failures for x in r)}"),
+    ]
+
+
+def strongest(own: Sequence[Record]) -> Record:
+    """The record with the highest mean PSNR."""
+    return max(own, key=lambda r: r.scores.psnr_db.mean)
+
+
+def ceiling_of(records: Sequence[Record]) -> str:
+    """The strongest attack on undefended FedAvg among some records, dB."""
+    undefended = [r for r in records if r.spec["method"] == "fedavg" and r.spec["defense"] == "none"]
+    return f"{strongest(undefended).scores.psnr_db.mean:.2f}" if undefended else NONE
+
+
+def group(spec: Spec) -> tuple[Any, ...]:
+    """What the records of one table have in common."""
+    domains = spec.get("domains")
+    return (
+        spec["dataset"],
+        tuple(domains) if domains else (),
+        spec["round"],
+        spec["preset"],
+        spec.get("clients"),
+        spec.get("batch_size", 1),
+        spec.get("labels_known", False),
+    )
+
+
+def groups(records: Sequence[Record]) -> list[tuple[Any, ...]]:
+    """The tables that some records make, in the order of their first record."""
+    return unique(group(r.spec) for r in records)
+
+
+def title_of(key: tuple[Any, ...]) -> str:
+    """The heading of one group."""
+    dataset, domains, asked, preset, clients, batch, labels = key
+    parts = [
+        f"{dataset} ({', '.join(domains)})" if domains else dataset,
+        f"round {asked_text(asked)}",
+        f"{preset} preset",
+    ]
+    parts += [f"{clients} clients"] if clients else []
+    parts += [f"{batch} images per gradient"] if batch > 1 else []
+    parts += ["labels known"] if labels else []
+    return ", ".join(parts)
+
+
+def place(spec: Spec) -> tuple[int, str, float, str]:
+    """Columns stand in the published order, weaker noise first."""
+    names = list(NAMES)
+    method = names.index(spec["method"]) if spec["method"] in names else len(names)
+    kind, _, value = spec["defense"].rpartition(":")
+    try:
+        return (method, kind, float(value), str(spec.get("where")))
+    except ValueError:
+        return (method, kind, 0.0, value)
+
+
+def label(spec: Spec) -> str:
+    """A column's heading: the method and its defence."""
+    method: str = spec["method"]
+    name = NAMES.get(method, method)
+    if spec["defense"] == "none":
+        return name
+    kind, _, value = spec["defense"].partition(":")
+    where = " (every step)" if spec.get("where") == "step" else ""
+    return f"{name} + {kind.capitalize()} {value}{where}"
+
+
+def round_label(record: Record) -> str:
+    """Which round was attacked, in words."""
+    asked: str = record.spec["round"]
+    return f"{asked} ({rounds_text(record)})" if asked in ("best", "last") else asked_text(asked)
+
+
+def asked_text(asked: str) -> str:
+    """A round as it was asked for."""
+    return "0 (untrained)" if asked == "0" else asked
+
+
+def rounds_text(record: Record) -> str:
+    """The rounds that were attacked, over seeds."""
+    rounds = sorted(set(record.rounds))
+    return str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}"
+
+
+def published(spec: Spec) -> tuple[Published | None, Published | None]:
+    """(accuracy, PSNR) of a cell; the PSNR is of the papers' own attack and stands beside every attack."""
+    key = (spec["dataset"], spec["method"], spec["defense"])
+    clients = spec.get("clients", 4)
+    return lookup(*key, "accuracy_percent", clients), lookup(*key, "psnr_db", clients)
+
+
+def published_text(found: Published | None) -> str:
+    """A published value, or the sign that there is none."""
+    return NONE if found is None else spread_text(found.value, found.std)
+
+
+def spread_text(mean: float, std: float | None) -> str:
+    """A mean with its standard deviation, where there is one."""
+    return f"{mean:.2f}" if std is None else f"{mean:.2f} +- {std:.2f}"
+
+
+def range_text(range_: Range, *, sign: bool = False) -> str:
+    """A mean with its interval."""
+    plus = "+" if sign else ""
+    return f"{range_.mean:{plus}.2f} [{range_.low:{plus}.2f}, {range_.high:{plus}.2f}]"
+
+
+def span(values: Sequence[Any]) -> str:
+    """One value, or the first and the last of some sorted ones."""
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+
+def unique(values: Iterable[T]) -> list[T]:
+    """Each value once, in the order of its first coming."""
+    return list(dict.fromkeys(values))

@@ -1,0 +1,110 @@
+"""What a reader must know before the numbers, and the doubts that the numbers themselves raise: functions of records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from privbench.record import Record
+from reports.published_form import (
+    NONE,
+    Gap,
+    asked_text,
+    group,
+    groups,
+    label,
+    published,
+    round_label,
+    span,
+    title_of,
+    unique,
+)
+
+LARGE_GAP_DB = 3.0  # a difference from the published value that deserves a sentence
+LARGE_GAP_PERCENT = 3.0  # the same for accuracy, told of the paper preset alone
+CAVEAT = "A failed inversion is no proof of privacy: it bounds this attacker, not the next one."
+NOT_PUBLISHED = "NOT the published schedule"
+
+
+def header(records: Sequence[Record]) -> list[str]:
+    """What a reader must know before the first number."""
+    presets = unique(r.spec["preset"] for r in records)
+    machines = unique(
+        f"{e['device']}: {e['machine']}, {e['cores']} core(s), torch {e['torch']}"
+        for e in (r.environment for r in records)
+    )
+    seeds = unique(", ".join(str(seed) for seed in r.spec["seeds"]) for r in records)
+    dates = sorted({r.environment["date"] for r in records})
+    counts = sorted({r.scores.n for r in records})
+    lines = [
+        f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; n = {span(counts)} victims per cell, pooled over seeds; "
+        f"{'; '.join(machines)}; {span(dates)}."
+    ]
+    if presets != ["paper"]:
+        lines.append(
+            f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. Published values "
+            "stand beside it for orientation; `--preset paper` runs the published settings."
+        )
+    lines.append(
+        "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% bootstrap interval over victims]; 'floor' is the "
+        "best score anybody reaches without attacking (grey, data-set mean, class mean), 'gain' the paired gain over it, "
+        "'ceiling' the strongest attack on undefended FedAvg; accuracy is in percent, mean over clients of the personal model "
+        "at its best validation round, +- over seeds; published values are those of FedCG (IJCAI 2022), Tables 1 and 2, for the "
+        f"same data set ('{NONE}': none)."
+    )
+    lines.append(CAVEAT)
+    return lines
+
+
+def remarks(records: Sequence[Record]) -> list[str]:
+    """One sentence per disagreement or doubt that the numbers themselves show."""
+    told = [line for r in records for line in _doubts(r)]
+    for key in groups(records):
+        below = [r for r in records if group(r.spec) == key and r.gain_db.high < 0]
+        each = [
+            f"{attack} on {', '.join(unique(label(r.spec) for r in below if r.spec['attack'] == attack))}"
+            for attack in unique(r.spec["attack"] for r in below)
+        ]
+        if each:
+            told.append(f"{title_of(key)}: below the floor, so this says nothing about privacy: {'; '.join(each)}.")
+    for dataset in unique(r.spec["dataset"] for r in records):
+        some = [r for r in records if r.spec["dataset"] == dataset]
+        chance = unique(f"{label(r.spec)} ({r.accuracy.mean:.1f}%)" for r in some if _near_chance(r))
+        if chance:
+            told.append(f"{dataset}: accuracy near chance, so these methods did not train: {'; '.join(chance)}.")
+    return unique([*told, *(f"note: {note}." for r in records for note in r.notes)])
+
+
+def _doubts(r: Record) -> list[str]:
+    told = []
+    place = f"{r.spec['dataset']}, {label(r.spec)}"
+    where = f"{place}, {r.spec['attack']}, round {round_label(r)}"
+    accuracy, psnr = published(r.spec)
+    mean = r.scores.psnr_db.mean
+    if psnr is not None and psnr.value < r.floor.psnr_db:
+        told.append(
+            f"{place}: the published {psnr.value:.2f} dB lies below the {r.floor.psnr_db:.2f} dB that the {r.floor.name} image "
+            "scores on these victims: it reports an attack that failed, not protection."
+        )
+    if psnr is not None and abs(mean - psnr.value) > LARGE_GAP_DB:
+        told.append(f"{where}: measured {mean:.2f} dB, published {psnr.value:.2f} dB ({mean - psnr.value:+.1f}).")
+    off = r.accuracy.mean - accuracy.value if accuracy is not None else 0.0
+    if accuracy is not None and r.spec["preset"] == "paper" and abs(off) > LARGE_GAP_PERCENT:
+        told.append(f"{place}: accuracy {r.accuracy.mean:.2f}%, published {accuracy.value:.2f}% ({off:+.1f}).")
+    if accuracy is not None and r.spec.get("clients") not in (None, accuracy.clients):
+        told.append(f"{place}: published for {accuracy.clients} clients, run here with {r.spec['clients']}.")
+    if r.scores.failures:
+        told.append(f"{where}: {r.scores.failures} of {r.scores.n} victims failed (no finite image) and count as grey.")
+    return told
+
+
+def _near_chance(record: Record) -> bool:
+    classes = record.spec.get("classes")
+    return classes is not None and record.accuracy.mean < 1.5 * 100 / classes
+
+
+def gap_lines(gaps: Sequence[Gap]) -> list[str]:
+    """One line per missing cell."""
+    return unique(
+        f"{g.spec['dataset']}, {label(g.spec)}, {g.spec['attack']}, round {asked_text(g.spec['round'])}: {g.reason}"
+        for g in gaps
+    )
