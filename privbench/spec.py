@@ -121,7 +121,6 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
     "quick": {
         "dlg": {"steps": 150},
         "feature-statistics": {"steps": 150},
-        "staged": {"steps": 300},
     },
     "paper": {},
 }
