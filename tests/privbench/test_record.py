@@ -59,7 +59,7 @@ def test_a_full_disk_leaves_the_old_record_and_nothing_else(tmp_path, monkeypatc
 
 def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "runs").write_text("a file, not a folder")
-    with pytest.raises(UserError, match="cannot write .*runs"):
+    with pytest.raises(UserError, match=r"cannot write .*runs"):
         records.write(record(), tmp_path / "runs" / "record.json")
 
 
@@ -74,9 +74,10 @@ def test_a_damaged_record_is_told_and_hides_no_other(tmp_path):
     assert records.find(tmp_path / "nowhere") == ([], {})
 
 
-def test_a_number_that_is_not_finite_never_enters_a_record():
+@pytest.mark.parametrize("name", ["ssim", "loss", "psnr_raw_db"])
+def test_a_number_that_is_not_finite_never_enters_a_record(name):
     with pytest.raises(ValueError, match="finite"):
-        record(victims=[{"ssim": float("nan")}])
+        record(victims=[{name: float("nan")}])
 
 
 def test_seeds_that_were_computed_on_different_machines_say_so():

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from reports import attack_table, grid, layout, scatter, study
+from reports import attack_table, figures, grid, layout, scatter, study
 from reports.published import lookup
 from reports.published_form import Gap
 from tests.reports.records import record
@@ -42,6 +42,7 @@ def test_every_cell_of_the_published_table_is_shipped(dataset, method, defense):
 
 def test_published_values_by_hand():
     assert lookup("cifar10", "fedcg", "none", "psnr_db") == (8.99, 0.05, "FedCG Table 2", 4)
+    assert lookup("cifar10", "fedavg", "none", "accuracy_percent") == (47.23, 0.43, "FedCG Table 2", 4)
     assert lookup("photos", "fedcg", "none", "psnr_db") is None
 
 
@@ -233,11 +234,25 @@ def test_the_grid_shows_originals_and_one_row_per_method(channels, tmp_path):
     assert pdf.read_bytes().startswith(b"%PDF")
 
 
-def test_a_failed_victim_is_named_in_the_grid(tmp_path):
+def test_the_grid_writes_the_psnr_under_each_image_and_names_failures(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, stem: drawn.append(figure) or [])
     images = torch.rand(2, 3, 32, 32)
-    shown, _ = grid.write(images, [("a", images, torch.tensor([float("nan"), 8.0]))], tmp_path / "nan")
-    other, _ = grid.write(images, [("a", images, torch.tensor([8.0, 8.0]))], tmp_path / "number")
-    assert shown.read_bytes() != other.read_bytes()
+    grid.write(images, [("FedCG\nstaged", images, torch.tensor([float("nan"), 8.04]))], tmp_path / "grid")
+    labels = [axes.get_xlabel() for axes in drawn[0].axes]
+    assert labels == ["", "", "", "", "failed", "8.0 dB"]
+    assert [axes.texts[0].get_text() for axes in drawn[0].axes if axes.texts] == ["original", "FedCG\nstaged"]
+
+
+def test_the_scatter_draws_published_points_hollow_and_where_they_belong(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, stem: drawn.append(figure) or [])
+    scatter.write([r for r in five() if r.spec["round"] == "best"], tmp_path / "scatter")
+    hollow = [line for line in drawn[0].axes[0].lines if line.get_markerfacecolor() == "none"]
+    assert (47.52, 8.99) in {(line.get_xdata()[0], line.get_ydata()[0]) for line in hollow}
+    assert len(hollow) == 5
+    sizes = [text.get_fontsize() for text in drawn[0].legends[0].get_texts()]
+    assert min(sizes) >= 7
 
 
 def test_figures_are_pure_functions_of_their_input(tmp_path):

@@ -1,0 +1,66 @@
+"""What a table does with cells that have no readable record."""
+
+import pytest
+
+from privbench import record as records
+from privbench import run
+from privbench.errors import UserError
+from privbench.store import Store
+from reports import commands, study
+from tests.reports.records import record
+
+
+@pytest.fixture
+def cells():
+    return study.cells("attack-table", "smoke", "digits", seeds=1)[:4]  # FedAvg: dlg, staged; best round, untrained
+
+
+def finished(cell):
+    own = record(cell.train.method, cell.train.defense, cell.attack, "digits", round_=cell.round, seeds=cell.seeds)
+    return own.model_copy(update={"id": cell.id})
+
+
+def show(cells, out, monkeypatch, failing=()):
+    def run_cells(cells, root, data_root, device, progress, outcome):
+        for cell in failing:
+            outcome(run.title([cell.train]), "the disk is full")
+        return ["the disk is full"] * len(failing)
+
+    monkeypatch.setattr(run, "run_cells", run_cells)
+    monkeypatch.setattr(commands, "_figures", lambda *_: [])
+    commands.run_and_show(cells, out, None, "cpu", out / "table")
+
+
+def test_a_damaged_record_is_a_gap_and_hides_no_other(cells, tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path)
+    for cell in cells:
+        records.write(finished(cell), store.record(cell))
+    store.record(cells[1]).write_text("{")
+    with pytest.raises(UserError, match=r"1 of 4 cells are unfinished: .*is damaged"):
+        show(cells, tmp_path, monkeypatch)
+    text = (tmp_path / "table" / "table.md").read_text()
+    assert "## Gaps" in text
+    assert "digits, FedAvg, staged, round best:" in text
+    assert "missing: digits, FedAvg, staged" in capsys.readouterr().out
+
+
+def test_an_unfinished_cell_is_a_gap_with_the_reason_of_its_job(cells, tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    for cell in cells[:3]:
+        records.write(finished(cell), store.record(cell))
+    with pytest.raises(UserError, match="1 of 4 cells are unfinished: the disk is full"):
+        show(cells, tmp_path, monkeypatch, failing=cells[3:])
+    assert "round 0 (untrained): the disk is full" in (tmp_path / "table" / "table.md").read_text()
+
+
+def test_a_table_without_any_record_is_refused(cells, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="the same command continues it"):
+        show(cells, tmp_path, monkeypatch)
+
+
+def test_records_of_other_tables_stay_out(cells, tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    for cell in cells:
+        records.write(finished(cell), store.record(cell))
+    show(cells[:2], tmp_path, monkeypatch)
+    assert len((tmp_path / "table" / "table.csv").read_text().splitlines()) == 1 + 2
