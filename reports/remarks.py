@@ -46,7 +46,7 @@ def header(records: Sequence[Record]) -> list[str]:
         )
     lines.append(
         "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% bootstrap interval over victims]; 'floor' is the "
-        "best score anybody reaches without attacking (grey, data-set mean, class mean), 'gain' the paired gain over it, "
+        "best score anybody reaches without inverting (grey, data-set mean, class mean), 'gain' the paired gain over it, "
         "'ceiling' the strongest attack on undefended FedAvg; accuracy is in percent, mean over clients of the personal model "
         "at its best validation round, +- over seeds; published values are those of FedCG (IJCAI 2022), Tables 1 and 2, for the "
         f"same data set ('{NONE}': none)."
