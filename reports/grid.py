@@ -21,7 +21,7 @@ def write(originals: Tensor, rows: Sequence[Row], stem: Path) -> list[Path]:
     columns = len(originals)
     height = CELL_INCHES * 1.02 + (CELL_INCHES + 0.17) * len(rows)
     figure = figures.new_figure(LABEL_INCHES + CELL_INCHES * columns, height)
-    figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
+    figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.03, wspace=0.02, hspace=0.02)
     cells = figure.subplots(
         len(rows) + 1, columns + 1, squeeze=False, width_ratios=[LABEL_INCHES / CELL_INCHES, *[1] * columns]
     )
