@@ -1,5 +1,7 @@
 """What an attacker believes about images before seeing anything: they are smooth, and lie in [0, 1]."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -24,3 +26,46 @@ def outside_box(x: Tensor) -> Tensor:
 def l2(x: Tensor) -> Tensor:
     """Mean squared distance of pixels from grey."""
     return torch.square(x - 0.5).mean()
+
+
+class Gaussian(NamedTuple):
+    """Images around grey whose opponent-colour cosine coefficients are independent: u = 2x - 1 ~ N(0, Sigma), D = C H W.
+
+    A cosine pattern of squared spatial frequency l has the variance step^2 / (roughness of its colour * (l + FLATTEST)): a
+    Gaussian Markov field whose neighbouring pixels differ by about `step`, and by far less in colour than in brightness.
+    """
+
+    colours: Tensor  # [C, C] orthonormal rows
+    cosines: Tensor  # [s, s] orthonormal rows
+    variance: Tensor  # [C, s, s]
+
+    def covariance(self, t: Tensor) -> Tensor:
+        """Sigma t, [n, D]."""
+        return self._scale(t, self.variance)
+
+    def precision(self, t: Tensor) -> Tensor:
+        """Sigma^-1 t, [n, D]."""
+        return self._scale(t, 1 / self.variance)
+
+    def _scale(self, t: Tensor, by: Tensor) -> Tensor:
+        spread = torch.einsum("oc,nchw->nohw", self.colours, t.unflatten(1, by.shape))
+        spread = self.cosines.T @ (by * (self.cosines @ spread @ self.cosines.T)) @ self.cosines
+        return torch.einsum("oc,nohw->nchw", self.colours, spread).flatten(1)
+
+
+FLATTEST = 0.01  # keeps the variance of the mean finite
+
+
+def natural(channels: int, side: int, step: float, chroma: tuple[float, float], like: Tensor) -> Gaussian:
+    """The Gaussian prior of square images; `chroma` are the roughnesses of red-blue and of green-magenta, brightness has 1.
+
+    Three channels are taken as red, green and blue; any other number as unrelated. `like` gives dtype and device.
+    """
+    opponents = like.new_tensor([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) if channels == 3 else torch.eye(channels).to(like)
+    roughness = like.new_tensor([1, *chroma]) if channels == 3 else like.new_ones(channels)
+    k = torch.arange(side).to(like)
+    cosines = torch.cos(torch.pi / side * k[:, None] * (k + 0.5)) * (2 / side) ** 0.5
+    cosines[0] = side**-0.5
+    frequency = 2 - 2 * torch.cos(torch.pi / side * k)
+    variance = step**2 / (roughness[:, None, None] * (frequency[:, None] + frequency + FLATTEST))
+    return Gaussian(opponents / opponents.norm(dim=1, keepdim=True), cosines, variance)

@@ -8,6 +8,11 @@
 Step 2 carries a trained network over the plateaus at which a random start sticks; step 3 adds what only the extractor's
 gradient tells. Larger batches have no closed form: layer-scaled matching of everything, from a grey start.
 
+On LeNet-5 without noise most victims never need steps 2 and 3: attacks/peeling.py solves the same equations layer by layer,
+far closer to their solution than descent comes. There is a descent only where the peeled image does not explain the
+gradient, and the image with the lower layer-scaled distance is kept: Reconstruction.restart is 0 for the peeled one (or
+where only one way was gone) and 1 for the descent; loss and trace are those of the kept way.
+
 Where E is private, step 2 runs through a randomly initialised stand-in, with a prior so strong that a hopeless inversion
 ends plain instead of noisy; there is no step 3. Under Gaussian noise of known variance sigma^2, both steps become maximum
 a-posteriori estimates: ||g(x) - G||^2 / sigma^2 + squared differences of neighbouring pixels / tau^2 + squared distances
@@ -15,26 +20,30 @@ from grey / spread^2, and the closed-form h has the variance sigma^2 / ||d||^2. 
 all victims (docs/tuning_attacks.md).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from attacks import case, descend, features, match, prior
+from attacks import case, descend, features, match, peeling, prior
 from attacks.case import Case
 from attacks.match import Products
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural image of 32x32
 PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
+PEELED_STEP = 0.1  # the same in 2x - 1, for brightness; only its ratio to the errors of the equations counts
+CHROMA = (15.0, 50.0)  # how much less red-blue and green-magenta change than brightness (squared)
+EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the gradient
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
 
 @dataclass(frozen=True)
 class Staged:
-    """Closed form, feature inversion, gradient matching."""
+    """Closed form, peeling; feature inversion and gradient matching where that fails."""
 
+    peel_iterations: int = 8  # at most, per level of attacks/peeling.py; 0 leaves peeling out
     feature_steps: int = 200
     steps: int = 600
     feature_weight: float = 0.1  # lambda_h
@@ -49,9 +58,24 @@ class Staged:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """All victims through all stages."""
-        own = case.make(artifact, seed)
-        start, h = case.grey_start(artifact), features.closed_form(artifact)
-        spent = 0
+        own, h = case.make(artifact, seed), features.closed_form(artifact)
+        peelable = own.extractor_known and not own.variance and artifact.model.backbone == "lenet5"
+        if h is None or not peelable or not self.peel_iterations:
+            return self._descend(artifact, own, h, report)
+        gaussian = prior.natural(*artifact.image_shape[:2], PEELED_STEP, CHROMA, h)
+        end = peeling.peel(own, h, gaussian, self.peel_iterations, report)
+        kept = _finished(end, own.labels, 0)
+        gap = _unexplained(own, end.x)
+        rows = torch.nonzero(~(gap < EXPLAINED))[:, 0]
+        if not len(rows):
+            return kept
+        some = own._replace(observed=descend.pick(own.observed, rows), labels=own.labels[rows])
+        other = self._descend(replace(artifact, client=artifact.client[rows]), some, h[rows], report)
+        return _merged(kept, other, rows, _unexplained(some, other.images) < gap[rows])
+
+    def _descend(self, artifact: Artifact, own: Case, h: Tensor | None, report: Report) -> Reconstruction:
+        """Steps 2 and 3."""
+        start, spent = case.grey_start(artifact), 0
         if h is not None:
             end = self._invert(own, h, features.noise_variance(artifact), start, report)
             if not own.extractor_known:
@@ -89,6 +113,27 @@ class Staged:
 
         data = own.observed | {"labels": own.labels} | ({} if h is None else {"h": h})
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
+
+
+def _unexplained(own: Case, x: Tensor) -> Tensor:
+    """The layer-scaled distance [V] of the images' gradients from the observed ones: the attacker's own yardstick."""
+
+    def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
+        observed = {name: data[name] for name in own.observed}
+        return match.layer_scaled_distance(match.gradient_products(own.model, own.weights, x, data["labels"], observed))
+
+    return descend.lbfgs(objective, x, own.observed | {"labels": own.labels}, steps=0).loss
+
+
+def _merged(first: Reconstruction, other: Reconstruction, rows: Tensor, better: Tensor) -> Reconstruction:
+    """`first` with the victims in `rows` taken from `other` where that is better."""
+    length = max(first.trace.shape[1], other.trace.shape[1])
+    trace, theirs = (torch.cat([t, t[:, -1:].expand(-1, length - t.shape[1])], 1) for t in (first.trace, other.trace))
+    images, loss, restart = first.images.clone(), first.loss.clone(), first.restart.clone()
+    won = rows[better]
+    images[won], loss[won], trace[won], restart[won] = other.images[better], other.loss[better], theirs[better], 1
+    spent = first.gradient_evaluations + other.gradient_evaluations + len(first.images) + len(rows)
+    return Reconstruction(images, first.labels, loss, trace, restart, spent)
 
 
 def _logit(h: Tensor) -> Tensor:

@@ -20,7 +20,8 @@ QUICK = {
     "dlg through a stand-in": (DLG(steps=6, restarts=2), ("classifier",)),
     "dlg by adam": (DLG(steps=12, optimiser="adam"), ("extractor", "classifier")),
     "feature-statistics": (FeatureStatistics(steps=6, restarts=2), ("classifier",)),
-    "staged": (Staged(steps=6, feature_steps=6), ("extractor", "classifier")),
+    "staged": (Staged(steps=6, feature_steps=6, peel_iterations=1), ("extractor", "classifier")),
+    "staged without peeling": (Staged(steps=6, feature_steps=6, peel_iterations=0), ("extractor", "classifier")),
     "staged through a stand-in": (Staged(steps=6, feature_steps=6), ("classifier",)),
 }
 
@@ -86,7 +87,9 @@ def test_victims_attacked_together_end_as_each_alone(name):
 def test_staged_comes_close_on_an_untrained_network_and_plain_dlg_does_not():
     x = smooth_images(2)
     shown = artifact(x, Y[:2])
-    staged = psnr_db(Staged(steps=60, feature_steps=60).reconstruct(shown, NOTHING, 0).images[:, 0], x)
+    staged = psnr_db(
+        Staged(steps=60, feature_steps=60, peel_iterations=0).reconstruct(shown, NOTHING, 0).images[:, 0], x
+    )
     dlg = psnr_db(DLG(steps=60).reconstruct(shown, NOTHING, 0).images[:, 0], x)
     grey = psnr_db(Grey().reconstruct(shown, NOTHING, 0).images[:, 0], x)
     assert (staged > grey + 5).all()
@@ -130,6 +133,8 @@ def test_floors_are_what_they_say():
 
 def test_the_scan_ranks_settings_by_the_attackers_own_images():
     x = smooth_images(2)
-    trials = scan(Staged, {"feature_steps": [2, 40], "steps": [2]}, artifact(x, Y[:2]), x[:, None])
+    trials = scan(
+        Staged, {"feature_steps": [2, 40], "steps": [2], "peel_iterations": [0]}, artifact(x, Y[:2]), x[:, None]
+    )
     assert [t.settings["feature_steps"] for t in trials] == [40, 2]
     assert trials[0].psnr_db > trials[1].psnr_db
