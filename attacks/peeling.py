@@ -156,7 +156,7 @@ def _iterate(own: Layers, one: Victim, z: Tensor, factor: float, first_factor: f
     if first_factor:
         d1 = _first_correlation(own, one, a)
         rows = torch.block_diag(*[d1] * len(one.first))
-        through_z = rows @ own.carry
+        through_z = (d1 @ own.carry.unflatten(0, (len(one.first), -1))).flatten(0, 1)  # rows @ carry
         s = own.gaussian.covariance(rows) @ rows.T - through_z @ own.spread @ through_z.T
         s.diagonal().add_(first_factor**2 * one.error)
         root, failed = torch.linalg.cholesky_ex(s)
@@ -165,7 +165,11 @@ def _iterate(own: Layers, one: Victim, z: Tensor, factor: float, first_factor: f
         slopes = torch.linalg.solve_triangular(root, through_z + _curvature(own, one, z, a), upper=False)
         gradient -= slopes.T @ _whitened_gap(own, one, z, a, root)
         hessian += slopes.T @ slopes
-    step = -torch.linalg.solve_ex(hessian, gradient).result
+    triangle, failed = torch.linalg.cholesky_ex(hessian)
+    if failed:  # rounding made it indefinite
+        step = -torch.linalg.solve_ex(hessian, gradient).result
+    else:
+        step = -torch.cholesky_solve(gradient[:, None], triangle)[:, 0]
     before = _objective(own, one, z, factor, root)
     gain = 0.0
     for halving in range(MOST_HALVINGS):

@@ -1,0 +1,21 @@
+"""The example of docs/adding_an_attack.md runs as it stands."""
+
+import re
+
+import torch
+
+from privbench import plugins, run
+from privbench.score import psnr_db
+from privbench.types import Knowledge
+from tests.attacks.cases import artifact, smooth_images
+
+
+def test_the_documented_attack_runs(repository, tmp_path, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", (repository / "docs" / "adding_an_attack.md").read_text(), re.DOTALL)
+    (tmp_path / "mine_peel.py").write_text(block)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    attack = plugins.resolve("attack", "mine_peel:Peel")
+    shown = artifact(smooth_images(1), torch.tensor([1]))
+    run.check_needs("mine_peel:Peel", attack, shown)
+    found = attack(iterations=4).reconstruct(shown, Knowledge(), 0, lambda *_: None)
+    assert psnr_db(found.images[0], smooth_images(1)) > 30
