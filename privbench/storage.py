@@ -9,7 +9,6 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,15 +42,15 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Writes a whole file or nothing: a temporary neighbour, flushed to disk, renamed over the target."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")  # opened plainly, so that it gets the user's usual rights
         try:
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
 
 
