@@ -116,7 +116,7 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
     "smoke": {
         "dlg": {"steps": 5},
         "feature-statistics": {"steps": 5},
-        "staged": {"steps": 5, "feature_steps": 5},
+        "staged": {"steps": 5, "feature_steps": 5, "peel_iterations": 1},
     },
     "quick": {
         "dlg": {"steps": 150},

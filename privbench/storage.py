@@ -42,7 +42,9 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Writes a whole file or nothing: a temporary neighbour, flushed to disk, renamed over the target."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")  # opened plainly, so that it gets the user's usual rights
+        temporary = path.with_name(
+            f".{path.name}.{os.getpid()}"
+        )  # opened plainly, so that it gets the user's usual rights
         try:
             with temporary.open("wb") as file:
                 file.write(data)

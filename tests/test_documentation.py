@@ -17,7 +17,11 @@ def example(repository, tmp_path, monkeypatch):
     text = (repository / "docs" / "adding_your_own.md").read_text()
 
     def resolve(kind, name):
-        (block,) = [b for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if f"class {name}" in b or f"def {name}(" in b]
+        (block,) = [
+            b
+            for b in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+            if f"class {name}" in b or f"def {name}(" in b
+        ]
         (tmp_path / f"mine_{name.lower()}.py").write_text(block)
         monkeypatch.syspath_prepend(str(tmp_path))
         return f"mine_{name.lower()}:{name}", plugins.resolve(kind, f"mine_{name.lower()}:{name}")

@@ -53,9 +53,7 @@ class TorchGenerator(nn.Module):
         self.embed = nn.Embedding(CLASSES, CLASSES)
         self.embed.weight.data = p["embed.weight"]
         widths = (100 + CLASSES, 512, 256, 128, 16)
-        self.ups = nn.ModuleList(
-            nn.ConvTranspose2d(a, b, 2, 1, 0, bias=False) for a, b in pairwise(widths)
-        )
+        self.ups = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 1, 0, bias=False) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(nn.BatchNorm2d(w) for w in widths[1:4])
         for i, up in enumerate(self.ups):
             up.weight.data = p[f"up{i}.weight"]
