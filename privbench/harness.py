@@ -115,7 +115,7 @@ def train_round(
             report(
                 clock.round - 1, clock.rounds, f"{setup.spec.method} {phase.stages[0].name} epoch {epoch + 1}/{epochs}"
             )
-            plans = [_client_plan(setups[s], k, clock.round, phase, epoch) for s, k in pairs]
+            plans = [client_plan(setups[s], k, clock.round, phase, epoch) for s, k in pairs]
             losses |= _columns(run(job, replicas, around, plans, protects))
 
     for s, state in enumerate(states):
@@ -125,7 +125,7 @@ def train_round(
             state.server.buffers[part] = average([u[1][part] for u in state.uploads], setup.weights)
     for phase in setup.method.server():
         job = Job(setup.model, phase, clock, optimisers)
-        plans = [_server_plan(each, clock.round, phase) for each in setups]
+        plans = [server_plan(each, clock.round, phase) for each in setups]
         context = [Surroundings(None, tuple(st.uploads), setup.weights) for st in states]
         servers = [st.server for st in states]
         losses |= _columns(run(job, servers, context, plans, [_identity] * len(states)))
@@ -166,7 +166,8 @@ def mini_batches(samples: int, batch: int, rng: torch.Generator) -> Tensor:
     return torch.cat(shuffles)[: steps * batch].view(steps, batch)
 
 
-def _client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) -> Plan:
+def client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) -> Plan:
+    """Client k's mini-batches and draws of one epoch, from streams of their own."""
     spec = setup.spec
     names = ("client", k, "round", round_, phase.stages[0].name, "epoch", epoch)
     index = mini_batches(len(setup.labels[k]), spec.schedule.batch, stream(spec.seed, *names, "batches"))
@@ -184,7 +185,8 @@ def _client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) ->
     return Plan(step_images, setup.labels[k][index], noise)
 
 
-def _server_plan(setup: Setup, round_: int, phase: Phase) -> Plan:
+def server_plan(setup: Setup, round_: int, phase: Phase) -> Plan:
+    """The server's draws of one phase."""
     shape = (length(phase, setup.spec.schedule), setup.spec.schedule.batch)
     noise = _draws(setup, phase, shape, ("server", "round", round_, phase.stages[0].name))
     labels = torch.zeros(shape, dtype=torch.int64, device=setup.device)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from privbench import partition
 from privbench.errors import UserError
 
-REVISION = 1  # raised whenever the numbers of an unchanged specification change; part of every run's name
+REVISION = 2  # raised whenever the numbers of an unchanged specification change; part of every run's name
 PRESETS = ("smoke", "quick", "paper")
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.nets.layers import batch_norm, spectral_norm
+from privbench.nets.layers import batch_norm, conv2x2, conv_transpose2x2, spectral_norm
 from privbench.types import Params
 
 NOISE_DIM = 100
@@ -67,9 +67,9 @@ class Generator:
         x = torch.cat([noise, params["embed.weight"][labels]], 1)[:, :, None, None]
         after: Params = {}
         for i in range(3):
-            x, state = _norm(F.conv_transpose2d(x, params[f"up{i}.weight"]), f"norm{i}", params, buffers, train)
+            x, state = _norm(conv_transpose2x2(x, params[f"up{i}.weight"]), f"norm{i}", params, buffers, train)
             after |= state
-        return torch.sigmoid(F.conv_transpose2d(x, params["up3.weight"])), after
+        return torch.sigmoid(conv_transpose2x2(x, params["up3.weight"])), after
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Discriminator:
         for i in range(4):
             weight = params[f"down{i}.weight"]
             sigma, after[f"down{i}.u"] = spectral_norm(weight, buffers[f"down{i}.u"], train=train)
-            x = F.conv2d(x, weight) / sigma
+            x = conv2x2(x, weight) / sigma
             if i < 3:
                 x, state = _norm(x, f"norm{i}", params, buffers, train)
                 after |= state

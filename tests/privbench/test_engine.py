@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from benchmarks import plain
 from privbench import harness, spec
 from privbench.engine import Moments, adam
 from tests.privbench.federations import digits_federation
@@ -73,7 +74,7 @@ def test_adam_equals_torch_adam_with_weight_decay():
     start, grads = torch.randn(2, 7, generator=rng), torch.randn(5, 2, 7, generator=rng)
     setting = spec.Adam(lr=0.01, beta1=0.5, beta2=0.9, weight_decay=0.1)
     flat, moments = start.clone(), Moments(torch.zeros(2, 7), torch.zeros(2, 7), 0)
-    steps = torch.zeros(2, dtype=torch.float64)
+    steps = torch.zeros(2)
     reference = torch.nn.Parameter(start.clone())
     optimiser = torch.optim.Adam([reference], lr=0.01, betas=(0.5, 0.9), weight_decay=0.1)
     for grad in grads:
@@ -88,7 +89,51 @@ def test_each_replica_counts_its_own_adam_steps():
     grad = torch.ones(1, 3)
     late, early = torch.zeros(1, 3), torch.zeros(1, 3)
     zeros = [torch.zeros(1, 3) for _ in range(4)]
-    adam(early, grad, zeros[0], zeros[1], torch.tensor([0.0], dtype=torch.float64), setting)
-    adam(late, grad, zeros[2], zeros[3], torch.tensor([9.0], dtype=torch.float64), setting)
+    adam(early, grad, zeros[0], zeros[1], torch.tensor([0.0]), setting)
+    adam(late, grad, zeros[2], zeros[3], torch.tensor([9.0]), setting)
     torch.testing.assert_close(early, torch.full((1, 3), -0.01))
     assert not torch.allclose(early, late)
+
+
+@pytest.mark.parametrize(("method", "tolerance"), [("fedavg", 1e-9), ("fedcg", 2e-3)])
+def test_two_rounds_equal_a_plain_torch_loop(method, tolerance):
+    """The reference path: torch.nn layers, torch.optim.Adam, one client after another.
+
+    FedCG is held to less: torch's frozen spectral norm keeps the v it last trained with, ours takes the one of today.
+    """
+    changes = {"local_epochs": 2, "generator_epochs": 1, "server_steps": 2}
+    each = spec.train_spec("smoke", "digits", method, clients=2, changes=changes)
+    setup = harness.prepare(each, digits_federation((20, 33)), torch.device("cpu"))
+    state = harness.initial(setup)
+    reference = plain.Training(setup, state)
+    begin = dict(state.server.params)
+    for _ in range(2):
+        harness.train_round([setup], [state], "alone")
+        reference.round()
+    assert relative_gap(begin, state.server.params) > 1e-2
+    for own, theirs in [(state.server, reference.server), *zip(state.clients, reference.clients, strict=True)]:
+        for values in (own.params, own.buffers):
+            found = {part: plain.values(net, part, values[part]) for part, net in theirs.items()}
+            assert relative_gap({part: values[part] for part in found}, found) < tolerance
+
+
+def relative_gap(own, other):
+    """The largest ||a - b|| / ||a|| over networks."""
+    flat = [
+        [torch.cat([p[n].flatten() for n in sorted(p)]) for _, p in sorted(each.items()) if p] for each in (own, other)
+    ]
+    return max(float((a - b).norm() / a.norm()) for a, b in zip(*flat, strict=True)) if flat[0] else 0.0
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcg"])
+def test_the_numbers_do_not_depend_on_how_many_clients_train_at_a_time(method):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = trained(method, "alone")[0]
+        torch.set_num_threads(2)
+        two = trained(method, "alone")[0]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert distance(one, two) == 0

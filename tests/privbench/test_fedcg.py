@@ -1,12 +1,12 @@
 """FedCG's losses against an independent loop over samples, written from the equations with torch.nn layers."""
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
+from benchmarks import plain
 from privbench.engine import average
 from privbench.methods.fedcg import FedCG
 from privbench.methods.form import Clock, MiniBatch, Nets
@@ -28,67 +28,22 @@ def parts(seed):
 
 
 def torch_extractor(p):
-    net = nn.Sequential(
-        nn.Conv2d(1, 6, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Conv2d(6, 16, 5), nn.AvgPool2d(2), nn.Sigmoid()
-    )
-    return filled(net, p)
+    return plain.load(plain.Extractor(1), "extractor", p, {})
 
 
 def torch_classifier(p):
-    net = nn.Sequential(
-        nn.Flatten(), nn.Linear(400, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Sigmoid(), nn.Linear(84, CLASSES)
-    )
-    return filled(net, p)
+    return plain.load(plain.Classifier(CLASSES), "classifier", p, {})
 
 
-def filled(net, p):
-    for own, value in zip(net.parameters(), p.values(), strict=True):
-        own.data = value.clone()
+def torch_generator(p):
+    return plain.load(plain.Generator(CLASSES), "generator", p, {})
+
+
+def torch_discriminator(p, buffers):
+    net = plain.load(plain.Discriminator(CLASSES), "discriminator", p, buffers)
+    for i, down in enumerate(net.downs):  # torch keeps v, which a frozen network would otherwise not have met yet
+        down.weight_v.data = nn.functional.normalize(p[f"down{i}.weight"].flatten(1).T @ down.weight_u, dim=0)
     return net
-
-
-class TorchGenerator(nn.Module):
-    def __init__(self, p):
-        super().__init__()
-        self.embed = nn.Embedding(CLASSES, CLASSES)
-        self.embed.weight.data = p["embed.weight"]
-        widths = (100 + CLASSES, 512, 256, 128, 16)
-        self.ups = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 1, 0, bias=False) for a, b in pairwise(widths))
-        self.norms = nn.ModuleList(nn.BatchNorm2d(w) for w in widths[1:4])
-        for i, up in enumerate(self.ups):
-            up.weight.data = p[f"up{i}.weight"]
-        for i, norm in enumerate(self.norms):
-            norm.weight.data, norm.bias.data = p[f"norm{i}.weight"], p[f"norm{i}.bias"]
-
-    def forward(self, z, y):
-        x = torch.cat([z, self.embed(y)], 1)[:, :, None, None]
-        for up, norm in zip(self.ups, self.norms, strict=False):
-            x = nn.functional.leaky_relu(norm(up(x)), 0.2)
-        return torch.sigmoid(self.ups[3](x))
-
-
-class TorchDiscriminator(nn.Module):
-    def __init__(self, p, buffers):
-        super().__init__()
-        self.embed = nn.Embedding(CLASSES, CLASSES)
-        self.embed.weight.data = p["embed.weight"]
-        widths = (16 + CLASSES, 128, 256, 512, 1)
-        convs = [nn.Conv2d(a, b, 2, 1, 0, bias=False) for a, b in pairwise(widths)]
-        self.downs = nn.ModuleList(nn.utils.spectral_norm(c) for c in convs)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(w) for w in widths[1:4])
-        for i, down in enumerate(self.downs):
-            down.weight_orig.data = p[f"down{i}.weight"]
-            down.weight_u.data = buffers[f"down{i}.u"].clone()
-            down.weight_v.data = nn.functional.normalize(p[f"down{i}.weight"].flatten(1).T @ down.weight_u, dim=0)
-        for i, norm in enumerate(self.norms):
-            norm.weight.data, norm.bias.data = p[f"norm{i}.weight"], p[f"norm{i}.bias"]
-
-    def forward(self, h, y):
-        planes = self.embed(y)[:, :, None, None].expand(-1, -1, *h.shape[2:])
-        x = torch.cat([h, planes], 1)
-        for down, norm in zip(self.downs, self.norms, strict=False):
-            x = nn.functional.leaky_relu(norm(down(x)), 0.2)
-        return torch.sigmoid(self.downs[3](x)).flatten()
 
 
 @pytest.fixture
@@ -106,10 +61,10 @@ def test_task_loss_is_equation_1_to_3(case):
     (params, buffers), (g_params, g_buffers), batch = case
     nets = Nets(MODEL, params, buffers, ("extractor", "classifier"), received=Nets(MODEL, g_params, g_buffers))
     extractor, classifier = torch_extractor(params["extractor"]), torch_classifier(params["classifier"])
-    generator = TorchGenerator(g_params["generator"]).eval()
+    generator = torch_generator(g_params["generator"]).eval()
     l_cls = l_mse = 0.0
     for i in range(B):
-        h = extractor(2 * batch.images[i : i + 1] - 1)
+        h = extractor(batch.images[i : i + 1])
         l_cls += -classifier(h).log_softmax(1)[0, batch.labels[i]].item() / B
         fake = generator(batch.noise["z"][i : i + 1], batch.labels[i : i + 1])
         l_mse += (h - fake).square().sum().item() / (16 * 5 * 5) / B
@@ -130,10 +85,10 @@ def test_discriminator_loss_is_equation_4(case):
     nets = Nets(MODEL, params, buffers, ("discriminator",))
     own = FedCG().discriminator_loss(nets, batch, CLOCK).item()
     extractor = torch_extractor(params["extractor"])
-    generator = TorchGenerator(params["generator"]).eval()
-    discriminator = TorchDiscriminator(params["discriminator"], buffers["discriminator"]).train()
-    real = discriminator(extractor(2 * batch.images - 1), batch.labels)
-    fake = discriminator(generator(batch.noise["z"], batch.labels), batch.labels)
+    generator = torch_generator(params["generator"]).eval()
+    discriminator = torch_discriminator(params["discriminator"], buffers["discriminator"]).train()
+    real = discriminator(extractor(batch.images), batch.labels).sigmoid()
+    fake = discriminator(generator(batch.noise["z"], batch.labels), batch.labels).sigmoid()
     loop = -sum(math.log(p) for p in real.tolist()) / B - sum(math.log(1 - p) for p in fake.tolist()) / B
     assert own == pytest.approx(loop, rel=1e-4)
 
@@ -142,10 +97,10 @@ def test_generator_loss_is_equation_4_with_the_mode_seeking_term(case):
     (params, buffers), _, batch = case
     nets = Nets(MODEL, params, buffers, ("generator",))
     own = FedCG(diversity=0.2).generator_loss(nets, batch, CLOCK).item()
-    generator = TorchGenerator(params["generator"]).train()
-    discriminator = TorchDiscriminator(params["discriminator"], buffers["discriminator"]).eval()
+    generator = torch_generator(params["generator"]).train()
+    discriminator = torch_discriminator(params["discriminator"], buffers["discriminator"]).eval()
     fake = generator(batch.noise["z"], batch.labels)
-    judged = discriminator(fake, batch.labels)
+    judged = discriminator(fake, batch.labels).sigmoid()
     loop = -sum(math.log(p) for p in judged.tolist()) / B
     z_gap = sum((batch.noise["z"][i] - batch.noise["z"][i + 3]).abs().mean().item() for i in range(3)) / 3
     f_gap = sum((fake[i] - fake[i + 3]).abs().mean().item() for i in range(3)) / 3
@@ -160,9 +115,9 @@ def test_distillation_loss_is_equation_5_and_6(case):
     own = FedCG().distillation_loss(nets, batch, CLOCK).item()
     z, y = batch.noise["z"], batch.noise["y"]
     teachers = [
-        (torch_classifier(p["classifier"]), TorchGenerator(p["generator"]).eval()) for p, _ in (parts(3), other)
+        (torch_classifier(p["classifier"]), torch_generator(p["generator"]).eval()) for p, _ in (parts(3), other)
     ]
-    student, generator = torch_classifier(params["classifier"]), TorchGenerator(params["generator"]).train()
+    student, generator = torch_classifier(params["classifier"]), torch_generator(params["generator"]).train()
     p_s = student(generator(z, y)).softmax(1)
     p_s, loop = p_s.tolist(), 0.0
     for i in range(B):

@@ -8,7 +8,6 @@ import torch
 from privbench import checkpoint, harness, spec
 from privbench.engine import Replica
 from privbench.errors import Interrupted, UserError
-from privbench.seeds import stream
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -77,39 +76,6 @@ def test_fedavg_broadcasts_the_weighted_average_of_its_clients():
     harness.train_round([setup], [state], "alone")
     a, b = (client.params["classifier"]["fc3.bias"] for client in state.clients)
     torch.testing.assert_close(state.server.params["classifier"]["fc3.bias"], 0.25 * a + 0.75 * b)
-
-
-def test_one_fedavg_round_equals_a_plain_torch_loop():
-    """The reference path: torch.nn layers, torch.optim.Adam, one client after another."""
-    nn = torch.nn
-    each = smoke("fedavg", local_epochs=2)
-    federation = digits_federation((20, 33))
-    setup = harness.prepare(each, federation, CPU)
-    state = harness.initial(setup)
-    layers = {"extractor": ("conv1", "conv2"), "classifier": ("fc1", "fc2", "fc3")}
-    names = [(part, f"{layer}.{kind}") for part in layers for layer in layers[part] for kind in ("weight", "bias")]
-    start = [state.server.params[part][name].clone() for part, name in names]
-    harness.train_round([setup], [state], "alone")
-    finals = []
-    for k, client in enumerate(federation.clients):
-        net = nn.Sequential(
-            nn.Conv2d(1, 6, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Conv2d(6, 16, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Flatten(),
-            nn.Linear(400, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Sigmoid(), nn.Linear(84, 10),
-        )  # fmt: skip
-        for own, value in zip(net.parameters(), start, strict=True):
-            own.data = value.clone()
-        optimiser = torch.optim.Adam(net.parameters(), lr=each.schedule.task.lr, weight_decay=1e-4)
-        for epoch in range(2):
-            rng = stream(0, "client", k, "round", 1, "task", "epoch", epoch, "batches")
-            for index in harness.mini_batches(len(client.train.labels), 16, rng):
-                optimiser.zero_grad()
-                x = 2 * (client.train.images[index] / 255) - 1
-                nn.functional.cross_entropy(net(x), client.train.labels[index]).backward()
-                optimiser.step()
-        finals.append([p.detach() for p in net.parameters()])
-    own = [state.server.params[part][name] for part, name in names]
-    for mine, a, b in zip(own, *finals, strict=True):
-        torch.testing.assert_close(mine, (20 * a + 33 * b) / 53, rtol=1e-3, atol=1e-4)
 
 
 def test_mini_batches_show_every_sample_each_epoch():

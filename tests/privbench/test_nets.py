@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from privbench.nets import Model
-from privbench.nets.layers import batch_norm, conv_then_average_pool, spectral_norm
+from privbench.nets.layers import batch_norm, conv2x2, conv_then_average_pool, conv_transpose2x2, spectral_norm
 from privbench.seeds import stream
 
 
@@ -13,6 +13,18 @@ def test_folded_convolution_and_pooling_equal_the_two_steps():
     x, w, b = torch.rand(2, 3, 32, 32), torch.randn(6, 3, 5, 5), torch.randn(6)
     plain = F.avg_pool2d(F.conv2d(x, w, b), 2)
     torch.testing.assert_close(conv_then_average_pool(x, w, b), plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", [2, 3, 5])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_2x2_convolutions_as_products_equal_torchs(side, batch):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, 3, side, side, generator=rng)
+    weight = torch.randn(7, 3, 2, 2, generator=rng)
+    torch.testing.assert_close(conv2x2(x, weight), torch.nn.functional.conv2d(x, weight))
+    for own in (x, x[..., :1, :1]):
+        up = torch.randn(3, 7, 2, 2, generator=rng)
+        torch.testing.assert_close(conv_transpose2x2(own, up), torch.nn.functional.conv_transpose2d(own, up))
 
 
 @pytest.mark.parametrize("train", [True, False])
