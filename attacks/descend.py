@@ -5,14 +5,17 @@ of that victim's tensors; here it runs over N = V x restarts problems. Problems 
 L-BFGS history, line search and end, ended ones are taken out of the batch, and the batch is cut into chunks that bound
 the memory. None of this changes a result beyond rounding.
 
-L-BFGS: Nocedal and Wright, Numerical Optimization, 2nd ed., Algorithm 7.4, with backtracking on Armijo's condition
-(quadratic interpolation) and pairs of negative curvature left out. Adam: Kingma and Ba 2015, without weight decay.
+L-BFGS: Nocedal and Wright, Numerical Optimization, 2nd ed., Algorithm 7.4 in its compact form (Byrd, Nocedal, Schnabel
+1994), with backtracking on Armijo's condition (quadratic interpolation) and pairs of negative curvature left out. Adam:
+Kingma and Ba 2015, without weight decay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -24,7 +27,7 @@ from privbench.types import Report, no_report
 Data = dict[str, Tensor]
 Objective = Callable[[Tensor, Data], Tensor]
 
-CHUNK = 64  # problems descended at once: about 6 MB each with history and graph, and the best size for a CPU's caches
+CHUNK = 32  # problems descended at once: about 6 MB each with history and graph, and the best size for a CPU's caches
 ARMIJO = 1e-4
 MOST_BACKTRACKS = 12
 SMALLEST_CURVATURE = 1e-12  # relative to |y|^2
@@ -49,19 +52,30 @@ def pick(data: Data, rows: Tensor | slice) -> Data:
     return {name: t[rows] for name, t in data.items()}
 
 
+def threads_for(start: Tensor, chunks: int) -> int:
+    """How many chunks to descend at a time: one per thread on a CPU, one at all on a GPU."""
+    return min(torch.get_num_threads(), max(chunks, 1)) if start.device.type == "cpu" else 1
+
+
 def in_chunks(
     run: Callable[[Tensor, Data, Report], Descent], start: Tensor, data: Data, report: Report, what: str
 ) -> Descent:
-    """Runs N problems CHUNK at a time and joins the ends."""
-    ends = []
-    chunks = range(0, len(start), CHUNK)
-    for number, first in enumerate(chunks):
+    """Runs N problems in chunks of CHUNK, one chunk per thread, and joins the ends.
 
-        def chunk_report(done: int, total: int, detail: str, number: int = number) -> None:
-            report(number * total + done, len(chunks) * total, f"{what} {detail}".strip())
+    The chunks are the same however many threads there are, and so are the numbers.
+    """
+    chunks = [slice(first, first + CHUNK) for first in range(0, len(start), CHUNK)]
+    progress = [0] * len(chunks)
 
-        rows = slice(first, first + CHUNK)
-        ends.append(run(start[rows], pick(data, rows), chunk_report))
+    def one(number: int) -> Descent:
+        def chunk_report(done: int, total: int, detail: str) -> None:
+            progress[number] = done
+            report(sum(progress), len(chunks) * total, f"{what} {detail}".strip())
+
+        return run(start[chunks[number]], pick(data, chunks[number]), chunk_report)
+
+    with ThreadPoolExecutor(threads_for(start, len(chunks)), initializer=partial(torch.set_num_threads, 1)) as executor:
+        ends = list(executor.map(one, range(len(chunks))))
     x, loss, trace = (torch.cat([getattr(end, name) for end in ends]) for name in ("x", "loss", "trace"))
     return Descent(x, loss, trace, sum(end.evaluations for end in ends))
 
@@ -88,6 +102,59 @@ def lbfgs(
     return in_chunks(run, start, data, report, what)
 
 
+class _Pairs:
+    """The last m steps s and gradient changes y of n problems, and what they say of the inverse Hessian.
+
+    The compact form of the two-loop recursion: the same direction, but the pairs are read in a few products instead of one
+    by one. With S, Y [m, D] in order of time, R the upper triangle of S Y', E its diagonal and c = s'y / y'y of the last pair,
+        H g = c g + S' (R^-T (E + c Y Y') R^-1 S g - c R^-T Y g) - c Y' R^-1 S g.
+    A pair left out is zero in S and Y and 1 on R's diagonal.
+    """
+
+    def __init__(self, problems: int, most: int, like: Tensor) -> None:
+        self.most, self.order = most, list[int]()  # slots from the oldest pair to the newest
+        self.s, self.y = (like.new_zeros(problems, most, like.shape[1]) for _ in range(2))
+        self.sy, self.yy = (like.new_zeros(problems, most, most) for _ in range(2))
+
+    def keep(self, rows: Tensor) -> None:
+        """Forgets the problems that have ended."""
+        self.s, self.y, self.sy, self.yy = self.s[rows], self.y[rows], self.sy[rows], self.yy[rows]
+
+    def push(self, s: Tensor, y: Tensor) -> None:
+        """Takes one more pair of every problem, [n, D] each; the oldest goes when there are more than m."""
+        curvature = (s * y).sum(1)
+        sound = curvature > SMALLEST_CURVATURE * (y * y).sum(1)
+        s, y = s.where(sound[:, None], torch.zeros_like(s)), y.where(sound[:, None], torch.zeros_like(y))
+        slot = len(self.order) if len(self.order) < self.most else self.order.pop(0)
+        self.order.append(slot)
+        self.s[:, slot], self.y[:, slot] = s, y
+        self.sy[:, :, slot] = _times(self.s, y)
+        self.yy[:, slot] = self.yy[:, :, slot] = _times(self.y, y)
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """-H gradient, [n, D]."""
+        if not self.order:
+            return -gradient
+        used = torch.tensor(self.order, device=gradient.device)
+        diagonal = self.sy.diagonal(dim1=1, dim2=2)[:, used]
+        sound = diagonal > 0
+        r = self.sy[:, used][:, :, used].triu() + torch.diag_embed((~sound).to(gradient))
+        yy = self.yy[:, used][:, :, used]
+        c = torch.where(sound[:, -1], diagonal[:, -1] / yy[:, -1, -1].clamp_min(1e-300), 1.0)[:, None]
+        s_g, y_g = _times(self.s, gradient)[:, used], _times(self.y, gradient)[:, used]
+        upper = torch.linalg.solve_triangular(r, s_g[:, :, None], upper=True)[..., 0]
+        middle = diagonal * upper + c * (_times(yy, upper) - y_g)
+        lower = torch.linalg.solve_triangular(r.mT, middle[:, :, None], upper=False)[..., 0]
+        along_s, along_y = (torch.zeros_like(self.sy[:, 0]) for _ in range(2))
+        along_s[:, used], along_y[:, used] = lower, -c * upper
+        return -(c * gradient + _times(self.s.mT, along_s) + _times(self.y.mT, along_y))
+
+
+def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """[n, a, b] times [n, b] -> [n, a]; as a row from the left, which a CPU does five times faster than as a column."""
+    return torch.bmm(vectors[:, None], matrices.mT)[:, 0]
+
+
 @dataclass
 class _Lbfgs:
     """One chunk of problems; rows of all tensors are the problems still under way."""
@@ -99,70 +166,54 @@ class _Lbfgs:
     history: int
     tolerance: float
     report: Report
-    pairs: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # (s [n, D], y [n, D], 1/s'y or 0 [n])
 
     def run(self) -> Descent:
         self.evaluate = gradients(self.objective)
         self.shape, self.evaluations = self.start.shape[1:], 0
         everyone = torch.arange(len(self.start), device=self.start.device)
         x = self.start.flatten(1).clone()
-        gradient, loss = self.at(x, everyone)
+        gradient, loss = self.at(x)
         end_x, end_loss = x.clone(), loss.clone()
         trace = [loss]
         alive = everyone[loss.isfinite() & gradient.isfinite().all(1)]
-        x, gradient, loss = x[alive], gradient[alive], loss[alive]
+        x, gradient, loss, self.data = x[alive], gradient[alive], loss[alive], pick(self.data, alive)
+        self.pairs = _Pairs(len(alive), self.history, x)
         for step in range(self.steps):
             if not len(alive):
                 break
             if step % 10 == 0:
                 self.report(step, self.steps, f"({len(alive)} of {len(everyone)} under way)")
-            x, gradient, loss, moving = self.one_step(x, gradient, loss, alive)
+            x, gradient, loss, moving = self.one_step(x, gradient, loss)
             end_x[alive], end_loss[alive] = x, loss
             trace.append(end_loss.clone())
             if not bool(moving.all()):
                 alive, x, gradient, loss = alive[moving], x[moving], gradient[moving], loss[moving]
-                self.pairs = [(s[moving], y[moving], r[moving]) for s, y, r in self.pairs]
+                self.data = pick(self.data, moving)
+                self.pairs.keep(moving)
         trace += [end_loss] * (self.steps + 1 - len(trace))
         return Descent(end_x.unflatten(1, self.shape), end_loss, torch.stack(trace, 1), self.evaluations)
 
-    def at(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(gradient [n, D], loss [n]) of the problems in `rows`."""
-        self.evaluations += len(rows)
-        gradient, loss = self.evaluate(x.unflatten(1, self.shape), pick(self.data, rows))
+    def at(self, x: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(gradient [n, D], loss [n]) of the problems under way, or of some `rows` of them."""
+        self.evaluations += len(x)
+        own = self.data if rows is None else pick(self.data, rows)
+        gradient, loss = self.evaluate(x.unflatten(1, self.shape), own)
         return gradient.flatten(1), loss
 
-    def direction(self, gradient: Tensor) -> Tensor:
-        """-H gradient by the two-loop recursion, [n, D]."""
-        q, alphas = gradient.clone(), []
-        for s, y, r in reversed(self.pairs):
-            alpha = r * (s * q).sum(1)
-            q -= alpha[:, None] * y
-            alphas.append(alpha)
-        if self.pairs:
-            s, y, r = self.pairs[-1]
-            scale = torch.where(r > 0, 1 / (r * (y * y).sum(1)).clamp_min(1e-300), torch.ones_like(r))
-            q *= scale[:, None]
-        for (s, y, r), alpha in zip(self.pairs, reversed(alphas), strict=True):
-            beta = r * (y * q).sum(1)
-            q += (alpha - beta)[:, None] * s
-        return -q
-
-    def one_step(
-        self, x: Tensor, gradient: Tensor, loss: Tensor, alive: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def one_step(self, x: Tensor, gradient: Tensor, loss: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One line search of every problem: (x, gradient, loss, whether it goes on)."""
-        d = self.direction(gradient)
+        d = self.pairs.direction(gradient)
         slope = (d * gradient).sum(1)
         uphill = ~(slope < 0)
         d[uphill], slope[uphill] = -gradient[uphill], -gradient[uphill].square().sum(1)
         size = torch.ones_like(loss)
-        if not self.pairs:
+        if not self.pairs.order:
             size = (1 / gradient.norm(dim=1).clamp_min(1e-300)).clamp_max(1.0)
         new_x, new_gradient, new_loss = x.clone(), gradient.clone(), loss.clone()
-        open_ = torch.arange(len(alive), device=x.device)
+        open_ = torch.arange(len(x), device=x.device)
         for _ in range(MOST_BACKTRACKS):
             trial = x[open_] + size[open_, None] * d[open_]
-            g, f = self.at(trial, alive[open_])
+            g, f = self.at(trial, None if len(open_) == len(x) else open_)
             good = f.isfinite() & g.isfinite().all(1) & (f <= loss[open_] + ARMIJO * size[open_] * slope[open_])
             taken = open_[good]
             new_x[taken], new_gradient[taken], new_loss[taken] = trial[good], g[good], f[good]
@@ -175,13 +226,7 @@ class _Lbfgs:
             ratio = torch.where(gap.isfinite() & (gap > 0), -slope[bad] * size[bad] / (2 * gap), torch.zeros_like(gap))
             size[bad] = size[bad] * ratio.clamp(0.1, 0.5)
             open_ = bad
-        s, y = new_x - x, new_gradient - gradient
-        curvature = (s * y).sum(1)
-        sound = curvature > SMALLEST_CURVATURE * (y * y).sum(1)
-        self.pairs.append(
-            (s, y, torch.where(sound, 1 / curvature.where(sound, torch.ones_like(curvature)), 0 * curvature))
-        )
-        del self.pairs[: -self.history]
+        self.pairs.push(new_x - x, new_gradient - gradient)
         moving = loss - new_loss > self.tolerance * loss.abs()
         return new_x, new_gradient, new_loss, moving
 

@@ -98,3 +98,56 @@ def test_the_best_restart_is_the_one_with_the_lowest_own_loss():
     assert x.flatten().tolist() == [1.0, 3.0]
     assert lowest.tolist() == [1.0, 2.0]
     assert index.tolist() == [1, 1]
+
+
+def two_loop(pairs, gradient):
+    """Nocedal and Wright, Algorithm 7.4, for one problem."""
+    q, alphas = gradient.clone(), []
+    for s, y in reversed(pairs):
+        alphas.append((s @ q) / (s @ y))
+        q = q - alphas[-1] * y
+    s, y = pairs[-1]
+    r = (s @ y) / (y @ y) * q
+    for (s, y), alpha in zip(pairs, reversed(alphas), strict=True):
+        r = r + s * (alpha - (y @ r) / (s @ y))
+    return -r
+
+
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_the_compact_direction_is_that_of_the_two_loop_recursion(steps):
+    """Over more pairs than are kept, with one problem whose second pair has negative curvature and is left out."""
+    rng = torch.Generator().manual_seed(0)
+    problems, size, most = 3, 6, 4
+    pairs = descend._Pairs(problems, most, torch.zeros(problems, size, dtype=torch.float64))
+    plain = [[] for _ in range(problems)]
+    for step in range(steps):
+        s = torch.randn(problems, size, generator=rng, dtype=torch.float64)
+        y = s + 0.3 * torch.randn(problems, size, generator=rng, dtype=torch.float64)
+        y[0] = -y[0] if step == 1 else y[0]
+        pairs.push(s, y)
+        for own, a, b in zip(plain, s, y, strict=True):
+            own.append((a, b))
+    gradient = torch.randn(problems, size, generator=rng, dtype=torch.float64)
+    kept = [[(a, b) for a, b in own[-most:] if a @ b > 0] for own in plain]
+    expected = torch.stack([two_loop(own, g) for own, g in zip(kept, gradient, strict=True)])
+    torch.testing.assert_close(pairs.direction(gradient), expected)
+
+
+def test_the_numbers_do_not_depend_on_how_many_chunks_run_at_a_time(monkeypatch):
+    monkeypatch.setattr(descend, "CHUNK", 4)
+    start = torch.randn(10, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    data = {"centre": torch.linspace(-1, 1, 30, dtype=torch.float64).view(10, 3)}
+
+    def objective(x, own):
+        return (x - own["centre"]).pow(4).sum() + (x[0] * x[1] - 0.2).square()
+
+    before, ends = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            ends.append(descend.lbfgs(objective, start, data, steps=15))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(ends[0].x, ends[1].x)
+    assert torch.equal(ends[0].trace, ends[1].trace)
+    assert ends[0].evaluations == ends[1].evaluations
