@@ -13,21 +13,26 @@ Given z = z1 the image is u = T (z - b1) + what dL/dW1 adds, so Gauss-Newton run
     F(z) = |B a(z) - c|^2 + (z - b1)' M^-1 (z - b1) + e(z)' S(z)^-1 e(z)
     M = K1 Sigma K1' + error   T = Sigma K1' M^-1   e = dL/dW1 - D1 T (z - b1)   S = D1 (Sigma - T M T') D1' + error
 with [B, c] the first two blocks of equations over their errors. It starts at z = b1 (grey); errors are taken as large first.
+
+What depends on the weights alone is made once: M, T, and Sigma - T M T', what z leaves open. The victims of a chunk share
+products with these, and each has its own Newton matrices, one victim at a time. D1 and D2 have stride 2 behind pooling with
+stride 1, so that D1 falls apart into four blocks, one for each pair of parities of rows and columns of the pooled image.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad
+from torch.func import grad, vmap
 
 from attacks.case import Case
 from attacks.descend import Descent
 from attacks.prior import Gaussian
-from privbench.types import Params, Report, no_report
+from privbench.types import Report, no_report
 
 ERROR = 3e-6  # of z2 and dL/dW2, relative to their root mean square
 FIRST_ERROR = 3e-5  # of dL/dW1, whose coefficients D1 inherit the error of z1
@@ -36,73 +41,117 @@ FEATURE_ERROR = 1e-12  # absolute error of a feature near 0, beside ERROR relati
 SATURATED = 1e-7  # features nearer to 1 are rounding
 LEVELS = ((1e3, 0.0), (30.0, 0.0), (1.0, 0.0), (1.0, 100.0), (1.0, 1.0))  # factors on the errors; 0: without dL/dW1
 MOST_HALVINGS = 10
-SMALL_GAIN = 1e-3  # of F: ends a level
+ROUGH_GAIN, SMALL_GAIN = 0.1, 1e-3  # of F: ends a level, and the last, which alone decides where F's minimum is found
+CHUNK = 32  # victims solved at once: about 12 MB each
+GRAM_BLOCK = 196  # columns: five eighths of a full product, in blocks that a processor still multiplies at full speed
+PARITIES = tuple(product((0, 1), (0, 1)))
 
 
 class Layers(NamedTuple):
-    """What the victims of one network share; n1 = 6 14 14, D = C H W."""
+    """What the victims of one network share; n1 = 6 14 14, D = C H W, m = H - 1, the side of the pooled image."""
 
-    extractor: Params
     gaussian: Gaussian
     shape: tuple[int, int, int]  # of z1
+    kernel: int
     k1: Tensor  # K1 [n1, D]
     k2: Tensor  # K2 [n2, n1]
+    window: Tensor  # the values of K2 that are not 0, the same for every pixel of an output channel: [16, 6, 6, 6]
     b1: Tensor  # [n1]
     b2: Tensor  # [n2]
-    spread: Tensor  # M [n1, n1]
     precision: Tensor  # M^-1 [n1, n1]
     carry: Tensor  # T [D, n1]
+    known: Tensor  # R [n1, D] with R'R = T M T'
+    lattices: tuple[
+        Tensor, ...
+    ]  # the pooled rows of [Sigma - T M T', T] of each parity: [C, about m m / 4, C m m + n1]
 
 
-class Victim(NamedTuple):
-    """One victim's equations on a1 as normal equations, and on u."""
+class Victims(NamedTuple):
+    """The equations of n victims: on a1, each divided by its error, and on u."""
 
-    normal: Tensor  # B'B [n1, n1]
-    right: Tensor  # B'c [n1]
-    square: Tensor  # c'c
-    back: Tensor  # K2' dL/dz2 [n1]
-    first: Tensor  # dL/dW1 [C, 6 25]
-    error: Tensor  # its variance
+    z2: Tensor  # z2 - b2 [n, n2]
+    certainty: Tensor  # 1 / its error [n, n2]
+    d2: Tensor  # D2 on one channel of a1 [n, 16 25, 14 14]
+    second: Tensor  # dL/dW2 [n, 6, 16 25]
+    back: Tensor  # K2' dL/dz2 [n, n1]
+    first: Tensor  # dL/dW1 [n, C, 6 25]
+    error: Tensor  # its variance [n]
 
 
 def layers(case: Case, gaussian: Gaussian) -> Layers:
     """The linear maps of the case's extractor, and the prior seen through them."""
     e = case.weights["extractor"]
-    side = gaussian.variance.shape[-1]
+    side, kernel = gaussian.variance.shape[-1], e["conv1.weight"].shape[-1]
     k1 = _pooled_convolution(e["conv1.weight"], side)
-    z_side = (side - e["conv1.weight"].shape[-1] + 1) // 2
+    z_side = (side - kernel + 1) // 2
     shape = (e["conv1.weight"].shape[0], z_side, z_side)
-    smooth_k1 = gaussian.covariance(k1)
-    spread = smooth_k1 @ k1.T
-    spread.diagonal().add_(IMAGE_ERROR**2 * spread.diagonal().mean())
-    precision = torch.linalg.inv_ex(spread).inverse
-    carry = smooth_k1.T @ precision
     k2 = _pooled_convolution(e["conv2.weight"], z_side)
     b1 = e["conv1.bias"].repeat_interleave(z_side**2)
     b2 = e["conv2.bias"].repeat_interleave(len(k2) // len(e["conv2.bias"]))
-    return Layers(e, gaussian, shape, k1, k2, b1, b2, spread, precision, carry)
+    smooth_k1 = gaussian.covariance(k1)
+    spread = smooth_k1 @ k1.T
+    spread.diagonal().add_(IMAGE_ERROR**2 * spread.diagonal().mean())
+    root = torch.linalg.cholesky_ex(spread).L
+    known = torch.linalg.solve_triangular(root, smooth_k1, upper=False)
+    carry = torch.linalg.solve_triangular(root.T, known, upper=True).T
+    precision = torch.cholesky_inverse(root)
+    lattices = _lattices(gaussian, known, carry)
+    return Layers(
+        gaussian, shape, kernel, k1, k2, _unpool(e["conv2.weight"]), b1, b2, precision, carry, known, lattices
+    )
 
 
-def victim(case: Case, own: Layers, h: Tensor, v: int) -> Victim:
-    """The equations of victim v with the features h [c, s, s]."""
+def _lattices(gaussian: Gaussian, known: Tensor, carry: Tensor) -> tuple[Tensor, ...]:
+    """Layers.lattices; the columns of Sigma - T M T' are in the order of the lattices, too."""
+    channels, side, _ = gaussian.variance.shape
+    m = side - 1
 
-    def loss(features: Tensor) -> Tensor:
+    def pool(t: Tensor) -> Tensor:
+        return F.avg_pool2d(t.unflatten(1, gaussian.variance.shape), 2, stride=1).flatten(1)
+
+    index = torch.arange(channels * m**2, device=known.device).view(channels, m, m)
+    rows = [index[:, i::2, j::2].flatten() for i, j in PARITIES]
+    order = torch.cat(rows)
+    pooling = _unpool(torch.eye(len(order)).to(known).view(-1, channels, m, m)).flatten(1)
+    pooled_known = pool(known)
+    rest = pool(gaussian.covariance(pooling)).addmm_(pooled_known.T, pooled_known, alpha=-1)
+    both = torch.cat([rest[:, order], pool(carry.T).T], 1)
+    return tuple(both[r].unflatten(0, (channels, -1)) for r in rows)
+
+
+def victims(case: Case, own: Layers, h: Tensor, rows: Tensor) -> Victims:
+    """The equations of the victims in `rows` [n]; h [V, c, s, s] are the features of all."""
+
+    def loss(features: Tensor, label: Tensor) -> Tensor:
         logits, _ = case.model.net("classifier").apply(case.weights["classifier"], {}, features[None], train=True)
-        return F.cross_entropy(logits, case.labels[v])
+        return F.cross_entropy(logits, label)
 
-    kept = h.clamp(FEATURE_ERROR, 1 - SATURATED)
-    slope = (kept * (1 - kept)).flatten()
-    delta = grad(loss)(h) * kept * (1 - kept)
-    z2 = torch.logit(kept).flatten() - own.b2
-    error2 = ((ERROR * kept.flatten() + FEATURE_ERROR) / slope).square() + ERROR**2 * z2.square().mean()
-    second, first = (case.observed[f"extractor/{n}.weight"][v] for n in ("conv2", "conv1"))
-    d2 = _correlation(delta, own.shape[1]) / (ERROR * _size(second))
-    c = second.transpose(0, 1).flatten(1) / (ERROR * _size(second))  # [6, 16 25], one row per channel of a1
-    normal = (own.k2.T / error2) @ own.k2 + torch.block_diag(*[d2.T @ d2] * len(c))
-    right = own.k2.T @ (z2 / error2) + (c @ d2).flatten()
-    square = (z2.square() / error2).sum() + c.square().sum()
-    back = delta.flatten() @ own.k2
-    return Victim(normal, right, square, back, first.transpose(0, 1).flatten(1), (FIRST_ERROR * _size(first)) ** 2)
+    kept = h[rows].clamp(FEATURE_ERROR, 1 - SATURATED)
+    delta = vmap(grad(loss))(h[rows], case.labels[rows]) * kept * (1 - kept)
+    flat = kept.flatten(1)
+    z2 = torch.logit(flat) - own.b2
+    relative = (ERROR * flat + FEATURE_ERROR) / (flat * (1 - flat))
+    certainty = (relative.square() + ERROR**2 * z2.square().mean(1, keepdim=True)).rsqrt()
+    second, first = (case.observed[f"extractor/{n}.weight"][rows] for n in ("conv2", "conv1"))
+    error = (ERROR * _size(second))[:, None, None]
+    d2 = _correlation(delta, own.shape[1]) / error
+    c = second.transpose(1, 2).flatten(2) / error
+    first_error = (FIRST_ERROR * _size(first)).square()
+    return Victims(z2, certainty, d2, c, delta.flatten(1) @ own.k2, first.transpose(1, 2).flatten(2), first_error)
+
+
+def _normal(own: Layers, certainty: Tensor, d2: Tensor) -> Tensor:
+    """One victim's B'B [n1, n1]."""
+    channels, side, _ = own.shape
+    size = own.window.shape[-1]
+    normal = torch.block_diag(*[d2.T @ d2] * channels).view(*own.shape, *own.shape)
+    window = own.window.flatten(1)
+    outputs = certainty.square().view(len(window), -1)  # one column per pixel of z2
+    starts = product(range(0, side - size + 1, 2), repeat=2)
+    for weights, (i, j) in zip(outputs.T, starts, strict=True):
+        y, x = slice(i, i + size), slice(j, j + size)
+        normal[:, y, x, :, y, x] += ((window.T * weights) @ window).view(own.window.shape[1:] * 2)
+    return normal.reshape(own.b1.numel(), -1)
 
 
 def peel(case: Case, h: Tensor, gaussian: Gaussian, iterations: int, report: Report = no_report) -> Descent:
@@ -113,113 +162,186 @@ def peel(case: Case, h: Tensor, gaussian: Gaussian, iterations: int, report: Rep
     """
     own = layers(case, gaussian)
     ends = []
-    for v in range(len(h)):
-        report(v, len(h), "peeling layers")
-        ends.append(_solve(own, victim(case, own, h[v], v), iterations))
-    longest = max(len(trace) for _, trace in ends)
-    trace = torch.stack([torch.stack(t + t[-1:] * (longest - len(t))) for _, t in ends])
-    x = torch.stack([(u + 1) / 2 for u, _ in ends]).unflatten(1, (1, *gaussian.variance.shape))
-    return Descent(x, trace[:, -1], trace, sum(len(t) for _, t in ends))
+    for rows in torch.arange(len(h), device=h.device).split(CHUNK):
+        report(int(rows[0]), len(h), "peeling layers")
+        ends.append(_solve(own, victims(case, own, h, rows), iterations))
+    longest = max(end.trace.shape[1] for end in ends)
+    trace = torch.cat([F.pad(t, (0, longest - t.shape[1]), "replicate") for t in (end.trace for end in ends)])
+    x = (torch.cat([end.x for end in ends]) + 1) / 2
+    x = x.unflatten(1, (1, *gaussian.variance.shape))
+    return Descent(x, trace[:, -1], trace, sum(end.evaluations for end in ends))
 
 
-def _solve(own: Layers, one: Victim, iterations: int) -> tuple[Tensor, list[Tensor]]:
-    """(u [D], surprise of the best image so far after every iteration)."""
-    z = own.b1
-    best = torch.zeros(own.k1.shape[1]).to(z)
-    trace = [surprise(own, one, best)]
+def _solve(own: Layers, some: Victims, iterations: int) -> Descent:
+    """The best u [n, D] of a chunk of victims; its trace is the surprise of the best so far after every iteration."""
+    everyone = torch.arange(len(some.first), device=some.first.device)
+    normals = [_normal(own, certainty, d2) for certainty, d2 in zip(some.certainty, some.d2, strict=True)]
+    z = own.b1.repeat(len(everyone), 1)
+    best = z.new_zeros(len(everyone), own.k1.shape[1])
+    lowest = surprise(own, some, best)
+    trace, evaluations = [lowest], len(everyone)
     for factor, first_factor in LEVELS:
+        rows, least = everyone, SMALL_GAIN if factor == first_factor else ROUGH_GAIN
         for _ in range(iterations):
-            z, u, gain = _iterate(own, one, z, factor, first_factor)
-            found = surprise(own, one, u)
-            best = u if found < trace[-1] else best
-            trace.append(torch.minimum(found.nan_to_num(nan=torch.inf), trace[-1]))
-            if not gain > SMALL_GAIN:
+            under_way = _pick(some, rows)
+            z[rows], u, gain = _iterate(own, under_way, [normals[v] for v in rows], z[rows], factor, first_factor)
+            found = surprise(own, under_way, u)
+            better = found < lowest[rows]
+            best[rows[better]] = u[better]
+            lowest = lowest.index_put((rows[better],), found[better])
+            trace.append(lowest)
+            evaluations += len(rows)
+            rows = rows[gain > least]
+            if not len(rows):
                 break
-    return best, trace
+    return Descent(best, lowest, torch.stack(trace, 1), evaluations)
 
 
-def surprise(own: Layers, one: Victim, u: Tensor) -> Tensor:
-    """Twice the negative logarithm of an image's probability given all equations, up to a constant."""
-    z = own.k1 @ u + own.b1
+def _pick(some: Victims, rows: Tensor) -> Victims:
+    return Victims(*(t[rows] for t in some))
+
+
+def surprise(own: Layers, some: Victims, u: Tensor) -> Tensor:
+    """Twice the negative logarithm of each image's probability given all equations, up to a constant: u [n, D] -> [n]."""
+    a = torch.sigmoid(u @ own.k1.T + own.b1)
+    first = _gap(own, some, a, u).square().sum(1) / some.error
+    return _misfit(own, some, a) + first + (u * own.gaussian.precision(u)).sum(1)
+
+
+def _iterate(
+    own: Layers, some: Victims, normals: list[Tensor], z: Tensor, factor: float, first_factor: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One Gauss-Newton step of F with S held, from z [n, n1]: (z, the image of z [n, D], relative gain [n])."""
+    each = [
+        _newton(own, Victims(*one), normal, point, factor, first_factor)
+        for *one, normal, point in zip(*some, normals, z, strict=True)
+    ]
+    step, root = (torch.stack(t) for t in zip(*each, strict=True))
+    before = _objective(own, some, z, factor, root)
+    z, gain = z.clone(), torch.zeros_like(before)
+    rows = torch.arange(len(z), device=z.device)
+    for halving in range(MOST_HALVINGS):
+        trial = z[rows] + step[rows] / 2**halving
+        after = _objective(own, _pick(some, rows), trial, factor, root[rows])
+        lower = after < before[rows]
+        z[rows[lower]] = trial[lower]
+        gain[rows[lower]] = (1 - after / before[rows])[lower]
+        rows = rows[~lower]
+        if not len(rows):
+            break
+    return z, _image(own, some, z, root), gain
+
+
+def _newton(
+    own: Layers, one: Victims, normal: Tensor, z: Tensor, factor: float, first_factor: float
+) -> tuple[Tensor, Tensor]:
+    """(step [n1], root of S [C 6 25, C 6 25], or [0, 0] without dL/dW1) of one victim, whose tensors have no axis n."""
     a = torch.sigmoid(z)
-    e = one.first - u.unflatten(0, (len(one.first), -1)) @ _first_correlation(own, one, a).T
-    return _misfit(one, a) + e.square().sum() / one.error + u @ own.gaussian.precision(u[None])[0]
-
-
-def _iterate(own: Layers, one: Victim, z: Tensor, factor: float, first_factor: float) -> tuple[Tensor, Tensor, float]:
-    """One Gauss-Newton step of F with S held: (z, the image of z, relative gain)."""
-    a = torch.sigmoid(z)
-    slope = a * (1 - a)
-    gradient = slope * (one.normal @ a - one.right) / factor**2 + own.precision @ (z - own.b1)
-    hessian = slope[:, None] * one.normal * slope / factor**2 + own.precision
-    root = None
+    slope = a * (1 - a) / factor
+    gradient = slope / factor * _misfit_gradient(own, one, a) + own.precision @ (z - own.b1)
+    hessian = (normal * slope).mul_(slope[:, None]).add_(own.precision)
+    root = z.new_zeros(0, 0)
     if first_factor:
-        d1 = _first_correlation(own, one, a)
-        rows = torch.block_diag(*[d1] * len(one.first))
-        through_z = (d1 @ own.carry.unflatten(0, (len(one.first), -1))).flatten(0, 1)  # rows @ carry
-        s = own.gaussian.covariance(rows) @ rows.T - through_z @ own.spread @ through_z.T
+        slopes, s = _first_spread(own, one.back * a * (1 - a))
+        slopes += _curvature(own, one, z, a)
         s.diagonal().add_(first_factor**2 * one.error)
         root, failed = torch.linalg.cholesky_ex(s)
-        if failed:
-            return z, own.carry @ (z - own.b1), 0.0
-        slopes = torch.linalg.solve_triangular(root, through_z + _curvature(own, one, z, a), upper=False)
-        gradient -= slopes.T @ _whitened_gap(own, one, z, a, root)
-        hessian += slopes.T @ slopes
+        root = root.where(failed == 0, torch.nan)  # then no step is taken
+        slopes = torch.linalg.solve_triangular(root, slopes, upper=False)
+        gradient -= _whitened_gap(own, one, z, a, root) @ slopes
+        for k in range(0, len(z), GRAM_BLOCK):  # only the lower triangle is read
+            hessian[k:, k : k + GRAM_BLOCK].addmm_(slopes[:, k:].T, slopes[:, k : k + GRAM_BLOCK])
     triangle, failed = torch.linalg.cholesky_ex(hessian)
     if failed:  # rounding made it indefinite
-        step = -torch.linalg.solve_ex(hessian, gradient).result
-    else:
-        step = -torch.cholesky_solve(gradient[:, None], triangle)[:, 0]
-    before = _objective(own, one, z, factor, root)
-    gain = 0.0
-    for halving in range(MOST_HALVINGS):
-        trial = z + step / 2**halving
-        after = _objective(own, one, trial, factor, root)
-        if after < before:
-            z, gain = trial, float((before - after) / before)
-            break
-    return z, _image(own, one, z, root), gain
+        whole = hessian.tril() + hessian.tril(-1).T
+        return -torch.linalg.solve_ex(whole, gradient).result, root
+    return -torch.cholesky_solve(gradient[:, None], triangle)[:, 0], root
 
 
-def _objective(own: Layers, one: Victim, z: Tensor, factor: float, root: Tensor | None) -> Tensor:
-    """F(z), with S = root root'; without its last term if there is no root."""
-    a = torch.sigmoid(z)
-    f = _misfit(one, a) / factor**2 + (z - own.b1) @ own.precision @ (z - own.b1)
-    return f if root is None else f + _whitened_gap(own, one, z, a, root).square().sum()
+def _objective(own: Layers, some: Victims, z: Tensor, factor: float, root: Tensor) -> Tensor:
+    """F(z) [n], with S = root root'; without its last term if the root is empty."""
+    a, offset = torch.sigmoid(z), z - own.b1
+    f = _misfit(own, some, a) / factor**2 + ((offset @ own.precision) * offset).sum(1)
+    return f if not root.numel() else f + _whitened_gap(own, some, z, a, root).square().sum(1)
 
 
-def _image(own: Layers, one: Victim, z: Tensor, root: Tensor | None) -> Tensor:
-    """The most probable u given z, and given dL/dW1 if there is a root of S."""
-    u = own.carry @ (z - own.b1)
-    if root is None:
+def _image(own: Layers, some: Victims, z: Tensor, root: Tensor) -> Tensor:
+    """The most probable u [n, D] given z, and given dL/dW1 if there is a root of S."""
+    u = (z - own.b1) @ own.carry.T
+    if not root.numel():
         return u
     a = torch.sigmoid(z)
-    weights = torch.linalg.solve_triangular(root.T, _whitened_gap(own, one, z, a, root)[:, None], upper=True)
-    pull = (weights.view(one.first.shape) @ _first_correlation(own, one, a)).flatten()
-    return u + own.gaussian.covariance(pull[None])[0] - own.carry @ (own.spread @ (own.carry.T @ pull))
+    weights = torch.linalg.solve_triangular(root.mT, _whitened_gap(own, some, z, a, root)[..., None], upper=True)
+    pull = _first_adjoint(own, some.back * a * (1 - a), weights.view_as(some.first))
+    return u + own.gaussian.covariance(pull) - (pull @ own.known.T) @ own.known
 
 
-def _misfit(one: Victim, a: Tensor) -> Tensor:
-    return a @ one.normal @ a - 2 * a @ one.right + one.square
+def _misfits(own: Layers, some: Victims, a: Tensor) -> tuple[Tensor, Tensor]:
+    """B a - c over the errors: of z2 [..., n2], and of dL/dW2 [..., 16 25, 6]."""
+    channels = a.unflatten(-1, (own.shape[0], -1)).mT
+    return (a @ own.k2.T - some.z2) * some.certainty, some.d2 @ channels - some.second.mT
 
 
-def _whitened_gap(own: Layers, one: Victim, z: Tensor, a: Tensor, root: Tensor) -> Tensor:
-    """root^-1 (dL/dW1 - D1 T (z - b1)), [C 6 25]."""
-    u = (own.carry @ (z - own.b1)).unflatten(0, (len(one.first), -1))
-    gap = one.first - u @ _first_correlation(own, one, a).T
-    return torch.linalg.solve_triangular(root, gap.reshape(-1, 1), upper=False)[:, 0]
+def _misfit(own: Layers, some: Victims, a: Tensor) -> Tensor:
+    """|B a - c|^2, [n]."""
+    return sum((t.square().flatten(1).sum(1) for t in _misfits(own, some, a)), a.new_zeros(len(a)))
 
 
-def _first_correlation(own: Layers, one: Victim, a: Tensor) -> Tensor:
-    """D1 on one image channel, [6 25, H W]."""
-    return _correlation((one.back * a * (1 - a)).view(own.shape), own.gaussian.variance.shape[-1])
+def _misfit_gradient(own: Layers, some: Victims, a: Tensor) -> Tensor:
+    """B' (B a - c), [..., n1]."""
+    of_z2, of_second = _misfits(own, some, a)
+    return (of_z2 * some.certainty) @ own.k2 + (some.d2.mT @ of_second).mT.flatten(-2)
 
 
-def _curvature(own: Layers, one: Victim, z: Tensor, a: Tensor) -> Tensor:
-    """The slope of D1(z) u over z, with u = T (z - b1) held: [C 6 25, n1]."""
-    u = (own.carry @ (z - own.b1)).view(1, *own.gaussian.variance.shape)
-    patches = F.unfold(F.avg_pool2d(u, 2, stride=1), own.extractor["conv1.weight"].shape[-1], stride=2)
-    patches = patches.view(len(one.first), -1, patches.shape[-1])  # [C, 25, 14 14]
+def _gap(own: Layers, some: Victims, a: Tensor, u: Tensor) -> Tensor:
+    """dL/dW1 - D1 u, [..., C 6 25]."""
+    delta = (some.back * a * (1 - a)).unflatten(-1, (own.shape[0], -1))
+    patches = _patches(own, u).unflatten(-2, (some.first.shape[-2], -1))  # [..., C, 25, 14 14]
+    return some.first.flatten(-2) - (delta[..., None, :, :] @ patches.mT).flatten(-3)
+
+
+def _whitened_gap(own: Layers, some: Victims, z: Tensor, a: Tensor, root: Tensor) -> Tensor:
+    """root^-1 (dL/dW1 - D1 T (z - b1)), [..., C 6 25]."""
+    gap = _gap(own, some, a, (z - own.b1) @ own.carry.T)
+    return torch.linalg.solve_triangular(root, gap[..., None], upper=False)[..., 0]
+
+
+def _patches(own: Layers, u: Tensor) -> Tensor:
+    """The pooled image under each weight of the first convolution, [..., C 25, 14 14]."""
+    pooled = F.avg_pool2d(u.unflatten(-1, own.gaussian.variance.shape), 2, stride=1)
+    return F.unfold(pooled, own.kernel, stride=2)
+
+
+def _first_adjoint(own: Layers, delta: Tensor, weights: Tensor) -> Tensor:
+    """D1' weights, [n, D], of delta [n, n1] and weights [n, C, 6 25]."""
+    weights = weights.unflatten(2, (own.shape[0], -1)).transpose(2, 3).flatten(1, 2)  # [n, C 25, 6]
+    patches = weights @ delta.unflatten(1, (own.shape[0], -1))
+    side = own.gaussian.variance.shape[-1] - 1
+    return _unpool(F.fold(patches, side, own.kernel, stride=2)).flatten(1)
+
+
+def _first_spread(own: Layers, delta: Tensor) -> tuple[Tensor, Tensor]:
+    """(D1 T [C 6 25, n1], D1 (Sigma - T M T') D1' [C 6 25, C 6 25]) of one victim's delta [n1]."""
+    channels, side, _ = own.gaussian.variance.shape
+    d1 = _strided_correlation(delta.view(own.shape), side - 1)
+    blocks = [d1[:, i::2, j::2, i::2, j::2] for i, j in PARITIES]
+    one = delta.new_empty(channels, *d1.shape[:3], own.lattices[0].shape[-1])
+    for block, rows, (i, j) in zip(blocks, own.lattices, PARITIES, strict=True):
+        product_ = block.flatten(3).flatten(0, 2) @ rows
+        one[:, :, i::2, j::2] = product_.unflatten(1, block.shape[:3])
+    one = one.flatten(0, 3)
+    across, through = one[:, : -len(delta)], one[:, -len(delta) :]
+    s = delta.new_empty(len(one), channels, *d1.shape[:3])
+    parts = across.split([rows[:, :, 0].numel() for rows in own.lattices], 1)
+    for block, part, (i, j) in zip(blocks, parts, PARITIES, strict=True):
+        product_ = part.unflatten(1, (channels, -1)) @ block.flatten(3).flatten(0, 2).T
+        s[:, :, :, i::2, j::2] = product_.unflatten(2, block.shape[:3])
+    return through, s.flatten(1)
+
+
+def _curvature(own: Layers, one: Victims, z: Tensor, a: Tensor) -> Tensor:
+    """The slope of D1(z) u over z, with u = T (z - b1) held: [C 6 25, n1], of one victim."""
+    patches = _patches(own, own.carry @ (z - own.b1)).unflatten(0, (len(one.first), -1))  # [C, 25, 14 14]
     bend = (one.back * a * (1 - a) * (1 - 2 * a)).view(own.shape[0], -1)
     channels = torch.eye(own.shape[0]).to(z)
     return torch.einsum("cip,op,oq->coiqp", patches, bend, channels).reshape(one.first.numel(), -1)
@@ -237,18 +359,27 @@ def _pooled_convolution(weight: Tensor, side: int) -> Tensor:
 def _correlation(delta: Tensor, side: int) -> Tensor:
     """The weight gradient of a convolution with 2x2 average pooling, as a matrix on one input channel.
 
-    delta [c, s, s] is the gradient of the pooled output; -> [c k k, side side], k = side - 2 s + 1.
+    delta [..., c, s, s] is the gradient of the pooled output; -> [..., c k k, side side], k = side - 2 s + 1.
     """
-    spread = delta.repeat_interleave(2, 1).repeat_interleave(2, 2) / 4
-    n = spread.shape[-1]
-    k = side - n + 1
-    matrix = delta.new_zeros(len(delta), k, k, side, side)
-    for i in range(k):
-        for j in range(k):
-            matrix[:, i, j, i : i + n, j : j + n] = spread
-    return matrix.reshape(len(delta) * k * k, side**2)
+    return _unpool(_strided_correlation(delta, side - 1)).flatten(-2).flatten(-4, -2)
+
+
+def _strided_correlation(delta: Tensor, side: int) -> Tensor:
+    """The same on an input channel that was pooled before the convolution, with stride 1: [..., c, k, k, side, side]."""
+    n = 2 * delta.shape[-1]
+    k = side - n + 2
+    matrix = delta.new_zeros(*delta.shape[:-2], k, k, side, side)
+    for i, j in product(range(k), repeat=2):
+        matrix[..., i, j, i : i + n : 2, j : j + n : 2] = delta
+    return matrix
+
+
+def _unpool(t: Tensor) -> Tensor:
+    """The adjoint of 2x2 average pooling with stride 1: [..., s, s] -> [..., s + 1, s + 1]."""
+    padded = F.pad(t, (1, 1, 1, 1))
+    return (padded[..., 1:, 1:] + padded[..., 1:, :-1] + padded[..., :-1, 1:] + padded[..., :-1, :-1]) / 4
 
 
 def _size(t: Tensor) -> Tensor:
-    """Root mean square."""
-    return t.square().mean().sqrt().clamp_min(1e-300)
+    """Root mean square of each victim's tensor, [n]."""
+    return t.square().flatten(1).mean(1).sqrt().clamp_min(1e-300)
