@@ -21,7 +21,7 @@ stride 1, so that D1 falls apart into four blocks, one for each pair of parities
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import product, repeat
 from typing import NamedTuple
 
 import torch
@@ -43,6 +43,7 @@ LEVELS = ((1e3, 0.0), (30.0, 0.0), (1.0, 0.0), (1.0, 100.0), (1.0, 1.0))  # fact
 MOST_HALVINGS = 10
 ROUGH_GAIN, SMALL_GAIN = 0.1, 1e-3  # of F: ends a level, and the last, which alone decides where F's minimum is found
 CHUNK = 32  # victims solved at once: about 12 MB each
+GROUP = 8  # victims whose D1 T and S are made in one product: 35 MB each
 GRAM_BLOCK = 196  # columns: five eighths of a full product, in blocks that a processor still multiplies at full speed
 PARITIES = tuple(product((0, 1), (0, 1)))
 
@@ -212,10 +213,13 @@ def _iterate(
     own: Layers, some: Victims, normals: list[Tensor], z: Tensor, factor: float, first_factor: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One Gauss-Newton step of F with S held, from z [n, n1]: (z, the image of z [n, D], relative gain [n])."""
-    each = [
-        _newton(own, Victims(*one), normal, point, factor, first_factor)
-        for *one, normal, point in zip(*some, normals, z, strict=True)
-    ]
+    each = []
+    for rows in torch.arange(len(z), device=z.device).split(GROUP):
+        a = torch.sigmoid(z[rows])
+        firsts = zip(*_first_spread(own, some.back[rows] * a * (1 - a)), strict=True) if first_factor else repeat(None)
+        for v, first in zip(rows.tolist(), firsts, strict=False):
+            one = Victims(*(t[v] for t in some))
+            each.append(_newton(own, one, normals[v], z[v], factor, first_factor, first))
     step, root = (torch.stack(t) for t in zip(*each, strict=True))
     before = _objective(own, some, z, factor, root)
     z, gain = z.clone(), torch.zeros_like(before)
@@ -233,17 +237,26 @@ def _iterate(
 
 
 def _newton(
-    own: Layers, one: Victims, normal: Tensor, z: Tensor, factor: float, first_factor: float
+    own: Layers,
+    one: Victims,
+    normal: Tensor,
+    z: Tensor,
+    factor: float,
+    first_factor: float,
+    first: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
-    """(step [n1], root of S [C 6 25, C 6 25], or [0, 0] without dL/dW1) of one victim, whose tensors have no axis n."""
+    """(step [n1], root of S [C 6 25, C 6 25], or [0, 0] without dL/dW1) of one victim, whose tensors have no axis n.
+
+    `first` is what _first_spread says of the victim.
+    """
     a = torch.sigmoid(z)
     slope = a * (1 - a) / factor
     gradient = slope / factor * _misfit_gradient(own, one, a) + own.precision @ (z - own.b1)
     hessian = (normal * slope).mul_(slope[:, None]).add_(own.precision)
     root = z.new_zeros(0, 0)
-    if first_factor:
-        slopes, s = _first_spread(own, one.back * a * (1 - a))
-        slopes += _curvature(own, one, z, a)
+    if first:
+        through, s = first
+        slopes = through + _curvature(own, one, z, a)
         s.diagonal().add_(first_factor**2 * one.error)
         root, failed = torch.linalg.cholesky_ex(s)
         root = root.where(failed == 0, torch.nan)  # then no step is taken
@@ -321,22 +334,23 @@ def _first_adjoint(own: Layers, delta: Tensor, weights: Tensor) -> Tensor:
 
 
 def _first_spread(own: Layers, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """(D1 T [C 6 25, n1], D1 (Sigma - T M T') D1' [C 6 25, C 6 25]) of one victim's delta [n1]."""
-    channels, side, _ = own.gaussian.variance.shape
-    d1 = _strided_correlation(delta.view(own.shape), side - 1)
-    blocks = [d1[:, i::2, j::2, i::2, j::2] for i, j in PARITIES]
-    one = delta.new_empty(channels, *d1.shape[:3], own.lattices[0].shape[-1])
+    """D1 T [n, C 6 25, n1] and D1 (Sigma - T M T') D1' [n, C 6 25, C 6 25] of delta [n, n1]."""
+    n, channels, side = len(delta), *own.gaussian.variance.shape[:2]
+    d1 = _strided_correlation(delta.unflatten(1, own.shape), side - 1)
+    shape = (n, channels, *d1.shape[1:4])
+    blocks = [d1[..., i::2, j::2, i::2, j::2].flatten(-2) for i, j in PARITIES]  # [n, 6, 3 or 2, 3 or 2, m m / 4]
+    once = delta.new_empty(*shape, own.lattices[0].shape[-1])
     for block, rows, (i, j) in zip(blocks, own.lattices, PARITIES, strict=True):
-        product_ = block.flatten(3).flatten(0, 2) @ rows
-        one[:, :, i::2, j::2] = product_.unflatten(1, block.shape[:3])
-    one = one.flatten(0, 3)
-    across, through = one[:, : -len(delta)], one[:, -len(delta) :]
-    s = delta.new_empty(len(one), channels, *d1.shape[:3])
-    parts = across.split([rows[:, :, 0].numel() for rows in own.lattices], 1)
+        found = block.flatten(0, 3) @ rows  # one product for all victims: small ones are slow
+        once[..., i::2, j::2, :] = found.unflatten(1, block.shape[:4]).transpose(0, 1)
+    once = once.flatten(1, 4)
+    across, through = once[..., : -delta.shape[1]], once[..., -delta.shape[1] :]
+    twice = delta.new_empty(n, once.shape[1], *shape[1:])
+    parts = across.split([rows[..., 0].numel() for rows in own.lattices], -1)
     for block, part, (i, j) in zip(blocks, parts, PARITIES, strict=True):
-        product_ = part.unflatten(1, (channels, -1)) @ block.flatten(3).flatten(0, 2).T
-        s[:, :, :, i::2, j::2] = product_.unflatten(2, block.shape[:3])
-    return through, s.flatten(1)
+        found = part.unflatten(-1, (channels, -1)).transpose(1, 2) @ block.flatten(1, 3).mT[:, None]
+        twice[..., i::2, j::2] = found.transpose(1, 2).unflatten(-1, block.shape[1:4])
+    return through, twice.flatten(2)
 
 
 def _curvature(own: Layers, one: Victims, z: Tensor, a: Tensor) -> Tensor:
@@ -348,12 +362,14 @@ def _curvature(own: Layers, one: Victims, z: Tensor, a: Tensor) -> Tensor:
 
 
 def _pooled_convolution(weight: Tensor, side: int) -> Tensor:
-    """Convolution and 2x2 average pooling as one matrix, [c s s, C side side]."""
+    """Convolution and 2x2 average pooling as one matrix, [c s s, C side side]: a window that moves by 2."""
+    window = _unpool(weight)
     pooled = (side - weight.shape[-1] + 1) // 2
-    spread = _correlation(torch.eye(pooled**2).to(weight).view(-1, pooled, pooled), side)  # [s s k k, side side]
-    return (
-        torch.einsum("pkx,ock->opcx", spread.unflatten(0, (pooled**2, -1)), weight.flatten(2)).flatten(2).flatten(0, 1)
-    )
+    matrix = weight.new_zeros(len(weight), pooled, pooled, weight.shape[1], side, side)
+    for i, j in product(range(pooled), repeat=2):
+        y, x = slice(2 * i, 2 * i + window.shape[-1]), slice(2 * j, 2 * j + window.shape[-1])
+        matrix[:, i, j, :, y, x] = window
+    return matrix.flatten(3).flatten(0, 2)
 
 
 def _correlation(delta: Tensor, side: int) -> Tensor:

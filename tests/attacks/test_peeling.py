@@ -81,7 +81,7 @@ def test_matrices_made_block_by_block_equal_products_of_whole_matrices(three):
     a = torch.sigmoid(own.b1 + double(len(own.b1)))
     delta = some.back[0] * a * (1 - a)
     d1 = torch.block_diag(*[peeling._correlation(delta.view(own.shape), 32)] * channels)
-    through, s = peeling._first_spread(own, delta)
+    through, s = (t[0] for t in peeling._first_spread(own, delta[None]))
     scale = d1.square().sum(1).mean()
     torch.testing.assert_close(through, d1 @ own.carry)
     torch.testing.assert_close(s.tril() / scale, (d1 @ spread @ d1.T).tril() / scale, rtol=1e-7, atol=1e-12)
