@@ -1,180 +1,194 @@
-"""`make bench`: how fast each way of doing the same work is, as ratios against a plain loop in the same run.
+"""`make bench`: how fast privbench does its work, as ratios against the usual way in the same run on the same machine.
 
-Prints a table and writes runs/benchmarks.json with every repetition, so that a reader sees the spread.
+Prints a table, writes every repetition to runs/benchmarks.json, and the table and two plots beside it. The usual way is
+benchmarks/plain.py. Rows of hardware that is not there say "not measured".
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import torch
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from attacks.dlg import DLG
-from privbench import data, harness, observe, partition, plugins, pool, run, spec
-from privbench.checkpoint import Snapshot
-from privbench.engine import Replica
-from privbench.types import Artifact, Knowledge
+from benchmarks import measure, plots, work
+from benchmarks.measure import Row, Rows
+from privbench import pool
+from privbench import run as running
 
-VICTIMS, STEPS = 16, 20
 CPU = torch.device("cpu")
+VICTIMS, STEPS, SEEDS, PLAIN_VICTIMS = 64, 20, 5, 16
+NO_GPU = "no GPU at hand"
 
 
-@dataclass
-class Row:
-    """One way of doing a piece of work, timed several times."""
-
-    work: str
-    way: str
-    seconds: list[float]
-    baseline: float | None = None
-
-    @property
-    def median(self) -> float:
-        """Median of the repetitions in seconds."""
-        return statistics.median(self.seconds)
-
-    @property
-    def speedup(self) -> float:
-        """How many times faster than the plain loop of the same work."""
-        return (self.baseline or self.median) / self.median
-
-
-def one_round(method: str, execution: str, seed: int = 0) -> float:
-    """Seconds of one round of four clients on photos, after a warm-up round."""
-    setup, states = _training(method, [seed])
-    harness.train_round(setup, states, execution)  # type: ignore[arg-type]
-    started = time.perf_counter()
-    harness.train_round(setup, states, execution)  # type: ignore[arg-type]
-    return time.perf_counter() - started
-
-
-def _training(method: str, seeds: Sequence[int]) -> tuple[list[harness.Setup], list[harness.State]]:
-    changes = {"rounds": 4, "local_epochs": 1, "generator_epochs": 1, "server_steps": 10}
-    specs = [spec.train_spec("quick", "photos", method, seed=s, per_client=128, changes=changes) for s in seeds]
-    loaded = data.load("photos", None)
-    feds = [partition.federate(loaded, clients=4, per_client=128, how="iid", seed=s) for s in seeds]
-    setups = [harness.prepare(each, fed, CPU) for each, fed in zip(specs, feds, strict=True)]
-    return setups, [harness.initial(setup) for setup in setups]
-
-
-def _single_thread() -> None:
-    torch.set_num_threads(1)
-
-
-def seeds_in_processes(method: str, seeds: int, workers: int) -> float:
-    """Seconds until the slowest of `workers` one-thread processes has trained its share of the seeds' rounds."""
-    with ProcessPoolExecutor(workers, get_context("spawn"), _single_thread) as executor:
-        inside = list(executor.map(one_round, [method] * seeds, ["alone"] * seeds, range(seeds)))
-    return max(sum(inside[first::workers]) for first in range(workers))
-
-
-def seeds_stacked(method: str, seeds: int) -> float:
-    """Seconds of one stacked round of all seeds and clients."""
-    setups, states = _training(method, range(seeds))
-    harness.train_round(setups, states, "stacked")
-    started = time.perf_counter()
-    harness.train_round(setups, states, "stacked")
-    return time.perf_counter() - started
-
-
-def victim_artifact() -> Artifact:
-    """The undefended FedAvg gradient of single photos at the untrained network."""
-    setups, states = _training("fedavg", [0])
-    server, clients = states[0].server, [Replica({}, {}) for _ in states[0].clients]
-    shot = Snapshot(0, server, clients, [({}, {}) for _ in clients])
-    setup = setups[0]
-    seen, _ = observe.observe(
-        shot, setup.federation, setup.model, setup.method, plugins.defense("none", "update"), method_name="fedavg",
-        dataset="photos", victims=VICTIMS, batch_size=1, labels_known=False, seed=0,
+def attack_rows(rows: Rows, place: torch.device) -> None:
+    """DLG against the loop over victims, and how its cost grows."""
+    seen, few = work.victims(VICTIMS, place=place), work.victims(PLAIN_VICTIMS, place=place)
+    name = f"DLG, {VICTIMS} victims ({seen.dataset}), {STEPS} L-BFGS steps"
+    work.dlg(few, 2), work.plain.dlg(work.victims(1, place=place), 2)
+    plain = rows.measure(
+        "goal", name, "loop over victims",
+        lambda: work.clock(lambda: work.plain.dlg(few, STEPS), place) * VICTIMS / PLAIN_VICTIMS,
+        note=f"timed on {PLAIN_VICTIMS} victims, scaled",
     )  # fmt: skip
-    return seen
+    goal = 200 if place.type == "cuda" else 30
+    rows.measure("goal", name, "privbench", lambda: work.dlg(seen, STEPS), plain=plain, goal=goal)
+    for count in (1, 4, 16, 64, 256, 1024):
+        some = work.victims(count, place=place)
+        steps = STEPS if count <= 64 else 5
+        rows.measure(
+            "scaling", "DLG by victims", f"{count}", lambda a=some, s=steps: 1e3 * work.dlg(a, s) / s / a.victims,
+            unit="ms per victim and step", x=count,
+        )  # fmt: skip
+    for size in (1, 2, 4, 8):
+        some = work.victims(16, size, place=place)
+        rows.measure(
+            "scaling", "DLG by batch size", f"{size}", lambda a=some: 1e3 * work.dlg(a, 5) / 5 / a.victims,
+            unit="ms per victim and step", x=size,
+        )  # fmt: skip
 
 
-def dlg_batched(seen: Artifact) -> float:
-    """Seconds of DLG on all victims in one batch."""
-    started = time.perf_counter()
-    DLG(steps=STEPS).reconstruct(seen, Knowledge(), 0)
-    return time.perf_counter() - started
+def training_rows(rows: Rows, place: torch.device) -> tuple[dict[str, float], dict[str, float]]:
+    """Rounds against the plain loop, the ways to run them, how they grow; (plain, fast) seconds of a round by method."""
+    gpu = place.type == "cuda"
+    execution: work.harness.Execution = "stacked" if gpu else "alone"
+    usual, fast = {}, {}
+    for method in ("fedavg", "fedsplit", "fedcg"):
+        name = f"{method} round, 4 clients, LeNet-5, batch 16"
+        rounds = work.Rounds(method, place=place)
+        loop = rounds.plain()[0]
+        loop.round()
+        goal = (20 if gpu else 4) if method == "fedcg" else None
+        group = "goal" if method == "fedcg" else "way"
+        plain = rows.measure(group, f"{name}, 1 seed", "plain loop", lambda p=loop: work.clock(p.round, place))
+        rounds.run(execution)
+        rows.measure(group, f"{name}, 1 seed", f"privbench ({execution})",
+                     lambda r=rounds: r.run(execution), plain=plain, goal=goal)  # fmt: skip
+        several = f"{name}, {SEEDS} seeds"
+        many = Row(group, several, "plain loop", [SEEDS * value for value in plain.values], note="one seed, times 5")
+        rows.add(many)
+        goal = (60 if gpu else 4) if method == "fedcg" else None
+        if gpu or method == "fedavg":  # on a CPU one method shows that stacking does not pay
+            stacked = work.Rounds(method, seeds=range(SEEDS), place=place)
+            stacked.run("stacked")
+            best = rows.measure(group, several, "privbench (stacked)", lambda r=stacked: r.run("stacked"), plain=many,
+                                goal=goal if gpu else None)  # fmt: skip
+        if not gpu:
+            best = rows.measure(
+                group, several, f"privbench ({pool.cores()} processes)",
+                lambda m=method: work.seeds_in_processes(m, SEEDS, pool.cores()), plain=many, goal=goal,
+            )  # fmt: skip
+        usual[method], fast[method] = many.median, best.median
+    for clients in (4, 8, 16, 32, 64):
+        rounds = work.Rounds("fedavg", clients=clients, per_client=32, place=place)
+        rounds.run(execution)
+        rows.measure("scaling", "FedAvg round by clients", f"{clients}",
+                     lambda r=rounds, n=clients: 1e3 * r.run(execution) / n, unit="ms per client", x=clients)  # fmt: skip
+    for seeds in (1, 2, 5, 10):
+        rows.measure("scaling", "FedAvg round by seeds", f"{seeds}",
+                     lambda n=seeds: 1e3 * _several(n, place) / n, unit="ms per seed", x=seeds)  # fmt: skip
+    for batch in (8, 16, 32, 64, 128):
+        rounds = work.Rounds("fedavg", batch=batch, place=place)
+        rounds.run(execution)
+        images = 4 * work.PER_CLIENT
+        rows.measure("scaling", "FedAvg round by batch size", f"{batch}",
+                     lambda r=rounds, n=images: 1e6 * r.run(execution) / n, unit="us per image", x=batch)  # fmt: skip
+    return usual, fast
 
 
-def dlg_loop(seen: Artifact) -> float:
-    """The usual way: one victim after another, double backward through torch.nn.functional, torch.optim.LBFGS, float64."""
-    model = seen.model
-    weights = {p: {n: t.double() for n, t in net.items()} for p, net in seen.weights.items()}
-    labels = seen.gradients["classifier"]["fc3.bias"].argmin(1)
-    started = time.perf_counter()
-    for v in range(seen.victims):
-        observed = [g[v].double() for part in weights for g in seen.gradients[part].values()]
-        x = torch.rand(1, *seen.image_shape, dtype=torch.float64).requires_grad_()
-        optimiser = torch.optim.LBFGS([x], max_iter=STEPS, history_size=20)
-
-        def closure(x: torch.Tensor = x, observed: list[torch.Tensor] = observed, v: int = v) -> torch.Tensor:
-            optimiser.zero_grad()  # noqa: B023 (called before the next victim begins)
-            own = {p: {n: t.detach().requires_grad_() for n, t in net.items()} for p, net in weights.items()}
-            h, _ = model.net("extractor").apply(own["extractor"], {}, x, train=True)
-            logits, _ = model.net("classifier").apply(own["classifier"], {}, h, train=True)
-            loss = torch.nn.functional.cross_entropy(logits, labels[v : v + 1])
-            leaves = [own[part][name] for part in seen.gradients for name in seen.gradients[part]]
-            grads = torch.autograd.grad(loss, leaves, create_graph=True)
-            gap = sum(((a - b) ** 2).sum() for a, b in zip(grads, observed, strict=True))
-            assert isinstance(gap, torch.Tensor)
-            gap.backward()
-            return gap
-
-        optimiser.step(closure)
-    return time.perf_counter() - started
+def _several(seeds: int, place: torch.device) -> float:
+    """One FedAvg round of several seeds, in the way that is fastest on the hardware."""
+    if place.type != "cuda":
+        return work.seeds_in_processes("fedavg", seeds, pool.cores())
+    rounds = work.Rounds("fedavg", seeds=range(seeds), place=place)
+    rounds.run("stacked")
+    return rounds.run("stacked")
 
 
-def rows(repeats: int) -> list[Row]:
-    """Every benchmark."""
-    found = []
+def kernel_rows(rows: Rows, place: torch.device) -> None:
+    """The share of the matrix-product peak that the two kernels reach, on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        evaluate = work.dlg_gradient(work.victims(VICTIMS, place=place))
+        kernels = [
+            (f"DLG objective and gradient, {VICTIMS} victims, float64", evaluate, torch.float64),
+            ("LeNet-5 training round, batch 16, float32", _one_round(place), torch.float32),
+            ("FedCG training round, batch 16, float32", _one_round(place, "fedcg"), torch.float32),
+        ]
+        for name, action, dtype in kernels:
+            action()
+            operations = work.flops(action)
+            peak = statistics.median(work.matmul_peak(dtype, place) for _ in range(5))
 
-    def measure(work: str, way: str, action: Callable[[], float], baseline: Row | None = None) -> Row:
-        row = Row(work, way, [action() for _ in range(repeats)], baseline.median if baseline else None)
-        found.append(row)
-        return row
+            def share(work_: Callable[[], object] = action, of: float = operations / 1e7 / peak) -> float:
+                return of / work.clock(work_, place)
 
-    for method in ("fedavg", "fedcg"):
-        work = f"{method}, 1 round, 4 clients, 2 seeds"
-        plain = measure(work, "plain loop", lambda m=method: one_round(m, "alone", 0) + one_round(m, "alone", 1))
-        measure(work, "stacked (vmap)", lambda m=method: seeds_stacked(m, 2), plain)
-        measure(work, f"{pool.cores()} processes", lambda m=method: seeds_in_processes(m, 2, pool.cores()), plain)
-    seen = victim_artifact()
-    work = f"DLG, {VICTIMS} victims, {STEPS} steps"
-    plain = measure(work, "loop over victims", lambda: dlg_loop(seen))
-    measure(work, "one batch", lambda: dlg_batched(seen), plain)
-    return found
+            rows.measure("kernel", name, "one thread", share, unit="% of peak",
+                         note=f"{operations / 1e9:.3g} GFLOP, peak {peak:.0f} GFLOP/s")  # fmt: skip
+    finally:
+        torch.set_num_threads(before)
 
 
-def main() -> None:
+def _one_round(place: torch.device, method: str = "fedavg") -> Callable[[], object]:
+    """A round of one client, so that no second thread takes part."""
+    rounds = work.Rounds(method, clients=1, place=place)
+    return lambda: rounds.run("stacked" if place.type == "cuda" else "alone")
+
+
+def projection_row(rows: Rows, usual: dict[str, float], fast: dict[str, float], place: torch.device) -> None:
+    """Published settings, five columns, one data set, 5 seeds: training only, from the rounds measured above."""
+    columns = {"fedavg": 3, "fedsplit": 1, "fedcg": 1}
+    name = "published settings, five columns, 5 seeds, training (projected, hours; no early stopping)"
+    for way, measured in (("plain loop", usual), ("privbench", fast)):
+        rounds = sum(count * measured[method] for method, count in columns.items())
+        hours = rounds * 100 * work.PUBLISHED_ROUND / 3600
+        rows.add(Row("projection", name, f"{way} on {place.type}", [hours], "h", note="from the rounds above"))
+
+
+def start_rows(rows: Rows) -> None:
+    """How long a user waits for a first sign."""
+    rows.measure("start", "privbench --help", "process start included", work.help_page, note="asked: under 0.7 s")
+    rows.measure(
+        "start", "smoke cell, first training step", "process start included", work.first_step, note="asked: under 4 s"
+    )
+    rows.add(Row("memory", "DLG, 1,024 victims of 3x32x32, 5 steps", "peak of a fresh process",
+                 [work.peak_memory_mib(1024, 5)], "MiB", note="asked: under 4,096"))  # fmt: skip
+
+
+def main(
+    repeats: Annotated[int, typer.Option(min=1, help="How often every row is measured.")] = 3,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    out: Annotated[Path, typer.Option(help="The JSON to write; table and plots lie beside it.")] = Path(
+        "runs/benchmarks.json"
+    ),
+) -> None:
     """Measures, prints, writes."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("runs") / "benchmarks.json")
-    options = parser.parse_args()
-    found = rows(options.repeats)
-    table = Table(title=f"{run.environment(CPU)['machine']}, {pool.cores()} cores, torch {torch.__version__}")
-    for column in ("work", "way", "median s", "spread s", "x"):
-        table.add_column(column, justify="left" if column in ("work", "way") else "right")
-    for row in found:
-        spread = f"{min(row.seconds):.2f}-{max(row.seconds):.2f}"
-        table.add_row(row.work, row.way, f"{row.median:.2f}", spread, f"{row.speedup:.1f}")
-    Console().print(table)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    content = {"environment": run.environment(CPU), "rows": [asdict(row) | {"speedup": row.speedup} for row in found]}
-    options.out.write_text(json.dumps(content, indent=1) + "\n")
-    print(f"wrote {options.out}")
+    place = running.device(device)
+    rows = Rows(repeats)
+    start_rows(rows)
+    attack_rows(rows, place)
+    usual, fast = training_rows(rows, place)
+    kernel_rows(rows, place)
+    projection_row(rows, usual, fast, place)
+    if place.type != "cuda":
+        for name in (
+            f"DLG, {VICTIMS} victims",
+            "FedCG round, 1 seed",
+            f"FedCG round, {SEEDS} seeds",
+            "published settings",
+        ):
+            rows.add(Row("goal", name, "GPU", note=NO_GPU))
+    environment = work.machine(place)
+    measure.save(rows.rows, environment, out)
+    out.with_suffix(".md").write_text(measure.markdown(rows.rows), encoding="utf-8")
+    plots.draw(rows.rows, out.parent)
+    measure.show(rows.rows, f"{environment['machine']}, {environment['cores']} cores, torch {torch.__version__}")
+    print(f"wrote {out}, {out.with_suffix('.md')} and two plots beside it")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -18,7 +18,7 @@ from privbench.engine import Plan, average
 from privbench.harness import Setup, State, client_plan, server_plan
 from privbench.methods.fedcg import mode_seeking
 from privbench.methods.form import Clock
-from privbench.types import Params, Parts
+from privbench.types import Artifact, Params, Parts
 
 
 class Extractor(nn.Sequential):
@@ -215,3 +215,40 @@ def _adam(modules: list[nn.Module], setting: Any) -> torch.optim.Adam:
 def _train(nets: Mapping[str, nn.Module], *trained: str) -> None:
     for part, module in nets.items():
         module.train(part in trained)
+
+
+def dlg(seen: Artifact, steps: int) -> Tensor:
+    """DLG (FedCG Eq. 7) victim by victim, double backward, torch.optim.LBFGS, double precision: [V, B, C, H, W].
+
+    No early end, so that every victim takes the same number of iterations.
+    """
+    model = seen.model
+    nets = {p: load(net(p, model.channels, model.classes), p, seen.weights[p], {}).double() for p in seen.gradients}
+    names = [(part, name) for part, params in nets.items() for name, _ in params.named_parameters()]
+    leaves = [param for module in nets.values() for param in module.parameters()]
+    theirs = {(p, name_in_torch(p, n)): g.double() for p, grads in seen.gradients.items() for n, g in grads.items()}
+    found = []
+    for v in range(seen.victims):
+        label = theirs["classifier", "5.bias"][v].argmin()[None]
+        observed = [theirs[name][v] for name in names]
+        x = torch.rand(seen.batch_size, *seen.image_shape, dtype=torch.float64).requires_grad_()
+        optimiser = torch.optim.LBFGS([x], max_iter=steps, history_size=20, tolerance_grad=0, tolerance_change=0)
+
+        def closure(x: Tensor = x, label: Tensor = label, observed: list[Tensor] = observed) -> Tensor:
+            x.grad = None
+            gap = dlg_objective(nets, leaves, x, label, observed)
+            gap.backward()
+            return gap
+
+        optimiser.step(closure)
+        found.append(x.detach())
+    return torch.stack(found)
+
+
+def dlg_objective(
+    nets: Mapping[str, nn.Module], leaves: list[nn.Parameter], x: Tensor, labels: Tensor, observed: list[Tensor]
+) -> Tensor:
+    """|| grad L_cls(x) - observed ||^2, with a graph for the second derivative."""
+    loss = F.cross_entropy(nets["classifier"](nets["extractor"](x)), labels)
+    grads = torch.autograd.grad(loss, leaves, create_graph=True)
+    return torch.stack([(a - b).square().sum() for a, b in zip(grads, observed, strict=True)]).sum()

@@ -1,0 +1,62 @@
+"""Two figures: how cost grows, and how many times faster than the usual way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.ticker import NullLocator
+
+from benchmarks.measure import Row
+from reports import figures
+
+
+def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """`scaling` and `speedup`, PNG and PDF, in a folder."""
+    return [*scaling(rows, folder / "scaling"), *speedup(rows, folder / "speedup")]
+
+
+def scaling(rows: Sequence[Row], stem: Path) -> list[Path]:
+    """A panel per kind of growth: median cost per item, with the range of the repetitions."""
+    kinds = list(dict.fromkeys(row.work for row in rows if row.group == "scaling"))
+    across = 2
+    down = -(-len(kinds) // across)
+    figure = figures.new_figure(2 * figures.COLUMN_INCHES, 1.7 * down)
+    panels = figure.subplots(down, across, squeeze=False).flatten()
+    for index, (axes, kind) in enumerate(zip(panels, kinds, strict=False)):
+        own = [row for row in rows if row.work == kind and row.values and row.x is not None]
+        x, y = [row.x for row in own], [row.median for row in own]
+        low = [row.median - min(row.values) for row in own]
+        high = [max(row.values) - row.median for row in own]
+        axes.errorbar(x, y, yerr=[low, high], marker=figures.MARKERS[index], color=figures.COLOURS[index],
+                      linewidth=1, markersize=4, capsize=2)  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(x, [f"{value:g}" for value in x])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_ylim(bottom=0)
+        axes.set_title(kind, fontsize=figures.FONT_POINTS + 0.5)
+        axes.set_ylabel(own[0].unit, fontsize=figures.FONT_POINTS)
+        axes.tick_params(labelsize=figures.FONT_POINTS)
+    for axes in panels[len(kinds) :]:
+        axes.set_visible(False)
+    return figures.save(figure, stem)
+
+
+def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
+    """Bars of every ratio against the usual way, on a logarithmic axis, with the goal as a tick across the bar."""
+    own = [row for row in rows if row.times is not None]
+    figure = figures.new_figure(2 * figures.COLUMN_INCHES, 0.3 * len(own) + 0.6)
+    axes = figure.subplots()
+    names = [f"{row.work}\n{row.way}" for row in own]
+    axes.barh(names, [row.times for row in own], color=figures.COLOURS[0], height=0.6)
+    for place, row in enumerate(own):
+        axes.text(row.times, place, f" {row.times:.1f}x", va="center", fontsize=figures.FONT_POINTS)
+        if row.goal is not None:
+            axes.plot([row.goal] * 2, [place - 0.4, place + 0.4], color=figures.COLOURS[2], linewidth=2)
+    axes.set_xscale("log")
+    axes.axvline(1, color="0.45", linewidth=0.8, linestyle="--")
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.tick_params(labelsize=figures.FONT_POINTS - 1.5)
+    axes.set_xlabel("times faster than the usual way (mark: goal)", fontsize=figures.FONT_POINTS)
+    return figures.save(figure, stem)

@@ -1,0 +1,201 @@
+"""The pieces of work that are timed. Every function returns what it measured, in seconds unless it says otherwise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from attacks import case, descend, match
+from attacks.dlg import DLG
+from benchmarks import plain
+from privbench import data, harness, observe, partition, plugins, run, spec
+from privbench.checkpoint import Snapshot
+from privbench.engine import Replica
+from privbench.types import Artifact, Federation, Knowledge
+
+# One epoch over 128 images keeps the published proportions: 20 epochs over 2,000 images and 2,000 server steps are
+# 312 times as long.
+PER_CLIENT, SERVER_STEPS = 128, 6
+PUBLISHED_ROUND = 20 * 2000 / PER_CLIENT
+
+
+def dataset() -> str:
+    """CIFAR-10 where it is at hand, else photos of the same shape."""
+    return "cifar10" if os.environ.get("PRIVBENCH_DATA") else "photos"
+
+
+def clock(action: Callable[[], object], place: torch.device) -> float:
+    """Seconds of one call, the device's queue included."""
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)
+    started = time.perf_counter()
+    action()
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)
+    return time.perf_counter() - started
+
+
+def federations(clients: int, seeds: Sequence[int], per_client: int = PER_CLIENT) -> list[Federation]:
+    """The same images dealt out anew for every seed."""
+    loaded = data.load("photos", None)
+    return [partition.federate(loaded, clients=clients, per_client=per_client, how="iid", seed=s) for s in seeds]
+
+
+class Rounds:
+    """Rounds of one method, all seeds together, on photos; ready to be run once more and timed."""
+
+    def __init__(
+        self,
+        method: str,
+        *,
+        seeds: Sequence[int] = (0,),
+        clients: int = 4,
+        batch: int = 16,
+        per_client: int = PER_CLIENT,
+        place: torch.device | None = None,
+    ) -> None:
+        self.place = place or torch.device("cpu")
+        changes = {
+            "rounds": 1000,
+            "local_epochs": 1,
+            "generator_epochs": 1,
+            "server_steps": SERVER_STEPS,
+            "batch": batch,
+        }
+        feds = federations(clients, seeds, per_client)
+        specs = [
+            spec.train_spec("quick", "photos", method, seed=s, clients=clients, per_client=per_client, changes=changes)
+            for s in seeds
+        ]
+        self.setups = [harness.prepare(each, fed, self.place) for each, fed in zip(specs, feds, strict=True)]
+        self.states = [harness.initial(setup) for setup in self.setups]
+
+    def run(self, execution: harness.Execution) -> float:
+        """One round of all seeds."""
+        return clock(lambda: harness.train_round(self.setups, self.states, execution), self.place)
+
+    def plain(self) -> list[plain.Training]:
+        """The same seeds in the usual way."""
+        return [plain.Training(setup, state) for setup, state in zip(self.setups, self.states, strict=True)]
+
+
+def _share(method: str, seeds: Sequence[int], barrier: Any) -> tuple[float, float]:
+    torch.set_num_threads(1)
+    every = [Rounds(method, seeds=(seed,)) for seed in seeds]
+    for rounds in every:
+        rounds.run("alone")
+    barrier.wait()
+    started = time.perf_counter()
+    for rounds in every:
+        rounds.run("alone")
+    return started, time.perf_counter()
+
+
+def seeds_in_processes(method: str, seeds: int, workers: int) -> float:
+    """From the first start to the last end of one-thread processes that share the seeds' rounds, start-up left out."""
+    context = get_context("spawn")
+    workers = min(workers, seeds)
+    with context.Manager() as manager, ProcessPoolExecutor(workers, context) as executor:
+        barrier = manager.Barrier(workers)
+        shares = [range(first, seeds, workers) for first in range(workers)]
+        spans = list(executor.map(_share, [method] * workers, shares, [barrier] * workers))
+    return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+def victims(count: int, batch_size: int = 1, place: torch.device | None = None) -> Artifact:
+    """Undefended FedAvg gradients at the untrained network."""
+    per_client = max(16, -(-count * batch_size // 4))
+    name = dataset()
+    loaded = data.load(name, Path(os.environ["PRIVBENCH_DATA"]) if name == "cifar10" else None)
+    fed = partition.federate(loaded, clients=4, per_client=per_client, how="iid", seed=0)
+    each = spec.train_spec("quick", name, "fedavg", clients=4, per_client=per_client)
+    setup = harness.prepare(each, fed, torch.device("cpu"))
+    state = harness.initial(setup)
+    shot = Snapshot(0, state.server, [Replica({}, {}) for _ in state.clients], [({}, {}) for _ in state.clients])
+    seen, _ = observe.observe(
+        shot, fed, setup.model, setup.method, plugins.defense("none", "update"), method_name="fedavg", dataset=name,
+        victims=count, batch_size=batch_size, labels_known=False, seed=0,
+    )  # fmt: skip
+    return seen.to(place) if place is not None else seen
+
+
+def dlg(seen: Artifact, steps: int) -> float:
+    """DLG on all victims in one call."""
+    return clock(lambda: DLG(steps=steps).reconstruct(seen, Knowledge(), 0), seen.client.device)
+
+
+def dlg_gradient(seen: Artifact) -> Callable[[], object]:
+    """One evaluation of DLG's objective and its gradient for all victims."""
+    own = case.make(seen, 0)
+
+    def objective(x: torch.Tensor, known: dict[str, torch.Tensor]) -> torch.Tensor:
+        observed = {name: known[name] for name in own.observed}
+        return match.squared_distance(match.gradient_products(own.model, own.weights, x, known["labels"], observed))
+
+    known, start = own.observed | {"labels": own.labels}, case.random_start(seen, 1, 0)
+    return lambda: descend.gradients(objective)(start, known)
+
+
+def matmul_peak(dtype: torch.dtype, place: torch.device, side: int = 1024) -> float:
+    """GFLOP/s of a square matrix product."""
+    a = torch.randn(side, side, dtype=dtype, device=place)
+    seconds = min(clock(lambda: a @ a, place) for _ in range(20))
+    return 2 * side**3 / seconds / 1e9
+
+
+def flops(action: Callable[[], object]) -> int:
+    """Floating-point operations of the matrix products and convolutions of a call, as torch counts them."""
+    with FlopCounterMode(display=False) as counter:
+        action()
+    return int(counter.get_total_flops())
+
+
+def peak_memory_mib(victim_count: int, steps: int) -> float:
+    """MiB that a fresh process held at most while it attacked that many victims by DLG."""
+    code = (
+        "import torch; from benchmarks import work; from privbench import run;"
+        f"work.dlg(work.victims({victim_count}), {steps}); print(run.peak_memory_mib(torch.device('cpu')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def help_page() -> float:
+    """`privbench --help`, process start included."""
+    command = [sys.executable, "-m", "privbench", "--help"]
+    return clock(lambda: subprocess.run(command, capture_output=True, check=True), torch.device("cpu"))
+
+
+def first_step() -> float:
+    """From the start of `privbench attack --preset smoke` to the first training step."""
+    code = (
+        "import os; from privbench import engine, cli;"
+        "engine._run_one = lambda *a: os._exit(7);"
+        "cli.app(['attack', '--method', 'fedavg', '--dataset', 'digits', '--preset', 'smoke', '--out', 'out'])"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p or str(Path.cwd()) for p in sys.path))
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, check=False
+        )
+        seconds = time.perf_counter() - started
+    if done.returncode != 7:
+        raise RuntimeError(f"the smoke cell ended before its first step: {done.stderr.decode()[-500:]}")
+    return seconds
+
+
+def machine(place: torch.device) -> dict[str, Any]:
+    """What the numbers were measured on."""
+    return run.environment(place)
