@@ -43,7 +43,7 @@ LEVELS = ((1e3, 0.0), (30.0, 0.0), (1.0, 0.0), (1.0, 100.0), (1.0, 1.0))  # fact
 MOST_HALVINGS = 10
 ROUGH_GAIN, SMALL_GAIN = 0.1, 1e-3  # of F: ends a level, and the last, which alone decides where F's minimum is found
 CHUNK = 32  # victims solved at once: about 12 MB each
-GROUP = 8  # victims whose D1 T and S are made in one product: 35 MB each
+GROUP = 4  # victims whose D1 T and S are made in one product: about 25 MB each
 GRAM_BLOCK = 196  # columns: five eighths of a full product, in blocks that a processor still multiplies at full speed
 PARITIES = tuple(product((0, 1), (0, 1)))
 
@@ -62,9 +62,8 @@ class Layers(NamedTuple):
     precision: Tensor  # M^-1 [n1, n1]
     carry: Tensor  # T [D, n1]
     known: Tensor  # R [n1, D] with R'R = T M T'
-    lattices: tuple[
-        Tensor, ...
-    ]  # the pooled rows of [Sigma - T M T', T] of each parity: [C, about m m / 4, C m m + n1]
+    lattices: tuple[Tensor, ...]  # rows of [T, Sigma - T M T'] of each parity: [C, about m m / 4, n1 + columns]
+    order: Tensor  # the equations of dL/dW1, [C 6 25], parity by parity
 
 
 class Victims(NamedTuple):
@@ -97,13 +96,19 @@ def layers(case: Case, gaussian: Gaussian) -> Layers:
     carry = torch.linalg.solve_triangular(root.T, known, upper=True).T
     precision = torch.cholesky_inverse(root)
     lattices = _lattices(gaussian, known, carry)
+    index = torch.arange(gaussian.variance.shape[0] * e["conv1.weight"][:, 0].numel(), device=k1.device)
+    index = index.view(-1, shape[0], kernel, kernel)
+    order = torch.cat([index[..., i::2, j::2].flatten() for i, j in PARITIES])
     return Layers(
-        gaussian, shape, kernel, k1, k2, _unpool(e["conv2.weight"]), b1, b2, precision, carry, known, lattices
+        gaussian, shape, kernel, k1, k2, _unpool(e["conv2.weight"]), b1, b2, precision, carry, known, lattices, order
     )
 
 
 def _lattices(gaussian: Gaussian, known: Tensor, carry: Tensor) -> tuple[Tensor, ...]:
-    """Layers.lattices; the columns of Sigma - T M T' are in the order of the lattices, too."""
+    """Layers.lattices; the columns of Sigma - T M T', too, go parity by parity, and end with the rows' own parity.
+
+    Only the lower triangle of S is ever read.
+    """
     channels, side, _ = gaussian.variance.shape
     m = side - 1
 
@@ -116,8 +121,12 @@ def _lattices(gaussian: Gaussian, known: Tensor, carry: Tensor) -> tuple[Tensor,
     pooling = _unpool(torch.eye(len(order)).to(known).view(-1, channels, m, m)).flatten(1)
     pooled_known = pool(known)
     rest = pool(gaussian.covariance(pooling)).addmm_(pooled_known.T, pooled_known, alpha=-1)
-    both = torch.cat([rest[:, order], pool(carry.T).T], 1)
-    return tuple(both[r].unflatten(0, (channels, -1)) for r in rows)
+    pooled_carry = pool(carry.T).T
+    ends = torch.tensor([len(r) for r in rows]).cumsum(0).tolist()
+    return tuple(
+        torch.cat([pooled_carry[r], rest[r][:, order[:end]]], 1).unflatten(0, (channels, -1))
+        for r, end in zip(rows, ends, strict=True)
+    )
 
 
 def victims(case: Case, own: Layers, h: Tensor, rows: Tensor) -> Victims:
@@ -256,7 +265,7 @@ def _newton(
     root = z.new_zeros(0, 0)
     if first:
         through, s = first
-        slopes = through + _curvature(own, one, z, a)
+        slopes = through.add_(_curvature(own, one, z, a)[own.order])
         s.diagonal().add_(first_factor**2 * one.error)
         root, failed = torch.linalg.cholesky_ex(s)
         root = root.where(failed == 0, torch.nan)  # then no step is taken
@@ -285,7 +294,8 @@ def _image(own: Layers, some: Victims, z: Tensor, root: Tensor) -> Tensor:
         return u
     a = torch.sigmoid(z)
     weights = torch.linalg.solve_triangular(root.mT, _whitened_gap(own, some, z, a, root)[..., None], upper=True)
-    pull = _first_adjoint(own, some.back * a * (1 - a), weights.view_as(some.first))
+    weights = weights[:, own.order.argsort(), 0].view_as(some.first)
+    pull = _first_adjoint(own, some.back * a * (1 - a), weights)
     return u + own.gaussian.covariance(pull) - (pull @ own.known.T) @ own.known
 
 
@@ -314,8 +324,8 @@ def _gap(own: Layers, some: Victims, a: Tensor, u: Tensor) -> Tensor:
 
 
 def _whitened_gap(own: Layers, some: Victims, z: Tensor, a: Tensor, root: Tensor) -> Tensor:
-    """root^-1 (dL/dW1 - D1 T (z - b1)), [..., C 6 25]."""
-    gap = _gap(own, some, a, (z - own.b1) @ own.carry.T)
+    """root^-1 (dL/dW1 - D1 T (z - b1)), [..., C 6 25], in own.order as the root is."""
+    gap = _gap(own, some, a, (z - own.b1) @ own.carry.T)[..., own.order]
     return torch.linalg.solve_triangular(root, gap[..., None], upper=False)[..., 0]
 
 
@@ -334,23 +344,26 @@ def _first_adjoint(own: Layers, delta: Tensor, weights: Tensor) -> Tensor:
 
 
 def _first_spread(own: Layers, delta: Tensor) -> tuple[Tensor, Tensor]:
-    """D1 T [n, C 6 25, n1] and D1 (Sigma - T M T') D1' [n, C 6 25, C 6 25] of delta [n, n1]."""
-    n, channels, side = len(delta), *own.gaussian.variance.shape[:2]
+    """D1 T [n, C 6 25, n1], and of D1 (Sigma - T M T') D1' the lower triangle, [n, C 6 25, C 6 25]; delta [n, n1].
+
+    The equations are in own.order.
+    """
+    (n, n1), (channels, side, _) = delta.shape, own.gaussian.variance.shape
     d1 = _strided_correlation(delta.unflatten(1, own.shape), side - 1)
-    shape = (n, channels, *d1.shape[1:4])
-    blocks = [d1[..., i::2, j::2, i::2, j::2].flatten(-2) for i, j in PARITIES]  # [n, 6, 3 or 2, 3 or 2, m m / 4]
-    once = delta.new_empty(*shape, own.lattices[0].shape[-1])
-    for block, rows, (i, j) in zip(blocks, own.lattices, PARITIES, strict=True):
-        found = block.flatten(0, 3) @ rows  # one product for all victims: small ones are slow
-        once[..., i::2, j::2, :] = found.unflatten(1, block.shape[:4]).transpose(0, 1)
-    once = once.flatten(1, 4)
-    across, through = once[..., : -delta.shape[1]], once[..., -delta.shape[1] :]
-    twice = delta.new_empty(n, once.shape[1], *shape[1:])
-    parts = across.split([rows[..., 0].numel() for rows in own.lattices], -1)
-    for block, part, (i, j) in zip(blocks, parts, PARITIES, strict=True):
-        found = part.unflatten(-1, (channels, -1)).transpose(1, 2) @ block.flatten(1, 3).mT[:, None]
-        twice[..., i::2, j::2] = found.transpose(1, 2).unflatten(-1, block.shape[1:4])
-    return through, twice.flatten(2)
+    blocks = [d1[..., i::2, j::2, i::2, j::2].flatten(-2).flatten(1, 3) for i, j in PARITIES]  # [n, 6 9 to 6 4, pixels]
+    equations = [channels * block.shape[1] for block in blocks]
+    through, s = delta.new_empty(n, sum(equations), n1), delta.new_zeros(n, sum(equations), sum(equations))
+    through_rows, s_rows = through.split(equations, 1), s.split(equations, 1)
+    for row, (block, lattice) in enumerate(zip(blocks, own.lattices, strict=True)):
+        found = block.flatten(0, 1) @ lattice  # one product for all victims: small ones are slow
+        found = found.unflatten(1, (n, -1)).transpose(0, 1)  # [n, C, equations of a channel, n1 + columns]
+        through_rows[row].view(*found.shape[:3], n1).copy_(found[..., :n1])
+        columns = found[..., n1:].split([channels * b.shape[2] for b in blocks[: row + 1]], -1)
+        for other, part, target in zip(blocks, columns, s_rows[row].split(equations, 2), strict=False):
+            pixels = part.unflatten(-1, (channels, -1)).transpose(2, 3)  # [n, C, C, equations, pixels]
+            both = (pixels @ other.mT[:, None, None]).transpose(2, 3)
+            target.copy_(both.flatten(3).flatten(1, 2))
+    return through, s
 
 
 def _curvature(own: Layers, one: Victims, z: Tensor, a: Tensor) -> Tensor:
