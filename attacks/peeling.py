@@ -42,7 +42,7 @@ SATURATED = 1e-7  # features nearer to 1 are rounding
 LEVELS = ((1e3, 0.0), (30.0, 0.0), (1.0, 0.0), (1.0, 100.0), (1.0, 1.0))  # factors on the errors; 0: without dL/dW1
 MOST_HALVINGS = 10
 ROUGH_GAIN, SMALL_GAIN = 0.1, 1e-3  # of F: ends a level, and the last, which alone decides where F's minimum is found
-CHUNK = 32  # victims solved at once: about 12 MB each
+CHUNK = 32  # victims solved at once: about 20 MB each, beside 0.9 GB for what they share
 GROUP = 4  # victims whose D1 T and S are made in one product: about 25 MB each
 GRAM_BLOCK = 196  # columns: five eighths of a full product, in blocks that a processor still multiplies at full speed
 PARITIES = tuple(product((0, 1), (0, 1)))
@@ -116,17 +116,17 @@ def _lattices(gaussian: Gaussian, known: Tensor, carry: Tensor) -> tuple[Tensor,
         return F.avg_pool2d(t.unflatten(1, gaussian.variance.shape), 2, stride=1).flatten(1)
 
     index = torch.arange(channels * m**2, device=known.device).view(channels, m, m)
-    rows = [index[:, i::2, j::2].flatten() for i, j in PARITIES]
-    order = torch.cat(rows)
-    pooling = _unpool(torch.eye(len(order)).to(known).view(-1, channels, m, m)).flatten(1)
-    pooled_known = pool(known)
-    rest = pool(gaussian.covariance(pooling)).addmm_(pooled_known.T, pooled_known, alpha=-1)
-    pooled_carry = pool(carry.T).T
-    ends = torch.tensor([len(r) for r in rows]).cumsum(0).tolist()
-    return tuple(
-        torch.cat([pooled_carry[r], rest[r][:, order[:end]]], 1).unflatten(0, (channels, -1))
-        for r, end in zip(rows, ends, strict=True)
-    )
+    parts = [index[:, i::2, j::2].flatten() for i, j in PARITIES]
+    order, sizes = torch.cat(parts), [len(part) for part in parts]
+    pooling = _unpool(torch.eye(len(order)).to(known)[order].view(-1, channels, m, m)).flatten(1)
+    smooth = pool(gaussian.covariance(pooling))[:, order]
+    pooled_known, pooled_carry = pool(known)[:, order], pool(carry.T).T[order]
+    found, end = [], 0
+    for size in sizes:
+        rows, end = slice(end, end + size), end + size
+        rest = torch.addmm(smooth[rows, :end], pooled_known[:, rows].T, pooled_known[:, :end], alpha=-1)
+        found.append(torch.cat([pooled_carry[rows], rest], 1).unflatten(0, (channels, -1)))
+    return tuple(found)
 
 
 def victims(case: Case, own: Layers, h: Tensor, rows: Tensor) -> Victims:

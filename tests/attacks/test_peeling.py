@@ -96,7 +96,7 @@ def test_victims_peeled_together_equal_each_victim_alone(three, monkeypatch):
     monkeypatch.setattr(peeling, "CHUNK", 2)
     own_case, h, gaussian, _, _ = peelable(three, 3)
     found = peeling.peel(own_case, h, gaussian, 8)
-    for v in range(3):
+    for v in (0, 2):  # of the first chunk and of the second
         observed = {name: t[v : v + 1] for name, t in own_case.observed.items()}
         one = own_case._replace(observed=observed, labels=own_case.labels[v : v + 1])
         alone = peeling.peel(one, h[v : v + 1], gaussian, 8)
