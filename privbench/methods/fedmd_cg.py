@@ -12,11 +12,14 @@ generator, G the broadcast one. Clients also upload their label counts n_i^y, an
 `without` switches terms off by name, e.g. without=kl_local,kl2:
     cls, cls_global, mse_global, kl_global (1-4)    kl_local, mse_local, cls_local, div (5-9)    kl1, kl2, kl3 (10-11)
 
-Readings of silent points: ||.||^2 is the element-wise mean squared error, as in FedCG's code. Gradients flow through both sides of
-every KL as far as their networks are trained. y^ ~ p(y) in every batch, y are the labels of x, and one z serves all terms of a
-stage. lambda4-6 do not ramp. In L_div the pair sum runs over the whole batch, f = G_i(z,y), with the norms as printed, so that
-exp(-distance) is practically 0 unless G_i has collapsed. G and G_i start equal; the local generator is never overwritten. Counts travel with
-every upload and broadcast. Deviation: the quick and smoke presets descend on the task by Adam instead of SGD (privbench/spec.py).
+Readings of silent points:
+- ||.||^2 is the element-wise mean squared error, as in FedCG's code.
+- Gradients flow through both sides of every KL as far as their networks are trained.
+- y^ ~ p(y) in every batch, y are the labels of x, and one z serves all terms of a stage; lambda4-6 do not ramp.
+- In L_div the pair sum runs over the whole batch, f = G_i(z,y), with the norms as printed; so exp(-distance) is practically 0
+  unless G_i has collapsed.
+- G and G_i start equal; the local generator is never overwritten. Counts travel with every upload and every broadcast.
+Deviation: the quick and smoke presets descend on the task by Adam instead of SGD (privbench/spec.py).
 """
 
 from collections.abc import Callable, Mapping
