@@ -294,6 +294,11 @@ def selected_accuracy(history: Sequence[dict[str, Any]]) -> list[float]:
     return [history[r]["test_accuracy"][k] for k, r in enumerate(best)]
 
 
+def best_validation(history: Sequence[dict[str, Any]]) -> list[float]:
+    """Each client's best validation accuracy (percent) over the rounds: [K]."""
+    return [max(series) for series in zip(*[entry["validation_accuracy"] for entry in history], strict=True)]
+
+
 def best_round(history: Sequence[dict[str, Any]]) -> int:
     """The round (from 1) with the best validation accuracy, mean over clients; 0 when nothing was trained."""
     means = [sum(e["validation_accuracy"]) / len(e["validation_accuracy"]) for e in history]

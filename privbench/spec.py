@@ -149,7 +149,11 @@ METHOD_SCHEDULES: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 SMOKE_PER_CLIENT = 32
 QUICK_PER_CLIENT = {"digits": 300, "photos": 300, "digits4": 300}  # other data sets: 1,000
-QUICK_METHOD_SETTINGS: dict[str, dict[str, int]] = {"fedcg": {"ramp_rounds": 10}, "nfl-cgan": {"ramp_rounds": 10}}
+QUICK_METHOD_SETTINGS: dict[str, dict[str, float]] = {
+    "fedprox": {"mu": 0.001},
+    "fedcg": {"ramp_rounds": 10},
+    "nfl-cgan": {"ramp_rounds": 10},
+}
 
 
 def train_spec(
