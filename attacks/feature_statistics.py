@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from attacks import case, descend, match
-from privbench.nets.gan import NOISE_DIM
 from privbench.seeds import stream
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
@@ -67,7 +66,7 @@ def _statistics(artifact: Artifact, client: int, classes: tuple[int, ...], seed:
     params = {n: t[client] for n, t in artifact.uploads["generator"].items()}
     buffers = {n: t[client] for n, t in artifact.upload_buffers["generator"].items()}
     y = torch.tensor(classes, device=device).repeat_interleave(DRAWS)
-    z = torch.randn(len(y), NOISE_DIM, generator=stream(seed, "attacker", "generator", client, *classes))
+    z = torch.randn(len(y), artifact.model.noise_dim, generator=stream(seed, "attacker", "generator", client, *classes))
     with torch.no_grad():
         h, _ = artifact.model.net("generator").apply(params, buffers, z.to(device), y, train=False)
     channels = h.double().transpose(0, 1).flatten(1)

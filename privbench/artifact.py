@@ -22,6 +22,8 @@ def save(artifact: Artifact, path: Path) -> None:
         tensors |= storage.flatten(getattr(artifact, group), group)
     if artifact.labels is not None:
         tensors["labels"] = artifact.labels
+    if artifact.label_counts is not None:
+        tensors["label_counts"] = artifact.label_counts
     info = {
         "method": artifact.method,
         "dataset": artifact.dataset,
@@ -50,6 +52,7 @@ def load(path: Path) -> Artifact:
             batch_size=int(info["batch_size"]),
             image_shape=(info["image_shape"][0], info["image_shape"][1], info["image_shape"][2]),
             labels=tensors.get("labels"),
+            label_counts=tensors.get("label_counts"),
             defense=info["defense"],
             **groups,
         )

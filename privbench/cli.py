@@ -184,6 +184,43 @@ def train(
 
 
 @app.command()
+def search(
+    over: Annotated[str, typer.Option(help="The setting and its values, e.g. mu=0.001,0.01,0.1,1.")],
+    method: Method = "fedprox",
+    dataset: DatasetName = "photos",
+    preset: Preset = "quick",
+    seeds: Seeds = None,
+    clients: Clients = None,
+    per_client: PerClient = None,
+    domains: Domains = None,
+    set_: Set = None,
+    rounds: Rounds = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    out: Out = DEFAULT_OUT,
+) -> None:
+    """Train one method with each value of a setting and name the best, by validation accuracy.
+
+    Example: privbench search --method fedprox --over mu=0.001,0.01,0.1,1 --dataset digits
+    """
+    plugins.target("dataset", dataset)
+    plugins.target("method", method)
+    from privbench import spec
+
+    commands = plugins.commands()
+    name, equals, values = over.partition("=")
+    if not equals or not values:
+        raise UserError(f"--over takes a setting and its values, e.g. mu=0.001,0.01,0.1,1, but '{over}' was given")
+    every = spec.SEEDS[preset] if seeds is None else tuple(range(seeds))
+    trials = {}
+    for value in values.split(","):
+        settings = [*(set_ or []), f"{name}={value}"]
+        first = _train_spec(preset, dataset, method, "none", "update", domains, clients, per_client, settings, rounds)
+        trials[f"{name}={value}"] = [first.model_copy(update={"seed": seed}) for seed in every]
+    commands.search_and_show(trials, out, data_dir, device)
+
+
+@app.command()
 def table(
     preset: Preset = "quick",
     datasets: Annotated[
@@ -340,6 +377,10 @@ def _default_attacks(method: str) -> list[str]:
     shares = plugins.resolve("method", method).shares
     if not shares:
         raise UserError(f"{method} sends nothing that depends on a training image, so there is nothing to attack")
+    if "classifier" not in shares:
+        raise UserError(
+            f"no attack of the suite inverts the gradient of [{', '.join(shares)}] alone; name one with --attack"
+        )
     return ["feature-statistics" if "generator" in shares else "dlg", "staged"]
 
 

@@ -1,6 +1,6 @@
 """Descends one phase's losses over R replicas (clients, or servers of several seeds): alone, or stacked.
 
-The only vmap over clients and seeds. Both paths evaluate the same loss and the same Adam; `alone` takes each replica
+The only vmap over clients and seeds. Both paths evaluate the same loss and the same optimiser; `alone` takes each replica
 through plain autograd, one per thread (fastest on a CPU), `stacked` all at once through vmap(grad) (fastest on a GPU).
 Tests hold them equal to each other and to a plain torch.nn loop.
 """
@@ -22,7 +22,7 @@ from torch.optim.adam import adam as fused_adam
 
 from privbench.methods.form import Clock, MiniBatch, Nets, Phase, Stage
 from privbench.nets import Model
-from privbench.spec import Adam
+from privbench.spec import SGD, Adam, Optimiser
 from privbench.types import Params, Parts
 
 ADAM_EPS = 1e-8
@@ -52,6 +52,7 @@ class Surroundings(NamedTuple):
     received: tuple[Parts, Parts] | None  # (parameters, buffers) of the broadcast; client stages
     clients: tuple[tuple[Parts, Parts], ...]  # the uploads; server stages
     weights: Tensor | None  # [K]; server stages
+    counts: Tensor | None = None  # [K, Y]; server stages of methods that upload label counts
 
 
 class Plan(NamedTuple):
@@ -73,7 +74,7 @@ class Job(NamedTuple):
     model: Model
     phase: Phase
     clock: Clock
-    optimisers: Mapping[str, Adam]
+    optimisers: Mapping[str, Optimiser]
 
 
 def adam(flat: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, setting: Adam) -> None:
@@ -83,6 +84,20 @@ def adam(flat: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor
         fused=True, amsgrad=False, maximize=False,
         lr=setting.lr, beta1=setting.beta1, beta2=setting.beta2, eps=ADAM_EPS, weight_decay=setting.weight_decay,
     )  # fmt: skip
+
+
+def sgd(flat: Tensor, grad: Tensor, steps: Tensor, setting: SGD) -> None:
+    """One step of plain stochastic gradient descent in place over [R, P]."""
+    flat.sub_(setting.lr * (grad + setting.weight_decay * flat))
+    steps.add_(1)
+
+
+def descend(flat: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, setting: Optimiser) -> None:
+    """One step in place over [R, P] by the optimiser of a stage; SGD leaves the moments alone."""
+    if isinstance(setting, Adam):
+        adam(flat, grad, mean, square, steps, setting)
+    else:
+        sgd(flat, grad, steps, setting)
 
 
 class Layout:
@@ -121,6 +136,7 @@ def loss_of(stage: Stage, job: Job) -> Callable[[Parts, Parts, Parts, Surroundin
             received=received,
             clients=clients,
             weights=around.weights,
+            counts=around.counts,
         )
         return stage.loss(nets, batch, job.clock), nets.after
 
@@ -228,10 +244,10 @@ class _Working:
     def step(self, grad: Tensor, active: list[int] | None = None) -> None:
         state = (self.mean, self.square, self.steps)
         if active is None:
-            adam(self.flat, grad, *state, self.setting)
+            descend(self.flat, grad, *state, self.setting)
             return
         flat, mean, square, steps = (t[active] for t in (self.flat, *state))
-        adam(flat, grad, mean, square, steps, self.setting)
+        descend(flat, grad, mean, square, steps, self.setting)
         for whole, piece in zip((self.flat, *state), (flat, mean, square, steps), strict=True):
             whole[active] = piece
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from privbench import checkpoint, plugins
 from privbench.engine import Job, Plan, Protect, Replica, Surroundings, average, run_alone, run_stacked
-from privbench.methods.form import Clock, Phase
+from privbench.errors import UserError
+from privbench.methods.form import Clock, Known, Method, Phase
 from privbench.nets import Model
 from privbench.seeds import stream
 from privbench.spec import Schedule, TrainSpec
@@ -46,20 +47,32 @@ class Setup:
 
     spec: TrainSpec
     model: Model
-    method: Any
+    method: Method
     defense: Defense
     federation: Federation
     images: tuple[Tensor, ...]  # every client's training images on the device, [N, C, H, W] uint8
     labels: tuple[Tensor, ...]
+    public: Tensor | None  # public images on the device where the server trains on them, [N, C, H, W] uint8
     weights: Tensor  # w_i: [K]
+    counts: Tensor | None  # n_i^y: [K, Y], where the method uploads them
     device: torch.device
 
 
 def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Setup:
-    """Resolves the specification's names and moves the training images to the device."""
-    model = Model(spec.backbone, int(federation.clients[0].train.images.shape[1]), len(federation.classes))
-    method = plugins.create(plugins.resolve("method", spec.method), spec.method_settings)
+    """Resolves the specification's names and moves the training images to the device.
+
+    UserError: a method that trains on public images, and none in the federation.
+    """
+    method: Method = plugins.create(plugins.resolve("method", spec.method), spec.method_settings)
+    channels = int(federation.clients[0].train.images.shape[1])
+    model = Model(spec.backbone, channels, len(federation.classes), **method.networks())
     sizes = torch.tensor([len(c.train.labels) for c in federation.clients], dtype=torch.get_default_dtype())
+    distils_on_public = any(phase.public for phase in method.server())
+    if distils_on_public and federation.public is None:
+        raise UserError(
+            f"{spec.method} trains its server on public images, but {spec.dataset} with {spec.clients} clients of "
+            f"{spec.per_client} images holds none out; choose a data set that does, or lower --per-client"
+        )
     return Setup(
         spec,
         model,
@@ -68,26 +81,27 @@ def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Se
         federation,
         tuple(c.train.images.to(device) for c in federation.clients),
         tuple(c.train.labels.to(device) for c in federation.clients),
+        federation.public.images.to(device) if federation.public is not None and distils_on_public else None,
         (sizes / sizes.sum()).to(device),
+        federation.label_counts().to(device, sizes.dtype) if method.uploads_counts else None,
         device,
     )
 
 
 def initial(setup: Setup) -> State:
     """Round 0. Every client starts from the same networks, as in the reference implementation."""
-    params: Parts = {}
-    buffers: Parts = {}
-    for part in setup.method.parts:
+    method, params, buffers = setup.method, {}, {}
+    for part in (*method.parts, *method.serves):
         params[part], buffers[part] = setup.model.net(part).init(stream(setup.spec.seed, "init", part))
-    params, buffers = _to(params, setup.device), _to(buffers, setup.device)
-    shared = shared_of(Replica(params, buffers), setup.method.shares)
-    clients = [Replica(params, buffers) for _ in setup.federation.clients]
-    return State(0, Replica(*shared), clients, [shared] * len(clients))
+    whole = Replica(_to(params, setup.device), _to(buffers, setup.device))
+    clients = [Replica(*networks_of(whole, method.parts)) for _ in setup.federation.clients]
+    server = Replica(*networks_of(whole, (*method.shares, *method.serves)))
+    return State(0, server, clients, [networks_of(whole, method.shares)] * len(clients))
 
 
-def shared_of(replica: Replica, shares: Sequence[str]) -> tuple[Parts, Parts]:
-    """(parameters, buffers) of the shared parts alone: what may leave a client."""
-    return {p: replica.params[p] for p in shares}, {p: replica.buffers[p] for p in shares}
+def networks_of(replica: Replica, parts: Sequence[str]) -> tuple[Parts, Parts]:
+    """(parameters, buffers) of some parts alone, such as those that may leave a client."""
+    return {p: replica.params[p] for p in parts}, {p: replica.buffers[p] for p in parts}
 
 
 def train_round(
@@ -98,19 +112,21 @@ def train_round(
     setup, started = setups[0], time.perf_counter()
     schedule, clock = setup.spec.schedule, Clock(states[0].round + 1, setup.spec.schedule.rounds)
     optimisers = {"task": schedule.task, "generator": schedule.generator, "server": schedule.server}
+    overwritten = [part for part in setup.method.shares if part not in setup.method.keeps]
     pairs = [(s, k) for s in range(len(setups)) for k in range(len(setup.federation.clients))]
 
     replicas, around, protects = [], [], []
     for s, k in pairs:
         state, client = states[s], states[s].clients[k]
-        client.params, client.buffers = client.params | state.server.params, client.buffers | state.server.buffers
+        params, buffers = networks_of(state.server, overwritten)
+        client.params, client.buffers = client.params | params, client.buffers | buffers
         replicas.append(client)
         around.append(Surroundings((state.server.params, state.server.buffers), (), None))
         protects.append(_protector(setups[s], k, clock.round, "step"))
     losses: dict[str, list[float]] = {}
     for phase in setup.method.client():
         job = Job(setup.model, phase, clock, optimisers)
-        epochs = length(phase, schedule)
+        epochs = 1 if schedule.client_steps else length(phase, schedule)
         for epoch in range(epochs):
             report(
                 clock.round - 1, clock.rounds, f"{setup.spec.method} {phase.stages[0].name} epoch {epoch + 1}/{epochs}"
@@ -121,16 +137,21 @@ def train_round(
     for s, state in enumerate(states):
         state.uploads = [_upload(setups[s], state, k, clock.round) for k in range(len(state.clients))]
         for part in setup.method.shares:
-            state.server.params[part] = average([u[0][part] for u in state.uploads], setup.weights)
-            state.server.buffers[part] = average([u[1][part] for u in state.uploads], setup.weights)
+            state.server.params[part] = average([u[0][part] for u in state.uploads], setups[s].weights)
+            state.server.buffers[part] = average([u[1][part] for u in state.uploads], setups[s].weights)
     for phase in setup.method.server():
         job = Job(setup.model, phase, clock, optimisers)
         plans = [server_plan(each, clock.round, phase) for each in setups]
-        context = [Surroundings(None, tuple(st.uploads), setup.weights) for st in states]
+        context = [
+            Surroundings(None, tuple(state.uploads), own.weights, own.counts)
+            for own, state in zip(setups, states, strict=True)
+        ]
         servers = [st.server for st in states]
         losses |= _columns(run(job, servers, context, plans, [_identity] * len(states)))
     seconds = time.perf_counter() - started
     clients = len(setup.federation.clients)
+    counts = setup.federation.label_counts()[0].nbytes
+    counts_up, counts_down = setup.method.uploads_counts * counts, setup.method.broadcasts_counts * counts
     for s, state in enumerate(states):
         own = {
             n: v[s * clients : (s + 1) * clients] if len(v) == len(pairs) else v[s : s + 1] for n, v in losses.items()
@@ -145,8 +166,8 @@ def train_round(
                 "test_accuracy": [accuracy(setup.model, c, d.test, setup.device)
                                   for c, d in zip(state.clients, setups[s].federation.clients, strict=True)],
                 "seconds": seconds / len(states),
-                "bytes_up": [_bytes(u) for u in state.uploads],
-                "bytes_down": [_bytes((state.server.params, state.server.buffers))] * clients,
+                "bytes_up": [_bytes(u) + counts_up for u in state.uploads],
+                "bytes_down": [_bytes((state.server.params, state.server.buffers)) + counts_down] * clients,
             }
         )  # fmt: skip
 
@@ -156,12 +177,12 @@ def length(phase: Phase, schedule: Schedule) -> int:
     return int(getattr(schedule, phase.length))
 
 
-def mini_batches(samples: int, batch: int, rng: torch.Generator) -> Tensor:
-    """One epoch's indices [ceil(samples / batch), batch]: each sample once, the last batch filled from a new shuffle.
+def mini_batches(samples: int, batch: int, rng: torch.Generator, steps: int | None = None) -> Tensor:
+    """Indices [steps, batch] from one shuffle after another; by default the steps of one epoch, ceil(samples / batch).
 
     Full batches keep every step's loss a plain mean, and let clients smaller than a batch take part.
     """
-    steps = math.ceil(samples / batch)
+    steps = math.ceil(samples / batch) if steps is None else steps
     shuffles = [torch.randperm(samples, generator=rng) for _ in range(math.ceil(steps * batch / samples))]
     return torch.cat(shuffles)[: steps * batch].view(steps, batch)
 
@@ -170,7 +191,9 @@ def client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) -> 
     """Client k's mini-batches and draws of one epoch, from streams of their own."""
     spec = setup.spec
     names = ("client", k, "round", round_, phase.stages[0].name, "epoch", epoch)
-    index = mini_batches(len(setup.labels[k]), spec.schedule.batch, stream(spec.seed, *names, "batches"))
+    schedule = spec.schedule
+    rng = stream(spec.seed, *names, "batches")
+    index = mini_batches(len(setup.labels[k]), schedule.batch, rng, schedule.client_steps)
     flip = (
         torch.rand(index.shape, generator=stream(spec.seed, *names, "flips")) < 0.5 if setup.federation.flip else None
     )
@@ -186,20 +209,27 @@ def client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) -> 
 
 
 def server_plan(setup: Setup, round_: int, phase: Phase) -> Plan:
-    """The server's draws of one phase."""
+    """The server's draws of one phase, and mini-batches of the public images where it is on them."""
     shape = (length(phase, setup.spec.schedule), setup.spec.schedule.batch)
-    noise = _draws(setup, phase, shape, ("server", "round", round_, phase.stages[0].name))
+    names = ("server", "round", round_, phase.stages[0].name)
+    noise = _draws(setup, phase, shape, names)
     labels = torch.zeros(shape, dtype=torch.int64, device=setup.device)
-    nothing = torch.zeros(0, device=setup.device)
-    return Plan(lambda step: nothing, labels, noise)
+    public = setup.public
+    if not phase.public or public is None:
+        nothing = torch.zeros(0, device=setup.device)
+        return Plan(lambda step: nothing, labels, noise)
+    rng = stream(setup.spec.seed, *names, "batches")
+    index = mini_batches(len(public), shape[1], rng, shape[0]).to(setup.device)
+    return Plan(lambda step: public[index[step]] / 255, labels, noise)
 
 
 def _draws(
     setup: Setup, phase: Phase, shape: Sequence[int], names: Sequence[str | int]
 ) -> dict[str, dict[str, Tensor]]:
+    known = Known(setup.model, setup.counts)
     return {
         stage.name: {
-            name: draw.sample(tuple(shape), setup.model.classes, stream(setup.spec.seed, *names, stage.name, name)).to(setup.device)
+            name: draw.sample(tuple(shape), known, stream(setup.spec.seed, *names, stage.name, name)).to(setup.device)
             for name, draw in stage.draws.items()
         }
         for stage in phase.stages
@@ -221,7 +251,7 @@ def _protector(setup: Setup, k: int, round_: int, where: str) -> Protect:
 
 def _upload(setup: Setup, state: State, k: int, round_: int) -> tuple[Parts, Parts]:
     """What client k sends: its shared parts, their change since the broadcast defended where the defence acts on it."""
-    params, buffers = shared_of(state.clients[k], setup.method.shares)
+    params, buffers = networks_of(state.clients[k], setup.method.shares)
     if setup.defense.where != "update":
         return params, buffers
     received = state.server.params
@@ -262,6 +292,11 @@ def selected_accuracy(history: Sequence[dict[str, Any]]) -> list[float]:
     by_client = zip(*[entry["validation_accuracy"] for entry in history], strict=True)
     best = [series.index(max(series)) for series in by_client]
     return [history[r]["test_accuracy"][k] for k, r in enumerate(best)]
+
+
+def best_validation(history: Sequence[dict[str, Any]]) -> list[float]:
+    """Each client's best validation accuracy (percent) over the rounds: [K]."""
+    return [max(series) for series in zip(*[entry["validation_accuracy"] for entry in history], strict=True)]
 
 
 def best_round(history: Sequence[dict[str, Any]]) -> int:

@@ -1,15 +1,13 @@
-"""observe(victim batches) -> what the server sees: derived from the method's `shares`, it cannot return more."""
+"""observe(victim batches) -> what the server sees: derived from what the method declares to send, it cannot return more."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from privbench.checkpoint import Snapshot
 from privbench.errors import UserError
-from privbench.methods.form import Nets
+from privbench.methods.form import Clock, Known, Method, MiniBatch, Nets
 from privbench.nets import Model
 from privbench.seeds import stream
 from privbench.types import Artifact, Batch, Defense, Federation, Parts, Truth
@@ -52,14 +50,14 @@ def auxiliary(federation: Federation) -> Batch:
 
 
 def client_gradient(
-    model: Model, snapshot: Snapshot, client: int, images: Tensor, labels: Tensor, parts: tuple[str, ...]
+    model: Model, snapshot: Snapshot, client: int, batch: MiniBatch, method: Method, parts: tuple[str, ...]
 ) -> Parts:
-    """grad over `parts` of CE(C(E(x)), y) for one victim batch, at the networks client `client` starts the round with."""
+    """grad over `parts` of L_cls for one victim batch, at the networks client `client` starts the round with."""
     own, server = snapshot.clients[client], snapshot.server
     params = {p: {n: t.detach() for n, t in (own.params | server.params)[p].items()} for p in CLASSIFICATION}
     leaves = [params[p][n].requires_grad_() for p in parts for n in params[p]]
     nets = Nets(model, params, own.buffers | server.buffers, CLASSIFICATION)
-    loss = torch.nn.functional.cross_entropy(nets.classifier(nets.extractor(images)), labels)
+    loss = method.observed().loss(nets, batch, Clock(snapshot.round + 1, snapshot.round + 1))
     grads = iter(torch.autograd.grad(loss, leaves))
     return {p: {n: next(grads) for n in params[p]} for p in parts}
 
@@ -68,7 +66,7 @@ def observe(
     snapshot: Snapshot,
     federation: Federation,
     model: Model,
-    method: Any,
+    method: Method,
     defense: Defense,
     *,
     method_name: str,
@@ -85,7 +83,11 @@ def observe(
         raise UserError(f"{method_name} sends nothing that depends on a training image, so there is nothing to attack")
     gradients = []
     for v, k in enumerate(clients.tolist()):
-        exact = client_gradient(model, snapshot, k, images[v], labels[v], visible)
+        noise = {
+            name: draw.sample((batch_size,), Known(model, None), stream(seed, "victims", v, name))
+            for name, draw in method.observed().draws.items()
+        }
+        exact = client_gradient(model, snapshot, k, MiniBatch(images[v], labels[v], noise), method, visible)
         rng = stream(seed, "victims", v, "defence")
         gradients.append({p: defense.protect(g, rng) for p, g in exact.items()})
     uploads = [u[0] for u in snapshot.uploads]
@@ -105,6 +107,7 @@ def observe(
         batch_size=batch_size,
         image_shape=(int(images.shape[2]), int(images.shape[3]), int(images.shape[4])),
         labels=labels if labels_known else None,
+        label_counts=federation.label_counts() if method.uploads_counts else None,
         defense=defense.describe(),
     )
     return artifact, Truth(images, labels)

@@ -14,8 +14,15 @@ from privbench.errors import UserError
 METHODS = {
     "local": "privbench.methods.local:Local",
     "fedavg": "privbench.methods.fedavg:FedAvg",
+    "fedprox": "privbench.methods.fedprox:FedProx",
+    "feddf": "privbench.methods.feddf:FedDF",
+    "fedper": "privbench.methods.fedper:FedPer",
     "fedsplit": "privbench.methods.fedsplit:FedSplit",
+    "lg-fedavg": "privbench.methods.fedsplit:FedSplit",
+    "fedgen": "privbench.methods.fedgen:FedGen",
     "fedcg": "privbench.methods.fedcg:FedCG",
+    "nfl-cgan": "privbench.methods.nfl_cgan:NFLCGAN",
+    "fedmd-cg": "privbench.methods.fedmd_cg:FedMDCG",
 }
 ATTACKS = {
     "grey": "attacks.floors:Grey",

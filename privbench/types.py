@@ -59,6 +59,10 @@ class Federation(NamedTuple):
     classes: tuple[str, ...]
     flip: bool  # whether training flips images horizontally at random
 
+    def label_counts(self) -> Tensor:
+        """n_i^y, how many training images of class y client i has: [K, Y] int64."""
+        return torch.stack([torch.bincount(c.train.labels, minlength=len(self.classes)) for c in self.clients])
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -66,13 +70,15 @@ class Artifact:
 
     round          how many rounds were complete when the clients received `weights` (0 = the untrained model)
     gradients      part -> parameter -> [V, ...]: gradient of the mean cross-entropy of the victim batch, after the defence
-    weights        part -> parameter -> [...]: the broadcast networks at which those gradients were taken (shared parts only)
+    weights        part -> parameter -> [...]: the broadcast networks, at which those gradients were taken: the shared parts,
+                   and networks that the server alone trains (FedGen's generator)
     buffers        part -> buffer -> [...]: batch-norm statistics of the broadcast networks
     uploads        part -> parameter -> [K, ...]: shared parts that are sent as weights, as each client last sent them (generator)
     upload_buffers the buffers of `uploads`
     client         [V] int64: which client sent upload v
     batch_size     B, known to the server
     labels         [V, B] int64 when they are declared known, else None
+    label_counts   [K, Y] int64 where the method uploads them, else None: each client's training images per class
     defense        name and parameters of the defence; the attacker knows it
     """
 
@@ -91,6 +97,7 @@ class Artifact:
     image_shape: tuple[int, int, int]
     labels: Tensor | None
     defense: Mapping[str, Any]
+    label_counts: Tensor | None = None
 
     def to(self, device: torch.device) -> Artifact:
         """The same artifact with its tensors on `device`."""
@@ -107,6 +114,7 @@ class Artifact:
             upload_buffers=move(self.upload_buffers),
             client=self.client.to(device),
             labels=None if self.labels is None else self.labels.to(device),
+            label_counts=None if self.label_counts is None else self.label_counts.to(device),
         )
 
     @property
@@ -115,9 +123,14 @@ class Artifact:
         return int(self.client.shape[0])
 
     def offers(self) -> frozenset[str]:
-        """What an attack may ask for in `needs`: "gradient:<part>", "upload:<part>", "labels"."""
-        found = {f"gradient:{part}" for part in self.gradients} | {f"upload:{part}" for part in self.uploads}
-        return frozenset(found | ({"labels"} if self.labels is not None else set()))
+        """What an attack may ask for in `needs`.
+
+        "gradient:<part>", "broadcast:<part>", "upload:<part>", "labels", "label_counts".
+        """
+        groups = {"gradient": self.gradients, "broadcast": self.weights, "upload": self.uploads}
+        found = {f"{group}:{part}" for group, parts in groups.items() for part in parts}
+        single = {"labels": self.labels, "label_counts": self.label_counts}
+        return frozenset(found | {name for name, value in single.items() if value is not None})
 
 
 class Truth(NamedTuple):

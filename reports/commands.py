@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ __all__ = [
     "list_plugins",
     "list_runs",
     "run_and_show",
+    "search_and_show",
     "show_run",
     "study_cells",
     "train_and_show",
@@ -128,18 +130,51 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
             print(f"wrote {path}")
 
 
-def train_and_show(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, device: str) -> None:
-    """Trains what is not trained and prints each client's accuracy."""
+def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, device: str) -> Store:
+    """Trains what is not trained; UserError with the first failure."""
     store = Store(out)
     store.check_writable()
     stacked = run.device(device).type == "cuda"
     todo = [spec for spec in specs if checkpoint.history(store.train(spec)) is None]
-    groups = [tuple(todo)] if stacked and todo else [(spec,) for spec in todo]
-    jobs = [run.Trial(run.title(group), group, (), out, data_dir, device) for group in groups]
+    alike: dict[str, list[TrainSpec]] = {}
+    for spec in todo:  # on a GPU the seeds of one specification train together
+        alike.setdefault(spec.model_copy(update={"seed": 0}).id if stacked else spec.id, []).append(spec)
+    jobs = [run.Trial(run.title(group), tuple(group), (), out, data_dir, device) for group in alike.values()]
     with JobBars(len(jobs)) as bars:
         failures = pool.run_jobs(jobs, 1 if stacked else pool.cores(), bars.progress, bars.outcome)
     if failures:
         raise UserError(failures[0])
+    return store
+
+
+def search_and_show(trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_dir: Path | None, device: str) -> str:
+    """Trains every value of a setting and prints its accuracy; returns the best by validation accuracy alone.
+
+    Both accuracies are means over seeds and clients, validation at each client's best round, test at that same round.
+    UserError: nothing to choose by, because no round is trained.
+    """
+    if any(spec.schedule.rounds == 0 for specs in trials.values() for spec in specs):
+        raise UserError("a search needs at least one round of training, but --rounds 0 was given")
+    store = train_all([spec for specs in trials.values() for spec in specs], out, data_dir, device)
+    found: dict[str, tuple[float, float]] = {}
+    for name, specs in trials.items():
+        histories = [checkpoint.history(store.train(spec)) or [] for spec in specs]
+        scores = [(harness.best_validation(h), harness.selected_accuracy(h)) for h in histories]
+        found[name] = (fmean(v for best, _ in scores for v in best), fmean(t for _, test in scores for t in test))
+    best = max(found, key=lambda name: found[name][0])
+    first = trials[best][0]
+    table = Table(title=f"{first.method} on {first.dataset}: accuracy, percent")
+    for column in ("setting", "validation", "test", ""):
+        table.add_column(column, justify="left" if column == "setting" else "right")
+    for name, (validation, test) in found.items():
+        table.add_row(name, f"{validation:.2f}", f"{test:.2f}", "best" if name == best else "")
+    Console().print(table)
+    return best
+
+
+def train_and_show(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, device: str) -> None:
+    """Trains what is not trained and prints each client's accuracy."""
+    store = train_all(specs, out, data_dir, device)
     table = Table(title=f"{specs[0].method} on {specs[0].dataset}: test accuracy, percent")
     for column in ("seed", "run", "rounds", "mean", "per client"):
         table.add_column(column, justify="left" if column in ("run", "per client") else "right")

@@ -7,18 +7,20 @@ import torch
 
 from privbench import artifact, checkpoint, harness, observe, partition, plugins, run, spec
 from privbench.artifact import load
+from privbench.methods.form import ClassByCount
 from privbench.types import Knowledge
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
-METHODS = ("fedavg", "fedsplit", "fedcg")  # those that can be attacked
+METHODS = tuple(name for name in plugins.METHODS if name != "local")  # those that can be attacked
+ALIKE = ("fedprox", "feddf", "lg-fedavg")  # their artifacts hold what those of fedavg and fedsplit do
 
 
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory):
     """An artifact with its truth for every method that can be attacked, read back from disk."""
     found = {}
-    for method in METHODS:
+    for method in (name for name in METHODS if name not in ALIKE):
         folder = tmp_path_factory.mktemp(method)
         each = spec.train_spec("smoke", "digits", method, clients=2, changes={"rounds": 1})
         federation = digits_federation((20, 20))
@@ -38,12 +40,17 @@ def observed(tmp_path_factory):
 
 def fitting():
     """(attack, method) pairs whose needs are met."""
-    offers = {
-        "fedavg": {"gradient:classifier", "gradient:extractor", "auxiliary"},
-        "fedsplit": {"gradient:classifier", "auxiliary"},
-        "fedcg": {"gradient:classifier", "upload:generator", "auxiliary"},
-    }
-    return [(a, m) for a in plugins.ATTACKS for m in METHODS if plugins.resolve("attack", a).needs <= offers[m]]
+
+    def offers(name):
+        method = plugins.resolve("method", name)
+        gradients = {f"gradient:{p}" for p in ("extractor", "classifier") if p in method.shares}
+        uploads = {"upload:generator"} if "generator" in method.shares else set()
+        return gradients | uploads | {f"broadcast:{p}" for p in (*method.shares, *method.serves)} | {"auxiliary"}
+
+    return [(a, m) for a in plugins.ATTACKS for m in METHODS if plugins.resolve("attack", a).needs <= offers(m)]
+
+
+DISTINCT = [(attack, method) for attack, method in fitting() if method not in ALIKE]
 
 
 def attacked(name, folder, federation):
@@ -55,8 +62,11 @@ def attacked(name, folder, federation):
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
-    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (4, 6, 2, 7)
-    assert len(fitting()) == 3 * 5 + 1
+    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 6, 2, 7)
+    fedper = ("grey", "dataset-mean")  # of the extractor's gradient alone no attack makes use yet
+    assert len(fitting()) == 9 * 5 + 3 + len(fedper)
+    assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
+    assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
 
 @pytest.mark.parametrize("kind", plugins.KINDS)
@@ -69,11 +79,16 @@ def test_every_plug_in_resolves_and_is_documented(kind):
 def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
     method = plugins.create(plugins.resolve("method", name), {})
     assert set(method.shares) <= set(method.parts)
+    assert set(method.keeps) <= set(method.shares)
+    assert not set(method.serves) & set(method.parts)
     assert dataclasses.is_dataclass(method)
-    for phases, allowed in ((method.client(), method.parts), (method.server(), method.shares)):
+    for phases, allowed in ((method.client(), method.parts), (method.server(), (*method.shares, *method.serves))):
         for phase in phases:
             for stage in phase.stages:
                 assert set(stage.trains) <= set(allowed), stage.name
+                assert method.uploads_counts or not any(isinstance(d, ClassByCount) for d in stage.draws.values())
+    stages = [stage.name for phase in (*method.client(), *method.server()) for stage in phase.stages]
+    assert len(stages) == len(set(stages))  # losses and optimiser states are kept by their names
 
 
 @pytest.mark.parametrize("name", plugins.ATTACKS)
@@ -87,7 +102,7 @@ def test_an_attack_declares_what_it_needs(name):
         attack().anything = 1
 
 
-@pytest.mark.parametrize(("name", "method"), fitting())
+@pytest.mark.parametrize(("name", "method"), DISTINCT)
 def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
     folder, federation = observed[method]
     found = attacked(name, folder, federation)
@@ -97,7 +112,7 @@ def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
     assert found.trace.shape[0] == 2
 
 
-@pytest.mark.parametrize(("name", "method"), fitting())
+@pytest.mark.parametrize(("name", "method"), DISTINCT)
 def test_truth_swapped_for_noise_gives_bit_identical_reconstructions(name, method, observed, tmp_path):
     folder, federation = observed[method]
     before = attacked(name, folder, federation)

@@ -7,11 +7,11 @@ Data, AISTATS 2017, arXiv 1602.05629.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privbench.methods.form import Phase, cross_entropy_stage
+from privbench.methods.form import Method, Phase, cross_entropy_stage
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Method):
     """Shares E and C; the server takes sum_i w_i (E_i, C_i)."""
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
@@ -20,7 +20,3 @@ class FedAvg:
     def client(self) -> tuple[Phase, ...]:
         """L_cls over E_i and C_i."""
         return (cross_entropy_stage(),)
-
-    def server(self) -> tuple[Phase, ...]:
-        """The average alone."""
-        return ()

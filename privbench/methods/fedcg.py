@@ -12,45 +12,80 @@ Where the paper is silent or its sign is odd, this follows the authors' code (ya
 - In the r-th round gamma takes r - 1 completed rounds, so that the first round, in which G_g is untrained, has gamma 0.
 - Frozen networks run in eval mode, trained ones in train mode; optimiser states persist across rounds.
 - `ramp_rounds` scales the 50 rounds of gamma for presets shorter than the paper's.
+
+Settings from later papers: `aggregator` (FedMD-CG compares ave, kd, kdc; kdc makes clients upload label counts), `gan`
+("dense": FedMD-CG's fully connected generator, and a classifier with one output that is not told y as discriminator), and
+`dropout` before the classifier (NFL-CGAN). Dropout acts wherever C is trained: in L_cls, and on the student of Eq. 6.
 """
 
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.methods.form import Clock, Draw, MiniBatch, Nets, Normal, Phase, Stage, UniformClass
-from privbench.nets.gan import NOISE_DIM
+from privbench.methods import aggregators
+from privbench.methods.form import (
+    Clock,
+    Draw,
+    Method,
+    MiniBatch,
+    Nets,
+    Normal,
+    Phase,
+    Stage,
+    cross_entropy_stage,
+    dropped,
+    kept,
+)
 
 EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class FedCG:
+class FedCG(Method):
     """Shares C and G; E and D never leave the client."""
 
     diversity: float = 0.2
     ramp_rounds: int = 50
+    aggregator: str = "kd"  # or "ave", "kdc"
+    gan: str = "conv"  # or "dense"
+    dropout: float = 0.0
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator", "discriminator")
     shares: ClassVar[tuple[str, ...]] = ("classifier", "generator")
 
+    def __post_init__(self) -> None:
+        """UserError or ValueError for a setting out of its range."""
+        aggregators.checked(self.aggregator)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout should be at least 0 and below 1, but {self.dropout} was given")
+
+    @property
+    def uploads_counts(self) -> bool:
+        """Crossed distillation weighs the clients by their label counts."""
+        return self.aggregator == "kdc"
+
+    def networks(self) -> dict[str, str]:
+        """The kind of G and D."""
+        return {"gan": self.gan}
+
     def client(self) -> tuple[Phase, ...]:
         """Algorithm 1: the classification network, then the generative network with the extractor frozen."""
-        z = {"z": Normal(NOISE_DIM)}
-        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", z)
+        z: dict[str, Draw] = {"z": Normal()}
+        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", z | kept(self.dropout))
         disc = Stage("discriminator", ("discriminator",), self.discriminator_loss, "generator", z)
         gen = Stage("generator", ("generator",), self.generator_loss, "generator", z)
         return Phase((task,), "local_epochs"), Phase((disc, gen), "generator_epochs")
 
     def server(self) -> tuple[Phase, ...]:
         """Algorithm 2: distil the clients' ensemble into the averaged (G_g, C_g)."""
-        draws: dict[str, Draw] = {"z": Normal(NOISE_DIM), "y": UniformClass()}
-        distil = Stage("distillation", ("generator", "classifier"), self.distillation_loss, "server", draws)
-        return (Phase((distil,), "server_steps"),)
+        return aggregators.phases(self.aggregator, self.dropout)
+
+    def observed(self) -> Stage:
+        """L_cls (Eq. 1): Eq. 2 has no gradient over the shared C."""
+        return cross_entropy_stage(rate=self.dropout).stages[0]
 
     def gamma(self, clock: Clock) -> float:
         """The weight of Eq. 2, rising from 0 to 1 over `ramp_rounds` rounds."""
@@ -60,7 +95,7 @@ class FedCG:
     def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
         """L_task = L_cls + gamma L_mse (Eq. 1-3)."""
         h = nets.extractor(batch.images)
-        l_cls = F.cross_entropy(nets.classifier(h), batch.labels)  # (1)
+        l_cls = F.cross_entropy(nets.classifier(dropped(h, batch, self.dropout)), batch.labels)  # (1)
         l_mse = F.mse_loss(h, nets.received.generator(batch.noise["z"], batch.labels))  # (2)
         return l_cls + self.gamma(clock) * l_mse  # (3)
 
@@ -76,15 +111,6 @@ class FedCG:
         imitated = nets.generator(z, batch.labels)
         l_gen = -F.logsigmoid(nets.discriminator(imitated, batch.labels)).mean()
         return l_gen + self.diversity * mode_seeking(z, imitated)
-
-    def distillation_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
-        """L_KL = KL(P_c || P_s) (Eq. 5-6)."""
-        z, y = batch.noise["z"], batch.noise["y"]
-        with torch.no_grad():
-            logits = [w * c.classifier(c.generator(z, y)) for w, c in zip(nets.weights, nets.clients, strict=True)]
-            p_c = torch.stack(logits).sum(0).softmax(1)  # (5)
-        log_p_s = nets.classifier(nets.generator(z, y)).log_softmax(1)
-        return F.kl_div(log_p_s, p_c, reduction="batchmean")  # (6)
 
 
 def mode_seeking(z: Tensor, imitated: Tensor) -> Tensor:

@@ -6,11 +6,11 @@ Liang et al.: Think Locally, Act Globally: Federated Learning with Local and Glo
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privbench.methods.form import Phase, cross_entropy_stage
+from privbench.methods.form import Method, Phase, cross_entropy_stage
 
 
 @dataclass(frozen=True)
-class FedSplit:
+class FedSplit(Method):
     """Shares C; the server takes sum_i w_i C_i."""
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
@@ -19,7 +19,3 @@ class FedSplit:
     def client(self) -> tuple[Phase, ...]:
         """L_cls over E_i and C_i."""
         return (cross_entropy_stage(),)
-
-    def server(self) -> tuple[Phase, ...]:
-        """The average alone."""
-        return ()

@@ -6,8 +6,11 @@ owns mini-batches, optimisers, ragged clients, checkpoints, and the leading axes
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
@@ -18,9 +21,9 @@ from privbench.types import Parts
 
 
 class MiniBatch(NamedTuple):
-    """One step's data and draws; server stages without public data have empty images."""
+    """One step's data and draws. Server stages see no labels (all 0), and images only where the phase is on public ones."""
 
-    images: Tensor  # [B, C, H, W] in [0, 1]
+    images: Tensor  # [B, C, H, W] in [0, 1], or empty
     labels: Tensor  # [B] int64
     noise: Mapping[str, Tensor]  # the stage's declared draws, each [B, ...]
 
@@ -37,7 +40,7 @@ class Nets:
 
     Trained parts run in train mode and all others in eval mode, as in FedCG's reference implementation; changed
     batch-norm and spectral-norm state is collected in `after`. `received` are the networks of the last broadcast
-    (subscript g), `clients` the uploads (server stages only), `weights` w_i = |X_i| / sum |X_j|.
+    (subscript g), `clients` the uploads (server stages only), `weights` w_i = |X_i| / sum |X_j|, `counts` n_i^y.
     """
 
     def __init__(
@@ -50,10 +53,11 @@ class Nets:
         received: Nets | None = None,
         clients: tuple[Nets, ...] = (),
         weights: Tensor | None = None,
+        counts: Tensor | None = None,
     ) -> None:
         self.model, self.params, self.buffers, self.trains = model, params, buffers, trains
         self.after: Parts = {}
-        self._received, self.clients, self._weights = received, clients, weights
+        self._received, self.clients, self._weights, self._counts = received, clients, weights, counts
 
     @property
     def received(self) -> Nets:
@@ -66,6 +70,12 @@ class Nets:
         """w_i: [K]."""
         assert self._weights is not None, "only server stages know the clients' weights"
         return self._weights
+
+    @property
+    def counts(self) -> Tensor:
+        """n_i^y, how many training images of class y client i has: [K, Y]."""
+        assert self._counts is not None, "only server stages of a method that uploads label counts know them"
+        return self._counts
 
     def _call(self, part: str, *inputs: Tensor) -> Tensor:
         train = part in self.trains
@@ -95,32 +105,62 @@ class Nets:
 Loss = Callable[[Nets, MiniBatch, Clock], Tensor]
 
 
+class Known(NamedTuple):
+    """What a distribution may depend on."""
+
+    model: Model
+    counts: Tensor | None  # n_i^y: [K, Y], of methods that upload them
+
+
 class Draw(Protocol):
     """A distribution of one mini-batch's noise."""
 
-    def sample(self, shape: tuple[int, ...], classes: int, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
         """Draws with leading axes `shape`."""
         ...
 
 
 @dataclass(frozen=True)
 class Normal:
-    """z ~ N(0, I) of the given dimension."""
+    """z ~ N(0, I), by default of the dimension that the generator takes."""
 
-    dim: int
+    dim: int | None = None
 
-    def sample(self, shape: tuple[int, ...], classes: int, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
         """[*shape, dim]."""
-        return torch.randn(*shape, self.dim, generator=rng)
+        return torch.randn(*shape, known.model.noise_dim if self.dim is None else self.dim, generator=rng)
 
 
 @dataclass(frozen=True)
 class UniformClass:
     """y ~ Uniform{classes}."""
 
-    def sample(self, shape: tuple[int, ...], classes: int, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
         """[*shape] int64."""
-        return torch.randint(classes, shape, generator=rng)
+        return torch.randint(known.model.classes, shape, generator=rng)
+
+
+@dataclass(frozen=True)
+class ClassByCount:
+    """y ~ p(y), p(y) proportional to sum_i n_i^y; for methods that upload label counts."""
+
+    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+        """[*shape] int64."""
+        assert known.counts is not None, "p(y) needs a method with `uploads_counts`"
+        p = known.counts.sum(0).double().cpu()
+        return torch.multinomial(p, math.prod(shape), replacement=True, generator=rng).view(shape)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which features dropout keeps: each with probability 1 - rate."""
+
+    rate: float
+
+    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+        """[*shape, c, s, s] bool."""
+        whole = torch.empty(*shape, *known.model.feature_shape, dtype=torch.bool)
+        return whole.bernoulli_(1 - self.rate, generator=rng)
 
 
 @dataclass(frozen=True)
@@ -140,28 +180,65 @@ class Phase:
 
     stages: tuple[Stage, ...]
     length: str
+    public: bool = False  # server phases: mini-batches of the federation's public images, without their labels
 
 
-class Method(Protocol):
-    """A federated method. A frozen dataclass whose fields are its own hyper-parameters."""
+class Method(ABC):
+    """A federated method: a frozen dataclass whose fields are its own hyper-parameters.
+
+    Down go all of `shares` and `serves`; a client overwrites its copy of `shares` with them, except of `keeps`, and reaches
+    all of them as `nets.received`.
+    """
 
     parts: ClassVar[tuple[str, ...]]  # networks a client holds
-    shares: ClassVar[tuple[str, ...]]  # what leaves the client, every round; nothing else ever does
+    shares: ClassVar[tuple[str, ...]]  # those of them that leave the client, every round; no other ever does
+    serves: ClassVar[tuple[str, ...]] = ()  # networks of the server alone, which clients receive and never train
+    keeps: ClassVar[tuple[str, ...]] = ()  # shared parts whose copy at the client survives the broadcast
 
+    @property
+    def uploads_counts(self) -> bool:
+        """Whether clients send n_i^y with their networks."""
+        return False
+
+    @property
+    def broadcasts_counts(self) -> bool:
+        """Whether the server sends sum_i n_i^y with its networks: where a client stage draws y ~ p(y)."""
+        draws = [draw for phase in self.client() for stage in phase.stages for draw in stage.draws.values()]
+        return any(isinstance(draw, ClassByCount) for draw in draws)
+
+    def networks(self) -> dict[str, str]:
+        """Which variants of the networks the method asks for: fields of `Model` by name."""
+        return {}
+
+    @abstractmethod
     def client(self) -> tuple[Phase, ...]:
         """What a client does in one round, after it overwrote its shared parts with the broadcast."""
-        ...
 
     def server(self) -> tuple[Phase, ...]:
-        """What the server does after the weighted average of the uploads."""
-        ...
+        """What the server does after the weighted average of the uploads: by default nothing."""
+        return ()
+
+    def observed(self) -> Stage:
+        """The loss whose gradient over a victim batch the server is taken to see: L_cls, as the client trains on it."""
+        return cross_entropy_stage().stages[0]
 
 
-def cross_entropy_stage(parts: tuple[str, ...] = ("extractor", "classifier")) -> Phase:
+def kept(rate: float) -> dict[str, Draw]:
+    """The draw that a stage with dropout needs; none at rate 0."""
+    return {"kept": Kept(rate)} if rate else {}
+
+
+def dropped(features: Tensor, batch: MiniBatch, rate: float) -> Tensor:
+    """Dropout of a network in training: h / (1 - rate) where the draw "kept" says so, else 0; h itself at rate 0."""
+    return features * batch.noise["kept"] / (1 - rate) if rate else features
+
+
+def cross_entropy_stage(parts: tuple[str, ...] = ("extractor", "classifier"), rate: float = 0.0) -> Phase:
     """Local training of E and C on L_cls (Eq. 1), shared by all methods without an extra term."""
-    return Phase((Stage("task", parts, classification_loss, "task"),), "local_epochs")
+    return Phase((Stage("task", parts, partial(classification_loss, rate=rate), "task", kept(rate)),), "local_epochs")
 
 
-def classification_loss(nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
-    """L_cls = CE(C_i(E_i(x)), y) (FedCG Eq. 1)."""
-    return torch.nn.functional.cross_entropy(nets.classifier(nets.extractor(batch.images)), batch.labels)
+def classification_loss(nets: Nets, batch: MiniBatch, clock: Clock, rate: float = 0.0) -> Tensor:
+    """L_cls = CE(C_i(E_i(x)), y) (FedCG Eq. 1), with dropout before the classifier at a rate above 0."""
+    h = dropped(nets.extractor(batch.images), batch, rate)
+    return torch.nn.functional.cross_entropy(nets.classifier(h), batch.labels)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privbench.methods.form import Phase, cross_entropy_stage
+from privbench.methods.form import Method, Phase, cross_entropy_stage
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Method):
     """No communication."""
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
@@ -16,7 +16,3 @@ class Local:
     def client(self) -> tuple[Phase, ...]:
         """L_cls over E_i and C_i."""
         return (cross_entropy_stage(),)
-
-    def server(self) -> tuple[Phase, ...]:
-        """There is none."""
-        return ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -45,6 +45,19 @@ class Model:
     backbone: str  # "lenet5"
     channels: int  # of the images
     classes: int
+    gan: str = "conv"  # generator and discriminator: "conv" as FedCG's, "dense" as in FedMD-CG's comparison
+
+    def __post_init__(self) -> None:
+        """UserError for an unknown kind of GAN."""
+        if self.gan not in ("conv", "dense"):
+            raise UserError(f"unknown gan '{self.gan}'; known: conv, dense")
+
+    @property
+    def noise_dim(self) -> int:
+        """How many numbers z the generator takes."""
+        from privbench.nets import dense_gan, gan
+
+        return {"conv": gan.NOISE_DIM, "dense": dense_gan.NOISE_DIM}[self.gan]
 
     @property
     def feature_shape(self) -> tuple[int, int, int]:
@@ -55,7 +68,7 @@ class Model:
 
     def net(self, part: str) -> Net:
         """The network of one part: extractor, classifier, generator or discriminator."""
-        from privbench.nets import gan, lenet5
+        from privbench.nets import dense_gan, gan, lenet5
 
         if self.backbone != "lenet5":
             raise UserError(f"unknown backbone '{self.backbone}'; known: lenet5")
@@ -63,6 +76,10 @@ class Model:
             return lenet5.Extractor(self.channels)
         if part == "classifier":
             return lenet5.Classifier(self.classes)
+        if self.gan == "dense" and part == "generator":
+            return dense_gan.Generator(self.classes, self.feature_shape)
+        if self.gan == "dense" and part == "discriminator":
+            return dense_gan.Discriminator(replace(self, classes=1).net("classifier"))
         if part == "generator":
             return gan.Generator(self.classes, self.feature_shape[0])
         if part == "discriminator":

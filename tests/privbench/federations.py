@@ -9,7 +9,7 @@ from privbench.types import Client, Federation, Images
 
 
 def digits_federation(sizes=(20, 20), flip=False, channels=1):
-    """Clients with the given numbers of training images, ten validation and ten test images each."""
+    """Clients with the given numbers of training images, ten validation and ten test images each, and 40 public ones."""
     raw = load_digits()
     images = torch.tensor(raw.images / 16 * 255)[:, None].float()
     images = torch.nn.functional.interpolate(images, size=32).to(torch.uint8).repeat(1, channels, 1, 1)
@@ -20,4 +20,5 @@ def digits_federation(sizes=(20, 20), flip=False, channels=1):
         parts = [Images(images[a:b], labels[a:b]) for a, b in pairwise(cuts)]
         clients.append(Client("all", *parts))
         start = cuts[-1]
-    return Federation(tuple(clients), None, tuple("0123456789"), flip)
+    public = Images(images[start : start + 40], labels[start : start + 40])
+    return Federation(tuple(clients), public, tuple("0123456789"), flip)

@@ -4,11 +4,17 @@ import pytest
 import torch
 
 from benchmarks import plain
-from privbench import harness, spec
-from privbench.engine import Moments, adam
+from privbench import harness, plugins, spec
+from privbench.engine import Moments, adam, sgd
 from tests.privbench.federations import digits_federation
 
-METHODS = ("local", "fedavg", "fedsplit", "fedcg")
+METHODS = tuple(name for name in plugins.METHODS if name != "lg-fedavg")  # another name of fedsplit
+CHEAPER = {"nfl-cgan": {"gan": "dense"}}  # its convolutional generator is that of fedcg
+VARIANTS = (
+    ("fedcg", {"gan": "dense", "aggregator": "kdc"}, {}),
+    ("fedmd-cg", {"diversity": 2, "aggregator": "kd", "without": "mse_global"}, {}),
+    ("fedmd-cg", {"diversity": 1}, {"client_steps": 3, "task": {"kind": "sgd", "lr": 0.05, "weight_decay": 1e-4}}),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -19,12 +25,26 @@ def double_precision():
     torch.set_default_dtype(torch.float32)
 
 
-def trained(method, execution, seeds=(0,), sizes=(20, 20), defense="none", where="step", rounds=2, flip=False):
+def trained(
+    method,
+    execution,
+    seeds=(0,),
+    sizes=(20, 20),
+    defense="none",
+    where="step",
+    rounds=2,
+    flip=False,
+    settings=None,
+    changes=None,
+):
     federation = digits_federation(sizes, flip)
     specs = [
-        spec.train_spec("smoke", "digits", method, clients=len(sizes), defense=defense, where=where, seed=s)
+        spec.train_spec(
+            "smoke", "digits", method, clients=len(sizes), defense=defense, where=where, seed=s,
+            method_settings=settings, changes=changes,
+        )
         for s in seeds
-    ]
+    ]  # fmt: skip
     setups = [harness.prepare(each, federation, torch.device("cpu")) for each in specs]
     states = [harness.initial(setup) for setup in setups]
     for _ in range(rounds):
@@ -45,9 +65,33 @@ def distance(a, b):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_stacked_clients_and_seeds_equal_each_alone(method):
-    stacked = trained(method, "stacked", seeds=(0, 1))
+    settings = CHEAPER.get(method)
+    stacked = trained(method, "stacked", seeds=(0, 1), settings=settings)
     for seed, state in enumerate(stacked):
-        assert distance(state, trained(method, "alone", seeds=(seed,))[0]) < 1e-8
+        assert distance(state, trained(method, "alone", seeds=(seed,), settings=settings)[0]) < 1e-8
+
+
+@pytest.mark.parametrize(("method", "settings", "changes"), VARIANTS)
+def test_stacked_equals_alone_for_every_aggregator_generator_and_optimiser(method, settings, changes):
+    how = {"sizes": (37, 16), "settings": settings, "changes": changes}
+    stacked = trained(method, "stacked", seeds=(0, 1), **how)
+    for seed, state in enumerate(stacked):
+        assert distance(state, trained(method, "alone", seeds=(seed,), **how)[0]) < 1e-8
+    if "client_steps" in changes:
+        assert [client.moments["task"].steps for client in stacked[0].clients] == [6, 6]
+
+
+def test_seeds_with_clients_of_other_sizes_are_averaged_by_their_own_weights():
+    """As Dirichlet partitions are: the seeds of one stacked run differ in their clients' sizes and label counts."""
+    each = [spec.train_spec("smoke", "digits", "fedmd-cg", clients=2, seed=s) for s in (0, 1)]
+    sizes = ((20, 40), (40, 10))
+    setups = [harness.prepare(e, digits_federation(n), torch.device("cpu")) for e, n in zip(each, sizes, strict=True)]
+    states = [harness.initial(setup) for setup in setups]
+    harness.train_round(setups, states, "stacked")
+    for seed, state in enumerate(states):
+        alone = harness.initial(setups[seed])
+        harness.train_round([setups[seed]], [alone], "alone")
+        assert distance(state, alone) < 1e-8
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcg"])
@@ -79,6 +123,18 @@ def test_adam_equals_torch_adam_with_weight_decay():
     optimiser = torch.optim.Adam([reference], lr=0.01, betas=(0.5, 0.9), weight_decay=0.1)
     for grad in grads:
         adam(flat, grad.clone(), moments.mean, moments.square, steps, setting)
+        reference.grad = grad.clone()
+        optimiser.step()
+    torch.testing.assert_close(flat, reference.detach())
+
+
+def test_sgd_equals_torch_sgd_with_weight_decay():
+    rng = torch.Generator().manual_seed(0)
+    start, grads = torch.randn(2, 7, generator=rng), torch.randn(5, 2, 7, generator=rng)
+    flat, reference = start.clone(), torch.nn.Parameter(start.clone())
+    optimiser = torch.optim.SGD([reference], lr=0.05, weight_decay=0.1)
+    for grad in grads:
+        sgd(flat, grad.clone(), torch.zeros(2), spec.SGD(kind="sgd", lr=0.05, weight_decay=0.1))
         reference.grad = grad.clone()
         optimiser.step()
     torch.testing.assert_close(flat, reference.detach())

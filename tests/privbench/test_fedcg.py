@@ -8,6 +8,7 @@ from torch import nn
 
 from benchmarks import plain
 from privbench.engine import average
+from privbench.methods import aggregators
 from privbench.methods.fedcg import FedCG
 from privbench.methods.form import Clock, MiniBatch, Nets
 from privbench.nets import Model
@@ -112,7 +113,7 @@ def test_distillation_loss_is_equation_5_and_6(case):
     clients = tuple(Nets(MODEL, *each) for each in (parts(3), other))
     weights = torch.tensor([0.25, 0.75])
     nets = Nets(MODEL, params, buffers, ("generator", "classifier"), clients=clients, weights=weights)
-    own = FedCG().distillation_loss(nets, batch, CLOCK).item()
+    own = aggregators.distillation_loss(nets, batch, CLOCK).item()
     z, y = batch.noise["z"], batch.noise["y"]
     teachers = [
         (torch_classifier(p["classifier"]), torch_generator(p["generator"]).eval()) for p, _ in (parts(3), other)

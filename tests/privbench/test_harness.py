@@ -28,7 +28,7 @@ def without_times(rounds):
     return [{k: v for k, v in entry.items() if k != "seconds"} for entry in rounds]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedcg"])
+@pytest.mark.parametrize("method", ["fedavg", "fedgen", "fedcg", "fedmd-cg"])
 def test_a_run_killed_in_the_middle_of_a_round_ends_with_the_same_numbers(method, tmp_path):
     each = smoke(method, rounds=3, local_epochs=2)
     whole = run(each, tmp_path / "whole")
@@ -60,6 +60,65 @@ def test_only_shared_parts_leave_a_client_and_come_back():
     private = [c.params["extractor"]["conv1.weight"] for c in state.clients]
     assert not torch.equal(*private)
     assert weights == [20, 20]
+
+
+def test_networks_of_the_server_alone_are_sent_down_and_kept_by_nobody():
+    setup = harness.prepare(smoke("fedgen"), digits_federation(), CPU)
+    state = harness.initial(setup)
+    before = state.server.params["generator"]["up3.weight"].clone()
+    harness.train_round([setup], [state], "alone")
+    assert not torch.equal(state.server.params["generator"]["up3.weight"], before)
+    assert all(set(client.params) == {"extractor", "classifier"} for client in state.clients)
+    assert all(set(params) == {"classifier"} for params, _ in state.uploads)
+    classifier, generator = (
+        sum(t.nbytes for group in setup.model.net(part).init(torch.Generator()) for t in group.values())
+        for part in ("classifier", "generator")
+    )
+    assert state.history[0]["bytes_up"] == [classifier] * 2
+    assert state.history[0]["bytes_down"] == [classifier + generator] * 2
+
+
+def test_the_local_generator_of_fedmd_cg_survives_the_broadcast():
+    """Its Adam takes steps of at most about lr, far less than the way from the server's generator back to a client's."""
+    setup = harness.prepare(smoke("fedmd-cg"), digits_federation(), CPU)
+    state = harness.initial(setup)
+    harness.train_round([setup], [state], "alone")
+    state.server.params["generator"] = {n: t + 1 for n, t in state.server.params["generator"].items()}
+    state.server.params["classifier"] = {n: t + 1 for n, t in state.server.params["classifier"].items()}
+    own = [client.params for client in state.clients]
+    harness.train_round([setup], [state], "alone")
+    for before, client in zip(own, state.clients, strict=True):
+        moved = {
+            p: (client.params[p][n] - before[p][n]).abs().max()
+            for p, n in (("generator", "fc1.weight"), ("classifier", "fc1.weight"))
+        }
+        assert moved["generator"] < 0.01
+        assert moved["classifier"] > 0.9
+
+
+@pytest.mark.parametrize(("method", "up", "down"), [("fedmd-cg", 80, 80), ("fedcg", 80, 0)])
+def test_label_counts_are_counted_in_the_bytes(method, up, down):
+    each = spec.train_spec("smoke", "digits", method, clients=2, method_settings={"aggregator": "kdc"})
+    setup = harness.prepare(each, digits_federation(), CPU)
+    state = harness.initial(setup)
+    harness.train_round([setup], [state], "alone")
+    networks = sum(t.nbytes for group in state.uploads[0] for params in group.values() for t in params.values())
+    assert (state.history[0]["bytes_up"], state.history[0]["bytes_down"]) == (
+        [networks + up] * 2,
+        [networks + down] * 2,
+    )
+
+
+def test_feddf_trains_its_server_on_every_public_image_and_never_sees_a_label():
+    setup = harness.prepare(smoke("feddf", server_steps=3), digits_federation(), CPU)
+    (phase,) = setup.method.server()
+    plan = harness.server_plan(setup, 1, phase)
+    images = torch.cat([plan.images(step) for step in range(plan.steps)])
+    seen = (images[:, None] == setup.federation.public.images / 255).flatten(2).all(2)
+    assert images.shape == (48, 1, 32, 32)
+    assert seen.any(1).all()
+    assert seen.any(0).all()
+    assert not plan.labels.any()
 
 
 def test_local_training_sends_nothing():

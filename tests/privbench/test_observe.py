@@ -29,18 +29,33 @@ def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known
 
 
 @pytest.mark.parametrize(
-    ("method", "gradients", "uploads"),
+    ("method", "gradients", "uploads", "served"),
     [
-        ("fedavg", {"extractor", "classifier"}, set()),
-        ("fedsplit", {"classifier"}, set()),
-        ("fedcg", {"classifier"}, {"generator"}),
+        ("fedavg", {"extractor", "classifier"}, set(), set()),
+        ("fedprox", {"extractor", "classifier"}, set(), set()),
+        ("feddf", {"extractor", "classifier"}, set(), set()),
+        ("fedper", {"extractor"}, set(), set()),
+        ("fedsplit", {"classifier"}, set(), set()),
+        ("lg-fedavg", {"classifier"}, set(), set()),
+        ("fedgen", {"classifier"}, set(), {"generator"}),
+        ("fedcg", {"classifier"}, {"generator"}, set()),
+        ("nfl-cgan", {"classifier"}, {"generator"}, set()),
+        ("fedmd-cg", {"classifier"}, {"generator"}, set()),
     ],
 )
-def test_the_artifact_holds_what_the_method_shares_and_nothing_else(method, gradients, uploads, tmp_path):
-    shown, _, state, _ = seen(method, tmp_path)
+def test_the_artifact_holds_what_the_method_shares_and_nothing_else(method, gradients, uploads, served, tmp_path):
+    shown, _, state, federation = seen(method, tmp_path)
     assert set(shown.gradients) == gradients
     assert set(shown.uploads) == uploads
-    assert set(shown.weights) == set(shown.shares) == gradients | uploads
+    assert set(shown.shares) == gradients | uploads
+    assert set(shown.weights) == gradients | uploads | served
+    assert (shown.label_counts is not None) == (method == "fedmd-cg")
+    if shown.label_counts is not None:
+        labels = [client.train.labels.tolist() for client in federation.clients]
+        assert shown.label_counts.tolist() == [[each.count(y) for y in range(10)] for each in labels]
+    offered = {f"gradient:{p}" for p in gradients} | {f"upload:{p}" for p in uploads}
+    offered |= {f"broadcast:{p}" for p in shown.weights} | ({"label_counts"} if method == "fedmd-cg" else set())
+    assert shown.offers() == offered
     private = {p for p in state.clients[0].params if p not in shown.shares}
     secrets = [t for c in state.clients for p in private for t in c.params[p].values() if t.numel() > 10]
     visible = [
@@ -65,6 +80,18 @@ def test_gradients_equal_a_plain_backward_pass_at_the_clients_own_extractor(tmp_
         torch.nn.functional.cross_entropy(logits, truth.labels[v]).backward()
         for name, t in weights.items():
             torch.testing.assert_close(shown.gradients["classifier"][name][v], t.grad)
+
+
+def test_the_gradient_of_a_method_with_dropout_is_taken_with_a_mask_per_victim(tmp_path):
+    shown, truth, state, _ = seen("nfl-cgan", tmp_path, victims=4)
+    for v in range(4):
+        gradient = {n: t[v] for n, t in shown.gradients["classifier"].items()}
+        rows = gradient["fc1.weight"] / gradient["fc1.bias"][:, None]  # what entered the first layer, in every row
+        extractor = state.clients[int(shown.client[v])].params["extractor"]
+        h, _ = shown.model.net("extractor").apply(extractor, {}, truth.images[v], train=True)
+        kept = rows[0].abs() > 1e-6
+        assert 0.6 < kept.float().mean() < 0.95
+        torch.testing.assert_close(rows[0], torch.where(kept, h.flatten() / 0.8, 0.0), rtol=1e-3, atol=1e-4)
 
 
 def test_victims_are_training_images_of_their_client_and_the_same_for_every_method(tmp_path):
@@ -113,7 +140,7 @@ def test_too_many_victims_for_a_client_are_refused(tmp_path):
 
 
 def test_an_artifact_survives_the_disk(tmp_path):
-    shown, truth, _, _ = seen("fedcg", tmp_path, labels_known=True)
+    shown, truth, _, _ = seen("fedmd-cg", tmp_path, labels_known=True)
     artifact.save(shown, tmp_path / "a.safetensors")
     artifact.save_truth(truth, tmp_path / "t.safetensors")
     read = artifact.load(tmp_path / "a.safetensors")

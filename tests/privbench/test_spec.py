@@ -22,6 +22,19 @@ def test_the_paper_preset_has_the_papers_clients():
     assert spec.SEEDS["paper"] == (0, 1, 2, 3, 4)
 
 
+def test_the_paper_preset_knows_the_methods_that_have_a_schedule_of_their_own():
+    cgan, cg = (spec.train_spec("paper", "cifar10", name).schedule for name in ("nfl-cgan", "fedmd-cg"))
+    assert (cgan.rounds, cgan.local_epochs, cgan.batch, cgan.task.lr) == (100, 10, 8, 3e-4)
+    assert (cg.client_steps, cg.server_steps, cg.batch, cg.task) == (
+        20,
+        50,
+        64,
+        spec.SGD(kind="sgd", lr=0.05, weight_decay=1e-4),
+    )
+    changed = spec.train_spec("paper", "cifar10", "fedmd-cg", changes={"rounds": 250, "batch": 32}).schedule
+    assert (changed.rounds, changed.batch, changed.client_steps) == (250, 32, 20)
+
+
 def test_every_field_takes_part_in_the_name():
     base = spec.train_spec("quick", "digits", "fedavg")
     others = [

@@ -2,8 +2,8 @@
 
 import pytest
 
+from privbench import checkpoint, run, spec, storage
 from privbench import record as records
-from privbench import run
 from privbench.errors import UserError
 from privbench.store import Store
 from reports import commands, study
@@ -64,3 +64,18 @@ def test_records_of_other_tables_stay_out(cells, tmp_path, monkeypatch):
         records.write(finished(cell), store.record(cell))
     show(cells[:2], tmp_path, monkeypatch)
     assert len((tmp_path / "table" / "table.csv").read_text().splitlines()) == 1 + 2
+
+
+def test_a_search_chooses_by_validation_accuracy_and_never_by_test(tmp_path, capsys):
+    trials, ends = {}, {0.001: ([70.0, 80.0], [99.0, 99.0]), 0.1: ([81.0, 72.0], [10.0, 20.0])}
+    for mu, (validation, test) in ends.items():
+        own = [spec.train_spec("smoke", "digits", "fedprox", method_settings={"mu": mu}, seed=s) for s in (0, 1)]
+        for each in own:
+            rounds = [{"round": 1, "validation_accuracy": validation, "test_accuracy": test}]
+            storage.write_json(Store(tmp_path).train(each) / checkpoint.FINISHED, {"history": rounds})
+        trials[f"mu={mu}"] = own
+    assert commands.search_and_show(trials, tmp_path, None, "cpu") == "mu=0.1"
+    assert "76.50" in capsys.readouterr().out
+    nothing = {"mu=1": [spec.train_spec("smoke", "digits", "fedprox", changes={"rounds": 0})]}
+    with pytest.raises(UserError, match="at least one round"):
+        commands.search_and_show(nothing, tmp_path, None, "cpu")

@@ -1,0 +1,60 @@
+"""FedGen on FedSplit: the server trains a generator of features on the clients' classifiers and sends it to them.
+
+Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021, arXiv 2105.10056; in the
+form that FedCG compares with (its section 5 and reference implementation): clients share C alone and never train G.
+
+    client:  L = L_cls + `weight` CE(C_i(G_g(z,y)), y)                                        G_g frozen
+    server:  C_g <- sum_i w_i C_i;   L = CE( sum_i w_i C_i(G_g(z,y)), y ) + `diversity` L_div   over G_g alone
+
+Readings of silent points: y ~ Uniform{classes} in both (the original draws the server's from uploaded label counts); the
+client's term begins in round 2, as in the original's code, because G_g is untrained in round 1; both weights are 1 and do
+not decay. Deviations: G is FedCG's convolutional generator; L_div is FedCG's mode-seeking ratio over the two halves of a
+batch, as in its reference implementation, not the original's exp(-distance). G_g runs in train mode while it is trained.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from privbench.methods.fedcg import mode_seeking
+from privbench.methods.form import Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage, UniformClass
+
+DRAWS: dict[str, Draw] = {"z": Normal(), "y": UniformClass()}
+
+
+@dataclass(frozen=True)
+class FedGen(Method):
+    """Shares C; the server sends C and its own G."""
+
+    weight: float = 1.0
+    diversity: float = 1.0
+
+    parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
+    shares: ClassVar[tuple[str, ...]] = ("classifier",)
+    serves: ClassVar[tuple[str, ...]] = ("generator",)
+
+    def client(self) -> tuple[Phase, ...]:
+        """The classification network, with imitated features beside the real ones."""
+        return (Phase((Stage("task", self.parts, self.task_loss, "task", DRAWS),), "local_epochs"),)
+
+    def server(self) -> tuple[Phase, ...]:
+        """The generator, so that the ensemble names its features rightly."""
+        stage = Stage("generator", ("generator",), self.generator_loss, "server", DRAWS)
+        return (Phase((stage,), "server_steps"),)
+
+    def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+        """L_cls + weight CE(C_i(G_g(z,y)), y)."""
+        l_cls = F.cross_entropy(nets.classifier(nets.extractor(batch.images)), batch.labels)
+        if clock.round == 1:
+            return l_cls
+        z, y = batch.noise["z"], batch.noise["y"]
+        return l_cls + self.weight * F.cross_entropy(nets.classifier(nets.received.generator(z, y)), y)
+
+    def generator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+        """CE( sum_i w_i C_i(G_g(z,y)), y ) + diversity L_div."""
+        z, y = batch.noise["z"], batch.noise["y"]
+        h = nets.generator(z, y)
+        logits = sum(w * client.classifier(h) for w, client in zip(nets.weights, nets.clients, strict=True))
+        return F.cross_entropy(logits, y) + self.diversity * mode_seeking(z, h)

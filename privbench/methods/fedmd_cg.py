@@ -1,0 +1,159 @@
+"""FedMD-CG: two-stage distillation at the client, with a local generator, and crossed distillation at the server.
+
+FedMD-CG, Eq. 1-12, in the notation of this suite: E_i, C_i the client's extractor and classifier (the paper's F_i and D_i), G_i its
+generator, G the broadcast one. Clients also upload their label counts n_i^y, and the server sends their sum.
+
+    client 1, over (E_i, C_i): CE(C_i(E_i(x)), y) + l1 CE(C_i(G(z,y^)), y^) + l2 ||E_i(x) - G(z,y)||^2
+                               + l3 KL(C_i(E_i(x)) || C_i(G(z,y)))            l1, l2, l3 = lambda ((r-1)/R)^d     (1-4)
+    client 2, over G_i:        KL(C_i(G_i(z,y)) || C_i(E_i(x))) + l4 ||G_i(z,y) - E_i(x)||^2
+                               + l5 CE(C_i(G_i(z,y)), y) + l6 L_div                                                (5-9)
+    server, over (G, C):       weighted average, then kl1 + kl2 + kl3 (privbench/methods/aggregators.py)         (10-12)
+
+`without` switches terms off by name, e.g. without=kl_local,kl2:
+    cls, cls_global, mse_global, kl_global (1-4)    kl_local, mse_local, cls_local, div (5-9)    kl1, kl2, kl3 (10-11)
+
+Readings of silent points:
+- ||.||^2 is the element-wise mean squared error, as in FedCG's code.
+- Gradients flow through both sides of every KL as far as their networks are trained.
+- y^ ~ p(y) in every batch, y are the labels of x, and one z serves all terms of a stage; lambda4-6 do not ramp.
+- In L_div the pair sum runs over the whole batch, f = G_i(z,y), with the norms as printed; so exp(-distance) is practically 0
+  unless G_i has collapsed.
+- G and G_i start equal; the local generator is never overwritten. Counts travel with every upload and every broadcast.
+Deviation: the quick and smoke presets descend on the task by Adam instead of SGD (privbench/spec.py).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from privbench.errors import UserError
+from privbench.methods import aggregators
+from privbench.methods.aggregators import divergence
+from privbench.methods.form import ClassByCount, Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage
+
+TASK = ("cls", "cls_global", "mse_global", "kl_global")
+LOCAL = ("kl_local", "mse_local", "cls_local", "div")
+STAGES = (TASK, LOCAL, aggregators.CROSSED)
+
+
+@dataclass(frozen=True)
+class FedMDCG(Method):
+    """Shares C, G and label counts; E never leaves the client."""
+
+    lambda1: float = 1.0
+    lambda2: float = 1.0
+    lambda3: float = 1.0
+    lambda4: float = 1.0
+    lambda5: float = 1.0
+    lambda6: float = 1.0
+    ramp_power: float = 1.0  # d
+    diversity: int = 0  # which L_div: 0, 1 or 2
+    aggregator: str = "kdc"  # or "ave", "kd"
+    without: str = ""  # names of loss terms, separated by commas
+
+    parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator")
+    shares: ClassVar[tuple[str, ...]] = ("classifier", "generator")
+    keeps: ClassVar[tuple[str, ...]] = ("generator",)
+
+    def __post_init__(self) -> None:
+        """UserError for an unknown term, aggregator or diversity loss, and for a stage left without a term."""
+        aggregators.checked(self.aggregator)
+        if self.diversity not in (0, 1, 2):
+            raise UserError(f"diversity names the loss L_div 0, 1 or 2, but {self.diversity} was given")
+        every = [term for stage in STAGES for term in stage]
+        for term in self.off:
+            if term not in every:
+                raise UserError(f"FedMD-CG has no loss term '{term}'; known: {', '.join(every)}")
+        for stage in STAGES:
+            if self.off.issuperset(stage):
+                rest = ", ".join(stage)
+                raise UserError(f"without={self.without} leaves a stage nothing to descend on; keep one of {rest}")
+
+    @property
+    def off(self) -> frozenset[str]:
+        """The terms that are switched off."""
+        return frozenset(term.strip() for term in self.without.split(",") if term.strip())
+
+    @property
+    def uploads_counts(self) -> bool:
+        """For p(y) at the client and tau at the server."""
+        return True
+
+    def networks(self) -> dict[str, str]:
+        """The fully connected generator."""
+        return {"gan": "dense"}
+
+    def client(self) -> tuple[Phase, ...]:
+        """The local model from the global generator, then the local generator from the local model."""
+        drawn: dict[str, Draw] = {"z": Normal(), "y": ClassByCount()}
+        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", drawn)
+        local = Stage("generator", ("generator",), self.generator_loss, "generator", {"z": Normal()})
+        return Phase((task,), "local_epochs"), Phase((local,), "generator_epochs")
+
+    def server(self) -> tuple[Phase, ...]:
+        """Crossed distillation, unless another aggregator is set."""
+        on = tuple(term for term in aggregators.CROSSED if term not in self.off)
+        return aggregators.phases(self.aggregator, terms=on)
+
+    def ramp(self, clock: Clock) -> float:
+        """((r-1)/R)^d, which lambda1, lambda2 and lambda3 are multiplied with."""
+        return float(((clock.round - 1) / clock.rounds) ** self.ramp_power)
+
+    def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+        """L of the local model (Eq. 1-4)."""
+        z, y, y_hat, ramp = batch.noise["z"], batch.labels, batch.noise["y"], self.ramp(clock)
+        h, imitated = nets.extractor(batch.images), nets.received.generator(z, y)
+        logits = nets.classifier(h)
+
+        def cls_global() -> Tensor:
+            return F.cross_entropy(nets.classifier(nets.received.generator(z, y_hat)), y_hat)
+
+        return self.total(
+            {
+                "cls": lambda: F.cross_entropy(logits, y),  # (1)
+                "cls_global": lambda: ramp * self.lambda1 * cls_global(),  # (2)
+                "mse_global": lambda: ramp * self.lambda2 * F.mse_loss(h, imitated),  # (3)
+                "kl_global": lambda: ramp * self.lambda3 * divergence(logits, nets.classifier(imitated)).mean(),  # (4)
+            }
+        )
+
+    def generator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+        """L of the local generator, E_i and C_i frozen (Eq. 5-9)."""
+        z, y = batch.noise["z"], batch.labels
+        h, imitated = nets.extractor(batch.images), nets.generator(z, y)
+        logits = nets.classifier(imitated)
+        return self.total(
+            {
+                "kl_local": lambda: divergence(logits, nets.classifier(h)).mean(),  # (5)
+                "mse_local": lambda: self.lambda4 * F.mse_loss(imitated, h),
+                "cls_local": lambda: self.lambda5 * F.cross_entropy(logits, y),
+                "div": lambda: (
+                    self.lambda6 * diversity_loss(self.diversity, imitated, z, y, nets.model.classes)
+                ),  # (7, 8)
+            }
+        )
+
+    def total(self, terms: Mapping[str, Callable[[], Tensor]]) -> Tensor:
+        """The sum of the terms that are on; the others are not computed."""
+        return torch.stack([term() for name, term in terms.items() if name not in self.off]).sum()
+
+
+def diversity_loss(kind: int, f: Tensor, z: Tensor, y: Tensor, classes: int) -> Tensor:
+    """L_div = exp( -(1/B^2) sum_{j,k} ||f_j - f_k||_2 d_jk ): features f [B, c, s, s], noise z [B, n], labels y [B].
+
+    kind 0: d_jk = ||z_j - z_k||_2 (Eq. 7). 1: the same of [z; onehot(y)]. 2: ||z_j - z_k||_2 exp(||y_j - y_k||_1), onehot (Eq. 8).
+    """
+    onehot = torch.eye(classes, dtype=z.dtype, device=z.device)[y]
+    distance = pairwise(torch.cat([z, onehot], 1) if kind == 1 else z)
+    if kind == 2:
+        distance = distance * (onehot[:, None] - onehot).abs().sum(2).exp()
+    return (-(pairwise(f.flatten(1)) * distance).mean()).exp()
+
+
+def pairwise(x: Tensor) -> Tensor:
+    """||x_j - x_k||_2: [B, n] -> [B, B]; its gradient at j = k is 0."""
+    return torch.linalg.vector_norm(x[:, None] - x, dim=2)

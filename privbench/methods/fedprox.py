@@ -1,0 +1,40 @@
+"""FedProx: FedAvg with a proximal term that holds every client near the broadcast.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020, arXiv 1812.06127.
+Eq. 2. FedCG searches mu over {0.001, 0.01, 0.1, 1} and reports the best: `privbench search --method fedprox` does that on
+validation accuracy. Deviations: a fixed number of epochs at every client (no stragglers, no gamma-inexactness), all clients
+in every round. Batch-norm statistics are no parameters and are left out of the distance.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from privbench.methods.form import Clock, Method, MiniBatch, Nets, Phase, Stage, classification_loss
+
+BOTH = ("extractor", "classifier")
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    """Shares E and C; the server takes sum_i w_i (E_i, C_i)."""
+
+    mu: float = 0.01
+
+    parts: ClassVar[tuple[str, ...]] = BOTH
+    shares: ClassVar[tuple[str, ...]] = BOTH
+
+    def __post_init__(self) -> None:
+        """ValueError for a negative mu."""
+        if self.mu < 0:
+            raise ValueError(f"mu should be at least 0, but {self.mu} was given")
+
+    def client(self) -> tuple[Phase, ...]:
+        """h_i over E_i and C_i."""
+        return (Phase((Stage("task", BOTH, self.task_loss, "task"),), "local_epochs"),)
+
+    def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+        """h_i = L_cls + mu/2 ||theta - theta_g||^2 (Eq. 2), theta = (E_i, C_i)."""
+        gap = [(nets.params[p][n] - t).square().sum() for p in BOTH for n, t in nets.received.params[p].items()]
+        return classification_loss(nets, batch, clock) + self.mu / 2 * sum(gap)

@@ -1,0 +1,360 @@
+"""The losses of the other federated methods against independent loops over samples, written from the equations."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks import plain
+from privbench import harness, plugins, spec
+from privbench.errors import UserError
+from privbench.methods import aggregators
+from privbench.methods.feddf import FedDF
+from privbench.methods.fedgen import FedGen
+from privbench.methods.fedmd_cg import FedMDCG, diversity_loss
+from privbench.methods.fedprox import FedProx
+from privbench.methods.form import ClassByCount, Clock, Kept, Known, MiniBatch, Nets
+from privbench.methods.nfl_cgan import NFLCGAN
+from privbench.nets import Model
+from privbench.seeds import stream
+from tests.privbench.federations import digits_federation
+
+CLASSES, B = 5, 6
+CONV, DENSE = Model("lenet5", 1, CLASSES), Model("lenet5", 1, CLASSES, gan="dense")
+CLOCK = Clock(4, 100)
+WEIGHTS = torch.tensor([0.25, 0.75])
+COUNTS = torch.tensor([[4.0, 0, 1, 3, 2], [1.0, 5, 0, 3, 2]])
+
+
+class DenseGenerator(nn.Module):
+    """[z; onehot(y)] through three linear layers with batch norm, as torch.nn has them."""
+
+    def __init__(self, params, buffers):
+        super().__init__()
+        self.fcs = nn.ModuleList(nn.Linear(a, b) for a, b in ((128 + CLASSES, 512), (512, 512), (512, 400)))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(512) for _ in range(2))
+        for i, fc in enumerate(self.fcs):
+            fc.weight.data, fc.bias.data = params[f"fc{i}.weight"], params[f"fc{i}.bias"]
+        for i, norm in enumerate(self.norms):
+            norm.weight.data, norm.bias.data = params[f"norm{i}.weight"], params[f"norm{i}.bias"]
+            norm.running_mean, norm.running_var = buffers[f"norm{i}.mean"].clone(), buffers[f"norm{i}.var"].clone()
+
+    def forward(self, z, y):
+        x = torch.cat([z, nn.functional.one_hot(y, CLASSES)], 1)
+        for fc, norm in zip(self.fcs, self.norms, strict=False):
+            x = nn.functional.leaky_relu(norm(fc(x)), 0.2)
+        return torch.sigmoid(self.fcs[2](x)).unflatten(1, (16, 5, 5))
+
+
+def parts(seed, model=CONV):
+    """Networks that differ visibly: fresh generators all say 0.5, fresh classifiers the same."""
+    params, buffers = {}, {}
+    for part in ("extractor", "classifier", "generator", "discriminator"):
+        params[part], buffers[part] = model.net(part).init(stream(seed, part))
+    last = "up3.weight" if model is CONV else "fc2.weight"
+    params["generator"][last] *= 500 if model is CONV else 20
+    for layer in ("fc1", "fc2", "fc3"):
+        params["classifier"][f"{layer}.weight"] *= 8
+    return params, buffers
+
+
+def in_torch(networks, model=CONV):
+    """(extractor, classifier, generator) in torch.nn, in eval mode."""
+    params, buffers = networks
+    extractor = plain.load(plain.Extractor(1), "extractor", params["extractor"], {})
+    classifier = plain.load(plain.Classifier(CLASSES), "classifier", params["classifier"], {})
+    if model is DENSE:
+        generator = DenseGenerator(params["generator"], buffers["generator"])
+    else:
+        generator = plain.load(plain.Generator(CLASSES), "generator", params["generator"], buffers["generator"])
+    return extractor.eval(), classifier.eval(), generator.eval()
+
+
+def mini_batch(model=CONV):
+    rng = torch.Generator().manual_seed(1)
+    noise = {
+        "z": torch.randn(B, model.noise_dim, generator=rng),
+        "y": torch.tensor([0, 3, 4, 3, 2, 1]),
+        "kept": torch.rand(B, 16, 5, 5, generator=rng) < 0.8,
+    }
+    return MiniBatch(torch.rand(B, 1, 32, 32, generator=rng), torch.tensor([2, 3, 1, 3, 0, 0]), noise)
+
+
+def ce(logits, y):
+    return math.log(sum(math.exp(v) for v in logits.tolist())) - logits[y].item()
+
+
+def kl(p, q):
+    """KL( softmax(p) || softmax(q) ) of two vectors of logits."""
+    p, q = ([math.exp(v) / sum(math.exp(w) for w in t.tolist()) for v in t.tolist()] for t in (p, q))
+    return sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True))
+
+
+def one(network, *inputs):
+    """The network's answer to one sample."""
+    return network(*(t[None] for t in inputs))[0]
+
+
+def test_fedprox_adds_half_mu_times_the_squared_distance_to_the_broadcast():
+    (params, buffers), other, batch = parts(0), parts(7), mini_batch()
+    nets = Nets(CONV, params, buffers, ("extractor", "classifier"), received=Nets(CONV, *other))
+    extractor, classifier, _ = in_torch((params, buffers))
+    l_cls = sum(ce(one(classifier, one(extractor, x)), y) for x, y in zip(batch.images, batch.labels, strict=True)) / B
+    gap = sum(
+        (a - b) ** 2
+        for part in ("extractor", "classifier")
+        for name, t in params[part].items()
+        for a, b in zip(t.flatten().tolist(), other[0][part][name].flatten().tolist(), strict=True)
+    )
+    own = FedProx(mu=0.1).task_loss(nets, batch, CLOCK).item()
+    assert own == pytest.approx(l_cls + 0.05 * gap, rel=1e-5)
+    assert FedProx(mu=0.0).task_loss(nets, batch, CLOCK).item() == pytest.approx(l_cls, rel=1e-5)
+
+
+def test_feddf_distils_the_weighted_ensemble_on_the_images():
+    student, clients, batch = parts(0), (parts(3), parts(7)), mini_batch()
+    nets = Nets(
+        CONV, *student, ("extractor", "classifier"), clients=tuple(Nets(CONV, *c) for c in clients), weights=WEIGHTS
+    )
+    own_e, own_c, _ = in_torch(student)
+    teachers = [in_torch(c)[:2] for c in clients]
+    loop = 0.0
+    for x in batch.images:
+        logits = sum(w * one(c, one(e, x)) for w, (e, c) in zip(WEIGHTS, teachers, strict=True))
+        loop += kl(logits, one(own_c, one(own_e, x))) / B
+    assert FedDF().distillation_loss(nets, batch, CLOCK).item() == pytest.approx(loop, rel=1e-4)
+
+
+def test_fedgens_client_learns_from_imitated_features_from_round_two_on():
+    own, broadcast, batch = parts(0), parts(7), mini_batch()
+    nets = Nets(CONV, *own, ("extractor", "classifier"), received=Nets(CONV, *broadcast))
+    (extractor, classifier, _), (_, _, generator) = in_torch(own), in_torch(broadcast)
+    l_cls = l_gen = 0.0
+    for i in range(B):
+        l_cls += ce(one(classifier, one(extractor, batch.images[i])), batch.labels[i]) / B
+        z, y = batch.noise["z"][i], batch.noise["y"][i]
+        l_gen += ce(one(classifier, one(generator, z, y)), y) / B
+    assert FedGen(weight=0.5).task_loss(nets, batch, CLOCK).item() == pytest.approx(l_cls + 0.5 * l_gen, rel=1e-4)
+    assert FedGen().task_loss(nets, batch, Clock(1, 100)).item() == pytest.approx(l_cls, rel=1e-4)
+
+
+def test_fedgens_generator_is_trained_on_the_weighted_ensemble_and_diversity():
+    server, clients, batch = parts(0), (parts(3), parts(7)), mini_batch()
+    nets = Nets(CONV, *server, ("generator",), clients=tuple(Nets(CONV, *c) for c in clients), weights=WEIGHTS)
+    own = FedGen(diversity=0.3).generator_loss(nets, batch, CLOCK).item()
+    generator = in_torch(server)[2].train()
+    z, y = batch.noise["z"], batch.noise["y"]
+    h = generator(z, y)
+    loop = 0.0
+    for i in range(B):
+        loop += ce(sum(w * one(in_torch(c)[1], h[i]) for w, c in zip(WEIGHTS, clients, strict=True)), y[i]) / B
+    z_gap = sum((z[i] - z[i + 3]).abs().mean().item() for i in range(3)) / 3
+    f_gap = sum((h[i] - h[i + 3]).abs().mean().item() for i in range(3)) / 3
+    assert own == pytest.approx(loop + 0.3 * z_gap / (f_gap + 1e-5), rel=1e-4)
+
+
+def test_nfl_cgan_drops_features_before_the_classifier_and_nowhere_else():
+    own, broadcast, batch = parts(0), parts(7), mini_batch()
+    nets = Nets(CONV, *own, ("extractor", "classifier"), received=Nets(CONV, *broadcast))
+    (extractor, classifier, _), (_, _, generator) = in_torch(own), in_torch(broadcast)
+    alpha = 2 / (1 + math.exp(-10 * 3 / 50)) - 1
+    loop = l_cls = 0.0
+    for i in range(B):
+        h = one(extractor, batch.images[i])
+        l_cls += ce(one(classifier, h * batch.noise["kept"][i] / 0.8), batch.labels[i]) / B
+        fake = one(generator, batch.noise["z"][i], batch.labels[i])
+        loop += alpha * (h - fake).square().sum().item() / 400 / B
+    assert NFLCGAN().task_loss(nets, batch, CLOCK).item() == pytest.approx(l_cls + loop, rel=1e-5)
+    stage = NFLCGAN().observed()
+    assert stage.loss(nets, batch, CLOCK).item() == pytest.approx(l_cls, rel=1e-5)
+    assert set(stage.draws) == {"kept"}
+
+
+def test_the_student_of_nfl_cgan_is_distilled_with_dropout_and_its_teachers_without():
+    server, clients, batch = parts(0), (parts(3), parts(7)), mini_batch()
+    nets = Nets(CONV, *server, aggregators.STUDENT, clients=tuple(Nets(CONV, *c) for c in clients), weights=WEIGHTS)
+    ((stage,),) = [phase.stages for phase in NFLCGAN().server()]
+    own = stage.loss(nets, batch, CLOCK).item()
+    _, student, generator = in_torch(server)
+    z, y = batch.noise["z"], batch.noise["y"]
+    h = generator.train()(z, y) * batch.noise["kept"] / 0.8
+    loop = 0.0
+    for i in range(B):
+        teachers = [one(c, one(g, z[i], y[i])) for _, c, g in map(in_torch, clients)]
+        ensemble = sum(w * t for w, t in zip(WEIGHTS, teachers, strict=True))
+        loop += kl(ensemble, one(student, h[i])) / B
+    assert own == pytest.approx(loop, rel=1e-3)
+    assert set(stage.draws) == {"z", "y", "kept"}
+
+
+def fedmd_task_terms(own, broadcast, batch, ramp):
+    (extractor, classifier, _), (_, _, generator) = in_torch(own, DENSE), in_torch(broadcast, DENSE)
+    terms = dict.fromkeys(("cls", "cls_global", "mse_global", "kl_global"), 0.0)
+    for i in range(B):
+        z, y, y_hat = batch.noise["z"][i], batch.labels[i], batch.noise["y"][i]
+        h, fake = one(extractor, batch.images[i]), one(generator, z, y)
+        terms["cls"] += ce(one(classifier, h), y) / B
+        terms["cls_global"] += ramp * 0.5 * ce(one(classifier, one(generator, z, y_hat)), y_hat) / B
+        terms["mse_global"] += ramp * 2.0 * (h - fake).square().mean().item() / B
+        terms["kl_global"] += ramp * 3.0 * kl(one(classifier, h), one(classifier, fake)) / B
+    return terms
+
+
+def fedmd_local_terms(own, batch):
+    extractor, classifier, generator = in_torch(own, DENSE)
+    z, y = batch.noise["z"], batch.labels
+    f = generator.train()(z, y)
+    terms = dict.fromkeys(("kl_local", "mse_local", "cls_local"), 0.0)
+    for i in range(B):
+        h = one(extractor, batch.images[i])
+        terms["kl_local"] += kl(one(classifier, f[i]), one(classifier, h)) / B
+        terms["mse_local"] += 0.5 * (f[i] - h).square().mean().item() / B
+        terms["cls_local"] += 2.0 * ce(one(classifier, f[i]), y[i]) / B
+    pairs = [(f[j] - f[k]).norm() * (z[j] - z[k]).norm() for j in range(B) for k in range(B)]
+    terms["div"] = 3.0 * math.exp(-sum(pairs).item() / B**2)
+    return terms
+
+
+@pytest.fixture(scope="module")
+def fedmd():
+    """(method, the loops' terms per stage, the method's loss per stage) of one FedMD-CG client."""
+    own, broadcast, batch = parts(0, DENSE), parts(7, DENSE), mini_batch(DENSE)
+    own[0]["generator"] = parts(5, DENSE)[0]["generator"]
+    method = FedMDCG(lambda1=0.5, lambda2=2.0, lambda3=3.0, lambda4=0.5, lambda5=2.0, lambda6=3.0, ramp_power=2.0)
+    clock = Clock(51, 100)
+    loops = fedmd_task_terms(own, broadcast, batch, 0.25) | fedmd_local_terms(own, batch)
+
+    def losses(each):
+        task = Nets(DENSE, *own, ("extractor", "classifier"), received=Nets(DENSE, *broadcast))
+        local = Nets(DENSE, *own, ("generator",), received=Nets(DENSE, *broadcast))
+        return each.task_loss(task, batch, clock).item(), each.generator_loss(local, batch, clock).item()
+
+    return method, loops, losses
+
+
+def test_fedmd_cgs_two_client_losses_are_the_sums_of_their_terms(fedmd):
+    method, loops, losses = fedmd
+    task, local = losses(method)
+    assert task == pytest.approx(sum(list(loops.values())[:4]), rel=1e-4)
+    assert local == pytest.approx(sum(list(loops.values())[4:]), rel=1e-4)
+
+
+@pytest.mark.parametrize("term", ["cls", "cls_global", "mse_global", "kl_global", "kl_local", "mse_local", "cls_local"])
+def test_a_term_that_is_switched_off_is_missing_and_nothing_else(term, fedmd):
+    method, loops, losses = fedmd
+    whole, less = losses(method), losses(dataclasses.replace(method, without=term))
+    assert sum(whole) - sum(less) == pytest.approx(loops[term], rel=1e-3, abs=1e-5)
+    assert loops[term] > 1e-2
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_the_diversity_losses_are_equations_7_and_8(kind):
+    rng = torch.Generator().manual_seed(0)
+    f, z = 0.02 * torch.rand(B, 16, 5, 5, generator=rng), torch.randn(B, 7, generator=rng)
+    y, total = torch.tensor([0, 3, 3, 1, 0, 2]), 0.0
+    for j in range(B):
+        for k in range(B):
+            a, b = (torch.eye(CLASSES)[y[i]] for i in (j, k))
+            d = (z[j] - z[k]).norm().item()
+            if kind == 1:
+                d = (torch.cat([z[j], a]) - torch.cat([z[k], b])).norm().item()
+            if kind == 2:
+                d *= math.exp(0 if y[j] == y[k] else 2)
+            total += (f[j] - f[k]).norm().item() * d
+    own = diversity_loss(kind, f.requires_grad_(), z, y, CLASSES)
+    assert own.item() == pytest.approx(math.exp(-total / B**2), rel=1e-5)
+    assert 0.01 < own.item() < 0.9
+    assert torch.autograd.grad(own, f)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("model", [CONV, DENSE], ids=["fedcg", "fedmd-cg"])
+def test_crossed_distillation_weighs_clients_by_their_label_counts(model):
+    server, clients, batch = parts(0, model), (parts(3, model), parts(7, model)), mini_batch(model)
+    nets = Nets(model, *server, aggregators.STUDENT, clients=tuple(Nets(model, *c) for c in clients), counts=COUNTS)
+    _, c_g, g_g = in_torch(server, model)
+    z, y = batch.noise["z"], batch.noise["y"]
+    h = g_g.train()(z, y)
+    loops = dict.fromkeys(aggregators.CROSSED, 0.0)
+    for i in range(B):
+        for client, counts in zip(clients, COUNTS, strict=True):
+            _, c_i, g_i = in_torch(client, model)
+            tau = (counts[y[i]] / COUNTS[:, y[i]].sum()).item()
+            h_i = one(g_i, z[i], y[i])
+            teacher = one(c_i, h_i)
+            loops["kl1"] += tau * kl(one(c_g, h[i]), teacher) / B
+            loops["kl2"] += tau * kl(one(c_g, h_i), teacher) / B
+            loops["kl3"] += tau * kl(one(c_i, h[i]), teacher) / B
+    for terms in (("kl1", "kl2", "kl3"), ("kl1",), ("kl2",), ("kl3",)):
+        own = aggregators.crossed_distillation_loss(nets, batch, CLOCK, terms=terms).item()
+        assert own == pytest.approx(sum(loops[t] for t in terms), rel=1e-3)
+
+
+def test_switched_off_terms_reach_the_server():
+    ((stage,),) = [phase.stages for phase in FedMDCG(without="kl1, kl3").server()]
+    assert stage.loss.keywords["terms"] == ("kl2",)
+    assert FedMDCG(aggregator="ave").server() == ()
+
+
+def test_the_dense_discriminator_is_the_classifier_with_one_output():
+    params, state = DENSE.net("discriminator").init(stream(0, "d"))
+    h, y = torch.rand(B, 16, 5, 5), torch.arange(B) % CLASSES
+    own, _ = DENSE.net("discriminator").apply(params, state, h, y, train=True)
+    fcs = [nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 1)]
+    for i, fc in enumerate(fcs):
+        fc.weight.data, fc.bias.data = params[f"fc{i + 1}.weight"], params[f"fc{i + 1}.bias"]
+    net = nn.Sequential(nn.Flatten(), fcs[0], nn.Sigmoid(), fcs[1], nn.Sigmoid(), fcs[2])
+    torch.testing.assert_close(own, net(h)[:, 0])
+
+
+def test_labels_are_drawn_as_often_as_all_clients_together_have_them():
+    counts = torch.tensor([[3.0, 0, 1, 0, 0], [2.0, 0, 0, 4, 0]])
+    y = ClassByCount().sample((100, 100), Known(CONV, counts), torch.Generator())
+    shares = torch.bincount(y.flatten(), minlength=CLASSES) / 10_000
+    torch.testing.assert_close(shares, torch.tensor([0.5, 0, 0.1, 0.4, 0]), atol=0.02, rtol=0)
+
+
+def test_dropout_keeps_the_share_asked_for():
+    kept = Kept(0.2).sample((10, 5), Known(CONV, None), torch.Generator())
+    assert kept.shape == (10, 5, 16, 5, 5)
+    assert kept.float().mean().item() == pytest.approx(0.8, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("fedmd-cg", {"without": "kl_globl"}, "FedMD-CG has no loss term 'kl_globl'; known: cls, cls_global"),
+        ("fedmd-cg", {"without": "kl1,kl2,kl3"}, "leaves a stage nothing to descend on; keep one of kl1, kl2, kl3"),
+        ("fedmd-cg", {"diversity": 3}, "L_div 0, 1 or 2, but 3 was given"),
+        ("fedmd-cg", {"aggregator": "median"}, "unknown aggregator 'median'; known: ave, kd, kdc"),
+        ("fedcg", {"aggregator": "avg"}, "unknown aggregator 'avg'"),
+        ("nfl-cgan", {"dropout": 1.0}, "dropout should be at least 0 and below 1, but 1.0 was given"),
+        ("fedprox", {"mu": -1.0}, "mu should be at least 0, but -1.0 was given"),
+    ],
+)
+def test_a_wrong_setting_gets_one_line(method, settings, message):
+    with pytest.raises(UserError, match=message) as caught:
+        plugins.create(plugins.resolve("method", method), settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        (
+            "feddf",
+            {},
+            "feddf trains its server on public images, but digits with 2 clients of 32 images holds none out",
+        ),
+        ("fedcg", {"gan": "deep"}, "unknown gan 'deep'; known: conv, dense"),
+    ],
+)
+def test_a_setting_that_does_not_fit_the_federation_gets_one_line(method, settings, message):
+    each = spec.train_spec("smoke", "digits", method, clients=2, method_settings=settings)
+    with pytest.raises(UserError, match=message):
+        harness.prepare(each, digits_federation()._replace(public=None), torch.device("cpu"))
+
+
+def test_lg_fedavg_is_fedsplit():
+    assert plugins.resolve("method", "lg-fedavg") is plugins.resolve("method", "fedsplit")
