@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from privbench import partition
 from privbench.errors import UserError
+from privbench.nets import check_backbone
 
 REVISION = 2  # raised whenever the numbers of an unchanged specification change; part of every run's name
 PRESETS = ("smoke", "quick", "paper")
@@ -65,6 +66,7 @@ class TrainSpec(Strict):
     clients: int = Field(ge=1)
     per_client: int = Field(ge=1)
     backbone: str = "lenet5"
+    image_size: int = 32
     method: str
     method_settings: dict[str, float | int | str | bool] = {}
     defense: str = "none"
@@ -137,6 +139,8 @@ def train_spec(
     defense: str = "none",
     where: str = "update",
     seed: int = 0,
+    backbone: str = "lenet5",
+    image_size: int = 32,
     domains: tuple[str, ...] | None = None,
     clients: int | None = None,
     per_client: int | None = None,
@@ -146,6 +150,7 @@ def train_spec(
     """The preset's specification for one method and data set; `changes` overrides fields of the schedule."""
     if preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
+    check_backbone(backbone, image_size)
     how, default_clients, default_per_client = partition.defaults(dataset)
     if how == "domain" and domains is not None:
         default_clients = len(domains)
@@ -162,6 +167,8 @@ def train_spec(
             "partition": how,
             "clients": clients or default_clients,
             "per_client": per_client or min(limit, default_per_client),
+            "backbone": backbone,
+            "image_size": image_size,
             "method": method,
             "method_settings": settings | (method_settings or {}),
             "defense": defense,
