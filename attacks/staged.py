@@ -102,7 +102,7 @@ class Staged:
     def _match(self, own: Case, h: Tensor | None, start: Tensor, report: Report) -> descend.Descent:
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             observed = {name: data[name] for name in own.observed}
-            products = match.gradient_products(own.model, own.weights, x, data["labels"], observed)
+            products = match.gradient_products(own, x, data["labels"], observed)
             if own.variance:
                 return match.squared_distance(products) / own.variance + _surprise(x)
             smooth = self.weight * prior.total_variation(x)
@@ -120,7 +120,7 @@ def _unexplained(own: Case, x: Tensor) -> Tensor:
 
     def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
         observed = {name: data[name] for name in own.observed}
-        return match.layer_scaled_distance(match.gradient_products(own.model, own.weights, x, data["labels"], observed))
+        return match.layer_scaled_distance(match.gradient_products(own, x, data["labels"], observed))
 
     return descend.lbfgs(objective, x, own.observed | {"labels": own.labels}, steps=0).loss
 

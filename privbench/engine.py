@@ -218,7 +218,9 @@ class _Working:
         self.stage, self.setting, self.loss = stage, job.optimisers[stage.optimiser], loss_of(stage, job)
         self.layout = Layout(replicas[0].params, stage.trains)
         self.flat = _rows([self.layout.flatten(r.params) for r in replicas])
-        self.grad = torch.empty_like(self.flat)  # one place for all steps: 45 MB a time cost more to allocate than to fill
+        self.grad = torch.empty_like(
+            self.flat
+        )  # one place for all steps: 45 MB a time cost more to allocate than to fill
         fresh = Moments(torch.zeros_like(self.flat[0]), torch.zeros_like(self.flat[0]), 0)
         moments = [r.moments.get(stage.name, fresh) for r in replicas]
         self.mean = _rows([m.mean for m in moments])
@@ -238,7 +240,9 @@ class _Working:
 
     def store(self, replicas: Sequence[Replica]) -> None:
         for i, replica in enumerate(replicas):
-            flat, mean, square = (t[i].clone() if len(replicas) > 1 else t[0] for t in (self.flat, self.mean, self.square))
+            flat, mean, square = (
+                t[i].clone() if len(replicas) > 1 else t[0] for t in (self.flat, self.mean, self.square)
+            )
             replica.params = replica.params | self.layout.views(flat)
             replica.moments = replica.moments | {self.stage.name: Moments(mean, square, int(self.steps[i]))}
 

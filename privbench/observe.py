@@ -1,9 +1,9 @@
 """observe(victim batches) -> what the server sees: derived from the method's `shares`, it cannot return more.
 
 Batch norm (ResNet-18): the gradient of a batch of several images is taken in train mode, as in training, so that the batch's own
-statistics normalise it and nothing but the batch determines them. The gradient of ONE image is taken in eval mode, on the
-running statistics with which its client starts the round (broadcast with shared parts, private with private ones), as in
-the code released with Geiping et al. 2020: one image has no batch statistics (privbench.nets.train_mode). LeNet-5 knows no such difference.
+statistics normalise it and nothing but the batch determines them. The gradient of ONE image is taken in eval mode, on the running
+statistics with which its client starts the round (broadcast with shared parts, private with private ones), as in the code released
+with Geiping et al. 2020: one image has no batch statistics (privbench.nets.train_mode). LeNet-5 knows no such difference.
 """
 
 from __future__ import annotations

@@ -348,7 +348,8 @@ def title(specs: Sequence[TrainSpec]) -> str:
     first = specs[0]
     defended = "" if first.defense == "none" else f"+{first.defense}"
     seeds = ",".join(str(spec.seed) for spec in specs)
-    return f"{first.dataset} {first.method}{defended} seed {seeds}"
+    nets = "" if first.backbone == "lenet5" else f" {first.backbone}/{first.image_size}"
+    return f"{first.dataset} {first.method}{defended}{nets} seed {seeds}"
 
 
 def _knowledge(cell: CellSpec, seen: Artifact) -> dict[str, Any]:

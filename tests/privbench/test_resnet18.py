@@ -85,7 +85,9 @@ def test_initial_values_are_spread_as_torchvisions(theirs):
             assert abs(float(own[name].mean())) < 0.1 * float(parameter.std()), name
 
 
-@pytest.mark.parametrize(("side", "kernel", "stride"), [(1, 3, 1), (2, 3, 2), (2, 3, 1), (1, 1, 1), (2, 1, 2), (5, 7, 2)])
+@pytest.mark.parametrize(
+    ("side", "kernel", "stride"), [(1, 3, 1), (2, 3, 2), (2, 3, 1), (1, 1, 1), (2, 1, 2), (5, 7, 2)]
+)
 def test_a_padded_convolution_equals_torchs(side, kernel, stride):
     x = torch.randn(2, 3, side, side, generator=stream(0, "x"))
     weight = torch.randn(4, 3, kernel, kernel, generator=stream(0, "weight"))
