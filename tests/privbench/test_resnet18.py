@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from privbench import harness, spec
+from privbench import data, harness, spec
+from privbench.data import photos
 from privbench.data.download import torchvision_datasets
+from privbench.data.resize import to_square
 from privbench.errors import UserError
 from privbench.nets import Model, check_backbone
 from privbench.nets.layers import padded_conv
@@ -119,6 +121,29 @@ def test_an_unknown_backbone_or_size_is_one_clear_line():
         Model("lenet5", 3, 10, 224)
     with pytest.raises(UserError, match="resnet18 takes images of 32x32 or 224x224, but 64x64 was asked for"):
         spec.train_spec("smoke", "digits", "fedavg", backbone="resnet18", image_size=64)
+
+
+@pytest.mark.parametrize("size", [32, 224])
+def test_small_images_are_enlarged_a_mini_batch_at_a_time(size):
+    federation = digits_federation((20, 20))
+    each = spec.train_spec("smoke", "digits", "fedavg", backbone="resnet18", image_size=size, clients=2)
+    setup = harness.prepare(each, federation, torch.device("cpu"))
+    assert setup.images[0].shape == (20, 1, 32, 32)
+    shown = harness.client_plan(setup, 0, 1, setup.method.client()[0], 0).images(0)
+    assert shown.shape == (16, 1, size, size)
+    assert 0 <= shown.min() < shown.max() <= 1
+    small = federation.clients[0].train.images / 255
+    (own,) = torch.nn.functional.interpolate(shown[:1], (32, 32), mode="area")
+    assert (small - own).abs().mean((1, 2, 3)).min() < 0.02, "an enlarged image is none of the client's"
+
+
+def test_photos_are_resized_from_their_larger_originals_and_digits_stay_as_they_are():
+    small, large = (photos.crops("rocket", "test", 2, side) for side in (32, 224))
+    assert large.shape == (2, 3, 224, 224)
+    back = torch.nn.functional.interpolate(large.float(), (32, 32), mode="area")
+    assert (back - small.float()).abs().mean() < 2
+    assert not torch.equal(large, to_square(small, 224)), "enlarged from 32x32 instead of from the original"
+    assert data.load("digits", None, None, 224).domains["all"].train.images.shape[2:] == (32, 32)
 
 
 @pytest.fixture
