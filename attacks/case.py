@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks import labels
-from privbench.nets import Model
+from privbench.nets import Model, train_mode
 from privbench.seeds import stream
 from privbench.types import Artifact, Parts
 
@@ -18,6 +18,8 @@ class Case(NamedTuple):
 
     model: Model
     weights: Parts  # extractor and classifier; the extractor is a random stand-in when `extractor_known` is false
+    buffers: Parts  # their batch-norm statistics: broadcast, or a stand-in's initial ones
+    train: bool  # the mode in which the gradients were taken (privbench.nets.train_mode)
     observed: dict[str, Tensor]  # "<part>/<parameter>" -> [V, ...]
     labels: Tensor  # [V, B]
     extractor_known: bool
@@ -28,14 +30,25 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> C
     """The case of an artifact; the stand-in E~ is drawn from the attacker's own stream, with the true architecture."""
     device = artifact.client.device
     known = "extractor" in artifact.weights
-    weights = {"classifier": artifact.weights["classifier"]}
-    if known:
-        weights["extractor"] = artifact.weights["extractor"]
-    else:
-        weights["extractor"], _ = artifact.model.net("extractor").init(stream(seed, "attacker", "stand-in"))
-    observed = {f"{p}/{n}": t.to(dtype) for p, g in artifact.gradients.items() for n, t in g.items()}
-    weights = {p: {n: t.to(device, dtype) for n, t in params.items()} for p, params in weights.items()}
-    return Case(artifact.model, weights, observed, labels.recover(artifact), known, noise_variance(artifact))
+    weights, buffers = dict(artifact.weights), dict(artifact.buffers)
+    if not known:
+        extractor = artifact.model.net("extractor")
+        weights["extractor"], buffers["extractor"] = extractor.init(stream(seed, "attacker", "stand-in"))
+
+    def ready(parts: Parts) -> Parts:
+        both = ("extractor", "classifier")
+        return {part: {n: t.to(device, dtype) for n, t in parts.get(part, {}).items()} for part in both}
+
+    return Case(
+        model=artifact.model,
+        weights=ready(weights),
+        buffers=ready(buffers),
+        train=train_mode(artifact.batch_size),
+        observed={f"{p}/{n}": t.to(dtype) for p, g in artifact.gradients.items() for n, t in g.items()},
+        labels=labels.recover(artifact),
+        extractor_known=known,
+        variance=noise_variance(artifact),
+    )
 
 
 def noise_variance(artifact: Artifact) -> float:
@@ -45,7 +58,7 @@ def noise_variance(artifact: Artifact) -> float:
 
 def features(case: Case, x: Tensor) -> Tensor:
     """E(x) [B, c, s, s] of one victim's candidate, through the true or the stand-in extractor."""
-    h, _ = case.model.net("extractor").apply(case.weights["extractor"], {}, x, train=True)
+    h, _ = case.model.net("extractor").apply(case.weights["extractor"], case.buffers["extractor"], x, train=case.train)
     return h
 
 

@@ -27,7 +27,10 @@ from privbench.types import Report, no_report
 Data = dict[str, Tensor]
 Objective = Callable[[Tensor, Data], Tensor]
 
-CHUNK = 32  # problems descended at once: about 6 MB each with history and graph, and the best size for a CPU's caches
+CHUNK = 32  # problems descended at once, at most: LeNet-5's take about 6 MB each, and this is the best size for a CPU's caches
+CHUNK_BYTES = (
+    2**28
+)  # of data (observed gradients) in a chunk, which its graph takes a few times: ResNet-18's are 90 MB each
 ARMIJO = 1e-4
 MOST_BACKTRACKS = 12
 SMALLEST_CURVATURE = 1e-12  # relative to |y|^2
@@ -57,14 +60,21 @@ def threads_for(start: Tensor, chunks: int) -> int:
     return min(torch.get_num_threads(), max(chunks, 1)) if start.device.type == "cpu" else 1
 
 
+def chunk_size(start: Tensor, data: Data) -> int:
+    """How many of N problems to descend at once: CHUNK, fewer where their data are large."""
+    each = sum(t[0].numel() * t.element_size() for t in data.values()) if len(start) else 0
+    return max(1, min(CHUNK, CHUNK_BYTES // max(each, 1)))
+
+
 def in_chunks(
     run: Callable[[Tensor, Data, Report], Descent], start: Tensor, data: Data, report: Report, what: str
 ) -> Descent:
-    """Runs N problems in chunks of CHUNK, one chunk per thread, and joins the ends.
+    """Runs N problems in chunks, one chunk per thread, and joins the ends.
 
     The chunks are the same however many threads there are, and so are the numbers.
     """
-    chunks = [slice(first, first + CHUNK) for first in range(0, len(start), CHUNK)]
+    size = chunk_size(start, data)
+    chunks = [slice(first, first + size) for first in range(0, len(start), size)]
     progress = [0] * len(chunks)
 
     def one(number: int) -> Descent:

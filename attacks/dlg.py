@@ -42,7 +42,7 @@ class DLG:
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             observed = {name: data[name] for name in own.observed}
-            return match.squared_distance(match.gradient_products(own.model, own.weights, x, data["labels"], observed))
+            return match.squared_distance(match.gradient_products(own, x, data["labels"], observed))
 
         start = case.random_start(artifact, self.restarts, seed)
         data = {name: case.repeat(t, self.restarts) for name, t in own.observed.items()}

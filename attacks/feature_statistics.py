@@ -40,7 +40,7 @@ class FeatureStatistics:
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             observed = {name: data[name] for name in own.observed}
-            gap = match.squared_distance(match.gradient_products(own.model, own.weights, x, data["labels"], observed))
+            gap = match.squared_distance(match.gradient_products(own, x, data["labels"], observed))
             return gap + self.alpha * match.statistics_distance(case.features(own, x), data["mean"], data["variance"])
 
         start = case.random_start(artifact, self.restarts, seed)

@@ -7,12 +7,16 @@ the gradient calls for all rows at once: the least-squares h = sum_j d_j dL/dW_j
 from torch import Tensor
 
 from attacks import case
+from privbench.nets import LinearClassifier
 from privbench.types import Artifact
 
 
 def closed_form(artifact: Artifact) -> Tensor | None:
-    """h [V, c, s, s] of one-image gradients; None for larger batches, whose gradient only spans the features."""
-    if artifact.batch_size != 1:
+    """h [V, c, s, s] of one-image gradients; None for larger batches, whose gradient only spans the features.
+
+    None also where no linear layer takes the features: ResNet-18's classifier begins with convolutions.
+    """
+    if artifact.batch_size != 1 or not isinstance(artifact.model.classifier, LinearClassifier):
         return None
     gradient = artifact.gradients["classifier"]
     rows, bias = gradient["fc1.weight"].double(), gradient["fc1.bias"].double()

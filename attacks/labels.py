@@ -16,8 +16,7 @@ def recover(artifact: Artifact) -> Tensor:
     """Known or recovered labels [V, B] int64, in ascending order within a batch when recovered."""
     if artifact.labels is not None:
         return artifact.labels
-    last = [name for name in artifact.gradients["classifier"] if name.endswith(".bias")]
-    bias = artifact.gradients["classifier"][sorted(last)[-1]]
+    bias = artifact.gradients["classifier"][f"{artifact.model.classifier.logits_layer}.bias"]
     if artifact.batch_size == 1:
         return bias.argmin(1, keepdim=True)  # under noise: the most negative entry
     return torch.stack([_counts_to_labels(one, artifact.batch_size) for one in bias])

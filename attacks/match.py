@@ -7,15 +7,16 @@ and the d_i are the gradients over biases that come one per image.
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from privbench.nets import LinearClassifier, Model
-from privbench.types import Params, Parts
+from attacks.case import Case
+from privbench.nets import LinearClassifier
+from privbench.types import Parts
 
 
 class Products(NamedTuple):
@@ -31,31 +32,37 @@ class Products(NamedTuple):
         return self.own - 2 * self.cross + self.observed
 
 
-def gradient_products(
-    model: Model, weights: Parts, x: Tensor, y: Tensor, observed: dict[str, Tensor]
-) -> dict[str, Products]:
+def gradient_products(own: Case, x: Tensor, y: Tensor, observed: dict[str, Tensor]) -> dict[str, Products]:
     """Products of the gradient of CE(C(E(x)), y) with the observed one, by "<part>/<parameter>".
 
-    x [B, C, H, W], y [B] int64, `weights` of extractor and classifier (true or stand-in), `observed` the gradient; only
-    its parameters are matched.
+    x [B, C, H, W], y [B] int64, `observed` the gradient; only its parameters are matched. The case gives the networks (E the true
+    one or a stand-in), and batch norm the mode of the observed gradient. Linear layers go without their weight gradients
+    where the classifier consists of them; every other parameter's gradient is taken as it is.
     """
-    extractor, classifier = model.net("extractor"), cast(LinearClassifier, model.net("classifier"))
-    biases = {n: t.expand(len(x), -1) for n, t in weights["classifier"].items() if n.endswith(".bias")}
-    private = {n: t for n, t in weights["extractor"].items() if f"extractor/{n}" in observed}
+    extractor, classifier = own.model.net("extractor"), own.model.classifier
+    leaves = {p: {n: t for n, t in net.items() if f"{p}/{n}" in observed} for p, net in own.weights.items()}
+    if isinstance(classifier, LinearClassifier):
+        biases = {n: t for n, t in leaves["classifier"].items() if n.endswith(".bias")}
+        leaves["classifier"] = {n: t.expand(len(x), -1) for n, t in biases.items()}
 
-    def loss(own: tuple[Params, Params]) -> tuple[Tensor, dict[str, Tensor]]:
-        h, _ = extractor.apply(weights["extractor"] | own[0], {}, x, train=True)
-        logits, inputs = classifier.linear_layers(weights["classifier"] | own[1], h)
+    def loss(leaves: Parts) -> tuple[Tensor, dict[str, Tensor]]:
+        params = {p: own.weights[p] | leaves[p] for p in leaves}
+        h, _ = extractor.apply(params["extractor"], own.buffers["extractor"], x, train=own.train)
+        if isinstance(classifier, LinearClassifier):
+            logits, inputs = classifier.linear_layers(params["classifier"], h)
+        else:
+            logits, _ = classifier.apply(params["classifier"], own.buffers["classifier"], h, train=own.train)
+            inputs = {}
         return F.cross_entropy(logits, y), inputs
 
-    (conv, deltas), inputs = grad(loss, has_aux=True)((private, biases))
-    products = {f"extractor/{n}": _products(g, observed[f"extractor/{n}"]) for n, g in conv.items()}
+    gradient, inputs = grad(loss, has_aux=True)(leaves)
+    deltas = {layer: gradient["classifier"].pop(f"{layer}.bias") for layer in inputs}
+    products = {f"{p}/{n}": _products(g, observed[f"{p}/{n}"]) for p, net in gradient.items() for n, g in net.items()}
     for layer, h in inputs.items():
-        d = deltas[f"{layer}.bias"]
+        d, weight = deltas[layer], observed[f"classifier/{layer}.weight"]
         products[f"classifier/{layer}.bias"] = _products(d.sum(0), observed[f"classifier/{layer}.bias"])
-        weight = observed[f"classifier/{layer}.weight"]
-        own = ((d @ d.T) * (h @ h.T)).sum()
-        products[f"classifier/{layer}.weight"] = Products(own, ((d @ weight) * h).sum(), weight.square().sum())
+        norm = ((d @ d.T) * (h @ h.T)).sum()
+        products[f"classifier/{layer}.weight"] = Products(norm, ((d @ weight) * h).sum(), weight.square().sum())
     return products
 
 

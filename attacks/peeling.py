@@ -32,6 +32,7 @@ from torch.func import grad, vmap
 from attacks.case import Case
 from attacks.descend import Descent
 from attacks.prior import Gaussian
+from privbench.errors import UserError
 from privbench.types import Report, no_report
 
 ERROR = 3e-6  # of z2 and dL/dW2, relative to their root mean square
@@ -79,7 +80,11 @@ class Victims(NamedTuple):
 
 
 def layers(case: Case, gaussian: Gaussian) -> Layers:
-    """The linear maps of the case's extractor, and the prior seen through them."""
+    """The linear maps of the case's extractor, and the prior seen through them; UserError unless it is LeNet-5's."""
+    if case.model.backbone != "lenet5":
+        raise UserError(
+            f"peeling solves LeNet-5's equations, but the networks are {case.model.backbone}; try --attack staged"
+        )
     e = case.weights["extractor"]
     side, kernel = gaussian.variance.shape[-1], e["conv1.weight"].shape[-1]
     k1 = _pooled_convolution(e["conv1.weight"], side)

@@ -6,7 +6,9 @@
     3. Gradient matching: min over x of mean over E's parameters of ||g(x) - G||^2 / ||G||^2 + anchor x (the distance of step
        2) + lambda_g TV(x), from where 2 ended. The classifier's gradient is left out: it says no more than h and the label.
 Step 2 carries a trained network over the plateaus at which a random start sticks; step 3 adds what only the extractor's
-gradient tells. Larger batches have no closed form: layer-scaled matching of everything, from a grey start.
+gradient tells. Larger batches have no closed form: layer-scaled matching of everything, from a grey start. Nor has ResNet-18,
+whose classifier begins with convolutions: the same matching, from nearly grey noise, because plain grey enters it as zero,
+where ReLU has no slope.
 
 On LeNet-5 without noise most victims never need steps 2 and 3: attacks/peeling.py solves the same equations layer by layer,
 far closer to their solution than descent comes. There is a descent only where the peeled image does not explain the
@@ -36,6 +38,7 @@ PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
 PEELED_STEP = 0.1  # the same in 2x - 1, for brightness; only its ratio to the errors of the equations counts
 CHROMA = (15.0, 50.0)  # how much less red-blue and green-magenta change than brightness (squared)
 EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the gradient
+NEARLY_GREY = 0.2  # share of uniform noise in the start
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
 
@@ -61,7 +64,7 @@ class Staged:
         own, h = case.make(artifact, seed), features.closed_form(artifact)
         peelable = own.extractor_known and not own.variance and artifact.model.backbone == "lenet5"
         if h is None or not peelable or not self.peel_iterations:
-            return self._descend(artifact, own, h, report)
+            return self._descend(artifact, own, h, seed, report)
         gaussian = prior.natural(*artifact.image_shape[:2], PEELED_STEP, CHROMA, h)
         end = peeling.peel(own, h, gaussian, self.peel_iterations, report)
         kept = _finished(end, own.labels, 0)
@@ -70,12 +73,12 @@ class Staged:
         if not len(rows):
             return kept
         some = own._replace(observed=descend.pick(own.observed, rows), labels=own.labels[rows])
-        other = self._descend(replace(artifact, client=artifact.client[rows]), some, h[rows], report)
+        other = self._descend(replace(artifact, client=artifact.client[rows]), some, h[rows], seed, report)
         return _merged(kept, other, rows, _unexplained(some, other.images) < gap[rows])
 
-    def _descend(self, artifact: Artifact, own: Case, h: Tensor | None, report: Report) -> Reconstruction:
+    def _descend(self, artifact: Artifact, own: Case, h: Tensor | None, seed: int, report: Report) -> Reconstruction:
         """Steps 2 and 3."""
-        start, spent = case.grey_start(artifact), 0
+        start, spent = _start(artifact, seed), 0
         if h is not None:
             end = self._invert(own, h, features.noise_variance(artifact), start, report)
             if not own.extractor_known:
@@ -102,7 +105,7 @@ class Staged:
     def _match(self, own: Case, h: Tensor | None, start: Tensor, report: Report) -> descend.Descent:
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             observed = {name: data[name] for name in own.observed}
-            products = match.gradient_products(own.model, own.weights, x, data["labels"], observed)
+            products = match.gradient_products(own, x, data["labels"], observed)
             if own.variance:
                 return match.squared_distance(products) / own.variance + _surprise(x)
             smooth = self.weight * prior.total_variation(x)
@@ -115,12 +118,20 @@ class Staged:
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
 
 
+def _start(artifact: Artifact, seed: int) -> Tensor:
+    """Grey images [V, B, C, H, W]; nearly grey ones for networks with kinks."""
+    grey = case.grey_start(artifact)
+    if artifact.model.backbone == "lenet5":
+        return grey
+    return grey.lerp(case.random_start(artifact, 1, seed), NEARLY_GREY)
+
+
 def _unexplained(own: Case, x: Tensor) -> Tensor:
     """The layer-scaled distance [V] of the images' gradients from the observed ones: the attacker's own yardstick."""
 
     def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
         observed = {name: data[name] for name in own.observed}
-        return match.layer_scaled_distance(match.gradient_products(own.model, own.weights, x, data["labels"], observed))
+        return match.layer_scaled_distance(match.gradient_products(own, x, data["labels"], observed))
 
     return descend.lbfgs(objective, x, own.observed | {"labels": own.labels}, steps=0).loss
 

@@ -58,6 +58,10 @@ def load(path: Path) -> Artifact:
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{path} is damaged or foreign: its header lacks {error}") from error
+    for part in artifact.weights:
+        _, expected = artifact.model.net(part).init(torch.Generator())
+        if set(artifact.buffers.get(part, {})) != set(expected):
+            raise UserError(f"{path}: the {part} of {artifact.model.backbone} should come with {len(expected)} buffers")
     for part, gradient in artifact.gradients.items():
         expected, _ = artifact.model.net(part).init(torch.Generator())
         for name, tensor in expected.items():

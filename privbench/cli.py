@@ -36,6 +36,8 @@ DatasetName = Annotated[str, typer.Option(help="Data set, see `privbench list da
 DefenseText = Annotated[str, typer.Option("--defense", help="none, gaussian:VARIANCE, or package.module:Class:VALUE.")]
 Where = Annotated[str, typer.Option(help="Where the defence acts: the round's 'update', or every local 'step'.")]
 Preset = Annotated[str, typer.Option(help="smoke (seconds), quick (minutes, not the published schedule) or paper.")]
+Backbone = Annotated[str, typer.Option(help="Networks: lenet5 or resnet18.")]
+ImageSize = Annotated[int, typer.Option(help="Side of the images: 32, or 224 (resnet18).")]
 Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds, 0 .. N-1; default from the preset.")]
 Victims = Annotated[int | None, typer.Option(min=1, help="Attacked uploads per seed; default from the preset.")]
 Clients = Annotated[int | None, typer.Option(min=1, help="How many clients; default as published.")]
@@ -91,6 +93,8 @@ def attack(
         str, typer.Option("--round", help="When the server looks: 0 (untrained), N, last or best.")
     ] = "best",
     preset: Preset = "quick",
+    backbone: Backbone = "lenet5",
+    image_size: ImageSize = 32,
     seeds: Seeds = None,
     victims: Victims = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per attacked gradient.")] = 1,
@@ -133,7 +137,9 @@ def attack(
 
     commands = plugins.commands()
 
-    train = _train_spec(preset, dataset, method, defense, where, domains, clients, per_client, set_, rounds)
+    train = _train_spec(
+        preset, dataset, method, backbone, image_size, defense, where, domains, clients, per_client, set_, rounds
+    )
     cells = [
         spec.cell_spec(
             preset,
@@ -158,6 +164,8 @@ def train(
     defense: DefenseText = "none",
     where: Where = "update",
     preset: Preset = "quick",
+    backbone: Backbone = "lenet5",
+    image_size: ImageSize = 32,
     seeds: Seeds = None,
     clients: Clients = None,
     per_client: PerClient = None,
@@ -178,7 +186,9 @@ def train(
 
     commands = plugins.commands()
 
-    first = _train_spec(preset, dataset, method, defense, where, domains, clients, per_client, set_, rounds)
+    first = _train_spec(
+        preset, dataset, method, backbone, image_size, defense, where, domains, clients, per_client, set_, rounds
+    )
     every = spec.SEEDS[preset] if seeds is None else tuple(range(seeds))
     commands.train_and_show([first.model_copy(update={"seed": seed}) for seed in every], out, data_dir, device)
 
@@ -347,6 +357,8 @@ def _train_spec(
     preset: str,
     dataset: str,
     method: str,
+    backbone: str,
+    image_size: int,
     defense: str,
     where: str,
     domains: str | None,
@@ -363,6 +375,8 @@ def _train_spec(
         preset,
         dataset,
         method,
+        backbone=backbone,
+        image_size=image_size,
         defense=defense,
         where=where,
         domains=tuple(domains.split(",")) if domains else None,

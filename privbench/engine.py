@@ -108,9 +108,9 @@ class Layout:
         self.entries = [(part, name, t.shape) for part in trains for name, t in sorted(parts[part].items())]
         self.sizes = [math.prod(shape) for _, _, shape in self.entries]
 
-    def flatten(self, parts: Parts, axes: int = 0) -> Tensor:
-        """[*lead, P] of parameters that have `axes` leading axes."""
-        return torch.cat([parts[part][name].flatten(axes) for part, name, _ in self.entries], axes)
+    def flatten(self, parts: Parts, axes: int = 0, out: Tensor | None = None) -> Tensor:
+        """[*lead, P] of parameters that have `axes` leading axes; written to `out` where there is one."""
+        return torch.cat([parts[part][name].flatten(axes) for part, name, _ in self.entries], axes, out=out)
 
     def views(self, flat: Tensor) -> Parts:
         """Named views of flat [*lead, P]."""
@@ -176,7 +176,7 @@ def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, prote
             named: Parts = {}
             for (part, name, _), grad in zip(working.layout.entries, grads, strict=True):
                 named.setdefault(part, {})[name] = grad
-            working.step(working.layout.flatten(protect(named))[None])
+            working.step(working.layout.flatten(protect(named), out=working.grad[0])[None])
             working.total += loss.detach()[None]
             replica.buffers = _merge(replica.buffers, after)
     for working in workings:
@@ -233,11 +233,14 @@ class _Working:
     def __init__(self, stage: Stage, job: Job, replicas: Sequence[Replica]) -> None:
         self.stage, self.setting, self.loss = stage, job.optimisers[stage.optimiser], loss_of(stage, job)
         self.layout = Layout(replicas[0].params, stage.trains)
-        self.flat = torch.stack([self.layout.flatten(r.params) for r in replicas])
+        self.flat = _rows([self.layout.flatten(r.params) for r in replicas])
+        self.grad = torch.empty_like(
+            self.flat
+        )  # one place for all steps: 45 MB a time cost more to allocate than to fill
         fresh = Moments(torch.zeros_like(self.flat[0]), torch.zeros_like(self.flat[0]), 0)
         moments = [r.moments.get(stage.name, fresh) for r in replicas]
-        self.mean = torch.stack([m.mean for m in moments])
-        self.square = torch.stack([m.square for m in moments])
+        self.mean = _rows([m.mean for m in moments])
+        self.square = _rows([m.square for m in moments])
         self.steps = torch.tensor([m.steps for m in moments], dtype=torch.float32, device=self.flat.device)
         self.total = torch.zeros(len(replicas), device=self.flat.device)
 
@@ -253,11 +256,16 @@ class _Working:
 
     def store(self, replicas: Sequence[Replica]) -> None:
         for i, replica in enumerate(replicas):
-            own = self.layout.views(self.flat[i].clone())
-            replica.params = replica.params | own
-            replica.moments = replica.moments | {
-                self.stage.name: Moments(self.mean[i].clone(), self.square[i].clone(), int(self.steps[i]))
-            }
+            flat, mean, square = (
+                t[i].clone() if len(replicas) > 1 else t[0] for t in (self.flat, self.mean, self.square)
+            )
+            replica.params = replica.params | self.layout.views(flat)
+            replica.moments = replica.moments | {self.stage.name: Moments(mean, square, int(self.steps[i]))}
+
+
+def _rows(each: list[Tensor]) -> Tensor:
+    """[R, ...]; a single replica's moments go on in place."""
+    return torch.stack(each) if len(each) > 1 else each[0][None]
 
 
 def _replace(params: Parts, workings: Sequence[_Working], row: int | None) -> Parts:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from privbench import checkpoint, plugins
+from privbench.data.resize import pixels
 from privbench.engine import Job, Plan, Protect, Replica, Surroundings, average, run_alone, run_stacked
 from privbench.errors import UserError
 from privbench.methods.form import Clock, Known, Method, Phase
@@ -28,6 +29,7 @@ from privbench.spec import Schedule, TrainSpec
 from privbench.types import Defense, Federation, Images, Parts, Report, no_report
 
 Execution = Literal["alone", "stacked"]
+EVALUATED_PIXELS = 1024 * 32 * 32  # at once, in evaluation
 
 
 @dataclass
@@ -65,7 +67,7 @@ def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Se
     """
     method: Method = plugins.create(plugins.resolve("method", spec.method), spec.method_settings)
     channels = int(federation.clients[0].train.images.shape[1])
-    model = Model(spec.backbone, channels, len(federation.classes), **method.networks())
+    model = Model(spec.backbone, channels, len(federation.classes), spec.image_size, **method.networks())
     sizes = torch.tensor([len(c.train.labels) for c in federation.clients], dtype=torch.get_default_dtype())
     distils_on_public = any(phase.public for phase in method.server())
     if distils_on_public and federation.public is None:
@@ -202,7 +204,7 @@ def client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) -> 
     flip = flip.to(setup.device) if flip is not None else None
 
     def step_images(step: int) -> Tensor:
-        batch = images[index[step]] / 255
+        batch = pixels(images[index[step]], setup.model.image_size)
         return batch if flip is None else torch.where(flip[step][:, None, None, None], batch.flip(-1), batch)
 
     return Plan(step_images, setup.labels[k][index], noise)
@@ -264,11 +266,12 @@ def accuracy(model: Model, replica: Replica, images: Images, device: torch.devic
     """Percent of images that C(E(x)) classifies rightly, in eval mode; nan for an empty set."""
     if len(images.labels) == 0:
         return math.nan
-    right = 0
+    right, piece = 0, max(EVALUATED_PIXELS // model.image_size**2, 1)
     with torch.no_grad():
-        for x, y in zip(images.images.split(1024), images.labels.split(1024), strict=True):
+        for x, y in zip(images.images.split(piece), images.labels.split(piece), strict=True):
+            x = pixels(x.to(device), model.image_size)
             h, _ = model.net("extractor").apply(
-                replica.params["extractor"], replica.buffers["extractor"], x.to(device) / 255, train=False
+                replica.params["extractor"], replica.buffers["extractor"], x, train=False
             )
             logits, _ = model.net("classifier").apply(
                 replica.params["classifier"], replica.buffers["classifier"], h, train=False

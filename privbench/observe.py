@@ -1,14 +1,23 @@
-"""observe(victim batches) -> what the server sees: derived from what the method declares to send, it cannot return more."""
+"""observe(victim batches) -> what the server sees: derived from what the method declares to send, it cannot return more.
+
+Batch norm (ResNet-18): the gradient of a batch of several images is taken in train mode, as in training, so that the batch's own
+statistics normalise it and nothing but the batch determines them. The gradient of ONE image is taken in eval mode, on the running
+statistics with which its client starts the round (broadcast with shared parts, private with private ones), as in the code released
+with Geiping et al. 2020: one image has no batch statistics (privbench.nets.train_mode). LeNet-5 knows no such difference.
+"""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
 from privbench.checkpoint import Snapshot
+from privbench.data.resize import SIDE, pixels
 from privbench.errors import UserError
 from privbench.methods.form import Clock, Known, Method, MiniBatch, Nets
-from privbench.nets import Model
+from privbench.nets import Model, train_mode
 from privbench.seeds import stream
 from privbench.types import Artifact, Batch, Defense, Federation, Parts, Truth
 
@@ -16,9 +25,13 @@ CLASSIFICATION = (
     "extractor",
     "classifier",
 )  # the parts that L_cls has gradients of; other shared parts are sent as weights
+AUXILIARY_BYTES = 2**30
+FLOAT_BYTES = 4
 
 
-def choose_victims(federation: Federation, victims: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+def choose_victims(
+    federation: Federation, victims: int, batch_size: int, seed: int, image_size: int = SIDE
+) -> tuple[Tensor, Tensor, Tensor]:
     """Victim images [V, B, C, H, W] in [0, 1], labels [V, B] and clients [V]: training images, clients in turn.
 
     The choice depends on data, seed, V and B alone, so every method is attacked on the same images.
@@ -37,16 +50,22 @@ def choose_victims(federation: Federation, victims: int, batch_size: int, seed: 
                 f"{victims} victim batches of {batch_size} need {(turn + 1) * batch_size} training images of client {k}, "
                 f"which has {len(shuffles[k])}; lower --victims or --batch-size"
             )
-        images.append(federation.clients[k].train.images[index].float() / 255)
+        images.append(pixels(federation.clients[k].train.images[index], image_size))
         labels.append(federation.clients[k].train.labels[index])
         owners.append(k)
     return torch.stack(images), torch.stack(labels), torch.tensor(owners)
 
 
-def auxiliary(federation: Federation) -> Batch:
-    """The pooled validation images: of the same distribution, disjoint from every client's training images."""
+def auxiliary(federation: Federation, image_size: int = SIDE) -> Batch:
+    """The pooled validation images: of the same distribution, disjoint from every client's training images.
+
+    Where all of them would take more than AUXILIARY_BYTES (at 224x224), every n-th one of each client.
+    """
     pooled = [c.validation for c in federation.clients if len(c.validation.labels)]
-    return Batch(torch.cat([v.images for v in pooled]).float() / 255, torch.cat([v.labels for v in pooled]))
+    channels, count = pooled[0].images.shape[1], sum(len(v.labels) for v in pooled)
+    nth = math.ceil(count * channels * image_size**2 * FLOAT_BYTES / AUXILIARY_BYTES)
+    images = torch.cat([pixels(v.images[::nth], image_size) for v in pooled])
+    return Batch(images, torch.cat([v.labels[::nth] for v in pooled]))
 
 
 def client_gradient(
@@ -56,7 +75,7 @@ def client_gradient(
     own, server = snapshot.clients[client], snapshot.server
     params = {p: {n: t.detach() for n, t in (own.params | server.params)[p].items()} for p in CLASSIFICATION}
     leaves = [params[p][n].requires_grad_() for p in parts for n in params[p]]
-    nets = Nets(model, params, own.buffers | server.buffers, CLASSIFICATION)
+    nets = Nets(model, params, own.buffers | server.buffers, CLASSIFICATION if train_mode(len(batch.images)) else ())
     loss = method.observed().loss(nets, batch, Clock(snapshot.round + 1, snapshot.round + 1))
     grads = iter(torch.autograd.grad(loss, leaves))
     return {p: {n: next(grads) for n in params[p]} for p in parts}
@@ -77,7 +96,7 @@ def observe(
     seed: int,
 ) -> tuple[Artifact, Truth]:
     """Everything the server holds about V victim batches, and beside it the truth."""
-    images, labels, clients = choose_victims(federation, victims, batch_size, seed)
+    images, labels, clients = choose_victims(federation, victims, batch_size, seed, model.image_size)
     visible = tuple(p for p in CLASSIFICATION if p in method.shares)
     if not visible:
         raise UserError(f"{method_name} sends nothing that depends on a training image, so there is nothing to attack")

@@ -48,16 +48,25 @@ def device(name: str) -> torch.device:
 
 @cache
 def federation(
-    dataset: str, domains: tuple[str, ...] | None, root: Path | None, clients: int, per_client: int, how: str, seed: int
+    dataset: str,
+    domains: tuple[str, ...] | None,
+    root: Path | None,
+    clients: int,
+    per_client: int,
+    how: str,
+    seed: int,
+    image_size: int = 32,
 ) -> tuple[Federation, str]:
     """A data set laid out over clients, and the note on what differs from the published one."""
-    loaded = data.load(dataset, root, domains)
+    loaded = data.load(dataset, root, domains, image_size)
     return partition.federate(loaded, clients=clients, per_client=per_client, how=how, seed=seed), loaded.note
 
 
 def federation_of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
     """The federation of a training run."""
-    return federation(spec.dataset, spec.domains, root, spec.clients, spec.per_client, spec.partition, spec.seed)
+    return federation(
+        spec.dataset, spec.domains, root, spec.clients, spec.per_client, spec.partition, spec.seed, spec.image_size
+    )
 
 
 @dataclass(frozen=True)
@@ -202,7 +211,7 @@ def attack_artifact(
     if "auxiliary" in attack.needs:
         if fed is None:
             raise UserError(f"{name} needs auxiliary images; name their data set with --dataset")
-        helpers = Batch(*(t.to(place) for t in observe.auxiliary(fed)))
+        helpers = Batch(*(t.to(place) for t in observe.auxiliary(fed, seen.model.image_size)))
     found = attack.reconstruct(seen.to(place), Knowledge(auxiliary=helpers), seed, report)
     return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
 
@@ -277,6 +286,7 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
             "clients": spec.clients,
             "per_client": spec.per_client,
             "backbone": spec.backbone,
+            "image_size": spec.image_size,
             "classes": trials[0]["classes"],
             "method": spec.method,
             "method_settings": spec.method_settings,
@@ -338,7 +348,8 @@ def title(specs: Sequence[TrainSpec]) -> str:
     first = specs[0]
     defended = "" if first.defense == "none" else f"+{first.defense}"
     seeds = ",".join(str(spec.seed) for spec in specs)
-    return f"{first.dataset} {first.method}{defended} seed {seeds}"
+    nets = "" if first.backbone == "lenet5" else f" {first.backbone}/{first.image_size}"
+    return f"{first.dataset} {first.method}{defended}{nets} seed {seeds}"
 
 
 def _knowledge(cell: CellSpec, seen: Artifact) -> dict[str, Any]:

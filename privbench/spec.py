@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from privbench import partition
 from privbench.errors import UserError
+from privbench.nets import check_backbone
 
 REVISION = 2  # raised whenever the numbers of an unchanged specification change; part of every run's name
 PRESETS = ("smoke", "quick", "paper")
@@ -77,6 +78,7 @@ class TrainSpec(Strict):
     clients: int = Field(ge=1)
     per_client: int = Field(ge=1)
     backbone: str = "lenet5"
+    image_size: int = 32
     method: str
     method_settings: dict[str, float | int | str | bool] = {}
     defense: str = "none"
@@ -147,6 +149,14 @@ METHOD_SCHEDULES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }  # fmt: skip
+# ResNet-18 is far slower to train and to attack on a CPU, and learns in fewer steps: what its quick preset has otherwise.
+RESNET18_QUICK = {"rounds": 5, "local_epochs": 2, "task": _PAPER_ADAM.model_dump()}
+RESNET18_QUICK_VICTIMS = 4
+RESNET18_QUICK_ATTACKS: dict[str, dict[str, int]] = {
+    "dlg": {"steps": 100},
+    "feature-statistics": {"steps": 100},
+    "staged": {"steps": 150},
+}
 SMOKE_PER_CLIENT = 32
 QUICK_PER_CLIENT = {"digits": 300, "photos": 300, "digits4": 300}  # other data sets: 1,000
 QUICK_METHOD_SETTINGS: dict[str, dict[str, float]] = {
@@ -164,6 +174,8 @@ def train_spec(
     defense: str = "none",
     where: str = "update",
     seed: int = 0,
+    backbone: str = "lenet5",
+    image_size: int = 32,
     domains: tuple[str, ...] | None = None,
     clients: int | None = None,
     per_client: int | None = None,
@@ -173,6 +185,7 @@ def train_spec(
     """The preset's specification for one method and data set; `changes` overrides fields of the schedule."""
     if preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
+    check_backbone(backbone, image_size)
     how, default_clients, default_per_client = partition.defaults(dataset)
     if how == "domain" and domains is not None:
         default_clients = len(domains)
@@ -180,7 +193,9 @@ def train_spec(
         preset
     ]
     settings = dict(QUICK_METHOD_SETTINGS.get(method, {})) if preset != "paper" else {}
-    schedule = SCHEDULES[preset].model_dump() | METHOD_SCHEDULES.get(preset, {}).get(method, {}) | (changes or {})
+    own = RESNET18_QUICK if (preset, backbone) == ("quick", "resnet18") else {}
+    own = own | METHOD_SCHEDULES.get(preset, {}).get(method, {})
+    schedule = SCHEDULES[preset].model_dump() | own | (changes or {})
     return checked(
         TrainSpec,
         {
@@ -189,6 +204,8 @@ def train_spec(
             "partition": how,
             "clients": clients or default_clients,
             "per_client": per_client or min(limit, default_per_client),
+            "backbone": backbone,
+            "image_size": image_size,
             "method": method,
             "method_settings": settings | (method_settings or {}),
             "defense": defense,
@@ -212,7 +229,8 @@ def cell_spec(
     attack_settings: dict[str, Any] | None = None,
 ) -> CellSpec:
     """The preset's cell for one training specification and attack; `seeds` takes the seeds 0 .. seeds-1."""
-    defaults = ATTACK_SETTINGS[preset].get(attack, {})
+    slow = (preset, train.backbone) == ("quick", "resnet18")
+    defaults = (RESNET18_QUICK_ATTACKS if slow else ATTACK_SETTINGS[preset]).get(attack, {})
     return checked(
         CellSpec,
         {
@@ -222,7 +240,7 @@ def cell_spec(
             "attack": attack,
             "attack_settings": defaults | (attack_settings or {}),
             "round": round_,
-            "victims": VICTIMS[preset] if victims is None else victims,
+            "victims": victims or (RESNET18_QUICK_VICTIMS if slow else VICTIMS[preset]),
             "batch_size": batch_size,
             "labels_known": labels_known,
         },

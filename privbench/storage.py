@@ -22,7 +22,7 @@ from torch import Tensor
 from privbench.errors import UserError
 from privbench.types import Parts
 
-VERSION = 1
+VERSION = 2  # 2: a model knows the size of its images
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 class Images(NamedTuple):
     """A stored set of labelled images."""
 
-    images: Tensor  # [N, C, 32, 32] uint8
+    images: Tensor  # [N, C, 32, 32] uint8; larger where larger originals were asked for (privbench/data/resize.py)
     labels: Tensor  # [N] int64
 
 

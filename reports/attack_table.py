@@ -126,6 +126,8 @@ def _csv_row(r: Record) -> dict[str, Any]:
     return {
         "id": r.id,
         **{name: r.spec[name] for name in kept},
+        "backbone": r.spec.get("backbone", "lenet5"),
+        "image_size": r.spec.get("image_size", 32),
         "attacked_rounds": " ".join(map(str, r.rounds)),
         "knowledge": r.knowledge["tag"],
         "labels": r.knowledge["labels"],

@@ -217,7 +217,7 @@ def attack_file(
         fed = None
         if "auxiliary" in plugins.resolve("attack", name).needs:
             how, clients, per_client = partition.defaults(dataset)
-            fed, _ = run.federation(dataset, None, data_dir, clients, per_client, how, 0)
+            fed, _ = run.federation(dataset, None, data_dir, clients, per_client, how, 0, seen.model.image_size)
         found = run.attack_artifact(name, settings, seen, fed, 0, place, lambda *_: None)
         target = out / f"{path.stem}-{name}.safetensors"
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}

@@ -104,10 +104,17 @@ def group(spec: Spec) -> tuple[Any, ...]:
         tuple(domains) if domains else (),
         spec["round"],
         spec["preset"],
+        networks(spec),
         spec.get("clients"),
         spec.get("batch_size", 1),
         spec.get("labels_known", False),
     )
+
+
+def networks(spec: Spec) -> str:
+    """The backbone where it is not LeNet-5, which the published numbers are of, e.g. "resnet18 at 32x32"; else nothing."""
+    backbone, side = spec.get("backbone", "lenet5"), spec.get("image_size", 32)
+    return "" if backbone == "lenet5" else f"{backbone} at {side}x{side}"
 
 
 def groups(records: Sequence[Record]) -> list[tuple[Any, ...]]:
@@ -117,12 +124,13 @@ def groups(records: Sequence[Record]) -> list[tuple[Any, ...]]:
 
 def title_of(key: tuple[Any, ...]) -> str:
     """The heading of one group."""
-    dataset, domains, asked, preset, clients, batch, labels = key
+    dataset, domains, asked, preset, nets, clients, batch, labels = key
     parts = [
         f"{dataset} ({', '.join(domains)})" if domains else dataset,
         f"round {asked_text(asked)}",
         f"{preset} preset",
     ]
+    parts += [nets] if nets else []
     parts += [f"{clients} clients"] if clients else []
     parts += [f"{batch} images per gradient"] if batch > 1 else []
     parts += ["labels known"] if labels else []
@@ -169,7 +177,12 @@ def rounds_text(record: Record) -> str:
 
 
 def published(spec: Spec) -> tuple[Published | None, Published | None]:
-    """(accuracy, PSNR) of a cell; the PSNR is of the papers' own attack and stands beside every attack."""
+    """(accuracy, PSNR) of a cell; the PSNR is of the papers' own attack and stands beside every attack.
+
+    FedCG's numbers are of LeNet-5: there are none to put beside another backbone's.
+    """
+    if networks(spec):
+        return None, None
     key = (spec["dataset"], spec["method"], spec["defense"])
     clients = spec.get("clients", 4)
     return lookup(*key, "accuracy_percent", clients), lookup(*key, "psnr_db", clients)

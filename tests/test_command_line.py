@@ -120,6 +120,8 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
         (["attack", "--defense", "gaussan:1"], "did you mean 'gaussian'?"),
         (["attack", "--preset", "fast"], "unknown preset 'fast'"),
         (["attack", "--method", "local"], "nothing to attack"),
+        (["attack", "--backbone", "resnet81"], "unknown backbone 'resnet81'; did you mean 'resnet18'?"),
+        (["train", "--image-size", "224"], "lenet5 takes images of 32x32, but 224x224 was asked for"),
         (["attack", "--device", "tpu", "--preset", "smoke"], "unknown device 'tpu'"),
         (["attack", "--set", "divrsity=0", "--method", "fedcg"], "no setting 'divrsity'; did you mean 'diversity'?"),
         (
@@ -259,3 +261,19 @@ def test_data_check_says_what_is_there(name, tmp_path):
         )  # fmt: skip
         assert done.returncode == 2
         assert done.stdout.count("missing") >= 6
+
+
+def test_resnet18_trains_and_is_attacked_end_to_end(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [
+        "privbench", "attack", "--method", "fedcg", "--backbone", "resnet18", "--dataset", "digits", *SMALL, "--rounds", "1",
+        "--clients", "2", "--per-client", "16", "--victims", "1", "--attack-set", "steps=1", "--attack", "dlg",
+        "--attack", "feature-statistics", "--attack", "staged", "--out", str(tmp_path),
+    ])  # fmt: skip
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert not stop.value.code
+    assert "resnet18 at 32x32" in capsys.readouterr().out
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("cells/*/record.json")]
+    assert {r["spec"]["attack"] for r in records} == {"dlg", "feature-statistics", "staged"}
+    assert all((r["spec"]["backbone"], r["spec"]["image_size"]) == ("resnet18", 32) for r in records)
+    assert all(r["scores"]["failures"] == 0 for r in records)

@@ -9,6 +9,7 @@ from typing import Any
 
 from privbench import plugins
 from privbench.data.dataset import Dataset
+from privbench.data.resize import SIDE
 from privbench.errors import UserError
 
 
@@ -17,8 +18,11 @@ def folder(root: Path | None) -> Path:
     return root if root is not None else Path(os.environ.get("PRIVBENCH_DATA", "data"))
 
 
-def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None) -> Dataset:
-    """The data set; `domains` chooses among those of a data set that has several."""
+def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, side: int = SIDE) -> Dataset:
+    """The data set; `domains` chooses among those of a data set that has several.
+
+    Images are 32x32; with a larger `side` they are that large where the originals are (privbench/data/resize.py).
+    """
     loader = plugins.resolve("dataset", name)
     module = _module(name)
     known = getattr(module, "DOMAINS", ())
@@ -29,7 +33,10 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None) -
             raise UserError(f"{name} has no domain '{domain}'; known: {', '.join(known)}")
     if domains is not None and len(set(domains)) < len(domains):
         raise UserError(f"--domains names one of {', '.join(domains)} twice")
-    return loader(folder(root), domains) if known else loader(folder(root))
+    chosen: dict[str, Any] = {"domains": domains} if known else {}
+    if side > SIDE and getattr(module, "LARGER_ORIGINALS", False):
+        chosen["side"] = side
+    return loader(folder(root), **chosen)
 
 
 def check(name: str, root: Path | None) -> list[str]:

@@ -14,7 +14,7 @@ class Domain(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A labelled image data set at 32x32, in one domain ("all") or several."""
+    """A labelled image data set at 32x32 (or larger, see resize.py), in one domain ("all") or several."""
 
     name: str
     classes: tuple[str, ...]

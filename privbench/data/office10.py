@@ -12,7 +12,7 @@ import torch
 from privbench.data import files, formats
 from privbench.data.dataset import Dataset, Domain
 from privbench.data.files import File
-from privbench.data.resize import to_32
+from privbench.data.resize import SIDE, to_square
 from privbench.errors import UserError
 from privbench.seeds import stream
 from privbench.types import Images
@@ -22,15 +22,16 @@ FOLDER = "office_caltech_10"
 PUBLISHED = {"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295}  # images
 DOMAINS = tuple(PUBLISHED)
 CLASSES = 10
+LARGER_ORIGINALS = True
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp"}
 
 
-def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
+def load(root: Path, domains: tuple[str, ...] | None = None, side: int = SIDE) -> Dataset:
     """One domain per client, flipped in training as in the reference implementation."""
     wanted = domains or DOMAINS
     files.require("office10", [_layout(wanted)], root, None)
     classes = class_names(root / FOLDER / wanted[0])
-    loaded = {domain: read_domain(root / FOLDER / domain, classes) for domain in wanted}
+    loaded = {domain: read_domain(root / FOLDER / domain, classes, side) for domain in wanted}
     parts = [] if wanted == DOMAINS else [f"office10 with the domains {', '.join(wanted)} only"]
     for name, domain in loaded.items():
         images = len(domain.train.labels) + len(domain.test.labels)
@@ -65,7 +66,7 @@ def images_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
 
 
-def read_domain(folder: Path, classes: tuple[str, ...]) -> Domain:
+def read_domain(folder: Path, classes: tuple[str, ...], side: int = SIDE) -> Domain:
     """Half of each class for training, half for validation and test, drawn once and for all."""
     train: list[Images] = []
     test: list[Images] = []
@@ -73,7 +74,7 @@ def read_domain(folder: Path, classes: tuple[str, ...]) -> Domain:
         paths = images_of(folder / name)
         if len(paths) < 2:
             raise UserError(f"{folder / name} must hold two images or more, but it holds {len(paths)}")
-        images = torch.cat([to_32(formats.image(path)[None]) for path in paths])
+        images = torch.cat([to_square(formats.image(path)[None], side) for path in paths])
         order = torch.randperm(len(paths), generator=stream(0, "office10", folder.name, name))
         half = len(paths) // 2
         for part, chosen in ((train, order[:half]), (test, order[half:])):

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from privbench.data.dataset import Dataset, Domain
-from privbench.data.resize import SIDE, to_32
+from privbench.data.resize import SIDE, to_32, to_square
 from privbench.seeds import stream
 from privbench.types import Images
 
@@ -38,6 +38,7 @@ PHOTOS = {
 STRIPS = 5
 PURPOSE = {"train": (0, 2, 4), "validation": (1,), "test": (3,)}  # which strips
 COUNT = {"train": 240, "validation": 60, "test": 60}  # crops per class
+LARGER_ORIGINALS = True  # crops are 45 to 282 pixels wide before they are resized
 LEAST_STD = 10.0  # of 255, over the pixels of a channel: a flatter crop shows nothing
 
 
@@ -65,24 +66,25 @@ def crop_boxes(height: int, width: int, purpose: str, count: int, rng: torch.Gen
     return boxes
 
 
-def crops(name: str, purpose: str, count: int) -> Tensor:
-    """`count` different crops with contrast: [count, 3, 32, 32] uint8."""
+def crops(name: str, purpose: str, count: int, side: int = SIDE) -> Tensor:
+    """`count` different crops with contrast, the same whatever the side: [count, 3, side, side] uint8."""
     photo, rng = photograph(name), stream(0, "photos", name, purpose)
     kept: dict[tuple[int, int, int], Tensor] = {}
     while len(kept) < count:
         for box in crop_boxes(photo.shape[1], photo.shape[2], purpose, count, rng):
-            top, left, side = box
-            crop = to_32(photo[None, :, top : top + side, left : left + side])[0]
-            if float(crop.float().std((1, 2)).mean()) >= LEAST_STD and len(kept) < count:
-                kept.setdefault(box, crop)
+            top, left, length = box
+            crop = photo[None, :, top : top + length, left : left + length]
+            small = to_32(crop)[0]
+            if float(small.float().std((1, 2)).mean()) >= LEAST_STD and len(kept) < count:
+                kept.setdefault(box, small if side == SIDE else to_square(crop, side)[0])
     return torch.stack(list(kept.values()))
 
 
-def load(root: Path) -> Dataset:
+def load(root: Path, side: int = SIDE) -> Dataset:
     """One domain with validation images of its own; `root` is not needed."""
     sets = {}
     for purpose, count in COUNT.items():
-        images = torch.cat([crops(name, purpose, count) for name in PHOTOS])
+        images = torch.cat([crops(name, purpose, count, side) for name in PHOTOS])
         labels = torch.arange(len(PHOTOS)).repeat_interleave(count)
         order = torch.randperm(len(labels), generator=stream(0, "photos", purpose, "order"))
         sets[purpose] = Images(images[order], labels[order])

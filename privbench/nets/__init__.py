@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -30,7 +32,14 @@ class Net(Protocol):
         ...
 
 
-class LinearClassifier(Net, Protocol):
+class Classifier(Net, Protocol):
+    """C of one backbone."""
+
+    logits_layer: ClassVar[str]  # the linear layer whose bias is added to the logits
+
+
+@runtime_checkable
+class LinearClassifier(Classifier, Protocol):
     """A classifier of linear layers, which can show what enters each of them."""
 
     def linear_layers(self, params: Params, features: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -38,17 +47,38 @@ class LinearClassifier(Net, Protocol):
         ...
 
 
+BACKBONES = ("lenet5", "resnet18")  # modules of this package: IMAGE_SIZES, feature_shape, Extractor, Classifier
+
+
+def check_backbone(backbone: str, image_size: int) -> None:
+    """Raises UserError for a backbone that there is not, or one that does not take images of this size."""
+    if backbone not in BACKBONES:
+        near = difflib.get_close_matches(backbone, BACKBONES, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(BACKBONES)}"
+        raise UserError(f"unknown backbone '{backbone}'; {hint}")
+    sizes = _backbone(backbone).IMAGE_SIZES
+    if image_size not in sizes:
+        takes = " or ".join(f"{size}x{size}" for size in sizes)
+        raise UserError(f"{backbone} takes images of {takes}, but {image_size}x{image_size} was asked for")
+
+
+def _backbone(name: str) -> Any:
+    return importlib.import_module(f"privbench.nets.{name}")
+
+
 @dataclass(frozen=True)
 class Model:
-    """The networks of one run by name, and the sizes that fix their shapes."""
+    """The networks of one run by name, and the sizes that fix their shapes. Unknown names and sizes raise UserError."""
 
-    backbone: str  # "lenet5"
+    backbone: str  # "lenet5" or "resnet18"
     channels: int  # of the images
     classes: int
+    image_size: int = 32  # their side
     gan: str = "conv"  # generator and discriminator: "conv" as FedCG's, "dense" as in FedMD-CG's comparison
 
     def __post_init__(self) -> None:
-        """UserError for an unknown kind of GAN."""
+        """Refuses a backbone or a kind of GAN that there is not."""
+        check_backbone(self.backbone, self.image_size)
         if self.gan not in ("conv", "dense"):
             raise UserError(f"unknown gan '{self.gan}'; known: conv, dense")
 
@@ -62,29 +92,44 @@ class Model:
     @property
     def feature_shape(self) -> tuple[int, int, int]:
         """(c, s, s) of the extractor's output."""
-        from privbench.nets import lenet5
-
-        return {"lenet5": lenet5.FEATURE_SHAPE}[self.backbone]
+        shape: tuple[int, int, int] = _backbone(self.backbone).feature_shape(self.image_size)
+        return shape
 
     def net(self, part: str) -> Net:
         """The network of one part: extractor, classifier, generator or discriminator."""
-        from privbench.nets import dense_gan, gan, lenet5
+        from privbench.nets import dense_gan, gan
 
-        if self.backbone != "lenet5":
-            raise UserError(f"unknown backbone '{self.backbone}'; known: lenet5")
+
         if part == "extractor":
-            return lenet5.Extractor(self.channels)
+            extractor: Net = _backbone(self.backbone).Extractor(self.channels)
+            return extractor
         if part == "classifier":
-            return lenet5.Classifier(self.classes)
+            return self.classifier
         if self.gan == "dense" and part == "generator":
             return dense_gan.Generator(self.classes, self.feature_shape)
         if self.gan == "dense" and part == "discriminator":
             return dense_gan.Discriminator(replace(self, classes=1).net("classifier"))
+        channels, side, _ = self.feature_shape
         if part == "generator":
-            return gan.Generator(self.classes, self.feature_shape[0])
+            return gan.Generator(self.classes, channels, side)
         if part == "discriminator":
-            return gan.Discriminator(self.classes, self.feature_shape[0])
+            return gan.Discriminator(self.classes, channels, side)
         raise UserError(f"unknown part '{part}'; known: extractor, classifier, generator, discriminator")
+
+    @property
+    def classifier(self) -> Classifier:
+        """C."""
+        classifier: Classifier = _backbone(self.backbone).Classifier(self.classes)
+        return classifier
+
+
+def train_mode(batch_size: int) -> bool:
+    """Whether a client takes the gradient of this many images in train mode, as in training (privbench/observe.py).
+
+    One image has no batch statistics: at 32x32 ResNet-18 leaves a single value per channel, whose normalisation is 0 whatever the
+    image (and which torch refuses). So its gradient is taken in eval mode.
+    """
+    return batch_size > 1
 
 
 def uniform_init(shape: tuple[int, ...], fan_in: int, rng: torch.Generator) -> Tensor:

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from privbench.types import Params
+
 BN_MOMENTUM = 0.1  # torch's defaults, as the reference implementation uses
 BN_EPS = 1e-5
 
@@ -50,6 +52,33 @@ def conv_transpose2x2(x: Tensor, weight: Tensor) -> Tensor:
         return (x.flatten(1) @ weight.flatten(1)).view(batch, -1, 2, 2)
     product = x.permute(0, 2, 3, 1).reshape(batch * side * side, channels) @ weight.flatten(1)
     return F.fold(product.view(batch, side * side, -1).transpose(1, 2), (side + 1, side + 1), 2)
+
+
+def padded_conv(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """torch.nn.functional.conv2d of square images with an odd kernel, padding k // 2 and no bias.
+
+    x [B, i, s, s], weight [o, i, k, k] -> [B, o, ceil(s / stride), ceil(s / stride)]. Where the kernel stands on one place only
+    and sees the whole image, the other weights meet padding alone: one matrix product, a sixth of the time on a CPU.
+    """
+    side, kernel = x.shape[-1], weight.shape[-1]
+    padding = kernel // 2
+    if side + 2 * padding - kernel < stride and side + padding <= kernel:
+        seen = weight[:, :, padding : padding + side, padding : padding + side]
+        return (x.flatten(1) @ seen.flatten(1).T)[:, :, None, None]
+    return F.conv2d(x, weight, stride=stride, padding=padding)
+
+
+def batch_norm_init(name: str, width: int) -> tuple[Params, Params]:
+    """(scale 1 and shift 0, running mean 0 and variance 1) of the batch norm `name`, as torch.nn.BatchNorm2d."""
+    params = {f"{name}.weight": torch.ones(width), f"{name}.bias": torch.zeros(width)}
+    return params, {f"{name}.mean": torch.zeros(width), f"{name}.var": torch.ones(width)}
+
+
+def named_batch_norm(x: Tensor, name: str, params: Params, buffers: Params, *, train: bool) -> tuple[Tensor, Params]:
+    """The batch norm `name` of a network: (output, its running statistics after the call)."""
+    own = params[f"{name}.weight"], params[f"{name}.bias"], buffers[f"{name}.mean"], buffers[f"{name}.var"]
+    x, mean, var = batch_norm(x, *own, train=train)
+    return x, {f"{name}.mean": mean, f"{name}.var": var}
 
 
 def batch_norm(

@@ -8,6 +8,7 @@ every data set tell the server nothing about a client's data.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,12 @@ from privbench.nets import uniform_init
 from privbench.nets.layers import conv_then_average_pool
 from privbench.types import Params
 
-FEATURE_SHAPE = (16, 5, 5)
+IMAGE_SIZES = (32,)
+
+
+def feature_shape(image_size: int) -> tuple[int, int, int]:
+    """[c, s, s] of the extractor's output."""
+    return (16, 5, 5)
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,8 @@ class Classifier:
     """C: features [B, 16, 5, 5] -> logits [B, classes]."""
 
     classes: int
+
+    logits_layer: ClassVar[str] = "fc3"
 
     def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         """torch's default initialisation."""

@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 
+from attacks.case import Case
 from privbench.nets import Model
 from privbench.seeds import stream
 from privbench.types import Artifact
@@ -23,6 +24,13 @@ def logits(params, x):
 
 def networks(seed=0, parts=("extractor", "classifier")):
     return {part: MODEL.net(part).init(stream(seed, "test", part))[0] for part in parts}
+
+
+def case_of(weights, buffers=None, train=True, model=MODEL):
+    """The networks of a case alone: parameters and running statistics by part, no observation."""
+    nothing = {part: {} for part in weights}
+    empty = torch.zeros(0)
+    return Case(model, weights, buffers or nothing, train, {}, empty, extractor_known=True, variance=0.0)
 
 
 def artifact(images, labels, parts=("extractor", "classifier"), batch_size=1, noise=0.0, known=False):

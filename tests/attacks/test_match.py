@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks import match, prior
-from tests.attacks.cases import MODEL, logits, networks, smooth_images
+from tests.attacks.cases import case_of, logits, networks, smooth_images
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -21,14 +21,14 @@ def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, parts):
         gradients.append({f"{p}/{n}": t.grad for p in parts for n, t in params[p].items()})
     by_hand = sum(((gradients[0][name] - gradients[1][name]) ** 2).sum().item() for name in gradients[0])
     weights = {p: {n: t.double() for n, t in net.items()} for p, net in true.items()}
-    products = match.gradient_products(MODEL, weights, x, y, gradients[1])
+    products = match.gradient_products(case_of(weights), x, y, gradients[1])
     assert set(products) == set(gradients[1])
     assert match.squared_distance(products).item() == pytest.approx(by_hand, rel=1e-9)
     scaled = [((gradients[0][n] - g) ** 2).sum() / (g**2).sum() for n, g in gradients[1].items()]
     assert match.layer_scaled_distance(products).item() == pytest.approx(float(sum(scaled)) / len(scaled), rel=1e-9)
     a, b = (torch.cat([g[n].flatten() for n in gradients[1]]) for g in gradients)
     assert match.cosine_distance(products).item() == pytest.approx(1 - float(a @ b / a.norm() / b.norm()), rel=1e-9)
-    other = match.squared_distance(match.gradient_products(MODEL, own, x, y, gradients[1]))
+    other = match.squared_distance(match.gradient_products(case_of(own), x, y, gradients[1]))
     assert other.item() != pytest.approx(by_hand, rel=1e-3)
 
 
@@ -38,7 +38,7 @@ def test_the_true_image_has_distance_zero():
     F.cross_entropy(logits(own, x.double())[0], y).backward()
     observed = {f"{p}/{n}": t.grad for p, net in own.items() for n, t in net.items()}
     weights = {p: {n: t.detach() for n, t in net.items()} for p, net in own.items()}
-    assert match.squared_distance(match.gradient_products(MODEL, weights, x.double(), y, observed)).item() < 1e-15
+    assert match.squared_distance(match.gradient_products(case_of(weights), x.double(), y, observed)).item() < 1e-15
 
 
 def test_the_statistics_term_of_equation_8_by_hand():

@@ -1,0 +1,153 @@
+"""Attacks on ResNet-18: batch norm, no linear classifier, no closed form."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attacks import case, features, labels, match, peeling, prior
+from attacks.descend import CHUNK, chunk_size
+from privbench import artifact as artifacts
+from privbench import checkpoint, harness, observe, plugins, run, spec
+from privbench.errors import UserError
+from privbench.nets import Model
+from privbench.seeds import stream
+from tests.attacks.cases import case_of, smooth_images
+from tests.privbench.federations import digits_federation
+
+CPU = torch.device("cpu")
+MODEL = Model("resnet18", 1, 10)
+
+
+def networks():
+    """Double-precision networks whose running statistics are not the initial ones: parameters and buffers by part."""
+    params, buffers = {}, {}
+    for part in ("extractor", "classifier"):
+        own, state = MODEL.net(part).init(stream(0, part))
+        params[part] = {n: t.double() for n, t in own.items()}
+        buffers[part] = {
+            n: t.double() + 0.3 * torch.rand(len(t), generator=stream(0, part, n)) for n, t in state.items()
+        }
+    return params, buffers
+
+
+def plain_gradient(params, buffers, x, y, parts, train):
+    leaves = {p: {n: t.clone().requires_grad_() for n, t in own.items()} for p, own in params.items()}
+    h, _ = MODEL.net("extractor").apply(leaves["extractor"], buffers["extractor"], x, train=train)
+    logits, _ = MODEL.net("classifier").apply(leaves["classifier"], buffers["classifier"], h, train=train)
+    F.cross_entropy(logits, y).backward()
+    return {f"{p}/{n}": t.grad for p in parts for n, t in leaves[p].items()}
+
+
+@pytest.mark.parametrize(("batch", "train"), [(1, False), (3, True)])
+@pytest.mark.parametrize("parts", [("extractor", "classifier"), ("classifier",)])
+def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, train, parts):
+    params, buffers = networks()
+    x, x_true = torch.rand(2, batch, 1, 32, 32, dtype=torch.float64, generator=stream(0, "x"))
+    y = torch.arange(batch)
+    own, observed = (plain_gradient(params, buffers, images, y, parts, train) for images in (x, x_true))
+    by_hand = sum(((own[name] - observed[name]) ** 2).sum().item() for name in own)
+    products = match.gradient_products(case_of(params, buffers, train, MODEL), x, y, observed)
+    assert set(products) == set(observed)
+    assert match.squared_distance(products).item() == pytest.approx(by_hand, rel=1e-9)
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory):
+    """Artifacts of one round of FedCG and of the untrained FedAvg, read back from disk."""
+    found = {}
+    federation = digits_federation((16, 16))
+    for method, rounds, victims, batch_size in (("fedcg", 1, 2, 1), ("fedavg", 0, 1, 2)):
+        folder = tmp_path_factory.mktemp(method)
+        each = spec.train_spec("smoke", "digits", method, backbone="resnet18", clients=2, changes={"rounds": 1})
+        setup = harness.prepare(each, federation, CPU)
+        state = harness.initial(setup)
+        for _ in range(rounds):
+            harness.train_round([setup], [state], "alone")
+        checkpoint.save_snapshot(folder, each, state)
+        shot = checkpoint.load_snapshot(folder, rounds)
+        seen, truth = observe.observe(
+            shot, federation, setup.model, setup.method, setup.defense, method_name=method, dataset="digits",
+            victims=victims, batch_size=batch_size, labels_known=False, seed=0,
+        )  # fmt: skip
+        artifacts.save(seen, folder / "artifact.safetensors")
+        found[method] = artifacts.load(folder / "artifact.safetensors"), truth, shot
+    return found
+
+
+def test_one_images_gradient_is_taken_on_running_statistics_and_depends_on_the_image(observed):
+    seen, truth, shot = observed["fedcg"]
+    for v, k in enumerate(seen.client.tolist()):
+        params, buffers = ({**own, **shared} for own, shared in zip(
+            (shot.clients[k].params, shot.clients[k].buffers), (shot.server.params, shot.server.buffers), strict=True
+        ))  # fmt: skip
+        both = [{p: parts[p] for p in ("extractor", "classifier")} for parts in (params, buffers)]
+        expected = plain_gradient(*both, truth.images[v], truth.labels[v], ("classifier",), train=False)
+        for name, t in expected.items():
+            torch.testing.assert_close(seen.gradients["classifier"][name.removeprefix("classifier/")][v], t)
+        assert all(t.abs().max() > 0 for t in expected.values())
+
+
+def test_a_batchs_gradient_is_taken_in_train_mode(observed):
+    seen, truth, shot = observed["fedavg"]
+    expected = plain_gradient(
+        shot.server.params, shot.server.buffers, truth.images[0], truth.labels[0], ("extractor",), train=True
+    )
+    for name, t in expected.items():
+        torch.testing.assert_close(seen.gradients["extractor"][name.removeprefix("extractor/")][0], t)
+    other = dict(shot.server.buffers["extractor"], **{"bn1.mean": torch.full((64,), 9.0)})
+    same = plain_gradient(
+        shot.server.params,
+        {**shot.server.buffers, "extractor": other},
+        truth.images[0],
+        truth.labels[0],
+        ("extractor",),
+        True,
+    )
+    assert all(torch.equal(t, same[name]) for name, t in expected.items()), "the running statistics must not matter"
+
+
+def test_labels_are_read_off_the_last_layers_bias(observed):
+    seen, truth, _ = observed["fedcg"]
+    assert torch.equal(labels.recover(seen), truth.labels)
+
+
+def test_there_are_no_closed_form_features_and_nothing_to_peel(observed):
+    seen, _, _ = observed["fedcg"]
+    assert features.closed_form(seen) is None
+    gaussian = prior.natural(1, 32, 0.1, (1.0, 1.0), torch.zeros(1))
+    with pytest.raises(UserError, match="peeling solves LeNet-5's equations, but the networks are resnet18"):
+        peeling.layers(case.make(seen, 0), gaussian)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("dlg", "fedcg"), ("feature-statistics", "fedcg"), ("staged", "fedcg"), ("staged", "fedavg")],
+)
+def test_an_attack_lowers_its_own_objective(name, method, observed):
+    seen, truth, _ = observed[method]
+    found = run.attack_artifact(name, {"steps": 1}, seen, None, 0, CPU, lambda *_: None)
+    assert found.images.shape == truth.images.shape
+    assert (found.trace[:, -1] < found.trace[:, 0]).all()
+
+
+def test_every_floor_can_be_scored(observed):
+    seen, truth, _ = observed["fedcg"]
+    for name in plugins.FLOORS:
+        found = run.attack_artifact(name, {}, seen, digits_federation((16, 16)), 0, CPU, lambda *_: None)
+        assert found.images.shape == truth.images.shape
+
+
+def test_a_network_with_the_wrong_statistics_is_named(observed, tmp_path):
+    seen, _, _ = observed["fedavg"]
+    damaged = dict(seen.buffers, classifier={})
+    artifacts.save(type(seen)(**{**seen.__dict__, "buffers": damaged}), tmp_path / "artifact.safetensors")
+    with pytest.raises(UserError, match="the classifier of resnet18 should come with 20 buffers"):
+        artifacts.load(tmp_path / "artifact.safetensors")
+
+
+def test_problems_with_large_data_descend_in_smaller_chunks():
+    start = torch.zeros(100, 1, 1, 32, 32)
+    assert chunk_size(start, {"g": torch.zeros(1).expand(100, 60_000)}) == CHUNK
+    assert chunk_size(start, {"g": torch.zeros(1, dtype=torch.float64).expand(100, 11_000_000)}) == 3
+    assert chunk_size(start, {"g": torch.zeros(1).expand(100, 10**9)}) == 1
+    assert smooth_images(1).shape == start[0].shape
