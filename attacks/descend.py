@@ -50,6 +50,11 @@ def gradients(objective: Objective) -> Callable[[Tensor, Data], tuple[Tensor, Te
     return vmap(grad_and_value(objective))
 
 
+def each_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of one problem's tensors, over the leading axis of N problems."""
+    return vmap(function)
+
+
 def pick(data: Data, rows: Tensor | slice) -> Data:
     """Some problems' data."""
     return {name: t[rows] for name, t in data.items()}

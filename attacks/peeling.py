@@ -27,10 +27,10 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad
 
 from attacks.case import Case
-from attacks.descend import Descent
+from attacks.descend import Descent, each_of
 from attacks.prior import Gaussian
 from privbench.errors import UserError
 from privbench.types import Report, no_report
@@ -142,7 +142,7 @@ def victims(case: Case, own: Layers, h: Tensor, rows: Tensor) -> Victims:
         return F.cross_entropy(logits, label)
 
     kept = h[rows].clamp(FEATURE_ERROR, 1 - SATURATED)
-    delta = vmap(grad(loss))(h[rows], case.labels[rows]) * kept * (1 - kept)
+    delta = each_of(grad(loss))(h[rows], case.labels[rows]) * kept * (1 - kept)
     flat = kept.flatten(1)
     z2 = torch.logit(flat) - own.b2
     relative = (ERROR * flat + FEATURE_ERROR) / (flat * (1 - flat))

@@ -155,9 +155,15 @@ def run_alone(
     As many run at a time as torch may use threads, each on one thread: networks this small gain nothing from two. So the
     numbers do not depend on how many threads there are.
     """
-    threads = min(torch.get_num_threads(), len(replicas))
-    with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as executor:
-        return list(executor.map(partial(_run_one, job), replicas, around, plans, protects))
+    each, allowed = list(zip(replicas, around, plans, protects, strict=True)), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        if min(allowed, len(each)) == 1:
+            return [_run_one(job, *one) for one in each]
+        with ThreadPoolExecutor(allowed, initializer=partial(torch.set_num_threads, 1)) as executor:
+            return list(executor.map(lambda one: _run_one(job, *one), each))
+    finally:
+        torch.set_num_threads(allowed)
 
 
 def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, protect: Protect) -> dict[str, float]:
