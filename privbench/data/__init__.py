@@ -19,6 +19,11 @@ def folder(root: Path | None) -> Path:
 
 def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None) -> Dataset:
     """The data set; `domains` chooses among those of a data set that has several."""
+    if domains is not None and len(set(domains)) < len(domains):
+        raise UserError(f"--domains names one of {', '.join(domains)} twice")
+    if name.startswith(plugins.FOLDER):
+        own = _own()
+        return own.load(own.path_of(name), domains)
     loader = plugins.resolve("dataset", name)
     module = _module(name)
     known = getattr(module, "DOMAINS", ())
@@ -27,13 +32,14 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None) -
     for domain in domains or ():
         if domain not in known:
             raise UserError(f"{name} has no domain '{domain}'; known: {', '.join(known)}")
-    if domains is not None and len(set(domains)) < len(domains):
-        raise UserError(f"--domains names one of {', '.join(domains)} twice")
     return loader(folder(root), domains) if known else loader(folder(root))
 
 
 def check(name: str, root: Path | None) -> list[str]:
     """One line per file: present (and whether it is the published one), missing, or damaged."""
+    if name.startswith(plugins.FOLDER):
+        own = _own()
+        return list(own.check(own.path_of(name)))
     module = _module(name)
     if not hasattr(module, "check"):
         return [f"{name} names no files: nothing to check"]
@@ -42,9 +48,23 @@ def check(name: str, root: Path | None) -> list[str]:
 
 def fetch(name: str, root: Path | None) -> None:
     """Downloads the data set through torchvision; UserError where that cannot be done."""
+    if name.startswith(plugins.FOLDER):
+        raise UserError(f"{name} is a folder of your own: there is nothing to fetch; `privbench data check` reads it")
     module = _module(name)
     if hasattr(module, "fetch"):
         module.fetch(folder(root))
+
+
+def content(name: str) -> str | None:
+    """What tells one content of a user's own folder from another, part of a run's name; None for all other data sets."""
+    if not name.startswith(plugins.FOLDER):
+        return None
+    own = _own()
+    return str(own.survey(own.path_of(name)).content)
+
+
+def _own() -> Any:
+    return importlib.import_module("privbench.data.image_folder")
 
 
 def _module(name: str) -> Any:

@@ -12,6 +12,7 @@ import scipy.io
 from PIL import Image
 
 from privbench.data import cifar10, digit5, download, fmnist, office10
+from privbench.data import mnist as mnist_files
 from privbench.data.files import File
 
 
@@ -88,8 +89,8 @@ def fashion(root: Path, monkeypatch, *, gzipped: bool = True) -> None:
 
 
 def mnist(root: Path, monkeypatch) -> None:
-    layouts = idx_files(digit5.MNIST, root)
-    monkeypatch.setattr(digit5, "MNIST", layouts)
+    layouts = idx_files(mnist_files.LAYOUTS, root)
+    monkeypatch.setattr(mnist_files, "LAYOUTS", layouts)
     monkeypatch.setitem(digit5.PLACES, "mnist", digit5.PLACES["mnist"]._replace(layouts=layouts))
 
 
