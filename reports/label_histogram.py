@@ -17,9 +17,10 @@ from matplotlib.lines import Line2D
 from reports import figures
 
 COLOUR = figures.COLOURS[0]
-ROW_INCHES = (0.075, 0.15)  # least and most height of one class
-MARGIN_INCHES = 0.62  # of a panel: its title, the clients' names and their totals
+ROW_INCHES = (0.075, 0.19)  # least and most height of one class
+MARGIN_INCHES = 0.78  # of a panel: its title, the clients' names and their totals
 LEGEND_INCHES = 0.3
+LEAST_POINTS = 0.9  # diameter of a dot for one image
 LABELS_INCHES = 0.5  # beside the panel: the classes' names
 MOST_NAMES = 26  # with more classes every second or third one is named
 
@@ -34,12 +35,12 @@ class Panel(NamedTuple):
 
 def write(panels: Sequence[Panel], classes: Sequence[str], stem: Path) -> list[Path]:
     """Writes `stem`.png and `stem`.pdf, one panel above the other; dots of all panels have one scale."""
-    row = max(ROW_INCHES[0], min(ROW_INCHES[1], 3.4 / len(classes)))
+    row = max(ROW_INCHES[0], min(ROW_INCHES[1], 3.6 / len(classes)))
     height = (row * len(classes) + MARGIN_INCHES) * len(panels) + LEGEND_INCHES
     figure = figures.new_figure(figures.COLUMN_INCHES, height)
     most = max(count for panel in panels for own in panel.counts for count in own)
     column = (figures.COLUMN_INCHES - LABELS_INCHES) / max(len(panel.counts) for panel in panels)
-    largest = 72 * 0.95 * min(column, 1.6 * row)  # diameter in points: dots of neighbouring classes may touch
+    largest = 72 * 0.97 * min(column, row)  # diameter in points: the largest dots touch, but cover none
     for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         _draw(axes, panel, classes, most, largest)
     handles = [
@@ -71,6 +72,9 @@ def _draw(axes: Axes, panel: Panel, classes: Sequence[str], most: int, largest: 
     axes.set_yticks(ticks, [_short(classes[y]) for y in ticks], fontsize=figures.FONT_POINTS - 1)
     axes.set_xlim(-0.6, len(names) - 0.4)
     axes.set_ylim(len(classes) - 0.4, -0.6)
+    axes.set_xlabel(
+        "client: its training images" if crowded else "client, its training images", fontsize=figures.FONT_POINTS
+    )
     axes.set_ylabel("class", fontsize=figures.FONT_POINTS)
     axes.set_title(panel.title, fontsize=figures.FONT_POINTS + 0.5, pad=4)
     axes.tick_params(length=0, pad=2)
@@ -80,8 +84,8 @@ def _draw(axes: Axes, panel: Panel, classes: Sequence[str], most: int, largest: 
 
 
 def _diameter(count: int, most: int, largest: float) -> float:
-    """Points; the area is in proportion to the count."""
-    return largest * math.sqrt(count / most)
+    """Points; the area is in proportion to the count, but for the smallest dots, which must still be seen."""
+    return max(LEAST_POINTS, largest * math.sqrt(count / most))
 
 
 def _round_counts(most: int) -> list[int]:

@@ -57,6 +57,12 @@ def test_a_record_says_how_it_came_about(finished):
         assert set(value["floors"]) == {"grey", "dataset-mean", "class-mean"}
         assert value["cost"]["gradient_evaluations"] > 0
         assert value["environment"]["torch"]
+        assert value["spec"]["class_names"] == list("0123456789")
+        ((*clients,),) = value["label_counts"]
+        assert [sum(counts) for counts in clients] == [32] * 4
+    (run,) = folder.glob("train/*")
+    written = json.loads((run / "clients.json").read_text())
+    assert [client["train"] for client in written["clients"]] == clients
 
 
 def test_the_same_command_again_reuses_everything(finished):
@@ -93,14 +99,15 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, tmp_
     assert "PSNR" in privbench(*words, "--truth", artifact / "truth.safetensors", "--out", tmp_path, cwd=tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "count"), [("methods", 4), ("attacks", 6), ("defenses", 2), ("datasets", 7)])
+@pytest.mark.parametrize(("kind", "count"), [("methods", 4), ("attacks", 6), ("defenses", 2), ("datasets", 12)])
 def test_list_names_every_plug_in(kind, count, tmp_path):
     lines = [line for line in privbench("list", kind, cwd=tmp_path).splitlines() if re.match(r"[a-z0-9-]+ ", line)]
     assert len([line for line in lines if not line.startswith("name")]) == count
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["attack"], ["train"], ["table"], ["grid"], ["list"], ["show"], ["data"], ["data", "check"]]
+    "command",
+    [[], ["attack"], ["train"], ["table"], ["grid"], ["list"], ["show"], ["partition"], ["data"], ["data", "check"]],
 )
 def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
     text = privbench(*command, "--help", cwd=tmp_path)
@@ -147,6 +154,25 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
         (["list", "runs"], "there are no runs"),
         (["show", "abc"], "no run or cell"),
         (["grid", "--dataset", "digits"], "no finished cell"),
+        (["train", "--dataset", "digits", "--omega", "0"], "--omega must be a positive number"),
+        (["train", "--dataset", "digits", "--omega", "-0.1"], "but -0.1 was given"),
+        (["train", "--dataset", "digits", "--omega", "few"], "few"),
+        (
+            ["train", "--dataset", "digits", "--omega", "1", "--partition", "iid"],
+            "go with --partition dirichlet, but it is iid",
+        ),
+        (["train", "--dataset", "digits4", "--min-per-client", "5", "--partition", "domain"], "but it is domain"),
+        (
+            ["train", "--dataset", "digits", "--partition", "random"],
+            "'iid', 'domain' or 'dirichlet', but 'random' was given",
+        ),
+        (["partition", "--dataset", "digits", "--partition", "domain"], "has one domain only"),
+        (["partition", "--dataset", "digits", "--omega", "1", "--min-per-client", "301"], "300 is the most"),
+        (["partition", "--dataset", "folder:"], "needs a path"),
+        (["partition", "--dataset", "folder:nowhere"], "there is no folder"),
+        (["table", "--datasets", "folder:nowhere"], "there is no folder"),
+        (["data", "fetch", "folder:nowhere"], "nothing to fetch"),
+        (["partition", "--run", "abc"], "'abc' is no training run under runs"),
         (["train", "--rounds", "-1"], "--rounds"),
         (["nonsense"], "nonsense"),
         (["attack", "--colour"], "colour"),

@@ -55,7 +55,7 @@ def attacked(name, folder, federation):
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
-    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (4, 6, 2, 7)
+    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (4, 6, 2, 12)
     assert len(fitting()) == 3 * 5 + 1
 
 
@@ -131,7 +131,7 @@ def test_an_attack_is_handed_only_what_it_asks_for(observed, monkeypatch):
 @pytest.mark.parametrize("name", plugins.DATASETS)
 def test_every_data_set_has_a_default_layout(name):
     how, clients, per_client = partition.defaults(name)
-    assert how in ("iid", "domain")
+    assert how in ("iid", "domain", "dirichlet")
     assert name in partition.DEFAULTS
     assert clients >= 4
     assert per_client >= 300

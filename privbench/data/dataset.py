@@ -31,7 +31,9 @@ class Dataset(NamedTuple):
 def sound(dataset: Dataset) -> Dataset:
     """The data set itself, after a look at what training relies on.
 
-    UserError, in one line, for the first of these faults: images that are not uint8 [N, 1 or 3, 32, 32]; grey and coloured images together; labels that do not fit the images or
+    UserError, in one line, for the first of these faults:
+
+    images that are not uint8 [N, 1 or 3, 32, 32]; grey and coloured images together; labels that do not fit the images or
     the classes; a class of which no domain has a training image.
     """
     sets = [
