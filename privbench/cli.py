@@ -318,7 +318,7 @@ def partition_(
         for each in (omega or (None,))
     ]  # fmt: skip
     dealt = "".join(f"-{each:g}" for each in omega or [])
-    stem = f"{plugins.short(dataset)}-clients-{specs[0].partition}{dealt}-seed{seed}"
+    stem = f"{plugins.stem(dataset)}-clients-{specs[0].partition}{dealt}-seed{seed}"
     commands.draw_clients(specs, data_dir, out / stem)
 
 

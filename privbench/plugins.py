@@ -77,6 +77,11 @@ def short(name: str) -> str:
     return FOLDER + Path(name.removeprefix(FOLDER)).name if name.startswith(FOLDER) else name
 
 
+def stem(name: str) -> str:
+    """The same in the names of files, where a colon is not allowed everywhere."""
+    return short(name).replace(":", "-")
+
+
 def resolve(kind: str, name: str) -> Any:
     """The class or function of a plug-in, imported now."""
     module_name, _, attribute = target(kind, name).partition(":")

@@ -88,7 +88,7 @@ def _datasets(cells: Sequence[CellSpec]) -> list[str]:
 def _figures(
     store: Store, cells: Sequence[CellSpec], records: Sequence[Record], dataset: str, folder: Path
 ) -> list[Path]:
-    name, own = plugins.short(dataset), [r for r in records if r.spec["dataset"] == dataset]
+    name, own = plugins.stem(dataset), [r for r in records if r.spec["dataset"] == dataset]
     paths = scatter.write(own, folder / f"{name}-scatter")
     paths += _histogram(own, folder / f"{name}-clients")
     for round_ in dict.fromkeys(cell.round for cell in cells if cell.train.dataset == dataset):
@@ -190,7 +190,7 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
         raise UserError(
             f"no finished cell of {dataset} at round {round_} with seed {seed} under {out}; run `privbench attack` first"
         )
-    stem = out / f"{plugins.short(dataset)}-grid-{round_}" if target is None else target.with_suffix("")
+    stem = out / f"{plugins.stem(dataset)}-grid-{round_}" if target is None else target.with_suffix("")
     for path in _write_grid(store, cells, seed, stem):
         if target is not None and path.suffix != target.suffix:
             path.unlink()

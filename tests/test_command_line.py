@@ -156,7 +156,7 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
         (["grid", "--dataset", "digits"], "no finished cell"),
         (["train", "--dataset", "digits", "--omega", "0"], "--omega must be a positive number"),
         (["train", "--dataset", "digits", "--omega", "-0.1"], "but -0.1 was given"),
-        (["train", "--dataset", "digits", "--omega", "few"], "few"),
+        (["train", "--dataset", "digits", "--omega", "few"], "'--omega': Input should be a valid number"),
         (
             ["train", "--dataset", "digits", "--omega", "1", "--partition", "iid"],
             "go with --partition dirichlet, but it is iid",

@@ -359,6 +359,7 @@ def test_the_same_folder_has_one_name_from_wherever_it_is_named(tmp_path, monkey
         plugins.dataset("folder:pets") == plugins.dataset(f"folder:{tmp_path}/x/../pets") == f"folder:{tmp_path}/pets"
     )
     assert plugins.short(plugins.dataset("folder:pets")) == "folder:pets"
+    assert plugins.stem(plugins.dataset("folder:pets")) == "folder-pets"
     assert plugins.short("digits") == plugins.dataset("digits") == "digits"
     refused(lambda: plugins.dataset("folder:"), "needs a path")
     refused(lambda: plugins.dataset("digts"), "did you mean 'digits'")
