@@ -57,7 +57,7 @@ Omega = Annotated[
 ]
 MinPerClient = Annotated[
     int | None,
-    typer.Option(min=1, help="Training images that every client gets at least, under dirichlet; default 10."),
+    typer.Option(min=1, help="Training images that every client gets at least, under dirichlet; default 16."),
 ]
 Domains = Annotated[
     str | None, typer.Option(help="Comma-separated domains, e.g. mnist_m,svhn,usps (digit5, office10, ...).")

@@ -44,7 +44,9 @@ POOLED_PER_CLIENT = {
     "domainnet": 1000,
 }  # where the domains together cannot give every client its share
 OMEGA = 1.0  # the middle of FedMD-CG's 0.1, 1 and 10
-MINIMUM = 10  # training images that every client gets under `dirichlet`, unless said otherwise
+MINIMUM = (
+    16  # training images that every client gets under `dirichlet`, unless said otherwise: one mini-batch of the papers
+)
 DRAWS = 2000  # Dirichlet draws before the minimum is given up
 PUBLIC = 32_000  # training images of no client, held out for FedDF (FedCG section 5)
 

@@ -285,3 +285,35 @@ def test_data_check_says_what_is_there(name, tmp_path):
         )  # fmt: skip
         assert done.returncode == 2
         assert done.stdout.count("missing") >= 6
+
+
+def test_clients_are_shown_from_data_and_again_from_a_run_on_disk(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def told(*words):
+        monkeypatch.setattr(sys, "argv", ["privbench", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code
+        return capsys.readouterr().out
+
+    layout = ["--dataset", "digits", "--omega", "0.1", "--preset", "smoke"]
+    before = told("partition", *layout)
+    assert "Dirichlet(0.1), 4 clients" in before
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "digits-clients-dirichlet-0.1-seed0.png", "digits-clients-dirichlet-0.1-seed0.pdf",
+    }  # fmt: skip
+    told("train", *layout, "--rounds", "0", "--seeds", "1")
+    (run,) = (tmp_path / "runs/train").iterdir()
+    after = told("partition", "--run", run.name[:5])
+    assert before.splitlines()[:7] == after.splitlines()[:7]
+    assert (tmp_path / f"runs/clients-{run.name}.png").is_file()
+
+
+def test_a_table_takes_folders_with_domains(tmp_path):
+    from privbench.cli import _with_domains
+
+    assert _with_domains("digits") == ("digits", None)
+    assert _with_domains("digit5:svhn+usps") == ("digit5", ("svhn", "usps"))
+    assert _with_domains(f"folder:{tmp_path}") == (f"folder:{tmp_path}", None)
+    assert _with_domains(f"folder:{tmp_path}:ink+oil") == (f"folder:{tmp_path}", ("ink", "oil"))

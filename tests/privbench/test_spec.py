@@ -40,7 +40,7 @@ def test_settings_of_dirichlet_are_named_by_the_runs_they_concern_alone():
     iid = spec.train_spec("quick", "digits", "fedavg")
     assert not {"omega", "min_per_client", "content"} & set(iid.model_dump())
     dealt = spec.train_spec("quick", "digits", "fedavg", omega=0.1)
-    assert (dealt.partition, dealt.omega, dealt.min_per_client, dealt.clients) == ("dirichlet", 0.1, 10, 4)
+    assert (dealt.partition, dealt.omega, dealt.min_per_client, dealt.clients) == ("dirichlet", 0.1, 16, 4)
     assert spec.train_spec("quick", "digits", "fedavg", how="dirichlet").omega == 1
     assert spec.train_spec("smoke", "digits", "fedavg", min_per_client=3).min_per_client == 3
     others = [{"omega": 1.0}, {"omega": 0.1, "min_per_client": 9}, {}]
