@@ -129,7 +129,6 @@ def _deal(sizes: np.ndarray, clients: int, omega: float, draws: np.random.Genera
     logs = np.log(draws.standard_gamma(omega + 1, shape)) + np.log1p(-draws.random(shape)) / omega
     parts = np.exp(logs - logs.max(1, keepdims=True))
     bounds = np.rint(np.cumsum(parts / parts.sum(1, keepdims=True), 1) * sizes[:, None]).astype(np.int64)
-    bounds[:, -1] = sizes
     return np.diff(bounds, axis=1, prepend=0)
 
 

@@ -291,6 +291,16 @@ def test_with_a_small_omega_every_class_goes_to_one_client(clients, seed):
     assert (counts.max(0).values >= 49).sum() >= 9
 
 
+@given(st.integers(0, 60))
+def test_a_minimum_that_most_draws_miss_is_kept_all_the_same(seed):
+    labels = torch.arange(10).repeat_interleave(100)
+    free, kept = (partition.dirichlet(labels, 5, 0.3, minimum, stream(seed, "test")) for minimum in (0, 120))
+    assert min(len(share) for share in kept) >= 120
+    assert torch.equal(torch.cat(kept).sort().values, torch.arange(1000))
+    if min(len(share) for share in free) >= 120:  # a first draw that will do is taken
+        assert all(torch.equal(a, b) for a, b in zip(free, kept, strict=True))
+
+
 def test_the_parts_are_those_of_a_dirichlet_distribution():
     labels = torch.zeros(10_000, dtype=torch.int64)
     for omega in (0.3, 1.0, 5.0):
