@@ -32,7 +32,9 @@ data_app = typer.Typer(no_args_is_help=True, help="Check or download the data se
 app.add_typer(data_app, name="data")
 
 Method = Annotated[str, typer.Option(help="Federated method, see `privbench list methods`, or package.module:Class.")]
-DatasetName = Annotated[str, typer.Option(help="Data set, see `privbench list datasets`.")]
+DatasetName = Annotated[
+    str, typer.Option(help="Data set, see `privbench list datasets`, folder:PATH, or package.module:function.")
+]
 DefenseText = Annotated[str, typer.Option("--defense", help="none, gaussian:VARIANCE, or package.module:Class:VALUE.")]
 Where = Annotated[str, typer.Option(help="Where the defence acts: the round's 'update', or every local 'step'.")]
 Preset = Annotated[str, typer.Option(help="smoke (seconds), quick (minutes, not the published schedule) or paper.")]
@@ -41,9 +43,26 @@ ImageSize = Annotated[int, typer.Option(help="Side of the images: 32, or 224 (re
 Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds, 0 .. N-1; default from the preset.")]
 Victims = Annotated[int | None, typer.Option(min=1, help="Attacked uploads per seed; default from the preset.")]
 Clients = Annotated[int | None, typer.Option(min=1, help="How many clients; default as published.")]
-PerClient = Annotated[int | None, typer.Option(min=1, help="Training images per client; default from the preset.")]
+PerClient = Annotated[
+    int | None,
+    typer.Option(min=1, help="Training images per client (under dirichlet on average); default from the preset."),
+]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--partition", help="iid, domain (one per client) or dirichlet; default as published for the data set."
+    ),
+]
+Omega = Annotated[
+    float | None,
+    typer.Option(help="Of the Dirichlet label partition: 0.1 is very uneven, 10 nearly even; default 1. Implies it."),
+]
+MinPerClient = Annotated[
+    int | None,
+    typer.Option(min=1, help="Training images that every client gets at least, under dirichlet; default 16."),
+]
 Domains = Annotated[
-    str | None, typer.Option(help="Comma-separated domains, e.g. mnist_m,svhn,usps (digit5, office10).")
+    str | None, typer.Option(help="Comma-separated domains, e.g. mnist_m,svhn,usps (digit5, office10, ...).")
 ]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="A setting of the method, e.g. --set diversity=0; repeatable.")
@@ -102,6 +121,9 @@ def attack(
     clients: Clients = None,
     per_client: PerClient = None,
     domains: Domains = None,
+    partition: Layout = None,
+    omega: Omega = None,
+    min_per_client: MinPerClient = None,
     set_: Set = None,
     attack_set: Annotated[
         list[str] | None, typer.Option(help="A setting of the attack, e.g. --attack-set steps=100; repeatable.")
@@ -120,7 +142,7 @@ def attack(
 
     Example: privbench attack --method fedcg --dataset cifar10 --data-dir DIR --round 0
     """
-    plugins.target("dataset", dataset)
+    dataset = plugins.dataset(dataset)
     for name in attack or []:
         plugins.target("attack", name)
     if artifact is not None:
@@ -138,8 +160,9 @@ def attack(
     commands = plugins.commands()
 
     train = _train_spec(
-        preset, dataset, method, backbone, image_size, defense, where, domains, clients, per_client, set_, rounds
-    )
+        preset, dataset, method, backbone, image_size, defense, where, domains, clients, per_client, set_, rounds,
+        (partition, omega, min_per_client),
+    )  # fmt: skip
     cells = [
         spec.cell_spec(
             preset,
@@ -170,6 +193,9 @@ def train(
     clients: Clients = None,
     per_client: PerClient = None,
     domains: Domains = None,
+    partition: Layout = None,
+    omega: Omega = None,
+    min_per_client: MinPerClient = None,
     set_: Set = None,
     rounds: Rounds = None,
     device: Device = "auto",
@@ -180,15 +206,16 @@ def train(
 
     Example: privbench train --method local --dataset digits --seeds 3
     """
-    plugins.target("dataset", dataset)
+    dataset = plugins.dataset(dataset)
     plugins.target("method", method)
     from privbench import spec
 
     commands = plugins.commands()
 
     first = _train_spec(
-        preset, dataset, method, backbone, image_size, defense, where, domains, clients, per_client, set_, rounds
-    )
+        preset, dataset, method, backbone, image_size, defense, where, domains, clients, per_client, set_, rounds,
+        (partition, omega, min_per_client),
+    )  # fmt: skip
     every = spec.SEEDS[preset] if seeds is None else tuple(range(seeds))
     commands.train_and_show([first.model_copy(update={"seed": seed}) for seed in every], out, data_dir, device)
 
@@ -199,10 +226,15 @@ def search(
     method: Method = "fedprox",
     dataset: DatasetName = "photos",
     preset: Preset = "quick",
+    backbone: Backbone = "lenet5",
+    image_size: ImageSize = 32,
     seeds: Seeds = None,
     clients: Clients = None,
     per_client: PerClient = None,
     domains: Domains = None,
+    partition: Layout = None,
+    omega: Omega = None,
+    min_per_client: MinPerClient = None,
     set_: Set = None,
     rounds: Rounds = None,
     device: Device = "auto",
@@ -213,7 +245,7 @@ def search(
 
     Example: privbench search --method fedprox --over mu=0.001,0.01,0.1,1 --dataset digits
     """
-    plugins.target("dataset", dataset)
+    dataset = plugins.dataset(dataset)
     plugins.target("method", method)
     from privbench import spec
 
@@ -225,7 +257,10 @@ def search(
     trials = {}
     for value in values.split(","):
         settings = [*(set_ or []), f"{name}={value}"]
-        first = _train_spec(preset, dataset, method, "none", "update", domains, clients, per_client, settings, rounds)
+        first = _train_spec(
+            preset, dataset, method, backbone, image_size, "none", "update", domains, clients, per_client, settings, rounds,
+            (partition, omega, min_per_client),
+        )  # fmt: skip
         trials[f"{name}={value}"] = [first.model_copy(update={"seed": seed}) for seed in every]
     commands.search_and_show(trials, out, data_dir, device)
 
@@ -234,10 +269,13 @@ def search(
 def table(
     preset: Preset = "quick",
     datasets: Annotated[
-        str, typer.Option(help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains.")
+        str, typer.Option(help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains; also folder:PATH.")
     ] = "digits photos digits4",
     study: Annotated[str, typer.Option(help="Which cells: a file of reports/studies.")] = "attack-table",
     where: Where = "update",
+    partition: Layout = None,
+    omega: Omega = None,
+    min_per_client: MinPerClient = None,
     seeds: Seeds = None,
     victims: Victims = None,
     device: Device = "auto",
@@ -248,15 +286,13 @@ def table(
 
     Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
     """
-    chosen = [token.partition(":") for token in datasets.replace(",", " ").split()]
+    chosen = [_with_domains(token) for token in datasets.replace(",", " ").split()]
     if not chosen:
         raise UserError("--datasets names no data set")
-    for name, _, _ in chosen:
-        plugins.target("dataset", name)
     commands = plugins.commands()
     cells = [
         cell
-        for name, _, domains in chosen
+        for name, domains in chosen
         for cell in commands.study_cells(
             study,
             preset,
@@ -264,7 +300,10 @@ def table(
             seeds=seeds,
             victims=victims,
             where=where,
-            domains=tuple(domains.split("+")) if domains else None,
+            domains=domains,
+            how=partition,
+            omega=omega,
+            min_per_client=min_per_client,
         )
     ]
     commands.run_and_show(cells, out, data_dir, device, out / f"{study}-{preset}")
@@ -284,10 +323,54 @@ def grid(
 
     Example: privbench grid --dataset photos --round 0
     """
-    plugins.target("dataset", dataset)
+    dataset = plugins.dataset(dataset)
     commands = plugins.commands()
 
     commands.draw_grid(dataset, round_, seed, out, target)
+
+
+@app.command("partition")
+def partition_(
+    dataset: DatasetName = "photos",
+    partition: Layout = None,
+    omega: Annotated[
+        list[float] | None,
+        typer.Option(help="Of the Dirichlet label partition; repeatable, one panel each; default 1."),
+    ] = None,
+    min_per_client: MinPerClient = None,
+    preset: Preset = "quick",
+    clients: Clients = None,
+    per_client: PerClient = None,
+    domains: Domains = None,
+    seed: Annotated[int, typer.Option(min=0, help="Whose clients to show.")] = 0,
+    run: Annotated[
+        str | None,
+        typer.Option(help="Show the clients of this training run, from disk; takes no other option but --out."),
+    ] = None,
+    data_dir: DataDir = None,
+    out: Out = DEFAULT_OUT,
+) -> None:
+    """Show which client holds how many images of which class: prints a table, draws the label histogram; trains nothing.
+
+    Example: privbench partition --dataset fmnist --clients 10 --omega 0.1 --omega 1 --omega 10 --data-dir DIR
+    """
+    dataset = plugins.dataset(dataset)
+    commands = plugins.commands()
+    if run is not None:
+        commands.draw_clients_of_run(run, out)
+        return
+    from privbench import spec
+
+    specs = [
+        spec.train_spec(
+            preset, dataset, "fedavg", seed=seed, domains=tuple(domains.split(",")) if domains else None, how=partition,
+            omega=each, min_per_client=min_per_client, clients=clients, per_client=per_client,
+        )
+        for each in (omega or (None,))
+    ]  # fmt: skip
+    dealt = "".join(f"-{each:g}" for each in omega or [])
+    stem = f"{plugins.stem(dataset)}-clients-{specs[0].partition}{dealt}-seed{seed}"
+    commands.draw_clients(specs, data_dir, out / stem)
 
 
 @app.command("list")
@@ -330,7 +413,7 @@ def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_d
 
     Example: privbench data check cifar10 --data-dir DIR
     """
-    plugins.target("dataset", dataset)
+    dataset = plugins.dataset(dataset)
     from privbench import data
 
     lines = data.check(dataset, data_dir)
@@ -346,7 +429,7 @@ def data_fetch(dataset: Annotated[str, typer.Argument(help="Data set.")], data_d
 
     Example: privbench data fetch cifar10 --data-dir DIR
     """
-    plugins.target("dataset", dataset)
+    dataset = plugins.dataset(dataset)
     from privbench import data
 
     data.fetch(dataset, data_dir)
@@ -366,6 +449,7 @@ def _train_spec(
     per_client: int | None,
     settings: list[str] | None,
     rounds: int | None,
+    layout: tuple[str | None, float | None, int | None],
 ) -> TrainSpec:
     from privbench import spec
 
@@ -380,11 +464,22 @@ def _train_spec(
         defense=defense,
         where=where,
         domains=tuple(domains.split(",")) if domains else None,
+        how=layout[0],
+        omega=layout[1],
+        min_per_client=layout[2],
         clients=clients,
         per_client=per_client,
         method_settings=_settings(settings),
         changes=None if rounds is None else {"rounds": rounds},
     )
+
+
+def _with_domains(token: str) -> tuple[str, tuple[str, ...] | None]:
+    """NAME or NAME:DOMAIN+DOMAIN; the NAME of a user's own folder has a colon too."""
+    name, colon, domains = (
+        token.rpartition(":") if token.count(":") > token.startswith(plugins.FOLDER) else (token, "", "")
+    )
+    return plugins.dataset(name), tuple(domains.split("+")) if colon else None
 
 
 def _default_attacks(method: str) -> list[str]:

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from privbench.errors import UserError
@@ -42,9 +43,15 @@ DATASETS = {
     "digits4": "privbench.data.digits4:load",
     "cifar10": "privbench.data.cifar10:load",
     "fmnist": "privbench.data.fmnist:load",
+    "mnist": "privbench.data.mnist:load",
+    "emnist": "privbench.data.emnist:load",
+    "emnist-letters": "privbench.data.emnist_letters:load",
+    "emnist-balanced": "privbench.data.emnist_balanced:load",
     "digit5": "privbench.data.digit5:load",
     "office10": "privbench.data.office10:load",
+    "domainnet": "privbench.data.domainnet:load",
 }
+FOLDER = "folder:"  # "folder:PATH", a folder of images of a user's own (privbench/data/image_folder.py)
 KINDS = {"method": METHODS, "attack": ATTACKS, "defense": DEFENSES, "dataset": DATASETS}
 FLOORS = ("grey", "dataset-mean", "class-mean")
 
@@ -59,6 +66,27 @@ def target(kind: str, name: str) -> str:
     near = difflib.get_close_matches(name, table, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(table)}"
     raise UserError(f"unknown {kind} '{name}'; {hint}")
+
+
+def dataset(text: str) -> str:
+    """A data set's name as specifications hold it: known, misspelt (UserError), or `folder:` with the absolute path."""
+    if text.startswith(FOLDER):
+        path = text.removeprefix(FOLDER)
+        if not path:
+            raise UserError("--dataset folder:PATH needs a path, e.g. folder:pictures")
+        return FOLDER + str(Path(path).expanduser().resolve())
+    target("dataset", text)
+    return text
+
+
+def short(name: str) -> str:
+    """A data set's name in titles and names of files: `folder:` with the last part of the path alone."""
+    return FOLDER + Path(name.removeprefix(FOLDER)).name if name.startswith(FOLDER) else name
+
+
+def stem(name: str) -> str:
+    """The same in the names of files, where a colon is not allowed everywhere."""
+    return short(name).replace(":", "-")
 
 
 def resolve(kind: str, name: str) -> Any:

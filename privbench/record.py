@@ -97,6 +97,9 @@ class Record(_Strict):
     cost: Cost
     environment: dict[str, Any]
     notes: list[str]
+    label_counts: list[
+        list[list[int]]
+    ] = []  # training images: seed, client, class; none in a record of an earlier version
 
 
 def summarise(*, id: str, spec: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Record:  # noqa: A002 (the field's name)
@@ -143,6 +146,7 @@ def summarise(*, id: str, spec: Mapping[str, Any], trials: Sequence[Mapping[str,
         ),
         environment=dict(trials[0]["environment"]),
         notes=list(dict.fromkeys([*(note for trial in trials for note in trial["notes"]), *_mixed(trials)])),
+        label_counts=[trial["label_counts"] for trial in trials if "label_counts" in trial],
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from privbench import (
     score,
     storage,
 )
+from privbench.data.dataset import Dataset, sound
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
@@ -56,17 +57,47 @@ def federation(
     how: str,
     seed: int,
     image_size: int = 32,
+    omega: float | None = None,
+    minimum: int | None = None,
 ) -> tuple[Federation, str]:
     """A data set laid out over clients, and the note on what differs from the published one."""
-    loaded = data.load(dataset, root, domains, image_size)
-    return partition.federate(loaded, clients=clients, per_client=per_client, how=how, seed=seed), loaded.note
+    loaded = dataset_of(dataset, root, domains, image_size)
+    laid_out = partition.federate(
+        loaded, clients=clients, per_client=per_client, how=how, seed=seed, omega=omega, minimum=minimum
+    )
+    return laid_out, loaded.note
+
+
+@lru_cache(maxsize=1)
+def dataset_of(dataset: str, root: Path | None, domains: tuple[str, ...] | None, image_size: int) -> Dataset:
+    """A data set, read once for all seeds of a process and looked over."""
+    return sound(data.load(dataset, root, domains, image_size))
 
 
 def federation_of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
-    """The federation of a training run."""
+    """The federation of a training run; UserError when the user's folder is no longer what the run was specified on."""
+    if spec.content is not None and data.content(spec.dataset) != spec.content:
+        raise UserError(f"the files of {spec.dataset} have changed since this run began; run the command again")
     return federation(
-        spec.dataset, spec.domains, root, spec.clients, spec.per_client, spec.partition, spec.seed, spec.image_size
+        spec.dataset,
+        spec.domains,
+        root,
+        spec.clients,
+        spec.per_client,
+        spec.partition,
+        spec.seed,
+        spec.image_size,
+        spec.omega,
+        spec.min_per_client,
     )
+
+
+def write_clients(store: Store, spec: TrainSpec, fed: Federation) -> None:
+    """Writes clients.json, from which the label histogram is drawn without training or reading the data again."""
+    if not store.clients(spec).exists():
+        public = 0 if fed.public is None else len(fed.public.labels)
+        value = {"classes": list(fed.classes), "clients": partition.census(fed), "public": public}
+        storage.write_json(store.clients(spec), value)
 
 
 @dataclass(frozen=True)
@@ -103,8 +134,9 @@ def train(
         feds = [federation_of(spec, data_root)[0] for spec in group]
         folders = [store.train(spec) for spec in group]
         with ExitStack() as locks:
-            for folder in folders:
+            for spec, fed, folder in zip(group, feds, folders, strict=True):
                 locks.enter_context(store.lock(folder))
+                write_clients(store, spec, fed)
             harness.train(group, feds, folders, place, "stacked" if place.type == "cuda" else "alone", report)
 
 
@@ -242,6 +274,8 @@ def attack_seed(
         "seed": spec.seed,
         "round": seen.round,
         "classes": seen.model.classes,
+        "class_names": list(fed.classes),
+        "label_counts": [client["train"] for client in partition.census(fed)],
         "knowledge": _knowledge(cell, seen),
         "accuracy": harness.selected_accuracy(rounds) if rounds else accuracies,
         "accuracy_at_round": accuracies,
@@ -282,12 +316,16 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
             "preset": cell.preset,
             "dataset": spec.dataset,
             "domains": spec.domains,
+            "content": spec.content,
             "partition": spec.partition,
+            "omega": spec.omega,
+            "min_per_client": spec.min_per_client,
             "clients": spec.clients,
             "per_client": spec.per_client,
             "backbone": spec.backbone,
             "image_size": spec.image_size,
             "classes": trials[0]["classes"],
+            "class_names": trials[0].get("class_names"),  # absent in what an earlier version wrote
             "method": spec.method,
             "method_settings": spec.method_settings,
             "defense": spec.defense,
@@ -349,7 +387,8 @@ def title(specs: Sequence[TrainSpec]) -> str:
     defended = "" if first.defense == "none" else f"+{first.defense}"
     seeds = ",".join(str(spec.seed) for spec in specs)
     nets = "" if first.backbone == "lenet5" else f" {first.backbone}/{first.image_size}"
-    return f"{first.dataset} {first.method}{defended}{nets} seed {seeds}"
+    dealt = f" dirichlet {first.omega:g}" if first.omega is not None else ""
+    return f"{plugins.short(first.dataset)}{dealt} {first.method}{defended}{nets} seed {seeds}"
 
 
 def _knowledge(cell: CellSpec, seen: Artifact) -> dict[str, Any]:

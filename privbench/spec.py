@@ -11,9 +11,9 @@ import hashlib
 import json
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-from privbench import partition
+from privbench import data, partition
 from privbench.errors import UserError
 from privbench.nets import check_backbone
 
@@ -74,9 +74,12 @@ class TrainSpec(Strict):
 
     dataset: str
     domains: tuple[str, ...] | None = None
-    partition: Literal["iid", "domain"]
+    content: str | None = None  # of a folder of the user's own: changes when its files do
+    partition: Literal["iid", "domain", "dirichlet"]
+    omega: float | None = Field(None, gt=0, allow_inf_nan=False)  # of "dirichlet" alone
+    min_per_client: int | None = Field(None, ge=1)  # of "dirichlet" alone
     clients: int = Field(ge=1)
-    per_client: int = Field(ge=1)
+    per_client: int = Field(ge=1)  # on average, under "dirichlet"
     backbone: str = "lenet5"
     image_size: int = 32
     method: str
@@ -85,6 +88,12 @@ class TrainSpec(Strict):
     where: Literal["step", "update"] = "update"
     schedule: Schedule
     seed: int = Field(ge=0)
+
+    @model_serializer(mode="wrap")
+    def _without_what_does_not_apply(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Absent settings are not written, so that they are no part of the name of a run they do not concern."""
+        optional = ("content", "omega", "min_per_client")
+        return {name: value for name, value in dump(self).items() if value is not None or name not in optional}
 
 
 class CellSpec(Strict):
@@ -159,6 +168,7 @@ RESNET18_QUICK_ATTACKS: dict[str, dict[str, int]] = {
 }
 SMOKE_PER_CLIENT = 32
 QUICK_PER_CLIENT = {"digits": 300, "photos": 300, "digits4": 300}  # other data sets: 1,000
+QUICK_PER_CLIENT |= {"emnist": 300, "emnist-letters": 300, "emnist-balanced": 300}  # of 20 clients
 QUICK_METHOD_SETTINGS: dict[str, dict[str, float]] = {
     "fedprox": {"mu": 0.001},
     "fedcg": {"ramp_rounds": 10},
@@ -177,21 +187,39 @@ def train_spec(
     backbone: str = "lenet5",
     image_size: int = 32,
     domains: tuple[str, ...] | None = None,
+    how: str | None = None,
+    omega: float | None = None,
+    min_per_client: int | None = None,
     clients: int | None = None,
     per_client: int | None = None,
     method_settings: dict[str, Any] | None = None,
     changes: dict[str, Any] | None = None,
 ) -> TrainSpec:
-    """The preset's specification for one method and data set; `changes` overrides fields of the schedule."""
+    """The preset's specification for one method and data set; `changes` overrides fields of the schedule.
+
+    `how` is the partition; without one, `omega` or `min_per_client` ask for "dirichlet", else it is the data set's default.
+    """
     if preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
     check_backbone(backbone, image_size)
-    how, default_clients, default_per_client = partition.defaults(dataset)
+    default_how, default_clients, default_per_client = partition.defaults(dataset)
+    dealt = omega is not None or min_per_client is not None
+    how = how or ("dirichlet" if dealt else default_how)
+    if dealt and how != "dirichlet":
+        raise UserError(f"--omega and --min-per-client go with --partition dirichlet, but it is {how}")
     if how == "domain" and domains is not None:
         default_clients = len(domains)
+    if default_how == "domain" and how != "domain":
+        default_per_client = partition.POOLED_PER_CLIENT.get(dataset, default_per_client)
     limit = {"smoke": SMOKE_PER_CLIENT, "quick": QUICK_PER_CLIENT.get(dataset, 1000), "paper": default_per_client}[
         preset
     ]
+    per_client = per_client or min(limit, default_per_client)
+    if how == "dirichlet":
+        omega = partition.OMEGA if omega is None else omega
+        partition.check_omega(omega)
+        # A client of few images on average need not have the usual minimum.
+        min_per_client = min_per_client or min(partition.MINIMUM, max(1, per_client // 4))
     settings = dict(QUICK_METHOD_SETTINGS.get(method, {})) if preset != "paper" else {}
     own = RESNET18_QUICK if (preset, backbone) == ("quick", "resnet18") else {}
     own = own | METHOD_SCHEDULES.get(preset, {}).get(method, {})
@@ -201,9 +229,12 @@ def train_spec(
         {
             "dataset": dataset,
             "domains": domains,
+            "content": data.content(dataset),
             "partition": how,
+            "omega": omega,
+            "min_per_client": min_per_client,
             "clients": clients or default_clients,
-            "per_client": per_client or min(limit, default_per_client),
+            "per_client": per_client,
             "backbone": backbone,
             "image_size": image_size,
             "method": method,

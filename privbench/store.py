@@ -1,6 +1,6 @@
 """Where results live: one folder per training run, artifact and cell, named by the hash of its specification.
 
-runs/train/<id>/       checkpoints, snapshots, history
+runs/train/<id>/       checkpoints, snapshots, history, clients.json (who holds how many images of which class)
 runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
 runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores), spec.json and record.json
 """
@@ -28,6 +28,10 @@ class Store:
     def train(self, spec: TrainSpec) -> Path:
         """The folder of a training run."""
         return self.root / "train" / spec.id
+
+    def clients(self, spec: TrainSpec) -> Path:
+        """The label counts of a training run's clients, written when it starts."""
+        return self.train(spec) / "clients.json"
 
     def cell(self, cell: CellSpec) -> Path:
         """The folder of a cell."""

@@ -17,15 +17,18 @@ from privbench import artifact as artifacts
 from privbench import checkpoint, harness, partition, plugins, pool, record, run, score, storage
 from privbench.errors import UserError
 from privbench.record import Record
-from privbench.spec import CellSpec, TrainSpec
+from privbench.spec import CellSpec, TrainSpec, train_spec
 from privbench.store import Store, status
-from reports import attack_table, grid, published_form, scatter
+from reports import attack_table, grid, label_histogram, published_form, scatter
+from reports.label_histogram import Panel
 from reports.progress import JobBars
 from reports.published_form import Gap
 from reports.study import cells as study_cells
 
 __all__ = [
     "attack_file",
+    "draw_clients",
+    "draw_clients_of_run",
     "draw_grid",
     "list_plugins",
     "list_runs",
@@ -87,11 +90,78 @@ def _datasets(cells: Sequence[CellSpec]) -> list[str]:
 def _figures(
     store: Store, cells: Sequence[CellSpec], records: Sequence[Record], dataset: str, folder: Path
 ) -> list[Path]:
-    paths = scatter.write([r for r in records if r.spec["dataset"] == dataset], folder / f"{dataset}-scatter")
+    name, own = plugins.stem(dataset), [r for r in records if r.spec["dataset"] == dataset]
+    paths = scatter.write(own, folder / f"{name}-scatter")
+    paths += _histogram(own, folder / f"{name}-clients")
     for round_ in dict.fromkeys(cell.round for cell in cells if cell.train.dataset == dataset):
         some = [cell for cell in cells if cell.train.dataset == dataset and cell.round == round_]
-        paths += _write_grid(store, some, min(some[0].seeds), folder / f"{dataset}-grid-{round_}")
+        paths += _write_grid(store, some, min(some[0].seeds), folder / f"{name}-grid-{round_}")
     return paths
+
+
+def _histogram(records: Sequence[Record], stem: Path) -> list[Path]:
+    """The label histogram of every Dirichlet layout among some records, first seed."""
+    dealt = [r for r in records if r.spec.get("partition") == "dirichlet" and r.label_counts]
+    by_title = {f"{published_form.partition_text(r.spec)}, seed {r.spec['seeds'][0]}": r for r in reversed(dealt)}
+    panels = [
+        Panel(title, [str(k + 1) for k in range(len(r.label_counts[0]))], r.label_counts[0])
+        for title, r in by_title.items()
+    ]
+    return label_histogram.write(panels, dealt[0].spec["class_names"], stem) if panels else []
+
+
+def draw_clients(specs: Sequence[TrainSpec], data_dir: Path | None, stem: Path) -> None:
+    """Lays the data out as each specification says, without training; prints who holds what and draws it."""
+    feds = [run.federation_of(spec, data_dir) for spec in specs]
+    panels = []
+    for spec, (fed, note) in zip(specs, feds, strict=True):
+        panels.append(_show_clients(spec, partition.census(fed), 0 if fed.public is None else len(fed.public.labels)))
+        if note:
+            print(f"note: {note}")
+    _write_panels(panels, feds[0][0].classes, stem)
+
+
+def draw_clients_of_run(prefix: str, out: Path) -> None:
+    """The same for a training run on disk, from its record alone: nothing is read or trained again."""
+    store = Store(out)
+    found = [spec for _, spec in store.trained() if spec.id.startswith(prefix)]
+    if len(found) != 1:
+        many = f"could be any of {', '.join(spec.id for spec in found)}; give more digits"
+        none = f"is no training run under {out}; see `privbench list runs`"
+        raise UserError(f"'{prefix}' {many if found else none}")
+    if not store.clients(found[0]).exists():
+        raise UserError(f"run {found[0].id} has no clients.json: an earlier version trained it; leave --run out")
+    value = storage.read_json(store.clients(found[0]))
+    panel = _show_clients(found[0], value["clients"], value["public"])
+    _write_panels([panel], value["classes"], out / f"clients-{found[0].id}")
+
+
+def _show_clients(spec: TrainSpec, census: Sequence[dict[str, Any]], public: int) -> Panel:
+    how = (
+        f"Dirichlet({spec.omega:g})"
+        if spec.omega is not None
+        else {"iid": "IID", "domain": "by domain"}[spec.partition]
+    )
+    title = f"{plugins.short(spec.dataset)}, {how}, {len(census)} clients, seed {spec.seed}"
+    table = Table(title=title, box=None, padding=(0, 2, 0, 0))
+    for column in ("client", "domain", "training", "classes", "largest class", "validation", "test"):
+        table.add_column(column, justify="left" if column in ("client", "domain") else "right")
+    for k, own in enumerate(census):
+        train = own["train"]
+        held, share = sum(count > 0 for count in train), max(train) / max(1, sum(train))
+        sizes = (f"{sum(own[name]):,}" for name in ("validation", "test"))
+        table.add_row(str(k + 1), own["domain"], f"{sum(train):,}", str(held), f"{100 * share:.0f}%", *sizes)
+    console = Console()
+    console.print(table)
+    console.print(f"{public:,} public images of no client")
+    one_each = spec.partition == "domain"
+    names = [own["domain"] if one_each else str(k + 1) for k, own in enumerate(census)]
+    return Panel(title, names, [own["train"] for own in census])
+
+
+def _write_panels(panels: Sequence[Panel], classes: Sequence[str], stem: Path) -> None:
+    for path in label_histogram.write(panels, classes, stem):
+        print(f"wrote {path}")
 
 
 def _write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -> list[Path]:
@@ -122,7 +192,7 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
         raise UserError(
             f"no finished cell of {dataset} at round {round_} with seed {seed} under {out}; run `privbench attack` first"
         )
-    stem = out / f"{dataset}-grid-{round_}" if target is None else target.with_suffix("")
+    stem = out / f"{plugins.stem(dataset)}-grid-{round_}" if target is None else target.with_suffix("")
     for path in _write_grid(store, cells, seed, stem):
         if target is not None and path.suffix != target.suffix:
             path.unlink()
@@ -163,7 +233,7 @@ def search_and_show(trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_d
         found[name] = (fmean(v for best, _ in scores for v in best), fmean(t for _, test in scores for t in test))
     best = max(found, key=lambda name: found[name][0])
     first = trials[best][0]
-    table = Table(title=f"{first.method} on {first.dataset}: accuracy, percent")
+    table = Table(title=f"{first.method} on {plugins.short(first.dataset)}: accuracy, percent")
     for column in ("setting", "validation", "test", ""):
         table.add_column(column, justify="left" if column == "setting" else "right")
     for name, (validation, test) in found.items():
@@ -175,7 +245,7 @@ def search_and_show(trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_d
 def train_and_show(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, device: str) -> None:
     """Trains what is not trained and prints each client's accuracy."""
     store = train_all(specs, out, data_dir, device)
-    table = Table(title=f"{specs[0].method} on {specs[0].dataset}: test accuracy, percent")
+    table = Table(title=f"{specs[0].method} on {plugins.short(specs[0].dataset)}: test accuracy, percent")
     for column in ("seed", "run", "rounds", "mean", "per client"):
         table.add_column(column, justify="left" if column in ("run", "per client") else "right")
     means = []
@@ -216,8 +286,8 @@ def attack_file(
     for name in attacks:
         fed = None
         if "auxiliary" in plugins.resolve("attack", name).needs:
-            how, clients, per_client = partition.defaults(dataset)
-            fed, _ = run.federation(dataset, None, data_dir, clients, per_client, how, 0, seen.model.image_size)
+            guess = train_spec("quick", dataset, seen.method)
+            fed, _ = run.federation_of(guess.model_copy(update={"image_size": seen.model.image_size}), data_dir)
         found = run.attack_artifact(name, settings, seen, fed, 0, place, lambda *_: None)
         target = out / f"{path.stem}-{name}.safetensors"
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
@@ -249,7 +319,8 @@ def _extra(kind: str, name: str, plugin: Any) -> str:
     if kind == "attack":
         return ", ".join(sorted(plugin.needs)) or "nothing"
     how, clients, per_client = partition.defaults(name)
-    return f"{clients} clients, {'one domain each' if how == 'domain' else 'iid'}, up to {per_client} images each"
+    each = {"iid": "iid, up to", "domain": "one domain each, up to", "dirichlet": "Dirichlet(1), on average"}[how]
+    return f"{clients} clients, {each} {per_client:,} images"
 
 
 def list_runs(out: Path) -> None:

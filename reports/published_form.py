@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from privbench import partition, plugins
 from privbench.record import Range, Record
 from reports.published import Published, lookup
 
@@ -108,6 +109,7 @@ def group(spec: Spec) -> tuple[Any, ...]:
         spec.get("clients"),
         spec.get("batch_size", 1),
         spec.get("labels_known", False),
+        partition_text(spec),
     )
 
 
@@ -124,17 +126,28 @@ def groups(records: Sequence[Record]) -> list[tuple[Any, ...]]:
 
 def title_of(key: tuple[Any, ...]) -> str:
     """The heading of one group."""
-    dataset, domains, asked, preset, nets, clients, batch, labels = key
+    dataset, domains, asked, preset, nets, clients, batch, labels, dealt = key
+    name = plugins.short(dataset)
     parts = [
-        f"{dataset} ({', '.join(domains)})" if domains else dataset,
+        f"{name} ({', '.join(domains)})" if domains else name,
         f"round {asked_text(asked)}",
         f"{preset} preset",
     ]
     parts += [nets] if nets else []
+    parts += [dealt] if dealt else []
     parts += [f"{clients} clients"] if clients else []
     parts += [f"{batch} images per gradient"] if batch > 1 else []
     parts += ["labels known"] if labels else []
     return ", ".join(parts)
+
+
+def partition_text(spec: Spec) -> str:
+    """How the images are laid out over clients, in words, where it is not as published for the data set."""
+    how = spec.get("partition")
+    if how == "dirichlet":
+        return f"Dirichlet({spec['omega']:g})"
+    usual = partition.DEFAULTS.get(spec["dataset"], (how,))[0]
+    return "" if how is None or how == usual else {"iid": "IID", "domain": "by domain"}[how]
 
 
 def place(spec: Spec) -> tuple[int, str, float, str]:
@@ -179,9 +192,9 @@ def rounds_text(record: Record) -> str:
 def published(spec: Spec) -> tuple[Published | None, Published | None]:
     """(accuracy, PSNR) of a cell; the PSNR is of the papers' own attack and stands beside every attack.
 
-    FedCG's numbers are of LeNet-5: there are none to put beside another backbone's.
+    FedCG's numbers are of LeNet-5 and of the usual layout of each data set: there are none to put beside any other.
     """
-    if networks(spec):
+    if networks(spec) or partition_text(spec):
         return None, None
     key = (spec["dataset"], spec["method"], spec["defense"])
     clients = spec.get("clients", 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from privbench import plugins
 from privbench.record import Record
 from reports.published_form import (
     NONE,
@@ -70,13 +71,15 @@ def remarks(records: Sequence[Record]) -> list[str]:
         some = [r for r in records if r.spec["dataset"] == dataset]
         chance = unique(f"{label(r.spec)} ({r.accuracy.mean:.1f}%)" for r in some if _near_chance(r))
         if chance:
-            told.append(f"{dataset}: accuracy near chance, so these methods did not train: {'; '.join(chance)}.")
+            told.append(
+                f"{plugins.short(dataset)}: accuracy near chance, so these methods did not train: {'; '.join(chance)}."
+            )
     return unique([*told, *(f"note: {note}." for r in records for note in r.notes)])
 
 
 def _doubts(r: Record) -> list[str]:
     told = []
-    place = f"{r.spec['dataset']}, {label(r.spec)}"
+    place = f"{plugins.short(r.spec['dataset'])}, {label(r.spec)}"
     where = f"{place}, {r.spec['attack']}, round {round_label(r)}"
     accuracy, psnr = published(r.spec)
     mean = r.scores.psnr_db.mean
@@ -105,6 +108,6 @@ def _near_chance(record: Record) -> bool:
 def gap_lines(gaps: Sequence[Gap]) -> list[str]:
     """One line per missing cell."""
     return unique(
-        f"{g.spec['dataset']}, {label(g.spec)}, {g.spec['attack']}, round {asked_text(g.spec['round'])}: {g.reason}"
+        f"{plugins.short(g.spec['dataset'])}, {label(g.spec)}, {g.spec['attack']}, round {asked_text(g.spec['round'])}: {g.reason}"
         for g in gaps
     )

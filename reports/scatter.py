@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from privbench import plugins
 from privbench.record import Record
 from reports import figures
 from reports.published_form import label, place, published, strongest, unique
@@ -35,7 +36,9 @@ def write(records: Sequence[Record], stem: Path) -> list[Path]:
         _panel(axes, [r for r in records if r.spec["round"] == asked], names)
         when = "untrained model" if asked == "0" else f"{asked} round"
         first = records[0].spec
-        axes.set_title(f"{first['dataset']}, {when} ({first['preset']} preset)", fontsize=figures.FONT_POINTS + 0.5)
+        axes.set_title(
+            f"{plugins.short(first['dataset'])}, {when} ({first['preset']} preset)", fontsize=figures.FONT_POINTS + 0.5
+        )
     panels[-1].set_xlabel("test accuracy of the trained method, %", fontsize=figures.FONT_POINTS)
     figure.legend(
         handles=handles, loc="outside lower center", ncols=2, fontsize=figures.FONT_POINTS, frameon=False,

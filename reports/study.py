@@ -32,14 +32,18 @@ def cells(
     victims: int | None = None,
     where: str = "update",
     domains: tuple[str, ...] | None = None,
+    how: str | None = None,
+    omega: float | None = None,
+    min_per_client: int | None = None,
 ) -> list[spec.CellSpec]:
     """Every cell of a study on one data set: columns x rounds x the column's attacks."""
     study = read(name)
     found = []
     for column in study["column"]:
         train = spec.train_spec(
-            preset, dataset, column["method"], defense=column.get("defense", "none"), where=where, domains=domains
-        )
+            preset, dataset, column["method"], defense=column.get("defense", "none"), where=where, domains=domains,
+            how=how, omega=omega, min_per_client=min_per_client,
+        )  # fmt: skip
         found += [
             spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
             for round_ in study["rounds"]

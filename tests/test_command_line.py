@@ -57,6 +57,12 @@ def test_a_record_says_how_it_came_about(finished):
         assert set(value["floors"]) == {"grey", "dataset-mean", "class-mean"}
         assert value["cost"]["gradient_evaluations"] > 0
         assert value["environment"]["torch"]
+        assert value["spec"]["class_names"] == list("0123456789")
+        ((*clients,),) = value["label_counts"]
+        assert [sum(counts) for counts in clients] == [32] * 4
+    (run,) = folder.glob("train/*")
+    written = json.loads((run / "clients.json").read_text())
+    assert [client["train"] for client in written["clients"]] == clients
 
 
 def test_the_same_command_again_reuses_everything(finished):
@@ -93,14 +99,15 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, tmp_
     assert "PSNR" in privbench(*words, "--truth", artifact / "truth.safetensors", "--out", tmp_path, cwd=tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "count"), [("methods", 4), ("attacks", 6), ("defenses", 2), ("datasets", 7)])
+@pytest.mark.parametrize(("kind", "count"), [("methods", 4), ("attacks", 6), ("defenses", 2), ("datasets", 12)])
 def test_list_names_every_plug_in(kind, count, tmp_path):
     lines = [line for line in privbench("list", kind, cwd=tmp_path).splitlines() if re.match(r"[a-z0-9-]+ ", line)]
     assert len([line for line in lines if not line.startswith("name")]) == count
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["attack"], ["train"], ["table"], ["grid"], ["list"], ["show"], ["data"], ["data", "check"]]
+    "command",
+    [[], ["attack"], ["train"], ["table"], ["grid"], ["list"], ["show"], ["partition"], ["data"], ["data", "check"]],
 )
 def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
     text = privbench(*command, "--help", cwd=tmp_path)
@@ -149,6 +156,25 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
         (["list", "runs"], "there are no runs"),
         (["show", "abc"], "no run or cell"),
         (["grid", "--dataset", "digits"], "no finished cell"),
+        (["train", "--dataset", "digits", "--omega", "0"], "--omega must be a positive number"),
+        (["train", "--dataset", "digits", "--omega", "-0.1"], "but -0.1 was given"),
+        (["train", "--dataset", "digits", "--omega", "few"], "'--omega': Input should be a valid number"),
+        (
+            ["train", "--dataset", "digits", "--omega", "1", "--partition", "iid"],
+            "go with --partition dirichlet, but it is iid",
+        ),
+        (["train", "--dataset", "digits4", "--min-per-client", "5", "--partition", "domain"], "but it is domain"),
+        (
+            ["train", "--dataset", "digits", "--partition", "random"],
+            "'iid', 'domain' or 'dirichlet', but 'random' was given",
+        ),
+        (["partition", "--dataset", "digits", "--partition", "domain"], "has one domain only"),
+        (["partition", "--dataset", "digits", "--omega", "1", "--min-per-client", "301"], "300 is the most"),
+        (["partition", "--dataset", "folder:"], "needs a path"),
+        (["partition", "--dataset", "folder:nowhere"], "there is no folder"),
+        (["table", "--datasets", "folder:nowhere"], "there is no folder"),
+        (["data", "fetch", "folder:nowhere"], "nothing to fetch"),
+        (["partition", "--run", "abc"], "'abc' is no training run under runs"),
         (["train", "--rounds", "-1"], "--rounds"),
         (["nonsense"], "nonsense"),
         (["attack", "--colour"], "colour"),
@@ -282,3 +308,35 @@ def test_resnet18_trains_and_is_attacked_end_to_end(tmp_path, monkeypatch, capsy
     assert {r["spec"]["attack"] for r in records} == {"dlg", "feature-statistics", "staged"}
     assert all((r["spec"]["backbone"], r["spec"]["image_size"]) == ("resnet18", 32) for r in records)
     assert all(r["scores"]["failures"] == 0 for r in records)
+
+
+def test_clients_are_shown_from_data_and_again_from_a_run_on_disk(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def told(*words):
+        monkeypatch.setattr(sys, "argv", ["privbench", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert not stop.value.code
+        return capsys.readouterr().out
+
+    layout = ["--dataset", "digits", "--omega", "0.1", "--preset", "smoke"]
+    before = told("partition", *layout)
+    assert "Dirichlet(0.1), 4 clients" in before
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "digits-clients-dirichlet-0.1-seed0.png", "digits-clients-dirichlet-0.1-seed0.pdf",
+    }  # fmt: skip
+    told("train", *layout, "--rounds", "0", "--seeds", "1")
+    (run,) = (tmp_path / "runs/train").iterdir()
+    after = told("partition", "--run", run.name[:5])
+    assert before.splitlines()[:7] == after.splitlines()[:7]
+    assert (tmp_path / f"runs/clients-{run.name}.png").is_file()
+
+
+def test_a_table_takes_folders_with_domains(tmp_path):
+    from privbench.cli import _with_domains
+
+    assert _with_domains("digits") == ("digits", None)
+    assert _with_domains("digit5:svhn+usps") == ("digit5", ("svhn", "usps"))
+    assert _with_domains(f"folder:{tmp_path}") == (f"folder:{tmp_path}", None)
+    assert _with_domains(f"folder:{tmp_path}:ink+oil") == (f"folder:{tmp_path}", ("ink", "oil"))

@@ -62,7 +62,7 @@ def attacked(name, folder, federation):
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
-    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 6, 2, 7)
+    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 6, 2, 12)
     fedper = ("grey", "dataset-mean")  # of the extractor's gradient alone no attack makes use yet
     assert len(fitting()) == 9 * 5 + 3 + len(fedper)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
@@ -146,7 +146,7 @@ def test_an_attack_is_handed_only_what_it_asks_for(observed, monkeypatch):
 @pytest.mark.parametrize("name", plugins.DATASETS)
 def test_every_data_set_has_a_default_layout(name):
     how, clients, per_client = partition.defaults(name)
-    assert how in ("iid", "domain")
+    assert how in ("iid", "domain", "dirichlet")
     assert name in partition.DEFAULTS
     assert clients >= 4
     assert per_client >= 300

@@ -23,6 +23,11 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, s
 
     Images are 32x32; with a larger `side` they are that large where the originals are (privbench/data/resize.py).
     """
+    if domains is not None and len(set(domains)) < len(domains):
+        raise UserError(f"--domains names one of {', '.join(domains)} twice")
+    if name.startswith(plugins.FOLDER):
+        own = _own()
+        return own.load(own.path_of(name), domains)
     loader = plugins.resolve("dataset", name)
     module = _module(name)
     known = getattr(module, "DOMAINS", ())
@@ -31,8 +36,6 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, s
     for domain in domains or ():
         if domain not in known:
             raise UserError(f"{name} has no domain '{domain}'; known: {', '.join(known)}")
-    if domains is not None and len(set(domains)) < len(domains):
-        raise UserError(f"--domains names one of {', '.join(domains)} twice")
     chosen: dict[str, Any] = {"domains": domains} if known else {}
     if side > SIDE and getattr(module, "LARGER_ORIGINALS", False):
         chosen["side"] = side
@@ -41,6 +44,9 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, s
 
 def check(name: str, root: Path | None) -> list[str]:
     """One line per file: present (and whether it is the published one), missing, or damaged."""
+    if name.startswith(plugins.FOLDER):
+        own = _own()
+        return list(own.check(own.path_of(name)))
     module = _module(name)
     if not hasattr(module, "check"):
         return [f"{name} names no files: nothing to check"]
@@ -49,9 +55,23 @@ def check(name: str, root: Path | None) -> list[str]:
 
 def fetch(name: str, root: Path | None) -> None:
     """Downloads the data set through torchvision; UserError where that cannot be done."""
+    if name.startswith(plugins.FOLDER):
+        raise UserError(f"{name} is a folder of your own: there is nothing to fetch; `privbench data check` reads it")
     module = _module(name)
     if hasattr(module, "fetch"):
         module.fetch(folder(root))
+
+
+def content(name: str) -> str | None:
+    """What tells one content of a user's own folder from another, part of a run's name; None for all other data sets."""
+    if not name.startswith(plugins.FOLDER):
+        return None
+    own = _own()
+    return str(own.survey(own.path_of(name)).content)
+
+
+def _own() -> Any:
+    return importlib.import_module("privbench.data.image_folder")
 
 
 def _module(name: str) -> Any:

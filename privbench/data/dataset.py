@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+import torch
+
+from privbench.errors import UserError
 from privbench.types import Images
 
 
@@ -23,3 +26,51 @@ class Dataset(NamedTuple):
     source: str  # where from, with licence and citation, one paragraph
     note: str = ""  # what differs from the published data set, e.g. a domain that was left out
     public: Images | None = None  # images of no client, when the papers name them apart (Digit5: MNIST)
+
+
+def sound(dataset: Dataset) -> Dataset:
+    """The data set itself, after a look at what training relies on.
+
+    UserError, in one line, for the first of these faults:
+
+    images that are not uint8 [N, 1 or 3, 32, 32]; grey and coloured images together; labels that do not fit the images or
+    the classes; a class of which no domain has a training image.
+    """
+    sets = [
+        (f"{name}'s {purpose} images", part)
+        for name, domain in dataset.domains.items()
+        for purpose, part in zip(Domain._fields, domain, strict=True)
+        if part is not None
+    ]
+    sets += [("the public images", dataset.public)] if dataset.public is not None else []
+    if not sets:
+        raise UserError(f"{dataset.name} has no images")
+    channels = int(sets[0][1].images.shape[1])
+    for what, (images, labels) in sets:
+        shape = tuple(images.shape)
+        if images.dtype != torch.uint8 or shape[2:] != (32, 32) or shape[1] not in (1, 3):
+            raise UserError(
+                f"{dataset.name}: {what} must be uint8 of shape [N, 1 or 3, 32, 32], but are {images.dtype} {list(shape)}"
+            )
+        if shape[1] != channels:
+            grey, colour = (what, sets[0][0]) if shape[1] == 1 else (sets[0][0], what)
+            raise UserError(
+                f"{dataset.name}: {grey} are grey, but colour is expected as in {colour}; repeat their one channel three times"
+            )
+        if len(labels) != len(images) or (
+            len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(dataset.classes)
+        ):
+            raise UserError(
+                f"{dataset.name}: the {len(labels)} labels of {what} must be one per image ({len(images)}), "
+                f"from 0 to {len(dataset.classes) - 1}"
+            )
+    counts = torch.zeros(len(dataset.classes), dtype=torch.int64)
+    for domain in dataset.domains.values():
+        counts += torch.bincount(domain.train.labels, minlength=len(dataset.classes))
+    absent = [name for name, count in zip(dataset.classes, counts.tolist(), strict=True) if count == 0]
+    if absent:
+        raise UserError(
+            f"{dataset.name} has no training image of the class '{absent[0]}' in any domain"
+            f"{f' (nor of {len(absent) - 1} others)' if absent[1:] else ''}; add some, or leave the class out"
+        )
+    return dataset

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from privbench.data import files, formats, idx
+from privbench.data import files, formats, idx, mnist
 from privbench.data.dataset import Dataset, Domain
 from privbench.data.download import attempt
 from privbench.data.files import File
@@ -45,25 +45,6 @@ def _fetch_usps(root: Path) -> None:
         attempt("usps", lambda datasets, train=train: datasets.USPS(root / "usps", train=train, download=True))  # type: ignore[misc]
 
 
-def _fetch_mnist(root: Path) -> None:
-    attempt("mnist", lambda datasets: datasets.MNIST(root, download=True))
-
-
-MNIST = idx.layouts(
-    "MNIST",
-    (
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    ),
-    (
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    ),
-)
 SYNTHETIC = (File("synth/synth_train_32x32.mat"), File("synth/synth_test_32x32.mat"))
 MNIST_M = tuple(File(f"mnist_m/mnist_m_{part}{end}") for part in ("train", "test") for end in ("", "_labels.txt"))
 SVHN = (  # MD5, as torchvision lists them; smaller selections are in use
@@ -80,7 +61,7 @@ PLACES = {
     "mnist_m": Place((MNIST_M,), (59_001, 9_001)),
     "svhn": Place((SVHN,), (73_257, 26_032), _fetch_svhn),
     "usps": Place((USPS_H5, USPS_LIBSVM), (7_291, 2_007), _fetch_usps),
-    "mnist": Place(MNIST, (60_000, 10_000), _fetch_mnist),
+    "mnist": Place(mnist.LAYOUTS, (60_000, 10_000), mnist.download),
 }
 
 

@@ -1,10 +1,10 @@
 """File formats of the full data sets; every reader names the file that is damaged.
 
-idx      MNIST and Fashion-MNIST: unsigned bytes behind a header, gzipped or not
+idx      MNIST, Fashion-MNIST and EMNIST: unsigned bytes behind a header, gzipped or not
 mat      SVHN and Synthetic Digits: X (32, 32, 3, N) uint8, y (N, 1)
 h5       USPS: groups train and test with data (N, 256) in [0, 1] and target
 libsvm   USPS in torchvision's copy: bzip2 text, "label 1:value ... 256:value", labels 1-10, values in [-1, 1]
-png      MNIST-M: images named in a list of "name label" lines; Office-Caltech-10: folders of images
+png, jpg MNIST-M: images named in a list of "name label" lines; Office-Caltech-10, DomainNet, a user's own: folders of images
 """
 
 from __future__ import annotations
@@ -32,18 +32,22 @@ BROKEN: tuple[type[Exception], ...] = (
     RuntimeError, struct.error, Image.DecompressionBombError,
 )  # fmt: skip
 
+GREY = frozenset({"1", "L", "LA", "La"})  # Pillow's modes without colour
+DEEP = frozenset({"I", "F", "I;16", "I;16L", "I;16B", "I;16N"})  # Pillow would cut these off at 255
+
 
 def damaged(path: Path, why: str) -> UserError:
     """The line for a file that is there but cannot be what it should be."""
     return UserError(f"{path} is damaged ({why}); remove it and fetch it again")
 
 
-def labelled(path: Path, images: Tensor, labels: np.ndarray) -> Images:
-    """Images with their labels, one of ten classes each: [N, C, H, W] uint8, [N]; resized to 32x32."""
+def labelled(path: Path, images: Tensor, labels: np.ndarray, classes: int = 10) -> Images:
+    """Images with their labels, one of `classes` each: [N, C, H, W] uint8, [N]; resized to 32x32."""
     if images.ndim != 4 or len(images) != len(labels) or len(images) == 0 or images.dtype != torch.uint8:
         raise damaged(path, f"{tuple(images.shape)} images of {images.dtype} for {len(labels)} labels")
-    if labels.min() < 0 or labels.max() > 9:
-        raise damaged(path, f"a label {labels.max() if labels.max() > 9 else labels.min()}, where 0 to 9 are known")
+    if labels.min() < 0 or labels.max() >= classes:
+        wrong = labels.max() if labels.max() >= classes else labels.min()
+        raise damaged(path, f"a label {wrong}, where 0 to {classes - 1} are known")
     return Images(to_32(images), torch.from_numpy(labels.astype(np.int64)))
 
 
@@ -75,13 +79,27 @@ def mat(path: Path) -> Images:
 
 def image(path: Path) -> Tensor:
     """One image file: [3, H, W] uint8."""
+    return picture(path, colour=True)
+
+
+def picture(path: Path, *, colour: bool = False, least: int | None = None) -> Tensor:
+    """One image file in its own colours: [1, H, W] uint8 for a grey one (unless `colour`), else [3, H, W].
+
+    With `least`, a large JPEG is decoded at the smallest of its scales (1/1 to 1/8) whose sides have that many pixels or more.
+    """
     try:
         with Image.open(path) as opened:
-            return torch.from_numpy(np.array(opened.convert("RGB"))).permute(2, 0, 1)
+            if least is not None:
+                opened.draft(None, (least, least))
+            if opened.mode in DEEP:
+                raise UserError(f"{path} has more than eight bits a channel ({opened.mode}); save it as an 8-bit image")
+            mode = "L" if opened.mode in GREY and not colour else "RGB"
+            pixels = torch.from_numpy(np.array(opened.convert(mode)))
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; put it there again") from error
     except BROKEN as error:
         raise damaged(path, "no readable image") from error
+    return pixels[None] if mode == "L" else pixels.permute(2, 0, 1)
 
 
 def listed_images(folder: Path, names: Path) -> Images:

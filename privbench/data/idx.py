@@ -1,8 +1,9 @@
-"""Data sets in the MNIST idx format: MNIST itself and Fashion-MNIST, in torchvision's folders, gzipped or unpacked."""
+"""Data sets in the MNIST idx format: MNIST, Fashion-MNIST and EMNIST, in torchvision's folders, gzipped or unpacked."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from privbench.data import formats
@@ -22,14 +23,16 @@ def layouts(folder: str, gzipped: Four, unpacked: Four) -> tuple[tuple[File, ...
     )
 
 
-def read(four: Sequence[File], root: Path) -> Domain:
-    """The domain in four files, resized to 32x32, one channel."""
+def read(four: Sequence[File], root: Path, *, classes: int = 10, first: int = 0, transposed: bool = False) -> Domain:
+    """The domain in four files, resized to 32x32, one channel; the files call class 0 `first`, and may swap rows and columns."""
     paths = [file.verified(root) for file in four]
     arrays = [formats.idx(path) for path in paths]
     for images, labels, path in ((arrays[0], arrays[1], paths[0]), (arrays[2], arrays[3], paths[2])):
         if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
             raise UserError(f"{path} is damaged: images of shape {images.shape} do not fit {labels.shape[0]} labels")
-    train, test = (
-        formats.labelled(paths[at], torch.from_numpy(arrays[at].copy())[:, None], arrays[at + 1]) for at in (0, 2)
-    )
-    return Domain(train, test)
+    sets = []
+    for at in (0, 2):
+        images = arrays[at].swapaxes(1, 2) if transposed else arrays[at]
+        labels = arrays[at + 1].astype(np.int64) - first
+        sets.append(formats.labelled(paths[at], torch.from_numpy(images.copy())[:, None], labels, classes))
+    return Domain(*sets)

@@ -99,7 +99,6 @@ class Model:
         """The network of one part: extractor, classifier, generator or discriminator."""
         from privbench.nets import dense_gan, gan
 
-
         if part == "extractor":
             extractor: Net = _backbone(self.backbone).Extractor(self.channels)
             return extractor

@@ -12,6 +12,9 @@ import scipy.io
 from PIL import Image
 
 from privbench.data import cifar10, digit5, download, fmnist, office10
+from privbench.data import domainnet as domainnet_files
+from privbench.data import emnist as emnist_splits
+from privbench.data import mnist as mnist_files
 from privbench.data.files import File
 
 
@@ -88,8 +91,8 @@ def fashion(root: Path, monkeypatch, *, gzipped: bool = True) -> None:
 
 
 def mnist(root: Path, monkeypatch) -> None:
-    layouts = idx_files(digit5.MNIST, root)
-    monkeypatch.setattr(digit5, "MNIST", layouts)
+    layouts = idx_files(mnist_files.LAYOUTS, root)
+    monkeypatch.setattr(mnist_files, "LAYOUTS", layouts)
     monkeypatch.setitem(digit5.PLACES, "mnist", digit5.PLACES["mnist"]._replace(layouts=layouts))
 
 
@@ -152,3 +155,41 @@ def office(root: Path, per_class: int = 4) -> None:
             folder.mkdir(parents=True)
             for k in range(per_class):
                 Image.new("RGB", (50, 40), (20 * label, k, 0)).save(folder / f"{k}.png")
+
+
+def emnist_files(root: Path, split: str, *, gzipped: bool) -> np.ndarray:
+    """Two training images and one test image of every class, labelled as the publishers do; the training images as written."""
+    _, classes, _, first = emnist_splits.SPLITS[split]
+    written = {}
+    for part, times in (("train", 2), ("test", 1)):
+        count = times * len(classes)
+        written[part] = rng(count).integers(0, 256, (count, 28, 28), np.uint8)
+        labels = (np.arange(count) % len(classes) + first).astype(np.uint8)
+        for kind, array in (("images-idx3", written[part]), ("labels-idx1", labels)):
+            content = idx_bytes(array)
+            end = ".gz" if gzipped else ""
+            path = root / f"EMNIST/raw/emnist-{split}-{part}-{kind}-ubyte{end}"
+            write(path, gzip.compress(content) if gzipped else content)
+    return written["train"]
+
+
+def domainnet(
+    root: Path, domains: tuple[str, ...] = domainnet_files.DOMAINS, *, classes: int = 12, lists: bool = False
+) -> None:
+    """Six images of each class, three of each of the first two; red tells the class, green the number, blue the domain.
+
+    With lists, images 0 to 2 are for training and 3 and 4 for testing; 5 is in neither list.
+    """
+    for domain in domains:
+        lines: dict[str, list[str]] = {"train": [], "test": []}
+        for label in range(classes):
+            name = f"thing{label:02}"
+            for k in range(3 if label < 2 else 6):
+                path = root / "domainnet" / domain / name / f"{k}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.new("RGB", (50, 40), (20 * label, 20 * k, 20 * domainnet_files.DOMAINS.index(domain))).save(path)
+                if k < 5:
+                    lines["train" if k < 3 else "test"].append(f"{domain}/{name}/{path.name} {label}\n")
+        if lists:
+            for part, own in lines.items():
+                (root / "domainnet" / f"{domain}_{part}.txt").write_text("".join(own))

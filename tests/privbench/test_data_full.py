@@ -163,6 +163,11 @@ def test_a_wrong_choice_is_one_line(tmp_path, name, domains, message):
         ("fmnist", "FashionMNIST/raw/train-images-idx3-ubyte.gz"),
         ("digit5", "mnist_m/mnist_m_train"),
         ("office10", "office_caltech_10/amazon"),
+        ("mnist", "MNIST/raw/train-images-idx3-ubyte.gz"),
+        ("emnist", "EMNIST/raw/emnist-digits-train-images-idx3-ubyte"),
+        ("emnist-letters", "EMNIST/raw/emnist-letters-train-images-idx3-ubyte"),
+        ("emnist-balanced", "EMNIST/raw/emnist-balanced-train-images-idx3-ubyte"),
+        ("domainnet", "domainnet/clipart"),
     ],
 )
 def test_without_files_and_network_the_error_says_which_files_to_put_where(tmp_path, name, first):
@@ -198,7 +203,7 @@ def test_the_data_folder_is_the_one_given_else_the_environments_else_data(tmp_pa
 
 def test_every_full_data_set_can_be_checked_and_fetched():
     full = set(plugins.DATASETS) - {"digits", "photos", "digits4"}
-    assert len(full) == 4
+    assert len(full) == 9
     for name in full:
         module = data._module(name)
         assert callable(module.check)

@@ -42,6 +42,27 @@ def by_domain(data, clients, per_client, seed=0):
     return partition.federate(data, clients=clients, per_client=per_client, how="domain", seed=seed)
 
 
+def dealt(data, clients, per_client, seed=0, omega=1.0, minimum=1, **settings):
+    return partition.federate(
+        data,
+        clients=clients,
+        per_client=per_client,
+        how="dirichlet",
+        seed=seed,
+        omega=omega,
+        minimum=minimum,
+        **settings,
+    )
+
+
+def labelled(counts: list[int], test: int = 400) -> Dataset:
+    """One domain with so many training images of each class, and test images of all classes alike."""
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    tests = torch.arange(test) % len(counts)
+    train, held_out = (Images(torch.zeros(len(y), 1, 2, 2, dtype=torch.uint8), y) for y in (labels, tests))
+    return Dataset("labelled", tuple(map(str, range(len(counts)))), {"all": Domain(train, held_out)}, False, "")
+
+
 def held(federation) -> list[int]:
     """The numbers of all images that anyone holds."""
     sets = [part for client in federation.clients for part in (client.train, client.validation, client.test)]
@@ -178,14 +199,30 @@ def test_a_data_set_that_names_its_public_images_keeps_them():
         (lambda: iid(dataset(100, 3, 40), 4, 5), "has 3 test images, but its clients need 4"),
         (lambda: iid(dataset(100, 40), 0, 5), "at least one client"),
         (lambda: iid(dataset(100, 40), 4, 0), "at least one client"),
-        (lambda: iid(dataset(100, 40, None, 2), 4, 5), "has 2 domains; lay it out by domain"),
+        (
+            lambda: by_domain(dataset(100, 40), 4, 5),
+            "has one domain only; lay it out with --partition iid or dirichlet",
+        ),
+        (lambda: dealt(dataset(100, 40), 4, 5, omega=0.0), "--omega must be a positive number, .* but 0 was given"),
+        (lambda: dealt(dataset(100, 40), 4, 5, omega=-1.0), "--omega must be a positive number, .* but -1 was given"),
+        (lambda: dealt(dataset(100, 40), 4, 5, omega=float("nan")), "but nan was given"),
+        (lambda: dealt(dataset(100, 40), 4, 5, omega=float("inf")), "but inf was given"),
+        (
+            lambda: dealt(dataset(100, 40), 4, 5, minimum=6),
+            "--min-per-client 6 is more than 4 clients can have of 20 .*; 5 is the most",
+        ),
+        (
+            lambda: dealt(labelled([100, 100]), 20, 10, omega=0.01, minimum=5),
+            "none of 2000 draws of Dirichlet.0.01. gives each of 20",
+        ),
+        (lambda: dealt(dataset(100, 7), 4, 5), "has 7 test images, but its clients need 8"),
         (lambda: by_domain(dataset(100, 40, None, 3), 4, 5), "one per client, but 4 clients"),
         (lambda: by_domain(dataset(0, 40), 1, 5), "0 training images"),
         (lambda: by_domain(dataset(9, 1), 1, 5), "1 test images, but its clients need 2"),
         (lambda: by_domain(dataset(9, 9), 1, -5), "at least one client"),
         (
             lambda: partition.federate(dataset(9, 9), clients=1, per_client=1, how="random", seed=0),
-            "known: iid, domain",
+            "known: iid, domain, dirichlet",
         ),
     ],
 )
@@ -200,16 +237,153 @@ def test_every_data_set_has_its_published_or_own_layout():
     assert partition.defaults("cifar10") == partition.defaults("fmnist") == ("iid", 4, 2000)
     assert partition.defaults("digit5") == ("domain", 4, 2000)
     assert partition.defaults("office10")[:2] == ("domain", 4)
+    assert partition.defaults("mnist") == ("iid", 4, 2000)
+    assert partition.defaults("emnist") == ("dirichlet", 20, 240_000 // 20)
+    assert partition.defaults("emnist-letters") == ("dirichlet", 20, 124_800 // 20)
+    assert partition.defaults("emnist-balanced") == ("dirichlet", 20, 112_800 // 20)
+    assert partition.defaults("domainnet")[:2] == ("domain", 5)
     assert partition.defaults("photos") == ("iid", 4, 500)
     assert partition.defaults("digits4")[:2] == ("domain", 4)
     assert partition.PUBLIC == 32_000
 
 
-@pytest.mark.parametrize("name", ["digits", "photos", "digits4"])
-def test_embedded_data_sets_can_be_laid_out_by_default(name):
-    from privbench import data
+@st.composite
+def dirichlet_cases(draw):
+    labels = draw(st.lists(st.integers(0, 6), min_size=1, max_size=150))
+    clients = draw(st.integers(1, 6))
+    omega = draw(st.sampled_from([1e-3, 0.1, 1.0, 10.0, 1e6]))
+    # A minimum that a draw can be expected to meet: next to nothing when labels hardly spread.
+    most = len(labels) // clients if omega > 1e3 else len(labels) // (8 * clients) if omega >= 1 else 0
+    return (
+        torch.tensor(labels),
+        clients,
+        omega,
+        draw(st.integers(0, max(0, most - len(set(labels))))),
+        draw(st.integers(0, 9)),
+    )
 
+
+@given(dirichlet_cases())
+def test_a_dirichlet_partition_gives_every_image_to_one_client_and_keeps_the_minimum(case):
+    labels, clients, omega, minimum, seed = case
+    shares = partition.dirichlet(labels, clients, omega, minimum, stream(seed, "test"))
+    assert len(shares) == clients
+    assert torch.equal(torch.cat(shares).sort().values, torch.arange(len(labels)))
+    assert min(len(share) for share in shares) >= minimum
+    again = partition.dirichlet(labels, clients, omega, minimum, stream(seed, "test"))
+    assert all(torch.equal(a, b) for a, b in zip(shares, again, strict=True))
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=8), st.integers(1, 8), st.integers(0, 9))
+def test_with_a_large_omega_every_client_gets_its_even_part_of_every_class(sizes, clients, seed):
+    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    for share in partition.dirichlet(labels, clients, 1e9, 0, stream(seed, "test")):
+        counts = torch.bincount(labels[share], minlength=len(sizes))
+        assert ((counts - torch.tensor(sizes) / clients).abs() <= 1.1).all()
+
+
+@given(st.integers(2, 8), st.integers(0, 30))
+def test_with_a_small_omega_every_class_goes_to_one_client(clients, seed):
+    labels = torch.arange(10).repeat_interleave(50)
+    shares = partition.dirichlet(labels, clients, 1e-4, 0, stream(seed, "test"))
+    counts = torch.stack([torch.bincount(labels[share], minlength=10) for share in shares])
+    # P(the largest part of a class is below 0.999) is about K * ln(1000) * omega, 0.6%, for each of the ten classes.
+    assert (counts.max(0).values >= 49).sum() >= 9
+
+
+@given(st.integers(0, 60))
+def test_a_minimum_that_most_draws_miss_is_kept_all_the_same(seed):
+    labels = torch.arange(10).repeat_interleave(100)
+    free, kept = (partition.dirichlet(labels, 5, 0.3, minimum, stream(seed, "test")) for minimum in (0, 120))
+    assert min(len(share) for share in kept) >= 120
+    assert torch.equal(torch.cat(kept).sort().values, torch.arange(1000))
+    if min(len(share) for share in free) >= 120:  # a first draw that will do is taken
+        assert all(torch.equal(a, b) for a, b in zip(free, kept, strict=True))
+
+
+def test_the_parts_are_those_of_a_dirichlet_distribution():
+    labels = torch.zeros(10_000, dtype=torch.int64)
+    for omega in (0.3, 1.0, 5.0):
+        first = torch.tensor(
+            [len(partition.dirichlet(labels, 4, omega, 0, stream(s, "test"))[0]) / 10_000 for s in range(400)]
+        )
+        # A Dirichlet part of four: mean 1/4, variance (1/4)(3/4) / (4 omega + 1).
+        variance = 3 / 16 / (4 * omega + 1)
+        assert abs(float(first.mean()) - 0.25) < 4 * (variance / 400) ** 0.5
+        assert 0.75 < float(first.var()) / variance < 1.33
+
+
+def test_a_smaller_omega_gives_less_even_clients():
+    spread = []
+    for omega in (100.0, 10.0, 1.0, 0.1):
+        made = dealt(labelled([300] * 10), 5, 600, omega=omega)
+        counts = torch.tensor([client["train"] for client in partition.census(made)]).float()
+        assert counts.sum() == 3000
+        spread.append(float((counts / counts.sum(1, keepdim=True)).max(1).values.mean()))
+    assert spread == sorted(spread)
+    assert spread[0] < 0.15
+    assert spread[-1] > 0.35
+
+
+def test_under_dirichlet_validation_and_test_are_a_random_even_split_of_the_whole_test_set():
+    made = dealt(labelled([200] * 4, test=800), 4, 200, omega=0.1)
+    for client in partition.census(made):
+        assert sum(client["validation"]) == sum(client["test"]) == 100
+        assert min(client["test"]) > 10  # all four classes, near 25 each, whatever the client trains on
+    assert max(max(client["train"]) / sum(client["train"]) for client in partition.census(made)) > 0.7
+
+
+def test_under_dirichlet_clients_share_what_was_asked_for_and_the_rest_is_public():
+    made = dealt(dataset(100, 40), 3, 20, minimum=5, public=25)
+    numbers = held(made)
+    assert len(numbers) == len(set(numbers))
+    assert sum(len(client.train.labels) for client in made.clients) == 60
+    assert made.public is not None
+    assert len(made.public.labels) == 25
+
+
+@pytest.mark.parametrize("make", [iid, dealt])
+def test_domains_are_pooled_when_they_are_not_the_clients(make):
+    made = make(dataset(30, 20, 10, domains=3), 4, 15)
+    numbers = held(made)
+    assert len(numbers) == len(set(numbers)) == 3 * 60
+    for client in made.clients:
+        assert client.domain == "pooled"
+        for part in (client.train, client.validation, client.test):
+            assert torch.equal(part.images[:, 0, 0, 0].long() * 256 + part.images[:, 1, 0, 0].long(), part.labels)
+
+
+def test_domains_with_and_without_validation_images_are_not_pooled():
+    data = dataset(30, 20, 10, domains=2)
+    first = data.domains["domain 0"]._replace(validation=None)
+    with pytest.raises(UserError, match="validation images in some domains only"):
+        iid(data._replace(domains=data.domains | {"domain 0": first}), 2, 5)
+
+
+def test_the_census_counts_every_image_of_every_client():
+    made = dealt(labelled([50, 30, 20]), 3, 30, omega=0.5)
+    for client, counted in zip(made.clients, partition.census(made), strict=True):
+        assert counted["domain"] == "all"
+        for name in ("train", "validation", "test"):
+            labels = getattr(client, name).labels.tolist()
+            assert counted[name] == [labels.count(y) for y in range(3)]
+
+
+@pytest.mark.parametrize("name", ["digits", "photos", "digits4"])
+def test_embedded_data_sets_can_be_laid_out_by_default_and_by_dirichlet(name):
+    from privbench import data, spec
+
+    loaded = data.load(name, None)
     how, clients, per_client = partition.defaults(name)
-    made = partition.federate(data.load(name, None), clients=clients, per_client=per_client, how=how, seed=0)
+    made = partition.federate(loaded, clients=clients, per_client=per_client, how=how, seed=0)
     assert [len(client.train.labels) for client in made.clients] == [per_client] * clients
     assert all(len(client.validation.labels) > 50 and len(client.test.labels) > 50 for client in made.clients)
+    for preset, omega in (("smoke", 0.1), ("quick", 1), ("paper", 10), ("paper", 0.1)):
+        each = spec.train_spec(preset, name, "fedavg", omega=omega)
+        made = partition.federate(
+            loaded, clients=each.clients, per_client=each.per_client, how=each.partition, seed=0, omega=each.omega,
+            minimum=each.min_per_client,
+        )  # fmt: skip
+        sizes = [len(client.train.labels) for client in made.clients]
+        assert sum(sizes) == each.clients * each.per_client
+        assert min(sizes) >= each.min_per_client

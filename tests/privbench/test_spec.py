@@ -49,6 +49,28 @@ def test_every_field_takes_part_in_the_name():
     assert base.id == spec.train_spec("quick", "digits", "fedavg").id
 
 
+def test_settings_of_dirichlet_are_named_by_the_runs_they_concern_alone():
+    iid = spec.train_spec("quick", "digits", "fedavg")
+    assert not {"omega", "min_per_client", "content"} & set(iid.model_dump())
+    dealt = spec.train_spec("quick", "digits", "fedavg", omega=0.1)
+    assert (dealt.partition, dealt.omega, dealt.min_per_client, dealt.clients) == ("dirichlet", 0.1, 16, 4)
+    assert spec.train_spec("quick", "digits", "fedavg", how="dirichlet").omega == 1
+    assert spec.train_spec("smoke", "digits", "fedavg", min_per_client=3).min_per_client == 3
+    others = [{"omega": 1.0}, {"omega": 0.1, "min_per_client": 9}, {}]
+    assert len({dealt.id, *(spec.train_spec("quick", "digits", "fedavg", **each).id for each in others)}) == 4
+    assert spec.checked(spec.TrainSpec, dealt.model_dump(mode="json")) == dealt
+    cell = spec.cell_spec("quick", dealt, "dlg")
+    assert cell.train == dealt
+    assert spec.checked(spec.CellSpec, cell.model_dump(mode="json")) == cell
+
+
+def test_emnist_is_dealt_out_as_fedmd_cg_deals_it_out():
+    emnist = spec.train_spec("paper", "emnist", "fedavg")
+    assert (emnist.partition, emnist.clients, emnist.per_client, emnist.omega) == ("dirichlet", 20, 12_000, 1)
+    pooled = spec.train_spec("paper", "office10", "fedavg", omega=1)
+    assert (pooled.clients, pooled.per_client) == (4, 300)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

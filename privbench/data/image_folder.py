@@ -1,0 +1,196 @@
+"""A folder of images of a user's own: class folders, or domain folders with class folders; `--dataset folder:PATH`.
+
+    PATH/<class>/<image>             one domain, dealt out to clients IID or by Dirichlet
+    PATH/<domain>/<class>/<image>    one domain per client, or pooled
+
+Which of the two it is, is read off where the images lie. Class names are the folders' names. Images are resized to 32x32 (the
+whole picture, squashed to a square) and never flipped; they must be all grey or all in colour.
+
+Of each class of each domain 60% train, 20% validate, 20% test (NFL-CGAN's shares for Digit5 and Office), drawn once and for all.
+Images that are the same at 32x32, pixel by pixel, always go to the same split, in whichever folder they lie: copies do not leak.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from privbench.data import formats, tree
+from privbench.data.dataset import Dataset, Domain
+from privbench.errors import UserError
+from privbench.seeds import stream
+from privbench.types import Images
+
+PREFIX = "folder:"
+ALL = "all"  # the one domain of a folder of class folders
+SHARES = (0.6, 0.2)  # of training and validation
+PURPOSES = ("train", "validate", "test")
+SPLIT_NAMES = frozenset({"train", "training", "val", "valid", "validation", "test", "testing"})
+
+
+class Listing(NamedTuple):
+    """What lies in a folder."""
+
+    path: Path
+    files: dict[str, dict[str, list[Path]]]  # domain -> class -> images
+    passed_over: int  # files of other kinds beside the images
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains' names; none for a folder of class folders."""
+        return () if tuple(self.files) == (ALL,) else tuple(self.files)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of all class folders, in alphabetical order."""
+        return tuple(sorted({name for own in self.files.values() for name in own}))
+
+    @property
+    def images(self) -> int:
+        """How many images there are."""
+        return sum(len(paths) for own in self.files.values() for paths in own.values())
+
+    @property
+    def content(self) -> str:
+        """Sixteen hexadecimal digits that change with the name or size of any image.
+
+        An image that was replaced by another of the very same size is not noticed: reading all of them would take too long.
+        """
+        digest = hashlib.sha256()
+        for own in self.files.values():
+            for paths in own.values():
+                for path in paths:
+                    digest.update(f"{path.relative_to(self.path).as_posix()}\t{path.stat().st_size}\n".encode())
+        return digest.hexdigest()[:16]
+
+
+def path_of(name: str) -> Path:
+    """The folder in `folder:PATH`."""
+    return Path(name.removeprefix(PREFIX)).expanduser()
+
+
+def survey(path: Path) -> Listing:
+    """The images of a folder by domain and class; UserError names the first thing that fits neither layout."""
+    if not path.is_dir():
+        raise UserError(f"there is no folder {path}; --dataset folder:PATH takes a folder of class folders")
+    tops = [entry for entry in tree.entries(path) if entry.is_dir()]
+    loose = tree.images_of(path)
+    if loose:
+        raise UserError(f"{loose[0]} lies outside any class; put the images of {path} into one folder per class")
+    if not tops:
+        raise UserError(f"{path} is empty; it must hold one folder of images per class, or one such folder per domain")
+    direct = {top: tree.images_of(top) for top in tops}
+    nested = {top: [entry for entry in tree.entries(top) if entry.is_dir()] for top in tops}
+    for top in tops:
+        if not direct[top] and not nested[top]:
+            raise UserError(f"{top} is empty; put images into it or remove it")
+    flat, deep = [top for top in tops if direct[top]], [top for top in tops if nested[top]]
+    if flat and deep:
+        raise UserError(
+            f"{path} mixes two layouts: {flat[0].name} holds images and {deep[0].name} holds folders; "
+            "have class folders only, or domain folders with class folders only"
+        )
+    if flat:
+        files = {ALL: {top.name: direct[top] for top in tops}}
+    else:
+        if {top.name.lower() for top in tops} <= SPLIT_NAMES:
+            raise UserError(
+                f"the folders {', '.join(top.name for top in tops)} of {path} look like splits, not domains; privbench splits "
+                f"images itself, so name a folder of class folders, e.g. folder:{tops[0]}"
+            )
+        files = {top.name: {own.name: _class_images(own) for own in nested[top]} for top in tops}
+    found = Listing(path, files, _others([path, *tops, *(own for top in tops for own in nested[top])]))
+    if len(found.classes) < 2:
+        raise UserError(f"{path} must hold two classes or more, but it holds only '{found.classes[0]}'")
+    return found
+
+
+def load(path: Path, domains: tuple[str, ...] | None = None) -> Dataset:
+    """The images of a folder, decoded class by class and split."""
+    found = survey(path)
+    wanted = domains or tuple(found.files)
+    for domain in wanted:
+        if domain not in found.files:
+            raise UserError(f"{path} has no domain '{domain}'; known: {', '.join(found.domains) or 'none'}")
+    taken: dict[bytes, int] = {}  # image -> split, over all classes and domains
+    loaded, first = {}, None
+    for domain in wanted:
+        parts: list[list[Images]] = [[], [], []]
+        for name, paths in found.files[domain].items():
+            images = tree.read(paths, colour=False)
+            first = first or (paths[0], images.shape[1])
+            if images.shape[1] != first[1]:
+                raise tree.mixed(paths[0], first[0], grey=images.shape[1] == 1)
+            rows = split(images, taken, paths[0].parent, (domain, name))
+            for part, own in zip(parts, rows, strict=True):
+                part.append(Images(images[own], torch.full((len(own),), found.classes.index(name))))
+        train, validation, test = (Images(*(torch.cat(t) for t in zip(*part, strict=True))) for part in parts)
+        loaded[domain] = Domain(train, test, validation)
+    notes = [] if wanted == tuple(found.files) else [f"{path.name} with the domains {', '.join(wanted)} only"]
+    notes += [f"{found.passed_over} files of {path.name} that are no images were passed over"] * bool(found.passed_over)
+    name = f"{PREFIX}{path}"
+    return Dataset(name, found.classes, loaded, flip=False, source=f"the user's own, {path}", note="; ".join(notes))
+
+
+def split(images: Tensor, taken: dict[bytes, int], folder: Path, names: Sequence[str]) -> list[list[int]]:
+    """The rows of `images` that train, validate and test; `taken` (image -> split) is obeyed and added to.
+
+    Different images are dealt out in a random order until each split has its share; every split gets one at least.
+    """
+    keys = [hashlib.sha256(image.numpy().tobytes()).digest() for image in images]
+    order = torch.randperm(len(keys), generator=stream(0, "folder", *names)).tolist()
+    free = list(dict.fromkeys(keys[k] for k in order if keys[k] not in taken))
+    copies = Counter(keys)
+    sizes = [0, 0, 0]
+    for key in keys:
+        if key in taken:
+            sizes[taken[key]] += 1
+    goals = [round(share * len(keys)) for share in SHARES] + [len(keys)]
+    for left, key in zip(range(len(free), 0, -1), free, strict=True):
+        empty = [purpose for purpose, size in enumerate(sizes) if size == 0]
+        short = [purpose for purpose, size in enumerate(sizes) if size < goals[purpose]]
+        taken[key] = empty[0] if left <= len(empty) else short[0]
+        sizes[taken[key]] += copies[key]
+    if 0 in sizes:
+        elsewhere = len(copies) - len(free)
+        copied = f", {elsewhere} of them copied from other folders" if elsewhere else ""
+        raise UserError(
+            f"{folder} must hold three different images or more, one each to train, validate and test, "
+            f"but it holds {len(copies)}{copied}"
+        )
+    return [[k for k, key in enumerate(keys) if taken[key] == purpose] for purpose in range(len(PURPOSES))]
+
+
+def check(path: Path) -> list[str]:
+    """One line per class folder; every image is read, and each damaged one has a line."""
+    lines = []
+    for own in survey(path).files.values():
+        for paths in own.values():
+            faults = []
+            for file in paths:
+                try:
+                    formats.picture(file, least=tree.LEAST)
+                except UserError as error:
+                    faults.append(f"damaged   {error}")
+            lines += faults or [f"present   {paths[0].parent} ({len(paths):,} readable images)"]
+    return lines
+
+
+def _class_images(folder: Path) -> list[Path]:
+    deeper = next((entry for entry in tree.entries(folder) if entry.is_dir()), None)
+    if deeper is not None:
+        raise UserError(f"{deeper} lies too deep; images belong into PATH/CLASS or PATH/DOMAIN/CLASS")
+    images = tree.images_of(folder)
+    if not images:
+        raise UserError(f"{folder} is empty; put images into it or remove it")
+    return images
+
+
+def _others(folders: Sequence[Path]) -> int:
+    return sum(not tree.is_image(entry) and entry.is_file() for folder in folders for entry in tree.entries(folder))
