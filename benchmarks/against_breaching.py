@@ -1,0 +1,419 @@
+"""Gradient matching to a given PSNR: privbench's `staged` against the package `breaching` on the same model and gradients.
+
+`breaching` (Geiping, Fowl and others, 0.1.2, MIT) runs its own attack code, one victim after another, on benchmarks/plain.py's
+LeNet-5 with privbench's untrained weights and the very gradients of the artifact. It needs neither its data sets nor its
+models, so only its `attacks` are imported; that takes `pip install --no-deps breaching==0.1.2` and `pip install omegaconf`.
+
+What favours `breaching`: its settings were searched on images that are no victims (`--search` repeats the search), a
+different one may win each target, and it is stopped by the truth at the first moment at which the mean PSNR of all victims
+passes the target. Every time of privbench is that of a whole run, and only the effort (`RUNGS`) differs between targets.
+Both have double precision where it helps them, and `--cores` one-thread processes that share the victims. The settings were
+chosen on 3-4 validation images, so that their order among near equals is not to be trusted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from attacks.staged import Staged
+from benchmarks import plain
+from privbench import data, harness, observe, partition, plugins, pool, run, score, spec
+from privbench.checkpoint import Snapshot
+from privbench.engine import Replica
+from privbench.types import Artifact, Knowledge, Parts, Truth
+
+VERSION = "0.1.2"
+INSTALL = f"pip install --no-deps breaching=={VERSION} && pip install omegaconf"
+CPU = torch.device("cpu")
+VICTIMS, PER_CLIENT = 16, 128
+TARGETS_DB = (15.0, 18.0, 20.0, 22.0, 24.0, 26.0, 28.0, 30.0)
+EVERY = 5  # objective evaluations between two looks at the candidate
+
+_TV = "regularization.total_variation."
+_DOUBLE = {"impl.dtype": "float64", "optim.callback": 10**9}
+# Root of squared differences of pixels and of colour differences, L-BFGS from grey, the cosine scaled far above the
+# tolerances of torch.optim.LBFGS: its bias gradients alone make the cosine 1 - 1e-8.
+_BEST = _DOUBLE | {
+    "objective.type": "cosine-similarity", "objective.scale": 1e8, "init": "zeros",
+    "optim.optimizer": "L-BFGS", "optim.signed": None, "optim.step_size": 1.0, "optim.step_size_decay": None,
+    "optim.max_iterations": 15, "optim.boxed": True,
+    _TV + "scale": 0.1, _TV + "inner_exp": 2, _TV + "outer_exp": 0.5, _TV + "double_opponents": True,
+}  # fmt: skip
+
+
+class Setting(NamedTuple):
+    """One of breaching's attack configurations with changes."""
+
+    name: str
+    template: str
+    changes: dict[str, Any]
+
+
+SETTINGS = (
+    Setting("DLG as shipped", "deepleakage", {"optim.callback": 10**9}),
+    Setting("inverting gradients, 600 steps", "invertinggradients", _DOUBLE | {"optim.max_iterations": 600}),
+    Setting("best, total variation 0.3", "invertinggradients", _BEST | {_TV + "scale": 0.3}),
+    Setting("best, total variation 0.1", "invertinggradients", _BEST),
+    Setting("best, total variation 0.03", "invertinggradients", _BEST | {_TV + "scale": 0.03}),
+    Setting("best, 0.01, 40 steps", "invertinggradients", _BEST | {_TV + "scale": 0.01, "optim.max_iterations": 40}),
+)  # a step of L-BFGS is up to 20 evaluations
+
+RUNGS = (
+    ("features alone, 10 steps", {"peel_iterations": 0, "feature_steps": 10, "steps": 0}),
+    ("features alone, 25 steps", {"peel_iterations": 0, "feature_steps": 25, "steps": 0}),
+    ("features 50, matching 50", {"peel_iterations": 0, "feature_steps": 50, "steps": 50}),
+    ("features 100, matching 200", {"peel_iterations": 0, "feature_steps": 100, "steps": 200}),
+    ("without peeling", {"peel_iterations": 0}),
+    ("peeling, 1 iteration a level", {"peel_iterations": 1}),
+    ("as shipped", {}),
+)
+
+
+class Network(nn.Module):
+    """LeNet-5 as breaching's users hand it over: normalised images u = 2x - 1 [B, C, 32, 32] -> logits [B, Y]."""
+
+    def __init__(self, weights: Parts, channels: int, classes: int) -> None:
+        super().__init__()
+        self.extractor = plain.load(plain.net("extractor", channels, classes), "extractor", weights["extractor"], {})
+        self.classifier = plain.load(
+            plain.net("classifier", channels, classes), "classifier", weights["classifier"], {}
+        )
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Logits of normalised images."""
+        return self.classifier(self.extractor((u + 1) / 2))
+
+
+def network(seen: Artifact) -> Network:
+    """The network at which an artifact's gradients were taken."""
+    return Network(seen.weights, seen.model.channels, seen.model.classes)
+
+
+def gradients_in_order(seen: Artifact, victim: int, net: Network) -> list[Tensor]:
+    """A victim's observed gradients in the order of `net.parameters()`."""
+    by_name = {
+        f"{part}.{plain.name_in_torch(part, name)}": t[victim]
+        for part, params in seen.gradients.items()
+        for name, t in params.items()
+    }
+    return [by_name[name] for name, _ in net.named_parameters()]
+
+
+def undefended(dataset: str, victims: int, tuning: bool = False) -> tuple[Artifact, Truth]:
+    """FedAvg's gradients of single images at the untrained network, and the images.
+
+    The images are those of benchmarks.victim_artifact, or with `tuning` the clients' validation images, which are no victims.
+    """
+    train = spec.train_spec("quick", dataset, "fedavg", seed=0, per_client=PER_CLIENT)
+    federation = partition.federate(data.load(dataset, None), clients=4, per_client=PER_CLIENT, how="iid", seed=0)
+    if tuning:
+        swapped = [c._replace(train=c.validation, validation=c.train) for c in federation.clients]
+        federation = federation._replace(clients=tuple(swapped))
+    setup = harness.prepare(train, federation, CPU)
+    state = harness.initial(setup)
+    shot = Snapshot(0, state.server, [Replica({}, {}) for _ in state.clients], [({}, {}) for _ in state.clients])
+    return observe.observe(
+        shot, federation, setup.model, setup.method, plugins.defense("none", "update"), method_name="fedavg",
+        dataset=dataset, victims=victims, batch_size=1, labels_known=False, seed=0,
+    )  # fmt: skip
+
+
+def some(seen: Artifact, truth: Truth, rows: Sequence[int]) -> tuple[Artifact, Truth]:
+    """The victims in `rows` alone."""
+    kept = torch.tensor(rows)
+    gradients = {p: {n: t[kept] for n, t in params.items()} for p, params in seen.gradients.items()}
+    chosen = replace(seen, gradients=gradients, client=seen.client[kept])
+    return chosen, Truth(truth.images[kept], truth.labels[kept])
+
+
+class Look(NamedTuple):
+    """How far one victim had come at one moment of its own run."""
+
+    seconds: float
+    cpu_seconds: float
+    psnr_db: float
+
+
+class Victim(NamedTuple):
+    """One victim's run; the looks begin with the start and end with the reconstruction that was handed in."""
+
+    looks: list[Look]
+    evaluations: int
+
+
+def installed() -> bool:
+    """Whether breaching's attacks can be imported."""
+    return all(importlib.util.find_spec(name) for name in ("breaching", "omegaconf"))
+
+
+@cache
+def import_breaching() -> tuple[ModuleType, Path]:
+    """(breaching.attacks, folder of the attack configurations), without the models and data sets that breaching imports.
+
+    Those need packages (datasets, lpips, a torchvision that fits torch) which no attack here uses.
+    """
+    found = importlib.util.find_spec("breaching")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    root = Path(found.submodule_search_locations[0])
+    for name in ("breaching", "breaching.cases", "breaching.cases.models"):
+        package = ModuleType(name)
+        package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = package
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit.script, which breaching uses, is deprecated
+        return importlib.import_module("breaching.attacks"), root / "config" / "attack"
+
+
+def configuration(folder: Path, setting: Setting) -> Any:
+    """The configuration as hydra composes it: the default attack, the template's own values, the changes."""
+    from omegaconf import OmegaConf
+
+    base, template = (OmegaConf.load(folder / f"{n}.yaml") for n in ("_default_optimization_attack", setting.template))
+    del template["defaults"]
+    found = OmegaConf.merge(base, template)
+    for key, value in setting.changes.items():
+        OmegaConf.update(found, key, value, force_add=True)
+    return found
+
+
+def by_breaching(setting: Setting, seen: Artifact, truth: Truth) -> list[Victim]:
+    """Every victim through breaching's own attack, one after another."""
+    from omegaconf import OmegaConf
+
+    attacks, folder = import_breaching()
+    net, channels = network(seen), seen.image_shape[0]
+    about = OmegaConf.create({
+        "shape": list(seen.image_shape), "classes": seen.model.classes, "modality": "vision", "task": "classification",
+        "mean": [0.5] * channels, "std": [0.5] * channels,
+    })  # fmt: skip
+    payload = {"parameters": [p.detach() for p in net.parameters()], "buffers": [], "metadata": about}
+    runs = []
+    for v in range(seen.victims):
+        facts = {"num_data_points": 1, "labels": None, "local_hyperparams": None}
+        shared = {"gradients": gradients_in_order(seen, v, net), "buffers": None, "metadata": facts}
+        attacker = attacks.prepare_attack(net, nn.CrossEntropyLoss(), configuration(folder, setting))
+        seeing: list[tuple[float, float, Tensor]] = []
+        count = 0
+        torch.manual_seed(v)
+        started = time.perf_counter(), time.process_time()
+
+        def elapsed(started: tuple[float, float] = started) -> tuple[float, float]:
+            return time.perf_counter() - started[0], time.process_time() - started[1]
+
+        def look(
+            module: nn.Module, inputs: tuple[Any, ...], output: Any, seeing: Any = seeing, elapsed: Any = elapsed
+        ) -> None:
+            nonlocal count
+            if count % EVERY == 0:
+                seeing.append((*elapsed(), inputs[2].detach().clone()))
+            count += 1
+
+        attacker.objective.register_forward_hook(look)
+        found, _ = attacker.reconstruct([payload], [shared], {})
+        seeing.append((*elapsed(), found["data"]))
+        images = torch.cat([(u + 1) / 2 for _, _, u in seeing])
+        psnr = score.psnr_db(images, truth.images[v].expand(len(images), -1, -1, -1)).tolist()
+        looks = [Look(wall, cpu, value) for (wall, cpu, _), value in zip(seeing, psnr, strict=True)]
+        runs.append(Victim(looks, count))
+    return runs
+
+
+def by_privbench(settings: Mapping[str, int], seen: Artifact, truth: Truth) -> list[Victim]:
+    """All victims at once through `staged`; each is charged its share of the time, and there is no look before the end."""
+    started = time.perf_counter(), time.process_time()
+    found = Staged(**settings).reconstruct(seen, Knowledge(), 0)  # type: ignore[arg-type]
+    wall, cpu = time.perf_counter() - started[0], time.process_time() - started[1]
+    psnr = score.score(found, truth).psnr_db.tolist()
+    return [
+        Victim([Look(wall / len(psnr), cpu / len(psnr), value)], found.gradient_evaluations // len(psnr))
+        for value in psnr
+    ]
+
+
+def reached(workers: Sequence[Sequence[Victim]], target_db: float, clock: str = "seconds") -> float | None:
+    """Seconds of the slowest worker until the mean PSNR of all victims passes the target; None if it never does.
+
+    Every victim gets the same time t, or less where its run ends sooner; the smallest t that does is taken.
+    """
+    looks = [victim.looks for own in workers for victim in own]
+    for t in sorted({getattr(look, clock) for own in looks for look in own}):
+        latest = [[look.psnr_db for look in own if getattr(look, clock) <= t] for own in looks]
+        if all(latest) and sum(own[-1] for own in latest) >= target_db * len(looks):
+            return max(sum(min(t, getattr(victim.looks[-1], clock)) for victim in own) for own in workers)
+    return None
+
+
+@dataclass
+class Row:
+    """One way of attacking the victims."""
+
+    side: str
+    way: str
+    psnr_db: list[float]
+    evaluations: list[int]
+    seconds: float  # of the slowest worker
+    cpu_seconds: float
+    to_target: dict[str, float | None]  # seconds until the mean PSNR passes so many dB
+    cpu_to_target: dict[str, float | None]
+
+    @property
+    def mean_db(self) -> float:
+        """Mean PSNR of the reconstructions handed in."""
+        return sum(self.psnr_db) / len(self.psnr_db)
+
+
+def summarise(side: str, way: str, workers: Sequence[Sequence[Victim]]) -> Row:
+    """A row of the table from the victims of every worker."""
+    victims = [victim for own in workers for victim in own]
+    wall, cpu = (max(sum(v.looks[-1][clock] for v in own) for own in workers) for clock in (0, 1))
+    return Row(
+        side, way, [v.looks[-1].psnr_db for v in victims], [v.evaluations for v in victims], wall, cpu,
+        {f"{t:g}": reached(workers, t) for t in TARGETS_DB},
+        {f"{t:g}": reached(workers, t, "cpu_seconds") for t in TARGETS_DB},
+    )  # fmt: skip
+
+
+def _work(way: Setting | Mapping[str, int], seen: Artifact, truth: Truth, rows: Sequence[int]) -> list[Victim]:
+    attack = by_breaching if isinstance(way, Setting) else by_privbench
+    return attack(way, *some(seen, truth, rows))  # type: ignore[arg-type, operator]
+
+
+def measure(ways: Sequence[tuple[str, str, Any]], seen: Artifact, truth: Truth, cores: int) -> list[Row]:
+    """Every way on all victims, dealt out to `cores` one-thread processes; a first victim warms each process up."""
+    rows = []
+    shares = [list(range(first, seen.victims, cores)) for first in range(cores)]
+    with ProcessPoolExecutor(cores, get_context("spawn"), torch.set_num_threads, (1,)) as executor:
+        for side, way, what in ways:
+            go = partial(_work, what, seen, truth)
+            if side != rows[-1].side if rows else True:
+                list(executor.map(go, [[0]] * cores))
+            rows.append(summarise(side, way, list(executor.map(go, shares))))
+            print(f"{side}, {way}: {rows[-1].mean_db:.2f} dB, {rows[-1].seconds:.1f} s", flush=True)
+    return rows
+
+
+def search_grid() -> list[Setting]:
+    """The settings of breaching that were tried, `SETTINGS` included."""
+    double = {_TV + "double_opponents": True, _TV + "inner_exp": 2, _TV + "outer_exp": 0.5}
+    adam = _DOUBLE | {"optim.max_iterations": 300}
+    grid = [({_TV + "scale": t}, adam) for t in (20.0, 0.2, 1e-4, 1e-6, 1e-7, 1e-8, 1e-9, 0.0)]
+    grid += [({_TV + "scale": t} | double, adam) for t in (1e-6, 1e-7, 3e-8, 1e-8, 3e-9)]
+    chosen = adam | double | {_TV + "scale": 3e-9}
+    grid += [(change, chosen) for change in (
+        {"init": "zeros"}, {"optim.step_size": 0.03}, {"optim.step_size": 0.3}, {"optim.step_size_decay": "cosine-decay"},
+        {"optim.boxed": False}, {"optim.max_iterations": 1000}, {"regularization.features.scale": 1e-3},
+        {"optim.signed": "soft", "objective.scale": 1e10, _TV + "scale": 30.0},
+        {"optim.signed": None, "objective.scale": 1e6, _TV + "scale": 0.01},
+        {"objective.type": "euclidean", _TV + "scale": 1e-7}, {"objective.type": "euclidean", _TV + "scale": 3e-8},
+        {"objective.type": "l1", _TV + "scale": 1e-4}, {"objective.type": "angular", _TV + "scale": 1e-5},
+    )]  # fmt: skip
+    grid += [(change, _BEST) for change in (
+        *({_TV + "scale": t} for t in (1.0, 0.3, 0.1, 0.03, 0.01)), {_TV + "scale": 0.01, "optim.max_iterations": 40},
+        {_TV + "outer_exp": 1}, {_TV + "double_opponents": False}, {_TV + "eps": 1e-4}, {"init": "randn"},
+        {"init": "patterned-4"}, {"optim.boxed": False}, {"optim.step_size": 0.5}, {"normalize_gradients": True},
+        {"objective.scale": 1e6, _TV + "scale": 1e-3}, {"objective.scale": 1e10, _TV + "scale": 10.0},
+        {"objective.type": "euclidean", _TV + "scale": 1.0}, {"objective.type": "euclidean", _TV + "scale": 0.3},
+        {"objective.type": "fast-cosine-similarity"}, {"regularization.features.scale": 100.0}, {"impl.dtype": "float"},
+    )]  # fmt: skip
+    named = [Setting(str(change), "invertinggradients", base | change) for change, base in grid]
+    return [*SETTINGS, *named, Setting("wei", "wei", _DOUBLE), Setting("modern", "modern", adam)]
+
+
+def fastest(rows: Sequence[Row], side: str, target: str) -> tuple[Row, float] | None:
+    """The way of one side that reaches a target in the fewest CPU seconds, and those."""
+    found = [(row, cpu) for row in rows if row.side == side and (cpu := row.cpu_to_target[target]) is not None]
+    return min(found, key=lambda each: each[1]) if found else None
+
+
+def table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+    """An empty table with words to the left and numbers to the right."""
+    made = Table(title=title)
+    for column in left:
+        made.add_column(column, no_wrap=True)
+    for column in right:
+        made.add_column(column, justify="right")
+    return made
+
+
+def show(rows: Sequence[Row], title: str) -> None:
+    """Prints where every way ends, and who passes each target first.
+
+    The race is in CPU seconds: of a one-thread process those are its seconds on an idle machine, whatever else runs now.
+    """
+    console = Console(width=120)
+    numbers = ("mean dB", "worst dB", "s / victim", "CPU s / victim", "evaluations")
+    ends = table(title, ("", "way"), numbers)
+    for row in rows:
+        n = len(row.psnr_db)
+        seconds = (f"{total / n:.3f}" for total in (row.seconds, row.cpu_seconds))
+        evaluations = f"{sum(row.evaluations) / n:.0f}"
+        ends.add_row(row.side, row.way, f"{row.mean_db:.2f}", f"{min(row.psnr_db):.1f}", *seconds, evaluations)
+    console.print(ends)
+    race = table(
+        "CPU s until the mean PSNR of all victims passes", ("dB", "breaching", "privbench"), ("CPU s", "CPU s", "x")
+    )
+    for target in rows[0].cpu_to_target:
+        theirs, ours = (fastest(rows, side, target) for side in ("breaching", "privbench"))
+        ways, seconds = ([each[i] if each else None for each in (theirs, ours)] for i in (0, 1))
+        names = [way.way if isinstance(way, Row) else "never" for way in ways]
+        ratio = f"{theirs[1] / ours[1]:.1f}" if theirs and ours else "-"
+        race.add_row(target, *names, *("-" if s is None else f"{s:.2f}" for s in seconds), ratio)
+    console.print(race)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures, prints, writes; without breaching it says how to get it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="cifar10" if os.environ.get("PRIVBENCH_DATA") else "photos")
+    parser.add_argument("--victims", type=int, default=VICTIMS)
+    parser.add_argument("--cores", type=int, default=1, help="one-thread processes, for both sides alike")
+    parser.add_argument("--search", action="store_true", help="breaching's settings, on images that are no victims")
+    parser.add_argument("--out", type=Path, default=Path("runs") / "against_breaching.json")
+    options = parser.parse_args(arguments)
+    if not installed():
+        print(f"not measured: the package breaching is not installed; {INSTALL}")
+        return
+    settings = search_grid() if options.search else SETTINGS
+    ways: list[tuple[str, str, Any]] = [("breaching", setting.name, setting) for setting in settings]
+    if not options.search:
+        ways += [("privbench", name, changes) for name, changes in RUNGS]
+    seen, truth = undefended(options.dataset, options.victims, tuning=options.search)
+    rows = measure(ways, seen, truth, options.cores)
+    versions = f"breaching {importlib.metadata.version('breaching')}, torch {torch.__version__}"
+    images = "tuning images" if options.search else "victims"
+    environment = run.environment(CPU)
+    title = f"{options.dataset}, {options.victims} {images}, {options.cores} of {pool.cores()} cores"
+    show(rows, f"{title} ({environment['machine']}), {versions}")
+    content = {
+        "environment": environment | {"breaching": versions}, "dataset": options.dataset, "victims": options.victims,
+        "cores": options.cores, "tuning": options.search, "rows": [asdict(r) | {"mean_db": r.mean_db} for r in rows],
+        "settings": [s._asdict() for s in settings],
+    }  # fmt: skip
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()

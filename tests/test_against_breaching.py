@@ -1,0 +1,57 @@
+"""What `breaching` is handed is privbench's own problem; none of these tests needs the package."""
+
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from benchmarks import against_breaching as against
+from benchmarks.against_breaching import Look, Victim
+
+
+def test_the_network_handed_over_has_the_observed_gradient():
+    seen, truth = against.undefended("photos", 2)
+    net = against.network(seen).double()
+    for v in range(2):
+        loss = F.cross_entropy(net(2 * truth.images[v].double() - 1), truth.labels[v])
+        own = torch.autograd.grad(loss, list(net.parameters()))
+        observed = against.gradients_in_order(seen, v, net)
+        assert len(own) == len(observed) == 10
+        for g, o in zip(own, observed, strict=True):
+            assert (g - o).norm() < 1e-5 * g.norm()
+
+
+def test_tuning_images_are_no_victims():
+    victims, tuning = (against.undefended("photos", 16, tuning=t)[1].images.flatten(1) for t in (False, True))
+    assert torch.cdist(victims.double(), tuning.double()).min() > 0.1
+
+
+def test_without_the_package_one_line_says_how_to_get_it(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "breaching", None)
+    against.main(["--out", str(tmp_path / "never.json")])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("not measured: ")
+    assert against.INSTALL in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("workers", "target", "expected"),
+    [
+        # One victim passes 20 dB after 2 s and ends at 3 s.
+        ([[[(1, 10), (2, 21), (3, 25)]]], 20, 2.0),
+        # Equal time for both: after 2 s each the mean is (21 + 19) / 2, and one worker has spent twice that.
+        ([[[(1, 10), (2, 21), (3, 25)], [(1, 9), (2, 19)]]], 20, 4.0),
+        # The same victims on two workers.
+        ([[[(1, 10), (2, 21), (3, 25)]], [[(1, 9), (2, 19)]]], 20, 2.0),
+        # A victim that has ended is charged no more.
+        ([[[(1, 10), (4, 26)], [(1, 15)]]], 20, 5.0),
+        ([[[(1, 10), (2, 21)]]], 22, None),
+    ],
+)
+def test_time_to_a_target(workers, target, expected):
+    made = [[Victim([Look(s, 2 * s, p) for s, p in looks], 1) for looks in own] for own in workers]
+    assert against.reached(made, target) == expected
+    doubled = None if expected is None else 2 * expected
+    assert against.reached(made, target, "cpu_seconds") == doubled
