@@ -155,7 +155,7 @@ def double_precision():
 
 @pytest.mark.usefixtures("double_precision")
 def test_stacked_clients_equal_each_alone_with_batch_norm():
-    federation = digits_federation((3, 4))  # one step and two steps
+    federation = digits_federation((3, 3))
     each = spec.train_spec("smoke", "digits", "fedavg", backbone="resnet18", clients=2, changes={"batch": 3})
     ends = []
     for execution in ("alone", "stacked"):
