@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -25,6 +26,18 @@ def _refuse(*_: object, **__: object) -> None:
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test resolves a host name: a download fails at once, as it does on a machine without a network."""
     monkeypatch.setattr(socket, "getaddrinfo", _refuse)
+
+
+@pytest.fixture(scope="module")
+def narrow_resnet() -> Iterator[None]:
+    """ResNet-18 with a sixteenth of its channels: the same layers, quick enough to be trained and attacked in a test."""
+    from privbench.nets import resnet18
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("EXTRACTOR_LAYERS", "CLASSIFIER_LAYERS"):
+            layers = getattr(resnet18, name).items()
+            patch.setattr(resnet18, name, {layer: (before // 16, width // 16) for layer, (before, width) in layers})
+        yield
 
 
 @pytest.fixture(scope="session")

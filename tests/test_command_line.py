@@ -99,7 +99,7 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, tmp_
     assert "PSNR" in privbench(*words, "--truth", artifact / "truth.safetensors", "--out", tmp_path, cwd=tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "count"), [("methods", 4), ("attacks", 6), ("defenses", 2), ("datasets", 12)])
+@pytest.mark.parametrize(("kind", "count"), [("methods", 11), ("attacks", 6), ("defenses", 2), ("datasets", 12)])
 def test_list_names_every_plug_in(kind, count, tmp_path):
     lines = [line for line in privbench("list", kind, cwd=tmp_path).splitlines() if re.match(r"[a-z0-9-]+ ", line)]
     assert len([line for line in lines if not line.startswith("name")]) == count

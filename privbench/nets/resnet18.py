@@ -47,7 +47,8 @@ class Extractor:
 
     def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         """torchvision's initialisation."""
-        return _init([("conv1", "bn1", self.channels, 64, 7), *_convolutions(EXTRACTOR_LAYERS)], rng)
+        stem = ("conv1", "bn1", self.channels, EXTRACTOR_LAYERS["layer1"][0], 7)
+        return _init([stem, *_convolutions(EXTRACTOR_LAYERS)], rng)
 
     def apply(self, params: Params, buffers: Params, images: Tensor, *, train: bool) -> tuple[Tensor, Params]:
         """Features, and the running statistics after the call."""
@@ -70,8 +71,9 @@ class Classifier:
     def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         """torchvision's initialisation."""
         params, buffers = _init(_convolutions(CLASSIFIER_LAYERS), rng)
-        params["fc.weight"] = uniform_init((self.classes, 512), 512, rng)
-        params["fc.bias"] = uniform_init((self.classes,), 512, rng)
+        width = CLASSIFIER_LAYERS["layer4"][1]
+        params["fc.weight"] = uniform_init((self.classes, width), width, rng)
+        params["fc.bias"] = uniform_init((self.classes,), width, rng)
         return params, buffers
 
     def apply(self, params: Params, buffers: Params, features: Tensor, *, train: bool) -> tuple[Tensor, Params]:

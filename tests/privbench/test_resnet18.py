@@ -144,30 +144,3 @@ def test_photos_are_resized_from_their_larger_originals_and_digits_stay_as_they_
     assert (back - small.float()).abs().mean() < 2
     assert not torch.equal(large, to_square(small, 224)), "enlarged from 32x32 instead of from the original"
     assert data.load("digits", None, None, 224).domains["all"].train.images.shape[2:] == (32, 32)
-
-
-@pytest.fixture
-def double_precision():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.usefixtures("double_precision")
-def test_stacked_clients_equal_each_alone_with_batch_norm():
-    federation = digits_federation((3, 4))  # one step and two steps
-    each = spec.train_spec("smoke", "digits", "fedavg", backbone="resnet18", clients=2, changes={"batch": 3})
-    ends = []
-    for execution in ("alone", "stacked"):
-        setup = harness.prepare(each, federation, torch.device("cpu"))
-        state = harness.initial(setup)
-        begin = state.clients[0].buffers
-        harness.train_round([setup], [state], execution)
-        ends.append(state)
-    alone, stacked = ends
-    for one, other in zip((alone.server, *alone.clients), (stacked.server, *stacked.clients), strict=True):
-        torch.testing.assert_close(one.params, other.params, rtol=0, atol=1e-8)
-        torch.testing.assert_close(one.buffers, other.buffers, rtol=0, atol=1e-8)
-    for part in ("extractor", "classifier"):
-        for name, value in alone.clients[0].buffers[part].items():
-            assert not torch.equal(value, begin[part][name]), f"{part} {name} did not move"

@@ -50,8 +50,9 @@ def test_another_kind_and_a_foreign_file_are_refused(path):
 
 
 def test_a_newer_format_is_refused(path, monkeypatch):
-    monkeypatch.setattr(storage, "VERSION", 2)
-    with pytest.raises(UserError, match="format version 1; this privbench reads version 2"):
+    newer = storage.VERSION + 1
+    monkeypatch.setattr(storage, "VERSION", newer)
+    with pytest.raises(UserError, match=f"format version {newer - 1}; this privbench reads version {newer}"):
         storage.load_tensors(path, "artifact")
 
 
