@@ -71,9 +71,10 @@ def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Se
     sizes = torch.tensor([len(c.train.labels) for c in federation.clients], dtype=torch.get_default_dtype())
     distils_on_public = any(phase.public for phase in method.server())
     if distils_on_public and federation.public is None:
+        way = "; lower --per-client" if spec.partition == "iid" else "; choose a data set that does"
         raise UserError(
             f"{spec.method} trains its server on public images, but {spec.dataset} with {spec.clients} clients of "
-            f"{spec.per_client} images holds none out; choose a data set that does, or lower --per-client"
+            f"{spec.per_client} images holds none out{way}"
         )
     return Setup(
         spec,
