@@ -49,9 +49,11 @@ def test_another_kind_and_a_foreign_file_are_refused(path):
         storage.load_tensors(path, "artifact")
 
 
-def test_a_newer_format_is_refused(path, monkeypatch):
-    monkeypatch.setattr(storage, "VERSION", 2)
-    with pytest.raises(UserError, match="format version 1; this privbench reads version 2"):
+@pytest.mark.parametrize("step", [-1, 1])
+def test_an_older_or_newer_format_is_refused(path, monkeypatch, step):
+    written = storage.VERSION
+    monkeypatch.setattr(storage, "VERSION", written + step)
+    with pytest.raises(UserError, match=f"format version {written}; this privbench reads version {written + step}"):
         storage.load_tensors(path, "artifact")
 
 
