@@ -14,25 +14,25 @@ from typing import Annotated
 import torch
 import typer
 
-from benchmarks import measure, plots, work
+from benchmarks import against_breaching, measure, plots, work
 from benchmarks.measure import Row, Rows
-from privbench import pool
+from privbench import pool, spec
 from privbench import run as running
 
 CPU = torch.device("cpu")
-VICTIMS, STEPS, SEEDS, PLAIN_VICTIMS = 64, 20, 5, 16
+VICTIMS, STEPS, SEEDS, FEW_VICTIMS = 64, 20, 5, 16
 NO_GPU = "no GPU at hand"
 
 
 def attack_rows(rows: Rows, place: torch.device) -> None:
     """DLG against the loop over victims, and how its cost grows."""
-    seen, few = work.victims(VICTIMS, place=place), work.victims(PLAIN_VICTIMS, place=place)
+    seen, few = work.victims(VICTIMS, place=place), work.victims(FEW_VICTIMS, place=place)
     name = f"DLG, {VICTIMS} victims ({seen.dataset}), {STEPS} L-BFGS steps"
     work.dlg(few, 2), work.plain.dlg(work.victims(1, place=place), 2)
     plain = rows.measure(
         "goal", name, "loop over victims",
-        lambda: work.clock(lambda: work.plain.dlg(few, STEPS), place) * VICTIMS / PLAIN_VICTIMS,
-        note=f"timed on {PLAIN_VICTIMS} victims, scaled",
+        lambda: work.clock(lambda: work.plain.dlg(few, STEPS), place) * VICTIMS / FEW_VICTIMS,
+        note=f"timed on {FEW_VICTIMS} victims, scaled",
     )  # fmt: skip
     goal = 200 if place.type == "cuda" else 30
     rows.measure("goal", name, "privbench", lambda: work.dlg(seen, STEPS), plain=plain, goal=goal)
@@ -139,14 +139,39 @@ def _one_round(place: torch.device, method: str = "fedavg") -> Callable[[], obje
     return lambda: rounds.run("stacked" if place.type == "cuda" else "alone")
 
 
-def projection_row(rows: Rows, usual: dict[str, float], fast: dict[str, float], place: torch.device) -> None:
-    """Published settings, five columns, one data set, 5 seeds: training only, from the rounds measured above."""
+def projection_rows(rows: Rows, usual: dict[str, float], fast: dict[str, float], place: torch.device) -> None:
+    """Published settings, five columns, one data set, 5 seeds, attacks included: hours, from what was measured above."""
     columns = {"fedavg": 3, "fedsplit": 1, "fedcg": 1}
-    name = "published settings, five columns, 5 seeds, training (projected, hours; no early stopping)"
+    name = "published settings, five columns, one data set, 5 seeds"
+    rounds = spec.SCHEDULES["paper"].rounds
     for way, measured in (("plain loop", usual), ("privbench", fast)):
-        rounds = sum(count * measured[method] for method, count in columns.items())
-        hours = rounds * 100 * work.PUBLISHED_ROUND / 3600
-        rows.add(Row("projection", name, f"{way} on {place.type}", [hours], "h", note="from the rounds above"))
+        seconds = sum(count * measured[method] for method, count in columns.items())
+        hours = seconds * rounds * work.PUBLISHED_ROUND / 3600
+        rows.add(Row("projection", f"{name}: training", f"{way} on {place.type}", [hours], "h",
+                     note=f"{rounds} rounds, no early stopping; from the rounds above"))  # fmt: skip
+    attacked = [("fedavg", "none"), ("fedavg", "gaussian:0.001"), ("fedavg", "gaussian:0.1"), ("fedsplit", "none")]
+    spent = [work.attacks_of_a_column(FEW_VICTIMS, method, defense, place) for method, defense in attacked]
+    scale = spec.VICTIMS["paper"] / FEW_VICTIMS * len(spec.SEEDS["paper"])
+    rows.add(Row("projection", f"{name}: attacks", f"privbench on {place.type}", [(sum(spent) + spent[-1]) * scale / 3600],
+                 "h", note=f"DLG and staged at full length; {FEW_VICTIMS} victims a column scaled to "
+                 f"{spec.VICTIMS['paper']}, FedCG counted as FedSplit"))  # fmt: skip
+
+
+def breaching_rows(rows: Rows) -> None:
+    """Gradient matching to a given mean PSNR against the package breaching; benchmarks/against_breaching.py has all of it."""
+    name, goal = f"gradient matching to {{}} dB, {FEW_VICTIMS} victims, untrained LeNet-5", 20
+    if not against_breaching.installed():
+        rows.add(Row("goal", name.format("a given"), "breaching", goal=goal, note="the package is not installed"))
+        return
+    for found in against_breaching.compare(work.dataset(), FEW_VICTIMS):
+        theirs, ours = found.breaching, found.privbench
+        if theirs is None or ours is None:
+            rows.add(Row("goal", name.format(found.target), "breaching" if theirs is None else "privbench", goal=goal,
+                         note="no setting gets there"))  # fmt: skip
+            continue
+        usual = rows.add(Row("goal", name.format(found.target), "breaching", [theirs[1]], "CPU s", note=theirs[0]))
+        rows.add(Row("goal", usual.work, "privbench", [ours[1]], "CPU s", times=theirs[1] / ours[1], goal=goal,
+                     note=ours[0]))  # fmt: skip
 
 
 def start_rows(rows: Rows) -> None:
@@ -173,13 +198,15 @@ def main(
     attack_rows(rows, place)
     usual, fast = training_rows(rows, place)
     kernel_rows(rows, place)
-    projection_row(rows, usual, fast, place)
+    projection_rows(rows, usual, fast, place)
+    breaching_rows(rows)
     if place.type != "cuda":
         for name in (
             f"DLG, {VICTIMS} victims",
             "FedCG round, 1 seed",
             f"FedCG round, {SEEDS} seeds",
-            "published settings",
+            f"gradient matching, {FEW_VICTIMS} victims",
+            "published settings, five columns, one data set, 5 seeds",
         ):
             rows.add(Row("goal", name, "GPU", note=NO_GPU))
     environment = work.machine(place)

@@ -125,7 +125,13 @@ def undefended(dataset: str, victims: int, tuning: bool = False) -> tuple[Artifa
     The images are those of benchmarks.victim_artifact, or with `tuning` the clients' validation images, which are no victims.
     """
     train = spec.train_spec("quick", dataset, "fedavg", seed=0, per_client=PER_CLIENT)
-    federation = partition.federate(data.load(dataset, None), clients=4, per_client=PER_CLIENT, how="iid", seed=0)
+    federation = partition.federate(
+        data.load(dataset, Path(root) if (root := os.environ.get("PRIVBENCH_DATA")) else None),
+        clients=4,
+        per_client=PER_CLIENT,
+        how="iid",
+        seed=0,
+    )
     if tuning:
         swapped = [c._replace(train=c.validation, validation=c.train) for c in federation.clients]
         federation = federation._replace(clients=tuple(swapped))
@@ -346,6 +352,33 @@ def fastest(rows: Sequence[Row], side: str, target: str) -> tuple[Row, float] | 
     return min(found, key=lambda each: each[1]) if found else None
 
 
+class Race(NamedTuple):
+    """Who reaches a target in the fewest CPU seconds: (way, CPU seconds) of each side, None where no way gets there."""
+
+    target: str
+    breaching: tuple[str, float] | None
+    privbench: tuple[str, float] | None
+
+
+def races(rows: Sequence[Row]) -> list[Race]:
+    """A race for every target.
+
+    CPU seconds of a one-thread process are its seconds on an idle machine, whatever else runs now.
+    """
+    found = []
+    for target in rows[0].cpu_to_target:
+        best = [fastest(rows, side, target) for side in ("breaching", "privbench")]
+        found.append(Race(target, *((each[0].way, each[1]) if each else None for each in best)))
+    return found
+
+
+def compare(dataset: str, victims: int) -> list[Race]:
+    """The races at the chosen settings on one core."""
+    ways: list[tuple[str, str, Any]] = [("breaching", setting.name, setting) for setting in SETTINGS]
+    ways += [("privbench", name, changes) for name, changes in RUNGS]
+    return races(measure(ways, *undefended(dataset, victims), cores=1))
+
+
 def table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
     """An empty table with words to the left and numbers to the right."""
     made = Table(title=title)
@@ -357,10 +390,7 @@ def table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
 
 
 def show(rows: Sequence[Row], title: str) -> None:
-    """Prints where every way ends, and who passes each target first.
-
-    The race is in CPU seconds: of a one-thread process those are its seconds on an idle machine, whatever else runs now.
-    """
+    """Prints where every way ends, and who passes each target first."""
     console = Console(width=120)
     numbers = ("mean dB", "worst dB", "s / victim", "CPU s / victim", "evaluations")
     ends = table(title, ("", "way"), numbers)
@@ -373,12 +403,12 @@ def show(rows: Sequence[Row], title: str) -> None:
     race = table(
         "CPU s until the mean PSNR of all victims passes", ("dB", "breaching", "privbench"), ("CPU s", "CPU s", "x")
     )
-    for target in rows[0].cpu_to_target:
-        theirs, ours = (fastest(rows, side, target) for side in ("breaching", "privbench"))
-        ways, seconds = ([each[i] if each else None for each in (theirs, ours)] for i in (0, 1))
-        names = [way.way if isinstance(way, Row) else "never" for way in ways]
+    for target, theirs, ours in races(rows):
+        names, seconds = ([each[i] if each else None for each in (theirs, ours)] for i in (0, 1))
         ratio = f"{theirs[1] / ours[1]:.1f}" if theirs and ours else "-"
-        race.add_row(target, *names, *("-" if s is None else f"{s:.2f}" for s in seconds), ratio)
+        race.add_row(
+            target, *(n or "never" for n in names), *("-" if s is None else f"{s:.2f}" for s in seconds), ratio
+        )
     console.print(race)
 
 

@@ -217,10 +217,14 @@ def _train(nets: Mapping[str, nn.Module], *trained: str) -> None:
         module.train(part in trained)
 
 
+SCALE = 1e8  # of the objective, which L-BFGS is invariant to but for its thresholds
+
+
 def dlg(seen: Artifact, steps: int) -> Tensor:
     """DLG (FedCG Eq. 7) victim by victim, double backward, torch.optim.LBFGS, double precision: [V, B, C, H, W].
 
-    No early end, so that every victim takes the same number of iterations.
+    No early end, so that every victim takes the same number of iterations. torch's L-BFGS drops every pair with s'y below
+    1e-10, which Eq. 7 is at the untrained network from the first step on: unscaled, it would never leave its start.
     """
     model = seen.model
     nets = {p: load(net(p, model.channels, model.classes), p, seen.weights[p], {}).double() for p in seen.gradients}
@@ -236,7 +240,7 @@ def dlg(seen: Artifact, steps: int) -> Tensor:
 
         def closure(x: Tensor = x, label: Tensor = label, observed: list[Tensor] = observed) -> Tensor:
             x.grad = None
-            gap = dlg_objective(nets, leaves, x, label, observed)
+            gap = SCALE * dlg_objective(nets, leaves, x, label, observed)
             gap.backward()
             return gap
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attacks import case, descend, match
 from attacks.dlg import DLG
+from attacks.staged import Staged
 from benchmarks import plain
 from privbench import data, harness, observe, partition, plugins, run, spec
 from privbench.checkpoint import Snapshot
-from privbench.engine import Replica
+from privbench.data.dataset import Dataset
 from privbench.types import Artifact, Federation, Knowledge
 
 # One epoch over 128 images keeps the published proportions: 20 epochs over 2,000 images and 2,000 server steps are
@@ -33,6 +35,11 @@ PUBLISHED_ROUND = 20 * 2000 / PER_CLIENT
 def dataset() -> str:
     """CIFAR-10 where it is at hand, else photos of the same shape."""
     return "cifar10" if os.environ.get("PRIVBENCH_DATA") else "photos"
+
+
+@cache
+def _loaded(name: str) -> Dataset:
+    return data.load(name, Path(os.environ["PRIVBENCH_DATA"]) if name == "cifar10" else None)
 
 
 def clock(action: Callable[[], object], place: torch.device) -> float:
@@ -48,8 +55,9 @@ def clock(action: Callable[[], object], place: torch.device) -> float:
 
 def federations(clients: int, seeds: Sequence[int], per_client: int = PER_CLIENT) -> list[Federation]:
     """The same images dealt out anew for every seed."""
-    loaded = data.load("photos", None)
-    return [partition.federate(loaded, clients=clients, per_client=per_client, how="iid", seed=s) for s in seeds]
+    return [
+        partition.federate(_loaded("photos"), clients=clients, per_client=per_client, how="iid", seed=s) for s in seeds
+    ]
 
 
 class Rounds:
@@ -113,18 +121,19 @@ def seeds_in_processes(method: str, seeds: int, workers: int) -> float:
     return max(end for _, end in spans) - min(start for start, _ in spans)
 
 
-def victims(count: int, batch_size: int = 1, place: torch.device | None = None) -> Artifact:
-    """Undefended FedAvg gradients at the untrained network."""
+def victims(
+    count: int, batch_size: int = 1, place: torch.device | None = None, *, method: str = "fedavg", defense: str = "none"
+) -> Artifact:
+    """Gradients at the untrained network, of undefended FedAvg unless it is said otherwise."""
     per_client = max(16, -(-count * batch_size // 4))
     name = dataset()
-    loaded = data.load(name, Path(os.environ["PRIVBENCH_DATA"]) if name == "cifar10" else None)
-    fed = partition.federate(loaded, clients=4, per_client=per_client, how="iid", seed=0)
-    each = spec.train_spec("quick", name, "fedavg", clients=4, per_client=per_client)
+    fed = partition.federate(_loaded(name), clients=4, per_client=per_client, how="iid", seed=0)
+    each = spec.train_spec("quick", name, method, clients=4, per_client=per_client)
     setup = harness.prepare(each, fed, torch.device("cpu"))
     state = harness.initial(setup)
-    shot = Snapshot(0, state.server, [Replica({}, {}) for _ in state.clients], [({}, {}) for _ in state.clients])
+    shot = Snapshot(0, state.server, state.clients, [({}, {}) for _ in state.clients])
     seen, _ = observe.observe(
-        shot, fed, setup.model, setup.method, plugins.defense("none", "update"), method_name="fedavg", dataset=name,
+        shot, fed, setup.model, setup.method, plugins.defense(defense, "update"), method_name=method, dataset=name,
         victims=count, batch_size=batch_size, labels_known=False, seed=0,
     )  # fmt: skip
     return seen.to(place) if place is not None else seen
@@ -135,13 +144,19 @@ def dlg(seen: Artifact, steps: int) -> float:
     return clock(lambda: DLG(steps=steps).reconstruct(seen, Knowledge(), 0), seen.client.device)
 
 
+def attacks_of_a_column(count: int, method: str, defense: str, place: torch.device) -> float:
+    """DLG and `staged`, both at full length, on `count` victims of one column of the privacy table."""
+    seen = victims(count, place=place, method=method, defense=defense)
+    return dlg(seen, DLG().steps) + clock(lambda: Staged().reconstruct(seen, Knowledge(), 0), place)
+
+
 def dlg_gradient(seen: Artifact) -> Callable[[], object]:
     """One evaluation of DLG's objective and its gradient for all victims."""
     own = case.make(seen, 0)
 
     def objective(x: torch.Tensor, known: dict[str, torch.Tensor]) -> torch.Tensor:
         observed = {name: known[name] for name in own.observed}
-        return match.squared_distance(match.gradient_products(own.model, own.weights, x, known["labels"], observed))
+        return match.squared_distance(match.gradient_products(own, x, known["labels"], observed))
 
     known, start = own.observed | {"labels": own.labels}, case.random_start(seen, 1, 0)
     return lambda: descend.gradients(objective)(start, known)
