@@ -10,6 +10,8 @@ from matplotlib.ticker import NullLocator
 from benchmarks.measure import Row
 from reports import figures
 
+TIMES = (1, 2, 5, 10, 20, 50, 100, 200)  # ticks of the ratios, as far as they are needed
+
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     """`scaling` and `speedup`, PNG and PDF, in a folder."""
@@ -54,9 +56,11 @@ def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
         if row.goal is not None:
             axes.plot([row.goal] * 2, [place - 0.4, place + 0.4], color=figures.COLOURS[2], linewidth=2)
     axes.set_xscale("log")
+    axes.set_xticks(TIMES, [f"{t:g}x" for t in TIMES])
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.axvline(1, color="0.45", linewidth=0.8, linestyle="--")
     axes.invert_yaxis()
-    axes.margins(x=0.15)
+    axes.set_xlim(0.5, 1.6 * max(max(row.times or 0, row.goal or 0) for row in own))
     axes.tick_params(labelsize=figures.FONT_POINTS - 1.5)
     axes.set_xlabel("times faster than the usual way (mark: goal)", fontsize=figures.FONT_POINTS)
     return figures.save(figure, stem)
