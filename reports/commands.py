@@ -16,10 +16,10 @@ from rich.table import Table
 from privbench import artifact as artifacts
 from privbench import checkpoint, harness, partition, plugins, pool, record, run, score, storage
 from privbench.errors import UserError
-from privbench.record import Record
+from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec, train_spec
 from privbench.store import Store, status
-from reports import attack_table, grid, label_histogram, published_form, scatter
+from reports import attack_table, grid, label_histogram, published_form, scatter, training_view
 from reports.label_histogram import Panel
 from reports.progress import JobBars
 from reports.published_form import Gap
@@ -56,7 +56,7 @@ def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, de
     with JobBars(len(jobs)) as bars:
         failures = run.run_cells(cells, out, data_dir, device, bars.progress, outcome)
     found, damaged = record.find(out / "cells")
-    by_id = {r.id: r for r in found}
+    by_id = {r.id: r for r in found if isinstance(r, AttackRecord)}
     done = [cell for cell in cells if cell.id in by_id]
     gaps = [_gap(store, cell, reasons, damaged) for cell in cells if cell.id not in by_id]
     if not done:
@@ -88,7 +88,7 @@ def _datasets(cells: Sequence[CellSpec]) -> list[str]:
 
 
 def _figures(
-    store: Store, cells: Sequence[CellSpec], records: Sequence[Record], dataset: str, folder: Path
+    store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], dataset: str, folder: Path
 ) -> list[Path]:
     name, own = plugins.stem(dataset), [r for r in records if r.spec["dataset"] == dataset]
     paths = scatter.write(own, folder / f"{name}-scatter")
@@ -101,7 +101,7 @@ def _figures(
 
 def _histogram(records: Sequence[Record], stem: Path) -> list[Path]:
     """The label histogram of every Dirichlet layout among some records, first seed."""
-    dealt = [r for r in records if r.spec.get("partition") == "dirichlet" and r.label_counts]
+    dealt = [r for r in records if r.spec.get("partition") == "dirichlet"]
     by_title = {f"{published_form.partition_text(r.spec)}, seed {r.spec['seeds'][0]}": r for r in reversed(dealt)}
     panels = [
         Panel(title, [str(k + 1) for k in range(len(r.label_counts[0]))], r.label_counts[0])
@@ -168,7 +168,7 @@ def _write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) 
     """One row per cell that attacked the same victims as the first."""
     first, rows = None, []
     for cell in cells:
-        tensors, info = storage.load_tensors(store.reconstruction(cell, seed), "reconstruction")
+        tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
         spec = cell.train.model_copy(update={"seed": seed})
         truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
         if first is None:
@@ -187,7 +187,7 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
     """Draws the grid of every finished cell of a data set at one round."""
     store = Store(out)
     cells = [cell for cell in store.cells() if cell.train.dataset == dataset and cell.round == round_]
-    cells = [cell for cell in cells if store.reconstruction(cell, seed).exists()]
+    cells = [cell for cell in cells if cell.attack is not None and store.result(cell, seed).exists()]
     if not cells:
         raise UserError(
             f"no finished cell of {dataset} at round {round_} with seed {seed} under {out}; run `privbench attack` first"
@@ -339,8 +339,12 @@ def list_runs(out: Path) -> None:
         seeds = ",".join(str(seed) for seed in cell.seeds)
         state = "recorded" if done else "unfinished; the same command continues"
         t = cell.train
-        table.add_row(cell.id, t.dataset, t.method, t.defense, seeds, cell.attack, cell.round, state)
+        table.add_row(cell.id, t.dataset, t.method, t.defense, seeds, *_attack_and_round(cell), state)
     Console().print(table)
+
+
+def _attack_and_round(cell: CellSpec) -> tuple[str, str]:
+    return ("", "") if cell.attack is None else (cell.attack, cell.round)
 
 
 def show_run(prefix: str, out: Path) -> None:
@@ -359,16 +363,14 @@ def show_run(prefix: str, out: Path) -> None:
         console.print_json(json.dumps(storage.read_json(folder / checkpoint.SPEC)))
         console.print(status(folder))
         rounds = checkpoint.history(folder)
-        if rounds:
-            each = "  ".join(f"{a:.1f}" for a in harness.selected_accuracy(rounds))
-            console.print(f"test accuracy per client at its best validation round: {each}")
-            console.print(
-                f"best round {harness.best_round(rounds)}; {sum(e['seconds'] for e in rounds):.0f} s of training"
-            )
+        if rounds is not None:
+            console.print(f"{sum(entry['seconds'] for entry in rounds):.0f} s of training")
+            classes = storage.read_json(folder / "clients.json")["classes"]
+            training_view.show([run.training(folder)], classes, console)
         return
-    path = folder / "record.json"
-    if not path.exists():
+    if not (folder / record.FILE_NAME).exists():
         raise UserError(f"cell {name} is unfinished; the command that started it continues it")
-    value = storage.read_json(path)
-    value.pop("victims", None)
-    console.print_json(json.dumps(value))
+    found_record = record.read(folder / record.FILE_NAME)
+    apart = {"victims", "training", "averages", "accuracy"}  # too long, or in the tables
+    console.print_json(json.dumps(found_record.model_dump(mode="json", exclude=apart)))
+    training_view.show(found_record.training, found_record.spec["class_names"], console)
