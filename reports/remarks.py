@@ -56,6 +56,28 @@ def header(records: Sequence[Record]) -> list[str]:
     return lines
 
 
+def training_header(records: Sequence[Record]) -> list[str]:
+    """The same for what training alone gives."""
+    presets = unique(r.spec["preset"] for r in records)
+    machines = unique(
+        f"{e['device']}: {e['machine']}, {e['cores']} core(s), torch {e['torch']}"
+        for e in (r.environment for r in records)
+    )
+    seeds = unique(", ".join(str(seed) for seed in r.spec["seeds"]) for r in records)
+    dates = sorted({r.environment["date"] for r in records})
+    lines = [f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; {'; '.join(machines)}; {span(dates)}."]
+    if presets != ["paper"]:
+        lines.append(
+            f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. Published values "
+            "stand beside it for orientation; `--preset paper` runs the published settings."
+        )
+    lines.append(
+        "Every client's personal model at its best validation round; mean over clients, +- standard deviation over seeds; the best "
+        f"in bold; '{NONE}': there is no such number."
+    )
+    return [*lines, *unique(f"Note: {note}." for r in records for note in r.notes)]
+
+
 def remarks(records: Sequence[Record]) -> list[str]:
     """One sentence per disagreement or doubt that the numbers themselves show."""
     told = [line for r in records for line in _doubts(r)]
