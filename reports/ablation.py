@@ -10,7 +10,7 @@ from typing import Any
 
 from privbench.record import Record
 from reports import layout, remarks, rows
-from reports.accuracy_table import METRICS
+from reports.accuracy_table import HOW, METRICS
 from reports.published_form import NONE, Gap, settings_of, spread_text, unique
 from reports.tables import Form, Report
 
@@ -32,11 +32,12 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
         own = rows.chosen(records, key)
         lost = {rows.row(g.spec): g.state for g in gaps if rows.setting(g.spec) == key}
         body = [_line(own, name, lost, metrics) for name in unique([*own, *lost])]
-        headings = ["", *(text for m in metrics for text in (METRICS[m].title, "difference"))]
+        headings = ["", *(text for m in metrics for text in (METRICS[m].short, "difference"))]
         forms.append(Form(rows.title(key), headings, body))
         numbers += [_numbers(own, r, metric) for r in own.values() for metric in metrics]
     notes = [
         *remarks.training_header(records),
+        HOW,
         "The difference is from the method as published, the first row: of a loss term switched off, negative accuracy says "
         "that the term helps. With few seeds, differences below the spread over seeds say nothing.",
     ]
@@ -53,8 +54,10 @@ def _line(own: dict[str, Record], name: str, lost: dict[str, str], metrics: Sequ
         change = _change(own, own[name], metric)
         text = NONE if mean is None else spread_text(mean, std, how.digits)
         means = [round(m, how.digits) for r in own.values() if (m := how.of(r)[0]) is not None]
-        best = (min if how.lower_is_better else max)(means, default=None)
-        cells.append(layout.bold(text) if mean is not None and round(mean, how.digits) == best else text)
+        best = (min if how.lower_is_better else max)(means) if len(set(means)) > 1 else None
+        cells.append(
+            layout.bold(text) if mean is not None and best is not None and round(mean, how.digits) == best else text
+        )
         cells.append(NONE if change is None else f"{change:+.{how.digits}f}")
     return cells
 

@@ -20,6 +20,7 @@ class Metric(NamedTuple):
     """A column of the record as a table shows it."""
 
     title: str
+    short: str
     of: Callable[[Record], tuple[float | None, float | None]]  # (mean, std over seeds)
     digits: int = 2
     lower_is_better: bool = False
@@ -51,32 +52,52 @@ def _seconds(r: Record) -> tuple[float | None, float | None]:
 
 
 METRICS = {
-    "accuracy": Metric("test accuracy of the personal models (L.acc), %", lambda r: (r.accuracy.mean, r.accuracy.std)),
-    "global_accuracy": Metric("accuracy of the averaged models (G.acc), %", _average("global_accuracy")),
-    "precision": Metric("macro precision, %", _average("precision")),
-    "recall": Metric("macro recall, %", _average("recall")),
-    "f1": Metric("macro F1, %", _average("f1")),
-    "false_positive_rate": Metric("false-positive rate, %", _average("false_positive_rate"), lower_is_better=True),
-    "auc": Metric("area under the ROC curve", _average("auc"), 3),
-    "consistency": Metric(
-        "consistency loss of generator and classifier, nats", _average("consistency"), 3, lower_is_better=True
+    "accuracy": Metric(
+        "test accuracy of the personal models (L.acc), %", "L.acc, %", lambda r: (r.accuracy.mean, r.accuracy.std)
     ),
-    "bytes_up": Metric("sent per client and round, MB", _sent, 3, ranked=False),
-    "seconds": Metric("training seconds per round", _seconds, 2, ranked=False),
+    "global_accuracy": Metric("accuracy of the averaged models (G.acc), %", "G.acc, %", _average("global_accuracy")),
+    "precision": Metric("macro precision, %", "precision, %", _average("precision")),
+    "recall": Metric("macro recall, %", "recall, %", _average("recall")),
+    "f1": Metric("macro F1, %", "F1, %", _average("f1")),
+    "false_positive_rate": Metric(
+        "false-positive rate, %", "FPR, %", _average("false_positive_rate"), lower_is_better=True
+    ),
+    "auc": Metric("area under the ROC curve", "AUC", _average("auc"), 3),
+    "consistency": Metric(
+        "consistency loss of generator and classifier, nats",
+        "consistency, nats",
+        _average("consistency"),
+        3,
+        lower_is_better=True,
+    ),
+    "bytes_up": Metric("sent per client and round, MB", "sent, MB", _sent, 3, ranked=False),
+    "seconds": Metric("training seconds per round", "s per round", _seconds, 2, ranked=False),
 }
+HOW = (
+    "Every client's personal model at its best validation round; mean over clients, +- standard deviation over seeds; the best in "
+    f"bold; '{NONE}': there is no such number."
+)
 WIDE = 3  # settings with published values beside them that a page takes
 
 
 def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str]) -> Report:
-    """One table per metric over all settings, then one per data set with the published values where there are any."""
+    """One table per metric over all settings (of one setting a single table), then those with published values beside."""
     keys = rows.settings(records)
     names = unique([rows.row(r.spec) for r in records] + [rows.row(g.spec) for g in gaps])
-    forms = [_overview(records, gaps, keys, names, metric) for metric in metrics]
+    if len(keys) == 1 and len(metrics) > 1:
+        forms = [_one_setting(records, gaps, keys[0], names, metrics)]
+    else:
+        forms = [_overview(records, gaps, keys, names, metric) for metric in metrics]
     for metric in metrics:
         compared = [k for k in keys if any(published.of(r.spec, metric) for r in rows.chosen(records, k).values())]
         forms += [_beside(records, gaps, part, names, metric) for part in _parts(compared)]
     numbers = [_numbers(r, metric) for key in keys for r in rows.chosen(records, key).values() for metric in metrics]
-    notes = [*remarks.training_header(records), *_searched(records, keys), *_published_notes(records, keys, metrics)]
+    notes = [
+        *remarks.training_header(records),
+        HOW,
+        *_searched(records, keys),
+        *_published_notes(records, keys, metrics),
+    ]
     return Report("Accuracy table", notes, forms, numbers)
 
 
@@ -95,6 +116,14 @@ def _overview(
     columns = [_column(records, gaps, key, names, metric) for key in keys]
     title = METRICS[metric].title
     return Form(title, ["", *map(rows.short_title, keys)], [list(cells) for cells in zip(names, *columns, strict=True)])
+
+
+def _one_setting(
+    records: Sequence[Record], gaps: Sequence[Gap], key: Setting, names: Sequence[str], metrics: Sequence[str]
+) -> Form:
+    columns = [_column(records, gaps, key, names, metric) for metric in metrics]
+    headings = ["", *(METRICS[metric].short for metric in metrics)]
+    return Form(rows.title(key), headings, [list(cells) for cells in zip(names, *columns, strict=True)])
 
 
 def _beside(
@@ -123,7 +152,9 @@ def _column(
     how, own = METRICS[metric], rows.chosen(records, key)
     lost = {rows.row(g.spec): g.state for g in gaps if rows.setting(g.spec) == key}
     means = {name: round(m, how.digits) for name, r in own.items() if (m := how.of(r)[0]) is not None}
-    best = (min if how.lower_is_better else max)(means.values()) if len(means) > 1 and how.ranked else None
+    best = (
+        (min if how.lower_is_better else max)(means.values()) if len(set(means.values())) > 1 and how.ranked else None
+    )
     texts = []
     for name in names:
         if name not in own:
@@ -148,7 +179,10 @@ def _numbers(r: Record, metric: str) -> dict[str, Any]:
     found = published.of(r.spec, metric)
     return {
         "id": r.id,
-        **{name: r.spec.get(name) for name in ("preset", "dataset", "partition", "omega", "clients", "backbone", "method")},
+        **{
+            name: r.spec.get(name)
+            for name in ("preset", "dataset", "partition", "omega", "clients", "backbone", "method")
+        },
         "settings": " ".join(f"{k}={v}" for k, v in (r.spec.get("method_settings") or {}).items()),
         "row": rows.row(r.spec),
         "metric": metric,

@@ -53,11 +53,16 @@ def report(records: Sequence[Record]) -> Report:
         for name, values in panels(records, key).items():
             for value, r in values.items():
                 own = accuracies(r)
-                body.append([f"{name} = {value}", f"{median(own):.2f}", f"{min(own):.2f}", f"{max(own):.2f}", str(len(own))])
+                body.append(
+                    [f"{name} = {value}", f"{median(own):.2f}", f"{min(own):.2f}", f"{max(own):.2f}", str(len(own))]
+                )
                 numbers += [{"setting": rows.title(key), "name": name, "value": value, "accuracy": a} for a in own]
         if body:
             forms.append(Form(f"{rows.title(key)}: test accuracy, %", ["", "median", "lowest", "highest", "n"], body))
-    notes = [*remarks.training_header(records), "Each box is over all clients and seeds; the other settings are at their defaults."]
+    notes = [
+        *remarks.training_header(records),
+        "Each box is over all clients and seeds; the other settings are at their defaults.",
+    ]
     return Report("Sensitivity", notes, forms, numbers)
 
 

@@ -1,7 +1,7 @@
 """Curves over rounds: training loss and test accuracy, and the consistency of generator and classifier.
 
-A pure function of records: mean over clients, then over seeds; the band is the standard deviation over seeds. Where seeds stopped
-early at different rounds, a curve ends with the first of them.
+A pure function of records: mean over clients, then over seeds; of few curves the band is the standard deviation over seeds.
+Where seeds stopped early at different rounds, a curve ends with the first of them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from privbench.record import Record, Round
 from reports import figures, remarks, rows
@@ -21,6 +22,7 @@ from reports.tables import Form, Report
 PANEL_INCHES = 1.7
 LEGEND_ROW_INCHES = 0.16
 MARKS = 6  # markers on a curve
+MOST_BANDS = 5  # with more curves their bands would hide each other
 
 
 class Quantity(NamedTuple):
@@ -68,7 +70,10 @@ def report(records: Sequence[Record], names: Sequence[str], title: str) -> Repor
             heading = f"{rows.title(key)}: {quantity.title}"
             forms.append(Form(heading, ["", "first round", "lowest", "highest", "last round", "rounds"], body))
             numbers += [_number(key, label, name, n, v) for label, c in own.items() for n, v in enumerate(c)]
-    notes = [*remarks.training_header(records), "Per round, mean over clients and seeds; the figure's band is one standard deviation over seeds."]
+    notes = [
+        *remarks.training_header(records),
+        "Per round, mean over clients and seeds; the figure's band (of up to five curves) is one standard deviation over seeds.",
+    ]
     return Report(title, notes, forms, numbers)
 
 
@@ -90,7 +95,8 @@ def write(records: Sequence[Record], key: rows.Setting, names: Sequence[str], st
     panels = {name: curves for name, curves in panels.items() if any(curves.values())}
     if not labels:
         return []
-    columns = 2 if max(map(len, labels)) > 14 else 3
+    names_ = rows.legend_names(labels)
+    columns = figures.legend_columns(names_)
     legend = LEGEND_ROW_INCHES * (-(-len(labels) // columns) + 1)
     figure = figures.new_figure(figures.COLUMN_INCHES, PANEL_INCHES * len(panels) + legend)
     drawn = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
@@ -98,7 +104,10 @@ def write(records: Sequence[Record], key: rows.Setting, names: Sequence[str], st
         _panel(axes, {label: curves[label] for label in labels}, QUANTITIES[name])
     drawn[0].set_title(rows.title(key), fontsize=figures.FONT_POINTS + 0.5)
     drawn[-1].set_xlabel("round", fontsize=figures.FONT_POINTS)
-    handles = [Line2D([], [], linewidth=1.1, markersize=3, label=label, **figures.line_look(i)) for i, label in enumerate(labels)]
+    handles = [
+        Line2D([], [], linewidth=1.1, markersize=3, label=label, **figures.line_look(i))
+        for i, label in enumerate(labels)
+    ]
     figure.legend(
         handles=handles, loc="outside lower center", ncols=columns, fontsize=figures.FONT_POINTS - 0.5, frameon=False,
         handlelength=2.4, columnspacing=0.9, labelspacing=0.25, handletextpad=0.4,
@@ -114,12 +123,13 @@ def _panel(axes: Axes, curves: dict[str, list[tuple[float, float]]], quantity: Q
         step = max(1, len(curve) // MARKS)
         means = [mean for mean, _ in curve]
         axes.plot(x, means, linewidth=1.1, markersize=3, markevery=(index % step, step), **look)
-        if any(std for _, std in curve):
+        if len(curves) <= MOST_BANDS and any(std for _, std in curve):
             low, high = [m - s for m, s in curve], [m + s for m, s in curve]
             axes.fill_between(x, low, high, color=look["color"], alpha=0.13, linewidth=0)
-    if quantity.log and all(mean > 0 for curve in curves.values() for mean, _ in curve):
+    means = [mean for curve in curves.values() for mean, _ in curve]
+    if quantity.log and 0 < 10 * min(means) < max(means):
         axes.set_yscale("log")
     axes.set_ylabel(quantity.title, fontsize=figures.FONT_POINTS)
     figures.plain(axes)
     axes.tick_params(which="minor", labelsize=figures.FONT_POINTS - 0.5)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def line_look(index: int) -> dict[str, Any]:
     """Colour, dashes and marker of the n-th line: no two of the first 21 are alike in both colour and dashes."""
     own = index % len(COLOURS)
     return {"color": COLOURS[own], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)], "marker": MARKERS[own]}
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """How many columns of a legend of lines fit in one printed column."""
+    longest = max(map(len, names))
+    return 3 if longest <= 11 else 2 if longest <= 24 else 1
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

@@ -27,7 +27,14 @@ from reports.published_form import (
 from reports.remarks import header
 from reports.tables import Form, Report
 
-AGAINST = {"nfl-cgan": "fedgen", "fedper": "fedavg", "fedsplit": "fedavg", "lg-fedavg": "fedavg", "fedcg": "fedavg", "fedmd-cg": "fedavg"}
+AGAINST = {
+    "nfl-cgan": "fedgen",
+    "fedper": "fedavg",
+    "fedsplit": "fedavg",
+    "lg-fedavg": "fedavg",
+    "fedcg": "fedavg",
+    "fedmd-cg": "fedavg",
+}
 COLUMNS = ["", "attack", "PSNR dB", "against", "its PSNR dB", "difference dB", "published difference dB"]
 
 
@@ -42,13 +49,21 @@ def report(records: Sequence[AttackRecord]) -> Report:
             rivals = [r for r in own if r.spec["method"] == AGAINST.get(mine[0].spec["method"])]
             if not rivals:
                 continue
-            for what, one, other in (("the paper's", plain(mine), plain(rivals)), ("strongest", strongest(mine), strongest(rivals))):
+            for what, one, other in (
+                ("the paper's", plain(mine), plain(rivals)),
+                ("strongest", strongest(mine), strongest(rivals)),
+            ):
                 if one is not None and other is not None:
                     body.append([name, f"{what}: {one.spec['attack']}", *_cells(one, other)])
                     numbers.append(_numbers(key, what, one, other))
         if body:
             forms.append(Form(title_of(key), COLUMNS, body))
-    return Report("Reconstruction against the papers' baselines", [*header(records), __doc__.split("\n\n")[1].replace("\n", " ")], forms, numbers)
+    return Report(
+        "Reconstruction against the papers' baselines",
+        [*header(records), __doc__.split("\n\n")[1].replace("\n", " ")],
+        forms,
+        numbers,
+    )
 
 
 def plain(own: Sequence[AttackRecord]) -> AttackRecord | None:
@@ -92,5 +107,3 @@ def _numbers(key: tuple[Any, ...], what: str, one: AttackRecord, other: AttackRe
         "difference_low": None if paired is None else paired.low,
         "difference_high": None if paired is None else paired.high,
     }
-
-

@@ -95,9 +95,7 @@ def of(spec: Mapping[str, Any], metric: str) -> Published | None:
         name, setting = wanted.get(row["source"], (None, ""))
         same = (row["dataset"], row["method"]) == (spec["dataset"], name) and row["metric"] in names
         if same and setting in row["setting"]:
-            return Published(
-                float(row["value"]), float(row["std"]) if row["std"] else None, _origin(row), clients or 0
-            )
+            return Published(float(row["value"]), float(row["std"]) if row["std"] else None, _origin(row), clients or 0)
     return None
 
 
@@ -114,6 +112,10 @@ def _fedmd_cg_name(method: str, settings: Mapping[str, Any]) -> str | None:
 
 
 def _origin(row: Mapping[str, str]) -> str:
-    """"FedCG Table 1", "NFL-CGAN Figure 5"."""
+    """Where a row stands, e.g. "FedCG Table 1" or "NFL-CGAN Figure 5"."""
     table = row["table"]
-    return f"{row['source']} Figure {table.removeprefix('fig')}" if table.startswith("fig") else f"{row['source']} Table {table}"
+    return (
+        f"{row['source']} Figure {table.removeprefix('fig')}"
+        if table.startswith("fig")
+        else f"{row['source']} Table {table}"
+    )

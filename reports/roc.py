@@ -19,7 +19,9 @@ from reports.published import of
 from reports.published_form import NONE, spread_text
 from reports.tables import Form, Report
 
-GRID = np.concatenate([np.linspace(0, 0.1, 101), np.linspace(0.1, 1, 91)[1:]])  # false-positive rates, denser where curves rise
+GRID = np.concatenate(
+    [np.linspace(0, 0.1, 101), np.linspace(0.1, 1, 91)[1:]]
+)  # false-positive rates, denser where curves rise
 LEGEND_ROW_INCHES = 0.16
 
 
@@ -51,7 +53,9 @@ def report(records: Sequence[Record]) -> Report:
             text = NONE if auc.mean is None else spread_text(auc.mean, auc.std, 3)
             body.append([label, text, NONE if found is None else f"{found.value:.3f}"])
             numbers += _numbers(key, label, average(r))
-        forms.append(Form(f"{rows.title(key)}: area under the macro-averaged ROC curve", ["", "AUC", "published"], body))
+        forms.append(
+            Form(f"{rows.title(key)}: area under the macro-averaged ROC curve", ["", "AUC", "published"], body)
+        )
     return Report("ROC curves", remarks.training_header(records), forms, numbers)
 
 
@@ -59,7 +63,8 @@ def _numbers(key: rows.Setting, label: str, curve: np.ndarray | None) -> list[di
     pairs = [] if curve is None else zip(GRID.tolist(), curve.tolist(), strict=True)
     title = rows.title(key)
     return [
-        {"setting": title, "row": label, "false_positive_rate": round(x, 5), "true_positive_rate": round(y, 6)} for x, y in pairs
+        {"setting": title, "row": label, "false_positive_rate": round(x, 5), "true_positive_rate": round(y, 6)}
+        for x, y in pairs
     ]
 
 
@@ -68,7 +73,7 @@ def write(records: Sequence[Record], key: rows.Setting, stem: Path) -> list[Path
     own = {label: (r, curve) for label, r in rows.chosen(records, key).items() if (curve := average(r)) is not None}
     if not own:
         return []
-    columns = 2
+    columns = min(2, figures.legend_columns(list(own)))
     figure = figures.new_figure(figures.COLUMN_INCHES, 2.7 + LEGEND_ROW_INCHES * (-(-len(own) // columns) + 1))
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.7, linestyle=(0, (2, 2)))

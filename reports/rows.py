@@ -44,16 +44,29 @@ def title(key: Setting) -> str:
 
 
 def stem(key: Setting) -> str:
-    """A setting in names of files, e.g. "fmnist-dirichlet0.1-10"."""
+    """A setting in names of files, e.g. "fmnist-dirichlet0.1-10clients"."""
     dataset, domains, dealt, clients, nets, _ = key
-    parts = [plugins.stem(dataset), *domains, dealt.replace("Dirichlet(", "dirichlet").replace(")", ""), nets.split(" ")[0]]
-    return "-".join([part.replace(" ", "-") for part in parts if part] + [str(clients)])
+    parts = [
+        plugins.stem(dataset),
+        *domains,
+        dealt.replace("Dirichlet(", "dirichlet").replace(")", ""),
+        nets.split(" ")[0],
+    ]
+    return "-".join([part.replace(" ", "-") for part in parts if part] + [f"{clients}clients"])
 
 
 def row(spec: Spec) -> str:
     """The name of a row: the method with its settings and defence."""
     name = label(spec)
     return ALIASES.get(name, name)
+
+
+def legend_names(names: Sequence[str]) -> list[str]:
+    """The names of some rows for a figure's legend: of variants of one method, the settings alone."""
+    methods = {name.partition(" (")[0] for name in names}
+    if len(methods) > 1 or len(names) < 2:
+        return list(names)
+    return [name.partition(" (")[2].removesuffix(")") or name for name in names]
 
 
 def settings(records: Sequence[Record]) -> list[Setting]:

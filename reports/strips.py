@@ -18,8 +18,7 @@ from reports import figures, remarks, rows
 from reports.tables import Form, Report
 
 STRIP_INCHES = 0.36
-MARGIN_INCHES = 0.75
-NAME_INCHES = 1.05
+MARGIN_INCHES = 0.8
 ABOVE, BELOW = figures.COLOURS[0], figures.COLOURS[2]
 
 
@@ -34,8 +33,10 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "gain": Kind("Gain over local training", lambda a, b: a - b, 0.0, "+.2f", "gain, percentage points"),
-    "rta": Kind("Relative test accuracy", lambda a, b: a / b if b else float("nan"), 1.0, ".3f", "accuracy / accuracy of Local"),
+    "gain": Kind("Gain over local training", lambda a, b: a - b, 0.0, "+.2f", "gain over Local, percentage points"),
+    "rta": Kind(
+        "Relative test accuracy", lambda a, b: a / b if b else float("nan"), 1.0, ".3f", "accuracy / accuracy of Local"
+    ),
 }
 
 
@@ -91,7 +92,7 @@ def write(records: Sequence[Record], key: rows.Setting, name: str, stem: Path) -
         return []
     own = {label: values(r, local, kind) for label, r in others.items()}
     figure = figures.new_figure(figures.COLUMN_INCHES, STRIP_INCHES * len(own) + MARGIN_INCHES)
-    figure.get_layout_engine().set(hspace=0.0, h_pad=0.012)  # type: ignore[union-attr]
+    figure.set_layout_engine("constrained", hspace=0.0, h_pad=0.012)
     panels = figure.subplots(len(own), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     for axes, (label, each) in zip(panels, own.items(), strict=True):
         _strip(axes, label, each, kind)
@@ -100,8 +101,7 @@ def write(records: Sequence[Record], key: rows.Setting, name: str, stem: Path) -
     names = local.spec.get("domains") or [str(k + 1) for k in range(clients)]
     panels[-1].set_xticks(range(0, clients, every), names[::every], fontsize=figures.FONT_POINTS - 0.5)
     panels[-1].set_xlabel("client", fontsize=figures.FONT_POINTS)
-    figure.supylabel(kind.axis, fontsize=figures.FONT_POINTS, x=0.99, ha="right", va="center", rotation=270)
-    figure.suptitle(f"{rows.title(key)}", fontsize=figures.FONT_POINTS + 0.5)
+    figure.suptitle(f"{rows.title(key)}\n{kind.axis}", fontsize=figures.FONT_POINTS + 0.5)
     return figures.save(figure, stem)
 
 

@@ -25,12 +25,16 @@ class Column(spec.Strict):
     """One method as a study compares it; several cells where `each` or `search` name values."""
 
     method: str
-    settings: Settings = {}
+    settings: Settings = Field(default_factory=dict)
     defense: str = "none"
-    each: dict[str, list[Any]] = {}  # a variant for every value of every setting named, one setting at a time
-    search: dict[str, list[Any]] = {}  # paper preset: one run per value; reports keep the best by validation accuracy
-    attacks: list[str] | None = None  # in place of the study's
-    not_on: list[str] = []  # data sets for which the source has no such cell
+    each: dict[str, list[Any]] = Field(
+        default_factory=dict
+    )  # a variant for every value of every setting named, one setting at a time
+    search: dict[str, list[Any]] = Field(
+        default_factory=dict
+    )  # paper preset: one run per value; reports keep the best by validation accuracy
+    attacks: tuple[str, ...] | None = None  # in place of the study's
+    not_on: tuple[str, ...] = ()  # data sets for which the source has no such cell
 
 
 class Data(spec.Strict):
@@ -38,7 +42,7 @@ class Data(spec.Strict):
 
     name: str
     clients: int | None = None
-    paper: dict[str, int] = {}  # of the paper preset alone: per_client, rounds
+    paper: dict[str, int] = Field(default_factory=dict)  # of the paper preset alone: per_client, rounds
 
 
 class Study(spec.Strict):
@@ -48,16 +52,18 @@ class Study(spec.Strict):
     title: str
     source: str  # the published tables and figures that these are the cells of
     about: str
-    reports: list[str]
-    metrics: list[str] = ["accuracy"]  # columns of the accuracy table
+    reports: tuple[str, ...]
+    metrics: tuple[str, ...] = ("accuracy",)  # columns of the accuracy table
     backbone: str = "lenet5"
-    omega: list[float] = []  # Dirichlet layouts in place of each data set's own
-    attacks: list[str] = []
-    rounds: list[str] = ["best"]  # attacked rounds
-    schedule: Settings = {}  # of every method in the paper preset, where the source trains all alike
-    embedded: list[str]  # data sets that stand in for the published ones in smoke and quick
-    data: list[Data] = []
-    column: list[Column] = Field(min_length=1)
+    omega: tuple[float, ...] = ()  # Dirichlet layouts in place of each data set's own
+    attacks: tuple[str, ...] = ()
+    rounds: tuple[str, ...] = ("best",)  # attacked rounds
+    schedule: Settings = Field(
+        default_factory=dict
+    )  # of every method in the paper preset, where the source trains all alike
+    embedded: tuple[str, ...]  # data sets that stand in for the published ones in smoke and quick
+    data: tuple[Data, ...] = ()
+    column: tuple[Column, ...] = Field(min_length=1)
 
 
 class Layout(NamedTuple):
@@ -103,7 +109,8 @@ def cells(
     columns = _columns(study, methods)
     found = []
     for data, domains in _data(study, preset, datasets):
-        omegas = [layout.omega] if layout.omega is not None or layout.how else study.omega or [None]
+        own_layout = layout.omega is not None or layout.how is not None
+        omegas: Sequence[float | None] = (layout.omega,) if own_layout else study.omega or (None,)
         own = data.paper if preset == "paper" else {}
         changes = study.schedule if preset == "paper" else {}
         changes = changes | ({"rounds": own["rounds"]} if "rounds" in own else {})
@@ -132,7 +139,7 @@ def _cells(
             yield spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
 
 
-def _columns(study: Study, methods: Sequence[str] | None) -> list[Column]:
+def _columns(study: Study, methods: Sequence[str] | None) -> Sequence[Column]:
     if methods is None:
         return study.column
     wanted = {plugins.target("method", name): name for name in methods}  # two names of one method are one

@@ -31,7 +31,11 @@ class Report(NamedTuple):
 
 def write(report: Report, stem: Path) -> list[Path]:
     """Writes the three files."""
-    texts = {".md": markdown(report), ".csv": pd.DataFrame(list(report.numbers)).to_csv(index=False), ".tex": latex(report)}
+    texts = {
+        ".md": markdown(report),
+        ".csv": pd.DataFrame(list(report.numbers)).to_csv(index=False),
+        ".tex": latex(report),
+    }
     paths = [stem.with_name(stem.name + ending) for ending in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         storage.write_bytes(path, text.encode())
