@@ -89,7 +89,7 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
     else:
         forms = [_overview(records, gaps, keys, names, metric) for metric in metrics]
     for metric in metrics:
-        compared = [k for k in keys if any(published.of(r.spec, metric) for r in rows.chosen(records, k).values())]
+        compared = [k for k in keys if any(published.of(r.spec, metric, "2") for r in rows.chosen(records, k).values())]
         forms += [_beside(records, gaps, part, names, metric) for part in _parts(compared)]
     numbers = [_numbers(r, metric) for key in keys for r in rows.chosen(records, key).values() for metric in metrics]
     notes = [
@@ -113,9 +113,10 @@ def _parts(keys: Sequence[Setting]) -> list[list[Setting]]:
 def _overview(
     records: Sequence[Record], gaps: Sequence[Gap], keys: Sequence[Setting], names: Sequence[str], metric: str
 ) -> Form:
+    """Every setting; methods without any such number, as without a generator, are left out."""
     columns = [_column(records, gaps, key, names, metric) for key in keys]
-    title = METRICS[metric].title
-    return Form(title, ["", *map(rows.short_title, keys)], [list(cells) for cells in zip(names, *columns, strict=True)])
+    body = [list(cells) for cells in zip(names, *columns, strict=True) if set(cells[1:]) != {NONE}]
+    return Form(METRICS[metric].title, ["", *map(rows.short_title, keys)], body)
 
 
 def _one_setting(
@@ -136,7 +137,7 @@ def _beside(
         own = rows.chosen(records, key)
         lost = {rows.row(g.spec): g.spec for g in gaps if rows.setting(g.spec) == key}
         specs = {name: own[name].spec if name in own else lost.get(name) for name in names}
-        found = {name: spec and published.of(spec, metric) for name, spec in specs.items()}
+        found = {name: spec and published.of(spec, metric, "2") for name, spec in specs.items()}
         headings += [rows.short_title(key), "published", "difference"]
         columns.append(_column(records, gaps, key, names, metric))
         columns.append([_text(f.value, f.std, METRICS[metric]) if f else NONE for f in found.values()])
@@ -176,7 +177,7 @@ def _difference(record: Record | None, value: float | None, metric: str) -> str:
 
 def _numbers(r: Record, metric: str) -> dict[str, Any]:
     mean, std = METRICS[metric].of(r)
-    found = published.of(r.spec, metric)
+    found = published.of(r.spec, metric, "2")
     return {
         "id": r.id,
         **{
@@ -213,6 +214,6 @@ def _searched(records: Sequence[Record], keys: Sequence[Setting]) -> list[str]:
 
 
 def _published_notes(records: Sequence[Record], keys: Sequence[Setting], metrics: Sequence[str]) -> list[str]:
-    found = [published.of(r.spec, m) for key in keys for r in rows.chosen(records, key).values() for m in metrics]
+    found = [published.of(r.spec, m, "2") for key in keys for r in rows.chosen(records, key).values() for m in metrics]
     sources = sorted({f.source for f in found if f})
     return [f"Published values: {', '.join(sources)}."] if sources else ["Nothing was published for these cells."]

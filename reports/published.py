@@ -69,10 +69,11 @@ def _clients(row: dict[str, str]) -> int:
     return int(row["setting"].split(",")[-1].split(" ")[0])
 
 
-def of(spec: Mapping[str, Any], metric: str) -> Published | None:
+def of(spec: Mapping[str, Any], metric: str, last: str = "1") -> Published | None:
     """The published value of exactly this cell: data set, layout, clients, backbone, method and its settings; or None.
 
-    `metric` is a key of METRICS. Rounds, images and seeds are the preset's affair.
+    `metric` is a key of METRICS; table `last` is asked last, where two hold a value. Rounds, images and seeds are the preset's
+    affair.
     """
     names = METRICS.get(metric, ())
     backbone, clients = spec.get("backbone", "lenet5"), spec.get("clients")
@@ -91,7 +92,7 @@ def of(spec: Mapping[str, Any], metric: str) -> Published | None:
         named = spec["method"] if spec["defense"] == "none" else f"{spec['method']}+{spec['defense']}"
         wanted = {"FedCG": (named, f"{clients} clients")} if backbone == "lenet5" else {}
         wanted |= {"NFL-CGAN": (named, f"{backbone},{NFL_CGAN_CLIENTS} clients")} if clients == NFL_CGAN_CLIENTS else {}
-    for row in sorted(_rows(), key=lambda row: (row["source"], row["table"] == "1")):
+    for row in sorted(_rows(), key=lambda row: (row["source"], row["table"] == last)):
         name, setting = wanted.get(row["source"], (None, ""))
         same = (row["dataset"], row["method"]) == (spec["dataset"], name) and row["metric"] in names
         if same and setting in row["setting"]:
@@ -114,8 +115,7 @@ def _fedmd_cg_name(method: str, settings: Mapping[str, Any]) -> str | None:
 def _origin(row: Mapping[str, str]) -> str:
     """Where a row stands, e.g. "FedCG Table 1" or "NFL-CGAN Figure 5"."""
     table = row["table"]
-    return (
-        f"{row['source']} Figure {table.removeprefix('fig')}"
-        if table.startswith("fig")
-        else f"{row['source']} Table {table}"
+    place = f"Figure {table.removeprefix('fig')}" if table.startswith("fig") else f"Table {table}"
+    return f"{row['source']} {place}" + (
+        " (methods read from their order)" if "names not given" in row["setting"] else ""
     )

@@ -117,6 +117,7 @@ def _strip(axes: Axes, label: str, each: Sequence[tuple[float, float | None]], k
     axes.set_ylabel(text, fontsize=figures.FONT_POINTS - 0.5, rotation=0, ha="right", va="center", labelpad=4)
     figures.plain(axes)
     axes.tick_params(axis="x", length=0)
+    axes.margins(y=0.15)
     axes.locator_params(axis="y", nbins=3)
     axes.yaxis.tick_right()
     axes.spines["bottom"].set_visible(False)

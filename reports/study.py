@@ -165,7 +165,7 @@ def _data(
 
 
 def _variants(column: Column, preset: str) -> Iterator[Settings]:
-    """The settings of each cell of a column, those at their default left out so that equal cells have one name."""
+    """The settings of each cell of a column; those at their default are left out, so that equal cells have one name."""
     asked = column.each or (column.search if preset == "paper" else {})
     every = [{name: value} for name, values in asked.items() for value in values] or [{}]
     plugin = plugins.resolve("method", column.method)
@@ -174,4 +174,8 @@ def _variants(column: Column, preset: str) -> Iterator[Settings]:
     for one in every:
         settings = column.settings | one
         plugins.create(plugin, settings)  # refuses an unknown setting before anything is computed
-        yield {name: value for name, value in settings.items() if defaults[name] != value or name in plain}
+        yield {
+            name: value
+            for name, value in settings.items()
+            if defaults[name] != value or name in (*plain, *column.search)
+        }
