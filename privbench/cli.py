@@ -24,6 +24,7 @@ app = typer.Typer(
     help="Train a federated method to the end, attack exactly what its server sees, and score the result.\n\n"
     "**Examples**\n\n"
     "* `privbench table` - the five columns on the embedded data, with published values beside\n"
+    "* `privbench study accuracy --datasets photos` - every method's accuracy, metrics and curves\n"
     "* `privbench attack --method fedcg --dataset photos` - one method, the paper's attack and the strong one\n"
     "* `privbench attack --method fedavg --defense gaussian:0.001 --dataset cifar10 --data-dir DIR`\n"
     "* `privbench list attacks` - what there is, and what each attack needs to know",
@@ -271,7 +272,6 @@ def table(
     datasets: Annotated[
         str, typer.Option(help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains; also folder:PATH.")
     ] = "digits photos digits4",
-    study: Annotated[str, typer.Option(help="Which cells: a file of reports/studies.")] = "attack-table",
     where: Where = "update",
     partition: Layout = None,
     omega: Omega = None,
@@ -282,31 +282,72 @@ def table(
     data_dir: DataDir = None,
     out: Out = DEFAULT_OUT,
 ) -> None:
-    """Run or reuse every cell of a study; writes its table (md, csv, tex), scatter plots and grids.
+    """Run or reuse every cell of the study `attack-table`, by default on the embedded data.
 
     Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
     """
-    chosen = [_with_domains(token) for token in datasets.replace(",", " ").split()]
-    if not chosen:
+    study(
+        "attack-table",
+        preset,
+        datasets,
+        None,
+        seeds,
+        victims,
+        where,
+        partition,
+        omega,
+        min_per_client,
+        False,
+        device,
+        data_dir,
+        out,
+    )
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="Which study, see `privbench list studies`.")],
+    preset: Preset = "quick",
+    datasets: Annotated[
+        str | None,
+        typer.Option(
+            help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains; also folder:PATH. Default: the published "
+            "ones, and in smoke and quick an embedded one before them."
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Only these of the study's methods, separated by spaces or commas.")
+    ] = None,
+    seeds: Seeds = None,
+    victims: Victims = None,
+    where: Where = "update",
+    partition: Layout = None,
+    omega: Omega = None,
+    min_per_client: MinPerClient = None,
+    status: Annotated[bool, typer.Option("--status", help="List how far every cell is; run nothing.")] = False,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    out: Out = DEFAULT_OUT,
+) -> None:
+    """Run or resume the cells of a published table or figure; writes its reports (md, csv, tex, png, pdf).
+
+    Example: privbench study accuracy --datasets photos
+    """
+    chosen = None if datasets is None else [_with_domains(token) for token in datasets.replace(",", " ").split()]
+    if chosen == []:
         raise UserError("--datasets names no data set")
+    wanted = None if methods is None else methods.replace(",", " ").split()
+    if wanted == []:
+        raise UserError("--methods names no method")
     commands = plugins.commands()
-    cells = [
-        cell
-        for name, domains in chosen
-        for cell in commands.study_cells(
-            study,
-            preset,
-            name,
-            seeds=seeds,
-            victims=victims,
-            where=where,
-            domains=domains,
-            how=partition,
-            omega=omega,
-            min_per_client=min_per_client,
-        )
-    ]
-    commands.run_and_show(cells, out, data_dir, device, out / f"{study}-{preset}")
+    own, cells = commands.plan(
+        name, preset, chosen, methods=wanted, seeds=seeds, victims=victims, where=where, how=partition, omega=omega,
+        min_per_client=min_per_client,
+    )  # fmt: skip
+    if status:
+        commands.show_status(own, cells, out, data_dir)
+    else:
+        commands.run_study(own, cells, out, data_dir, device)
 
 
 @app.command()
@@ -375,20 +416,25 @@ def partition_(
 
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(help="methods, attacks, defenses, datasets or runs.")],
+    kind: Annotated[str, typer.Argument(help="methods, attacks, defenses, datasets, studies or runs.")],
     out: Out = DEFAULT_OUT,
 ) -> None:
     """List what there is.
 
     Example: privbench list attacks
     """
-    kinds = {"methods": "method", "attacks": "attack", "defenses": "defense", "datasets": "dataset", "runs": "runs"}
+    kinds = {
+        "methods": "method", "attacks": "attack", "defenses": "defense", "datasets": "dataset", "studies": "studies",
+        "runs": "runs",
+    }  # fmt: skip
     if kind not in kinds:
         raise UserError(f"cannot list '{kind}'; known: {', '.join(kinds)}")
     commands = plugins.commands()
 
     if kind == "runs":
         commands.list_runs(out)
+    elif kind == "studies":
+        commands.list_studies()
     else:
         commands.list_plugins(kinds[kind])
 

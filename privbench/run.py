@@ -472,7 +472,10 @@ def title(specs: Sequence[TrainSpec]) -> str:
     seeds = ",".join(str(spec.seed) for spec in specs)
     nets = "" if first.backbone == "lenet5" else f" {first.backbone}/{first.image_size}"
     dealt = f" dirichlet {first.omega:g}" if first.omega is not None else ""
-    return f"{plugins.short(first.dataset)}{dealt} {first.method}{defended}{nets} seed {seeds}"
+    settings = "".join(f" {name}={value}" for name, value in first.method_settings.items() if name != "ramp_rounds")
+    several = "" if first.clients == partition.defaults(first.dataset)[1] else f" {first.clients} clients"
+    where = f"{plugins.short(first.dataset)}{dealt}{several}"
+    return f"{where} {first.method}{settings}{defended}{nets} seed {seeds}"
 
 
 def _knowledge(name: str, seen: Artifact) -> dict[str, Any]:

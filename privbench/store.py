@@ -50,6 +50,10 @@ class Store:
         """What one seed gave: the reconstruction, or of an accuracy cell a JSON file."""
         return self.cell(cell) / f"seed-{seed}.{'json' if cell.attack is None else 'safetensors'}"
 
+    def failure(self, cell: CellSpec) -> Path:
+        """Why a cell could not be finished; gone when it is tried again."""
+        return self.cell(cell) / "failed.json"
+
     def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:
         """The folder of the artifact that a cell attacks at one seed: shared by every attack on it."""
         labels = "-labels" if cell.labels_known else ""

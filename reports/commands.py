@@ -9,21 +9,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from privbench import artifact as artifacts
 from privbench import checkpoint, harness, partition, plugins, pool, record, run, score, storage
 from privbench.errors import UserError
-from privbench.record import AttackRecord, Record
+from privbench.record import AttackRecord
 from privbench.spec import CellSpec, TrainSpec, train_spec
 from privbench.store import Store, status
-from reports import attack_table, grid, label_histogram, published_form, scatter, training_view
+from reports import attack_table, drawings, label_histogram, training_view
 from reports.label_histogram import Panel
 from reports.progress import JobBars
-from reports.published_form import Gap
-from reports.study import cells as study_cells
+from reports.study_run import execute, list_studies, plan, run_study, show_status, sorted_out
 
 __all__ = [
     "attack_file",
@@ -32,82 +30,33 @@ __all__ = [
     "draw_grid",
     "list_plugins",
     "list_runs",
+    "list_studies",
+    "plan",
     "run_and_show",
+    "run_study",
     "search_and_show",
     "show_run",
-    "study_cells",
+    "show_status",
     "train_and_show",
 ]
-
-GRID_COLUMNS = 8
 
 
 def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, folder: Path) -> None:
     """Runs or reuses the cells, then prints their table and writes tables, scatter plots and grids to `folder`."""
     store = Store(out)
-    jobs = run.trials_of(cells, out, data_dir, device)
-    reasons: dict[str, str] = {}  # job title -> why it ended early
-
-    def outcome(title: str, reason: str | None) -> None:
-        if reason is not None:
-            reasons[title] = reason
-        bars.outcome(title, reason)
-
-    with JobBars(len(jobs)) as bars:
-        failures = run.run_cells(cells, out, data_dir, device, bars.progress, outcome)
-    found, damaged = record.find(out / "cells")
-    by_id = {r.id: r for r in found if isinstance(r, AttackRecord)}
-    done = [cell for cell in cells if cell.id in by_id]
-    gaps = [_gap(store, cell, reasons, damaged) for cell in cells if cell.id not in by_id]
-    if not done:
-        raise UserError(failures[0] if failures else gaps[0].reason)
-    records = [by_id[cell.id] for cell in done]
-    paths = attack_table.write_tables(records, folder, gaps)
-    paths += [path for dataset in _datasets(done) for path in _figures(store, done, records, dataset, folder)]
+    states = execute(cells, out, data_dir, device)
+    done, records, gaps = sorted_out(cells, states)
+    attacked = [r for r in records if isinstance(r, AttackRecord)]
+    if not attacked:
+        raise UserError(gaps[0].reason)
+    paths = attack_table.write_tables(attacked, folder, gaps)
+    paths += drawings.attacked(store, done, attacked, folder) + drawings.histograms(attacked, folder)
     console = Console()
-    attack_table.print_tables(records, console, gaps)
+    attack_table.print_tables(attacked, console, gaps)
     for path in paths:
         console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     if gaps:
         raise UserError(f"{len(gaps)} of {len(cells)} cells are unfinished: {gaps[0].reason}")
-
-
-def _gap(store: Store, cell: CellSpec, reasons: dict[str, str], damaged: dict[Path, str]) -> Gap:
-    """A cell without a readable record, and why."""
-    spec = cell.train.model_dump() | cell.model_dump(exclude={"train"})
-    path = store.record(cell)
-    if path in damaged:
-        return Gap(spec, damaged[path])
-    trains = cell.train_specs()
-    titles = [run.title(trains), *(run.title((train,)) for train in trains)]
-    return Gap(spec, next((reasons[title] for title in titles if title in reasons), "the same command continues it"))
-
-
-def _datasets(cells: Sequence[CellSpec]) -> list[str]:
-    return list(dict.fromkeys(cell.train.dataset for cell in cells))
-
-
-def _figures(
-    store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], dataset: str, folder: Path
-) -> list[Path]:
-    name, own = plugins.stem(dataset), [r for r in records if r.spec["dataset"] == dataset]
-    paths = scatter.write(own, folder / f"{name}-scatter")
-    paths += _histogram(own, folder / f"{name}-clients")
-    for round_ in dict.fromkeys(cell.round for cell in cells if cell.train.dataset == dataset):
-        some = [cell for cell in cells if cell.train.dataset == dataset and cell.round == round_]
-        paths += _write_grid(store, some, min(some[0].seeds), folder / f"{name}-grid-{round_}")
-    return paths
-
-
-def _histogram(records: Sequence[Record], stem: Path) -> list[Path]:
-    """The label histogram of every Dirichlet layout among some records, first seed."""
-    dealt = [r for r in records if r.spec.get("partition") == "dirichlet"]
-    by_title = {f"{published_form.partition_text(r.spec)}, seed {r.spec['seeds'][0]}": r for r in reversed(dealt)}
-    panels = [
-        Panel(title, [str(k + 1) for k in range(len(r.label_counts[0]))], r.label_counts[0])
-        for title, r in by_title.items()
-    ]
-    return label_histogram.write(panels, dealt[0].spec["class_names"], stem) if panels else []
 
 
 def draw_clients(specs: Sequence[TrainSpec], data_dir: Path | None, stem: Path) -> None:
@@ -164,25 +113,6 @@ def _write_panels(panels: Sequence[Panel], classes: Sequence[str], stem: Path) -
         print(f"wrote {path}")
 
 
-def _write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -> list[Path]:
-    """One row per cell that attacked the same victims as the first."""
-    first, rows = None, []
-    for cell in cells:
-        tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
-        spec = cell.train.model_copy(update={"seed": seed})
-        truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
-        if first is None:
-            first = truth
-        if truth.images.shape != first.images.shape or not torch.equal(truth.images, first.images):
-            continue
-        images, failed = score.aligned(tensors["images"], truth)
-        psnr = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
-        label = published_form.label(cell.train.model_dump()).replace(" + ", "\n+ ") + f"\n{cell.attack}"
-        rows.append((label, images[:, 0].clamp(0, 1), psnr))
-    assert first is not None, "a grid has at least one cell"
-    return grid.write(first.images[:GRID_COLUMNS, 0], rows, stem)
-
-
 def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | None) -> None:
     """Draws the grid of every finished cell of a data set at one round."""
     store = Store(out)
@@ -193,7 +123,7 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
             f"no finished cell of {dataset} at round {round_} with seed {seed} under {out}; run `privbench attack` first"
         )
     stem = out / f"{plugins.stem(dataset)}-grid-{round_}" if target is None else target.with_suffix("")
-    for path in _write_grid(store, cells, seed, stem):
+    for path in drawings.write_grid(store, cells, seed, stem):
         if target is not None and path.suffix != target.suffix:
             path.unlink()
         else:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -12,6 +15,7 @@ from privbench import storage
 
 COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito 2008
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))  # told apart without colour: one for every round through the colours
 COLUMN_INCHES = 3.3
 FONT_POINTS = 7.5
 DPI = 300
@@ -22,6 +26,24 @@ def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def plain(axes: Axes) -> None:
+    """An axis without ornament, its numbers in the common size."""
+    axes.tick_params(labelsize=FONT_POINTS - 0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def line_look(index: int) -> dict[str, Any]:
+    """Colour, dashes and marker of the n-th line: no two of the first 21 are alike in both colour and dashes."""
+    own = index % len(COLOURS)
+    return {"color": COLOURS[own], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)], "marker": MARKERS[own]}
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """How many columns of a legend of lines fit in one printed column."""
+    longest = max(map(len, names))
+    return 3 if longest <= 11 else 2 if longest <= 24 else 1
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

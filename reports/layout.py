@@ -1,6 +1,7 @@
 """Tables of strings as Markdown, LaTeX (booktabs) and terminal text; knows nothing of what they say.
 
-A cell such as "24.14 [23.70, 24.60]" may be broken before its bracket, so that wide tables stay narrow.
+A cell such as "24.14 [23.70, 24.60]" may be broken before its bracket, so that wide tables stay narrow. A cell such as
+"**83.81 +- 0.28**" stands out: in bold.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 Rows = Sequence[Sequence[str]]
+BOLD = "**"
 LABEL_WIDTH = 17  # characters of a row's name on the terminal
 PADDING = 2  # characters between two columns on the terminal
 
@@ -59,6 +61,8 @@ _TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#
 
 def tex(text: str) -> str:
     """Text with LaTeX's own characters escaped; "+-" becomes a plus-minus sign, the sign of a number a real minus."""
+    if is_bold(text):
+        return rf"\textbf{{{tex(text.removeprefix(BOLD).removesuffix(BOLD))}}}"
     indent = r"\quad " if text.startswith("  ") else ""
     words = [_tex_word(word) for word in text.split()]
     return indent + " ".join(words)
@@ -75,6 +79,20 @@ def _tex_word(word: str) -> str:
     if number[:1] == "-" and number[1:2].isdigit():
         return f"{opening}$-${number[1:]}"
     return escaped
+
+
+def bold(text: str) -> str:
+    """A cell that stands out."""
+    return f"{BOLD}{text}{BOLD}"
+
+
+def is_bold(text: str) -> bool:
+    """Whether a cell stands out."""
+    return len(text) > 2 * len(BOLD) and text.startswith(BOLD) and text.endswith(BOLD)
+
+
+def _styled(text: str) -> Text:
+    return Text(text.removeprefix(BOLD).removesuffix(BOLD), style="bold") if is_bold(text) else Text(text)
 
 
 def stacked(row: Sequence[str]) -> list[tuple[str, ...]]:
@@ -94,7 +112,7 @@ def show(title: str, columns: Sequence[str], rows: Rows, console: Console) -> No
         for i in (0, *part):
             table.add_column(Text(texts[0][i]), justify="right" if i else "left", overflow="fold")
         for row in texts[1:]:
-            table.add_row(*(Text(row[i]) for i in (0, *part)))
+            table.add_row(*(_styled(row[i]) for i in (0, *part)))
         console.print(table)
 
 

@@ -7,10 +7,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from privbench import partition, plugins
 from privbench.record import AttackRecord, Range
-from reports.published import Published, lookup
+from reports.published import UNCOMPARED, Published, lookup, of
 
-NAMES = {"local": "Local", "fedavg": "FedAvg", "fedsplit": "FedSplit", "fedcg": "FedCG"}  # in the published order
-PLAIN = {"fedcg": "feature-statistics"}  # the papers' own attack, Eq. 8; of every other method it is Eq. 7
+# In the published order.
+NAMES = {
+    "local": "Local", "fedavg": "FedAvg", "fedprox": "FedProx", "feddf": "FedDF", "fedper": "FedPer", "fedsplit": "FedSplit",
+    "lg-fedavg": "LG-FedAvg", "fedgen": "FedGen", "fedcg": "FedCG", "nfl-cgan": "NFL-CGAN", "fedmd-cg": "FedMD-CG",
+}  # fmt: skip
+# The papers' own attack on methods that share a generator, Eq. 8; of every other method it is Eq. 7.
+PLAIN = dict.fromkeys(("fedcg", "nfl-cgan", "fedmd-cg"), "feature-statistics")
 PLAIN_OTHERWISE = "dlg"
 NONE = "-"  # there is no such number
 MISSING = "missing"  # there should be one; the reason stands under "Gaps"
@@ -24,6 +29,7 @@ class Gap(NamedTuple):
 
     spec: Spec  # preset, dataset, method, defense, where, attack, round; as in a record
     reason: str
+    state: str = MISSING  # in one or two words
 
 
 class Form(NamedTuple):
@@ -164,12 +170,25 @@ def place(spec: Spec) -> tuple[int, str, float, str]:
 def label(spec: Spec) -> str:
     """A column's heading: the method and its defence."""
     method: str = spec["method"]
-    name = NAMES.get(method, method)
+    name = NAMES.get(method, method) + _settings_text(spec)
     if spec["defense"] == "none":
         return name
     kind, _, value = spec["defense"].partition(":")
     where = " (every step)" if spec.get("where") == "step" else ""
     return f"{name} + {kind.capitalize()} {value}{where}"
+
+
+def settings_of(spec: Spec) -> dict[str, Any]:
+    """The settings that tell one variant of a method from another."""
+    return {k: v for k, v in (spec.get("method_settings") or {}).items() if k not in UNCOMPARED}
+
+
+def _settings_text(spec: Spec) -> str:
+    """The same in words, e.g. " (dense GAN, ave)"."""
+    words = {"gan": "{} GAN", "aggregator": "{}", "without": "without {}", "diversity": "diversity {:g}"}
+    texts = [words.get(name, f"{name} {{:g}}" if isinstance(value, float) else f"{name} {{}}").format(value)
+             for name, value in settings_of(spec).items()]  # fmt: skip
+    return f" ({', '.join(texts)})" if texts else ""
 
 
 def round_label(record: AttackRecord) -> str:
@@ -192,10 +211,11 @@ def rounds_text(record: AttackRecord) -> str:
 def published(spec: Spec) -> tuple[Published | None, Published | None]:
     """(accuracy, PSNR) of a cell; the PSNR is of the papers' own attack and stands beside every attack.
 
-    FedCG's numbers are of LeNet-5 and of the usual layout of each data set: there are none to put beside any other.
+    Of FedCG's numbers, those of another number of clients or domains stand in, and the remarks say so.
     """
-    if networks(spec) or partition_text(spec):
-        return None, None
+    exact = of(spec, "accuracy"), of(spec, "psnr_db")
+    if any(exact) or networks(spec) or partition_text(spec) or settings_of(spec):
+        return exact
     key = (spec["dataset"], spec["method"], spec["defense"])
     clients = spec.get("clients", 4)
     return lookup(*key, "accuracy_percent", clients), lookup(*key, "psnr_db", clients)
@@ -206,9 +226,9 @@ def published_text(found: Published | None) -> str:
     return NONE if found is None else spread_text(found.value, found.std)
 
 
-def spread_text(mean: float, std: float | None) -> str:
+def spread_text(mean: float, std: float | None, digits: int = 2) -> str:
     """A mean with its standard deviation, where there is one."""
-    return f"{mean:.2f}" if std is None else f"{mean:.2f} +- {std:.2f}"
+    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} +- {std:.{digits}f}"
 
 
 def range_text(range_: Range, *, sign: bool = False) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from privbench import plugins
-from privbench.record import AttackRecord
+from privbench.record import AttackRecord, Record
 from reports.published_form import (
     NONE,
     Gap,
@@ -27,7 +27,25 @@ NOT_PUBLISHED = "NOT the published schedule"
 
 
 def header(records: Sequence[AttackRecord]) -> list[str]:
-    """What a reader must know before the first number."""
+    """What a reader must know before the first number of an attack."""
+    counts = sorted({r.scores.n for r in records})
+    return [
+        *_circumstances(records, f"n = {span(counts)} victims per cell, pooled over seeds; "),
+        "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% bootstrap interval over victims]; 'floor' is the "
+        "best score anybody reaches without inverting (grey, data-set mean, class mean), 'gain' the paired gain over it, "
+        "'ceiling' the strongest attack on undefended FedAvg; accuracy is in percent, mean over clients of the personal model "
+        f"at its best validation round, +- over seeds; {_sources(records)}",
+        CAVEAT,
+    ]
+
+
+def training_header(records: Sequence[Record]) -> list[str]:
+    """What a reader must know before the first number of training."""
+    notes = unique(f"Note: {note}." for r in records for note in r.notes)
+    return [*_circumstances(records, ""), *notes]
+
+
+def _circumstances(records: Sequence[Record], counted: str) -> list[str]:
     presets = unique(r.spec["preset"] for r in records)
     machines = unique(
         f"{e['device']}: {e['machine']}, {e['cores']} core(s), torch {e['torch']}"
@@ -35,25 +53,23 @@ def header(records: Sequence[AttackRecord]) -> list[str]:
     )
     seeds = unique(", ".join(str(seed) for seed in r.spec["seeds"]) for r in records)
     dates = sorted({r.environment["date"] for r in records})
-    counts = sorted({r.scores.n for r in records})
-    lines = [
-        f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; n = {span(counts)} victims per cell, pooled over seeds; "
-        f"{'; '.join(machines)}; {span(dates)}."
-    ]
+    lines = [f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; {counted}{'; '.join(machines)}; {span(dates)}."]
     if presets != ["paper"]:
         lines.append(
             f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. Published values "
             "stand beside it for orientation; `--preset paper` runs the published settings."
         )
-    lines.append(
-        "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% bootstrap interval over victims]; 'floor' is the "
-        "best score anybody reaches without inverting (grey, data-set mean, class mean), 'gain' the paired gain over it, "
-        "'ceiling' the strongest attack on undefended FedAvg; accuracy is in percent, mean over clients of the personal model "
-        "at its best validation round, +- over seeds; published values are those of FedCG (IJCAI 2022), Tables 1 and 2, for the "
-        f"same data set ('{NONE}': none)."
-    )
-    lines.append(CAVEAT)
     return lines
+
+
+def _sources(records: Sequence[AttackRecord]) -> str:
+    found = sorted({value.source for r in records for value in published(r.spec) if value is not None})
+    none = f"('{NONE}': none)"
+    return (
+        f"published values are those of {', '.join(found)} {none}."
+        if found
+        else "nothing was published for these cells."
+    )
 
 
 def remarks(records: Sequence[AttackRecord]) -> list[str]:

@@ -71,8 +71,9 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], names: Sequence[str]) ->
 
 
 def _look(index: int) -> tuple[str, str]:
-    """(marker, colour) of a method."""
-    return figures.MARKERS[index % len(figures.MARKERS)], figures.COLOURS[index % len(figures.COLOURS)]
+    """(marker, colour) of a method; where the colours begin again, the markers are shifted by one."""
+    again, own = divmod(index, len(figures.COLOURS))
+    return figures.MARKERS[(own + again) % len(figures.MARKERS)], figures.COLOURS[own]
 
 
 def _sign(marker: str, colour: str, name: str, *, hollow: bool = False) -> Line2D:

@@ -1,52 +1,181 @@
-"""A study is a list of cells: read from `reports/studies/<name>.toml`, one file per published table.
+"""A study is a list of cells and the reports drawn of them: one file `reports/studies/<name>.toml` per published table or figure.
 
-A study names columns (method and defence) and for each the attacks; presets say how often and how long (privbench.spec).
+A study names columns (a method with its settings, its defence and the attacks on it) and data sets with their layouts; presets
+say how often and how long (privbench.spec). A study without attacks trains alone. Misspelt keys are refused.
 """
 
 from __future__ import annotations
 
+import difflib
 import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
-from privbench import spec
+from pydantic import Field
+
+from privbench import plugins, spec
 from privbench.errors import UserError
 
+Settings = dict[str, Any]
 
-def read(name: str) -> dict[str, Any]:
-    """The study's content; an unknown name raises UserError."""
+
+class Column(spec.Strict):
+    """One method as a study compares it; several cells where `each` or `search` name values."""
+
+    method: str
+    settings: Settings = Field(default_factory=dict)
+    defense: str = "none"
+    each: dict[str, list[Any]] = Field(
+        default_factory=dict
+    )  # a variant for every value of every setting named, one setting at a time
+    search: dict[str, list[Any]] = Field(
+        default_factory=dict
+    )  # paper preset: one run per value; reports keep the best by validation accuracy
+    attacks: tuple[str, ...] | None = None  # in place of the study's
+    not_on: tuple[str, ...] = ()  # data sets for which the source has no such cell
+
+
+class Data(spec.Strict):
+    """One published data set and layout."""
+
+    name: str
+    clients: int | None = None
+    paper: dict[str, int] = Field(default_factory=dict)  # of the paper preset alone: per_client, rounds
+
+
+class Study(spec.Strict):
+    """The content of a file."""
+
+    name: str
+    title: str
+    source: str  # the published tables and figures that these are the cells of
+    about: str
+    reports: tuple[str, ...]
+    metrics: tuple[str, ...] = ("accuracy",)  # columns of the accuracy table
+    backbone: str = "lenet5"
+    omega: tuple[float, ...] = ()  # Dirichlet layouts in place of each data set's own
+    attacks: tuple[str, ...] = ()
+    rounds: tuple[str, ...] = ("best",)  # attacked rounds
+    schedule: Settings = Field(
+        default_factory=dict
+    )  # of every method in the paper preset, where the source trains all alike
+    embedded: tuple[str, ...]  # data sets that stand in for the published ones in smoke and quick
+    data: tuple[Data, ...] = ()
+    column: tuple[Column, ...] = Field(min_length=1)
+
+
+class Layout(NamedTuple):
+    """What a user asks for in place of the study's own layout, None for each that stays."""
+
+    how: str | None = None
+    omega: float | None = None
+    min_per_client: int | None = None
+
+
+def names() -> list[str]:
+    """Every study that is shipped."""
     folder = resources.files("reports") / "studies"
-    path = folder / f"{name}.toml"
-    if not path.is_file():
-        known = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
-        raise UserError(f"unknown study '{name}'; known: {', '.join(known)}")
-    return tomllib.loads(path.read_text())
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def read(name: str) -> Study:
+    """One study; an unknown name raises UserError with the nearest one."""
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.6)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names())}"
+        raise UserError(f"unknown study '{name}'; {hint}")
+    text = (resources.files("reports") / "studies" / f"{name}.toml").read_text()
+    return spec.checked(Study, tomllib.loads(text) | {"name": name})
 
 
 def cells(
-    name: str,
+    study: Study,
     preset: str,
-    dataset: str,
+    datasets: Sequence[tuple[str, tuple[str, ...] | None]] | None = None,
     *,
+    methods: Sequence[str] | None = None,
     seeds: int | None = None,
     victims: int | None = None,
     where: str = "update",
-    domains: tuple[str, ...] | None = None,
-    how: str | None = None,
-    omega: float | None = None,
-    min_per_client: int | None = None,
+    layout: Layout = Layout(),  # noqa: B008 (immutable)
 ) -> list[spec.CellSpec]:
-    """Every cell of a study on one data set: columns x rounds x the column's attacks."""
-    study = read(name)
+    """Every cell: data sets x layouts x columns x attacked rounds x attacks, each once.
+
+    `datasets` are (name, domains); by default the published ones, and in smoke and quick the embedded ones before them.
+    UserError: a method that the study does not compare.
+    """
+    columns = _columns(study, methods)
     found = []
-    for column in study["column"]:
-        train = spec.train_spec(
-            preset, dataset, column["method"], defense=column.get("defense", "none"), where=where, domains=domains,
-            how=how, omega=omega, min_per_client=min_per_client,
-        )  # fmt: skip
-        found += [
-            spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
-            for round_ in study["rounds"]
-            for attack in column["attacks"]
-        ]
+    for data, domains in _data(study, preset, datasets):
+        own_layout = layout.omega is not None or layout.how is not None
+        omegas: Sequence[float | None] = (layout.omega,) if own_layout else study.omega or (None,)
+        own = data.paper if preset == "paper" else {}
+        changes = study.schedule if preset == "paper" else {}
+        changes = changes | ({"rounds": own["rounds"]} if "rounds" in own else {})
+        for omega in omegas:
+            for column in columns:
+                if data.name in column.not_on:
+                    continue
+                for settings in _variants(column, preset):
+                    train = spec.train_spec(
+                        preset, data.name, column.method, defense=column.defense, where=where, backbone=study.backbone,
+                        domains=domains, how=layout.how, omega=omega, min_per_client=layout.min_per_client,
+                        clients=data.clients, per_client=own.get("per_client"), method_settings=settings, changes=changes,
+                    )  # fmt: skip
+                    found += list(_cells(study, column, preset, train, seeds, victims))
+    return list({cell.id: cell for cell in found}.values())
+
+
+def _cells(
+    study: Study, column: Column, preset: str, train: spec.TrainSpec, seeds: int | None, victims: int | None
+) -> Iterator[spec.CellSpec]:
+    attacks = study.attacks if column.attacks is None else column.attacks
+    if not attacks:
+        yield spec.cell_spec(preset, train, None, seeds=seeds)
+    for round_ in study.rounds:
+        for attack in attacks:
+            yield spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
+
+
+def _columns(study: Study, methods: Sequence[str] | None) -> Sequence[Column]:
+    if methods is None:
+        return study.column
+    wanted = {plugins.target("method", name): name for name in methods}  # two names of one method are one
+    own = {plugins.target("method", column.method) for column in study.column}
+    for target, name in wanted.items():
+        if target not in own:
+            known = ", ".join(dict.fromkeys(column.method for column in study.column))
+            raise UserError(f"the study '{study.name}' has no cells of {name}; it compares {known}")
+    return [column for column in study.column if plugins.target("method", column.method) in wanted]
+
+
+def _data(
+    study: Study, preset: str, datasets: Sequence[tuple[str, tuple[str, ...] | None]] | None
+) -> list[tuple[Data, tuple[str, ...] | None]]:
+    if datasets is None:
+        stand_ins = [] if preset == "paper" else [Data(name=name) for name in study.embedded]
+        return [(data, None) for data in [*stand_ins, *study.data]]
+    found: list[tuple[Data, tuple[str, ...] | None]] = []
+    for name, domains in datasets:
+        published = [data for data in study.data if data.name == name and domains is None]
+        found += [(data, domains) for data in published or [Data(name=name)]]
     return found
+
+
+def _variants(column: Column, preset: str) -> Iterator[Settings]:
+    """The settings of each cell of a column; those at their default are left out, so that equal cells have one name."""
+    asked = column.each or (column.search if preset == "paper" else {})
+    every = [{name: value} for name, values in asked.items() for value in values] or [{}]
+    plugin = plugins.resolve("method", column.method)
+    plain = spec.QUICK_METHOD_SETTINGS.get(column.method, {}) if preset != "paper" else {}
+    defaults = {field.name: field.default for field in fields(plugin)} | plain
+    for one in every:
+        settings = column.settings | one
+        plugins.create(plugin, settings)  # refuses an unknown setting before anything is computed
+        yield {
+            name: value
+            for name, value in settings.items()
+            if defaults[name] != value or name in (*plain, *column.search)
+        }

@@ -12,7 +12,9 @@ from tests.reports.records import record
 
 @pytest.fixture
 def cells():
-    return study.cells("attack-table", "smoke", "digits", seeds=1)[:4]  # FedAvg: dlg, staged; best round, untrained
+    return study.cells(study.read("attack-table"), "smoke", [("digits", None)], seeds=1)[
+        :4
+    ]  # FedAvg: dlg, staged; best round, untrained
 
 
 def finished(cell):
@@ -27,7 +29,7 @@ def show(cells, out, monkeypatch, failing=()):
         return ["the disk is full"] * len(failing)
 
     monkeypatch.setattr(run, "run_cells", run_cells)
-    monkeypatch.setattr(commands, "_figures", lambda *_: [])
+    monkeypatch.setattr(commands.drawings, "attacked", lambda *_: [])
     commands.run_and_show(cells, out, None, "cpu", out / "table")
 
 
@@ -54,7 +56,7 @@ def test_an_unfinished_cell_is_a_gap_with_the_reason_of_its_job(cells, tmp_path,
 
 
 def test_a_table_without_any_record_is_refused(cells, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="the same command continues it"):
+    with pytest.raises(UserError, match="the same command runs it"):
         show(cells, tmp_path, monkeypatch)
 
 

@@ -6,7 +6,7 @@ import pytest
 from privbench import checkpoint, data, harness, partition, run, spec
 from privbench.errors import UserError
 from privbench.store import Store
-from reports import commands, label_histogram
+from reports import commands, drawings, label_histogram
 from reports.label_histogram import Panel
 from tests.reports.records import record
 
@@ -114,10 +114,10 @@ def test_a_table_of_dirichlet_cells_has_its_histogram_from_the_records(tmp_path,
         record(method, spec=dealt).model_copy(update={"label_counts": [COUNTS, COUNTS]})
         for method in ("fedavg", "fedcg")
     ]
-    commands._histogram([*records, record(spec={"partition": "iid"})], tmp_path / "x")
+    drawings.histograms([*records, record(spec={"partition": "iid"})], tmp_path)
     (axes,) = drawn[0].axes  # one layout, one panel
     assert len(dots(axes)) == 4
-    assert commands._histogram([record()], tmp_path / "x") == []
+    assert drawings.histograms([record()], tmp_path) == []
 
 
 def test_published_values_stand_beside_the_usual_layout_alone():

@@ -270,7 +270,7 @@ def test_the_scatter_has_one_panel_per_round(tmp_path):
 
 
 def test_the_attack_table_study_has_the_five_published_columns():
-    cells = [cell for name in ("digits", "photos") for cell in study.cells("attack-table", "quick", name, seeds=1)]
+    cells = study.cells(study.read("attack-table"), "quick", [("digits", None), ("photos", None)], seeds=1)
     columns = {(c.train.method, c.train.defense) for c in cells}
     assert columns == set(FIVE)
     assert len(cells) == 2 * 5 * 2 * 2

@@ -1,0 +1,95 @@
+"""Hyper-parameter box plots: accuracy of every client and seed against the value of one setting, one panel per setting.
+
+A pure function of records. A setting counts where several records of one method differ in it alone; the record that has none of
+them is the method's default and stands in every panel at its default value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from privbench import plugins
+from privbench.record import Record
+from reports import figures, remarks, rows
+from reports.published_form import settings_of, unique
+from reports.tables import Form, Report
+
+PANEL_INCHES = 1.25
+Panels = dict[str, dict[Any, Record]]  # setting -> value -> record
+
+
+def panels(records: Sequence[Record], key: rows.Setting) -> Panels:
+    """Every setting with two values or more, its values in order."""
+    own = list(rows.chosen(records, key).values())
+    base = next((r for r in own if not settings_of(r.spec)), None)
+    found: Panels = {}
+    for name in unique(name for r in own for name in settings_of(r.spec)):
+        alone = [r for r in own if list(settings_of(r.spec)) == [name]]
+        values = {settings_of(r.spec)[name]: r for r in alone}
+        if base is not None:
+            defaults = {f.name: f.default for f in fields(plugins.resolve("method", base.spec["method"]))}
+            values.setdefault(defaults[name], base)
+        if len(values) > 1:
+            found[name] = dict(sorted(values.items(), key=lambda item: (isinstance(item[0], str), item[0])))
+    return found
+
+
+def accuracies(r: Record) -> list[float]:
+    """Of every client and seed, percent."""
+    return [value for seed in r.accuracy.per_client for value in seed]
+
+
+def report(records: Sequence[Record]) -> Report:
+    """Median and range of every box."""
+    forms, numbers = [], []
+    for key in rows.settings(records):
+        body = []
+        for name, values in panels(records, key).items():
+            for value, r in values.items():
+                own = accuracies(r)
+                body.append(
+                    [f"{name} = {value}", f"{median(own):.2f}", f"{min(own):.2f}", f"{max(own):.2f}", str(len(own))]
+                )
+                numbers += [{"setting": rows.title(key), "name": name, "value": value, "accuracy": a} for a in own]
+        if body:
+            forms.append(Form(f"{rows.title(key)}: test accuracy, %", ["", "median", "lowest", "highest", "n"], body))
+    notes = [
+        *remarks.training_header(records),
+        "Each box is over all clients and seeds; the other settings are at their defaults.",
+    ]
+    return Report("Sensitivity", notes, forms, numbers)
+
+
+def write(records: Sequence[Record], key: rows.Setting, stem: Path) -> list[Path]:
+    """One panel per setting in two columns; nothing where no setting varies."""
+    found = panels(records, key)
+    if not found:
+        return []
+    lines = -(-len(found) // 2)
+    figure = figures.new_figure(figures.COLUMN_INCHES, PANEL_INCHES * lines + 0.45)
+    drawn = figure.subplots(lines, 2, squeeze=False, sharey=True)
+    for axes, (name, values) in zip(drawn.flat, found.items(), strict=False):
+        _panel(axes, name, values)
+    for axes in list(drawn.flat)[len(found) :]:
+        axes.set_axis_off()
+    figure.supylabel("test accuracy of each client, %", fontsize=figures.FONT_POINTS)
+    figure.suptitle(rows.title(key), fontsize=figures.FONT_POINTS + 0.5)
+    return figures.save(figure, stem)
+
+
+def _panel(axes: Axes, name: str, values: dict[Any, Record]) -> None:
+    axes.boxplot(
+        [accuracies(r) for r in values.values()], widths=0.55, patch_artist=True,
+        boxprops={"facecolor": "#cfe3f2", "linewidth": 0.7}, medianprops={"color": figures.COLOURS[2], "linewidth": 1.2},
+        whiskerprops={"linewidth": 0.7}, capprops={"linewidth": 0.7}, flierprops={"marker": ".", "markersize": 3},
+    )  # fmt: skip
+    texts = [f"{value:g}" if isinstance(value, float | int) else str(value) for value in values]
+    axes.set_xticks(range(1, len(texts) + 1), texts, fontsize=figures.FONT_POINTS - 0.5)
+    axes.set_xlabel(name, fontsize=figures.FONT_POINTS, labelpad=1)
+    figures.plain(axes)

@@ -1,0 +1,97 @@
+"""ROC curves, one against the rest: the macro average over classes, clients and seeds, one curve per method.
+
+A pure function of records. The average is vertical: the mean true-positive rate at each false-positive rate, over every class that
+is among a client's test images (Fawcett 2006, doi 10.1016/j.patrec.2005.10.010, section 9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.lines import Line2D
+
+from privbench.record import Curve, Record
+from reports import figures, remarks, rows
+from reports.published import of
+from reports.published_form import NONE, spread_text
+from reports.tables import Form, Report
+
+GRID = np.concatenate(
+    [np.linspace(0, 0.1, 101), np.linspace(0.1, 1, 91)[1:]]
+)  # false-positive rates, denser where curves rise
+LEGEND_ROW_INCHES = 0.16
+
+
+def average(r: Record) -> np.ndarray | None:
+    """The mean true-positive rate on GRID, [191]; None without any curve."""
+    found = [curve for t in r.training for client in t.clients for curve in client.roc if curve is not None]
+    return np.mean([_on_grid(curve) for curve in found], axis=0) if found else None
+
+
+def _on_grid(curve: Curve) -> np.ndarray:
+    """Linear between the points; at a vertical step the upper end."""
+    x, y = np.asarray(curve.false_positive_rate), np.asarray(curve.true_positive_rate)
+    right = np.searchsorted(x, GRID, side="right")
+    before = np.clip(right - 1, 0, len(x) - 1)
+    after = np.clip(right, 0, len(x) - 1)
+    width = x[after] - x[before]
+    share = np.divide(GRID - x[before], width, out=np.zeros_like(GRID), where=width > 0)
+    result: np.ndarray = y[before] + share * (y[after] - y[before])
+    return result
+
+
+def report(records: Sequence[Record]) -> Report:
+    """The areas under the curves, with the published ones; the averaged curves in the numbers."""
+    forms, numbers = [], []
+    for key in rows.settings(records):
+        body = []
+        for label, r in rows.chosen(records, key).items():
+            found, auc = of(r.spec, "auc"), r.averages.auc
+            text = NONE if auc.mean is None else spread_text(auc.mean, auc.std, 3)
+            body.append([label, text, NONE if found is None else f"{found.value:.3f}"])
+            numbers += _numbers(key, label, average(r))
+        forms.append(
+            Form(f"{rows.title(key)}: area under the macro-averaged ROC curve", ["", "AUC", "published"], body)
+        )
+    return Report("ROC curves", remarks.training_header(records), forms, numbers)
+
+
+def _numbers(key: rows.Setting, label: str, curve: np.ndarray | None) -> list[dict[str, Any]]:
+    pairs = [] if curve is None else zip(GRID.tolist(), curve.tolist(), strict=True)
+    title = rows.title(key)
+    return [
+        {"setting": title, "row": label, "false_positive_rate": round(x, 5), "true_positive_rate": round(y, 6)}
+        for x, y in pairs
+    ]
+
+
+def write(records: Sequence[Record], key: rows.Setting, stem: Path) -> list[Path]:
+    """One panel of one setting, the areas in the legend; nothing without any curve."""
+    own = {label: (r, curve) for label, r in rows.chosen(records, key).items() if (curve := average(r)) is not None}
+    if not own:
+        return []
+    columns = min(2, figures.legend_columns(list(own)))
+    figure = figures.new_figure(figures.COLUMN_INCHES, 2.7 + LEGEND_ROW_INCHES * (-(-len(own) // columns) + 1))
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.7, linestyle=(0, (2, 2)))
+    handles = []
+    for index, (label, (r, curve)) in enumerate(own.items()):
+        look = figures.line_look(index)
+        axes.plot(GRID, curve, linewidth=1.0, markersize=3, markevery=(6 + 3 * index, 45), **look)
+        area = "" if r.averages.auc.mean is None else f" {r.averages.auc.mean:.3f}"
+        handles.append(Line2D([], [], linewidth=1.1, markersize=3, label=label + area, **look))
+    axes.set_xlabel("false-positive rate", fontsize=figures.FONT_POINTS)
+    axes.set_ylabel("true-positive rate", fontsize=figures.FONT_POINTS)
+    axes.set_title(rows.title(key), fontsize=figures.FONT_POINTS + 0.5)
+    axes.set_xlim(-0.01, 1.01)
+    axes.set_ylim(-0.01, 1.02)
+    figures.plain(axes)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=columns, fontsize=figures.FONT_POINTS - 0.5, frameon=False,
+        handlelength=2.4, columnspacing=0.9, labelspacing=0.25, handletextpad=0.4, title="method, area under the curve",
+        title_fontsize=figures.FONT_POINTS - 0.5,
+    )  # fmt: skip
+    return figures.save(figure, stem)

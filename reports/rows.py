@@ -1,0 +1,96 @@
+"""How the records of training are put into tables and figures: one setting a table, one method (with its settings) a row.
+
+A setting is what all methods of one comparison have in common: data set, layout, clients, networks, preset. Cells that differ in
+the attack alone share their training, and count once. Where a setting of the method was searched (FedProx's mu), the run with
+the best validation accuracy stands for the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from privbench import partition, plugins
+from privbench.record import Record
+from reports.published_form import label, networks, partition_text, unique
+
+Spec = Mapping[str, Any]
+Setting = tuple[Any, ...]
+ALIASES = {"FedSplit": "FedSplit (LG-FedAvg)"}
+
+
+def setting(spec: Spec) -> Setting:
+    """What one comparison has in common."""
+    domains = tuple(spec.get("domains") or ())
+    return (spec["dataset"], domains, partition_text(spec), spec.get("clients"), networks(spec), spec["preset"])
+
+
+def short_title(key: Setting) -> str:
+    """A setting as a column heading, e.g. "cifar10, 8 clients"."""
+    dataset, domains, dealt, clients, nets, _ = key
+    name = plugins.short(dataset) + (f" ({', '.join(domains)})" if domains else "")
+    usual = None if dataset.startswith(plugins.FOLDER) else partition.defaults(dataset)[1]
+    several = [] if clients in (None, usual) else [f"{clients} clients"]
+    return ", ".join([name, *([dealt] if dealt else []), *several, *([nets] if nets else [])])
+
+
+def title(key: Setting) -> str:
+    """The same in full, as the heading of a table or figure."""
+    dataset, domains, dealt, clients, nets, preset = key
+    name = plugins.short(dataset) + (f" ({', '.join(domains)})" if domains else "")
+    parts = [name, *([dealt] if dealt else []), f"{clients} clients", *([nets] if nets else []), f"{preset} preset"]
+    return ", ".join(parts)
+
+
+def stem(key: Setting) -> str:
+    """A setting in names of files, e.g. "fmnist-dirichlet0.1-10clients"."""
+    dataset, domains, dealt, clients, nets, _ = key
+    parts = [
+        plugins.stem(dataset),
+        *domains,
+        dealt.replace("Dirichlet(", "dirichlet").replace(")", ""),
+        nets.split(" ")[0],
+    ]
+    return "-".join([part.replace(" ", "-") for part in parts if part] + [f"{clients}clients"])
+
+
+def row(spec: Spec) -> str:
+    """The name of a row: the method with its settings and defence."""
+    name = label(spec)
+    return ALIASES.get(name, name)
+
+
+def legend_names(names: Sequence[str]) -> list[str]:
+    """The names of some rows for a figure's legend: of variants of one method, the settings alone."""
+    methods = {name.partition(" (")[0] for name in names}
+    if len(methods) > 1 or len(names) < 2:
+        return list(names)
+    return [name.partition(" (")[2].removesuffix(")") or name for name in names]
+
+
+def settings(records: Sequence[Record]) -> list[Setting]:
+    """The comparisons that some records make, in the order of their first record."""
+    return unique(setting(r.spec) for r in records)
+
+
+def chosen(records: Sequence[Record], key: Setting) -> dict[str, Record]:
+    """One record per row of one setting, in the order of the records; of several the best by validation accuracy."""
+    found: dict[str, Record] = {}
+    for r in records:
+        if setting(r.spec) != key:
+            continue
+        name = row(r.spec)
+        if name not in found or validation_accuracy(r) > validation_accuracy(found[name]):
+            found[name] = r
+    return found
+
+
+def validation_accuracy(r: Record) -> float:
+    """Each client's best over the rounds, mean over clients and seeds, percent; -1 when no round was trained."""
+    best = [
+        fmean(max(series) for series in zip(*[e.validation_accuracy for e in t.rounds], strict=True))
+        for t in r.training
+        if t.rounds
+    ]
+    return fmean(best) if best else -1.0

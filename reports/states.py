@@ -1,0 +1,98 @@
+"""How far each cell of a study is, read from what lies on disk: done, failed, interrupted, not run, or without its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from privbench import checkpoint, record, storage
+from privbench.errors import UserError
+from privbench.record import Record
+from privbench.spec import CellSpec
+from privbench.store import Store
+from reports import published_form, rows
+from reports.published_form import unique
+
+DONE, FAILED, INTERRUPTED, NOT_RUN, NO_DATA = "done", "failed", "interrupted", "not run", "no data"
+WORDS = (DONE, FAILED, INTERRUPTED, NOT_RUN, NO_DATA)
+
+
+class State(NamedTuple):
+    """One cell's state in a word, why, and its record when it is done."""
+
+    word: str
+    why: str
+    record: Record | None = None
+
+
+def of(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> State:
+    """The state of one cell; `absent` says of each data set that is not there how to get it."""
+    if store.record(cell).exists():
+        try:
+            return State(DONE, "", record.read(store.record(cell)))
+        except UserError as error:
+            return State(FAILED, str(error))
+    if store.failure(cell).exists():
+        return State(FAILED, str(storage.read_json(store.failure(cell))["reason"]))
+    if cell.train.dataset in absent:
+        return State(NO_DATA, absent[cell.train.dataset])
+    begun = [part for part in (_begun(store, cell, seed) for seed in cell.seeds) if part]
+    if begun and (store.cell_spec(cell).exists() or cell.attack is None or any("stopped" in part for part in begun)):
+        return State(INTERRUPTED, f"{'; '.join(begun)}; the same command continues")
+    return State(NOT_RUN, "its training is finished" if begun else "")
+
+
+def _begun(store: Store, cell: CellSpec, seed: int) -> str:
+    """What there is of one seed, in words; nothing where nothing is."""
+    folder = store.train(cell.train.model_copy(update={"seed": seed}))
+    if store.result(cell, seed).exists():
+        return f"seed {seed} done"
+    if (folder / checkpoint.FINISHED).exists():
+        return f"seed {seed} trained"
+    try:
+        done = checkpoint.progress(folder)
+    except UserError:  # damaged: said when the cell is run
+        return f"seed {seed} stopped"
+    return "" if done is None else f"seed {seed} stopped after round {done} of {cell.train.schedule.rounds}"
+
+
+def counts(states: Sequence[State]) -> str:
+    """E.g. "12 of 20 cells done, 1 failed, 7 not run"."""
+    found = {word: sum(state.word == word for state in states) for word in WORDS}
+    rest = [f"{number} {word}" for word, number in found.items() if number and word != DONE]
+    return ", ".join([f"{found[DONE]} of {len(states)} cells done", *rest])
+
+
+COLUMNS = ["cell", "attack", "round", "state"]
+
+
+def listing(cells: Sequence[CellSpec], states: Sequence[State]) -> list[tuple[str, list[list[str]]]]:
+    """(heading, rows of COLUMNS) of each setting."""
+    specs = [cell.train.model_dump() | {"preset": cell.preset} for cell in cells]
+    found = []
+    for key in unique(rows.setting(spec) for spec in specs):
+        body = [
+            [_name(cell, spec), cell.attack or "", published_form.asked_text(cell.round) if cell.attack else "",
+             state.word + (f": {state.why}" if state.why else "")]
+            for cell, spec, state in zip(cells, specs, states, strict=True)
+            if rows.setting(spec) == key
+        ]  # fmt: skip
+        found.append((rows.title(key), body))
+    return found
+
+
+def _name(cell: CellSpec, spec: Mapping[str, object]) -> str:
+    searched = {name: value for name, value in cell.train.method_settings.items() if name == "mu"}
+    return rows.row(spec) + "".join(f", {name} {value:g}" for name, value in searched.items())
+
+
+def reasons(cells: Sequence[CellSpec], states: Sequence[State]) -> list[str]:
+    """One line per reason for which cells are not done, with how many and which."""
+    open_ = [(cell, state) for cell, state in zip(cells, states, strict=True) if state.word != DONE]
+    told = []
+    for word, why in unique((state.word, state.why) for _, state in open_):
+        own = [cell for cell, state in open_ if (state.word, state.why) == (word, why)]
+        which = unique(f"{cell.train.dataset} {rows.row(cell.train.model_dump())}" for cell in own)
+        few = ", ".join(which[:3]) + (f" and {len(which) - 3} more" if len(which) > 3 else "")
+        told.append(f"{word} ({len(own)}): {few}" + (f": {why}" if why else ""))
+    return told

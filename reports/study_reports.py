@@ -1,0 +1,143 @@
+"""The reports that a study file may name, each written from the records of the study's cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from privbench import storage
+from privbench.record import AttackRecord, Record
+from privbench.spec import CellSpec
+from privbench.store import Store
+from reports import (
+    ablation,
+    accuracy_table,
+    attack_table,
+    boxes,
+    curves,
+    drawings,
+    layout,
+    pairs,
+    roc,
+    rows,
+    states,
+    strips,
+    tables,
+)
+from reports.published_form import Gap
+from reports.states import State
+from reports.study import Study
+
+NAMES = (
+    "accuracy", "ablation", "attack", "pairs", "gain", "rta", "roc", "curves", "consistency", "boxes", "clients",
+)  # fmt: skip
+CURVES = {"curves": ("loss", "accuracy"), "consistency": ("consistency",)}
+CURVE_TITLES = {"curves": "Loss and accuracy curves", "consistency": "Consistency of generator and classifier"}
+
+
+def write(
+    study: Study, store: Store, cells: Sequence[CellSpec], records: Sequence[Record], gaps: Sequence[Gap], folder: Path
+) -> list[Path]:
+    """Every report of the study; `records` are those of `cells`, in the same order."""
+    paths = []
+    for name in study.reports:
+        paths += _write_one(name, study, store, cells, records, gaps, folder)
+    return paths
+
+
+def _write_one(
+    name: str,
+    study: Study,
+    store: Store,
+    cells: Sequence[CellSpec],
+    records: Sequence[Record],
+    gaps: Sequence[Gap],
+    folder: Path,
+) -> list[Path]:
+    pairs_of = [(cell, r) for cell, r in zip(cells, records, strict=True) if isinstance(r, AttackRecord)]
+    attacked = [r for _, r in pairs_of]
+    if name == "accuracy":
+        return tables.write(accuracy_table.report(records, gaps, study.metrics), folder / name)
+    if name == "ablation":
+        return tables.write(ablation.report(records, gaps, study.metrics), folder / name)
+    if name == "attack":
+        lost = [gap for gap in gaps if gap.spec["attack"] is not None]
+        paths = attack_table.write_tables(attacked, folder, lost) if attacked else []
+        return paths + drawings.attacked(store, [cell for cell, _ in pairs_of], attacked, folder)
+    if name == "pairs":
+        return tables.write(pairs.report(attacked), folder / name) if attacked else []
+    if name in strips.KINDS:
+        return _with_figures(
+            strips.report(records, name),
+            records,
+            folder,
+            name,
+            lambda key, stem: strips.write(records, key, name, stem),
+        )
+    if name == "roc":
+        return _with_figures(
+            roc.report(records), records, folder, name, lambda key, stem: roc.write(records, key, stem)
+        )
+    if name in CURVES:
+        own = curves.report(records, CURVES[name], CURVE_TITLES[name])
+        return _with_figures(
+            own, records, folder, name, lambda key, stem: curves.write(records, key, CURVES[name], stem)
+        )
+    if name == "boxes":
+        return _with_figures(
+            boxes.report(records), records, folder, name, lambda key, stem: boxes.write(records, key, stem)
+        )
+    return drawings.histograms(records, folder)
+
+
+def _with_figures(
+    report: tables.Report,
+    records: Sequence[Record],
+    folder: Path,
+    name: str,
+    draw: Callable[[rows.Setting, Path], list[Path]],
+) -> list[Path]:
+    """The tables, and a figure per setting; nothing where no record says anything."""
+    if not report.forms:
+        return []
+    figures = [path for key in rows.settings(records) for path in draw(key, folder / f"{name}-{rows.stem(key)}")]
+    return tables.write(report, folder / name) + figures
+
+
+def write_page(
+    study: Study, cells: Sequence[CellSpec], found: Sequence[State], paths: Sequence[Path], folder: Path
+) -> Path:
+    """report.md: what the study is, how far every cell is, and every table and figure of it."""
+    parts = [f"# {study.title}", f"{study.about} Source: {study.source}.", f"{states.counts(found)}."]
+    open_ = states.reasons(cells, found)
+    if open_:
+        parts.append("\n".join(f"- {line}" for line in open_))
+    texts = [path for path in paths if path.suffix == ".md"]
+    images = [path for path in paths if path.suffix == ".png"]
+    parts.append("## Tables\n\n" + "\n".join(f"- [{path.stem}]({path.name}) (also .csv, .tex)" for path in texts))
+    parts.append("## Figures\n\n" + "\n\n".join(f"![{path.stem}]({path.name})" for path in images))
+    parts.append("## Cells")
+    parts += [
+        f"### {heading}\n\n{layout.markdown(states.COLUMNS, body)}" for heading, body in states.listing(cells, found)
+    ]
+    target = folder / "report.md"
+    storage.write_bytes(target, ("\n\n".join(parts) + "\n").encode())
+    return target
+
+
+def show(study: Study, records: Sequence[Record], gaps: Sequence[Gap], console: Console) -> None:
+    """The study's first table on the terminal."""
+    if "attack" in study.reports:
+        attacked = [r for r in records if isinstance(r, AttackRecord)]
+        if attacked:
+            attack_table.print_tables(attacked, console, [gap for gap in gaps if gap.spec["attack"] is not None])
+        return
+    first = ablation if "ablation" in study.reports else accuracy_table
+    report = first.report(records, gaps, study.metrics)
+    for form in report.forms if first is ablation else report.forms[: len(study.metrics)]:
+        layout.show(form.title, form.columns, form.rows, console)
+    for note in report.notes:
+        console.print(Text(f"- {note}"))

@@ -1,0 +1,163 @@
+"""Running a study: every cell that is not recorded, then every report of those that are.
+
+Cells fail alone. Why one failed is kept beside it until it is tried again; what is on disk is never computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from privbench import data, plugins, run, storage
+from privbench.errors import Interrupted, UserError
+from privbench.record import Record
+from privbench.spec import CellSpec
+from privbench.store import Store
+from reports import layout, states, study, study_reports
+from reports.progress import CONSOLE, JobBars
+from reports.published_form import Gap
+from reports.states import State
+from reports.study import Study
+
+Datasets = Sequence[tuple[str, tuple[str, ...] | None]]
+
+
+def plan(
+    name: str,
+    preset: str,
+    datasets: Datasets | None,
+    *,
+    methods: Sequence[str] | None,
+    seeds: int | None,
+    victims: int | None,
+    where: str,
+    how: str | None,
+    omega: float | None,
+    min_per_client: int | None,
+) -> tuple[Study, list[CellSpec]]:
+    """(the study, its cells as asked for); UserError when nothing of it is left."""
+    chosen = study.read(name)
+    layout_ = study.Layout(how, omega, min_per_client)
+    cells = study.cells(
+        chosen, preset, datasets, methods=methods, seeds=seeds, victims=victims, where=where, layout=layout_
+    )
+    if not cells:
+        raise UserError(f"the study '{name}' has no cell of these methods on these data sets")
+    return chosen, cells
+
+
+def execute(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str) -> list[State]:
+    """Runs what is not recorded and says how far every cell is. Raises Interrupted, after finished cells are recorded."""
+    store = Store(out)
+    store.check_writable()
+    for cell in cells:
+        store.failure(cell).unlink(missing_ok=True)
+    absent = absent_data(store, cells, data_dir)
+    able = [cell for cell in cells if cell.train.dataset not in absent]
+    jobs = {job.title: job for job in run.trials_of(able, out, data_dir, device)}
+
+    def outcome(title: str, reason: str | None) -> None:
+        for cell in jobs[title].cells if reason is not None and title in jobs else ():
+            seeds = [spec.seed for spec in jobs[title].specs]
+            if not all(store.result(cell, seed).exists() for seed in seeds):
+                value = {"reason": reason, "date": datetime.now(UTC).date().isoformat()}
+                storage.write_json(store.failure(cell), value)
+        bars.outcome(title, reason)
+
+    try:
+        with JobBars(len(jobs)) as bars:
+            run.run_cells(able, out, data_dir, device, bars.progress, outcome)
+    except Interrupted:
+        for cell in able:
+            if not store.record(cell).exists() and all(store.result(cell, seed).exists() for seed in cell.seeds):
+                run.finish_cell(store, cell)
+        CONSOLE.print(Text(states.counts([states.of(store, cell, absent) for cell in cells])))
+        raise
+    return [states.of(store, cell, absent) for cell in cells]
+
+
+def absent_data(store: Store, cells: Sequence[CellSpec], data_dir: Path | None) -> dict[str, str]:
+    """Of each data set that unrecorded cells need and that is not there, how to get it."""
+    found = {}
+    for cell in cells:
+        name = cell.train.dataset
+        if name in found or store.record(cell).exists() or name.startswith(plugins.FOLDER):
+            continue
+        if any(line.startswith("missing") for line in data.check(name, data_dir)):
+            try:
+                run.dataset_of(name, data_dir, cell.train.domains, cell.train.image_size)
+            except UserError as error:
+                found[name] = str(error)
+    return found
+
+
+def sorted_out(cells: Sequence[CellSpec], found: Sequence[State]) -> tuple[list[CellSpec], list[Record], list[Gap]]:
+    """(the cells that are done, their records, a gap for each other one)."""
+    done = [cell for cell, state in zip(cells, found, strict=True) if state.record is not None]
+    records = [state.record for state in found if state.record is not None]
+    gaps = [
+        Gap(
+            cell.train.model_dump() | cell.model_dump(exclude={"train"}),
+            state.why or "the same command runs it",
+            state.word,
+        )
+        for cell, state in zip(cells, found, strict=True)
+        if state.record is None
+    ]
+    return done, records, gaps
+
+
+def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str) -> None:
+    """Runs or resumes a study and writes its reports to <out>/<study>-<preset>; UserError when a cell is left open."""
+    found = execute(cells, out, data_dir, device)
+    folder = out / f"{chosen.name}-{cells[0].preset}"
+    done, records, gaps = sorted_out(cells, found)
+    console = Console()
+    if records:
+        with CONSOLE.status("drawing the reports"):
+            paths = study_reports.write(chosen, Store(out), done, records, gaps, folder)
+        paths.append(study_reports.write_page(chosen, cells, found, paths, folder))
+        study_reports.show(chosen, records, gaps, console)
+    _print_state(cells, found, console)
+    if not records:
+        raise UserError(f"no cell of '{chosen.name}' could be run: {found[0].why}")
+    console.print(f"wrote {len(paths)} files; begin with {paths[-1]}", markup=False, highlight=False, soft_wrap=True)
+    open_ = [state for state in found if state.word not in (states.DONE, states.NO_DATA)]
+    if open_:
+        raise UserError(f"{len(open_)} of {len(cells)} cells are unfinished: {open_[0].why}")
+
+
+def _print_state(cells: Sequence[CellSpec], found: Sequence[State], console: Console) -> None:
+    console.print(Text(states.counts(found)))
+    for line in states.reasons(cells, found):
+        console.print(Text(f"- {line}"))
+
+
+def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None) -> None:
+    """Prints how far every cell is; runs and writes nothing."""
+    store, console = Store(out), Console()
+    absent = absent_data(store, cells, data_dir)
+    found = [states.of(store, cell, absent) for cell in cells]
+    short = [state._replace(why="" if state.word == states.NO_DATA else state.why) for state in found]
+    for heading, body in states.listing(cells, short):
+        layout.show(heading, states.COLUMNS, body, console)
+    console.print(Text(f"{chosen.title}: {states.counts(found)}"))
+    for line in states.reasons(cells, found):
+        if line.startswith(states.NO_DATA):
+            console.print(Text(f"- {line}"))
+
+
+def list_studies() -> None:
+    """Every study with what it is the cells of."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("name", "source", "what"):
+        table.add_column(column, overflow="fold")
+    for name in study.names():
+        own = study.read(name)
+        table.add_row(name, own.source, own.about)
+    Console().print(table)

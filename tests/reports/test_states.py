@@ -1,0 +1,135 @@
+"""How far the cells of a study are, and what a run of it does with them."""
+
+import json
+
+import pytest
+
+from privbench import checkpoint, run, storage
+from privbench import record as records
+from privbench.errors import Interrupted, UserError
+from privbench.store import Store
+from reports import states, study, study_run
+from tests.reports.records import record
+
+
+@pytest.fixture
+def cells():
+    own = study.read("accuracy")
+    return study.cells(own, "smoke", [("digits", None)], methods=["local", "fedavg", "fedper", "fedsplit"], seeds=2)
+
+
+def finished(cell):
+    own = record(
+        cell.train.method,
+        attack=None,
+        dataset="digits",
+        spec={"preset": "smoke", "method_settings": {}, "partition": "iid"},
+    )
+    return own.model_copy(update={"id": cell.id})
+
+
+def train_folder(store, cell, seed):
+    return store.train(cell.train.model_copy(update={"seed": seed}))
+
+
+def test_a_recorded_cell_is_done_and_a_damaged_one_failed(cells, tmp_path):
+    store = Store(tmp_path)
+    records.write(finished(cells[0]), store.record(cells[0]))
+    assert states.of(store, cells[0], {}).word == "done"
+    store.record(cells[0]).write_text("{")
+    damaged = states.of(store, cells[0], {})
+    assert damaged.word == "failed"
+    assert "is damaged" in damaged.why
+
+
+def test_a_cell_whose_training_has_begun_is_interrupted(cells, tmp_path):
+    store = Store(tmp_path)
+    assert states.of(store, cells[0], {}) == ("not run", "", None)
+    storage.write_json(train_folder(store, cells[0], 0) / checkpoint.FINISHED, {})
+    info = {"round": 1}
+    storage.save_tensors(train_folder(store, cells[0], 1) / checkpoint.CHECKPOINT, "checkpoint", {}, info)
+    state = states.of(store, cells[0], {})
+    assert state.word == "interrupted"
+    assert state.why == "seed 0 trained; seed 1 stopped after round 1 of 2; the same command continues"
+
+
+def test_an_attack_that_waits_for_a_finished_training_is_not_called_interrupted(tmp_path):
+    store = Store(tmp_path)
+    own = study.read("attack-table")
+    cell = study.cells(own, "smoke", [("digits", None)], seeds=1)[0]
+    storage.write_json(train_folder(store, cell, 0) / checkpoint.FINISHED, {})
+    assert states.of(store, cell, {}) == ("not run", "its training is finished", None)
+    storage.write_json(store.cell_spec(cell), {})
+    assert states.of(store, cell, {}).word == "interrupted"
+
+
+def test_cells_without_data_say_how_to_get_it(cells, tmp_path):
+    assert states.of(Store(tmp_path), cells[0], {"digits": "put it there"}) == ("no data", "put it there", None)
+
+
+def test_only_data_that_unrecorded_cells_need_is_looked_for(tmp_path):
+    store, own = Store(tmp_path), study.read("accuracy")
+    missing = study.cells(own, "smoke", [("cifar10", None), ("digits", None)], methods=["local"])
+    absent = study_run.absent_data(store, missing, tmp_path / "nowhere")
+    assert set(absent) == {"cifar10"}
+    assert "put the files there or point --data-dir at them" in absent["cifar10"]
+    records.write(finished(missing[0]), store.record(missing[0]))
+    assert study_run.absent_data(store, missing, tmp_path / "nowhere") == {}
+
+
+def ending(monkeypatch, endings):
+    """Runs no cell; a job ends with the reason given for its method, or else leaves a record."""
+
+    def run_cells(cells, root, data_root, device, progress, outcome):
+        for job in run.trials_of(cells, root, data_root, device):
+            reason = endings.get(job.specs[0].method)
+            if isinstance(reason, BaseException):
+                raise reason
+            outcome(job.title, reason)
+        for cell in cells:
+            if cell.train.method not in endings:
+                records.write(finished(cell), Store(root).record(cell))
+        return []
+
+    monkeypatch.setattr(run, "run_cells", run_cells)
+
+
+def test_why_a_cell_failed_is_kept_until_it_is_tried_again(cells, tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    ending(monkeypatch, {"fedper": "the disk is full"})
+    found = study_run.execute(cells, tmp_path, None, "cpu")
+    assert [state.word for state in found] == ["done", "done", "failed", "done"]
+    assert json.loads(store.failure(cells[2]).read_text())["reason"] == "the disk is full"
+    assert states.of(store, cells[2], {}) == ("failed", "the disk is full", None)
+    ending(monkeypatch, {})
+    assert [state.word for state in study_run.execute(cells, tmp_path, None, "cpu")] == ["done"] * 4
+    assert not store.failure(cells[2]).exists()
+
+
+def test_an_interrupted_study_says_how_far_it_is(cells, tmp_path, monkeypatch, capsys):
+    ending(monkeypatch, {"fedper": Interrupted()})
+    with pytest.raises(Interrupted):
+        study_run.execute(cells, tmp_path, None, "cpu")
+    assert "0 of 4 cells done, 4 not run" in capsys.readouterr().err
+
+
+def test_the_page_names_every_open_cell_and_its_reason(cells, tmp_path, monkeypatch, capsys):
+    own = study.read("accuracy").model_copy(update={"reports": ("accuracy",)})
+    absent = study.cells(own, "smoke", [("cifar10", None)], methods=["local"])
+    ending(monkeypatch, {"fedper": "the disk is full"})
+    with pytest.raises(UserError, match="1 of 5 cells are unfinished: the disk is full"):
+        study_run.run_study(own, [*cells, *absent], tmp_path, tmp_path / "nowhere", "cpu")
+    page = (tmp_path / "accuracy-smoke" / "report.md").read_text()
+    shown = capsys.readouterr().out
+    for text in (page, shown):
+        assert "3 of 5 cells done, 1 failed, 1 no data" in text
+        assert "failed (1): digits FedPer: the disk is full" in text
+        assert "cifar10 needs" in text
+    assert "| FedPer |  |  | failed: the disk is full |" in page
+    assert "FedPer | failed |" in (tmp_path / "accuracy-smoke" / "accuracy.md").read_text()
+
+
+def test_a_study_without_any_result_is_refused(cells, tmp_path, monkeypatch):
+    absent = study.cells(study.read("accuracy"), "smoke", [("cifar10", None)])
+    with pytest.raises(UserError, match="no cell of 'accuracy' could be run: cifar10 needs"):
+        study_run.run_study(study.read("accuracy"), absent, tmp_path, tmp_path / "nowhere", "cpu")

@@ -1,0 +1,241 @@
+"""Reports of training: pure functions of records, with numbers that follow by hand."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from privbench import plugins
+from privbench.record import AttackRecord, Curve, averages
+from reports import ablation, accuracy_table, boxes, curves, figures, layout, pairs, roc, rows, strips, tables
+from reports.published_form import Gap, label
+from tests.reports.records import record, training
+
+
+def trained(method="fedavg", accuracy=40.0, seeds=(0, 1), **spec):
+    """An accuracy record on CIFAR-10 of two clients at `accuracy` and `accuracy` + 4 plus the seed."""
+    own = {"partition": "iid", "method_settings": {}, "backbone": "lenet5", "image_size": 32, **spec}
+    r = record(method, attack=None, seeds=seeds, spec=own)
+    per_client = [[accuracy + seed, accuracy + 4] for seed in seeds]
+    means = [sum(own) / 2 for own in per_client]
+    std = float(np.std(means, ddof=1)) if len(seeds) > 1 else None
+    new = r.accuracy.model_copy(
+        update={"per_client": per_client, "per_seed": means, "mean": float(np.mean(means)), "std": std}
+    )
+    trainings = [training(seed, own, generator=method == "fedcg") for seed, own in zip(seeds, per_client, strict=True)]
+    name = f"{method}-{accuracy}-{sorted(own['method_settings'].items())}"
+    parts = {"accuracy": new, "training": trainings, "averages": averages(trainings)}
+    return r.model_copy(update={"id": name, **parts})
+
+
+def three():
+    return [trained("local", 38.0), trained("fedavg", 41.0), trained("fedcg", 47.0)]
+
+
+def form_of(report, number=0):
+    form = report.forms[number]
+    return {row[0]: dict(zip(form.columns[1:], row[1:], strict=True)) for row in form.rows}
+
+
+def test_the_best_mean_is_bold_and_published_values_stand_beside_with_the_difference():
+    report = accuracy_table.report(three(), [], ["accuracy"])
+    assert form_of(report) == {
+        "Local": {"cifar10": "40.25 +- 0.35"},
+        "FedAvg": {"cifar10": "43.25 +- 0.35"},
+        "FedCG": {"cifar10": "**49.25 +- 0.35**"},
+    }
+    beside = form_of(report, 1)
+    assert beside["FedCG"] == {"cifar10": "**49.25 +- 0.35**", "published": "47.52 +- 0.68", "difference": "+1.73"}
+    assert beside["Local"]["published"] == "40.90 +- 0.92"
+    assert any("Published values: FedCG Table 1." in note for note in report.notes)
+    assert any("NOT the published schedule" in note for note in report.notes)
+
+
+def test_the_lowest_is_best_where_lower_is_better_and_equal_ones_are_not_told_apart():
+    report = accuracy_table.report(three(), [], ["false_positive_rate"])
+    assert [name for name, cells in form_of(report).items() if layout.is_bold(cells["cifar10"])] == ["FedCG"]
+    same = [trained("local", 40.0), trained("fedavg", 40.0)]
+    assert not any(
+        layout.is_bold(c["cifar10"]) for c in form_of(accuracy_table.report(same, [], ["accuracy"])).values()
+    )
+
+
+def test_nothing_published_stands_beside_other_clients_or_data():
+    for change in ({"clients": 5}, {"dataset": "photos"}, {"method_settings": {"diversity": 0.0}}):
+        report = accuracy_table.report([trained("fedcg", **change)], [], ["accuracy"])
+        assert len(report.forms) == 1, change
+        assert "Nothing was published for these cells." in report.notes
+
+
+def test_a_missing_cell_is_named_by_its_state():
+    lost = trained("fedgen")
+    report = accuracy_table.report(three(), [Gap(lost.spec, "the disk is full", "failed")], ["accuracy"])
+    assert form_of(report)["FedGen"] == {"cifar10": "failed"}
+    assert form_of(report, 1)["FedGen"] == {"cifar10": "failed", "published": "44.98 +- 0.49", "difference": "-"}
+
+
+def test_a_searched_setting_is_chosen_by_validation_not_by_test():
+    better_test, better_validation = (trained("fedprox", 40.0, method_settings={"mu": mu}) for mu in (0.1, 0.001))
+    better_test = better_test.model_copy(update={"accuracy": trained("fedprox", 60.0).accuracy})
+    worse = [training(seed, [1.0, 1.0]) for seed in (0, 1)]
+    better_test = better_test.model_copy(update={"training": worse})
+    report = accuracy_table.report([better_test, better_validation], [], ["accuracy"])
+    assert form_of(report) == {"FedProx": {"cifar10": "42.25 +- 0.35"}}
+    assert any("mu 0.001, the best of 0.1, 0.001 by validation accuracy" in note for note in report.notes)
+
+
+def test_cells_that_differ_in_the_attack_alone_count_once():
+    own = {"partition": "iid", "method_settings": {}}
+    attacked = [record(attack=a, spec=own) for a in ("dlg", "staged")]
+    assert len(accuracy_table.report(attacked, [], ["accuracy"]).forms[0].rows) == 1
+
+
+def test_the_files_are_pure_functions_of_the_records(tmp_path):
+    report = accuracy_table.report(three(), [], ["accuracy", "auc", "bytes_up"])
+    paths = [tables.write(report, tmp_path / name) for name in ("a", "b")]
+    assert [p.suffix for p in paths[0]] == [".md", ".csv", ".tex"]
+    assert [p.read_bytes() for p in paths[0]] == [p.read_bytes() for p in paths[1]]
+    tex = paths[0][2].read_text()
+    assert r"\toprule" in tex
+    assert r"\textbf{49.25 $\pm$ 0.35}" in tex
+    read = list(csv.DictReader(io.StringIO(paths[0][1].read_text())))
+    (fedcg,) = [row for row in read if (row["row"], row["metric"]) == ("FedCG", "accuracy")]
+    assert float(fedcg["difference"]) == pytest.approx(49.25 - 47.52)
+    assert fedcg["source"] == "FedCG Table 1"
+
+
+def test_gain_and_rta_by_hand():
+    local, fedavg = trained("local", 40.0), trained("fedavg", 44.0)
+    assert strips.values(fedavg, local, strips.KINDS["gain"]) == [(4.0, 0.0), (4.0, 0.0)]
+    (first, std), second = strips.values(fedavg, local, strips.KINDS["rta"])
+    assert first == pytest.approx((44 / 40 + 45 / 41) / 2)
+    assert std == pytest.approx(abs(44 / 40 - 45 / 41) / 2**0.5)
+    assert second == (48 / 44, 0.0)
+    assert form_of(strips.report([local, fedavg], "gain"))["FedAvg"]["mean"] == "+4.00"
+
+
+def test_without_local_there_is_no_gain():
+    assert strips.report([trained("fedavg")], "gain").forms == []
+
+
+def test_curves_are_means_over_clients_then_seeds():
+    r = trained("fedavg", 40.0)
+    # Test accuracy of round 1 is one point below that of the best round; seeds 0 and 1 differ by one point at one of two clients.
+    (first, std), *_ = curves.series(r, curves.QUANTITIES["accuracy"])
+    assert first == pytest.approx((41.0 + 41.5) / 2)
+    assert std == pytest.approx(0.5 / 2**0.5)
+    assert [mean for mean, _ in curves.series(r, curves.QUANTITIES["loss"])] == pytest.approx([2.0, 1.0, 2 / 3])
+    assert curves.series(r, curves.QUANTITIES["consistency"]) == []
+    assert len(curves.series(trained("fedcg"), curves.QUANTITIES["consistency"])) == 3
+
+
+def test_a_curve_ends_where_a_seed_stopped():
+    r = trained("fedavg")
+    short = r.model_copy(update={"training": [training(0, [40.0, 44.0], rounds=2), training(1, [41.0, 44.0])]})
+    assert len(curves.series(short, curves.QUANTITIES["accuracy"])) == 2
+
+
+def test_the_average_roc_is_the_mean_true_positive_rate_at_each_false_positive_rate():
+    r = trained("fedavg", seeds=(0,))
+    steps = Curve(false_positive_rate=[0.0, 0.0, 0.5, 1.0], true_positive_rate=[0.0, 0.4, 1.0, 1.0])
+    line = Curve(false_positive_rate=[0.0, 1.0], true_positive_rate=[0.0, 1.0])
+    clients = [c.model_copy(update={"roc": [steps, line, None]}) for c in r.training[0].clients]
+    r = r.model_copy(update={"training": [r.training[0].model_copy(update={"clients": clients})]})
+    found = dict(zip(roc.GRID.round(6).tolist(), roc.average(r), strict=True))
+    assert found[0.0] == pytest.approx((0.4 + 0.0) / 2)  # the upper end of a vertical step
+    assert found[0.25] == pytest.approx((0.7 + 0.25) / 2)
+    assert found[0.8] == pytest.approx((1.0 + 0.8) / 2)
+    area = np.trapezoid(roc.average(r), roc.GRID)
+    assert area == pytest.approx((0.85 + 0.5) / 2, abs=1e-3)
+
+
+def lambdas():
+    return [trained("fedmd-cg", 40.0)] + [
+        trained("fedmd-cg", 40.0 + v, method_settings={name: v}) for name in ("lambda1", "lambda2") for v in (0.5, 1.5)
+    ]
+
+
+def test_boxes_stand_in_order_with_the_default_among_them():
+    records = lambdas()
+    found = boxes.panels(records, rows.setting(records[0].spec))
+    assert {name: list(values) for name, values in found.items()} == {
+        "lambda1": [0.5, 1.0, 1.5], "lambda2": [0.5, 1.0, 1.5],
+    }  # fmt: skip
+    assert boxes.accuracies(found["lambda1"][1.5]) == [41.5, 45.5, 42.5, 45.5]
+
+
+def test_the_ablation_compares_with_the_method_as_published():
+    records = [trained("fedmd-cg", 45.0), trained("fedmd-cg", 42.0, method_settings={"without": "kl1"})]
+    form = ablation.report(records, [], ["accuracy"]).forms[0]
+    assert [list(row) for row in form.rows] == [
+        ["FedMD-CG", "**47.25 +- 0.35**", "-"],
+        ["FedMD-CG (without kl1)", "44.25 +- 0.35", "-3.00"],
+    ]
+
+
+def test_variants_of_one_method_are_rows_of_their_own():
+    spec = {"method": "fedcg", "defense": "none"}
+    assert label(spec | {"method_settings": {"gan": "dense", "aggregator": "ave"}}) == "FedCG (dense GAN, ave)"
+    assert label({"method": "fedprox", "defense": "none", "method_settings": {"mu": 0.1}}) == "FedProx"
+    assert rows.row({"method": "fedsplit", "defense": "none"}) == "FedSplit (LG-FedAvg)"
+    assert rows.legend_names(["FedMD-CG", "FedMD-CG (without kl1)"]) == ["FedMD-CG", "without kl1"]
+
+
+def test_reconstructions_are_compared_on_the_same_victims():
+    fedavg, fedper = record("fedavg", psnr=20.0), record("fedper", psnr=12.0)
+    assert isinstance(fedavg, AttackRecord)
+    gap = pairs.difference(fedper, fedavg)
+    mean = np.mean([a.psnr_db - b.psnr_db for a, b in zip(fedper.victims, fedavg.victims, strict=True)])
+    assert gap.low <= gap.mean <= gap.high
+    assert gap.mean == pytest.approx(mean)
+    others = fedavg.model_copy(update={"victims": fedavg.victims[::-1]})
+    assert pairs.difference(fedper, others) is None
+    form = pairs.report([fedavg, fedper, record("nfl-cgan", attack="feature-statistics")]).forms[0]
+    assert {row[0] for row in form.rows} == {"FedPer"}  # NFL-CGAN's rival, FedGen, is not there
+    assert set(pairs.AGAINST) <= set(plugins.METHODS)
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    found = []
+    save = figures.save
+    monkeypatch.setattr(figures, "save", lambda figure, stem: found.append(figure) or save(figure, stem))
+    return found
+
+
+def draw(name, records, folder):
+    key = rows.setting(records[0].spec)
+    if name == "curves":
+        return curves.write(records, key, ("loss", "accuracy"), folder / name)
+    if name == "consistency":
+        return curves.write(records, key, ("consistency",), folder / name)
+    if name in strips.KINDS:
+        return strips.write(records, key, name, folder / name)
+    return (boxes if name == "boxes" else roc).write(records, key, folder / name)
+
+
+@pytest.mark.parametrize("name", ["curves", "consistency", "gain", "rta", "roc", "boxes"])
+def test_figures_fit_one_printed_column_and_their_text_lies_inside_it(name, tmp_path, drawn):
+    methods = [m for m in plugins.METHODS if m != "lg-fedavg"]
+    records = lambdas() if name == "boxes" else [trained(m, 40.0 + i) for i, m in enumerate(methods)]
+    png, pdf = draw(name, records, tmp_path)
+    with Image.open(png) as picture:
+        assert picture.width == 990  # 3.3 inches at 300 dpi
+        assert picture.height < 6 * 300
+    assert pdf.read_bytes().startswith(b"%PDF")
+    (figure,) = drawn
+    texts = [t for t in figure.findobj(lambda a: hasattr(a, "get_fontsize")) if t.get_visible() and t.get_text()]
+    assert texts
+    assert min(t.get_fontsize() for t in texts) >= 6.5
+    width, height = figure.get_size_inches() * figure.dpi
+    for legend in figure.legends:
+        box = legend.get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= width
+        assert 0 <= box.y0 < box.y1 <= height
+
+
+def test_no_two_lines_look_alike():
+    looks = [figures.line_look(i) for i in range(21)]
+    assert len({(look["color"], str(look["linestyle"])) for look in looks}) == 21
