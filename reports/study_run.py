@@ -145,7 +145,7 @@ def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: P
     found = [states.of(store, cell, absent) for cell in cells]
     short = [state._replace(why="" if state.word == states.NO_DATA else state.why) for state in found]
     for heading, body in states.listing(cells, short):
-        layout.show(heading, states.COLUMNS, body, console)
+        layout.show(heading, states.COLUMNS, body, console, words=True)
     console.print(Text(f"{chosen.title}: {states.counts(found)}"))
     for line in states.reasons(cells, found):
         if line.startswith(states.NO_DATA):
