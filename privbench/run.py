@@ -474,7 +474,8 @@ def title(specs: Sequence[TrainSpec]) -> str:
     dealt = f" dirichlet {first.omega:g}" if first.omega is not None else ""
     settings = "".join(f" {name}={value}" for name, value in first.method_settings.items() if name != "ramp_rounds")
     several = "" if first.clients == partition.defaults(first.dataset)[1] else f" {first.clients} clients"
-    where = f"{plugins.short(first.dataset)}{dealt}{several}"
+    domains = f" ({'+'.join(first.domains)})" if first.domains else ""
+    where = f"{plugins.short(first.dataset)}{domains}{dealt}{several}"
     return f"{where} {first.method}{settings}{defended}{nets} seed {seeds}"
 
 

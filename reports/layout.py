@@ -22,11 +22,11 @@ LABEL_WIDTH = 17  # characters of a row's name on the terminal
 PADDING = 2  # characters between two columns on the terminal
 
 
-def markdown(columns: Sequence[str], rows: Rows) -> str:
-    """A Markdown table, the first column to the left and the others to the right."""
+def markdown(columns: Sequence[str], rows: Rows, *, words: bool = False) -> str:
+    """A Markdown table, the first column to the left and the others, unless they are `words`, to the right."""
     lines = [
         "| " + " | ".join(columns) + " |",
-        "|:---|" + "---:|" * (len(columns) - 1),
+        "|:---|" + (":---|" if words else "---:|") * (len(columns) - 1),
         *("| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in row) + " |" for row in rows),
     ]
     return "\n".join(lines)
@@ -100,7 +100,7 @@ def stacked(row: Sequence[str]) -> list[tuple[str, ...]]:
     return list(zip_longest(row[:1], *(_broken(cell).split("\n") for cell in row[1:]), fillvalue=""))
 
 
-def show(title: str, columns: Sequence[str], rows: Rows, console: Console) -> None:
+def show(title: str, columns: Sequence[str], rows: Rows, console: Console, *, words: bool = False) -> None:
     """Prints a table; one that is wider than the terminal is split into several, each with the first column."""
     texts = [[_broken(cell) if i else _wrapped(cell) for i, cell in enumerate(row)] for row in (columns, *rows)]
     widths = [
@@ -110,7 +110,7 @@ def show(title: str, columns: Sequence[str], rows: Rows, console: Console) -> No
         heading = Text(title if number == 0 else f"{title} (continued)", style="bold")
         table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for i in (0, *part):
-            table.add_column(Text(texts[0][i]), justify="right" if i else "left", overflow="fold")
+            table.add_column(Text(texts[0][i]), justify="right" if i and not words else "left", overflow="fold")
         for row in texts[1:]:
             table.add_row(*(_styled(row[i]) for i in (0, *part)))
         console.print(table)

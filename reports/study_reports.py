@@ -121,7 +121,8 @@ def write_page(
     parts.append("## Figures\n\n" + "\n\n".join(f"![{path.stem}]({path.name})" for path in images))
     parts.append("## Cells")
     parts += [
-        f"### {heading}\n\n{layout.markdown(states.COLUMNS, body)}" for heading, body in states.listing(cells, found)
+        f"### {heading}\n\n{layout.markdown(states.COLUMNS, body, words=True)}"
+        for heading, body in states.listing(cells, found)
     ]
     target = folder / "report.md"
     storage.write_bytes(target, ("\n\n".join(parts) + "\n").encode())

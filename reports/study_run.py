@@ -81,18 +81,28 @@ def execute(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device:
     return [states.of(store, cell, absent) for cell in cells]
 
 
-def absent_data(store: Store, cells: Sequence[CellSpec], data_dir: Path | None) -> dict[str, str]:
-    """Of each data set that unrecorded cells need and that is not there, how to get it."""
-    found = {}
+def absent_data(
+    store: Store, cells: Sequence[CellSpec], data_dir: Path | None, *, fetch: bool = True
+) -> dict[str, str]:
+    """Of each data set that unrecorded cells need and that is not there, how to get it.
+
+    Where files are missing, the data set is tried all the same: it may download itself, or the chosen domains may be there. Without
+    `fetch` nothing is tried, and chosen domains count as there.
+    """
+    found: dict[str, str] = {}
     for cell in cells:
-        name = cell.train.dataset
-        if name in found or store.record(cell).exists() or name.startswith(plugins.FOLDER):
+        name, domains = cell.train.dataset, cell.train.domains
+        if name in found or store.record(cell).exists() or name.startswith(plugins.FOLDER) or (domains and not fetch):
             continue
-        if any(line.startswith("missing") for line in data.check(name, data_dir)):
-            try:
-                run.dataset_of(name, data_dir, cell.train.domains, cell.train.image_size)
-            except UserError as error:
-                found[name] = str(error)
+        if not any(line.startswith("missing") for line in data.check(name, data_dir)):
+            continue
+        if not fetch:
+            found[name] = f"`privbench data check {name}` says which files go where"
+            continue
+        try:
+            run.dataset_of(name, data_dir, domains, cell.train.image_size)
+        except UserError as error:
+            found[name] = str(error)
     return found
 
 
@@ -141,11 +151,11 @@ def _print_state(cells: Sequence[CellSpec], found: Sequence[State], console: Con
 def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None) -> None:
     """Prints how far every cell is; runs and writes nothing."""
     store, console = Store(out), Console()
-    absent = absent_data(store, cells, data_dir)
+    absent = absent_data(store, cells, data_dir, fetch=False)
     found = [states.of(store, cell, absent) for cell in cells]
     short = [state._replace(why="" if state.word == states.NO_DATA else state.why) for state in found]
     for heading, body in states.listing(cells, short):
-        layout.show(heading, states.COLUMNS, body, console)
+        layout.show(heading, states.COLUMNS, body, console, words=True)
     console.print(Text(f"{chosen.title}: {states.counts(found)}"))
     for line in states.reasons(cells, found):
         if line.startswith(states.NO_DATA):

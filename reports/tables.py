@@ -10,6 +10,7 @@ import pandas as pd
 
 from privbench import storage
 from reports import layout
+from reports.remarks import NOT_PUBLISHED
 
 
 class Form(NamedTuple):
@@ -51,5 +52,8 @@ def markdown(report: Report) -> str:
 def latex(report: Report) -> str:
     """The notes as comments, one table* per form."""
     notes = [f"% {note}" for note in [*report.notes, "needs \\usepackage{booktabs}"]]
-    tables = [layout.latex(form.columns, form.rows, f"{report.title}: {form.title}.") for form in report.forms]
+    schedule = f" ({NOT_PUBLISHED})" if any(NOT_PUBLISHED in note for note in report.notes) else ""
+    tables = [
+        layout.latex(form.columns, form.rows, f"{report.title}: {form.title}{schedule}.") for form in report.forms
+    ]
     return "\n".join(notes) + "\n" + "\n\n".join(tables) + "\n"

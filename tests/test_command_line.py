@@ -103,6 +103,37 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, tmp_
     assert "PSNR" in privbench(*words, "--truth", artifact / "truth.safetensors", "--out", tmp_path, cwd=tmp_path)
 
 
+def test_a_study_runs_resumes_and_tells_its_state(tmp_path):
+    words = ["study", "accuracy", "--datasets", "digits", "--methods", "local,fedavg", *SMALL, "--out", tmp_path]
+    assert "0 of 2 cells done, 2 not run" in privbench(*words, "--status", cwd=tmp_path)
+    text = privbench(*words[:5], "fedavg", *SMALL, "--out", tmp_path, cwd=tmp_path)
+    assert "1 of 1 cells done" in text
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("cells/*/*.json")}
+    assert len(before) == 3  # specification, one seed, record
+    text = privbench(*words, cwd=tmp_path)
+    assert "[1/1] digits local seed 0: done" in text
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    written = {path.name for path in (tmp_path / "accuracy-smoke").iterdir()}
+    assert {
+        "report.md",
+        "accuracy.md",
+        "accuracy.csv",
+        "accuracy.tex",
+        "gain-digits-4clients.png",
+        "roc-digits-4clients.pdf",
+    } <= written
+    page = (tmp_path / "accuracy-smoke" / "report.md").read_text()
+    assert all(f"]({name})" in page for name in written if name.endswith(".png"))
+    assert "2 of 2 cells done" in privbench(*words, "--status", cwd=tmp_path)
+
+
+def test_every_study_is_listed(tmp_path):
+    text = privbench("list", "studies", cwd=tmp_path)
+    assert all(
+        name in text for name in ("accuracy", "attack-table", "fedcg-table1", "fedmd-cg-sensitivity", "nfl-cgan-table5")
+    )
+
+
 @pytest.mark.parametrize(("kind", "count"), [("methods", 11), ("attacks", 6), ("defenses", 2), ("datasets", 12)])
 def test_list_names_every_plug_in(kind, count, tmp_path):
     lines = [line for line in privbench("list", kind, cwd=tmp_path).splitlines() if re.match(r"[a-z0-9-]+ ", line)]
@@ -111,7 +142,19 @@ def test_list_names_every_plug_in(kind, count, tmp_path):
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["attack"], ["train"], ["table"], ["grid"], ["list"], ["show"], ["partition"], ["data"], ["data", "check"]],
+    [
+        [],
+        ["attack"],
+        ["train"],
+        ["table"],
+        ["study"],
+        ["grid"],
+        ["list"],
+        ["show"],
+        ["partition"],
+        ["data"],
+        ["data", "check"],
+    ],
 )
 def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
     text = privbench(*command, "--help", cwd=tmp_path)
@@ -155,7 +198,20 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
         ),
         (["attack", "--artifact", "nothing.safetensors"], "there is no artifact at nothing.safetensors"),
         (["table", "--datasets", "digits,phots"], "did you mean 'photos'?"),
-        (["table", "--study", "none"], "unknown study 'none'"),
+        (["study", "none"], "unknown study 'none'; known: accuracy"),
+        (["study", "acuracy"], "unknown study 'acuracy'; did you mean 'accuracy'?"),
+        (["study", "accuracy", "--methods", "fedavgg"], "unknown method 'fedavgg'; did you mean 'fedavg'?"),
+        (["study", "nfl-cgan-table5", "--methods", "local"], "has no cells of local; it compares fedgen, nfl-cgan"),
+        (
+            ["study", "accuracy", "--methods", "feddf", "--datasets", "digits"],
+            "has no cell of these methods on these data sets",
+        ),
+        (["study", "accuracy", "--datasets", ","], "--datasets names no data set"),
+        (["study", "accuracy", "--preset", "fast"], "unknown preset 'fast'"),
+        (
+            ["study", "accuracy", "--datasets", "cifar10", "--data-dir", "nowhere", "--preset", "smoke"],
+            "no cell of 'accuracy' could be run: cifar10 needs",
+        ),
         (["list", "things"], "cannot list 'things'"),
         (["list", "runs"], "there are no runs"),
         (["show", "abc"], "no run or cell"),

@@ -77,6 +77,15 @@ def test_only_data_that_unrecorded_cells_need_is_looked_for(tmp_path):
     assert study_run.absent_data(store, missing, tmp_path / "nowhere") == {}
 
 
+def test_looking_at_the_state_downloads_nothing(tmp_path, monkeypatch, capsys):
+    own = study.read("accuracy")
+    cells = study.cells(own, "smoke", [("cifar10", None)], methods=["local"])
+    monkeypatch.setattr(run, "dataset_of", lambda *_: pytest.fail("tried to load"))
+    study_run.show_status(own, cells, tmp_path / "out", tmp_path / "nowhere")
+    assert "0 of 1 cells done, 1 no data" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
 def ending(monkeypatch, endings):
     """Runs no cell; a job ends with the reason given for its method, or else leaves a record."""
 

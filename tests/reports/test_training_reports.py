@@ -99,6 +99,7 @@ def test_the_files_are_pure_functions_of_the_records(tmp_path):
     assert [p.read_bytes() for p in paths[0]] == [p.read_bytes() for p in paths[1]]
     tex = paths[0][2].read_text()
     assert r"\toprule" in tex
+    assert "(NOT the published schedule).}" in tex
     assert r"\textbf{49.25 $\pm$ 0.35}" in tex
     read = list(csv.DictReader(io.StringIO(paths[0][1].read_text())))
     (fedcg,) = [row for row in read if (row["row"], row["metric"]) == ("FedCG", "accuracy")]
