@@ -4,11 +4,13 @@ spec.json                            the specification, for people and for `priv
 checkpoint.safetensors               everything needed to go on, after the last complete round
 checkpoint-previous.safetensors      the round before, should the last one be damaged
 round-0007.safetensors               a snapshot: the networks alone, without discriminators and optimiser state
+predictions.safetensors              each client's test logits at its best validation round; written before finished.json
 finished.json                        the history; present when the run is complete
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,15 +20,17 @@ from torch import Tensor
 from privbench import storage
 from privbench.engine import Moments, Replica
 from privbench.errors import UserError
+from privbench.evaluation import Prediction
 from privbench.spec import TrainSpec
 from privbench.types import Parts
 
 if TYPE_CHECKING:
     from privbench.harness import State
 
-CHECKPOINT, PREVIOUS, FINISHED, SPEC = (
+CHECKPOINT, PREVIOUS, PREDICTIONS, FINISHED, SPEC = (
     "checkpoint.safetensors",
     "checkpoint-previous.safetensors",
+    "predictions.safetensors",
     "finished.json",
     "spec.json",
 )
@@ -48,6 +52,7 @@ def save(folder: Path, spec: TrainSpec, state: State) -> None:
     tensors = _replica_tensors(state.server, "server")
     for k, (client, upload) in enumerate(zip(state.clients, state.uploads, strict=True)):
         tensors |= _replica_tensors(client, f"client{k}") | _network_tensors(upload, f"upload{k}")
+    tensors |= _prediction_tensors(state.predictions)
     steps = {
         name: {stage: m.steps for stage, m in replica.moments.items()}
         for name, replica in _named(state.server, state.clients)
@@ -83,7 +88,8 @@ def load(folder: Path, spec: TrainSpec, device: torch.device) -> State | None:
     tensors = {name: t.to(device) for name, t in tensors.items()}
     clients = [_replica(tensors, f"client{k}", info["steps"][f"client{k}"]) for k in range(info["clients"])]
     uploads = [_networks(tensors, f"upload{k}") for k in range(info["clients"])]
-    return State(info["round"], _replica(tensors, "server", info["steps"]["server"]), clients, uploads, info["history"])
+    server = _replica(tensors, "server", info["steps"]["server"])
+    return State(info["round"], server, clients, uploads, info["history"], _predictions(tensors))
 
 
 def save_snapshot(folder: Path, spec: TrainSpec, state: State) -> None:
@@ -130,7 +136,9 @@ def keep(folder: Path, spec: TrainSpec, state: State) -> None:
 
 
 def finish(folder: Path, spec: TrainSpec, state: State) -> None:
-    """Marks the run complete. Its checkpoint is no longer needed: the snapshots and the history say all."""
+    """Marks the run complete. Its checkpoint is no longer needed: snapshots, predictions and history say all."""
+    info = {"spec": spec.id, "clients": len(state.clients)}
+    storage.save_tensors(folder / PREDICTIONS, "predictions", _prediction_tensors(state.predictions), info)
     storage.write_json(folder / FINISHED, {"spec": spec.id, "round": state.round, "history": state.history})
     for name in (CHECKPOINT, PREVIOUS):
         (folder / name).unlink(missing_ok=True)
@@ -147,6 +155,11 @@ def history(folder: Path) -> list[dict[str, Any]] | None:
     return list(value["history"])
 
 
+def predictions(folder: Path) -> list[Prediction]:
+    """Each client's test logits and labels in a finished run; UserError when the file is missing or damaged."""
+    return _predictions(storage.load_tensors(folder / PREDICTIONS, "predictions")[0])
+
+
 def progress(folder: Path) -> int | None:
     """How many rounds an unfinished run has behind it, from the checkpoint's header alone; None when there is none."""
     for name in (CHECKPOINT, PREVIOUS):
@@ -158,6 +171,18 @@ def progress(folder: Path) -> int | None:
 
 def _named(server: Replica, clients: list[Replica]) -> list[tuple[str, Replica]]:
     return [("server", server), *((f"client{k}", c) for k, c in enumerate(clients))]
+
+
+def _prediction_tensors(each: Sequence[Prediction]) -> dict[str, Tensor]:
+    return {f"prediction{k}/{name}": t for k, one in enumerate(each) for name, t in one._asdict().items()}
+
+
+def _predictions(tensors: dict[str, Tensor]) -> list[Prediction]:
+    clients = sum(name.startswith("prediction") for name in tensors) // len(Prediction._fields)
+    return [
+        Prediction(**{name: tensors[f"prediction{k}/{name}"].cpu() for name in Prediction._fields})
+        for k in range(clients)
+    ]
 
 
 def _network_tensors(networks: tuple[Parts, Parts], name: str) -> dict[str, Tensor]:

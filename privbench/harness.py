@@ -18,18 +18,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from privbench import checkpoint, plugins
+from privbench import checkpoint, evaluation, plugins
 from privbench.data.resize import pixels
 from privbench.engine import Job, Plan, Protect, Replica, Surroundings, average, run_alone, run_stacked
 from privbench.errors import UserError
+from privbench.evaluation import Prediction
 from privbench.methods.form import Clock, Known, Method, Phase
 from privbench.nets import Model
 from privbench.seeds import stream
 from privbench.spec import Schedule, TrainSpec
-from privbench.types import Defense, Federation, Images, Parts, Report, no_report
+from privbench.types import Defense, Federation, Parts, Report, no_report
 
 Execution = Literal["alone", "stacked"]
-EVALUATED_PIXELS = 1024 * 32 * 32  # at once, in evaluation
 
 
 @dataclass
@@ -41,6 +41,7 @@ class State:
     clients: list[Replica]
     uploads: list[tuple[Parts, Parts]]  # shared parts as each client last sent them
     history: list[dict[str, Any]] = field(default_factory=list)  # one entry per round
+    predictions: list[Prediction] = field(default_factory=list)  # each client's, at its best validation round so far
 
 
 @dataclass(frozen=True)
@@ -159,20 +160,24 @@ def train_round(
         own = {
             n: v[s * clients : (s + 1) * clients] if len(v) == len(pairs) else v[s : s + 1] for n, v in losses.items()
         }
+        predictions = predict(setups[s], state)
         state.round = clock.round
         state.history.append(
             {
                 "round": clock.round,
                 "loss": own,
-                "validation_accuracy": [accuracy(setup.model, c, d.validation, setup.device)
-                                        for c, d in zip(state.clients, setups[s].federation.clients, strict=True)],
-                "test_accuracy": [accuracy(setup.model, c, d.test, setup.device)
-                                  for c, d in zip(state.clients, setups[s].federation.clients, strict=True)],
+                **evaluate(setups[s], state, predictions),
                 "seconds": seconds / len(states),
                 "bytes_up": [_bytes(u) + counts_up for u in state.uploads],
                 "bytes_down": [_bytes((state.server.params, state.server.buffers)) + counts_down] * clients,
             }
-        )  # fmt: skip
+        )
+        state.predictions = [
+            new if best == clock.round else old
+            for best, old, new in zip(
+                best_rounds(state.history), state.predictions or predictions, predictions, strict=True
+            )
+        ]
 
 
 def length(phase: Phase, schedule: Schedule) -> int:
@@ -263,22 +268,28 @@ def _upload(setup: Setup, state: State, k: int, round_: int) -> tuple[Parts, Par
     return {p: {n: received[p][n] + t for n, t in change[p].items()} for p in change}, buffers
 
 
-def accuracy(model: Model, replica: Replica, images: Images, device: torch.device) -> float:
-    """Percent of images that C(E(x)) classifies rightly, in eval mode; nan for an empty set."""
-    if len(images.labels) == 0:
-        return math.nan
-    right, piece = 0, max(EVALUATED_PIXELS // model.image_size**2, 1)
-    with torch.no_grad():
-        for x, y in zip(images.images.split(piece), images.labels.split(piece), strict=True):
-            x = pixels(x.to(device), model.image_size)
-            h, _ = model.net("extractor").apply(
-                replica.params["extractor"], replica.buffers["extractor"], x, train=False
-            )
-            logits, _ = model.net("classifier").apply(
-                replica.params["classifier"], replica.buffers["classifier"], h, train=False
-            )
-            right += int((logits.argmax(1).cpu() == y).sum())
-    return 100 * right / len(images.labels)
+def predict(setup: Setup, state: State) -> list[Prediction]:
+    """What each client's personal model says of its test images: [K]."""
+    clients = zip(state.clients, setup.federation.clients, strict=True)
+    return [evaluation.predict(setup.model, client, own.test, setup.device) for client, own in clients]
+
+
+def evaluate(setup: Setup, state: State, predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """What the history says of the networks after a round: accuracies in percent, consistency in nats."""
+    model, data, device = setup.model, setup.federation.clients, setup.device
+    pairs = list(zip(state.clients, data, strict=True))
+    whole = evaluation.average_model(state.clients, setup.weights)
+    has_generator = "generator" in setup.method.parts
+    return {
+        "validation_accuracy": [evaluation.accuracy(model, client, own.validation, device) for client, own in pairs],
+        "test_accuracy": [evaluation.right(prediction) for prediction in predictions],
+        "global_accuracy": evaluation.pooled_accuracy(model, whole, [own.test for own in data], device),
+        "consistency": [
+            evaluation.consistency(model, client, setup.labels[k], stream(setup.spec.seed, "client", k, "consistency"))
+            for k, client in enumerate(state.clients)
+            if has_generator
+        ],
+    }
 
 
 def finished(state: State, schedule: Schedule) -> bool:
@@ -293,9 +304,13 @@ def finished(state: State, schedule: Schedule) -> bool:
 
 def selected_accuracy(history: Sequence[dict[str, Any]]) -> list[float]:
     """Each client's test accuracy (percent) at the round with its best validation accuracy, the first of equals: [K]."""
+    return [history[r - 1]["test_accuracy"][k] for k, r in enumerate(best_rounds(history))]
+
+
+def best_rounds(history: Sequence[dict[str, Any]]) -> list[int]:
+    """The round (from 1) with each client's best validation accuracy, the first of equals: [K]."""
     by_client = zip(*[entry["validation_accuracy"] for entry in history], strict=True)
-    best = [series.index(max(series)) for series in by_client]
-    return [history[r]["test_accuracy"][k] for k, r in enumerate(best)]
+    return [series.index(max(series)) + 1 for series in by_client]
 
 
 def best_validation(history: Sequence[dict[str, Any]]) -> list[float]:
@@ -338,6 +353,7 @@ def train(
         for i in now:
             checkpoint.keep(folders[i], setups[i].spec, states[i])
     for setup, state, folder in zip(setups, states, folders, strict=True):
+        state.predictions = state.predictions or predict(setup, state)  # of the initial networks, without any round
         checkpoint.finish(folder, setup.spec, state)
 
 

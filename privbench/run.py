@@ -22,7 +22,9 @@ from privbench import (
     artifact,
     checkpoint,
     data,
+    evaluation,
     harness,
+    metrics,
     observe,
     partition,
     plugins,
@@ -34,7 +36,7 @@ from privbench import (
 from privbench import knowledge as known
 from privbench.data.dataset import Dataset, sound
 from privbench.errors import UserError
-from privbench.spec import CellSpec, TrainSpec
+from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.store import Store
 from privbench.types import Artifact, Federation, Knowledge, Reconstruction, Report, Truth, no_report
 
@@ -121,7 +123,10 @@ class Trial:
         train(store, self.specs, self.data_root, self.device, report)
         for cell in self.cells:
             for spec in self.specs:
-                attack_seed(store, cell, spec, self.data_root, self.device, report)
+                if cell.attack is None:
+                    measure_seed(store, cell, spec, self.data_root, self.device)
+                else:
+                    attack_seed(store, cell, spec, self.data_root, self.device, report)
 
 
 def train(
@@ -198,7 +203,7 @@ def observed(
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")
     accuracies = [
-        harness.accuracy(setup.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
+        evaluation.accuracy(setup.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
         for k, client in enumerate(fed.clients)
     ]
     return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), accuracies
@@ -256,17 +261,46 @@ def knowledge_of(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path 
     )
 
 
-def attack_seed(
-    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report = no_report
-) -> None:
-    """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk."""
-    path = store.reconstruction(cell, spec.seed)
+def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
+    """Writes what one seed of an accuracy cell gives besides its training; does nothing when it is on disk."""
+    path = store.result(cell, spec.seed)
     if path.exists():
         return
     if not store.cell_spec(cell).exists():
         storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
-    seen, truth, accuracies = observed(store, cell, spec, data_root, device_name, report)
+    storage.write_json(path, _trial(store, spec, data_root, device(device_name)))
+
+
+def _trial(store: Store, spec: TrainSpec, data_root: Path | None, place: torch.device) -> dict[str, Any]:
+    """What the result of every seed says, attacked or not."""
     fed, note = federation_of(spec, data_root)
+    rounds = checkpoint.history(store.train(spec)) or []
+    return {
+        "seed": spec.seed,
+        "classes": len(fed.classes),
+        "class_names": list(fed.classes),
+        "label_counts": [client["train"] for client in partition.census(fed)],
+        "accuracy": [evaluation.right(p) for p in checkpoint.predictions(store.train(spec))],
+        "cost": {
+            "train_seconds": sum(entry["seconds"] for entry in rounds),
+            "peak_memory_mib": peak_memory_mib(place),
+        },
+        "environment": environment(place),
+        "notes": [note] if note else [],
+    }
+
+
+def attack_seed(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report = no_report
+) -> None:
+    """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk."""
+    path = store.result(cell, spec.seed)
+    if path.exists() or cell.attack is None:
+        return
+    if not store.cell_spec(cell).exists():
+        storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
+    seen, truth, accuracies = observed(store, cell, spec, data_root, device_name, report)
+    fed, _ = federation_of(spec, data_root)
     place = device(device_name)
     # The floors ask what anybody could score, so they always have the images of the attacked distribution.
     same, same_info = known.auxiliary(fed, known.SAME, data_root, seen.image_shape, spec.seed)
@@ -285,15 +319,10 @@ def attack_seed(
         for floor in plugins.FLOORS
         if plugins.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
     }
-    rounds = checkpoint.history(store.train(spec)) or []
-    info = {
-        "seed": spec.seed,
+    info = _trial(store, spec, data_root, place)
+    info |= {
         "round": seen.round,
-        "classes": seen.model.classes,
-        "class_names": list(fed.classes),
-        "label_counts": [client["train"] for client in partition.census(fed)],
-        "knowledge": _knowledge(cell, seen, chosen_info),
-        "accuracy": harness.selected_accuracy(rounds) if rounds else accuracies,
+        "knowledge": _knowledge(cell.attack, seen, chosen_info),
         "accuracy_at_round": accuracies,
         "victims": [
             {
@@ -309,58 +338,113 @@ def attack_seed(
             }
             for v in range(seen.victims)
         ],
-        "cost": {
-            "train_seconds": sum(entry["seconds"] for entry in rounds),
-            "attack_seconds": seconds,
-            "gradient_evaluations": int(found.gradient_evaluations),
-            "peak_memory_mib": peak_memory_mib(place),
-        },
-        "environment": environment(place),
-        "notes": [note] if note else [],
     }
+    info["cost"] |= {"attack_seconds": seconds, "gradient_evaluations": int(found.gradient_evaluations)}
     tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
     storage.save_tensors(path, "reconstruction", tensors, info)
 
 
+@lru_cache(maxsize=64)
+def training(folder: Path) -> record.Training:
+    """What the finished training run in a folder gave; several cells share it."""
+    spec, rounds = checked(TrainSpec, storage.read_json(folder / checkpoint.SPEC)), checkpoint.history(folder)
+    if rounds is None:
+        raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
+    predictions = checkpoint.predictions(folder)
+    best = harness.best_rounds(rounds) if rounds else [0] * len(predictions)
+    own = [rounds[r - 1]["consistency"][k] if r and rounds[r - 1]["consistency"] else None for k, r in enumerate(best)]
+    best_round = harness.best_round(rounds)
+    return record.Training(
+        seed=spec.seed,
+        best_round=best_round,
+        global_accuracy=rounds[best_round - 1]["global_accuracy"] if rounds else None,
+        clients=[
+            client_metrics(prediction, round_, loss)
+            for prediction, round_, loss in zip(predictions, best, own, strict=True)
+        ],
+        rounds=[
+            record.Round(
+                **entry
+                | {
+                    "loss": {name: [_finite(v) for v in values] for name, values in entry["loss"].items()},
+                    "consistency": [_finite(v) for v in entry["consistency"]],
+                }
+            )
+            for entry in rounds
+        ],
+    )
+
+
+def client_metrics(prediction: evaluation.Prediction, round_: int, consistency: float | None) -> record.ClientMetrics:
+    """Everything that one client's test logits say."""
+    probabilities, labels = prediction.logits.double().softmax(1).numpy(), prediction.labels.numpy()
+    found = metrics.classification(prediction.logits.numpy(), labels)  # as the accuracy per round is
+    curves = metrics.one_vs_rest(probabilities, labels)
+    return record.ClientMetrics(
+        round=round_,
+        samples=len(labels),
+        **found._replace(confusion=found.confusion.tolist())._asdict(),
+        auc=metrics.macro_auc(curves),
+        auc_by_class=[None if curve is None else curve.auc for curve in curves],
+        roc=[None if curve is None else _stored(curve) for curve in curves],
+        consistency=None if consistency is None else _finite(consistency),
+    )
+
+
+def _stored(curve: metrics.Roc) -> record.Curve:
+    rates = (curve.false_positive_rate, curve.true_positive_rate)
+    false_positive_rate, true_positive_rate = (rate.round(metrics.DECIMALS).tolist() for rate in rates)
+    return record.Curve(false_positive_rate=false_positive_rate, true_positive_rate=true_positive_rate)
+
+
 def finish_cell(store: Store, cell: CellSpec) -> Path:
     """Gathers the seeds of a cell into its record."""
-    trials = [storage.load_tensors(store.reconstruction(cell, seed), "reconstruction")[1] for seed in cell.seeds]
+    trials = [
+        {**_result(store, cell, spec.seed), "training": training(store.train(spec))} for spec in cell.train_specs()
+    ]
     spec = cell.train
-    value = record.summarise(
-        id=cell.id,
-        spec={
-            "preset": cell.preset,
-            "dataset": spec.dataset,
-            "domains": spec.domains,
-            "content": spec.content,
-            "partition": spec.partition,
-            "omega": spec.omega,
-            "min_per_client": spec.min_per_client,
-            "clients": spec.clients,
-            "per_client": spec.per_client,
-            "backbone": spec.backbone,
-            "image_size": spec.image_size,
-            "classes": trials[0]["classes"],
-            "class_names": trials[0].get("class_names"),  # absent in what an earlier version wrote
-            "method": spec.method,
-            "method_settings": spec.method_settings,
-            "defense": spec.defense,
-            "where": spec.where,
-            "schedule": spec.schedule.model_dump(),
-            "attack": cell.attack,
+    described = {
+        "preset": cell.preset,
+        "dataset": spec.dataset,
+        "domains": spec.domains,
+        "content": spec.content,
+        "partition": spec.partition,
+        "omega": spec.omega,
+        "min_per_client": spec.min_per_client,
+        "clients": spec.clients,
+        "per_client": spec.per_client,
+        "backbone": spec.backbone,
+        "image_size": spec.image_size,
+        "classes": trials[0]["classes"],
+        "class_names": trials[0]["class_names"],
+        "method": spec.method,
+        "method_settings": spec.method_settings,
+        "defense": spec.defense,
+        "where": spec.where,
+        "schedule": spec.schedule.model_dump(),
+        "seeds": list(cell.seeds),
+        "attack": cell.attack,
+    }
+    if cell.attack is not None:
+        described |= {
             "attack_settings": cell.attack_settings,
             "round": cell.round,
             "victims": cell.victims,
             "batch_size": cell.batch_size,
             "labels_known": cell.labels_known,
             "auxiliary": cell.auxiliary,
-            "seeds": list(cell.seeds),
-        },
-        trials=trials,
-    )
+        }
     path = store.record(cell)
-    record.write(value, path)
+    record.write(record.summarise(id=cell.id, spec=described, trials=trials), path)
     return path
+
+
+def _result(store: Store, cell: CellSpec, seed: int) -> dict[str, Any]:
+    path = store.result(cell, seed)
+    found: dict[str, Any] = (
+        storage.read_json(path) if cell.attack is None else storage.load_tensors(path, "reconstruction")[1]
+    )
+    return found
 
 
 def trials_of(cells: Sequence[CellSpec], root: Path, data_root: Path | None, device_name: str) -> list[Trial]:
@@ -393,7 +477,7 @@ def run_cells(
     workers = 1 if device(device_name).type == "cuda" else pool.cores()
     failures = pool.run_jobs(trials, workers, progress, outcome)
     for cell in cells:
-        if not store.record(cell).exists() and all(store.reconstruction(cell, s).exists() for s in cell.seeds):
+        if not store.record(cell).exists() and all(store.result(cell, s).exists() for s in cell.seeds):
             finish_cell(store, cell)
     return failures
 
@@ -408,9 +492,9 @@ def title(specs: Sequence[TrainSpec]) -> str:
     return f"{plugins.short(first.dataset)}{dealt} {first.method}{defended}{nets} seed {seeds}"
 
 
-def _knowledge(cell: CellSpec, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str, Any]:
+def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str, Any]:
     """What the attacker knew, as the record says it; `auxiliary` is None where the attack was given no such images."""
-    attack = plugins.resolve("attack", cell.attack)
+    attack = plugins.resolve("attack", name)
     return {
         "tag": attack.knowledge,
         "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder

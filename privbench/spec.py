@@ -11,13 +11,22 @@ import hashlib
 import json
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from privbench import data, partition
 from privbench.errors import UserError
 from privbench.nets import check_backbone
 
-REVISION = 2  # raised whenever the numbers of an unchanged specification change; part of every run's name
+# Raised whenever an unchanged specification gives other numbers, or leaves more on disk; part of every run's name.
+REVISION = 3  # 3: predictions, global accuracy and consistency are kept
 PRESETS = ("smoke", "quick", "paper")
 
 
@@ -97,15 +106,15 @@ class TrainSpec(Strict):
 
 
 class CellSpec(Strict):
-    """One cell of a table: one method, defended or not, attacked one way, over several seeds."""
+    """One cell of a table: one method, defended or not, attacked one way or not at all, over several seeds."""
 
     preset: str
     train: TrainSpec  # with the first seed; the others differ in the seed alone
     seeds: tuple[int, ...] = Field(min_length=1)
-    attack: str
+    attack: str | None  # None: an accuracy cell, which is trained and measured only
     attack_settings: dict[str, float | int | str | bool] = {}
     round: str = "best"  # "0", "N", "last" or "best"
-    victims: int = Field(ge=1)  # per seed
+    victims: int = Field(ge=0)  # per seed; 0 in an accuracy cell alone
     batch_size: int = Field(1, ge=1)
     labels_known: bool = False
     auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
@@ -114,6 +123,17 @@ class CellSpec(Strict):
     def _without_the_usual_images(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The default is not written, so that a cell from before there was a choice keeps its name."""
         return {name: value for name, value in dump(self).items() if name != "auxiliary" or value != "same"}
+
+    @model_validator(mode="after")
+    def _attacked_or_not(self) -> CellSpec:
+        """An accuracy cell has no settings of an attack, so that there is one name for it."""
+        if self.attack is not None and self.victims < 1:
+            raise ValueError("an attack needs at least one victim")
+        if self.attack is None and (
+            self.attack_settings or self.victims or self.batch_size > 1 or self.labels_known or self.round != "best"
+        ):
+            raise ValueError("a cell without an attack has no settings of one")
+        return self
 
     def train_specs(self) -> list[TrainSpec]:
         """One specification per seed."""
@@ -256,7 +276,7 @@ def train_spec(
 def cell_spec(
     preset: str,
     train: TrainSpec,
-    attack: str,
+    attack: str | None,
     *,
     seeds: int | None = None,
     round_: str = "best",
@@ -266,9 +286,10 @@ def cell_spec(
     auxiliary: str = "same",
     attack_settings: dict[str, Any] | None = None,
 ) -> CellSpec:
-    """The preset's cell for one training specification and attack; `seeds` takes the seeds 0 .. seeds-1."""
+    """The preset's cell for one training specification and attack, or None; `seeds` takes the seeds 0 .. seeds-1."""
     slow = (preset, train.backbone) == ("quick", "resnet18")
-    defaults = (RESNET18_QUICK_ATTACKS if slow else ATTACK_SETTINGS[preset]).get(attack, {})
+    defaults = (RESNET18_QUICK_ATTACKS if slow else ATTACK_SETTINGS[preset]).get(attack or "", {})
+    usual = (RESNET18_QUICK_VICTIMS if slow else VICTIMS[preset]) if attack is not None else 0
     return checked(
         CellSpec,
         {
@@ -278,7 +299,7 @@ def cell_spec(
             "attack": attack,
             "attack_settings": defaults | (attack_settings or {}),
             "round": round_,
-            "victims": victims or (RESNET18_QUICK_VICTIMS if slow else VICTIMS[preset]),
+            "victims": victims or usual,
             "batch_size": batch_size,
             "labels_known": labels_known,
             "auxiliary": auxiliary,

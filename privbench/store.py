@@ -1,8 +1,9 @@
 """Where results live: one folder per training run, artifact and cell, named by the hash of its specification.
 
-runs/train/<id>/       checkpoints, snapshots, history, clients.json (who holds how many images of which class)
+runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class)
 runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
-runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores), spec.json and record.json
+runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores; of an accuracy cell seed-<s>.json), spec.json and
+                       record.json
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class Store:
         """The record of a finished cell."""
         return self.cell(cell) / "record.json"
 
-    def reconstruction(self, cell: CellSpec, seed: int) -> Path:
-        """The attack's result for one seed."""
-        return self.cell(cell) / f"seed-{seed}.safetensors"
+    def result(self, cell: CellSpec, seed: int) -> Path:
+        """What one seed gave: the reconstruction, or of an accuracy cell a JSON file."""
+        return self.cell(cell) / f"seed-{seed}.{'json' if cell.attack is None else 'safetensors'}"
 
     def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:
         """The folder of the artifact that a cell attacks at one seed: shared by every attack on it."""

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from privbench import storage
-from privbench.record import Record
+from privbench.record import AttackRecord
 from reports import layout
 from reports.published_form import (
     NONE,
@@ -37,7 +37,7 @@ from reports.remarks import CAVEAT, NOT_PUBLISHED, gap_lines, header, remarks
 LATEX_COLUMNS = ("method", "attack", "PSNR dB", "raw PSNR dB", "gain dB", "SSIM", "n", "failures", "published PSNR dB")
 
 
-def write_tables(records: Sequence[Record], folder: Path, gaps: Sequence[Gap] = ()) -> list[Path]:
+def write_tables(records: Sequence[AttackRecord], folder: Path, gaps: Sequence[Gap] = ()) -> list[Path]:
     """table.md, table.csv and table.tex."""
     texts = {"table.md": markdown(records, gaps), "table.csv": csv(records), "table.tex": latex(records, gaps)}
     for name, text in texts.items():
@@ -45,7 +45,7 @@ def write_tables(records: Sequence[Record], folder: Path, gaps: Sequence[Gap] = 
     return [folder / name for name in texts]
 
 
-def print_tables(records: Sequence[Record], console: Console, gaps: Sequence[Gap] = ()) -> None:
+def print_tables(records: Sequence[AttackRecord], console: Console, gaps: Sequence[Gap] = ()) -> None:
     """The published form on the terminal, with the gaps and remarks."""
     for title, columns, rows in compact(records, gaps):
         layout.show(title, columns, rows, console)
@@ -54,13 +54,13 @@ def print_tables(records: Sequence[Record], console: Console, gaps: Sequence[Gap
         console.print(Text(f"- {line}"))
 
 
-def long_rows(records: Sequence[Record]) -> list[dict[str, str]]:
+def long_rows(records: Sequence[AttackRecord]) -> list[dict[str, str]]:
     """One row per record, in the order given."""
     ceilings = {key: ceiling_of([r for r in records if group(r.spec) == key]) for key in groups(records)}
     return [_long_row(record, ceilings[group(record.spec)]) for record in records]
 
 
-def _long_row(r: Record, ceiling: str) -> dict[str, str]:
+def _long_row(r: AttackRecord, ceiling: str) -> dict[str, str]:
     accuracy, psnr = published(r.spec)
     return {
         "data set": r.spec["dataset"],
@@ -69,7 +69,7 @@ def _long_row(r: Record, ceiling: str) -> dict[str, str]:
         "attack": r.spec["attack"],
         "knowledge": f"{r.knowledge['tag']}; labels {r.knowledge['labels']}",
         "accuracy": spread_text(r.accuracy.mean, r.accuracy.std),
-        "accuracy of the attacked networks": f"{r.accuracy.at_round_mean:.1f}",
+        "accuracy of the attacked networks": f"{r.accuracy_at_round:.1f}",
         "PSNR dB": range_text(r.scores.psnr_db),
         "raw PSNR dB": NONE if r.scores.psnr_raw_db is None else f"{r.scores.psnr_raw_db.mean:.2f}",
         "floor dB": f"{r.floor.psnr_db:.2f} ({r.floor.name})",
@@ -87,7 +87,7 @@ def _long_row(r: Record, ceiling: str) -> dict[str, str]:
     }
 
 
-def markdown(records: Sequence[Record], gaps: Sequence[Gap] = ()) -> str:
+def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
     """The whole report as Markdown."""
     parts = ["# Attack table", *header(records)]
     parts += [f"## {title}\n\n" + layout.markdown(columns, rows) for title, columns, rows in compact(records, gaps)]
@@ -99,7 +99,7 @@ def markdown(records: Sequence[Record], gaps: Sequence[Gap] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def latex(records: Sequence[Record], gaps: Sequence[Gap] = ()) -> str:
+def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
     """The published form and the records behind it as LaTeX tables (booktabs), two per data set and round."""
     tables = []
     for title, columns, rows in compact(records, gaps):
@@ -114,12 +114,12 @@ def latex(records: Sequence[Record], gaps: Sequence[Gap] = ()) -> str:
     return notes + "\n" + "\n\n".join(tables) + "\n"
 
 
-def csv(records: Sequence[Record]) -> str:
+def csv(records: Sequence[AttackRecord]) -> str:
     """Numbers at full precision, one row per record, with what is needed to judge them."""
     return pd.DataFrame([_csv_row(r) for r in records]).to_csv(index=False)
 
 
-def _csv_row(r: Record) -> dict[str, Any]:
+def _csv_row(r: AttackRecord) -> dict[str, Any]:
     accuracy, psnr = published(r.spec)
     kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "clients", "batch_size")
     raw = r.scores.psnr_raw_db
@@ -133,7 +133,7 @@ def _csv_row(r: Record) -> dict[str, Any]:
         "labels": r.knowledge["labels"],
         "accuracy_percent": r.accuracy.mean,
         "accuracy_std": r.accuracy.std,
-        "accuracy_at_round_percent": r.accuracy.at_round_mean,
+        "accuracy_at_round_percent": r.accuracy_at_round,
         "psnr_db": r.scores.psnr_db.mean,
         "psnr_low": r.scores.psnr_db.low,
         "psnr_high": r.scores.psnr_db.high,

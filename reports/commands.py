@@ -17,7 +17,7 @@ from rich.table import Table
 from privbench import artifact as artifacts
 from privbench import checkpoint, harness, knowledge, partition, plugins, pool, record, run, score, storage
 from privbench.errors import UserError
-from privbench.record import Record
+from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec, train_spec
 from privbench.store import Store, status
 from privbench.types import Knowledge
@@ -58,7 +58,7 @@ def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, de
     with JobBars(len(jobs)) as bars:
         failures = run.run_cells(cells, out, data_dir, device, bars.progress, outcome)
     found, damaged = record.find(out / "cells")
-    by_id = {r.id: r for r in found}
+    by_id = {r.id: r for r in found if isinstance(r, AttackRecord)}
     done = [cell for cell in cells if cell.id in by_id]
     gaps = [_gap(store, cell, reasons, damaged) for cell in cells if cell.id not in by_id]
     if not done:
@@ -90,7 +90,7 @@ def _datasets(cells: Sequence[CellSpec]) -> list[str]:
 
 
 def _figures(
-    store: Store, cells: Sequence[CellSpec], records: Sequence[Record], dataset: str, folder: Path
+    store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], dataset: str, folder: Path
 ) -> list[Path]:
     name, own = plugins.stem(dataset), [r for r in records if r.spec["dataset"] == dataset]
     paths = scatter.write(own, folder / f"{name}-scatter")
@@ -103,7 +103,7 @@ def _figures(
 
 def _histogram(records: Sequence[Record], stem: Path) -> list[Path]:
     """The label histogram of every Dirichlet layout among some records, first seed."""
-    dealt = [r for r in records if r.spec.get("partition") == "dirichlet" and r.label_counts]
+    dealt = [r for r in records if r.spec.get("partition") == "dirichlet"]
     by_title = {f"{published_form.partition_text(r.spec)}, seed {r.spec['seeds'][0]}": r for r in reversed(dealt)}
     panels = [
         Panel(title, [str(k + 1) for k in range(len(r.label_counts[0]))], r.label_counts[0])
@@ -170,7 +170,7 @@ def _write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) 
     """One row per cell that attacked the same victims as the first."""
     first, rows = None, []
     for cell in cells:
-        tensors, info = storage.load_tensors(store.reconstruction(cell, seed), "reconstruction")
+        tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
         spec = cell.train.model_copy(update={"seed": seed})
         truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
         if first is None:
@@ -189,7 +189,7 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
     """Draws the grid of every finished cell of a data set at one round."""
     store = Store(out)
     cells = [cell for cell in store.cells() if cell.train.dataset == dataset and cell.round == round_]
-    cells = [cell for cell in cells if store.reconstruction(cell, seed).exists()]
+    cells = [cell for cell in cells if cell.attack is not None and store.result(cell, seed).exists()]
     if not cells:
         raise UserError(
             f"no finished cell of {dataset} at round {round_} with seed {seed} under {out}; run `privbench attack` first"
@@ -353,8 +353,12 @@ def list_runs(out: Path) -> None:
         seeds = ",".join(str(seed) for seed in cell.seeds)
         state = "recorded" if done else "unfinished; the same command continues"
         t = cell.train
-        table.add_row(cell.id, t.dataset, t.method, t.defense, seeds, cell.attack, cell.round, state)
+        table.add_row(cell.id, t.dataset, t.method, t.defense, seeds, *_attack_and_round(cell), state)
     Console().print(table)
+
+
+def _attack_and_round(cell: CellSpec) -> tuple[str, str]:
+    return ("", "") if cell.attack is None else (cell.attack, cell.round)
 
 
 def show_run(prefix: str, out: Path) -> None:

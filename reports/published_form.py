@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from privbench import partition, plugins
-from privbench.record import Range, Record
+from privbench.record import AttackRecord, Range
 from reports.published import Published, lookup
 
 NAMES = {"local": "Local", "fedavg": "FedAvg", "fedsplit": "FedSplit", "fedcg": "FedCG"}  # in the published order
@@ -34,7 +34,7 @@ class Form(NamedTuple):
     rows: list[list[str]]
 
 
-def compact(records: Sequence[Record], gaps: Sequence[Gap] = ()) -> list[Form]:
+def compact(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> list[Form]:
     """The published form, one table for every data set, round and setting; a method whose cells are missing keeps its column."""
     specs = [r.spec for r in records] + [g.spec for g in gaps]
     forms = []
@@ -51,21 +51,21 @@ def compact(records: Sequence[Record], gaps: Sequence[Gap] = ()) -> list[Form]:
 
 
 def _form_rows(
-    specs: Sequence[Spec], own: Sequence[list[Record]], missing: Sequence[list[str]], ceiling: str
+    specs: Sequence[Spec], own: Sequence[list[AttackRecord]], missing: Sequence[list[str]], ceiling: str
 ) -> list[list[str]]:
     """The rows over columns; each column with its records and the attacks that are missing."""
 
-    def row(name: str, text: Callable[[list[Record]], str]) -> list[str]:
+    def row(name: str, text: Callable[[list[AttackRecord]], str]) -> list[str]:
         return [name, *(text(records) if records else MISSING for records in own)]
 
-    def plain(records: list[Record], lost: list[str]) -> str:
+    def plain(records: list[AttackRecord], lost: list[str]) -> str:
         name = PLAIN.get(records[0].spec["method"], PLAIN_OTHERWISE) if records else MISSING
         found = next((r for r in records if r.spec["attack"] == name), None)
         if found is not None:
             return range_text(found.scores.psnr_db)
         return MISSING if not records or name in lost else NONE
 
-    def which(records: list[Record], lost: list[str]) -> str:
+    def which(records: list[AttackRecord], lost: list[str]) -> str:
         if not records:
             return MISSING
         best = strongest(records)
@@ -86,12 +86,12 @@ def _form_rows(
     ]
 
 
-def strongest(own: Sequence[Record]) -> Record:
+def strongest(own: Sequence[AttackRecord]) -> AttackRecord:
     """The record with the highest mean PSNR."""
     return max(own, key=lambda r: r.scores.psnr_db.mean)
 
 
-def ceiling_of(records: Sequence[Record]) -> str:
+def ceiling_of(records: Sequence[AttackRecord]) -> str:
     """The strongest attack on undefended FedAvg among some records, dB."""
     undefended = [r for r in records if r.spec["method"] == "fedavg" and r.spec["defense"] == "none"]
     return f"{strongest(undefended).scores.psnr_db.mean:.2f}" if undefended else NONE
@@ -119,7 +119,7 @@ def networks(spec: Spec) -> str:
     return "" if backbone == "lenet5" else f"{backbone} at {side}x{side}"
 
 
-def groups(records: Sequence[Record]) -> list[tuple[Any, ...]]:
+def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:
     """The tables that some records make, in the order of their first record."""
     return unique(group(r.spec) for r in records)
 
@@ -172,7 +172,7 @@ def label(spec: Spec) -> str:
     return f"{name} + {kind.capitalize()} {value}{where}"
 
 
-def round_label(record: Record) -> str:
+def round_label(record: AttackRecord) -> str:
     """Which round was attacked, in words."""
     asked: str = record.spec["round"]
     return f"{asked} ({rounds_text(record)})" if asked in ("best", "last") else asked_text(asked)
@@ -183,7 +183,7 @@ def asked_text(asked: str) -> str:
     return "0 (untrained)" if asked == "0" else asked
 
 
-def rounds_text(record: Record) -> str:
+def rounds_text(record: AttackRecord) -> str:
     """The rounds that were attacked, over seeds."""
     rounds = sorted(set(record.rounds))
     return str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from privbench import plugins
-from privbench.record import Record
+from privbench.record import AttackRecord
 from reports.published_form import (
     NONE,
     Gap,
@@ -26,7 +26,7 @@ CAVEAT = "A failed inversion is no proof of privacy: it bounds this attacker, no
 NOT_PUBLISHED = "NOT the published schedule"
 
 
-def header(records: Sequence[Record]) -> list[str]:
+def header(records: Sequence[AttackRecord]) -> list[str]:
     """What a reader must know before the first number."""
     presets = unique(r.spec["preset"] for r in records)
     machines = unique(
@@ -56,7 +56,7 @@ def header(records: Sequence[Record]) -> list[str]:
     return lines
 
 
-def remarks(records: Sequence[Record]) -> list[str]:
+def remarks(records: Sequence[AttackRecord]) -> list[str]:
     """One sentence per disagreement or doubt that the numbers themselves show."""
     told = [line for r in records for line in _doubts(r)]
     for key in groups(records):
@@ -77,7 +77,7 @@ def remarks(records: Sequence[Record]) -> list[str]:
     return unique([*told, *(f"note: {note}." for r in records for note in r.notes)])
 
 
-def _doubts(r: Record) -> list[str]:
+def _doubts(r: AttackRecord) -> list[str]:
     told = []
     place = f"{plugins.short(r.spec['dataset'])}, {label(r.spec)}"
     where = f"{place}, {r.spec['attack']}, round {round_label(r)}"
@@ -100,7 +100,7 @@ def _doubts(r: Record) -> list[str]:
     return told
 
 
-def _near_chance(record: Record) -> bool:
+def _near_chance(record: AttackRecord) -> bool:
     classes = record.spec.get("classes")
     return classes is not None and record.accuracy.mean < 1.5 * 100 / classes
 

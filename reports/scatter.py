@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from privbench import plugins
-from privbench.record import Record
+from privbench.record import AttackRecord
 from reports import figures
 from reports.published_form import label, place, published, strongest, unique
 
@@ -17,7 +17,7 @@ PANEL_INCHES = 2.2
 LEGEND_ROW_INCHES = 0.17
 
 
-def write(records: Sequence[Record], stem: Path) -> list[Path]:
+def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     """One panel per attacked round: each method's strongest attack, filled; published values, hollow; the floor, dashed.
 
     Bars are the standard deviation over seeds (accuracy) and the 95% interval over victims (PSNR).
@@ -47,7 +47,7 @@ def write(records: Sequence[Record], stem: Path) -> list[Path]:
     return figures.save(figure, stem)
 
 
-def _panel(axes: Axes, records: Sequence[Record], names: Sequence[str]) -> None:
+def _panel(axes: Axes, records: Sequence[AttackRecord], names: Sequence[str]) -> None:
     floor = sum(r.floor.psnr_db for r in records) / len(records)
     axes.axhline(floor, color="0.45", linestyle="--", linewidth=0.8, zorder=0)
     for index, name in enumerate(names):

@@ -66,7 +66,7 @@ def test_an_unwritable_folder_is_named(tmp_path):
 def test_a_damaged_record_is_told_and_hides_no_other(tmp_path):
     for name in ("a", "b", "c"):
         records.write(record(attack=f"attack-{name}"), tmp_path / name / "record.json")
-    (tmp_path / "b" / "record.json").write_text('{"schema_version": 1, "id"')
+    (tmp_path / "b" / "record.json").write_text('{"schema_version": 2, "id"')
     found, faults = records.find(tmp_path)
     assert [r.spec["attack"] for r in found] == ["attack-a", "attack-c"]
     assert list(faults) == [tmp_path / "b" / "record.json"]
@@ -80,6 +80,31 @@ def test_a_number_that_is_not_finite_never_enters_a_record(name):
         record(victims=[{name: float("nan")}])
 
 
+def test_an_accuracy_cell_has_a_record_without_an_attack(tmp_path):
+    own = record(attack=None)
+    assert type(own) is records.Record
+    records.write(own, tmp_path / "record.json")
+    assert records.read(tmp_path / "record.json") == own
+    assert not {"victims", "scores", "floor", "knowledge"} & set(json.loads((tmp_path / "record.json").read_text()))
+    assert isinstance(record(), records.AttackRecord)
+
+
+def test_metrics_are_averaged_over_clients_and_then_over_seeds():
+    own = record("fedcg")
+    assert own.averages.precision.per_seed == [41.0, 41.5]
+    assert own.averages.precision.mean == pytest.approx(41.25)
+    assert own.averages.precision.std == pytest.approx(0.5 / 2**0.5)
+    assert own.averages.consistency.per_seed == [1.0, 1.0]
+    assert own.averages.global_accuracy.per_seed == [31.0, 32.0]
+    assert record("fedavg").averages.consistency == records.Spread(per_seed=[None, None], mean=None, std=None)
+    assert record(seeds=(0,)).averages.auc.std is None
+
+
+def test_a_mean_with_a_part_missing_is_missing():
+    assert records.mean([1.0, None]) is None
+    assert records.spread([1.0, None]) == records.Spread(per_seed=[1.0, None], mean=None, std=None)
+
+
 def test_seeds_that_were_computed_on_different_machines_say_so():
     assert not any("differ" in note for note in record().notes)
     mixed = record(environments=[{"device": "cpu"}, {"device": "cuda"}])
@@ -91,8 +116,10 @@ def test_seeds_that_were_computed_on_different_machines_say_so():
     [
         (lambda t: t[: len(t) // 2], "is damaged"),
         (lambda t: "[1, 2]", "is not a privbench record"),
-        (lambda t: t.replace('"schema_version": 1', '"schema_version": 9'), "has record schema 9"),
+        (lambda t: t.replace('"schema_version": 2', '"schema_version": 9'), "has record schema 9"),
         (lambda t: json.dumps({k: v for k, v in json.loads(t).items() if k != "floor"}), "is damaged .*floor"),
+        (lambda t: t.replace('"attack": "dlg"', '"attack": null'), r"is damaged .*cost\.attack_seconds"),
+        (lambda t: t.replace('"auc": 0.9,', '"auc": "0.9",'), r"is damaged .*training\.0\.clients\.0\.auc"),
         (lambda t: t.replace('"n": 8', '"n": "8"'), r"is damaged .*scores\.n"),
         (lambda t: t.replace('"n": 8', '"n": 8, "mean": 1'), r"is damaged .*scores\.mean"),
         (lambda t: t.replace('"failures": 0', '"failures": NaN'), r"is damaged .*scores\.failures"),

@@ -118,7 +118,6 @@ def test_a_table_of_dirichlet_cells_has_its_histogram_from_the_records(tmp_path,
     (axes,) = drawn[0].axes  # one layout, one panel
     assert len(dots(axes)) == 4
     assert commands._histogram([record()], tmp_path / "x") == []
-    assert commands._histogram([record(spec=dealt)], tmp_path / "x") == []  # written before label counts were kept
 
 
 def test_published_values_stand_beside_the_usual_layout_alone():
