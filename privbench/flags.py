@@ -9,28 +9,59 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict
 
 LEAST_VICTIMS, LEAST_SEEDS = 64, 3  # of a row that may be published (all seeds together; seeds)
 
 
-class Flag(NamedTuple):
+class Flag(BaseModel):
     """One doubt."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str
     sentence: str
 
 
 class Attacked(Protocol):
-    """What the doubts look at of one attacked upload."""
+    """What the doubts look at of one attacked upload (privbench.record.Victim has it all)."""
 
-    seed: int
-    images: list[str]  # digests of its originals (privbench.score.digests)
-    in_auxiliary: bool  # whether one of them is among the attacker's auxiliary images
-    gradient_norm: float | None  # of all that was observed; None when not finite
-    loss: float | None  # the attacker's final objective; None when not finite
-    loss_fell: bool | None  # None for an attack that does not descend
-    failed: bool
+    @property
+    def seed(self) -> int:
+        """Of its federation."""
+        ...
+
+    @property
+    def images(self) -> list[str]:
+        """Digests of its originals (privbench.score.digests)."""
+        ...
+
+    @property
+    def in_auxiliary(self) -> bool:
+        """Whether one of them is among the auxiliary images."""
+        ...
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """Of all that was observed; None when not finite."""
+        ...
+
+    @property
+    def loss(self) -> float | None:
+        """The attacker's final objective; None when not finite."""
+        ...
+
+    @property
+    def loss_fell(self) -> bool | None:
+        """None for an attack that does not descend."""
+        ...
+
+    @property
+    def failed(self) -> bool:
+        """No finite image came back."""
+        ...
 
 
 def zero_gradient(victims: Sequence[Attacked]) -> list[Flag]:
@@ -82,8 +113,8 @@ def few(victims: Sequence[Attacked]) -> list[Flag]:
         return []
     return [
         Flag(
-            "few",
-            f"{len(victims)} victims and {seeds} seed(s): a published row has at least {LEAST_VICTIMS} and {LEAST_SEEDS}",
+            name="few",
+            sentence=f"{len(victims)} victims and {seeds} seed(s): a published row has at least {LEAST_VICTIMS} and {LEAST_SEEDS}",
         )
     ]
 
@@ -99,7 +130,7 @@ def of_victims(victims: Sequence[Attacked]) -> list[Flag]:
 
 
 def _told(name: str, found: int, victims: Sequence[Attacked], what: str) -> list[Flag]:
-    return [Flag(name, f"{found} of {len(victims)} victims {what}")] if found else []
+    return [Flag(name=name, sentence=f"{found} of {len(victims)} victims {what}")] if found else []
 
 
 def names(flags: Iterable[Flag]) -> str:

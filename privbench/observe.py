@@ -30,6 +30,15 @@ AUXILIARY_BYTES = 2**30
 FLOAT_BYTES = 4
 
 
+def offers(method: Method, *, labels_known: bool = False) -> frozenset[str]:
+    """What the artifacts of a method will offer (Artifact.offers), told before anything is trained."""
+    sent = [f"gradient:{part}" for part in CLASSIFICATION if part in method.shares]
+    sent += [f"upload:{part}" for part in method.shares if part not in CLASSIFICATION]
+    sent += [f"broadcast:{part}" for part in (*method.shares, *method.serves)]
+    sent += ["label_counts"] if method.uploads_counts else []
+    return frozenset([*sent, "labels"] if labels_known else sent)
+
+
 def choose_victims(
     federation: Federation, victims: int, batch_size: int, seed: int, image_size: int = SIDE
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -32,13 +32,17 @@ from privbench import (
     record,
     score,
     storage,
+    victims,
 )
 from privbench import knowledge as known
 from privbench.data.dataset import Dataset, sound
-from privbench.errors import UserError
+from privbench.errors import AttackRefused, UserError
+from privbench.nets import train_mode
 from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.store import Store
 from privbench.types import Artifact, Federation, Knowledge, Reconstruction, Report, Truth, no_report
+
+NO_GUARANTEE = "no (epsilon, delta) guarantee"
 
 
 def device(name: str) -> torch.device:
@@ -118,15 +122,25 @@ class Trial:
     device: str
 
     def run(self, report: Report = no_report) -> None:
-        """Trains what is not trained, then attacks what is not attacked."""
+        """Trains what is not trained, then attacks what is not attacked.
+
+        An attack that refuses leaves its reason on disk, and the others are still made; then the first refusal is raised.
+        """
         store = Store(self.root)
         train(store, self.specs, self.data_root, self.device, report)
+        refused = []
         for cell in self.cells:
-            for spec in self.specs:
-                if cell.attack is None:
-                    measure_seed(store, cell, spec, self.data_root, self.device)
-                else:
-                    attack_seed(store, cell, spec, self.data_root, self.device, report)
+            try:
+                for spec in self.specs:
+                    if cell.attack is None:
+                        measure_seed(store, cell, spec, self.data_root, self.device)
+                    else:
+                        attack_seed(store, cell, spec, self.data_root, self.device, report)
+            except AttackRefused as error:
+                storage.write_json(store.refusal(cell), {"reason": str(error)})
+                refused.append(error)
+        if refused:
+            raise refused[0]
 
 
 def train(
@@ -222,7 +236,7 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     ]
     shared = ", ".join(seen.shares) or "nothing"
     way = " or ".join(ways) or "grey"
-    raise UserError(
+    raise AttackRefused(
         f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {way}"
     )
 
@@ -236,11 +250,17 @@ def attack_artifact(
     place: torch.device,
     report: Report,
 ) -> Reconstruction:
-    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more."""
+    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more.
+
+    AttackRefused where it cannot be made.
+    """
     attack = plugins.create(plugins.resolve("attack", name), settings)
     check_needs(name, attack, seen)
-    handed = known.only(attack.needs, whole, name).to(place)
-    found = attack.reconstruct(seen.to(place), handed, seed, report)
+    try:
+        handed = known.only(attack.needs, whole, name).to(place)
+        found = attack.reconstruct(seen.to(place), handed, seed, report)
+    except UserError as error:
+        raise AttackRefused(str(error)) from error
     return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
 
 
@@ -312,10 +332,10 @@ def attack_seed(
     whole = replace(whole, auxiliary=chosen)
     found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, spec.seed, place, report)
     seconds = time.perf_counter() - started
-    scores = score.score(found, truth)
+    scores = score.score(found, truth, _true_features(seen, checkpoint.load_snapshot(store.train(spec), seen.round)))
     whole = Knowledge(auxiliary=same)
     floors = {
-        floor: score.score(attack_artifact(floor, {}, seen, whole, spec.seed, place, no_report), truth).psnr_db.tolist()
+        floor: score.psnr_of(attack_artifact(floor, {}, seen, whole, spec.seed, place, no_report), truth).tolist()
         for floor in plugins.FLOORS
         if plugins.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
     }
@@ -324,24 +344,27 @@ def attack_seed(
         "round": seen.round,
         "knowledge": _knowledge(cell.attack, seen, chosen_info),
         "accuracy_at_round": accuracies,
-        "victims": [
-            {
-                "seed": spec.seed,
-                "client": int(seen.client[v]),
-                "psnr_db": float(scores.psnr_db[v]),
-                "psnr_raw_db": _finite(float(scores.psnr_raw_db[v])),
-                "ssim": float(scores.ssim[v]),
-                "label_accuracy": float(scores.label_accuracy[v]),
-                "loss": _finite(float(found.loss[v])),
-                "failed": bool(scores.failed[v]),
-                "floors": {floor: values[v] for floor, values in floors.items()},
-            }
-            for v in range(seen.victims)
-        ],
-    }
+        "guarantee": guarantee(spec),
+        "victims": victims.described(
+            seen, truth, found, scores, seed=spec.seed, floors=floors,
+            auxiliary={*score.digests(same.images), *score.digests(chosen.images)},
+        ),
+    }  # fmt: skip
     info["cost"] |= {"attack_seconds": seconds, "gradient_evaluations": int(found.gradient_evaluations)}
     tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
     storage.save_tensors(path, "reconstruction", tensors, info)
+
+
+def _true_features(seen: Artifact, shot: checkpoint.Snapshot) -> score.Features:
+    """E(x) through each victim's own extractor, in the mode in which its gradient was taken; for scoring alone."""
+    own, net = known.oracle(shot, seen), seen.model.net("extractor")
+
+    def features(victim: int, images: torch.Tensor) -> torch.Tensor:
+        networks = own[int(seen.client[victim])]
+        params, buffers = networks.params["extractor"], networks.buffers["extractor"]
+        return net.apply(params, buffers, images, train=train_mode(seen.batch_size))[0]
+
+    return features
 
 
 @lru_cache(maxsize=64)
@@ -435,6 +458,7 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
             "auxiliary": cell.auxiliary,
         }
     path = store.record(cell)
+    store.refusal(cell).unlink(missing_ok=True)
     record.write(record.summarise(id=cell.id, spec=described, trials=trials), path)
     return path
 
@@ -490,6 +514,11 @@ def title(specs: Sequence[TrainSpec]) -> str:
     nets = "" if first.backbone == "lenet5" else f" {first.backbone}/{first.image_size}"
     dealt = f" dirichlet {first.omega:g}" if first.omega is not None else ""
     return f"{plugins.short(first.dataset)}{dealt} {first.method}{defended}{nets} seed {seeds}"
+
+
+def guarantee(spec: TrainSpec) -> str:
+    """What the defence promises whatever the attack, in words."""
+    return NO_GUARANTEE
 
 
 def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str, Any]:

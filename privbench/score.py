@@ -124,6 +124,11 @@ def score(found: Reconstruction, truth: Truth, features: Features | None = None)
     )
 
 
+def psnr_of(found: Reconstruction, truth: Truth) -> Tensor:
+    """The clipped, capped PSNR in dB alone: [V]."""
+    return psnr_db(aligned(found.images, truth)[0], truth.images).clamp_max(CAP_DB).mean(1)
+
+
 def identification(images: Tensor, truth: Tensor) -> Tensor:
     """Is the original nearest to a reconstruction, among those of all V victims, one of its own batch? [V], range [0, 1].
 

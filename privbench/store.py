@@ -3,7 +3,7 @@
 runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class)
 runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
 runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores; of an accuracy cell seed-<s>.json), spec.json and
-                       record.json
+                       record.json; or refused.json, the reason why the attack cannot be made
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ class Store:
     def result(self, cell: CellSpec, seed: int) -> Path:
         """What one seed gave: the reconstruction, or of an accuracy cell a JSON file."""
         return self.cell(cell) / f"seed-{seed}.{'json' if cell.attack is None else 'safetensors'}"
+
+    def refusal(self, cell: CellSpec) -> Path:
+        """Why the attack of a cell cannot be made, as found when it was last tried."""
+        return self.cell(cell) / "refused.json"
 
     def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:
         """The folder of the artifact that a cell attacks at one seed: shared by every attack on it."""

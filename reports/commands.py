@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -15,13 +17,27 @@ from rich.console import Console
 from rich.table import Table
 
 from privbench import artifact as artifacts
-from privbench import checkpoint, harness, knowledge, partition, plugins, pool, record, run, score, storage
-from privbench.errors import UserError
+from privbench import (
+    checkpoint,
+    harness,
+    knowledge,
+    observe,
+    partition,
+    plugins,
+    pool,
+    record,
+    reproduce,
+    run,
+    score,
+    storage,
+    victims,
+)
+from privbench.errors import AttackRefused, UserError
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec, train_spec
 from privbench.store import Store, status
 from privbench.types import Knowledge
-from reports import attack_table, grid, label_histogram, published_form, scatter
+from reports import attack_table, grid, label_histogram, ladder, published_form, round_curve, scatter
 from reports.label_histogram import Panel
 from reports.progress import JobBars
 from reports.published_form import Gap
@@ -29,11 +45,13 @@ from reports.study import cells as study_cells
 
 __all__ = [
     "attack_file",
+    "climb_and_show",
     "draw_clients",
     "draw_clients_of_run",
     "draw_grid",
     "list_plugins",
     "list_runs",
+    "reproduce_and_show",
     "run_and_show",
     "search_and_show",
     "show_run",
@@ -42,11 +60,75 @@ __all__ = [
 ]
 
 GRID_COLUMNS = 8
+MOST_DIFFERENCES = 10  # lines told of a result that is not reproduced
 
 
 def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, folder: Path) -> None:
     """Runs or reuses the cells, then prints their table and writes tables, scatter plots and grids to `folder`."""
     store = Store(out)
+    done, records, gaps = _run(store, cells, data_dir, device)
+    paths = attack_table.write_tables(records, folder, gaps)
+    paths += [path for dataset in _datasets(done) for path in _figures(store, done, records, dataset, folder)]
+    console = Console()
+    attack_table.print_tables(records, console, gaps)
+    _tell(paths, console)
+    if gaps:
+        raise UserError(f"{len(gaps)} of {len(cells)} cells are unfinished: {gaps[0].reason}")
+
+
+def climb_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, folder: Path) -> None:
+    """The same for the attack ladder of one method: rungs whose needs are not met are told and left out.
+
+    UserError at the end for cells that are unfinished for another reason than that the attack cannot be made.
+    """
+    store = Store(out)
+    unmet = [gap for cell in cells if (gap := _unmet(cell)) is not None]
+    left_out = {gap.spec["attack"] for gap in unmet}
+    done, records, gaps = _run(store, [cell for cell in cells if cell.attack not in left_out], data_dir, device)
+    paths = ladder.write_tables(records, folder, [*unmet, *gaps])
+    for some in round_curve.panels_of(records):
+        paths += round_curve.write(some, folder / f"{plugins.stem(some[0].spec['dataset'])}-rounds")
+    for round_ in dict.fromkeys(cell.round for cell in done):
+        shown = _rungs([cell for cell in done if cell.round == round_], records)
+        dataset = plugins.stem(shown[0].train.dataset)
+        paths += _write_grid(store, shown, min(shown[0].seeds), folder / f"{dataset}-grid-{round_}")
+    console = Console()
+    ladder.print_tables(records, console, [*unmet, *gaps])
+    _tell(paths, console)
+    failed = [gap for gap in gaps if not gap.refused]
+    if failed:
+        raise UserError(f"{len(failed)} of {len(cells)} cells are unfinished: {failed[0].reason}")
+
+
+def _rungs(cells: Sequence[CellSpec], records: Sequence[AttackRecord]) -> list[CellSpec]:
+    """Cells in the order of the rungs; of the floors only the best."""
+    by_id = {r.id: r for r in records}
+    own = sorted(cells, key=lambda cell: ladder.order(by_id[cell.id]))
+    best = by_id[own[0].id].floor.name
+    return [cell for cell in own if cell.attack not in plugins.FLOORS or cell.attack == best]
+
+
+def _unmet(cell: CellSpec) -> Gap | None:
+    """The reason why a cell's attack cannot be made on what its method sends, before anything is trained."""
+    method = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
+    given = observe.offers(method, labels_known=cell.labels_known) | set(knowledge.FIELDS)
+    missing = sorted(plugins.resolve("attack", cell.attack or "").needs - given)
+    if not missing:
+        return None
+    spec = cell.train.model_dump() | cell.model_dump(exclude={"train"})
+    return Gap(spec, f"needs the {', '.join(missing)}, which {cell.train.method} does not send", refused=True)
+
+
+def _tell(paths: Sequence[Path], console: Console) -> None:
+    for path in paths:
+        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _run(
+    store: Store, cells: Sequence[CellSpec], data_dir: Path | None, device: str
+) -> tuple[list[CellSpec], list[AttackRecord], list[Gap]]:
+    """Runs or reuses the cells: (those with a record, their records, the others); UserError when there is no record at all."""
+    out = store.root
     jobs = run.trials_of(cells, out, data_dir, device)
     reasons: dict[str, str] = {}  # job title -> why it ended early
 
@@ -63,15 +145,7 @@ def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, de
     gaps = [_gap(store, cell, reasons, damaged) for cell in cells if cell.id not in by_id]
     if not done:
         raise UserError(failures[0] if failures else gaps[0].reason)
-    records = [by_id[cell.id] for cell in done]
-    paths = attack_table.write_tables(records, folder, gaps)
-    paths += [path for dataset in _datasets(done) for path in _figures(store, done, records, dataset, folder)]
-    console = Console()
-    attack_table.print_tables(records, console, gaps)
-    for path in paths:
-        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
-    if gaps:
-        raise UserError(f"{len(gaps)} of {len(cells)} cells are unfinished: {gaps[0].reason}")
+    return done, [by_id[cell.id] for cell in done], gaps
 
 
 def _gap(store: Store, cell: CellSpec, reasons: dict[str, str], damaged: dict[Path, str]) -> Gap:
@@ -80,6 +154,8 @@ def _gap(store: Store, cell: CellSpec, reasons: dict[str, str], damaged: dict[Pa
     path = store.record(cell)
     if path in damaged:
         return Gap(spec, damaged[path])
+    if store.refusal(cell).exists():
+        return Gap(spec, storage.read_json(store.refusal(cell))["reason"], refused=True)
     trains = cell.train_specs()
     titles = [run.title(trains), *(run.title((train,)) for train in trains)]
     return Gap(spec, next((reasons[title] for title in titles if title in reasons), "the same command continues it"))
@@ -179,10 +255,19 @@ def _write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) 
             continue
         images, failed = score.aligned(tensors["images"], truth)
         psnr = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
-        label = published_form.label(cell.train.model_dump()).replace(" + ", "\n+ ") + f"\n{cell.attack}"
+        label = (
+            published_form.label(cell.train.model_dump()).replace(" + ", "\n+ ")
+            + f"\n{_attack_name(cell.attack or '')}"
+        )
         rows.append((label, images[:, 0].clamp(0, 1), psnr))
     assert first is not None, "a grid has at least one cell"
     return grid.write(first.images[:GRID_COLUMNS, 0], rows, stem)
+
+
+def _attack_name(name: str) -> str:
+    """The attack with its rung, where it has one."""
+    rung = getattr(plugins.resolve("attack", name), "rung", None)
+    return f"{rung} {name}" if rung else name
 
 
 def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | None) -> None:
@@ -271,6 +356,7 @@ def attack_file(
     path: Path,
     truth: Path | None,
     attacks: Sequence[str],
+    climbed: bool,
     settings: dict[str, Any],
     dataset: str,
     auxiliary: str,
@@ -278,7 +364,7 @@ def attack_file(
     data_dir: Path | None,
     out: Path,
 ) -> None:
-    """Attacks an artifact file; scores it when a truth file is given."""
+    """Attacks an artifact file, with `climbed` by every attack whose needs it meets; scores it when a truth file is given."""
     seen = artifacts.load(path)
     known = artifacts.load_truth(truth) if truth is not None else None
     shape = (seen.victims, seen.batch_size, *seen.image_shape)
@@ -286,14 +372,24 @@ def attack_file(
         raise UserError(f"{truth} holds images of shape {tuple(known.images.shape)}, but {path} speaks of {shape}")
     place = run.device(device)
     Store(out).check_writable()
-    for name in attacks:
+    if climbed:
+        met = seen.offers() | {"auxiliary"}
+        attacks = [*(a for a in plugins.ATTACKS if plugins.resolve("attack", a).needs <= met), *attacks]
+    each = plugins.settings_of_each(attacks, settings) if climbed else dict.fromkeys(attacks, settings)
+    for name in each:
         whole = Knowledge(cache=out / "trained")
         if "auxiliary" in plugins.resolve("attack", name).needs:
             guess = train_spec("quick", dataset, seen.method)
             fed, _ = run.federation_of(guess.model_copy(update={"image_size": seen.model.image_size}), data_dir)
             helpers, _ = knowledge.auxiliary(fed, auxiliary, data_dir, seen.image_shape, 0)
             whole = replace(whole, auxiliary=helpers)
-        found = run.attack_artifact(name, settings, seen, whole, 0, place, lambda *_: None)
+        try:
+            found = run.attack_artifact(name, each[name], seen, whole, 0, place, lambda *_: None)
+        except AttackRefused as error:
+            if not climbed:
+                raise
+            print(f"{name}: not run: {error}")
+            continue
         target = out / f"{path.stem}-{name}.safetensors"
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
         storage.save_tensors(target, "reconstruction", tensors, {"artifact": path.name, "attack": name})
@@ -302,6 +398,8 @@ def attack_file(
             scores = score.score(found, known)
             line += f", PSNR {float(scores.psnr_db.mean()):.2f} dB, failures {int(scores.failed.sum())}"
         print(f"{line}; wrote {target}")
+        for flag in victims.doubts_without_truth(seen, found):
+            print(f"  {flag.name}: {flag.sentence}")
 
 
 LISTED = {
@@ -335,6 +433,43 @@ def _listed(kind: str, name: str, plugin: Any) -> tuple[str, ...]:
     how, clients, per_client = partition.defaults(name)
     each = {"iid": "iid, up to", "domain": "one domain each, up to", "dirichlet": "Dirichlet(1), on average"}[how]
     return (f"{clients} clients, {each} {per_client:,} images",)
+
+
+def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path | None, attack_only: bool) -> bool:
+    """Runs one finished cell again from its record and prints what differs; True when nothing does."""
+    first = _record_of(prefix, out)
+    with ExitStack() as stack:
+        fresh = into or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privbench-")))
+        bars = stack.enter_context(JobBars(1 if first.environment["device"] == "cuda" else len(first.spec["seeds"])))
+        second = reproduce.again(first, out, fresh, data_dir, bars.progress, bars.outcome, attack_only=attack_only)
+        lines = reproduce.differences(first, second, out, fresh)
+    what = (
+        f"{first.id} ({len(first.spec['seeds'])} seed(s){', attack only' if attack_only else ', training and attack'})"
+    )
+    for line in reproduce.moved(first, second):
+        print(f"another place: {line}")
+    if not lines:
+        print(f"reproduced bit for bit: {what}")
+        return True
+    print(f"NOT reproduced: {what}; {len(lines)} difference(s)")
+    for line in lines[:MOST_DIFFERENCES]:
+        print(f"  {line}")
+    if len(lines) > MOST_DIFFERENCES:
+        print(f"  ... and {len(lines) - MOST_DIFFERENCES} more")
+    return False
+
+
+def _record_of(prefix: str, out: Path) -> Record:
+    """The record of the one finished cell whose id begins with `prefix`."""
+    store = Store(out)
+    found = [cell for cell in store.cells() if cell.id.startswith(prefix)]
+    if len(found) != 1:
+        many = f"could be any of {', '.join(cell.id for cell in found)}; give more digits"
+        none = f"is no cell under {out}; see `privbench list runs`"
+        raise UserError(f"'{prefix}' {many if found else none}")
+    if not store.record(found[0]).exists():
+        raise UserError(f"cell {found[0].id} is unfinished; the command that started it continues it")
+    return record.read(store.record(found[0]))
 
 
 def list_runs(out: Path) -> None:

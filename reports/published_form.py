@@ -24,6 +24,7 @@ class Gap(NamedTuple):
 
     spec: Spec  # preset, dataset, method, defense, where, attack, round; as in a record
     reason: str
+    refused: bool = False  # the attack cannot be made here; else something went wrong, or was not done yet
 
 
 class Form(NamedTuple):
