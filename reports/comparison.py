@@ -13,9 +13,13 @@ from typing import NamedTuple
 
 from privbench import score
 from privbench.record import AttackRecord, Range
-from reports.published_form import label, place, range_text, strongest, unique
+from reports.published_form import group, groups, label, place, range_text, strongest, title_of, unique
 
 ALPHA = 0.05
+HOW = (
+    "Strongest attack on each, paired by victim; Wilcoxon signed-rank, Holm over the table. Victims of one seed share a trained "
+    "network, so a small p speaks of these networks and like images, not of training again."
+)
 COLUMNS = ("comparison", "n", "difference dB", "p (Wilcoxon)", "p (Holm)", "verdict")
 
 
@@ -48,6 +52,16 @@ def between_methods(records: Sequence[AttackRecord]) -> list[Comparison]:
     order = unique(label(r.spec) for r in sorted(records, key=lambda r: place(r.spec)))
     best = [strongest([r for r in records if label(r.spec) == name]) for name in order]
     return _tested([_pair(a, b, label(a.spec), label(b.spec)) for a, b in combinations(best, 2)])
+
+
+def between_methods_of_each(records: Sequence[AttackRecord]) -> list[Comparison]:
+    """The same for each of the tables that some records make; each table's p values are adjusted by themselves."""
+    several = len(groups(records)) > 1
+    found = []
+    for key in groups(records):
+        own = between_methods([r for r in records if group(r.spec) == key])
+        found += [c._replace(name=f"{title_of(key)}: {c.name}") if several else c for c in own]
+    return found
 
 
 def against_floor(records: Sequence[AttackRecord], names: Sequence[str]) -> list[Comparison]:

@@ -158,22 +158,13 @@ def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
         parts += ["Every attack:", _markdown(every).replace("strongest attack", "attack", 1)]
         if block.tests:
             parts += ["Against the floor, paired:", layout.markdown(comparison.COLUMNS, comparison.rows(block.tests))]
-    tests = between(records)
+    tests = comparison.between_methods_of_each(records)
     if tests:
-        parts += ["## Between methods", BETWEEN, layout.markdown(comparison.COLUMNS, comparison.rows(tests))]
+        parts += ["## Between methods", comparison.HOW, layout.markdown(comparison.COLUMNS, comparison.rows(tests))]
     for heading, lines in (("Not run", gap_lines(gaps)), ("Doubts and remarks", remarks(records))):
         if lines:
             parts.append(f"## {heading}\n\n" + "\n".join(f"- {line}" for line in lines))
     return "\n\n".join(parts) + "\n"
-
-
-BETWEEN = "Strongest attack on each, paired by victim; Wilcoxon signed-rank, Holm over the table."
-
-
-def between(records: Sequence[AttackRecord]) -> list[Comparison]:
-    """The paired tests between methods, table by table."""
-    keys = unique(group(r.spec) for r in records)
-    return [c for key in keys for c in comparison.between_methods([r for r in records if group(r.spec) == key])]
 
 
 def _markdown(rows: Sequence[dict[str, str]]) -> str:
@@ -252,7 +243,7 @@ def print_tables(records: Sequence[AttackRecord], console: Console, gaps: Sequen
         rows = [[each[name] for name in TERMINAL] for each in best_rows(block, doubts)]
         layout.show(block.title, TERMINAL, rows, console)
         console.print(Text(strongest_line(block)))
-    tests = between(records)
+    tests = comparison.between_methods_of_each(records)
     if tests:
         layout.show("Between methods, paired", comparison.COLUMNS, comparison.rows(tests), console)
     missing = [f"not run: {line}" for line in gap_lines(gaps)]

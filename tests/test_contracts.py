@@ -38,6 +38,12 @@ def observed(tmp_path_factory):
     return found
 
 
+def test_what_a_method_offers_is_known_before_it_is_trained(observed):
+    for name, (folder, _) in observed.items():
+        method = plugins.create(plugins.resolve("method", name), {})
+        assert observe.offers(method) == load(folder / "artifact.safetensors").offers(), name
+
+
 def fitting():
     """(attack, method) pairs whose needs are met."""
 
