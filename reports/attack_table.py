@@ -35,7 +35,18 @@ from reports.published_form import (
 )
 from reports.remarks import CAVEAT, NOT_PUBLISHED, gap_lines, header, remarks
 
-LATEX_COLUMNS = ("method", "attack", "PSNR dB", "raw PSNR dB", "gain dB", "SSIM", "n", "failures", "published PSNR dB")
+LATEX_COLUMNS = (
+    "method",
+    "attack",
+    "PSNR dB",
+    "raw PSNR dB",
+    "gain dB",
+    "SSIM",
+    "n",
+    "failures",
+    "doubts",
+    "published PSNR dB",
+)
 
 
 def write_tables(records: Sequence[AttackRecord], folder: Path, gaps: Sequence[Gap] = ()) -> list[Path]:

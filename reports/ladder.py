@@ -39,14 +39,8 @@ COLUMNS = (
     "labels right", "n / failures", "seconds", "gradient evaluations", "doubts",
 )  # fmt: skip
 LATEX_COLUMNS = (
-    "rung",
-    "knowledge",
-    "strongest attack",
-    "PSNR dB",
-    "gain over the floor dB",
-    "n / failures",
-    "seconds",
-)
+    "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "n / failures", "seconds", "doubts",
+)  # fmt: skip
 
 
 class Block(NamedTuple):
@@ -54,9 +48,7 @@ class Block(NamedTuple):
 
     title: str
     floor: str  # in words
-    best: list[
-        AttackRecord
-    ]  # the best floor, then the strongest attack of each knowledge tag in the order of the rungs
+    best: list[AttackRecord]  # the best floor, then each knowledge tag's strongest attack, in the order of the rungs
     every: list[AttackRecord]
     tests: list[Comparison]  # of those attacks against the floor
 
