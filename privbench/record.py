@@ -202,9 +202,7 @@ class AttackRecord(Record):
     floor: Floor
     gain_db: Range  # paired per victim against the best floor
     knowledge: dict[str, Any]
-    guarantee: (
-        str  # what the defence promises whatever the attack: (epsilon, delta) over all rounds, or that there is none
-    )
+    guarantee: str  # what the defence promises a client over all rounds whatever the attack, or that there is none
     flags: list[Flag]  # doubts that the record raises about itself (privbench/flags.py)
     cost: AttackCost
     victims: list[Victim]
@@ -271,7 +269,7 @@ def _attacked(trials: Sequence[Mapping[str, Any]], cost: Mapping[str, Any]) -> d
         "floor": Floor(name=best, psnr_db=floors[best]),
         "gain_db": _range([v.psnr_db - v.floors[best] for v in victims]),
         "knowledge": dict(trials[0]["knowledge"]),
-        "guarantee": trials[0]["guarantee"],
+        "guarantee": "; ".join(dict.fromkeys(trial["guarantee"] for trial in trials)),
         "flags": flags.of_victims(victims),
         "cost": AttackCost(
             **cost,

@@ -344,7 +344,9 @@ def attack_seed(
         "round": seen.round,
         "knowledge": _knowledge(cell.attack, seen, chosen_info),
         "accuracy_at_round": accuracies,
-        "guarantee": guarantee(spec),
+        "guarantee": guarantee(
+            plugins.defense(spec.defense, spec.where), len(checkpoint.history(store.train(spec)) or [])
+        ),
         "victims": victims.described(
             seen, truth, found, scores, seed=spec.seed, floors=floors,
             auxiliary={*score.digests(same.images), *score.digests(chosen.images)},
@@ -516,9 +518,13 @@ def title(specs: Sequence[TrainSpec]) -> str:
     return f"{plugins.short(first.dataset)}{dealt} {first.method}{defended}{nets} seed {seeds}"
 
 
-def guarantee(spec: TrainSpec) -> str:
-    """What the defence promises whatever the attack, in words."""
-    return NO_GUARANTEE
+def guarantee(defense: Any, rounds: int) -> str:
+    """What a defence promises one client over that many rounds, whatever the attack, in words.
+
+    A defence that proves something has a method `guarantee(rounds) -> str`, e.g. "(4.2, 1e-5)-differential privacy per client".
+    """
+    promise = getattr(defense, "guarantee", None)
+    return NO_GUARANTEE if promise is None else str(promise(rounds))
 
 
 def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str, Any]:

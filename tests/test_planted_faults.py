@@ -128,6 +128,14 @@ def test_an_attack_that_does_nothing_raises_its_flag(planted, monkeypatch):
     assert found.flags[0].sentence.startswith("4 of 4 victims")
 
 
+def test_a_guarantee_is_the_defences_own_over_all_rounds_that_were_trained(planted, monkeypatch):
+    _, told = planted
+    from defenses.none import NoDefense
+
+    monkeypatch.setattr(NoDefense, "guarantee", lambda self, rounds: f"a promise over {rounds} round", raising=False)
+    assert told().guarantee == "a promise over 1 round"
+
+
 def test_too_few_victims_and_seeds_are_told_in_the_record(attacked):
     assert names(record.read(Store(attacked).record(cell("dlg")))) == ["few"]
 
