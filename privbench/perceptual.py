@@ -24,23 +24,26 @@ BACKBONE_FILE = "alexnet-owt-7be5be79.pth"  # as torchvision names AlexNet's wei
 Distance = Callable[[Tensor, Tensor], Tensor]
 
 
+@cache
 def missing() -> str:
-    """Why LPIPS cannot be computed here, in a few words; empty when it can."""
+    """Why LPIPS cannot be computed here, in a few words; empty when it can. Found out once per process."""
     if importlib.util.find_spec("lpips") is None:
         return "the package lpips is not installed"
     if not (Path(torch.hub.get_dir()) / "checkpoints" / BACKBONE_FILE).is_file():
         return f"the weights {BACKBONE_FILE} are not in torch's hub cache"
+    try:
+        _network()
+    except (ImportError, RuntimeError, OSError) as error:  # such as a torchvision that was built for another torch
+        return f"the package lpips does not load ({str(error).splitlines()[0]})"
     return ""
 
 
 @cache
 def _network() -> Distance:
-    lpips = importlib.import_module("lpips")
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        warnings.catch_warnings(),
-    ):  # it greets, and torchvision has news of its own
+    # It greets on the standard output, and torchvision warns of news of its own.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        lpips = importlib.import_module("lpips")
         network: Distance = lpips.LPIPS(net="alex").eval()
     return network
 

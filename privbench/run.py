@@ -27,6 +27,7 @@ from privbench import (
     metrics,
     observe,
     partition,
+    perceptual,
     plugins,
     pool,
     record,
@@ -559,6 +560,7 @@ def environment(place: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": pool.cores(),
         "machine": name,
+        "lpips": perceptual.missing() or "installed",
         "date": datetime.now(UTC).date().isoformat(),
     }
 

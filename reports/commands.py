@@ -82,7 +82,11 @@ def climb_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, 
     UserError at the end for cells that are unfinished for another reason than that the attack cannot be made.
     """
     store = Store(out)
-    unmet = [gap for cell in cells if (gap := _unmet(cell)) is not None]
+    rounds = ",".join(dict.fromkeys(cell.round for cell in cells))
+    each = {
+        cell.attack: cell.model_copy(update={"round": rounds}) for cell in cells
+    }  # needs are the same at every round
+    unmet = [gap for cell in each.values() if (gap := _unmet(cell)) is not None]
     left_out = {gap.spec["attack"] for gap in unmet}
     done, records, gaps = _run(store, [cell for cell in cells if cell.attack not in left_out], data_dir, device)
     paths = ladder.write_tables(records, folder, [*unmet, *gaps])

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scipy.stats import binomtest
+
 from privbench import plugins, score
 from privbench.flags import Flag
 from privbench.record import AttackRecord
@@ -67,7 +69,18 @@ def below_floor(r: AttackRecord) -> list[Flag]:
     """An attack whose whole interval of gains lies below 0; floors themselves are not attacks."""
     if r.gain_db.high >= 0 or r.spec["attack"] in plugins.FLOORS:
         return []
+    if identifies(r):
+        told = "below the floor in PSNR, and yet it tells the victims' images apart better than chance: noisy, and no protection"
+        return [Flag(name="below-floor", sentence=told)]
     return [Flag(name="below-floor", sentence="below the floor, so this says nothing about privacy")]
+
+
+def identifies(r: AttackRecord) -> bool:
+    """Whether more victims are identified than by chance (one-sided binomial test at 5%)."""
+    hits = round(r.scores.identification * r.scores.n)
+    return bool(
+        binomtest(hits, r.scores.n, r.scores.identification_chance, alternative="greater").pvalue < comparison.ALPHA
+    )
 
 
 def knowledge_of(record: AttackRecord) -> frozenset[str]:

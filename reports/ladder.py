@@ -99,7 +99,7 @@ def row(r: AttackRecord, doubts: Sequence[flags.Flag], among: Sequence[AttackRec
         "gain over the floor dB": range_text(r.gain_db, sign=True),
         "SSIM": f"{s.ssim.mean:.3f}",
         "feature error": NONE if s.feature_error is None else f"{s.feature_error.mean:.3f}",
-        "identified": f"{100 * s.identification:.0f}% (chance {100 * s.identification_chance:.0f}%)",
+        "identified": f"{100 * s.identification:.0f}% (chance {100 * s.identification_chance:.3g}%)",
         "labels right": f"{100 * s.label_accuracy:.0f}%",
         "n / failures": f"{s.n} / {s.failures}",
         "seconds": f"{r.cost.attack_seconds:.1f}",

@@ -50,6 +50,8 @@ def header(records: Sequence[AttackRecord]) -> list[str]:
         "at its best validation round, +- over seeds; published values are those of FedCG (IJCAI 2022), Tables 1 and 2, for the "
         f"same data set ('{NONE}': none)."
     )
+    absent = unique(e.get("lpips", "") for e in (r.environment for r in records if r.scores.lpips is None))
+    lines += [f"There is no LPIPS: {reason}." for reason in absent if reason not in ("", "installed")]
     lines.append(CAVEAT)
     return lines
 

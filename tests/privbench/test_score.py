@@ -1,5 +1,6 @@
 """Scores against scikit-image, and the rules that keep them honest."""
 
+import importlib.util
 import itertools
 import math
 
@@ -214,12 +215,39 @@ def test_holm_by_hand():
     assert score.holm([]) == []
 
 
-def test_lpips_is_absent_without_weights_and_never_downloads(monkeypatch, tmp_path):
+@pytest.fixture
+def asked_anew():
+    """LPIPS is looked for in the test's own surroundings, and again after it."""
+    perceptual.missing.cache_clear()
+    yield
+    perceptual.missing.cache_clear()
+
+
+@pytest.fixture
+def with_package(monkeypatch, tmp_path, asked_anew):
+    """A package lpips that does not load, and an empty hub cache."""
+    (tmp_path / "lpips.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    assert perceptual.missing()
+    return tmp_path
+
+
+def test_lpips_is_absent_without_the_package(monkeypatch, asked_anew):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert perceptual.missing() == "the package lpips is not installed"
     image, truth = pair(2)
     assert perceptual.lpips(image, truth) is None
     assert score.score(reconstruction(image), Truth(truth, torch.zeros(2, 1).long())).lpips is None
+
+
+def test_lpips_is_absent_without_its_weights_and_never_downloads_them(with_package):
+    assert "are not in torch's hub cache" in perceptual.missing()
+
+
+def test_lpips_that_does_not_load_is_absent_with_the_reason(with_package):
+    (with_package / "checkpoints").mkdir()
+    (with_package / "checkpoints" / perceptual.BACKBONE_FILE).write_bytes(b"")
+    assert perceptual.missing() == "the package lpips does not load (operator torchvision::nms does not exist)"
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -3,6 +3,7 @@
 import pytest
 
 from reports import comparison, doubts, remarks
+from reports.doubts import below_floor
 from tests.reports.records import record
 
 SOUND = {"victims": 64, "seeds": (0, 1, 2)}
@@ -84,6 +85,15 @@ def test_undefended_fedavg_must_give_its_images_away(round_, psnr, fails):
 def test_an_attack_below_the_floor_is_told_and_a_floor_is_not():
     assert names([own("staged", 9.0)]) == ["below-floor"]
     assert names([own("grey", 9.0, "nothing", (), "L0")]) == []
+
+
+def test_an_attack_below_the_floor_that_identifies_its_victims_is_no_protection():
+    poor = own("dlg", 9.0)
+    (flag,) = below_floor(poor)  # a quarter of the victims, which is chance
+    assert "says nothing about privacy" in flag.sentence
+    sure = poor.scores.model_copy(update={"identification": 0.75})
+    (flag,) = below_floor(poor.model_copy(update={"scores": sure}))
+    assert "no protection" in flag.sentence
 
 
 def test_a_difference_that_rests_on_the_pairing_alone_is_told():
