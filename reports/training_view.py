@@ -38,7 +38,7 @@ def show(trainings: Sequence[Training], classes: Sequence[str], console: Console
         console.print(f"global accuracy (G.acc) {text} % at the best round ({best}); L.acc is the mean accuracy above")
         layout.show(f"Per round, mean over clients, {seeds}", *rounds(trainings), console)
     if len(classes) <= MOST_CLASSES:
-        title = "Test images by true class (rows) and predicted class, all clients and seeds"
+        title = "Confusion matrix (rows: true class)"
         layout.show(title, *confusion(trainings, classes), console)
 
 
@@ -91,7 +91,7 @@ def _over_clients(values: float | Sequence[float | None]) -> float | None:
 
 
 def confusion(trainings: Sequence[Training], classes: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """(columns, rows): counts summed over clients and seeds, with each class's mean AUC where all have one."""
+    """(columns, rows): test images by true (row) and predicted class, summed over clients and seeds, with each class's mean AUC where all have one."""
     every = [client for t in trainings for client in t.clients]
     rows = []
     for y, name in enumerate(classes):

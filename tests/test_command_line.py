@@ -86,7 +86,7 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, tmp_
     trained = next(folder.glob("train/*")).name
     shown = privbench("show", trained[:8], "--out", folder, cwd=tmp_path)
     assert "Metrics per client, seed 0" in shown
-    assert "predicted class" in shown
+    assert "Confusion matrix (rows: true class)" in shown
     privbench("grid", "--dataset", "digits", "--out", folder, "--target", tmp_path / "x.png", cwd=tmp_path)
     assert [p.name for p in tmp_path.glob("x.*")] == ["x.png"]
     artifact = next(folder.glob("artifacts/*"))
