@@ -17,7 +17,7 @@ from privbench.nets import Model
 from privbench.types import Images
 
 PIXELS = 1024 * 32 * 32  # at once
-DRAWS = 512  # (z, y) of the consistency loss
+DRAWS = 256  # (z, y) of the consistency loss
 
 
 class Prediction(NamedTuple):

@@ -37,7 +37,7 @@ from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec, train_spec
 from privbench.store import Store, status
 from privbench.types import Knowledge
-from reports import attack_table, grid, label_histogram, ladder, published_form, round_curve, scatter
+from reports import attack_table, grid, label_histogram, ladder, published_form, round_curve, scatter, training_view
 from reports.label_histogram import Panel
 from reports.progress import JobBars
 from reports.published_form import Gap
@@ -516,16 +516,14 @@ def show_run(prefix: str, out: Path) -> None:
         console.print_json(json.dumps(storage.read_json(folder / checkpoint.SPEC)))
         console.print(status(folder))
         rounds = checkpoint.history(folder)
-        if rounds:
-            each = "  ".join(f"{a:.1f}" for a in harness.selected_accuracy(rounds))
-            console.print(f"test accuracy per client at its best validation round: {each}")
-            console.print(
-                f"best round {harness.best_round(rounds)}; {sum(e['seconds'] for e in rounds):.0f} s of training"
-            )
+        if rounds is not None:
+            console.print(f"{sum(entry['seconds'] for entry in rounds):.0f} s of training")
+            classes = storage.read_json(folder / "clients.json")["classes"]
+            training_view.show([run.training(folder)], classes, console)
         return
-    path = folder / "record.json"
-    if not path.exists():
+    if not (folder / record.FILE_NAME).exists():
         raise UserError(f"cell {name} is unfinished; the command that started it continues it")
-    value = storage.read_json(path)
-    value.pop("victims", None)
-    console.print_json(json.dumps(value))
+    found_record = record.read(folder / record.FILE_NAME)
+    apart = {"victims", "training", "averages", "accuracy"}  # too long, or in the tables
+    console.print_json(json.dumps(found_record.model_dump(mode="json", exclude=apart)))
+    training_view.show(found_record.training, found_record.spec["class_names"], console)

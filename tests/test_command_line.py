@@ -80,9 +80,13 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, tmp_
     assert "finished after 2 rounds" in text
     assert text.count("recorded") == 2
     run = next(folder.glob("cells/*")).name
-    assert '"gain_db"' in privbench("show", run[:8], "--out", folder, cwd=tmp_path)
+    shown = privbench("show", run[:8], "--out", folder, cwd=tmp_path)
+    assert '"gain_db"' in shown
+    assert "G.acc" in shown
     trained = next(folder.glob("train/*")).name
-    assert "test accuracy per client" in privbench("show", trained[:8], "--out", folder, cwd=tmp_path)
+    shown = privbench("show", trained[:8], "--out", folder, cwd=tmp_path)
+    assert "Metrics per client, seed 0" in shown
+    assert "Confusion matrix (rows: true class)" in shown
     privbench("grid", "--dataset", "digits", "--out", folder, "--target", tmp_path / "x.png", cwd=tmp_path)
     assert [p.name for p in tmp_path.glob("x.*")] == ["x.png"]
     artifact = next(folder.glob("artifacts/*"))

@@ -87,3 +87,22 @@ def test_a_wrong_value_gets_one_line(call, message):
     with pytest.raises(UserError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_an_accuracy_cell_has_no_settings_of_an_attack():
+    train = spec.train_spec("smoke", "digits", "local")
+    cell = spec.cell_spec("smoke", train, None)
+    assert (cell.attack, cell.victims) == (None, 0)
+    assert spec.checked(spec.CellSpec, cell.model_dump(mode="json")) == cell
+    assert cell.id != spec.cell_spec("smoke", train, "dlg").id
+    for given in (
+        {"victims": 3},
+        {"round_": "0"},
+        {"batch_size": 2},
+        {"labels_known": True},
+        {"attack_settings": {"steps": 1}},
+    ):
+        with pytest.raises(UserError, match="a cell without an attack has no settings of one"):
+            spec.cell_spec("smoke", train, None, **given)
+    with pytest.raises(UserError, match="an attack needs at least one victim"):
+        spec.checked(spec.CellSpec, cell.model_dump() | {"attack": "dlg"})
