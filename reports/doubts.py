@@ -17,12 +17,10 @@ from privbench import plugins, score
 from privbench.flags import Flag
 from privbench.record import AttackRecord
 from reports import comparison
-from reports.published_form import group, groups, label, range_text, strongest, title_of, unique
+from reports.published_form import group, groups, knowledge_text, label, range_text, strongest, title_of, unique
 
-UNTRAINED_DB, TRAINED_DB = (
-    24.0,
-    22.0,
-)  # what an attack on undefended FedAvg reaches at least: CIFAR-10, the papers' LeNet, one image
+# What an attack on undefended FedAvg reaches at least, on CIFAR-10 and the papers' LeNet with one image per gradient.
+UNTRAINED_DB, TRAINED_DB = 24.0, 22.0
 LEAST_DB = 0.1  # a smaller difference between two attacks is no disorder
 ORACLE = "L8"
 
@@ -111,8 +109,7 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
     no attack, and may only be the one that knows less.
     """
     best = [
-        strongest([r for r in column if r.knowledge["tag"] == tag])
-        for tag in unique(r.knowledge["tag"] for r in column)
+        strongest([r for r in column if knowledge_text(r) == known]) for known in unique(map(knowledge_text, column))
     ]
     told = []
     for more in (r for r in best if r.spec["attack"] not in plugins.FLOORS):
@@ -120,7 +117,7 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
             gaps = comparison.differences_db(more, less) if knows_more(more, less) else []
             if gaps and score.interval(gaps).high < -LEAST_DB:
                 sentence = (
-                    f"knows more than {less.spec['attack']} ({less.knowledge['tag']}) and scores lower, {_db(more)} against "
+                    f"knows more than {less.spec['attack']} ({knowledge_text(less)}) and scores lower, {_db(more)} against "
                     f"{_db(less)} dB: the ladder is not monotone, so this attack is broken or badly tuned"
                 )
                 told.append((more, Flag(name="not-monotone", sentence=sentence)))

@@ -24,6 +24,7 @@ from reports.published_form import (
     NONE,
     Gap,
     group,
+    knowledge_text,
     label,
     place,
     range_text,
@@ -61,9 +62,12 @@ def blocks(records: Sequence[AttackRecord]) -> list[Block]:
         for name in unique(label(r.spec) for r in own):
             every = sorted((r for r in own if label(r.spec) == name), key=order)
             attacks = [r for r in every if r.spec["attack"] not in plugins.FLOORS]
-            best = [strongest([r for r in attacks if tag(r) == each]) for each in unique(map(tag, attacks))]
+            best = [
+                strongest([r for r in attacks if knowledge_text(r) == each])
+                for each in unique(map(knowledge_text, attacks))
+            ]
             floor = every[0].floor
-            tests = comparison.against_floor(best, [f"{tag(r)} ({r.spec['attack']})" for r in best])
+            tests = comparison.against_floor(best, [f"{knowledge_text(r)} ({r.spec['attack']})" for r in best])
             best = [r for r in every if r.spec["attack"] == floor.name] + best
             title = f"{name}: {title_of(key)}"
             found.append(Block(title, f"floor {floor.psnr_db:.2f} dB ({floor.name})", best, every, tests))
@@ -75,15 +79,9 @@ def rung(record: AttackRecord) -> str:
     return record.knowledge.get("rung") or OWN
 
 
-def tag(record: AttackRecord) -> str:
-    """What the attacker knew, in words."""
-    known: str = record.knowledge["tag"]
-    return known
-
-
 def order(record: AttackRecord) -> tuple[str, str, float]:
     """Rungs from below, and the stronger of two attacks of one tag first."""
-    return (rung(record), tag(record), -record.scores.psnr_db.mean)
+    return (rung(record), knowledge_text(record), -record.scores.psnr_db.mean)
 
 
 def row(r: AttackRecord, doubts: Sequence[flags.Flag], among: Sequence[AttackRecord] = ()) -> dict[str, str]:
@@ -93,7 +91,7 @@ def row(r: AttackRecord, doubts: Sequence[flags.Flag], among: Sequence[AttackRec
     s = r.scores
     return {
         "rung": rungs[0] if len(rungs) == 1 else f"{rungs[0]}-{rungs[-1]}",
-        "knowledge": tag(r),
+        "knowledge": knowledge_text(r),
         "strongest attack": r.spec["attack"],
         "PSNR dB": range_text(s.psnr_db),
         "gain over the floor dB": range_text(r.gain_db, sign=True),
@@ -110,7 +108,9 @@ def row(r: AttackRecord, doubts: Sequence[flags.Flag], among: Sequence[AttackRec
 
 def best_rows(block: Block, doubts: dict[str, list[flags.Flag]]) -> list[dict[str, str]]:
     """One row per knowledge tag."""
-    return [row(r, doubts[r.id], [x for x in block.every if tag(x) == tag(r)]) for r in block.best]
+    return [
+        row(r, doubts[r.id], [x for x in block.every if knowledge_text(x) == knowledge_text(r)]) for r in block.best
+    ]
 
 
 def strongest_line(block: Block) -> str:
@@ -125,7 +125,7 @@ def strongest_line(block: Block) -> str:
         else " No attack surely beats the floor, which bounds these attacks and is no proof of privacy."
     )
     return (
-        f"{block.floor[0].upper()}{block.floor[1:]}; strongest attack: {r.spec['attack']} ({tag(r)}), "
+        f"{block.floor[0].upper()}{block.floor[1:]}; strongest attack: {r.spec['attack']} ({knowledge_text(r)}), "
         f"{range_text(r.scores.psnr_db)} dB, {range_text(r.gain_db, sign=True)} dB over the floor, n = {r.scores.n}, "
         f"{r.scores.failures} failed.{verdict} The defence gives {r.guarantee}."
     )
@@ -189,7 +189,7 @@ def _csv_row(r: AttackRecord, doubts: Sequence[flags.Flag]) -> dict[str, Any]:
         **{name: r.spec[name] for name in kept},
         "attacked_rounds": " ".join(map(str, r.rounds)),
         "rung": rung(r),
-        "knowledge": tag(r),
+        "knowledge": knowledge_text(r),
         "psnr_db": s.psnr_db.mean,
         "psnr_low": s.psnr_db.low,
         "psnr_high": s.psnr_db.high,

@@ -173,6 +173,13 @@ def label(spec: Spec) -> str:
     return f"{name} + {kind.capitalize()} {value}{where}"
 
 
+def knowledge_text(record: AttackRecord) -> str:
+    """What the attacker knew, in words; which auxiliary images, where they are not all of the attacked data set's."""
+    tag: str = record.knowledge["tag"]
+    images = record.spec.get("auxiliary", "same")
+    return f"{tag} ({images})" if "auxiliary" in record.knowledge["needs"] and images != "same" else tag
+
+
 def round_label(record: AttackRecord) -> str:
     """Which round was attacked, in words."""
     asked: str = record.spec["round"]

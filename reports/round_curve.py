@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from privbench import plugins
 from privbench.record import AttackRecord
 from reports import figures
-from reports.published_form import group, label, place, strongest, unique
+from reports.published_form import group, knowledge_text, label, place, strongest, unique
 
 PANEL_INCHES = 1.75
 LEGEND_ROW_INCHES = 0.17
@@ -37,7 +37,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     attacks = [r for r in records if r.spec["attack"] not in plugins.FLOORS]
     methods = unique(label(r.spec) for r in sorted(attacks, key=lambda r: place(r.spec)))
     order = sorted(attacks, key=lambda r: str(r.knowledge.get("rung")))
-    tags = unique(str(r.knowledge["tag"]) for r in order)
+    tags = unique(map(knowledge_text, order))
     handles = [_sign(i, tag) for i, tag in enumerate(tags)]
     handles.append(Line2D([], [], color="0.45", linestyle=(0, (4, 2)), linewidth=0.9, label="best floor"))
     columns = 1 if max(map(len, tags)) > 24 else 2
@@ -69,7 +69,7 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], tags: Sequence[str]) -> 
     floor = [(when, r.floor.psnr_db) for when, r in points(records)]
     axes.plot(*zip(*floor, strict=True), color="0.45", linestyle=(0, (4, 2)), linewidth=0.9, zorder=1)
     for i, tag in enumerate(tags):
-        own = points([r for r in records if r.knowledge["tag"] == tag])
+        own = points([r for r in records if knowledge_text(r) == tag])
         if not own:
             continue
         psnr = [r.scores.psnr_db for _, r in own]

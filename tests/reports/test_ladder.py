@@ -62,6 +62,13 @@ def test_the_answer_names_the_strongest_attack_its_gain_and_whether_the_floor_is
     assert "no attack was run" in ladder.strongest_line(bare)
 
 
+def test_the_amount_of_auxiliary_images_is_knowledge_and_has_a_row_of_its_own():
+    few = surrogate(15.0, spec={"auxiliary": "same:0.01"}).model_copy(update={"id": "few"})
+    (block,) = ladder.blocks([*rungs(), few])
+    rows = ladder.best_rows(block, {r.id: [] for r in block.every})
+    assert [row["knowledge"] for row in rows[2:]] == ["gradient + auxiliary", "gradient + auxiliary (same:0.01)"]
+
+
 def test_an_attack_without_a_rung_is_the_users_own():
     mine = own("mine:Cosine", 15.0, rung=None)
     assert ladder.rung(mine) == "own"
