@@ -91,7 +91,7 @@ def _over_clients(values: float | Sequence[float | None]) -> float | None:
 
 
 def confusion(trainings: Sequence[Training], classes: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """(columns, rows): test images by true (row) and predicted class, summed over clients and seeds, with each class's mean AUC where all have one."""
+    """(columns, rows): test images by true (row) and predicted class over clients and seeds, with the class's mean AUC."""
     every = [client for t in trainings for client in t.clients]
     rows = []
     for y, name in enumerate(classes):
