@@ -4,7 +4,8 @@
 mu_y is the mean of the class's auxiliary images. Trained on several surrogates at once, D learns what can be read whichever of them
 is right, and fades towards mu_y where they disagree. Real extractors disagree more; how much of D's answer is worth keeping,
     x = mu_y + a D(h, y),  a = <D, x' - mu> / ||D||^2 over the shadow's victims x', within [0, 1],
-is settled by a decoder trained in the same way in the shadow federation (attacks/world.py). Learned inverses: Dosovitskiy and
+is settled by a decoder trained in the same way in the shadow federation (attacks/world.py), where that applies
+(attacks/stand_in.py). Learned inverses: Dosovitskiy and
 Brox, CVPR 2016; LTI (Wu et al., UAI 2023, arXiv 2210.10880) for gradients. There is no descent on the victims, so the loss that is
 reported is the relative feature distance of the answer through the first surrogate.
 """
@@ -70,12 +71,12 @@ class Decoder(StandIn):
             "rehearsal-decoder",
             {**asdict(self), "seed": seed, "round": round_},
             self.depends_on(real),
-            lambda: {"share": self._share(real, round_, seed, knowledge)},
+            lambda: self._share(real, round_, seed, knowledge),
             real.h.device,
         )
-        return float(kept["share"])
+        return float(kept["share"]) if self.applies(real, float(kept["shift"]), seed, knowledge) else 0.0
 
-    def _share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> Tensor:
+    def _share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
         other, images = self.shadow(real, round_, seed, knowledge)
         means = class_means(other)[other.labels]
         params = self.decoder(other, seed, knowledge)
@@ -83,7 +84,8 @@ class Decoder(StandIn):
         missing = (images - means).flatten(1)
         share = ((answer * missing).sum() / answer.square().sum().clamp_min(1e-12)).clamp(0, 1)
         gain = missing.square().mean(1) - (missing - share * answer).square().mean(1)
-        return share * (gain.mean() > gain.std() / math.sqrt(len(gain)))
+        helps = gain.mean() > gain.std() / math.sqrt(len(gain))
+        return {"share": share * helps, "shift": torch.tensor(self.shift(other, seed, knowledge))}
 
     def decoder(self, own: World, seed: int, knowledge: Knowledge) -> Params:
         """D of one world."""

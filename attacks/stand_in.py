@@ -6,7 +6,9 @@
     3. Rehearsal: the same in a shadow federation (attacks/world.py) whose victims the attacker knows. Of all recipes and error
        levels tau he takes what scores best there, and tau = inf, the class mean, unless something beats it by more than a
        standard error.
-    4. Inversion of the real features with that choice (attacks/inversion.py).
+    4. Inversion of the real features with that choice (attacks/inversion.py), unless the rehearsal does not apply: the channel
+       moments of the victims' features lie farther from the surrogates' than UNLIKE times what the shadow's did. All victims
+       are pooled in this question, as in alignment: the attacker holds all their features.
 So an inversion that would be hopeless ends at the class mean instead of in noise, without a look at the truth. Where the
 method broadcasts the extractor there is nothing to stand in for, and the attack is `staged`.
 """
@@ -28,6 +30,7 @@ from privbench.seeds import stream
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
 TAUS = (0.05, 0.15, 0.5, 1.5)  # of features in (0, 1); inf comes besides
+UNLIKE = 1.5
 FEWEST = 4  # auxiliary images without which there is no rehearsal, and so no inversion
 
 Extractors = dict[int, list[Params]]  # attacked client -> stand-ins for its extractor
@@ -81,14 +84,16 @@ class StandIn:
             f"rehearsal-{type(self).__name__.lower()}",
             {**asdict(self), "seed": seed, "round": round_, "recipes": names, "taus": TAUS},
             self.depends_on(real),
-            lambda: {"psnr_db": self.rehearsal(real, round_, seed, knowledge, report)},
+            lambda: self.rehearsal(real, round_, seed, knowledge, report),
             real.h.device,
         )
+        if not self.applies(real, float(kept["shift"]), seed, knowledge):
+            return Choice("none", math.inf)
         recipe, tau = best(kept["psnr_db"].cpu())
         return Choice(names[recipe], tau)
 
-    def rehearsal(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> Tensor:
-        """PSNR in dB of every recipe, tau (the last is inf) and shadow victim: [R, T + 1, V']."""
+    def rehearsal(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> dict[str, Tensor]:
+        """PSNR in dB of every recipe, tau (the last is inf) and shadow victim: [R, T + 1, V']; and the shadow's shift."""
         other, images = self.shadow(real, round_, seed, knowledge)
         found = []
         for name in sorted(self.recipes()):
@@ -98,7 +103,17 @@ class StandIn:
             end = self.invert(_rows(other, rows), made, taus, report)
             error = (end.x[:, 0].clamp(0, 1) - images[rows]).square().flatten(1).mean(1)
             found.append(-10 * torch.log10(error.clamp_min(1e-10)).view(len(TAUS) + 1, -1))
-        return torch.stack(found)
+        return {"psnr_db": torch.stack(found), "shift": torch.tensor(self.shift(other, seed, knowledge))}
+
+    def shift(self, own: World, seed: int, knowledge: Knowledge) -> float:
+        """How far the channel moments of the victims' features are from the first surrogate's, relative to their own size."""
+        member = self.plain(own, seed, knowledge)[int(own.client[0])][0]
+        seen = surrogates.extract(own.model, member, own.auxiliary.images)
+        return float(surrogates.to_features(own.h.to(seen))(seen, own.auxiliary.labels))
+
+    def applies(self, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
+        """Whether what was rehearsed says anything of the real federation."""
+        return self.shift(real, seed, knowledge) <= UNLIKE * shadow_shift
 
     def shadow(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> tuple[World, Tensor]:
         """The shadow of a world, with its victims."""
