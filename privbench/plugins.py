@@ -29,9 +29,16 @@ ATTACKS = {
     "grey": "attacks.floors:Grey",
     "dataset-mean": "attacks.floors:DatasetMean",
     "class-mean": "attacks.floors:ClassMean",
+    "nearest-auxiliary": "attacks.floors:NearestAuxiliary",
     "dlg": "attacks.dlg:DLG",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",
+    "analytic-features": "attacks.analytic_features:AnalyticFeatures",
+    "surrogate": "attacks.surrogate:Surrogate",
+    "aligned-surrogate": "attacks.aligned_surrogate:AlignedSurrogate",
+    "decoder": "attacks.decoder:Decoder",
+    "collusion": "attacks.collusion:Collusion",
+    "oracle": "attacks.oracle:Oracle",
 }
 DEFENSES = {
     "none": "defenses.none:NoDefense",
@@ -53,7 +60,7 @@ DATASETS = {
 }
 FOLDER = "folder:"  # "folder:PATH", a folder of images of a user's own (privbench/data/image_folder.py)
 KINDS = {"method": METHODS, "attack": ATTACKS, "defense": DEFENSES, "dataset": DATASETS}
-FLOORS = ("grey", "dataset-mean", "class-mean")
+FLOORS = ("grey", "dataset-mean", "class-mean", "nearest-auxiliary")
 LADDER = "ladder"  # in place of an attack's name: all of them
 
 

@@ -17,12 +17,11 @@ from privbench import plugins, score
 from privbench.flags import Flag
 from privbench.record import AttackRecord
 from reports import comparison
-from reports.published_form import group, groups, knowledge_text, label, range_text, strongest, title_of, unique
+from reports.published_form import ORACLE, group, groups, knowledge_text, label, range_text, strongest, title_of, unique
 
 # What an attack on undefended FedAvg reaches at least, on CIFAR-10 and the papers' LeNet with one image per gradient.
 UNTRAINED_DB, TRAINED_DB = 24.0, 22.0
 LEAST_DB = 0.1  # a smaller difference between two attacks is no disorder
-ORACLE = "L8"
 
 
 def by_record(records: Sequence[AttackRecord]) -> dict[str, list[Flag]]:

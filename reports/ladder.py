@@ -22,6 +22,7 @@ from reports import doubts as doubts_of
 from reports.comparison import Comparison
 from reports.published_form import (
     NONE,
+    ORACLE,
     Gap,
     group,
     knowledge_text,
@@ -124,10 +125,16 @@ def strongest_line(block: Block) -> str:
         if r.gain_db.low > 0
         else " No attack surely beats the floor, which bounds these attacks and is no proof of privacy."
     )
+    bound = [x for x in attacks if rung(x) == ORACLE]
+    oracle = (
+        f" Upper bound, with the victim's own networks: {range_text(strongest(bound).scores.psnr_db)} dB."
+        if bound
+        else ""
+    )
     return (
         f"{block.floor[0].upper()}{block.floor[1:]}; strongest attack: {r.spec['attack']} ({knowledge_text(r)}), "
         f"{range_text(r.scores.psnr_db)} dB, {range_text(r.gain_db, sign=True)} dB over the floor, n = {r.scores.n}, "
-        f"{r.scores.failures} failed.{verdict} The defence gives {r.guarantee}."
+        f"{r.scores.failures} failed.{verdict}{oracle} The defence gives {r.guarantee}."
     )
 
 

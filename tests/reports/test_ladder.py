@@ -8,9 +8,9 @@ from PIL import Image
 from rich.console import Console
 
 from reports import figures, ladder, round_curve
-from reports.published_form import Gap
+from reports.published_form import Gap, strongest
 from tests.reports.records import record
-from tests.reports.test_doubts import own, surrogate
+from tests.reports.test_doubts import oracle, own, surrogate
 
 
 def floor(round_="best", method="fedsplit"):
@@ -67,6 +67,15 @@ def test_the_amount_of_auxiliary_images_is_knowledge_and_has_a_row_of_its_own():
     (block,) = ladder.blocks([*rungs(), few])
     rows = ladder.best_rows(block, {r.id: [] for r in block.every})
     assert [row["knowledge"] for row in rows[2:]] == ["gradient + auxiliary", "gradient + auxiliary (same:0.01)"]
+
+
+def test_the_oracle_is_a_bound_and_never_the_strongest_attack():
+    (block,) = ladder.blocks([*rungs(), oracle(30.0)])
+    line = ladder.strongest_line(block)
+    assert "strongest attack: surrogate" in line
+    assert f"Upper bound, with the victim's own networks: {oracle(30.0).scores.psnr_db.mean:.2f}" in line
+    assert strongest([oracle(30.0), surrogate(18.0)]).spec["attack"] == "surrogate"
+    assert strongest([oracle(30.0)]).spec["attack"] == "oracle"
 
 
 def test_an_attack_without_a_rung_is_the_users_own():
