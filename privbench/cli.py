@@ -27,6 +27,7 @@ app = typer.Typer(
     "* `privbench study accuracy --datasets photos` - every method's accuracy, metrics and curves\n"
     "* `privbench attack --method fedcg --dataset photos` - one method, the paper's attack and the strong one\n"
     "* `privbench attack --method fedavg --defense gaussian:0.001 --dataset cifar10 --data-dir DIR`\n"
+    "* `privbench attack --method fedcg --attack ladder --round 0,1,2,5,best` - every attack, against the training round\n"
     "* `privbench list attacks` - what there is, and what each attack needs to know",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Check or download the data sets that are not embedded.")
@@ -105,12 +106,22 @@ def attack(
     dataset: DatasetName = "photos",
     attack: Annotated[
         list[str] | None,
-        typer.Option(help="Attack, repeatable; default: the paper's own for the method, and 'staged'."),
+        typer.Option(
+            help="Attack, repeatable, or 'ladder': every attack whose needs can be met; "
+            "default: the paper's own for the method, and 'staged'."
+        ),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="With --attack ladder: an attack that joins it, e.g. package.module:Class; repeatable."),
     ] = None,
     defense: DefenseText = "none",
     where: Where = "update",
     round_: Annotated[
-        str, typer.Option("--round", help="When the server looks: 0 (untrained), N, last or best.")
+        str,
+        typer.Option(
+            "--round", help="When the server looks: 0 (untrained), N, last or best; several, with commas, draw a curve."
+        ),
     ] = "best",
     preset: Preset = "quick",
     backbone: Backbone = "lenet5",
@@ -119,6 +130,13 @@ def attack(
     victims: Victims = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per attacked gradient.")] = 1,
     labels_known: Annotated[bool, typer.Option("--labels-known", help="Give the attacker the labels.")] = False,
+    auxiliary: Annotated[
+        str,
+        typer.Option(
+            help="Images of an attacker who has some: 'same' (the data set's validation images) or a data set, "
+            "with a share if not all: same:0.01, digits:0.1."
+        ),
+    ] = "same",
     clients: Clients = None,
     per_client: PerClient = None,
     domains: Domains = None,
@@ -144,41 +162,60 @@ def attack(
     Example: privbench attack --method fedcg --dataset cifar10 --data-dir DIR --round 0
     """
     dataset = plugins.dataset(dataset)
-    for name in attack or []:
+    climbed = plugins.LADDER in (attack or [])
+    if also and not climbed:
+        raise UserError("--also goes with --attack ladder; name attacks with --attack")
+    named = [name for name in (*(attack or []), *(also or [])) if name != plugins.LADDER]
+    for name in named:
         plugins.target("attack", name)
     if artifact is not None:
         commands = plugins.commands()
 
         commands.attack_file(
-            artifact, truth, attack or ["staged"], _settings(attack_set), dataset, device, data_dir, out
+            artifact,
+            truth,
+            named or ["staged"],
+            climbed,
+            _settings(attack_set),
+            dataset,
+            auxiliary,
+            device,
+            data_dir,
+            out,
         )
         return
     if truth is not None:
         raise UserError("--truth goes with --artifact FILE")
-    plugins.target("method", method)
-    from privbench import spec
+    _sent(method)
+    from privbench import knowledge, spec
 
+    auxiliary = knowledge.canonical(auxiliary)
     commands = plugins.commands()
 
     train = _train_spec(
         preset, dataset, method, backbone, image_size, defense, where, domains, clients, per_client, set_, rounds,
         (partition, omega, min_per_client),
     )  # fmt: skip
+    names = [*plugins.ATTACKS, *named] if climbed else named or _default_attacks(method)
+    settings = plugins.settings_of_each(names, _settings(attack_set)) if climbed else {}
     cells = [
         spec.cell_spec(
             preset,
             train,
             name,
             seeds=seeds,
-            round_=round_,
+            round_=when.strip(),
             victims=victims,
             batch_size=batch_size,
             labels_known=labels_known,
-            attack_settings=_settings(attack_set),
+            auxiliary=auxiliary,
+            attack_settings=settings[name] if climbed else _settings(attack_set),
         )
-        for name in attack or _default_attacks(method)
+        for when in dict.fromkeys(round_.split(","))
+        for name in dict.fromkeys(names)
     ]
-    commands.run_and_show(cells, out, data_dir, device, out / f"attack-{cells[0].id}")
+    show = commands.climb_and_show if climbed else commands.run_and_show
+    show(cells, out, data_dir, device, out / f"{'ladder' if climbed else 'attack'}-{cells[0].id}")
 
 
 @app.command()
@@ -453,6 +490,28 @@ def show(
     commands.show_run(run, out)
 
 
+@app.command()
+def reproduce(
+    run: Annotated[str, typer.Argument(help="The id of a finished cell, or its beginning.")],
+    attack_only: Annotated[
+        bool, typer.Option("--attack-only", help="Take the trained networks from --out instead of training again.")
+    ] = False,
+    into: Annotated[
+        Path | None, typer.Option(help="Empty folder for the second run, which is kept; default: a temporary one.")
+    ] = None,
+    data_dir: DataDir = None,
+    out: Out = DEFAULT_OUT,
+) -> None:
+    """Run a cell again from its record alone, in a fresh folder, and compare bit by bit; status 1 when anything differs.
+
+    Example: privbench reproduce 3f9a
+    """
+    commands = plugins.commands()
+
+    if not commands.reproduce_and_show(run, out, into, data_dir, attack_only):
+        raise typer.Exit(1)
+
+
 @data_app.command("check")
 def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_dir: DataDir = None) -> None:
     """Say which files of a data set are present, missing or damaged.
@@ -529,14 +588,19 @@ def _with_domains(token: str) -> tuple[str, tuple[str, ...] | None]:
 
 
 def _default_attacks(method: str) -> list[str]:
-    shares = plugins.resolve("method", method).shares
-    if not shares:
-        raise UserError(f"{method} sends nothing that depends on a training image, so there is nothing to attack")
+    shares = _sent(method)
     if "classifier" not in shares:
         raise UserError(
             f"no attack of the suite inverts the gradient of [{', '.join(shares)}] alone; name one with --attack"
         )
     return ["feature-statistics" if "generator" in shares else "dlg", "staged"]
+
+
+def _sent(method: str) -> tuple[str, ...]:
+    shares: tuple[str, ...] = plugins.resolve("method", method).shares
+    if not shares:
+        raise UserError(f"{method} sends nothing that depends on a training image, so there is nothing to attack")
+    return shares
 
 
 def _settings(pairs: list[str] | None) -> dict[str, Any]:

@@ -5,5 +5,9 @@ class UserError(Exception):
     """A mistake of the caller's; the command line prints it as one line and exits with status 2."""
 
 
+class AttackRefused(UserError):
+    """An attack that cannot be made here: its needs are not met, or it says so itself. Other attacks may still be."""
+
+
 class Interrupted(Exception):
     """Work was stopped on request (Ctrl-C); everything finished so far is on disk and resumable."""

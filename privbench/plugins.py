@@ -6,7 +6,7 @@ Nothing is imported before it is asked for, and nothing registers itself by bein
 import dataclasses
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,16 @@ ATTACKS = {
     "grey": "attacks.floors:Grey",
     "dataset-mean": "attacks.floors:DatasetMean",
     "class-mean": "attacks.floors:ClassMean",
+    "nearest-auxiliary": "attacks.floors:NearestAuxiliary",
     "dlg": "attacks.dlg:DLG",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",
+    "analytic-features": "attacks.analytic_features:AnalyticFeatures",
+    "surrogate": "attacks.surrogate:Surrogate",
+    "aligned-surrogate": "attacks.aligned_surrogate:AlignedSurrogate",
+    "decoder": "attacks.decoder:Decoder",
+    "collusion": "attacks.collusion:Collusion",
+    "oracle": "attacks.oracle:Oracle",
 }
 DEFENSES = {
     "none": "defenses.none:NoDefense",
@@ -53,7 +60,8 @@ DATASETS = {
 }
 FOLDER = "folder:"  # "folder:PATH", a folder of images of a user's own (privbench/data/image_folder.py)
 KINDS = {"method": METHODS, "attack": ATTACKS, "defense": DEFENSES, "dataset": DATASETS}
-FLOORS = ("grey", "dataset-mean", "class-mean")
+FLOORS = ("grey", "dataset-mean", "class-mean", "nearest-auxiliary")
+LADDER = "ladder"  # in place of an attack's name: all of them
 
 
 def target(kind: str, name: str) -> str:
@@ -115,6 +123,18 @@ def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
         return plugin(**settings)
     except (TypeError, ValueError) as error:
         raise UserError(f"{plugin.__name__}: {error}") from error
+
+
+def settings_of_each(attacks: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """attack -> those of some settings that it has; UserError for a setting that none has."""
+    fields = {name: [f.name for f in dataclasses.fields(resolve("attack", name))] for name in attacks}
+    known = sorted({field for own in fields.values() for field in own})
+    for setting in settings:
+        if setting not in known:
+            near = difflib.get_close_matches(setting, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+            raise UserError(f"no attack of the ladder has a setting '{setting}'; {hint}")
+    return {name: {s: value for s, value in settings.items() if s in own} for name, own in fields.items()}
 
 
 def defense(text: str, where: str) -> Any:

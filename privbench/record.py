@@ -14,8 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from privbench import storage
+from privbench import flags, storage
 from privbench.errors import UserError
+from privbench.flags import Flag
 from privbench.score import interval
 
 SCHEMA = 2  # 2: the training part; cells that attack nothing
@@ -124,11 +125,18 @@ class Victim(_Strict):
 
     seed: int
     client: int
+    images: list[str]  # digests of its originals: equal pictures have equal ones (privbench.score.digests)
+    in_auxiliary: bool  # whether an original is among the attacker's, or the floors', auxiliary images
     psnr_db: float
     psnr_raw_db: float | None
     ssim: float
+    lpips: float | None  # None where its weights are not installed
+    feature_error: float | None  # ||E(x~) - E(x)|| / ||E(x)|| through its own true extractor; None when not finite
+    identification: float  # share of its reconstructions nearest to an original of its own
     label_accuracy: float
+    gradient_norm: float | None  # of everything observed of it; None when not finite
     loss: float | None  # the attacker's own final objective; None when it was not finite
+    loss_fell: bool | None  # whether that objective ended lower than it began; None for attacks that do not descend
     failed: bool
     floors: dict[str, float]
 
@@ -139,6 +147,10 @@ class ScoreSummary(_Strict):
     psnr_db: Range
     psnr_raw_db: Range | None  # None when a victim has none: a mean over the others would flatter
     ssim: Range
+    lpips: Range | None  # None when a victim has none, as the next
+    feature_error: Range | None
+    identification: float  # mean over victims
+    identification_chance: float  # of one and the same image handed in for every victim of a seed
     label_accuracy: float
     n: int
     failures: int
@@ -190,6 +202,8 @@ class AttackRecord(Record):
     floor: Floor
     gain_db: Range  # paired per victim against the best floor
     knowledge: dict[str, Any]
+    guarantee: str  # what the defence promises a client over all rounds whatever the attack, or that there is none
+    flags: list[Flag]  # doubts that the record raises about itself (privbench/flags.py)
     cost: AttackCost
     victims: list[Victim]
 
@@ -235,15 +249,18 @@ def _attacked(trials: Sequence[Mapping[str, Any]], cost: Mapping[str, Any]) -> d
     names = [name for name in victims[0].floors if all(name in victim.floors for victim in victims)]
     floors = {name: statistics.fmean(victim.floors[name] for victim in victims) for name in names}
     best = max(floors, key=lambda name: floors[name])
-    raws = [victim.psnr_raw_db for victim in victims]
     return {
         "rounds": [trial["round"] for trial in trials],
         "accuracy_at_round": statistics.fmean(a for trial in trials for a in trial["accuracy_at_round"]),
         "victims": victims,
         "scores": ScoreSummary(
             psnr_db=_range([v.psnr_db for v in victims]),
-            psnr_raw_db=None if any(r is None for r in raws) else _range([r for r in raws if r is not None]),
+            psnr_raw_db=_range_of_all([v.psnr_raw_db for v in victims]),
             ssim=_range([v.ssim for v in victims]),
+            lpips=_range_of_all([v.lpips for v in victims]),
+            feature_error=_range_of_all([v.feature_error for v in victims]),
+            identification=statistics.fmean(v.identification for v in victims),
+            identification_chance=statistics.fmean(1 / len(trial["victims"]) for trial in trials),
             label_accuracy=statistics.fmean(v.label_accuracy for v in victims),
             n=len(victims),
             failures=sum(v.failed for v in victims),
@@ -252,6 +269,8 @@ def _attacked(trials: Sequence[Mapping[str, Any]], cost: Mapping[str, Any]) -> d
         "floor": Floor(name=best, psnr_db=floors[best]),
         "gain_db": _range([v.psnr_db - v.floors[best] for v in victims]),
         "knowledge": dict(trials[0]["knowledge"]),
+        "guarantee": "; ".join(dict.fromkeys(trial["guarantee"] for trial in trials)),
+        "flags": flags.of_victims(victims),
         "cost": AttackCost(
             **cost,
             attack_seconds=sum(t["cost"]["attack_seconds"] for t in trials),
@@ -292,6 +311,11 @@ def _mixed(trials: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _range(values: Sequence[float]) -> Range:
     return Range(**interval(values)._asdict())
+
+
+def _range_of_all(values: Sequence[float | None]) -> Range | None:
+    whole = [value for value in values if value is not None]
+    return _range(whole) if len(whole) == len(values) else None
 
 
 def write(record: Record, path: Path) -> None:

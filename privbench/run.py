@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -27,17 +27,23 @@ from privbench import (
     metrics,
     observe,
     partition,
+    perceptual,
     plugins,
     pool,
     record,
     score,
     storage,
+    victims,
 )
+from privbench import knowledge as known
 from privbench.data.dataset import Dataset, sound
-from privbench.errors import UserError
+from privbench.errors import AttackRefused, UserError
+from privbench.nets import train_mode
 from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.store import Store
-from privbench.types import Artifact, Batch, Federation, Knowledge, Reconstruction, Report, Truth, no_report
+from privbench.types import Artifact, Federation, Knowledge, Reconstruction, Report, Truth, no_report
+
+NO_GUARANTEE = "no (epsilon, delta) guarantee"
 
 
 def device(name: str) -> torch.device:
@@ -117,15 +123,25 @@ class Trial:
     device: str
 
     def run(self, report: Report = no_report) -> None:
-        """Trains what is not trained, then attacks what is not attacked."""
+        """Trains what is not trained, then attacks what is not attacked.
+
+        An attack that refuses leaves its reason on disk, and the others are still made; then the first refusal is raised.
+        """
         store = Store(self.root)
         train(store, self.specs, self.data_root, self.device, report)
+        refused = []
         for cell in self.cells:
-            for spec in self.specs:
-                if cell.attack is None:
-                    measure_seed(store, cell, spec, self.data_root, self.device)
-                else:
-                    attack_seed(store, cell, spec, self.data_root, self.device, report)
+            try:
+                for spec in self.specs:
+                    if cell.attack is None:
+                        measure_seed(store, cell, spec, self.data_root, self.device)
+                    else:
+                        attack_seed(store, cell, spec, self.data_root, self.device, report)
+            except AttackRefused as error:
+                storage.write_json(store.failure(cell), {"reason": str(error), "refused": True})
+                refused.append(error)
+        if refused:
+            raise refused[0]
 
 
 def train(
@@ -202,21 +218,15 @@ def observed(
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")
     accuracies = [
-        evaluation.accuracy(setup.model, _attacked(shot, k), client.test, torch.device("cpu"))
+        evaluation.accuracy(setup.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
         for k, client in enumerate(fed.clients)
     ]
     return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), accuracies
 
 
-def _attacked(shot: checkpoint.Snapshot, client: int) -> harness.Replica:
-    """The networks client k takes its gradient at: the broadcast ones and its own private ones."""
-    own = shot.clients[client]
-    return harness.Replica(own.params | shot.server.params, own.buffers | shot.server.buffers)
-
-
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     """Refuses an attack whose needs the artifact does not meet, and names the attacks whose needs it does."""
-    given = seen.offers() | set(Knowledge.__dataclass_fields__)
+    given = seen.offers() | set(known.FIELDS)
     missing = sorted(attack.needs - given)
     if not missing:
         return
@@ -227,7 +237,7 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     ]
     shared = ", ".join(seen.shares) or "nothing"
     way = " or ".join(ways) or "grey"
-    raise UserError(
+    raise AttackRefused(
         f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {way}"
     )
 
@@ -236,21 +246,40 @@ def attack_artifact(
     name: str,
     settings: dict[str, Any],
     seen: Artifact,
-    fed: Federation | None,
+    whole: Knowledge,
     seed: int,
     place: torch.device,
     report: Report,
 ) -> Reconstruction:
-    """Runs one attack with what its `needs` name and nothing more."""
+    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more.
+
+    AttackRefused where it cannot be made.
+    """
     attack = plugins.create(plugins.resolve("attack", name), settings)
     check_needs(name, attack, seen)
-    helpers = None
-    if "auxiliary" in attack.needs:
-        if fed is None:
-            raise UserError(f"{name} needs auxiliary images; name their data set with --dataset")
-        helpers = Batch(*(t.to(place) for t in observe.auxiliary(fed, seen.model.image_size)))
-    found = attack.reconstruct(seen.to(place), Knowledge(auxiliary=helpers), seed, report)
+    try:
+        handed = known.only(attack.needs, whole, name).to(place)
+        found = attack.reconstruct(seen.to(place), handed, seed, report)
+    except UserError as error:
+        raise AttackRefused(str(error)) from error
     return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
+
+
+def knowledge_of(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, seen: Artifact) -> Knowledge:
+    """All that an attacker of this run could know besides the artifact, but for the auxiliary images."""
+    fed, _ = federation_of(spec, data_root)
+    folder = store.train(spec)
+    shot = checkpoint.load_snapshot(folder, seen.round)
+    start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
+    first = harness.Replica(
+        start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers
+    )
+    return Knowledge(
+        initial=known.initial(first),
+        colluder=known.colluder(shot, seen),
+        oracle=known.oracle(shot, seen),
+        cache=store.artifact(cell, spec, seen.round) / "trained",
+    )
 
 
 def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
@@ -294,38 +323,51 @@ def attack_seed(
     seen, truth, accuracies = observed(store, cell, spec, data_root, device_name, report)
     fed, _ = federation_of(spec, data_root)
     place = device(device_name)
+    # The floors ask what anybody could score, so they always have the images of the attacked distribution.
+    same, same_info = known.auxiliary(fed, known.SAME, data_root, seen.image_shape, spec.seed)
+    chosen, chosen_info = same, same_info
+    if cell.auxiliary != known.SAME:
+        chosen, chosen_info = known.auxiliary(fed, cell.auxiliary, data_root, seen.image_shape, spec.seed)
+    whole = knowledge_of(store, cell, spec, data_root, seen)
     started = time.perf_counter()
-    found = attack_artifact(cell.attack, cell.attack_settings, seen, fed, spec.seed, place, report)
+    whole = replace(whole, auxiliary=chosen)
+    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, spec.seed, place, report)
     seconds = time.perf_counter() - started
-    scores = score.score(found, truth)
+    scores = score.score(found, truth, _true_features(seen, checkpoint.load_snapshot(store.train(spec), seen.round)))
+    whole = Knowledge(auxiliary=same)
     floors = {
-        floor: score.score(attack_artifact(floor, {}, seen, fed, spec.seed, place, no_report), truth).psnr_db.tolist()
+        floor: score.psnr_of(attack_artifact(floor, {}, seen, whole, spec.seed, place, no_report), truth).tolist()
         for floor in plugins.FLOORS
         if plugins.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
     }
     info = _trial(store, spec, data_root, place)
     info |= {
         "round": seen.round,
-        "knowledge": _knowledge(cell.attack, seen),
+        "knowledge": _knowledge(cell.attack, seen, chosen_info),
         "accuracy_at_round": accuracies,
-        "victims": [
-            {
-                "seed": spec.seed,
-                "client": int(seen.client[v]),
-                "psnr_db": float(scores.psnr_db[v]),
-                "psnr_raw_db": _finite(float(scores.psnr_raw_db[v])),
-                "ssim": float(scores.ssim[v]),
-                "label_accuracy": float(scores.label_accuracy[v]),
-                "loss": _finite(float(found.loss[v])),
-                "failed": bool(scores.failed[v]),
-                "floors": {floor: values[v] for floor, values in floors.items()},
-            }
-            for v in range(seen.victims)
-        ],
-    }
+        "guarantee": guarantee(
+            plugins.defense(spec.defense, spec.where), len(checkpoint.history(store.train(spec)) or [])
+        ),
+        "victims": victims.described(
+            seen, truth, found, scores, seed=spec.seed, floors=floors,
+            auxiliary={*score.digests(same.images), *score.digests(chosen.images)},
+        ),
+    }  # fmt: skip
     info["cost"] |= {"attack_seconds": seconds, "gradient_evaluations": int(found.gradient_evaluations)}
     tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
     storage.save_tensors(path, "reconstruction", tensors, info)
+
+
+def _true_features(seen: Artifact, shot: checkpoint.Snapshot) -> score.Features:
+    """E(x) through each victim's own extractor, in the mode in which its gradient was taken; for scoring alone."""
+    own, net = known.oracle(shot, seen), seen.model.net("extractor")
+
+    def features(victim: int, images: torch.Tensor) -> torch.Tensor:
+        networks = own[int(seen.client[victim])]
+        params, buffers = networks.params["extractor"], networks.buffers["extractor"]
+        return net.apply(params, buffers, images, train=train_mode(seen.batch_size))[0]
+
+    return features
 
 
 @lru_cache(maxsize=64)
@@ -416,8 +458,10 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
             "victims": cell.victims,
             "batch_size": cell.batch_size,
             "labels_known": cell.labels_known,
+            "auxiliary": cell.auxiliary,
         }
     path = store.record(cell)
+    store.failure(cell).unlink(missing_ok=True)
     record.write(record.summarise(id=cell.id, spec=described, trials=trials), path)
     return path
 
@@ -479,11 +523,23 @@ def title(specs: Sequence[TrainSpec]) -> str:
     return f"{where} {first.method}{settings}{defended}{nets} seed {seeds}"
 
 
-def _knowledge(name: str, seen: Artifact) -> dict[str, Any]:
+def guarantee(defense: Any, rounds: int) -> str:
+    """What a defence promises one client over that many rounds, whatever the attack, in words.
+
+    A defence that proves something has a method `guarantee(rounds) -> str`, e.g. "(4.2, 1e-5)-differential privacy per client".
+    """
+    promise = getattr(defense, "guarantee", None)
+    return NO_GUARANTEE if promise is None else str(promise(rounds))
+
+
+def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str, Any]:
+    """What the attacker knew, as the record says it; `auxiliary` is None where the attack was given no such images."""
     attack = plugins.resolve("attack", name)
     return {
         "tag": attack.knowledge,
+        "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
         "needs": sorted(attack.needs),
+        "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "labels": "known" if seen.labels is not None else "recovered",
         "restart_chosen_by": "attacker's own loss",
     }
@@ -508,6 +564,7 @@ def environment(place: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": pool.cores(),
         "machine": name,
+        "lpips": perceptual.missing() or "installed",
         "date": datetime.now(UTC).date().isoformat(),
     }
 

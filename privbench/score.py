@@ -1,5 +1,8 @@
 """Scores of a reconstruction against the truth. Only this module looks into `Truth`.
 
+PSNR (clipped, and raw), SSIM, label accuracy, identification, and the error of the features where the victim's true networks are
+at hand; LPIPS is in privbench/perceptual.py, because its weights are not everywhere.
+
 A victim batch with a non-finite pixel has failed: it is counted, and all its images are scored as the constant grey image,
 which is what an attacker who sees NaN would hand in instead. It is never dropped. Each image's PSNR is capped at 100 dB
 before any mean, so that one exact image does not make a mean infinite.
@@ -7,16 +10,18 @@ before any mean, so that one exact image does not make a mean infinite.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import bootstrap
+from scipy.stats import bootstrap, wilcoxon
 from skimage.metrics import structural_similarity
 from torch import Tensor
 
+from privbench import perceptual
 from privbench.seeds import stream
 from privbench.types import Reconstruction, Truth
 
@@ -24,6 +29,10 @@ CAP_DB = 100.0
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 SSIM_WINDOW = 7
+
+Features = Callable[
+    [int, Tensor], Tensor
+]  # (victim, images [B, C, H, W]) -> E(images) [B, ...], the victim's own true E
 
 
 class Scores(NamedTuple):
@@ -33,6 +42,9 @@ class Scores(NamedTuple):
     psnr_raw_db: Tensor  # [V] of the optimiser's output, unclipped, capped
     ssim: Tensor  # [V]
     label_accuracy: Tensor  # [V] share of labels known or recovered rightly
+    identification: Tensor  # [V] share of images nearest to an original of their own batch; 1/V by chance
+    feature_error: Tensor | None  # [V] ||E(x~) - E(x)|| / ||E(x)||; None where no true network is given
+    lpips: Tensor | None  # [V] learned perceptual distance; None where its weights are not installed
     failed: Tensor  # [V] bool
 
 
@@ -95,7 +107,7 @@ def aligned(images: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
     return images, failed
 
 
-def score(found: Reconstruction, truth: Truth) -> Scores:
+def score(found: Reconstruction, truth: Truth, features: Features | None = None) -> Scores:
     """Scores of V victim batches; raises ValueError when the reconstruction has another shape than the truth."""
     if found.images.shape != truth.images.shape or found.labels.shape != truth.labels.shape:
         raise ValueError(f"reconstruction {tuple(found.images.shape)} does not fit truth {tuple(truth.images.shape)}")
@@ -105,8 +117,80 @@ def score(found: Reconstruction, truth: Truth) -> Scores:
         psnr_raw_db(images, truth.images).clamp_max(CAP_DB).mean(1),
         ssim(images, truth.images).mean(1),
         _label_accuracy(found.labels.cpu(), truth.labels),
+        identification(images, truth.images),
+        None if features is None else feature_error(images, truth.images, features),
+        perceptual.lpips(images, truth.images),
         failed,
     )
+
+
+def psnr_of(found: Reconstruction, truth: Truth) -> Tensor:
+    """The clipped, capped PSNR in dB alone: [V]."""
+    return psnr_db(aligned(found.images, truth)[0], truth.images).clamp_max(CAP_DB).mean(1)
+
+
+def identification(images: Tensor, truth: Tensor) -> Tensor:
+    """Is the original nearest to a reconstruction, among those of all V victims, one of its own batch? [V], range [0, 1].
+
+    Nearest in mean squared error of clipped images, both [V, B, C, H, W]; each value is the mean over a batch. Originals at equal
+    distance share the hit, so that one and the same image handed in for every victim scores 1/V, which is chance.
+    """
+    victims, batch = images.shape[:2]
+    own, true = (x.clamp(0, 1).double().flatten(0, 1).flatten(1) for x in (images, truth))
+    distance = torch.cdist(own, true, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = (distance == distance.min(1, keepdim=True).values).double().view(victims, batch, victims, batch)
+    share = nearest.sum(3) / nearest.sum((2, 3))[..., None]  # [V, B, V]
+    return share.diagonal(dim1=0, dim2=2).mean(0)
+
+
+def feature_error(images: Tensor, truth: Tensor, features: Features) -> Tensor:
+    """||E(x~) - E(x)|| / ||E(x)|| through the victim's own true extractor, mean over its batch: [V], 0 for equal features.
+
+    Sigmoid features of unlike images have much in common, so values well below 1 still mean little: compare with a floor's.
+    """
+    errors = []
+    with torch.no_grad():
+        for v, (image, true) in enumerate(zip(images, truth, strict=True)):
+            own, goal = (features(v, x.clamp(0, 1).float()).double().flatten(1) for x in (image, true))
+            errors.append(((own - goal).norm(dim=1) / goal.norm(dim=1).clamp_min(1e-12)).mean())
+    return torch.stack(errors)
+
+
+def digests(images: Tensor) -> list[str]:
+    """A name for the content of each image [N, C, H, W]: 16 hexadecimal digits of the sha256 of its 8-bit pixels.
+
+    Equal pictures have equal names, whatever data set or file they come from.
+    """
+    pixels = (images.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous()
+    shape = str(tuple(pixels.shape[1:])).encode()
+    return [hashlib.sha256(shape + x.numpy().tobytes()).hexdigest()[:16] for x in pixels]
+
+
+def originals(truth: Truth) -> list[list[str]]:
+    """The digests of every victim batch's images: [V][B]."""
+    return [digests(batch) for batch in truth.images]
+
+
+def paired_p(differences: Sequence[float]) -> float:
+    """Two-sided p of the Wilcoxon signed-rank test that paired differences are symmetric about 0 (scipy.stats.wilcoxon).
+
+    Pairs without a difference are left out, as Wilcoxon did; where no pair differs, p is 1.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    values = values[values != 0]
+    return float(wilcoxon(values).pvalue) if len(values) else 1.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p values adjusted for how many there are (Holm 1979, Scand. J. Statist. 6), in the order given.
+
+    The k-th smallest of m, k from 0, is multiplied by m - k, never below the adjusted one before it, at most 1.
+    """
+    adjusted, least, m = [0.0] * len(p_values), 0.0, len(p_values)
+    for k, i in enumerate(sorted(range(m), key=lambda i: p_values[i])):
+        least = max(least, min(1.0, (m - k) * p_values[i]))
+        adjusted[i] = least
+    return adjusted
 
 
 def _label_accuracy(found: Tensor, truth: Tensor) -> Tensor:

@@ -117,6 +117,12 @@ class CellSpec(Strict):
     victims: int = Field(ge=0)  # per seed; 0 in an accuracy cell alone
     batch_size: int = Field(1, ge=1)
     labels_known: bool = False
+    auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_images(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The default is not written, so that a cell from before there was a choice keeps its name."""
+        return {name: value for name, value in dump(self).items() if name != "auxiliary" or value != "same"}
 
     @model_validator(mode="after")
     def _attacked_or_not(self) -> CellSpec:
@@ -154,12 +160,19 @@ SCHEDULES = {
 }  # fmt: skip
 SEEDS = {"smoke": (0,), "quick": (0, 1), "paper": (0, 1, 2, 3, 4)}
 VICTIMS = {"smoke": 2, "quick": 16, "paper": 64}  # per seed
+_SMOKE_STAND_IN = {"steps": 5, "members": 1, "train_steps": 3, "shadow_rounds": 1, "shadow_steps": 3}
 # Shorter than an attack's default, by preset; a paper cell is attacked with the defaults.
 ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
     "smoke": {
         "dlg": {"steps": 5},
         "feature-statistics": {"steps": 5},
         "staged": {"steps": 5, "feature_steps": 5, "peel_iterations": 1},
+        "analytic-features": {"steps": 5},
+        "surrogate": _SMOKE_STAND_IN,
+        "aligned-surrogate": _SMOKE_STAND_IN | {"align_steps": 3},
+        "decoder": _SMOKE_STAND_IN | {"decoder_steps": 3},
+        "collusion": _SMOKE_STAND_IN | {"align_steps": 3},
+        "oracle": {"steps": 5},
     },
     "quick": {
         "dlg": {"steps": 150},
@@ -277,6 +290,7 @@ def cell_spec(
     victims: int | None = None,
     batch_size: int = 1,
     labels_known: bool = False,
+    auxiliary: str = "same",
     attack_settings: dict[str, Any] | None = None,
 ) -> CellSpec:
     """The preset's cell for one training specification and attack, or None; `seeds` takes the seeds 0 .. seeds-1."""
@@ -295,6 +309,7 @@ def cell_spec(
             "victims": victims or usual,
             "batch_size": batch_size,
             "labels_known": labels_known,
+            "auxiliary": auxiliary,
         },
     )
 

@@ -3,7 +3,7 @@
 runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class)
 runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
 runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores; of an accuracy cell seed-<s>.json), spec.json and
-                       record.json
+                       record.json; or failed.json, why it could not be finished
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Store:
         return self.cell(cell) / f"seed-{seed}.{'json' if cell.attack is None else 'safetensors'}"
 
     def failure(self, cell: CellSpec) -> Path:
-        """Why a cell could not be finished; gone when it is tried again."""
+        """Why a cell could not be finished, and whether its attack cannot be made at all; gone when it is tried again."""
         return self.cell(cell) / "failed.json"
 
     def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:

@@ -14,9 +14,10 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from privbench import storage
+from privbench import flags, storage
+from privbench.flags import Flag
 from privbench.record import AttackRecord
-from reports import layout
+from reports import comparison, doubts, layout
 from reports.published_form import (
     NONE,
     Gap,
@@ -34,7 +35,18 @@ from reports.published_form import (
 )
 from reports.remarks import CAVEAT, NOT_PUBLISHED, gap_lines, header, remarks
 
-LATEX_COLUMNS = ("method", "attack", "PSNR dB", "raw PSNR dB", "gain dB", "SSIM", "n", "failures", "published PSNR dB")
+LATEX_COLUMNS = (
+    "method",
+    "attack",
+    "PSNR dB",
+    "raw PSNR dB",
+    "gain dB",
+    "SSIM",
+    "n",
+    "failures",
+    "doubts",
+    "published PSNR dB",
+)
 
 
 def write_tables(records: Sequence[AttackRecord], folder: Path, gaps: Sequence[Gap] = ()) -> list[Path]:
@@ -57,10 +69,11 @@ def print_tables(records: Sequence[AttackRecord], console: Console, gaps: Sequen
 def long_rows(records: Sequence[AttackRecord]) -> list[dict[str, str]]:
     """One row per record, in the order given."""
     ceilings = {key: ceiling_of([r for r in records if group(r.spec) == key]) for key in groups(records)}
-    return [_long_row(record, ceilings[group(record.spec)]) for record in records]
+    found = doubts.by_record(records)
+    return [_long_row(record, ceilings[group(record.spec)], found[record.id]) for record in records]
 
 
-def _long_row(r: AttackRecord, ceiling: str) -> dict[str, str]:
+def _long_row(r: AttackRecord, ceiling: str, told: Sequence[Flag]) -> dict[str, str]:
     accuracy, psnr = published(r.spec)
     return {
         "data set": r.spec["dataset"],
@@ -76,6 +89,8 @@ def _long_row(r: AttackRecord, ceiling: str) -> dict[str, str]:
         "gain dB": range_text(r.gain_db, sign=True),
         "ceiling dB": ceiling,
         "SSIM": f"{r.scores.ssim.mean:.3f}",
+        "feature error": NONE if r.scores.feature_error is None else f"{r.scores.feature_error.mean:.3f}",
+        "identified": f"{100 * r.scores.identification:.0f}% (chance {100 * r.scores.identification_chance:.3g}%)",
         "labels right": f"{100 * r.scores.label_accuracy:.0f}%",
         "n": str(r.scores.n),
         "failures": str(r.scores.failures),
@@ -84,6 +99,7 @@ def _long_row(r: AttackRecord, ceiling: str) -> dict[str, str]:
         "published PSNR dB": published_text(psnr),
         "PSNR - published": NONE if psnr is None else f"{r.scores.psnr_db.mean - psnr.value:+.2f}",
         "seconds": f"{r.cost.attack_seconds:.0f}",
+        "doubts": flags.names(told),
     }
 
 
@@ -91,6 +107,9 @@ def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
     """The whole report as Markdown."""
     parts = ["# Attack table", *header(records)]
     parts += [f"## {title}\n\n" + layout.markdown(columns, rows) for title, columns, rows in compact(records, gaps)]
+    tests = comparison.between_methods_of_each(records)
+    if tests:
+        parts += ["## Between methods", comparison.HOW, layout.markdown(comparison.COLUMNS, comparison.rows(tests))]
     rows = long_rows(records)
     parts.append("## Every record\n\n" + layout.markdown(list(rows[0]), [list(row.values()) for row in rows]))
     for heading, lines in (("Gaps", gap_lines(gaps)), ("Remarks", remarks(records))):
@@ -116,10 +135,11 @@ def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
 
 def csv(records: Sequence[AttackRecord]) -> str:
     """Numbers at full precision, one row per record, with what is needed to judge them."""
-    return pd.DataFrame([_csv_row(r) for r in records]).to_csv(index=False)
+    found = doubts.by_record(records)
+    return pd.DataFrame([_csv_row(r, found[r.id]) for r in records]).to_csv(index=False)
 
 
-def _csv_row(r: AttackRecord) -> dict[str, Any]:
+def _csv_row(r: AttackRecord, told: Sequence[Flag]) -> dict[str, Any]:
     accuracy, psnr = published(r.spec)
     kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "clients", "batch_size")
     raw = r.scores.psnr_raw_db
@@ -145,6 +165,10 @@ def _csv_row(r: AttackRecord) -> dict[str, Any]:
         "gain_low": r.gain_db.low,
         "gain_high": r.gain_db.high,
         "ssim": r.scores.ssim.mean,
+        "feature_error": None if r.scores.feature_error is None else r.scores.feature_error.mean,
+        "lpips": None if r.scores.lpips is None else r.scores.lpips.mean,
+        "identification": r.scores.identification,
+        "identification_chance": r.scores.identification_chance,
         "label_accuracy": r.scores.label_accuracy,
         "n": r.scores.n,
         "failures": r.scores.failures,
@@ -156,5 +180,7 @@ def _csv_row(r: AttackRecord) -> dict[str, Any]:
         "train_seconds": r.cost.train_seconds,
         "attack_seconds": r.cost.attack_seconds,
         "gradient_evaluations": r.cost.gradient_evaluations,
+        "guarantee": r.guarantee,
+        "doubts": " ".join(flag.name for flag in told),
         **{name: r.environment[name] for name in ("device", "machine", "torch", "date")},
     }

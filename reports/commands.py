@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,18 +16,36 @@ from rich.console import Console
 from rich.table import Table
 
 from privbench import artifact as artifacts
-from privbench import checkpoint, harness, partition, plugins, pool, record, run, score, storage
-from privbench.errors import UserError
-from privbench.record import AttackRecord
+from privbench import (
+    checkpoint,
+    harness,
+    knowledge,
+    observe,
+    partition,
+    plugins,
+    pool,
+    record,
+    reproduce,
+    run,
+    score,
+    storage,
+    victims,
+)
+from privbench.errors import AttackRefused, UserError
+from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec, train_spec
 from privbench.store import Store, status
-from reports import attack_table, drawings, label_histogram, training_view
+from privbench.types import Knowledge
+from reports import attack_table, drawings, label_histogram, ladder, round_curve, training_view
 from reports.label_histogram import Panel
 from reports.progress import JobBars
+from reports.published_form import REFUSED, Gap
+from reports.states import State
 from reports.study_run import execute, list_studies, plan, run_study, show_status, sorted_out
 
 __all__ = [
     "attack_file",
+    "climb_and_show",
     "draw_clients",
     "draw_clients_of_run",
     "draw_grid",
@@ -32,6 +53,7 @@ __all__ = [
     "list_runs",
     "list_studies",
     "plan",
+    "reproduce_and_show",
     "run_and_show",
     "run_study",
     "search_and_show",
@@ -40,23 +62,84 @@ __all__ = [
     "train_and_show",
 ]
 
+MOST_DIFFERENCES = 10  # lines told of a result that is not reproduced
+
 
 def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, folder: Path) -> None:
     """Runs or reuses the cells, then prints their table and writes tables, scatter plots and grids to `folder`."""
     store = Store(out)
     states = execute(cells, out, data_dir, device)
-    done, records, gaps = sorted_out(cells, states)
-    attacked = [r for r in records if isinstance(r, AttackRecord)]
-    if not attacked:
-        raise UserError(gaps[0].reason)
-    paths = attack_table.write_tables(attacked, folder, gaps)
-    paths += drawings.attacked(store, done, attacked, folder) + drawings.histograms(attacked, folder)
+    done, records, gaps = _attacked(cells, states)
+    paths = attack_table.write_tables(records, folder, gaps)
+    paths += drawings.attacked(store, done, records, folder) + drawings.histograms(records, folder)
     console = Console()
-    attack_table.print_tables(attacked, console, gaps)
-    for path in paths:
-        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    attack_table.print_tables(records, console, gaps)
+    _tell(paths, console)
     if gaps:
         raise UserError(f"{len(gaps)} of {len(cells)} cells are unfinished: {gaps[0].reason}")
+
+
+def climb_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, folder: Path) -> None:
+    """The same for the attack ladder of one method: rungs whose needs are not met are told and left out.
+
+    UserError at the end for cells that are unfinished for another reason than that the attack cannot be made.
+    """
+    store = Store(out)
+    rounds = ",".join(dict.fromkeys(cell.round for cell in cells))
+    each = {
+        cell.attack: cell.model_copy(update={"round": rounds}) for cell in cells
+    }  # needs are the same at every round
+    unmet = [gap for cell in each.values() if (gap := _unmet(cell)) is not None]
+    left_out = {gap.spec["attack"] for gap in unmet}
+    able = [cell for cell in cells if cell.attack not in left_out]
+    done, records, gaps = _attacked(able, execute(able, out, data_dir, device))
+    paths = ladder.write_tables(records, folder, [*unmet, *gaps])
+    for some in round_curve.panels_of(records):
+        paths += round_curve.write(some, folder / f"{plugins.stem(some[0].spec['dataset'])}-rounds")
+    for round_ in dict.fromkeys(cell.round for cell in done):
+        shown = _rungs([cell for cell in done if cell.round == round_], records)
+        dataset = plugins.stem(shown[0].train.dataset)
+        paths += drawings.write_grid(store, shown, min(shown[0].seeds), folder / f"{dataset}-grid-{round_}")
+    console = Console()
+    ladder.print_tables(records, console, [*unmet, *gaps])
+    _tell(paths, console)
+    failed = [gap for gap in gaps if gap.state != REFUSED]
+    if failed:
+        raise UserError(f"{len(failed)} of {len(cells)} cells are unfinished: {failed[0].reason}")
+
+
+def _rungs(cells: Sequence[CellSpec], records: Sequence[AttackRecord]) -> list[CellSpec]:
+    """Cells in the order of the rungs; of the floors only the best."""
+    by_id = {r.id: r for r in records}
+    own = sorted(cells, key=lambda cell: ladder.order(by_id[cell.id]))
+    best = by_id[own[0].id].floor.name
+    return [cell for cell in own if cell.attack not in plugins.FLOORS or cell.attack == best]
+
+
+def _unmet(cell: CellSpec) -> Gap | None:
+    """The reason why a cell's attack cannot be made on what its method sends, before anything is trained."""
+    method = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
+    given = observe.offers(method, labels_known=cell.labels_known) | set(knowledge.FIELDS)
+    missing = sorted(plugins.resolve("attack", cell.attack or "").needs - given)
+    if not missing:
+        return None
+    spec = cell.train.model_dump() | cell.model_dump(exclude={"train"})
+    return Gap(spec, f"needs the {', '.join(missing)}, which {cell.train.method} does not send", REFUSED)
+
+
+def _attacked(
+    cells: Sequence[CellSpec], states: Sequence[State]
+) -> tuple[list[CellSpec], list[AttackRecord], list[Gap]]:
+    """(cells that are done, their records, the others); UserError when none is done."""
+    done, records, gaps = sorted_out(cells, states)
+    if not records:
+        raise UserError(gaps[0].reason)
+    return done, [r for r in records if isinstance(r, AttackRecord)], gaps
+
+
+def _tell(paths: Sequence[Path], console: Console) -> None:
+    for path in paths:
+        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def draw_clients(specs: Sequence[TrainSpec], data_dir: Path | None, stem: Path) -> None:
@@ -199,13 +282,15 @@ def attack_file(
     path: Path,
     truth: Path | None,
     attacks: Sequence[str],
+    climbed: bool,
     settings: dict[str, Any],
     dataset: str,
+    auxiliary: str,
     device: str,
     data_dir: Path | None,
     out: Path,
 ) -> None:
-    """Attacks an artifact file; scores it when a truth file is given."""
+    """Attacks an artifact file, with `climbed` by every attack whose needs it meets; scores it when a truth file is given."""
     seen = artifacts.load(path)
     known = artifacts.load_truth(truth) if truth is not None else None
     shape = (seen.victims, seen.batch_size, *seen.image_shape)
@@ -213,12 +298,24 @@ def attack_file(
         raise UserError(f"{truth} holds images of shape {tuple(known.images.shape)}, but {path} speaks of {shape}")
     place = run.device(device)
     Store(out).check_writable()
-    for name in attacks:
-        fed = None
+    if climbed:
+        met = seen.offers() | {"auxiliary"}
+        attacks = [*(a for a in plugins.ATTACKS if plugins.resolve("attack", a).needs <= met), *attacks]
+    each = plugins.settings_of_each(attacks, settings) if climbed else dict.fromkeys(attacks, settings)
+    for name in each:
+        whole = Knowledge(cache=out / "trained")
         if "auxiliary" in plugins.resolve("attack", name).needs:
             guess = train_spec("quick", dataset, seen.method)
             fed, _ = run.federation_of(guess.model_copy(update={"image_size": seen.model.image_size}), data_dir)
-        found = run.attack_artifact(name, settings, seen, fed, 0, place, lambda *_: None)
+            helpers, _ = knowledge.auxiliary(fed, auxiliary, data_dir, seen.image_shape, 0)
+            whole = replace(whole, auxiliary=helpers)
+        try:
+            found = run.attack_artifact(name, each[name], seen, whole, 0, place, lambda *_: None)
+        except AttackRefused as error:
+            if not climbed:
+                raise
+            print(f"{name}: not run: {error}")
+            continue
         target = out / f"{path.stem}-{name}.safetensors"
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
         storage.save_tensors(target, "reconstruction", tensors, {"artifact": path.name, "attack": name})
@@ -227,30 +324,78 @@ def attack_file(
             scores = score.score(found, known)
             line += f", PSNR {float(scores.psnr_db.mean()):.2f} dB, failures {int(scores.failed.sum())}"
         print(f"{line}; wrote {target}")
+        for flag in victims.doubts_without_truth(seen, found):
+            print(f"  {flag.name}: {flag.sentence}")
+
+
+LISTED = {
+    "method": ("shares",),
+    "attack": ("rung", "needs", "knowledge"),
+    "dataset": ("default layout",),
+    "defense": (),
+}  # columns between the name and the docstring
 
 
 def list_plugins(kind: str) -> None:
-    """Every plug-in of a kind with the first sentence of its docstring."""
+    """Every plug-in of a kind with what it asks for or shares, and the first line of its docstring."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    extra = {"method": "shares", "attack": "needs", "dataset": "default layout", "defense": ""}[kind]
-    for column in ("name", *([extra] if extra else []), "what"):
-        table.add_column(column, overflow="fold")
+    for column in ("name", *LISTED[kind], "what"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("name", "rung"))
     for name in plugins.KINDS[kind]:
         plugin = plugins.resolve(kind, name)
         module = __import__(plugin.__module__, fromlist=["_"])
         what = (module.__doc__ or "").strip().splitlines()[0]
-        table.add_row(name, *([_extra(kind, name, plugin)] if extra else []), what)
+        table.add_row(name, *_listed(kind, name, plugin), what)
     Console().print(table)
 
 
-def _extra(kind: str, name: str, plugin: Any) -> str:
+def _listed(kind: str, name: str, plugin: Any) -> tuple[str, ...]:
     if kind == "method":
-        return ", ".join(plugin.shares) or "nothing"
+        return (", ".join(plugin.shares) or "nothing",)
     if kind == "attack":
-        return ", ".join(sorted(plugin.needs)) or "nothing"
+        return plugin.rung, ", ".join(sorted(plugin.needs)) or "nothing", plugin.knowledge
+    if kind == "defense":
+        return ()
     how, clients, per_client = partition.defaults(name)
     each = {"iid": "iid, up to", "domain": "one domain each, up to", "dirichlet": "Dirichlet(1), on average"}[how]
-    return f"{clients} clients, {each} {per_client:,} images"
+    return (f"{clients} clients, {each} {per_client:,} images",)
+
+
+def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path | None, attack_only: bool) -> bool:
+    """Runs one finished cell again from its record and prints what differs; True when nothing does."""
+    first = _record_of(prefix, out)
+    with ExitStack() as stack:
+        fresh = into or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privbench-")))
+        bars = stack.enter_context(JobBars(1 if first.environment["device"] == "cuda" else len(first.spec["seeds"])))
+        second = reproduce.again(first, out, fresh, data_dir, bars.progress, bars.outcome, attack_only=attack_only)
+        lines = reproduce.differences(first, second, out, fresh)
+    what = (
+        f"{first.id} ({len(first.spec['seeds'])} seed(s){', attack only' if attack_only else ', training and attack'})"
+    )
+    for line in reproduce.moved(first, second):
+        print(f"another place: {line}")
+    if not lines:
+        print(f"reproduced bit for bit: {what}")
+        return True
+    print(f"NOT reproduced: {what}; {len(lines)} difference(s)")
+    for line in lines[:MOST_DIFFERENCES]:
+        print(f"  {line}")
+    if len(lines) > MOST_DIFFERENCES:
+        print(f"  ... and {len(lines) - MOST_DIFFERENCES} more")
+    return False
+
+
+def _record_of(prefix: str, out: Path) -> Record:
+    """The record of the one finished cell whose id begins with `prefix`."""
+    store = Store(out)
+    found = [cell for cell in store.cells() if cell.id.startswith(prefix)]
+    if len(found) != 1:
+        many = f"could be any of {', '.join(cell.id for cell in found)}; give more digits"
+        none = f"is no cell under {out}; see `privbench list runs`"
+        raise UserError(f"'{prefix}' {many if found else none}")
+    if not store.record(found[0]).exists():
+        raise UserError(f"cell {found[0].id} is unfinished; the command that started it continues it")
+    return record.read(store.record(found[0]))
 
 
 def list_runs(out: Path) -> None:

@@ -59,6 +59,12 @@ def _histogram(records: Sequence[Record], stem: Path) -> list[Path]:
     return label_histogram.write(panels, dealt[0].spec["class_names"], stem) if panels else []
 
 
+def _attack_name(name: str) -> str:
+    """The attack with its rung, where it has one."""
+    rung = getattr(plugins.resolve("attack", name), "rung", None)
+    return f"{rung} {name}" if rung else name
+
+
 def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -> list[Path]:
     """One row per cell that attacked the same victims as the first."""
     first, lines = None, []
@@ -72,7 +78,10 @@ def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -
             continue
         images, failed = score.aligned(tensors["images"], truth)
         psnr = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
-        label = published_form.label(cell.train.model_dump()).replace(" + ", "\n+ ") + f"\n{cell.attack}"
+        label = (
+            published_form.label(cell.train.model_dump()).replace(" + ", "\n+ ")
+            + f"\n{_attack_name(cell.attack or '')}"
+        )
         lines.append((label, images[:, 0].clamp(0, 1), psnr))
     assert first is not None, "a grid has at least one cell"
     return grid.write(first.images[:GRID_COLUMNS, 0], lines, stem)

@@ -18,7 +18,9 @@ NAMES = {
 PLAIN = dict.fromkeys(("fedcg", "nfl-cgan", "fedmd-cg"), "feature-statistics")
 PLAIN_OTHERWISE = "dlg"
 NONE = "-"  # there is no such number
+ORACLE = "L8"  # the rung of the upper bound
 MISSING = "missing"  # there should be one; the reason stands under "Gaps"
+REFUSED = "refused"  # there cannot be one: the attack's needs are not met
 
 Spec = Mapping[str, Any]
 T = TypeVar("T")
@@ -29,7 +31,7 @@ class Gap(NamedTuple):
 
     spec: Spec  # preset, dataset, method, defense, where, attack, round; as in a record
     reason: str
-    state: str = MISSING  # in one or two words
+    state: str = MISSING  # in one or two words; REFUSED where the attack cannot be made on what the method sends
 
 
 class Form(NamedTuple):
@@ -93,8 +95,9 @@ def _form_rows(
 
 
 def strongest(own: Sequence[AttackRecord]) -> AttackRecord:
-    """The record with the highest mean PSNR."""
-    return max(own, key=lambda r: r.scores.psnr_db.mean)
+    """The record with the highest mean PSNR; the oracle, which is no attacker, only where there is nothing else."""
+    attackers = [r for r in own if r.knowledge.get("rung") != ORACLE]
+    return max(attackers or own, key=lambda r: r.scores.psnr_db.mean)
 
 
 def ceiling_of(records: Sequence[AttackRecord]) -> str:
@@ -189,6 +192,13 @@ def _settings_text(spec: Spec) -> str:
     texts = [words.get(name, f"{name} {{:g}}" if isinstance(value, float) else f"{name} {{}}").format(value)
              for name, value in settings_of(spec).items()]  # fmt: skip
     return f" ({', '.join(texts)})" if texts else ""
+
+
+def knowledge_text(record: AttackRecord) -> str:
+    """What the attacker knew, in words; which auxiliary images, where they are not all of the attacked data set's."""
+    tag: str = record.knowledge["tag"]
+    images = record.spec.get("auxiliary", "same")
+    return f"{tag} ({images})" if "auxiliary" in record.knowledge["needs"] and images != "same" else tag
 
 
 def round_label(record: AttackRecord) -> str:

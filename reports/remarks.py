@@ -1,4 +1,4 @@
-"""What a reader must know before the numbers, and the doubts that the numbers themselves raise: functions of records."""
+"""What a reader must know before the numbers, the doubts they raise (reports/doubts.py), and how they leave published ones."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Sequence
 
 from privbench import plugins
 from privbench.record import AttackRecord, Record
+from reports import doubts
 from reports.published_form import (
     NONE,
     Gap,
     asked_text,
-    group,
-    groups,
     label,
     published,
     round_label,
     span,
-    title_of,
     unique,
 )
 
@@ -59,6 +57,9 @@ def _circumstances(records: Sequence[Record], counted: str) -> list[str]:
             f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. Published values "
             "stand beside it for orientation; `--preset paper` runs the published settings."
         )
+    attacked = [r for r in records if isinstance(r, AttackRecord)]
+    absent = unique(e.get("lpips", "") for e in (r.environment for r in attacked if r.scores.lpips is None))
+    lines += [f"There is no LPIPS: {reason}." for reason in absent if reason not in ("", "installed")]
     return lines
 
 
@@ -73,16 +74,8 @@ def _sources(records: Sequence[AttackRecord]) -> str:
 
 
 def remarks(records: Sequence[AttackRecord]) -> list[str]:
-    """One sentence per disagreement or doubt that the numbers themselves show."""
-    told = [line for r in records for line in _doubts(r)]
-    for key in groups(records):
-        below = [r for r in records if group(r.spec) == key and r.gain_db.high < 0]
-        each = [
-            f"{attack} on {', '.join(unique(label(r.spec) for r in below if r.spec['attack'] == attack))}"
-            for attack in unique(r.spec["attack"] for r in below)
-        ]
-        if each:
-            told.append(f"{title_of(key)}: below the floor, so this says nothing about privacy: {'; '.join(each)}.")
+    """One line per doubt about the numbers, then one per disagreement with the published ones, then notes."""
+    told = [*doubts.lines(records), *(line for r in records for line in _against_published(r))]
     for dataset in unique(r.spec["dataset"] for r in records):
         some = [r for r in records if r.spec["dataset"] == dataset]
         chance = unique(f"{label(r.spec)} ({r.accuracy.mean:.1f}%)" for r in some if _near_chance(r))
@@ -93,7 +86,7 @@ def remarks(records: Sequence[AttackRecord]) -> list[str]:
     return unique([*told, *(f"note: {note}." for r in records for note in r.notes)])
 
 
-def _doubts(r: AttackRecord) -> list[str]:
+def _against_published(r: AttackRecord) -> list[str]:
     told = []
     place = f"{plugins.short(r.spec['dataset'])}, {label(r.spec)}"
     where = f"{place}, {r.spec['attack']}, round {round_label(r)}"
@@ -111,8 +104,6 @@ def _doubts(r: AttackRecord) -> list[str]:
         told.append(f"{place}: accuracy {r.accuracy.mean:.2f}%, published {accuracy.value:.2f}% ({off:+.1f}).")
     if accuracy is not None and r.spec.get("clients") not in (None, accuracy.clients):
         told.append(f"{place}: published for {accuracy.clients} clients, run here with {r.spec['clients']}.")
-    if r.scores.failures:
-        told.append(f"{where}: {r.scores.failures} of {r.scores.n} victims failed (no finite image) and count as grey.")
     return told
 
 

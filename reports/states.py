@@ -1,4 +1,4 @@
-"""How far each cell of a study is, read from what lies on disk: done, failed, interrupted, not run, or without its data."""
+"""How far each cell of a study is, read from what lies on disk: done, failed, refused, interrupted, not run, or without data."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from privbench.record import Record
 from privbench.spec import CellSpec
 from privbench.store import Store
 from reports import published_form, rows
-from reports.published_form import unique
+from reports.published_form import REFUSED, unique
 
 DONE, FAILED, INTERRUPTED, NOT_RUN, NO_DATA = "done", "failed", "interrupted", "not run", "no data"
-WORDS = (DONE, FAILED, INTERRUPTED, NOT_RUN, NO_DATA)
+WORDS = (DONE, FAILED, REFUSED, INTERRUPTED, NOT_RUN, NO_DATA)
 
 
 class State(NamedTuple):
@@ -33,7 +33,8 @@ def of(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> State:
         except UserError as error:
             return State(FAILED, str(error))
     if store.failure(cell).exists():
-        return State(FAILED, str(storage.read_json(store.failure(cell))["reason"]))
+        failure = storage.read_json(store.failure(cell))
+        return State(REFUSED if failure["refused"] else FAILED, str(failure["reason"]))
     if cell.train.dataset in absent:
         return State(NO_DATA, absent[cell.train.dataset])
     begun = [part for part in (_begun(store, cell, seed) for seed in cell.seeds) if part]

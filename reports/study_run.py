@@ -6,7 +6,6 @@ Cells fail alone. Why one failed is kept beside it until it is tried again; what
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -64,9 +63,11 @@ def execute(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device:
     def outcome(title: str, reason: str | None) -> None:
         for cell in jobs[title].cells if reason is not None and title in jobs else ():
             seeds = [spec.seed for spec in jobs[title].specs]
-            if not all(store.result(cell, seed).exists() for seed in seeds):
-                value = {"reason": reason, "date": datetime.now(UTC).date().isoformat()}
-                storage.write_json(store.failure(cell), value)
+            done = all(store.result(cell, seed).exists() for seed in seeds)
+            if (
+                not done and not store.failure(cell).exists()
+            ):  # a refusal of this cell says more than its neighbour's end
+                storage.write_json(store.failure(cell), {"reason": reason, "refused": False})
         bars.outcome(title, reason)
 
     try:

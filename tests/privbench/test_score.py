@@ -1,5 +1,6 @@
 """Scores against scikit-image, and the rules that keep them honest."""
 
+import importlib.util
 import itertools
 import math
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from privbench import score
+from privbench import perceptual, score
 from privbench.types import Reconstruction, Truth
 
 
@@ -145,3 +146,120 @@ def test_a_reconstruction_of_another_shape_is_refused():
     image, truth = pair(2)
     with pytest.raises(ValueError, match="does not fit truth"):
         score.score(reconstruction(image[:1]), Truth(truth, torch.zeros(2, 1).long()))
+
+
+def test_every_original_identifies_itself_and_one_image_for_all_scores_chance():
+    _, truth = pair(5, batch=2)
+    assert score.identification(truth, truth).tolist() == [1.0] * 5
+    same = truth[:1, :1].expand_as(truth)
+    assert score.identification(same, truth).mean().item() == pytest.approx(1 / 5)
+    grey = torch.full_like(truth, 0.5)
+    assert score.identification(grey, truth).mean().item() == pytest.approx(1 / 5)
+
+
+def test_an_image_nearest_to_another_victims_original_is_not_identified():
+    _, truth = pair(4)
+    swapped = truth[[1, 0, 2, 3]]
+    assert score.identification(swapped, truth).tolist() == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_equal_originals_share_the_hit():
+    _, truth = pair(4)
+    truth[1] = truth[0]
+    assert score.identification(truth, truth).tolist() == [0.5, 0.5, 1.0, 1.0]
+
+
+def test_within_a_batch_any_original_is_its_own():
+    _, truth = pair(3, batch=2)
+    assert score.identification(truth.flip(1), truth).tolist() == [1.0] * 3
+
+
+def test_the_feature_error_is_relative_and_of_the_victims_own_network():
+    truth = torch.ones(2, 1, 1, 8, 8)
+    image = truth * torch.tensor([0.5, 0.25]).view(2, 1, 1, 1, 1)
+    asked = []
+
+    def features(victim, x):
+        asked.append(victim)
+        return (victim + 1) * x.mean((1, 2, 3), keepdim=True)
+
+    assert score.feature_error(image, truth, features).tolist() == pytest.approx([0.5, 0.75])
+    assert asked == [0, 0, 1, 1]
+    found = score.score(reconstruction(image), Truth(truth, torch.zeros(2, 1).long()), features)
+    assert found.feature_error.tolist() == pytest.approx([0.5, 0.75])
+    assert score.score(reconstruction(image), Truth(truth, torch.zeros(2, 1).long())).feature_error is None
+
+
+def test_a_digest_names_the_picture_and_not_its_storage():
+    stored = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    names = score.digests(stored.double() / 255)
+    assert names == score.digests(stored.float() / 255)
+    assert len(set(names)) == 3
+    assert all(len(name) == 16 for name in names)
+    stored[0, 0, 0, 0] ^= 1
+    assert score.digests(stored.float() / 255)[0] != names[0]
+    assert score.digests(torch.zeros(1, 1, 2, 8)) != score.digests(torch.zeros(1, 1, 4, 4))
+
+
+def test_the_paired_test_by_hand():
+    # Six differences of one sign: of the 2^6 equally likely signs two are as extreme, so p = 2/64.
+    assert score.paired_p([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == pytest.approx(2 / 64)
+    assert score.paired_p([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0]) == pytest.approx(2 / 64)
+    assert score.paired_p([0.0, 0.0]) == 1.0
+    assert score.paired_p([1.0, -1.5, 2.0, -2.5]) > 0.5
+
+
+def test_holm_by_hand():
+    assert score.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert score.holm([0.5, 0.9]) == [1.0, 1.0]
+    assert score.holm([]) == []
+
+
+@pytest.fixture
+def asked_anew():
+    """LPIPS is looked for in the test's own surroundings, and again after it."""
+    perceptual.missing.cache_clear()
+    yield
+    perceptual.missing.cache_clear()
+
+
+@pytest.fixture
+def with_package(monkeypatch, tmp_path, asked_anew):
+    """A package lpips that does not load, and an empty hub cache."""
+    (tmp_path / "lpips.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    return tmp_path
+
+
+def test_lpips_is_absent_without_the_package(monkeypatch, asked_anew):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert perceptual.missing() == "the package lpips is not installed"
+    image, truth = pair(2)
+    assert perceptual.lpips(image, truth) is None
+    assert score.score(reconstruction(image), Truth(truth, torch.zeros(2, 1).long())).lpips is None
+
+
+def test_lpips_is_absent_without_its_weights_and_never_downloads_them(with_package):
+    assert "are not in torch's hub cache" in perceptual.missing()
+
+
+def test_lpips_that_does_not_load_is_absent_with_the_reason(with_package):
+    (with_package / "checkpoints").mkdir()
+    (with_package / "checkpoints" / perceptual.BACKBONE_FILE).write_bytes(b"")
+    assert perceptual.missing() == "the package lpips does not load (operator torchvision::nms does not exist)"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_lpips_hands_clipped_colour_images_in_minus_one_to_one_to_the_network(channels):
+    image, truth = pair(2, batch=2, channels=channels)
+
+    def network(a, b):
+        assert a.shape == b.shape == (2, 3, 32, 32)
+        assert a.dtype == torch.float32
+        assert -1 <= float(a.min()) < 0 < float(a.max()) <= 1
+        return (a - b).square().mean((1, 2, 3), keepdim=True)
+
+    expected = 4 * (image.clamp(0, 1) - truth).square().mean((1, 2, 3, 4))
+    torch.testing.assert_close(perceptual.lpips(image, truth, network), expected.double())
+    assert perceptual.lpips(truth, truth, network).tolist() == [0.0, 0.0]

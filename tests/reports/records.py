@@ -44,7 +44,8 @@ def record(
             {
                 "seed": seed,
                 "round": 0 if round_ == "0" else 7 + seed,
-                "knowledge": {"tag": "gradient", "needs": ["gradient:classifier"], "labels": "recovered"},
+                "knowledge": {"tag": "gradient", "needs": ["gradient:classifier"], "labels": "recovered", "rung": "L1"},
+                "guarantee": "no (epsilon, delta) guarantee",
                 "accuracy": [40.0 + seed, 44.0],
                 "training": training(seed, [40.0 + seed, 44.0], generator=method == "fedcg"),
                 "label_counts": [[30, 2], [1, 31]],
@@ -52,7 +53,9 @@ def record(
                 "victims": [
                     {
                         "seed": seed, "client": v % 4, "psnr_db": psnr + noise[v], "psnr_raw_db": psnr - 1 + noise[v],
-                        "ssim": 0.5, "label_accuracy": 1.0, "loss": 0.1, "failed": False,
+                        "images": [f"{dataset} {seed} {v}"], "in_auxiliary": False, "gradient_norm": 2.0, "loss_fell": True,
+                        "ssim": 0.5, "lpips": None, "feature_error": 0.25, "identification": float(v == 0),
+                        "label_accuracy": 1.0, "loss": 0.1, "failed": False,
                         "floors": {"grey": 11.0, "dataset-mean": 12.0 + v, "class-mean": 12.5 + v},
                     }
                     for v in range(4)

@@ -150,7 +150,7 @@ def test_another_number_of_clients_than_published_is_told():
 
 def test_failed_victims_are_told():
     told = attack_table.remarks([record(victims=[{"failed": True}])])
-    assert any("1 of 8 victims failed" in line for line in told)
+    assert any("1 of 8 victims have a gradient, objective or image that is not finite" in line for line in told)
 
 
 def test_the_csv_holds_every_record_at_full_precision():

@@ -1,0 +1,91 @@
+"""What a record says of each attacked upload: its scores, and the facts from which doubts arise (privbench/flags.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from privbench import flags, score
+from privbench.flags import Flag
+from privbench.score import Scores
+from privbench.types import Artifact, Reconstruction, Truth
+
+
+def described(
+    seen: Artifact,
+    truth: Truth,
+    found: Reconstruction,
+    scores: Scores,
+    *,
+    seed: int,
+    floors: Mapping[str, Sequence[float]],
+    auxiliary: set[str],
+) -> list[dict[str, Any]]:
+    """One entry per victim, with the fields of privbench.record.Victim; `auxiliary` are the digests of the attacker's images."""
+    norms, fell, images = gradient_norms(seen), loss_fell(found.trace), score.originals(truth)
+    return [
+        {
+            "seed": seed,
+            "client": int(seen.client[v]),
+            "images": images[v],
+            "in_auxiliary": not auxiliary.isdisjoint(images[v]),
+            "psnr_db": float(scores.psnr_db[v]),
+            "psnr_raw_db": _finite(scores.psnr_raw_db[v]),
+            "ssim": float(scores.ssim[v]),
+            "lpips": None if scores.lpips is None else float(scores.lpips[v]),
+            "feature_error": None if scores.feature_error is None else _finite(scores.feature_error[v]),
+            "identification": float(scores.identification[v]),
+            "label_accuracy": float(scores.label_accuracy[v]),
+            "gradient_norm": _finite(norms[v]),
+            "loss": _finite(found.loss[v]),
+            "loss_fell": fell[v],
+            "failed": bool(scores.failed[v]),
+            "floors": {floor: values[v] for floor, values in floors.items()},
+        }
+        for v in range(seen.victims)
+    ]
+
+
+class _Unseen(NamedTuple):
+    """An attacked upload whose originals are not at hand."""
+
+    seed: int
+    images: list[str]
+    in_auxiliary: bool
+    gradient_norm: float | None
+    loss: float | None
+    loss_fell: bool | None
+    failed: bool
+
+
+def doubts_without_truth(seen: Artifact, found: Reconstruction) -> list[Flag]:
+    """The doubts that an artifact and what an attack made of it raise by themselves; how many victims there are is not asked."""
+    norms, fell = gradient_norms(seen), loss_fell(found.trace)
+    failed = (~found.images.flatten(1).isfinite().all(1)).tolist()
+    each = [
+        _Unseen(0, [], False, _finite(norms[v]), _finite(found.loss[v]), fell[v], failed[v])
+        for v in range(seen.victims)
+    ]
+    return [flag for check in (flags.zero_gradient, flags.not_finite, flags.loss_did_not_fall) for flag in check(each)]
+
+
+def gradient_norms(seen: Artifact) -> Tensor:
+    """The Euclidean norm of all that was observed of each victim's gradient, as the server got it: [V] float64."""
+    squares = [g.double().flatten(1).square().sum(1) for part in seen.gradients.values() for g in part.values()]
+    return sum(squares[1:], squares[0]).sqrt()
+
+
+def loss_fell(trace: Tensor) -> list[bool | None]:
+    """Whether each victim's objective ended lower than it began [V]; None where nothing was descended on (T = 1)."""
+    if trace.shape[1] < 2:
+        return [None] * len(trace)
+    fell: list[bool | None] = (trace[:, -1] < trace[:, 0]).tolist()
+    return fell
+
+
+def _finite(value: Tensor) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,85 @@
+"""Each planted fault raises exactly its own flag; a sound result raises none."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from privbench import flags
+
+
+@dataclass
+class Victim:
+    seed: int
+    images: list[str]
+    in_auxiliary: bool = False
+    gradient_norm: float | None = 1.0
+    loss: float | None = 0.1
+    loss_fell: bool | None = True
+    failed: bool = False
+
+
+def sound(victims=64, seeds=3):
+    return [Victim(v % seeds, [f"picture {v}"]) for v in range(victims)]
+
+
+def names(victims):
+    return [flag.name for flag in flags.of_victims(victims)]
+
+
+def test_a_sound_result_raises_no_flag():
+    assert names(sound()) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "flag"),
+    [
+        ({"gradient_norm": 0.0}, "zero-gradient"),
+        ({"gradient_norm": 0.0, "loss": None, "failed": True}, "zero-gradient"),  # a consequence is not told twice
+        ({"gradient_norm": 0.0, "loss_fell": False}, "zero-gradient"),
+        ({"gradient_norm": None}, "not-finite"),
+        ({"loss": None, "loss_fell": False}, "not-finite"),
+        ({"failed": True}, "not-finite"),
+        ({"loss_fell": False}, "loss-did-not-fall"),
+        ({"in_auxiliary": True}, "auxiliary-overlap"),
+    ],
+)
+def test_a_planted_fault_raises_exactly_its_flag_and_is_counted(fault, flag):
+    victims = sound()
+    victims[5] = replace(victims[5], **fault)
+    (found,) = flags.of_victims(victims)
+    assert found.name == flag
+    assert found.sentence.startswith("1 of 64 victims ")
+
+
+def test_one_picture_twice_in_a_seed_is_a_duplicate_and_in_two_seeds_is_not():
+    victims = sound()
+    victims[3] = replace(victims[3], images=victims[0].images)  # both of seed 0
+    assert names(victims) == ["duplicate-victims"]
+    assert "2 of 64 victims" in flags.of_victims(victims)[0].sentence
+    victims = sound()
+    victims[1] = replace(victims[1], images=victims[0].images)  # seeds 0 and 1
+    assert names(victims) == []
+
+
+def test_one_picture_twice_in_a_batch_is_a_duplicate():
+    victims = sound()
+    victims[0] = replace(victims[0], images=["a", "a"])
+    assert names(victims) == ["duplicate-victims"]
+
+
+@pytest.mark.parametrize(("victims", "seeds"), [(63, 3), (64, 2), (1, 1)])
+def test_too_few_victims_or_seeds_are_no_published_row(victims, seeds):
+    assert names(sound(victims, seeds)) == ["few"]
+
+
+def test_an_attack_that_does_not_descend_has_no_loss_to_fall():
+    assert names([replace(v, loss_fell=None) for v in sound()]) == []
+
+
+def test_every_flag_is_one_sentence_of_one_line():
+    broken = [replace(v, gradient_norm=g) for v, g in zip(sound(2, 1), (0.0, None), strict=True)]
+    told = flags.of_victims(broken)
+    assert [flag.name for flag in told] == ["zero-gradient", "not-finite", "few"]
+    assert all("\n" not in flag.sentence for flag in told)
+    assert flags.names(told) == "zero-gradient, not-finite, few"
+    assert flags.names([]) == "-"

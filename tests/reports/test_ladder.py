@@ -1,0 +1,170 @@
+"""The ladder's tables and its curve: pure functions of records."""
+
+import csv
+import io
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from reports import figures, ladder, round_curve
+from reports.published_form import Gap, strongest
+from tests.reports.records import record
+from tests.reports.test_doubts import oracle, own, surrogate
+
+
+def floor(round_="best", method="fedsplit"):
+    return own(
+        "class-mean",
+        14.0,
+        "label + auxiliary mean",
+        ("auxiliary", "gradient:classifier"),
+        "L0",
+        round_=round_,
+        method=method,
+    )
+
+
+def rungs(round_="best", method="fedsplit"):
+    changes = {"round_": round_, "method": method}
+    return [
+        surrogate(18.0, **changes), own("dlg", 9.0, rung="L1", **changes), floor(round_, method), own("staged", 16.0, **changes),
+    ]  # fmt: skip
+
+
+def test_a_block_has_the_best_floor_and_the_strongest_attack_of_each_tag_in_the_order_of_rungs():
+    (block,) = ladder.blocks(rungs())
+    assert [r.spec["attack"] for r in block.best] == ["class-mean", "staged", "surrogate"]
+    assert [r.spec["attack"] for r in block.every] == ["class-mean", "dlg", "staged", "surrogate"]
+    assert [c.name for c in block.tests] == [
+        "gradient (staged) - class-mean",
+        "gradient + auxiliary (surrogate) - class-mean",
+    ]
+    rows = ladder.best_rows(block, {r.id: [] for r in rungs()})
+    assert [row["rung"] for row in rows] == ["L0", "L1-L2", "L4"]
+    assert rows[1]["knowledge"] == "gradient"
+    assert rows[1]["n / failures"] == "12 / 0"
+    assert rows[1]["identified"] == "25% (chance 25%)"
+    assert rows[1]["feature error"] == "0.250"
+    assert rows[1]["gradient evaluations"] == "30"
+
+
+def test_the_answer_names_the_strongest_attack_its_gain_and_whether_the_floor_is_beaten():
+    (block,) = ladder.blocks(rungs())
+    line = ladder.strongest_line(block)
+    assert "strongest attack: surrogate (gradient + auxiliary)" in line
+    assert "Floor 14.00 dB (class-mean)" in line
+    assert "no (epsilon, delta) guarantee" in line
+    assert "No attack surely beats the floor" not in line
+    (weak,) = ladder.blocks([own("dlg", 9.0, rung="L1"), floor()])
+    assert "No attack surely beats the floor" in ladder.strongest_line(weak)
+    (bare,) = ladder.blocks([floor()])
+    assert "no attack was run" in ladder.strongest_line(bare)
+
+
+def test_the_amount_of_auxiliary_images_is_knowledge_and_has_a_row_of_its_own():
+    few = surrogate(15.0, spec={"auxiliary": "same:0.01"}).model_copy(update={"id": "few"})
+    (block,) = ladder.blocks([*rungs(), few])
+    rows = ladder.best_rows(block, {r.id: [] for r in block.every})
+    assert [row["knowledge"] for row in rows[2:]] == ["gradient + auxiliary", "gradient + auxiliary (same:0.01)"]
+
+
+def test_the_oracle_is_a_bound_and_never_the_strongest_attack():
+    (block,) = ladder.blocks([*rungs(), oracle(30.0)])
+    line = ladder.strongest_line(block)
+    assert "strongest attack: surrogate" in line
+    assert f"Upper bound, with the victim's own networks: {oracle(30.0).scores.psnr_db.mean:.2f}" in line
+    assert strongest([oracle(30.0), surrogate(18.0)]).spec["attack"] == "surrogate"
+    assert strongest([oracle(30.0)]).spec["attack"] == "oracle"
+
+
+def test_an_attack_without_a_rung_is_the_users_own():
+    mine = own("mine:Cosine", 15.0, rung=None)
+    assert ladder.rung(mine) == "own"
+    assert "| own | gradient | mine:Cosine |" in ladder.markdown([*rungs(), mine])
+
+
+def test_the_tables_hold_every_attack_the_doubts_and_what_was_not_run(tmp_path):
+    gap = Gap(
+        rungs()[0].spec | {"attack": "feature-statistics"},
+        "needs the upload:generator, which fedsplit does not send",
+        True,
+    )
+    paths = ladder.write_tables(rungs(), tmp_path, [gap])
+    assert [p.name for p in paths] == ["ladder.md", "ladder.csv", "ladder.tex"]
+    text = paths[0].read_text()
+    assert "## Not run" in text
+    assert "feature-statistics, round best: needs the upload:generator" in text
+    assert "below-floor: " in text
+    assert "no proof of privacy" in text
+    rows = list(csv.DictReader(io.StringIO(paths[1].read_text())))
+    assert [row["attack"] for row in rows] == ["class-mean", "dlg", "staged", "surrogate"]
+    assert rows[1]["doubts"] == "below-floor"
+    assert float(rows[3]["psnr_db"]) == rungs()[0].scores.psnr_db.mean
+    latex = paths[2].read_text()
+    assert latex.count(r"\begin{tabular}") == 1
+    assert latex.count("{") == latex.count("}")
+
+
+def test_methods_of_one_table_are_compared():
+    text = ladder.markdown([*rungs(), *rungs(method="fedavg")])
+    assert "## Between methods" in text
+    assert "| FedAvg - FedSplit | 12 |" in text
+    assert "## Between methods" not in ladder.markdown(rungs())
+
+
+def test_the_terminal_shows_the_ladder():
+    console = Console(width=160, record=True, file=io.StringIO())
+    ladder.print_tables(rungs(), console)
+    text = console.export_text()
+    assert "strongest attack: surrogate" in text
+    assert "L1-L2" in text
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    kept = []
+    monkeypatch.setattr(figures, "save", lambda figure, stem: kept.append(figure) or [])
+    return kept
+
+
+def rounds():
+    return [r for when in ("0", "2", "best") for r in rungs(when)]
+
+
+def test_the_curve_has_a_line_per_knowledge_tag_from_round_0_on(tmp_path, drawn):
+    round_curve.write(rounds(), tmp_path / "x")
+    (axes,) = drawn[0].axes
+    lines = [container.lines[0] for container in axes.containers]
+    assert len(lines) == 2
+    gradient = next(r for r in rungs("0") if r.spec["attack"] == "staged")
+    assert lines[0].get_xdata()[0] == 0
+    assert lines[0].get_ydata()[0] == gradient.scores.psnr_db.mean  # the strongest of its tag
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [
+        "gradient",
+        "gradient + auxiliary",
+        "best floor",
+    ]
+    assert min(text.get_fontsize() for text in drawn[0].legends[0].get_texts()) >= 7
+
+
+def test_two_names_of_one_round_are_one_point():
+    best, seven = record(seeds=(0,), round_="best", psnr=15.0), record(seeds=(0,), round_="7", psnr=16.0)
+    assert best.rounds == seven.rounds == [7]
+    assert [when for when, _ in round_curve.points([best, seven])] == [7]
+
+
+def test_there_is_no_curve_of_one_round(tmp_path):
+    assert round_curve.write(rungs(), tmp_path / "x") == []
+
+
+def test_the_curve_is_one_column_wide_in_both_formats(tmp_path):
+    png, pdf = round_curve.write(rounds(), tmp_path / "x")
+    with Image.open(png) as picture:
+        assert picture.width == 990  # 3.3 inches at 300 dpi
+    assert pdf.read_bytes().startswith(b"%PDF")
+
+
+def test_panels_are_data_sets_and_settings_with_all_their_rounds():
+    other = [r.model_copy(update={"spec": r.spec | {"dataset": "digits"}}) for r in rounds()]
+    assert [len(some) for some in round_curve.panels_of([*rounds(), *other])] == [12, 12]

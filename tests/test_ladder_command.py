@@ -1,0 +1,109 @@
+"""`privbench attack --attack ladder` and `privbench reproduce` as a user meets them, end to end in this process."""
+
+import json
+import sys
+
+import pytest
+
+from privbench.cli import main
+
+SMALL = ["--dataset", "digits", "--preset", "smoke", "--seeds", "1", "--clients", "2"]
+MINE = """from dataclasses import dataclass
+from typing import ClassVar
+import torch
+from attacks.floors import Grey
+
+
+@dataclass(frozen=True)
+class White(Grey):
+    '''All pixels one.'''
+    knowledge: ClassVar[str] = "nothing but hope"
+    rung: ClassVar[None] = None
+
+    def reconstruct(self, artifact, knowledge, seed, report=None):
+        found = super().reconstruct(artifact, knowledge, seed)
+        return found._replace(images=torch.ones_like(found.images))
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture
+def told(runs, monkeypatch, capsys):
+    """Runs the command in the folder of runs: (status, what it printed)."""
+    monkeypatch.chdir(runs)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["privbench", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        printed = capsys.readouterr()
+        return stop.value.code or 0, printed.out + printed.err
+
+    return call
+
+
+def test_the_ladder_runs_every_rung_that_can_be_and_a_users_attack_joins(runs, told, monkeypatch):
+    (runs / "mine_white.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(runs))
+    words = ["--attack", "ladder", "--also", "mine_white:White", "--method", "fedsplit", "--round", "0,1"]
+    status, text = told("attack", *words, *SMALL)
+    assert status == 0, text
+    (folder,) = (runs / "runs").glob("ladder-*")
+    assert {path.name for path in folder.iterdir()} == {
+        "ladder.md", "ladder.csv", "ladder.tex", "digits-rounds.png", "digits-rounds.pdf", "digits-grid-0.png",
+        "digits-grid-0.pdf", "digits-grid-1.png", "digits-grid-1.pdf",
+    }  # fmt: skip
+    table = (folder / "ladder.md").read_text()
+    assert "feature-statistics" in table.split("## Not run")[1].split("##")[0]
+    assert "needs the upload:generator, which fedsplit does not send" in table
+    assert "| own | nothing but hope | mine_white:White |" in table
+    assert "strongest attack" in text
+    records = [json.loads(path.read_text()) for path in (runs / "runs/cells").glob("*/record.json")]
+    attacks = {r["spec"]["attack"] for r in records}
+    assert {"grey", "dataset-mean", "class-mean", "dlg", "staged", "mine_white:White"} <= attacks
+    assert {r["spec"]["round"] for r in records} == {"0", "1"}
+    assert all(r["flags"] for r in records)  # two victims are too few
+    assert all(0 <= v["identification"] <= 1 and v["feature_error"] >= 0 for r in records for v in r["victims"])
+
+
+def test_a_result_is_reproduced_from_its_record_and_a_changed_one_is_not(runs, told):
+    told("attack", "--attack", "dlg", "--method", "fedsplit", *SMALL)
+    paths = [path for path in (runs / "runs/cells").glob("*/record.json") if '"round": "best"' in path.read_text()]
+    (path,) = paths
+    status, text = told("reproduce", path.parent.name[:8])
+    assert status == 0, text
+    assert "reproduced bit for bit" in text
+    value = json.loads(path.read_text())
+    value["victims"][1]["psnr_db"] += 0.5
+    path.write_text(json.dumps(value))
+    status, text = told("reproduce", path.parent.name, "--attack-only", "--into", runs / "again")
+    assert status == 1
+    assert "NOT reproduced" in text
+    assert "victims[1].psnr_db" in text
+    assert (runs / "again/cells" / path.parent.name / "record.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["attack", "--also", "dlg"], "--also goes with --attack ladder"),
+        (["attack", "--attack", "ladder", "--also", "stagd"], "unknown attack 'stagd'; did you mean 'staged'?"),
+        (
+            ["attack", "--attack", "ladder", "--attack-set", "stps=3", *SMALL],
+            "no attack of the ladder has a setting 'stps'",
+        ),
+        (["attack", "--attack", "ladder", "--method", "local", *SMALL], "nothing to attack"),
+        (["attack", "--attack", "ladder", "--round", "0,soon", *SMALL], "--round takes 0, a number"),
+        (["reproduce", "zzz"], "'zzz' is no cell under runs"),
+    ],
+)
+def test_bad_input_gets_one_clear_line_and_status_2(words, message, told):
+    status, text = told(*words)
+    assert status == 2
+    assert message in text
+    assert text.count("privbench: ") == 1
+    assert "Traceback" not in text

@@ -1,0 +1,165 @@
+"""From a planted fault on disk to its flag in the record: exactly that flag, and none where nothing is wrong."""
+
+import shutil
+
+import pytest
+import torch
+
+from privbench import artifact, flags, knowledge, plugins, record, run, spec
+from privbench.errors import AttackRefused
+from privbench.store import Store
+from privbench.types import Batch
+
+VICTIMS = 4
+
+
+def quiet(*_):
+    pass
+
+
+def cell(attack):
+    train = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
+    settings = {"steps": 5} if attack == "dlg" else {}
+    return spec.cell_spec("smoke", train, attack, victims=VICTIMS, round_="0", attack_settings=settings)
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory):
+    """A folder with a trained run and its artifact, attacked once."""
+    root = tmp_path_factory.mktemp("attacked")
+    assert run.run_cells([cell("dlg")], root, None, "cpu", quiet, quiet) == []
+    return root
+
+
+@pytest.fixture
+def planted(attacked, tmp_path, monkeypatch):
+    """A copy of that folder without its cell, in which few victims are enough; and the cell's flags once it is run again."""
+    monkeypatch.setattr(flags, "LEAST_VICTIMS", VICTIMS)
+    monkeypatch.setattr(flags, "LEAST_SEEDS", 1)
+    shutil.copytree(attacked, tmp_path / "copy")
+    shutil.rmtree(tmp_path / "copy" / "cells")
+
+    def told(attack="dlg"):
+        own = cell(attack)
+        assert run.run_cells([own], tmp_path / "copy", None, "cpu", quiet, quiet) == []
+        return record.read(Store(tmp_path / "copy").record(own))
+
+    (folder,) = (tmp_path / "copy" / "artifacts").iterdir()
+    return folder, told
+
+
+def names(found):
+    return [flag.name for flag in found.flags]
+
+
+def change_gradient(folder, victim, value):
+    seen = artifact.load(folder / "artifact.safetensors")
+    for part in seen.gradients.values():
+        for g in part.values():
+            g[victim] = value
+    artifact.save(seen, folder / "artifact.safetensors")
+
+
+@pytest.mark.parametrize("attack", ["dlg", "staged", "grey"])
+def test_a_sound_cell_raises_no_flag(planted, attack):
+    _, told = planted
+    found = told(attack)
+    assert names(found) == []
+    assert found.guarantee == "no (epsilon, delta) guarantee"
+    assert all(v.gradient_norm > 0 and len(v.images) == 1 for v in found.victims)
+
+
+@pytest.mark.parametrize("attack", ["dlg", "staged"])
+def test_a_zero_gradient_raises_its_flag(planted, attack):
+    folder, told = planted
+    change_gradient(folder, 2, 0.0)
+    found = told(attack)
+    assert names(found) == ["zero-gradient"]
+    assert found.flags[0].sentence.startswith("1 of 4 victims")
+    assert found.scores.n == VICTIMS
+
+
+@pytest.mark.parametrize("attack", ["dlg", "staged"])
+def test_nan_in_the_gradient_raises_its_flag_and_keeps_the_victim(planted, attack):
+    folder, told = planted
+    change_gradient(folder, 1, torch.nan)
+    found = told(attack)
+    assert names(found) == ["not-finite"]
+    assert found.scores.n == VICTIMS
+
+
+def test_a_duplicated_victim_raises_its_flag(planted):
+    folder, told = planted
+    truth = artifact.load_truth(folder / "truth.safetensors")
+    truth.images[3] = truth.images[0]
+    artifact.save_truth(truth, folder / "truth.safetensors")
+    found = told()
+    assert names(found) == ["duplicate-victims"]
+    assert found.flags[0].sentence.startswith("2 of 4 victims")
+
+
+def test_a_victim_among_the_auxiliary_images_raises_its_flag(planted, monkeypatch):
+    folder, told = planted
+    truth, honest = artifact.load_truth(folder / "truth.safetensors"), knowledge.auxiliary
+
+    def leaking(*arguments):
+        batch, info = honest(*arguments)
+        return Batch(torch.cat([batch.images, truth.images[1]]), torch.cat([batch.labels, truth.labels[1]])), info
+
+    monkeypatch.setattr(knowledge, "auxiliary", leaking)
+    found = told()
+    assert names(found) == ["auxiliary-overlap"]
+    assert found.flags[0].sentence.startswith("1 of 4 victims")
+
+
+def test_an_attack_that_does_nothing_raises_its_flag(planted, monkeypatch):
+    _, told = planted
+    from attacks.dlg import DLG
+
+    honest = DLG.reconstruct
+
+    def idle(self, seen, known, seed, report):
+        found = honest(self, seen, known, seed, report)
+        return found._replace(trace=found.trace[:, :1].expand_as(found.trace))
+
+    monkeypatch.setattr(DLG, "reconstruct", idle)
+    found = told()
+    assert names(found) == ["loss-did-not-fall"]
+    assert found.flags[0].sentence.startswith("4 of 4 victims")
+
+
+def test_a_guarantee_is_the_defences_own_over_all_rounds_that_were_trained(planted, monkeypatch):
+    _, told = planted
+    from defenses.none import NoDefense
+
+    monkeypatch.setattr(NoDefense, "guarantee", lambda self, rounds: f"a promise over {rounds} round", raising=False)
+    assert told().guarantee == "a promise over 1 round"
+
+
+def test_too_few_victims_and_seeds_are_told_in_the_record(attacked):
+    assert names(record.read(Store(attacked).record(cell("dlg")))) == ["few"]
+
+
+def test_an_attack_that_refuses_leaves_its_reason_and_the_others_are_made(planted, monkeypatch):
+    folder, _ = planted
+    root = folder.parent.parent
+    from attacks.dlg import DLG
+
+    monkeypatch.setattr(DLG, "needs", frozenset({"upload:generator"}))
+    failures = run.run_cells([cell("dlg"), cell("grey")], root, None, "cpu", quiet, quiet)
+    assert len(failures) == 1
+    assert failures[0].startswith("dlg needs the upload:generator")
+    store = Store(root)
+    assert "upload:generator" in store.failure(cell("dlg")).read_text()
+    assert not store.record(cell("dlg")).exists()
+    assert store.record(cell("grey")).exists()
+    monkeypatch.undo()
+    assert run.run_cells([cell("dlg")], root, None, "cpu", quiet, quiet) == []
+    assert not store.failure(cell("dlg")).exists()
+
+
+def test_a_refusal_is_a_users_mistake_like_any_other(attacked):
+    (folder,) = (attacked / "artifacts").iterdir()
+    seen = artifact.load(folder / "artifact.safetensors")
+    with pytest.raises(AttackRefused, match="needs the upload:generator"):
+        run.check_needs("feature-statistics", plugins.resolve("attack", "feature-statistics"), seen)
