@@ -74,7 +74,9 @@ def test_the_oracle_is_above_every_rung_below():
         assert oracle > mean_psnr(attack.reconstruct(seen, whole, 0)), name
 
 
-@pytest.mark.parametrize("attack", [AnalyticFeatures(steps=20), Oracle(steps=20), Surrogate(**SHORT), Decoder(**SHORT, decoder_steps=4)])
+@pytest.mark.parametrize(
+    "attack", [AnalyticFeatures(steps=20), Oracle(steps=20), Surrogate(**SHORT), Decoder(**SHORT, decoder_steps=4)]
+)
 def test_victims_attacked_together_end_as_each_alone(attack):
     together, alone = attack.reconstruct(shown(), known(), 0), attack.reconstruct(shown(1), known(), 0)
     torch.testing.assert_close(together.images[0], alone.images[0], atol=1e-5, rtol=1e-5)
