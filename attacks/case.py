@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,10 @@ from attacks import labels
 from privbench.nets import Model, train_mode
 from privbench.seeds import stream
 from privbench.types import Artifact, Parts
+
+
+NEARLY_GREY = 0.2  # share of uniform noise in the start
+Sample = Callable[..., Tensor]  # torch.rand or torch.randn
 
 
 class Case(NamedTuple):
@@ -67,18 +72,42 @@ def repeat(t: Tensor, times: int) -> Tensor:
     return t.repeat_interleave(times, 0)
 
 
+def data(case: Case, restarts: int = 1) -> dict[str, Tensor]:
+    """What every restart of every victim descends on: the observed gradient by name, and "labels"; [V x restarts, ...]."""
+    return {name: repeat(t, restarts) for name, t in (case.observed | {"labels": case.labels}).items()}
+
+
+def observed_of(case: Case, data: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The observed gradient among one problem's data."""
+    return {name: data[name] for name in case.observed}
+
+
 def random_start(artifact: Artifact, restarts: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Uniform pixels [V x restarts, B, C, H, W]; every victim and restart has a stream of its own."""
     shape = (artifact.batch_size, *artifact.image_shape)
-    draws = [
-        torch.rand(shape, generator=stream(seed, "attacker", "start", v, r), dtype=torch.float64)
-        for v in range(artifact.victims)
-        for r in range(restarts)
+    return draws(artifact, shape, restarts, seed, "start", torch.rand).to(dtype)
+
+
+def draws(
+    artifact: Artifact, shape: tuple[int, ...], restarts: int, seed: int, name: str, sample: Sample = torch.randn
+) -> Tensor:
+    """Double-precision draws [V x restarts, *shape], standard normal by default; a stream per victim and restart."""
+    streams = [
+        stream(seed, "attacker", name, v, r) for v in range(artifact.victims) for r in range(restarts)
     ]
-    return torch.stack(draws).to(artifact.client.device, dtype)
+    each = [sample(shape, generator=rng, dtype=torch.float64) for rng in streams]
+    return torch.stack(each).to(artifact.client.device)
 
 
 def grey_start(artifact: Artifact, dtype: torch.dtype = torch.float64) -> Tensor:
     """Grey images [V, B, C, H, W]."""
     shape = (artifact.victims, artifact.batch_size, *artifact.image_shape)
     return torch.full(shape, 0.5, dtype=dtype, device=artifact.client.device)
+
+
+def plain_start(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Grey images [V, B, C, H, W]; nearly grey ones for networks with kinks, which grey enters as zero, without a slope."""
+    grey = grey_start(artifact, dtype)
+    if artifact.model.backbone == "lenet5":
+        return grey
+    return grey.lerp(random_start(artifact, 1, seed, dtype), NEARLY_GREY)

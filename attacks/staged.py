@@ -38,7 +38,6 @@ PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
 PEELED_STEP = 0.1  # the same in 2x - 1, for brightness; only its ratio to the errors of the equations counts
 CHROMA = (15.0, 50.0)  # how much less red-blue and green-magenta change than brightness (squared)
 EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the gradient
-NEARLY_GREY = 0.2  # share of uniform noise in the start
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
 
@@ -78,7 +77,7 @@ class Staged:
 
     def _descend(self, artifact: Artifact, own: Case, h: Tensor | None, seed: int, report: Report) -> Reconstruction:
         """Steps 2 and 3."""
-        start, spent = _start(artifact, seed), 0
+        start, spent = case.plain_start(artifact, seed), 0
         if h is not None:
             end = self._invert(own, h, features.noise_variance(artifact), start, report)
             if not own.extractor_known:
@@ -116,14 +115,6 @@ class Staged:
 
         data = own.observed | {"labels": own.labels} | ({} if h is None else {"h": h})
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
-
-
-def _start(artifact: Artifact, seed: int) -> Tensor:
-    """Grey images [V, B, C, H, W]; nearly grey ones for networks with kinks."""
-    grey = case.grey_start(artifact)
-    if artifact.model.backbone == "lenet5":
-        return grey
-    return grey.lerp(case.random_start(artifact, 1, seed), NEARLY_GREY)
 
 
 def _unexplained(own: Case, x: Tensor) -> Tensor:

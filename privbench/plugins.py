@@ -30,6 +30,10 @@ ATTACKS = {
     "dataset-mean": "attacks.floors:DatasetMean",
     "class-mean": "attacks.floors:ClassMean",
     "dlg": "attacks.dlg:DLG",
+    "idlg": "attacks.idlg:IDLG",
+    "inverting-gradients": "attacks.inverting_gradients:InvertingGradients",
+    "matching": "attacks.matching:Matching",
+    "grnn": "attacks.grnn:GRNN",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",
 }
