@@ -31,6 +31,7 @@ class Grey:
 
     needs: ClassVar[frozenset[str]] = frozenset()
     knowledge: ClassVar[str] = "nothing"
+    rung: ClassVar[str] = "L0"
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -45,6 +46,7 @@ class DatasetMean:
 
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
     knowledge: ClassVar[str] = "auxiliary mean"
+    rung: ClassVar[str] = "L0"
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -61,6 +63,7 @@ class ClassMean:
 
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "gradient:classifier"})
     knowledge: ClassVar[str] = "label + auxiliary mean"
+    rung: ClassVar[str] = "L0"
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

@@ -118,6 +118,13 @@ def attack(
     victims: Victims = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per attacked gradient.")] = 1,
     labels_known: Annotated[bool, typer.Option("--labels-known", help="Give the attacker the labels.")] = False,
+    auxiliary: Annotated[
+        str,
+        typer.Option(
+            help="Images of an attacker who has some: 'same' (the data set's validation images) or a data set, "
+            "with a share if not all: same:0.01, digits:0.1."
+        ),
+    ] = "same",
     clients: Clients = None,
     per_client: PerClient = None,
     domains: Domains = None,
@@ -149,14 +156,15 @@ def attack(
         commands = plugins.commands()
 
         commands.attack_file(
-            artifact, truth, attack or ["staged"], _settings(attack_set), dataset, device, data_dir, out
+            artifact, truth, attack or ["staged"], _settings(attack_set), dataset, auxiliary, device, data_dir, out
         )
         return
     if truth is not None:
         raise UserError("--truth goes with --artifact FILE")
     plugins.target("method", method)
-    from privbench import spec
+    from privbench import knowledge, spec
 
+    auxiliary = knowledge.canonical(auxiliary)
     commands = plugins.commands()
 
     train = _train_spec(
@@ -173,6 +181,7 @@ def attack(
             victims=victims,
             batch_size=batch_size,
             labels_known=labels_known,
+            auxiliary=auxiliary,
             attack_settings=_settings(attack_set),
         )
         for name in attack or _default_attacks(method)

@@ -9,6 +9,7 @@ with Geiping et al. 2020: one image has no batch statistics (privbench.nets.trai
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from privbench.errors import UserError
 from privbench.methods.form import Clock, Known, Method, MiniBatch, Nets
 from privbench.nets import Model, train_mode
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Defense, Federation, Parts, Truth
+from privbench.types import Artifact, Batch, Defense, Federation, Images, Parts, Truth
 
 CLASSIFICATION = (
     "extractor",
@@ -57,15 +58,19 @@ def choose_victims(
 
 
 def auxiliary(federation: Federation, image_size: int = SIDE) -> Batch:
-    """The pooled validation images: of the same distribution, disjoint from every client's training images.
+    """The pooled validation images: of the same distribution as every client's training images."""
+    return pooled([c.validation for c in federation.clients if len(c.validation.labels)], image_size)
 
-    Where all of them would take more than AUXILIARY_BYTES (at 224x224), every n-th one of each client.
+
+def pooled(sets: Sequence[Images], image_size: int = SIDE) -> Batch:
+    """Stored images of one or several sets as an attacker gets them.
+
+    Where all of them would take more than AUXILIARY_BYTES (at 224x224), every n-th one of each set.
     """
-    pooled = [c.validation for c in federation.clients if len(c.validation.labels)]
-    channels, count = pooled[0].images.shape[1], sum(len(v.labels) for v in pooled)
+    channels, count = sets[0].images.shape[1], sum(len(v.labels) for v in sets)
     nth = math.ceil(count * channels * image_size**2 * FLOAT_BYTES / AUXILIARY_BYTES)
-    images = torch.cat([pixels(v.images[::nth], image_size) for v in pooled])
-    return Batch(images, torch.cat([v.labels[::nth] for v in pooled]))
+    images = torch.cat([pixels(v.images[::nth], image_size) for v in sets])
+    return Batch(images, torch.cat([v.labels[::nth] for v in sets]))
 
 
 def client_gradient(

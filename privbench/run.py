@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -31,11 +31,12 @@ from privbench import (
     score,
     storage,
 )
+from privbench import knowledge as known
 from privbench.data.dataset import Dataset, sound
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
-from privbench.types import Artifact, Batch, Federation, Knowledge, Reconstruction, Report, Truth, no_report
+from privbench.types import Artifact, Federation, Knowledge, Reconstruction, Report, Truth, no_report
 
 
 def device(name: str) -> torch.device:
@@ -197,21 +198,15 @@ def observed(
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")
     accuracies = [
-        harness.accuracy(setup.model, _attacked(shot, k), client.test, torch.device("cpu"))
+        harness.accuracy(setup.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
         for k, client in enumerate(fed.clients)
     ]
     return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), accuracies
 
 
-def _attacked(shot: checkpoint.Snapshot, client: int) -> harness.Replica:
-    """The networks client k takes its gradient at: the broadcast ones and its own private ones."""
-    own = shot.clients[client]
-    return harness.Replica(own.params | shot.server.params, own.buffers | shot.server.buffers)
-
-
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     """Refuses an attack whose needs the artifact does not meet, and names the attacks whose needs it does."""
-    given = seen.offers() | set(Knowledge.__dataclass_fields__)
+    given = seen.offers() | set(known.FIELDS)
     missing = sorted(attack.needs - given)
     if not missing:
         return
@@ -231,21 +226,34 @@ def attack_artifact(
     name: str,
     settings: dict[str, Any],
     seen: Artifact,
-    fed: Federation | None,
+    whole: Knowledge,
     seed: int,
     place: torch.device,
     report: Report,
 ) -> Reconstruction:
-    """Runs one attack with what its `needs` name and nothing more."""
+    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more."""
     attack = plugins.create(plugins.resolve("attack", name), settings)
     check_needs(name, attack, seen)
-    helpers = None
-    if "auxiliary" in attack.needs:
-        if fed is None:
-            raise UserError(f"{name} needs auxiliary images; name their data set with --dataset")
-        helpers = Batch(*(t.to(place) for t in observe.auxiliary(fed, seen.model.image_size)))
-    found = attack.reconstruct(seen.to(place), Knowledge(auxiliary=helpers), seed, report)
+    handed = known.only(attack.needs, whole, name).to(place)
+    found = attack.reconstruct(seen.to(place), handed, seed, report)
     return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
+
+
+def knowledge_of(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, seen: Artifact) -> Knowledge:
+    """All that an attacker of this run could know besides the artifact, but for the auxiliary images."""
+    fed, _ = federation_of(spec, data_root)
+    folder = store.train(spec)
+    shot = checkpoint.load_snapshot(folder, seen.round)
+    start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
+    first = harness.Replica(
+        start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers
+    )
+    return Knowledge(
+        initial=known.initial(first),
+        colluder=known.colluder(shot, seen),
+        oracle=known.oracle(shot, seen),
+        cache=store.artifact(cell, spec, seen.round) / "trained",
+    )
 
 
 def attack_seed(
@@ -260,12 +268,20 @@ def attack_seed(
     seen, truth, accuracies = observed(store, cell, spec, data_root, device_name, report)
     fed, note = federation_of(spec, data_root)
     place = device(device_name)
+    # The floors ask what anybody could score, so they always have the images of the attacked distribution.
+    same, same_info = known.auxiliary(fed, known.SAME, data_root, seen.image_shape, spec.seed)
+    chosen, chosen_info = same, same_info
+    if cell.auxiliary != known.SAME:
+        chosen, chosen_info = known.auxiliary(fed, cell.auxiliary, data_root, seen.image_shape, spec.seed)
+    whole = knowledge_of(store, cell, spec, data_root, seen)
     started = time.perf_counter()
-    found = attack_artifact(cell.attack, cell.attack_settings, seen, fed, spec.seed, place, report)
+    whole = replace(whole, auxiliary=chosen)
+    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, spec.seed, place, report)
     seconds = time.perf_counter() - started
     scores = score.score(found, truth)
+    whole = Knowledge(auxiliary=same)
     floors = {
-        floor: score.score(attack_artifact(floor, {}, seen, fed, spec.seed, place, no_report), truth).psnr_db.tolist()
+        floor: score.score(attack_artifact(floor, {}, seen, whole, spec.seed, place, no_report), truth).psnr_db.tolist()
         for floor in plugins.FLOORS
         if plugins.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
     }
@@ -276,7 +292,7 @@ def attack_seed(
         "classes": seen.model.classes,
         "class_names": list(fed.classes),
         "label_counts": [client["train"] for client in partition.census(fed)],
-        "knowledge": _knowledge(cell, seen),
+        "knowledge": _knowledge(cell, seen, chosen_info),
         "accuracy": harness.selected_accuracy(rounds) if rounds else accuracies,
         "accuracy_at_round": accuracies,
         "victims": [
@@ -337,6 +353,7 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
             "victims": cell.victims,
             "batch_size": cell.batch_size,
             "labels_known": cell.labels_known,
+            "auxiliary": cell.auxiliary,
             "seeds": list(cell.seeds),
         },
         trials=trials,
@@ -391,11 +408,14 @@ def title(specs: Sequence[TrainSpec]) -> str:
     return f"{plugins.short(first.dataset)}{dealt} {first.method}{defended}{nets} seed {seeds}"
 
 
-def _knowledge(cell: CellSpec, seen: Artifact) -> dict[str, Any]:
+def _knowledge(cell: CellSpec, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str, Any]:
+    """What the attacker knew, as the record says it; `auxiliary` is None where the attack was given no such images."""
     attack = plugins.resolve("attack", cell.attack)
     return {
         "tag": attack.knowledge,
+        "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
         "needs": sorted(attack.needs),
+        "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "labels": "known" if seen.labels is not None else "recovered",
         "restart_chosen_by": "attacker's own loss",
     }

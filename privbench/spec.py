@@ -108,6 +108,12 @@ class CellSpec(Strict):
     victims: int = Field(ge=1)  # per seed
     batch_size: int = Field(1, ge=1)
     labels_known: bool = False
+    auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_images(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The default is not written, so that a cell from before there was a choice keeps its name."""
+        return {name: value for name, value in dump(self).items() if name != "auxiliary" or value != "same"}
 
     def train_specs(self) -> list[TrainSpec]:
         """One specification per seed."""
@@ -257,6 +263,7 @@ def cell_spec(
     victims: int | None = None,
     batch_size: int = 1,
     labels_known: bool = False,
+    auxiliary: str = "same",
     attack_settings: dict[str, Any] | None = None,
 ) -> CellSpec:
     """The preset's cell for one training specification and attack; `seeds` takes the seeds 0 .. seeds-1."""
@@ -274,6 +281,7 @@ def cell_spec(
             "victims": victims or (RESNET18_QUICK_VICTIMS if slow else VICTIMS[preset]),
             "batch_size": batch_size,
             "labels_known": labels_known,
+            "auxiliary": auxiliary,
         },
     )
 

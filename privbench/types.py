@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -140,14 +141,47 @@ class Truth(NamedTuple):
     labels: Tensor  # [V, B] int64
 
 
+class Networks(NamedTuple):
+    """The extractor and the classifier of one client."""
+
+    params: Parts
+    buffers: Parts
+
+    def to(self, device: torch.device) -> Networks:
+        """The same networks on `device`."""
+        return Networks(*({p: {n: t.to(device) for n, t in net.items()} for p, net in parts.items()} for parts in self))
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """What an attacker has besides the artifact. Only what the attack's `needs` name is handed over; the rest is None.
 
-    auxiliary   images disjoint from every client's training data ("auxiliary" in `needs`)
+    auxiliary   images disjoint from every client's training images
+    initial     the networks that every client started with
+    colluder    attacked client -> the networks of another client at the attacked round
+    oracle      attacked client -> its own networks at the attacked round
+    cache       a folder for what an attack trains on auxiliary images (attacks/trained.py); no knowledge, and no need of its own
     """
 
     auxiliary: Batch | None = None
+    initial: Networks | None = None
+    colluder: Mapping[int, Networks] | None = None
+    oracle: Mapping[int, Networks] | None = None
+    cache: Path | None = None
+
+    def to(self, device: torch.device) -> Knowledge:
+        """The same knowledge with its tensors on `device`."""
+
+        def each(networks: Mapping[int, Networks] | None) -> dict[int, Networks] | None:
+            return None if networks is None else {k: own.to(device) for k, own in networks.items()}
+
+        return Knowledge(
+            auxiliary=None if self.auxiliary is None else Batch(*(t.to(device) for t in self.auxiliary)),
+            initial=None if self.initial is None else self.initial.to(device),
+            colluder=each(self.colluder),
+            oracle=each(self.oracle),
+            cache=self.cache,
+        )
 
 
 class Reconstruction(NamedTuple):
@@ -166,6 +200,7 @@ class Attack(Protocol):
 
     needs: ClassVar[frozenset[str]]  # entries of Artifact.offers(), or fields of Knowledge
     knowledge: ClassVar[str]  # the tag printed in tables, e.g. "gradient", "gradient + auxiliary"
+    rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/attacks.md
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

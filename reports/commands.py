@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,11 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from privbench import artifact as artifacts
-from privbench import checkpoint, harness, partition, plugins, pool, record, run, score, storage
+from privbench import checkpoint, harness, knowledge, partition, plugins, pool, record, run, score, storage
 from privbench.errors import UserError
 from privbench.record import Record
 from privbench.spec import CellSpec, TrainSpec, train_spec
 from privbench.store import Store, status
+from privbench.types import Knowledge
 from reports import attack_table, grid, label_histogram, published_form, scatter
 from reports.label_histogram import Panel
 from reports.progress import JobBars
@@ -271,6 +273,7 @@ def attack_file(
     attacks: Sequence[str],
     settings: dict[str, Any],
     dataset: str,
+    auxiliary: str,
     device: str,
     data_dir: Path | None,
     out: Path,
@@ -284,11 +287,13 @@ def attack_file(
     place = run.device(device)
     Store(out).check_writable()
     for name in attacks:
-        fed = None
+        whole = Knowledge(cache=out / "trained")
         if "auxiliary" in plugins.resolve("attack", name).needs:
             guess = train_spec("quick", dataset, seen.method)
             fed, _ = run.federation_of(guess.model_copy(update={"image_size": seen.model.image_size}), data_dir)
-        found = run.attack_artifact(name, settings, seen, fed, 0, place, lambda *_: None)
+            helpers, _ = knowledge.auxiliary(fed, auxiliary, data_dir, seen.image_shape, 0)
+            whole = replace(whole, auxiliary=helpers)
+        found = run.attack_artifact(name, settings, seen, whole, 0, place, lambda *_: None)
         target = out / f"{path.stem}-{name}.safetensors"
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
         storage.save_tensors(target, "reconstruction", tensors, {"artifact": path.name, "attack": name})
@@ -299,28 +304,37 @@ def attack_file(
         print(f"{line}; wrote {target}")
 
 
+LISTED = {
+    "method": ("shares",),
+    "attack": ("rung", "needs", "knowledge"),
+    "dataset": ("default layout",),
+    "defense": (),
+}  # columns between the name and the docstring
+
+
 def list_plugins(kind: str) -> None:
-    """Every plug-in of a kind with the first sentence of its docstring."""
+    """Every plug-in of a kind with what it asks for or shares, and the first line of its docstring."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    extra = {"method": "shares", "attack": "needs", "dataset": "default layout", "defense": ""}[kind]
-    for column in ("name", *([extra] if extra else []), "what"):
-        table.add_column(column, overflow="fold")
+    for column in ("name", *LISTED[kind], "what"):
+        table.add_column(column, overflow="fold", no_wrap=column in ("name", "rung"))
     for name in plugins.KINDS[kind]:
         plugin = plugins.resolve(kind, name)
         module = __import__(plugin.__module__, fromlist=["_"])
         what = (module.__doc__ or "").strip().splitlines()[0]
-        table.add_row(name, *([_extra(kind, name, plugin)] if extra else []), what)
+        table.add_row(name, *_listed(kind, name, plugin), what)
     Console().print(table)
 
 
-def _extra(kind: str, name: str, plugin: Any) -> str:
+def _listed(kind: str, name: str, plugin: Any) -> tuple[str, ...]:
     if kind == "method":
-        return ", ".join(plugin.shares) or "nothing"
+        return (", ".join(plugin.shares) or "nothing",)
     if kind == "attack":
-        return ", ".join(sorted(plugin.needs)) or "nothing"
+        return plugin.rung, ", ".join(sorted(plugin.needs)) or "nothing", plugin.knowledge
+    if kind == "defense":
+        return ()
     how, clients, per_client = partition.defaults(name)
     each = {"iid": "iid, up to", "domain": "one domain each, up to", "dirichlet": "Dirichlet(1), on average"}[how]
-    return f"{clients} clients, {each} {per_client:,} images"
+    return (f"{clients} clients, {each} {per_client:,} images",)
 
 
 def list_runs(out: Path) -> None:

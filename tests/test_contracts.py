@@ -56,9 +56,9 @@ DISTINCT = [(attack, method) for attack, method in fitting() if method not in AL
 def attacked(name, folder, federation):
     fields = {f.name for f in dataclasses.fields(plugins.resolve("attack", name))}
     settings = {field: 4 for field in ("steps", "feature_steps") if field in fields}
-    return run.attack_artifact(
-        name, settings, load(folder / "artifact.safetensors"), federation, 0, CPU, lambda *_: None
-    )
+    seen = load(folder / "artifact.safetensors")
+    whole = Knowledge(auxiliary=observe.auxiliary(federation))
+    return run.attack_artifact(name, settings, seen, whole, 0, CPU, lambda *_: None)
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():

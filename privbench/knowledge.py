@@ -1,0 +1,164 @@
+"""What an attacker may know besides the artifact, made from the run and handed over only where `needs` name it.
+
+auxiliary   images disjoint from every client's training images, compared by content: the pooled validation images of the
+            attacked data set ("same"), or another data set's training images ("digits"), all of them or a share ("digits:0.1")
+initial     the networks every client started with: whoever knows the seed of the run knows them
+colluder    for each attacked client, the networks of the next one, which hands them to the server
+oracle      for each attacked client, its own private networks: an upper bound, not an attacker
+
+Networks come from the snapshot at which the gradients were taken; nothing here looks at the victims.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privbench import data, observe, plugins
+from privbench.checkpoint import Snapshot
+from privbench.data.dataset import sound
+from privbench.engine import Replica
+from privbench.errors import UserError
+from privbench.seeds import stream
+from privbench.types import Artifact, Batch, Federation, Images, Knowledge, Networks
+
+SAME = "same"
+FIELDS = ("auxiliary", "initial", "colluder", "oracle")  # of Knowledge, as `needs` name them
+ABSENT = {
+    "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
+    "initial": "the networks the clients started with, which an artifact file does not hold; attack a run of your own",
+    "colluder": "the networks of a colluding client, but there is no second client here; attack a run with more clients",
+    "oracle": "the victims' private networks, which an artifact file does not hold; attack a run of your own",
+}
+
+
+def parse_auxiliary(text: str) -> tuple[str, float]:
+    """(data set, share) of "same", "same:0.1", "digits", "folder:PATH:0.01"; UserError for an unknown name or share."""
+    name, _, last = text.rpartition(":")
+    try:
+        share = float(last)
+    except ValueError:
+        name, share = text, 1.0
+    if not name or not (math.isfinite(share) and 0 < share <= 1):
+        raise UserError(f"--auxiliary takes a data set and a share above 0 and up to 1, e.g. digits:0.1, not '{text}'")
+    return name if name == SAME else plugins.dataset(name), share
+
+
+def canonical(text: str) -> str:
+    """The one way in which a specification writes an auxiliary choice: no share where it is all of them."""
+    name, share = parse_auxiliary(text)
+    return name if share == 1 else f"{name}:{share:g}"
+
+
+def auxiliary(
+    federation: Federation, choice: str, root: Path | None, shape: tuple[int, int, int], seed: int
+) -> tuple[Batch, dict[str, Any]]:
+    """The auxiliary images of one choice [N, C, H, W] in [0, 1], and what a record says of them.
+
+    Images equal to a training image of any client, victims among them, are left out and counted. A share is drawn at random,
+    once per seed. Classes of another data set count as the victims' where all have the same names, else by position.
+    UserError: images of another shape, more classes than the victims' data set has, nothing left.
+    """
+    name, share = parse_auxiliary(choice)
+    if name == SAME:
+        pools, classes = [client.validation for client in federation.clients], federation.classes
+    else:
+        loaded = sound(data.load(name, root, side=shape[-1]))
+        pools, classes = [domain.train for domain in loaded.domains.values()], loaded.classes
+    pools = [pool for pool in pools if len(pool.labels)]
+    if pools and pools[0].images.shape[1] != shape[0]:
+        raise UserError(
+            f"auxiliary images of {name} have {pools[0].images.shape[1]} channels, but the victims' have {shape[0]}; "
+            "choose a data set of the same kind with --auxiliary"
+        )
+    labels, meaning = _labels(name, classes, federation.classes)
+    forbidden = digests(client.train.images for client in federation.clients)
+    kept = []
+    for pool in pools:
+        own = torch.tensor([digest not in forbidden for digest in _digests(pool.images)], dtype=torch.bool)
+        kept.append(Images(pool.images[own], labels[pool.labels[own]]))
+    total = sum(len(pool.labels) for pool in kept)
+    if not total:
+        raise UserError(f"no image of {name} is left as an auxiliary image; choose another data set with --auxiliary")
+    if share < 1:
+        count = max(1, round(share * total))
+        chosen = torch.randperm(total, generator=stream(seed, "auxiliary", name))[:count].sort().values
+        everything = Images(torch.cat([k.images for k in kept]), torch.cat([k.labels for k in kept]))
+        kept = [Images(everything.images[chosen], everything.labels[chosen])]
+    batch = observe.pooled(kept, shape[-1])
+    info = {
+        "dataset": name,
+        "share": share,
+        "images": len(batch.labels),
+        "labels": meaning,
+        "left_out_as_training_images": sum(len(pool.labels) for pool in pools) - total,
+    }
+    return batch, info
+
+
+def _labels(name: str, own: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[Tensor, str]:
+    """What each class of the auxiliary data set is called in the attacked one: ([Y'] int64, how they were matched)."""
+    if set(own) <= set(theirs):
+        return torch.tensor([theirs.index(each) for each in own]), "by name"
+    if len(own) > len(theirs):
+        raise UserError(
+            f"auxiliary data set {name} has {len(own)} classes, more than the {len(theirs)} of the victims' data set; "
+            "choose another with --auxiliary"
+        )
+    return torch.arange(len(own)), "by position"
+
+
+def digests(sets: Iterable[Tensor]) -> set[bytes]:
+    """The contents of stored images [N, C, s, s] uint8, for telling whether two sets share one."""
+    return {digest for images in sets for digest in _digests(images)}
+
+
+def _digests(images: Tensor) -> list[bytes]:
+    flat = images.contiguous().flatten(1).numpy()
+    return [hashlib.sha256(row.tobytes()).digest() for row in flat]
+
+
+def initial(replica: Replica) -> Networks:
+    """The classification networks of round 0."""
+    return _classification(replica.params, replica.buffers)
+
+
+def of_client(snapshot: Snapshot, client: int) -> Networks:
+    """The networks that client takes its gradient at: the broadcast ones and its own private ones."""
+    own, server = snapshot.clients[client], snapshot.server
+    return _classification(own.params | server.params, own.buffers | server.buffers)
+
+
+def oracle(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks]:
+    """Attacked client -> its own networks."""
+    return {k: of_client(snapshot, k) for k in sorted(set(seen.client.tolist()))}
+
+
+def colluder(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks] | None:
+    """Attacked client -> the networks of the next client, never its own; None where there is no other client."""
+    clients = len(snapshot.clients)
+    if clients < 2:
+        return None
+    return {k: of_client(snapshot, (k + 1) % clients) for k in sorted(set(seen.client.tolist()))}
+
+
+def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
+    """The part of `whole` that an attack's needs name; UserError where that is not there.
+
+    An attack that is given auxiliary images is also told where to keep what it trains on them.
+    """
+    asked = {field: getattr(whole, field) for field in FIELDS if field in needs}
+    for field, value in asked.items():
+        if value is None:
+            raise UserError(f"{name} needs {ABSENT[field]}")
+    return Knowledge(**asked, cache=whole.cache if "auxiliary" in needs else None)
+
+
+def _classification(params: dict[str, Any], buffers: dict[str, Any]) -> Networks:
+    return Networks({p: params[p] for p in observe.CLASSIFICATION}, {p: buffers[p] for p in observe.CLASSIFICATION})
