@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from attacks import labels
-from privbench.nets import Model, train_mode
+from privbench.errors import UserError
+from privbench.nets import LinearClassifier, Model, train_mode
 from privbench.seeds import stream
 from privbench.types import Artifact, Parts
 
 
+RANK = 1e-5  # of the largest singular value; what single precision adds is 1e-8
 NEARLY_GREY = 0.2  # share of uniform noise in the start
 Sample = Callable[..., Tensor]  # torch.rand or torch.randn
 
@@ -32,7 +34,11 @@ class Case(NamedTuple):
 
 
 def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Case:
-    """The case of an artifact; the stand-in E~ is drawn from the attacker's own stream, with the true architecture."""
+    """The case of an artifact; the stand-in E~ is drawn from the attacker's own stream, with the true architecture.
+
+    UserError: a gradient of more images than the artifact says (`check_batch_size`).
+    """
+    check_batch_size(artifact)
     device = artifact.client.device
     known = "extractor" in artifact.weights
     weights, buffers = dict(artifact.weights), dict(artifact.buffers)
@@ -54,6 +60,27 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> C
         extractor_known=known,
         variance=noise_variance(artifact),
     )
+
+
+def check_batch_size(artifact: Artifact) -> None:
+    """Refuses a batch size that the rank of a linear layer's gradient [dL/db | dL/dW] contradicts: each image adds at most 1.
+
+    A defence may change any rank, so that only undefended gradients are looked at. A lower rank contradicts nothing: images alike.
+    """
+    if artifact.defense.get("name", "none") != "none":
+        return
+    gradient, classifier = artifact.gradients["classifier"], artifact.model.classifier
+    layer = "fc1" if isinstance(classifier, LinearClassifier) else classifier.logits_layer
+    whole = torch.cat([gradient[f"{layer}.bias"][..., None], gradient[f"{layer}.weight"]], -1).double()
+    whole = whole.where(whole.isfinite().flatten(1).all(1)[:, None, None], 0.0)
+    size = torch.linalg.eigvalsh(whole @ whole.mT).clamp_min(0).sqrt()
+    rank = (size > RANK * size[:, -1:]).sum(1)
+    worst = int(rank.argmax())
+    if int(rank[worst]) > artifact.batch_size:
+        raise UserError(
+            f"the gradient of victim {worst} has rank {int(rank[worst])}, so it is one of at least that many images, but the artifact "
+            f"says batch size {artifact.batch_size}"
+        )
 
 
 def noise_variance(artifact: Artifact) -> float:

@@ -34,6 +34,7 @@ ATTACKS = {
     "inverting-gradients": "attacks.inverting_gradients:InvertingGradients",
     "matching": "attacks.matching:Matching",
     "grnn": "attacks.grnn:GRNN",
+    "unsplit": "attacks.unsplit:UnSplit",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",
 }
