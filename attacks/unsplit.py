@@ -30,7 +30,7 @@ class UnSplit:
 
     turns: int = 20
     steps: int = 20  # of each turn, on each of the two
-    weight: float = 1.0  # lambda
+    weight: float = 10.0  # lambda
     lr: float = 0.02
     extractor_lr: float = 3e-3
 

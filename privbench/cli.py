@@ -118,6 +118,15 @@ def attack(
     victims: Victims = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per attacked gradient.")] = 1,
     labels_known: Annotated[bool, typer.Option("--labels-known", help="Give the attacker the labels.")] = False,
+    observe: Annotated[
+        str, typer.Option(help="What the server sees of a victim batch: its 'gradient', or the whole local 'update'.")
+    ] = "gradient",
+    local_steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of a whole local update; default the schedule's local epochs.")
+    ] = None,
+    local_lr: Annotated[
+        float | None, typer.Option(help="Local steps by plain SGD at this rate; default the schedule's optimiser.")
+    ] = None,
     auxiliary: Annotated[
         str,
         typer.Option(
@@ -182,9 +191,12 @@ def attack(
             batch_size=batch_size,
             labels_known=labels_known,
             auxiliary=auxiliary,
+            observe=observe,
+            local_steps=local_steps,
+            local_lr=local_lr,
             attack_settings=_settings(attack_set),
         )
-        for name in attack or _default_attacks(method)
+        for name in attack or (["update-matching"] if observe == "update" else _default_attacks(method))
     ]
     commands.run_and_show(cells, out, data_dir, device, out / f"attack-{cells[0].id}")
 

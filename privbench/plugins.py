@@ -35,6 +35,7 @@ ATTACKS = {
     "matching": "attacks.matching:Matching",
     "grnn": "attacks.grnn:GRNN",
     "unsplit": "attacks.unsplit:UnSplit",
+    "update-matching": "attacks.update_matching:UpdateMatching",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",
 }

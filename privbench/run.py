@@ -23,6 +23,7 @@ from privbench import (
     checkpoint,
     data,
     harness,
+    local_update,
     observe,
     partition,
     plugins,
@@ -194,6 +195,7 @@ def observed(
             batch_size=cell.batch_size,
             labels_known=cell.labels_known,
             seed=spec.seed,
+            local=local_update.local_steps(cell),
         )
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")
@@ -217,6 +219,10 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     ]
     shared = ", ".join(seen.shares) or "nothing"
     way = " or ".join(ways) or "grey"
+    if seen.local is not None and all(need.startswith("gradient:") for need in missing):
+        raise UserError(
+            f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
+        )
     raise UserError(
         f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {way}"
     )
@@ -325,7 +331,7 @@ def attack_seed(
 def finish_cell(store: Store, cell: CellSpec) -> Path:
     """Gathers the seeds of a cell into its record."""
     trials = [storage.load_tensors(store.reconstruction(cell, seed), "reconstruction")[1] for seed in cell.seeds]
-    spec = cell.train
+    spec, local = cell.train, local_update.local_steps(cell)
     value = record.summarise(
         id=cell.id,
         spec={
@@ -353,6 +359,8 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
             "victims": cell.victims,
             "batch_size": cell.batch_size,
             "labels_known": cell.labels_known,
+            "observe": cell.observe,
+            "local": local._asdict() if local else None,
             "auxiliary": cell.auxiliary,
             "seeds": list(cell.seeds),
         },

@@ -108,12 +108,16 @@ class CellSpec(Strict):
     victims: int = Field(ge=1)  # per seed
     batch_size: int = Field(1, ge=1)
     labels_known: bool = False
+    observe: Literal["gradient", "update"] = "gradient"  # of the victim batch, or the change of whole local training on it
+    local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's local epochs
+    local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
     auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
 
     @model_serializer(mode="wrap")
-    def _without_the_usual_images(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The default is not written, so that a cell from before there was a choice keeps its name."""
-        return {name: value for name, value in dump(self).items() if name != "auxiliary" or value != "same"}
+    def _without_the_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Defaults are not written, so that a cell from before there was a choice keeps its name."""
+        usual = {"auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None}
+        return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
     def train_specs(self) -> list[TrainSpec]:
         """One specification per seed."""
@@ -264,9 +268,14 @@ def cell_spec(
     batch_size: int = 1,
     labels_known: bool = False,
     auxiliary: str = "same",
+    observe: str = "gradient",
+    local_steps: int | None = None,
+    local_lr: float | None = None,
     attack_settings: dict[str, Any] | None = None,
 ) -> CellSpec:
     """The preset's cell for one training specification and attack; `seeds` takes the seeds 0 .. seeds-1."""
+    if observe == "gradient" and (local_steps or local_lr):
+        raise UserError("--local-steps and --local-lr go with --observe update")
     slow = (preset, train.backbone) == ("quick", "resnet18")
     defaults = (RESNET18_QUICK_ATTACKS if slow else ATTACK_SETTINGS[preset]).get(attack, {})
     return checked(
@@ -282,6 +291,9 @@ def cell_spec(
             "batch_size": batch_size,
             "labels_known": labels_known,
             "auxiliary": auxiliary,
+            "observe": observe,
+            "local_steps": local_steps,
+            "local_lr": local_lr,
         },
     )
 

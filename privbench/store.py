@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from privbench import checkpoint, storage
+from privbench import checkpoint, local_update, storage
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec, checked
 
@@ -52,7 +52,9 @@ class Store:
     def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:
         """The folder of the artifact that a cell attacks at one seed: shared by every attack on it."""
         labels = "-labels" if cell.labels_known else ""
-        return self.root / "artifacts" / f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}"
+        local = local_update.local_steps(cell)
+        steps = f"-k{local.steps}-{'-'.join(f'{n}{v}' for n, v in local.optimiser.items())}" if local else ""
+        return self.root / "artifacts" / f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}"
 
     def trained(self) -> list[tuple[Path, TrainSpec]]:
         """Every training run on disk, finished or not."""
