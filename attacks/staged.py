@@ -94,13 +94,16 @@ class Staged:
         """Steps 2 and 3; h [V, B, c, s, s]."""
         start, spent = case.plain_start(artifact, seed), 0
         if h is not None:
-            end = self._invert(own, h, features.noise_variance(artifact), start, report)
+            end = self.invert(own, h, features.noise_variance(artifact), start, report)
             if not own.extractor_known:
                 return _finished(end, own.labels, 0)
             start, spent = end.x, end.evaluations
         return _finished(self._match(own, h, start, report), own.labels, spent)
 
-    def _invert(self, own: Case, h: Tensor, noise: Tensor | None, start: Tensor, report: Report) -> descend.Descent:
+    def invert(
+        self, own: Case, h: Tensor, noise: Tensor | None, start: Tensor, report: Report = no_report
+    ) -> descend.Descent:
+        """Step 2: images [V, B, C, H, W] of the features h [V, B, c, s, s], whose variance under noise is `noise` [V]."""
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             found = case.features(own, x)
             if noise is not None:

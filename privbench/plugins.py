@@ -36,6 +36,7 @@ ATTACKS = {
     "grnn": "attacks.grnn:GRNN",
     "unsplit": "attacks.unsplit:UnSplit",
     "update-matching": "attacks.update_matching:UpdateMatching",
+    "imprint": "attacks.imprint:Imprint",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",
 }
@@ -107,6 +108,11 @@ def resolve(kind: str, name: str) -> Any:
     if not hasattr(module, attribute):
         raise UserError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
     return getattr(module, attribute)
+
+
+def is_active(attack: str) -> bool:
+    """Whether an attack is an active server's: one that crafts what the attacked clients receive."""
+    return bool(getattr(resolve("attack", attack), "active", False))
 
 
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:

@@ -37,7 +37,7 @@ from privbench.data.dataset import Dataset, sound
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
-from privbench.types import Artifact, Federation, Knowledge, Reconstruction, Report, Truth, no_report
+from privbench.types import Artifact, Federation, Knowledge, Networks, Reconstruction, Report, Truth, no_report
 
 
 def device(name: str) -> torch.device:
@@ -184,7 +184,7 @@ def observed(
     folder = store.artifact(cell, spec, round_)
     if not (folder / "truth.safetensors").exists():
         seen, truth = observe.observe(
-            shot,
+            sent(cell, spec, shot, fed, setup, data_root),
             fed,
             setup.model,
             setup.method,
@@ -204,6 +204,32 @@ def observed(
         for k, client in enumerate(fed.clients)
     ]
     return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), accuracies
+
+
+def sent(
+    cell: CellSpec,
+    spec: TrainSpec,
+    shot: checkpoint.Snapshot,
+    fed: Federation,
+    setup: harness.Setup,
+    data_root: Path | None,
+) -> checkpoint.Snapshot:
+    """The snapshot with what the attacked clients receive: crafted where the attack is an active server's, else the honest broadcast.
+
+    UserError: an attack that crafts a part the method does not broadcast.
+    """
+    if not plugins.is_active(cell.attack):
+        return shot
+    attack = plugins.create(plugins.resolve("attack", cell.attack), cell.attack_settings)
+    shape = (setup.model.channels, setup.model.image_size, setup.model.image_size)
+    images, _ = known.auxiliary(fed, cell.auxiliary, data_root, shape, spec.seed)
+    handed = known.only(attack.needs, Knowledge(auxiliary=images), cell.attack)
+    crafted = attack.craft(setup.model, Networks(shot.server.params, shot.server.buffers), handed, spec.seed)
+    foreign = sorted(set(crafted) - set(shot.server.params))
+    if foreign:
+        raise UserError(f"{cell.attack} crafts the {', '.join(foreign)}, which {spec.method} does not broadcast")
+    server = harness.Replica(shot.server.params | crafted, shot.server.buffers)
+    return shot._replace(server=server)
 
 
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
@@ -423,6 +449,7 @@ def _knowledge(cell: CellSpec, seen: Artifact, auxiliary: dict[str, Any]) -> dic
         "tag": attack.knowledge,
         "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
         "needs": sorted(attack.needs),
+        "active": plugins.is_active(cell.attack),
         "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "labels": "known" if seen.labels is not None else "recovered",
         "restart_chosen_by": "attacker's own loss",
