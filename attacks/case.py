@@ -119,9 +119,7 @@ def draws(
     artifact: Artifact, shape: tuple[int, ...], restarts: int, seed: int, name: str, sample: Sample = torch.randn
 ) -> Tensor:
     """Double-precision draws [V x restarts, *shape], standard normal by default; a stream per victim and restart."""
-    streams = [
-        stream(seed, "attacker", name, v, r) for v in range(artifact.victims) for r in range(restarts)
-    ]
+    streams = [stream(seed, "attacker", name, v, r) for v in range(artifact.victims) for r in range(restarts)]
     each = [sample(shape, generator=rng, dtype=torch.float64) for rng in streams]
     return torch.stack(each).to(artifact.client.device)
 

@@ -57,9 +57,7 @@ class DLG:
         return descend.reconstruction(self._descend(objective, start, case.data(own, self.restarts), report),
                                       self.restarts, own.labels)  # fmt: skip
 
-    def _with_labels(
-        self, artifact: Artifact, own: Case, images: Tensor, seed: int, report: Report
-    ) -> Reconstruction:
+    def _with_labels(self, artifact: Artifact, own: Case, images: Tensor, seed: int, report: Report) -> Reconstruction:
         """Images and label logits descend together, laid end to end: [D + B Y]."""
         shape, classes = images.shape[1:], artifact.model.classes
         logits = case.draws(artifact, (artifact.batch_size, classes), self.restarts, seed, "soft labels")

@@ -59,7 +59,9 @@ class GRNN:
         scale = torch.cat([start.new_full((n,), _deviation(s)) for n, s in zip(sizes, shapes, strict=True)])
         z = case.draws(artifact, (artifact.batch_size, NOISE), self.restarts, seed, "generator noise")
         data = case.data(own, self.restarts) | {"z": z.float()}
-        end = descend.adam(objective, (start * scale).float(), data, steps=self.steps, lr=self.lr, report=report, what="GRNN")
+        end = descend.adam(
+            objective, (start * scale).float(), data, steps=self.steps, lr=self.lr, report=report, what="GRNN"
+        )
         w, loss, trace, restart = descend.best_restart(end, self.restarts)
         chosen = torch.arange(len(restart), device=restart.device) * self.restarts + restart
         with torch.no_grad():

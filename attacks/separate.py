@@ -147,9 +147,7 @@ class _Problem:
         best = short.loss.unflatten(0, (-1, restarts)).nan_to_num(nan=torch.inf).argsort(1)[:, :LONG]
         rows = (best + restarts * torch.arange(len(best), device=best.device)[:, None]).flatten()
         some = descend.pick(many, rows)
-        end = descend.lbfgs(
-            self.objective, short.x[rows], some, steps=LONG_STEPS, report=report, what="separation"
-        )
+        end = descend.lbfgs(self.objective, short.x[rows], some, steps=LONG_STEPS, report=report, what="separation")
         y, loss, _, chosen = descend.best_restart(end, min(LONG, restarts))
         data["unit"] = some["unit"].unflatten(0, (len(known), -1))[torch.arange(len(known)), chosen]
         h = each_of(self.features)(y, data).unflatten(2, self.artifact.model.feature_shape)

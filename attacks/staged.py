@@ -86,7 +86,9 @@ class Staged:
             if len(rows):
                 some = own._replace(observed=descend.pick(own.observed, rows), labels=found.labels[rows])
                 h = found.h[rows] if sound else None
-                parts.append((rows, self._descend(replace(artifact, client=artifact.client[rows]), some, h, seed, report)))
+                parts.append(
+                    (rows, self._descend(replace(artifact, client=artifact.client[rows]), some, h, seed, report))
+                )
         whole = _joined(parts)
         return whole._replace(gradient_evaluations=whole.gradient_evaluations + found.evaluations)
 
@@ -104,14 +106,13 @@ class Staged:
         self, own: Case, h: Tensor, noise: Tensor | None, start: Tensor, report: Report = no_report
     ) -> descend.Descent:
         """Step 2: images [V, B, C, H, W] of the features h [V, B, c, s, s], whose variance under noise is `noise` [V]."""
+
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             found = case.features(own, x)
             if noise is not None:
                 return (found - data["h"]).square().sum() / data["noise"] + _surprise(x)
             if not own.extractor_known:
-                return _feature_gap(found, data["h"]) + self.stand_in_weight * (
-                    prior.total_variation(x) + prior.l2(x)
-                )
+                return _feature_gap(found, data["h"]) + self.stand_in_weight * (prior.total_variation(x) + prior.l2(x))
             return _feature_gap(_logit(found), _logit(data["h"])) + self.feature_weight * prior.total_variation(x)
 
         data = {"h": h} if noise is None else {"h": h, "noise": noise}

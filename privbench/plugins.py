@@ -36,6 +36,7 @@ ATTACKS = {
     "grnn": "attacks.grnn:GRNN",
     "unsplit": "attacks.unsplit:UnSplit",
     "update-matching": "attacks.update_matching:UpdateMatching",
+    "learned-inverse": "attacks.learned_inverse:LearnedInverse",
     "imprint": "attacks.imprint:Imprint",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",

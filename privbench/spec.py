@@ -108,7 +108,9 @@ class CellSpec(Strict):
     victims: int = Field(ge=1)  # per seed
     batch_size: int = Field(1, ge=1)
     labels_known: bool = False
-    observe: Literal["gradient", "update"] = "gradient"  # of the victim batch, or the change of whole local training on it
+    observe: Literal["gradient", "update"] = (
+        "gradient"  # of the victim batch, or the change of whole local training on it
+    )
     local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's local epochs
     local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
     auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
@@ -150,10 +152,24 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "dlg": {"steps": 5},
         "feature-statistics": {"steps": 5},
         "staged": {"steps": 5, "feature_steps": 5, "peel_iterations": 1},
+        "idlg": {"steps": 5},
+        "inverting-gradients": {"steps": 5, "restarts": 1},
+        "matching": {"steps": 5},
+        "grnn": {"steps": 5},
+        "unsplit": {"turns": 2, "steps": 5},
+        "update-matching": {"steps": 5, "feature_steps": 5, "start_steps": 5},
+        "learned-inverse": {"epochs": 2},
+        "imprint": {"feature_steps": 5},
     },
     "quick": {
         "dlg": {"steps": 150},
         "feature-statistics": {"steps": 150},
+        "idlg": {"steps": 150},
+        "inverting-gradients": {"steps": 400, "restarts": 1},
+        "matching": {"steps": 200},
+        "grnn": {"steps": 150},
+        "unsplit": {"turns": 10},
+        "update-matching": {"steps": 60},
     },
     "paper": {},
 }
@@ -175,6 +191,11 @@ RESNET18_QUICK_ATTACKS: dict[str, dict[str, int]] = {
     "dlg": {"steps": 100},
     "feature-statistics": {"steps": 100},
     "staged": {"steps": 150},
+    "idlg": {"steps": 100},
+    "inverting-gradients": {"steps": 100, "restarts": 1},
+    "matching": {"steps": 100},
+    "grnn": {"steps": 100},
+    "update-matching": {"steps": 20, "start_steps": 50},
 }
 SMOKE_PER_CLIENT = 32
 QUICK_PER_CLIENT = {"digits": 300, "photos": 300, "digits4": 300}  # other data sets: 1,000

@@ -8,7 +8,7 @@ import torch
 from privbench import artifact, checkpoint, harness, observe, partition, plugins, run, spec
 from privbench.artifact import load
 from privbench.methods.form import ClassByCount
-from privbench.types import Knowledge
+from privbench.types import Knowledge, LocalSteps, Networks
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -34,8 +34,33 @@ def observed(tmp_path_factory):
         )  # fmt: skip
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")
+        for kind, shot, local in variants(checkpoint.load_snapshot(folder, 1), setup):
+            other, _ = observe.observe(
+                shot, federation, setup.model, setup.method, setup.defense, method_name=method,
+                dataset="digits", victims=2, batch_size=1, labels_known=False, seed=0, local=local,
+            )  # fmt: skip
+            artifact.save(other, folder / f"{kind}.safetensors")
         found[method] = (folder, federation)
     return found
+
+
+def variants(shot, setup):
+    """(file, what the clients receive, their local steps): whole local updates, and what each active attack brings back."""
+    if "classifier" not in setup.method.shares:
+        return
+    yield "update", shot, LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
+    for name in filter(plugins.is_active, plugins.ATTACKS):
+        attack, server = plugins.resolve("attack", name)(), shot.server
+        whole = Knowledge(auxiliary=observe.auxiliary(setup.federation))
+        parts = attack.craft(setup.model, Networks(server.params, server.buffers), whole, 0)
+        yield name, shot._replace(server=harness.Replica(server.params | parts, server.buffers)), None
+
+
+def file_for(name):
+    """Which of a method's artifacts an attack is made for."""
+    if any(need.startswith("update:") for need in plugins.resolve("attack", name).needs):
+        return "update.safetensors"
+    return f"{name if plugins.is_active(name) else 'artifact'}.safetensors"
 
 
 def fitting():
@@ -45,6 +70,7 @@ def fitting():
         method = plugins.resolve("method", name)
         gradients = {f"gradient:{p}" for p in ("extractor", "classifier") if p in method.shares}
         uploads = {"upload:generator"} if "generator" in method.shares else set()
+        gradients |= {need.replace("gradient", "update") for need in gradients}
         return gradients | uploads | {f"broadcast:{p}" for p in (*method.shares, *method.serves)} | {"auxiliary"}
 
     return [(a, m) for a in plugins.ATTACKS for m in METHODS if plugins.resolve("attack", a).needs <= offers(m)]
@@ -55,16 +81,16 @@ DISTINCT = [(attack, method) for attack, method in fitting() if method not in AL
 
 def attacked(name, folder, federation):
     fields = {f.name for f in dataclasses.fields(plugins.resolve("attack", name))}
-    settings = {field: 4 for field in ("steps", "feature_steps") if field in fields}
-    seen = load(folder / "artifact.safetensors")
+    settings = {field: 4 for field in ("steps", "feature_steps", "start_steps", "turns", "epochs") if field in fields}
+    seen = load(folder / file_for(name))
     whole = Knowledge(auxiliary=observe.auxiliary(federation))
     return run.attack_artifact(name, settings, seen, whole, 0, CPU, lambda *_: None)
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
-    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 6, 2, 12)
+    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 14, 2, 12)
     fedper = ("grey", "dataset-mean")  # of the extractor's gradient alone no attack makes use yet
-    assert len(fitting()) == 9 * 5 + 3 + len(fedper)
+    assert len(fitting()) == 9 * 12 + 3 + 3 + len(fedper)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
@@ -94,7 +120,7 @@ def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
 @pytest.mark.parametrize("name", plugins.ATTACKS)
 def test_an_attack_declares_what_it_needs(name):
     attack = plugins.resolve("attack", name)
-    known = {f"{k}:{p}" for k in ("gradient", "upload") for p in ("extractor", "classifier", "generator")}
+    known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
     assert attack.needs <= known | {"labels"} | set(Knowledge.__dataclass_fields__)
     assert attack.knowledge
     assert dataclasses.is_dataclass(attack)
