@@ -14,7 +14,6 @@ from privbench.nets import LinearClassifier, Model, train_mode
 from privbench.seeds import stream
 from privbench.types import Artifact, Parts
 
-
 RANK = 1e-5  # of the largest singular value; what single precision adds is 1e-8
 NEARLY_GREY = 0.2  # share of uniform noise in the start
 Sample = Callable[..., Tensor]  # torch.rand or torch.randn
@@ -65,7 +64,7 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> C
 def check_batch_size(artifact: Artifact) -> None:
     """Refuses a batch size that the rank of a linear layer's gradient [dL/db | dL/dW] contradicts: each image adds at most 1.
 
-    A defence may change any rank, so that only undefended gradients are looked at. A lower rank contradicts nothing: images alike.
+    A defence may change any rank, so only undefended gradients are looked at. A lower rank contradicts nothing: images alike.
     """
     if artifact.defense.get("name", "none") != "none":
         return
@@ -78,8 +77,8 @@ def check_batch_size(artifact: Artifact) -> None:
     worst = int(rank.argmax())
     if int(rank[worst]) > artifact.batch_size:
         raise UserError(
-            f"the gradient of victim {worst} has rank {int(rank[worst])}, so it is one of at least that many images, but the artifact "
-            f"says batch size {artifact.batch_size}"
+            f"the gradient of victim {worst} has rank {int(rank[worst])}, so it is one of at least that many images, "
+            f"but the artifact says batch size {artifact.batch_size}"
         )
 
 

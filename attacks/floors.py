@@ -75,3 +75,32 @@ class ClassMean:
         other = images.mean(0)
         rows = [torch.stack([means.get(int(c), other) for c in batch]) for batch in known]
         return _still(artifact, torch.stack(rows), known)
+
+
+@dataclass(frozen=True)
+class NearestAuxiliary:
+    """The auxiliary image of the victim's class that is nearest to the class's mean: the best guess among real images.
+
+    Nearest to the victim would take the truth. The label, read off the gradient, is all that tells auxiliary images apart
+    without an extractor; of the class's images the one nearest to their mean has the least mean squared error to the others.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "gradient:classifier"})
+    knowledge: ClassVar[str] = "label + auxiliary image"
+    rung: ClassVar[str] = "L0"
+
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
+        """The most central image of each class; of the data set where no other image of the class is at hand."""
+        images, classes = _auxiliary(knowledge)
+        known = labels.recover(artifact)
+        central = {int(c): _central(images[classes == c]) for c in classes.unique()}
+        other = _central(images)
+        rows = [torch.stack([central.get(int(c), other) for c in batch]) for batch in known]
+        return _still(artifact, torch.stack(rows), known)
+
+
+def _central(images: Tensor) -> Tensor:
+    """Of [N, C, H, W] the image nearest to their mean."""
+    return images[(images - images.mean(0)).square().flatten(1).sum(1).argmin()]

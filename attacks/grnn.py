@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -73,7 +74,7 @@ def weight_shapes(channels: int) -> list[tuple[int, ...]]:
     """The generator's weights in order; every layer has its bias as one more input."""
     widths = (*WIDTHS, channels)
     dense = (WIDTHS[0] * SIDE * SIDE, NOISE + 1)
-    return [dense, *((after, 9 * before + 1) for before, after in zip(widths, widths[1:], strict=False))]
+    return [dense, *((after, 9 * before + 1) for before, after in pairwise(widths))]
 
 
 def draw(w: Tensor, z: Tensor, shapes: list[tuple[int, ...]], side: int) -> Tensor:

@@ -1,14 +1,15 @@
 """An active server: the classifier it sends sorts the images of a batch into rows of its first layer's gradient.
 
-Every row of the crafted first layer looks along one direction w at one level c_j: z_j = s_j (w h - c_j). The sigmoid's slope is not 0
-only near z_j = 0, so row j's gradient holds the images with w h near c_j and no others; where that is one image, dL/dW_j / dL/db_j is
-its h, whatever the size of the batch. The levels are quantiles of w h over auxiliary images, w their features' first principal direction.
-Two neighbouring rows that agree hold one image: a mixture changes from row to row. Then features are inverted as in attacks/staged.py.
+Every row of the crafted first layer looks along one direction w at one level c_j: z_j = s_j (w h - c_j). The sigmoid's slope
+is not 0 only near z_j = 0, so row j's gradient holds the images with w h near c_j and no others; where that is one image,
+dL/dW_j / dL/db_j is its h, whatever the size of the batch. The levels are quantiles of w h over auxiliary images, w their
+features' first principal direction. Two neighbouring rows that agree hold one image: a mixture changes from row to row. Then
+features are inverted as in attacks/staged.py.
 
-Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, told apart by differences of rows; a sigmoid's slope makes
-bins of its own). Deviations: the layer stands at its place in the architecture, behind the extractor, as a client would look at shapes,
-so that features are imprinted and not images; the later layers are sent as they are. Where E is private, levels are those of a random
-stand-in's features, and so is the inversion: then only h is won.
+Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, told apart by differences of rows; a
+sigmoid's slope makes bins of its own). Deviations: the layer stands at its place in the architecture, behind the extractor,
+as a client would look at shapes, so that features are imprinted and not images; the later layers are sent as they are. Where
+E is private, levels are those of a random stand-in's features, and so is the inversion: then only h is won.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _rows(weight: Tensor, bias: Tensor, batch: int) -> Tensor:
     adjacent = live[1:] == live[:-1] + 1
     gap = torch.where(adjacent, gap, torch.inf)
     edge = gap.new_full((1,), torch.inf)
-    agreement = torch.minimum(torch.cat([gap, edge]), torch.cat([edge, gap]))
+    agreement = torch.minimum(torch.cat([gap, edge]), torch.cat([edge, gap]))[: len(live)]  # none where no row is live
     chosen: list[Tensor] = []
     for row in agreement.argsort().tolist():
         one = quotient[row]

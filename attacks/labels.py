@@ -5,9 +5,9 @@ One image: only its own class has a negative entry (iDLG, Zhao et al. 2020, arXi
 Several images: n_c = sum_i p_ic - B dL/db_c. As p > 0, class c comes at least max(0, floor(-B dL/db_c) + 1) times, once at least
 where an entry of dL/dw_c is negative (its inputs a are not): `fewest`, exact without noise. Where these add up to B, they are the
 labels. Otherwise p is needed, which follows iLRG (Ma et al., ICLR 2023): the images of class j have the mean input
-a_j ~ dL/dw_j / dL/db_j, hence p_j = softmax(W a_j + b), and B dL/db = sum_j n_j p_j - n is solved for n; the model's mean prediction
-stands in for classes without a negative entry. Rounding keeps `fewest` and the sum B. That is an estimate; attacks/separate.py
-checks it against the whole gradient.
+a_j ~ dL/dw_j / dL/db_j, hence p_j = softmax(W a_j + b), and B dL/db = sum_j n_j p_j - n is solved for n; the model's mean
+prediction stands in for classes without a negative entry. Rounding keeps `fewest` and the sum B. That is an estimate;
+attacks/separate.py checks it against the whole gradient.
 """
 
 import torch

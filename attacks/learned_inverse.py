@@ -1,19 +1,22 @@
 """A learned inverse: a network that has seen the noised gradients of other images says what the victim's image is.
 
-The attacker takes gradients of auxiliary images at the broadcast networks, adds the defence's noise afresh in every epoch, and trains
+The attacker takes gradients of auxiliary images at the broadcast networks, adds the defence's noise afresh in every epoch,
+and trains
     min over f of  mean || f(s(g + n)) - x ||^2
 Its output is the expected image given what the noise leaves, where a descent on one noisy gradient fits the noise. s(g) holds the
-closed-form features h (attacks/features.py), the first linear layer's dL/db, and the extractor's gradient; f sees its first principal
-components and answers in principal components of the auxiliary images.
+closed-form features h (attacks/features.py), the first linear layer's dL/db, and the extractor's gradient; f sees its first
+principal components and answers in principal components of the auxiliary images.
 
-Wu et al.: Learning to Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning, UAI 2023, arXiv 2210.10880 (there
-the gradient is hashed into bins; here closed forms and principal components make it small). One image per gradient. Epochs end where
-a tenth of the auxiliary images, held out, is met best. Nothing here looks at the victims before the network is trained.
+Wu et al.: Learning to Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning, UAI 2023, arXiv
+2210.10880 (there the gradient is hashed into bins; here closed forms and principal components make it small). One image per
+gradient. Epochs end where a tenth of the auxiliary images, held out, is met best. Nothing here looks at the victims before
+the network is trained.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -60,7 +63,8 @@ class LearnedInverse:
         """Trains once, then reads off all victims; UserError for batches and for classifiers that begin with convolutions."""
         if artifact.batch_size != 1 or not isinstance(artifact.model.classifier, LinearClassifier):
             raise UserError(
-                "learned-inverse reads one image per gradient off a classifier that begins with a linear layer; try --attack staged"
+                "learned-inverse reads one image per gradient off a classifier that begins with a linear layer; "
+                "try --attack staged"
             )
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
         own = case.make(artifact, seed, torch.float32)
@@ -112,7 +116,7 @@ class Inverse:
         self.basis, self.spread = _principal(images - self.mean, OUTPUTS)
         widths = (len(self.components), HIDDEN, HIDDEN, len(self.basis))
         self.weights = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             w = torch.randn(after, before, generator=rng) * (2 / before) ** 0.5
             self.weights += [w.to(flat).requires_grad_(), flat.new_zeros(after).requires_grad_()]
         with torch.no_grad():
@@ -152,7 +156,8 @@ def simulated(own: Case, auxiliary: Batch) -> Signals:
 def noised(signals: Signals, variance: float, rng: torch.Generator) -> Signals:
     """The signals as they come out of gradients with noise N(0, variance) on every entry.
 
-    The least-squares h of attacks/features.py is b' (d h' + N) / |b|^2 with b = d + n; b' N is again normal, of variance |b|^2 sigma^2.
+    The least-squares h of attacks/features.py is b' (d h' + N) / |b|^2 with b = d + n; given b, b' N is normal again, of variance
+    |b|^2 sigma^2.
     """
     if not variance:
         return signals

@@ -52,6 +52,10 @@ class Gaussian(NamedTuple):
         """Sigma^-1 t, [n, D]."""
         return self._scale(t, 1 / self.variance)
 
+    def root(self, t: Tensor) -> Tensor:
+        """Sigma^(1/2) t, [n, D]: independent unit Gaussians become images of this prior."""
+        return self._scale(t, self.variance.sqrt())
+
     def _scale(self, t: Tensor, by: Tensor) -> Tensor:
         spread = torch.einsum("oc,nchw->nohw", self.colours, t.unflatten(1, by.shape))
         spread = self.cosines.T @ (by * (self.cosines @ spread @ self.cosines.T)) @ self.cosines
@@ -74,3 +78,13 @@ def natural(channels: int, side: int, step: float, chroma: tuple[float, float], 
     frequency = 2 - 2 * torch.cos(torch.pi / side * k)
     variance = step**2 / (roughness[:, None, None] * (frequency[:, None] + frequency + FLATTEST))
     return Gaussian(opponents / opponents.norm(dim=1, keepdim=True), cosines, variance)
+
+
+def measured(deviations: Tensor, usual: Gaussian, worth: float) -> Gaussian:
+    """The prior of images like these: `deviations` [N, C, s, s] of u = 2x - 1 from their means, N >= 1.
+
+    Each coefficient's variance is measured, with `usual` counted in as so many (`worth`) images, so that a handful does no harm.
+    """
+    spread = torch.einsum("oc,nchw->nohw", usual.colours, deviations)
+    squares = (usual.cosines @ spread @ usual.cosines.T).square().sum(0)
+    return usual._replace(variance=(squares + worth * usual.variance) / (len(deviations) + worth))

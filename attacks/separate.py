@@ -1,17 +1,18 @@
 """The features of a batch's single images, separated by what the classifier says of them.
 
-The first linear layer's gradient with its bias is  G = [dL/db | dL/dW] = 1/B sum_i d_i [1, h_i]',  of rank at most B: its row space
-holds every [1, h_i]. So [1, h_i] = c_i R for a basis R of that space, and B x B numbers c are left of B x 400. The d_i are no
-unknowns: the classifier and the labels give them for any h_i. The c are found by gradient matching through the classifier alone,
+The first linear layer's gradient with its bias is  G = [dL/db | dL/dW] = 1/B sum_i d_i [1, h_i]',  of rank at most B: its row
+space holds every [1, h_i]. So [1, h_i] = c_i R for a basis R of that space, and B x B numbers c are left of B x 400. The d_i
+are no unknowns: the classifier and the labels give them for any h_i. The c are found by gradient matching through the
+classifier alone,
     min over c of  mean over parameters l of ||g_l(c) - G_l||^2 / ||G_l||^2  +  mean squared distance of h from [0, 1]
-where c_i R begins with 1, with R scaled by G's singular values. Starts: C = B pinv(D') G' with D of points strewn around a common one; a
-short descent of many, a long one of the best.
+where c_i R begins with 1, with R scaled by G's singular values. Starts: C = B pinv(D') G' with D of points strewn around a
+common one; a short descent of many, a long one of the best.
 
 In the spirit of the cocktail-party attack (Kariyappa et al., ICML 2023, arXiv 2209.05578), with the known classifier in place of
-independent h_i. The residual is the attacker's own certificate: below SEPARATED labels and features explain all of the classifier's
-gradient. They are then right, up to directions that G leaves below single precision, in every case measured (docs/attacks.md); noise,
-and images whose d_i are parallel, leave nothing to separate. Labels: attacks/labels.py, and where their residual stays above
-SEPARATED, every batch with one label exchanged, the lowest residual first.
+independent h_i. The residual is the attacker's own certificate: below SEPARATED labels and features explain all of the
+classifier's gradient. They are then right, up to directions that G leaves below single precision, in every case measured
+(docs/attacks.md); noise, and images whose d_i are parallel, leave nothing to separate. Labels: attacks/labels.py, and where
+their residual stays above SEPARATED, every batch with one label exchanged, the lowest residual first.
 """
 
 from __future__ import annotations
@@ -96,8 +97,9 @@ def _exchanged(known: Tensor, fewest: Tensor) -> Tensor:
 
 
 class _Problem:
-    """All victims' gradients seen from their own row spaces; `data` holds, by victim,
+    """All victims' gradients seen from their own row spaces.
 
+    `data` holds, by victim,
     rows      R: the row space scaled by the singular values [V, r, 1 + n], r = B
     layer     [b | W] in that basis [V, m, r]
     origin    the coordinates nearest to 0 whose row begins with 1 [V, r]

@@ -6,9 +6,9 @@
     3. Gradient matching: min over x of mean over E's parameters of ||g(x) - G||^2 / ||G||^2 + anchor x (the distance of step
        2) + lambda_g TV(x), from where 2 ended. The classifier's gradient is left out: it says no more than h and the label.
 Step 2 carries a trained network over the plateaus at which a random start sticks; step 3 adds what only the extractor's
-gradient tells. The features of larger batches are separated by the classifier (attacks/separate.py); where that fails: layer-scaled
-matching of everything, from a grey start. ResNet-18 has no closed form either, for its classifier begins with convolutions: the same
-matching, from nearly grey noise, because plain grey enters it as zero, where ReLU has no slope.
+gradient tells. The features of larger batches are separated by the classifier (attacks/separate.py); where that fails: layer-
+scaled matching of everything, from a grey start. ResNet-18 has no closed form either, for its classifier begins with
+convolutions: the same matching, from nearly grey noise, because plain grey enters it as zero, where ReLU has no slope.
 
 On LeNet-5 without noise most victims never need steps 2 and 3: attacks/peeling.py solves the same equations layer by layer,
 far closer to their solution than descent comes. There is a descent only where the peeled image does not explain the

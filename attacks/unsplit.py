@@ -1,4 +1,4 @@
-"""UnSplit: the client's extractor is unknown, so a stand-in and the image are descended on in turns until they explain the features.
+"""UnSplit: the client's extractor is unknown, so a stand-in and the image descend in turns until they explain the features.
 
     h in closed form (attacks/features.py; batches: attacks/separate.py), then in turns
     x  <- descent on ||E~(x) - h||^2 / spread + lambda TV(x)         E~ <- descent on ||E~(x) - h||^2 / spread
@@ -76,8 +76,8 @@ class UnSplit:
             return own, h[:, None], 0
         if not separate.possible(artifact):
             raise UserError(
-                "unsplit needs features, which come from one image per gradient, or from an exact gradient, of a classifier that begins "
-                "with a linear layer; try --attack staged"
+                "unsplit needs features, which come from one image per gradient, or an exact gradient, and a classifier that "
+                "begins with a linear layer; try --attack staged"
             )
         found = separate.separate(artifact, seed, report)
         return own._replace(labels=found.labels), found.h, found.evaluations

@@ -1,13 +1,14 @@
 """Whole local updates: the attacker takes the client's K steps himself and matches what comes out.
 
     min over x of  mean over parameters l of ||theta_l(x; K) - theta_l - U_l||^2 / ||U_l||^2 + lambda TV(x)
-where theta(x; K) are the networks after K steps on x by the client's optimiser from the broadcast networks, and U is the observed change.
-The derivative goes through all steps. Labels and start: the update divided by -lr K is nearly a gradient, from which `staged` makes
-labels and a first image.
+where theta(x; K) are the networks after K steps on x by the client's optimiser from the broadcast networks, and U is the
+observed change. The derivative goes through all steps. Labels and start: the update divided by -lr K is nearly a gradient,
+from which `staged` makes labels and a first image.
 
-Dimitrov et al.: Data Leakage in Federated Averaging, TMLR 2022, arXiv 2206.12395 (simulated epochs; here every step takes the whole batch,
-as privbench/local_update.py has it); so does the `breaching` package. Under Adam the first step has the size lr whatever the gradient: U then
-says less, and labels of batches are an estimate. Private extractors: a random stand-in takes the steps.
+Dimitrov et al.: Data Leakage in Federated Averaging, TMLR 2022, arXiv 2206.12395 (simulated epochs; here every step takes the
+whole batch, as privbench/local_update.py has it); so does the `breaching` package. Under Adam the first step has the size lr
+whatever the gradient: U then says less, and labels of batches are an estimate. Private extractors: a random stand-in takes
+the steps.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A client's whole local update: how its networks change in K steps on the victim batch, taken by the suite's own engine.
 
-The attacked client's data set is the victim batch alone; each of its K steps takes the whole batch, without flips, by the optimiser of
-its task stage with fresh moments (or by plain SGD at a rate of its own), on the same loss whose gradient would be attacked
-(privbench/observe.py). `broadcast minus what comes back` is what a server sees that is sent weights in place of gradients. The server
-knows K and the optimiser, as federated protocols fix them.
+The attacked client's data set is the victim batch alone; each of its K steps takes the whole batch, without flips, by the
+optimiser of its task stage with fresh moments (or by plain SGD at a rate of its own), on the same loss whose gradient would
+be attacked (privbench/observe.py). `broadcast minus what comes back` is what a server sees that is sent weights in place of
+gradients. The server knows K and the optimiser, as federated protocols fix them.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def observe(
     seed: int,
     local: LocalSteps | None = None,
 ) -> tuple[Artifact, Truth]:
-    """Everything the server holds about V victim batches, and beside it the truth; of whole updates where there are `local` steps."""
+    """Everything the server holds about V victim batches (whole updates where there are `local` steps), and the truth."""
     images, labels, clients = choose_victims(federation, victims, batch_size, seed, model.image_size)
     visible = tuple(p for p in CLASSIFICATION if p in method.shares)
     if not visible:

@@ -29,6 +29,7 @@ ATTACKS = {
     "grey": "attacks.floors:Grey",
     "dataset-mean": "attacks.floors:DatasetMean",
     "class-mean": "attacks.floors:ClassMean",
+    "nearest-auxiliary": "attacks.floors:NearestAuxiliary",
     "dlg": "attacks.dlg:DLG",
     "idlg": "attacks.idlg:IDLG",
     "inverting-gradients": "attacks.inverting_gradients:InvertingGradients",
@@ -40,6 +41,12 @@ ATTACKS = {
     "imprint": "attacks.imprint:Imprint",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",
+    "analytic-features": "attacks.analytic_features:AnalyticFeatures",
+    "surrogate": "attacks.surrogate:Surrogate",
+    "aligned-surrogate": "attacks.aligned_surrogate:AlignedSurrogate",
+    "decoder": "attacks.decoder:Decoder",
+    "collusion": "attacks.collusion:Collusion",
+    "oracle": "attacks.oracle:Oracle",
 }
 DEFENSES = {
     "none": "defenses.none:NoDefense",
@@ -61,7 +68,7 @@ DATASETS = {
 }
 FOLDER = "folder:"  # "folder:PATH", a folder of images of a user's own (privbench/data/image_folder.py)
 KINDS = {"method": METHODS, "attack": ATTACKS, "defense": DEFENSES, "dataset": DATASETS}
-FLOORS = ("grey", "dataset-mean", "class-mean")
+FLOORS = ("grey", "dataset-mean", "class-mean", "nearest-auxiliary")
 
 
 def target(kind: str, name: str) -> str:

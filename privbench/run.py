@@ -214,7 +214,7 @@ def sent(
     setup: harness.Setup,
     data_root: Path | None,
 ) -> checkpoint.Snapshot:
-    """The snapshot with what the attacked clients receive: crafted where the attack is an active server's, else the honest broadcast.
+    """The snapshot with what the attacked clients receive: crafted by an active attack, else the honest broadcast.
 
     UserError: an attack that crafts a part the method does not broadcast.
     """

@@ -146,6 +146,7 @@ SCHEDULES = {
 }  # fmt: skip
 SEEDS = {"smoke": (0,), "quick": (0, 1), "paper": (0, 1, 2, 3, 4)}
 VICTIMS = {"smoke": 2, "quick": 16, "paper": 64}  # per seed
+_SMOKE_STAND_IN = {"steps": 5, "members": 1, "train_steps": 3, "shadow_rounds": 1, "shadow_steps": 3}
 # Shorter than an attack's default, by preset; a paper cell is attacked with the defaults.
 ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
     "smoke": {
@@ -160,6 +161,12 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "update-matching": {"steps": 5, "feature_steps": 5, "start_steps": 5},
         "learned-inverse": {"epochs": 2},
         "imprint": {"feature_steps": 5},
+        "analytic-features": {"steps": 5},
+        "surrogate": _SMOKE_STAND_IN,
+        "aligned-surrogate": _SMOKE_STAND_IN | {"align_steps": 3},
+        "decoder": _SMOKE_STAND_IN | {"decoder_steps": 3},
+        "collusion": _SMOKE_STAND_IN | {"align_steps": 3},
+        "oracle": {"steps": 5},
     },
     "quick": {
         "dlg": {"steps": 150},

@@ -1,0 +1,59 @@
+"""Closed-form features through the extractor that every client started with, which whoever knows the seed of the run knows.
+
+One image's classifier gradient gives h exactly (attacks/features.py); h alone is no image, and what it says of one depends on
+the extractor. In round 0 that is the initial one, and h is inverted through it:
+    min over z of ||logit E_0(x) - logit h||^2 / tau^2 + ||z||^2      (attacks/inversion.py)
+with a prior of smooth images around grey, because this attacker has no images. Later the clients' extractors have left their
+start by an unknown way. How far is guessed from how far the broadcast classifier has left its own:
+tau = ERROR ||C - C_0|| / ||C_0|| of the features, so that the inversion fades into grey instead of into noise.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from attacks import features, inversion, labels, world
+from attacks.staged import Staged
+from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
+
+ERROR = 10.0  # tau per relative change of the classifier
+
+
+@dataclass(frozen=True)
+class AnalyticFeatures:
+    """h in closed form, and the initial extractor inverted."""
+
+    steps: int = 400
+    tau: float = 0.001  # of the logit of h, relative to its spread, while nothing has been trained
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "initial"})
+    knowledge: ClassVar[str] = "gradient + initial networks"
+    rung: ClassVar[str] = "L3"
+
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
+        """All victims through E_0, or those of `staged` where E is broadcast."""
+        if "extractor" in artifact.weights:
+            return Staged(feature_steps=self.steps, steps=3 * self.steps).reconstruct(artifact, knowledge, seed, report)
+        assert knowledge.initial is not None, "the needs of this attack name the initial networks"
+        h = world.required_features(artifact, "AnalyticFeatures")
+        noise, y = features.noise_variance(artifact), labels.recover(artifact)[:, 0]
+        drift = relative_change(artifact.weights["classifier"], knowledge.initial.params["classifier"])
+        exact = drift == 0 and noise is None
+        tau = self.tau if exact else ERROR * drift
+        variance = torch.full_like(h[:, 0, 0, 0], tau**2) + (0 if noise is None else noise)
+        belief = inversion.usual(artifact.image_shape, artifact.model.classes, h)
+        net = knowledge.initial.params["extractor"]
+        end = inversion.invert(
+            artifact.model, [net], belief, h, y, variance, exact=exact, steps=self.steps, report=report
+        )
+        first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
+        return Reconstruction(end.x, y[:, None], end.loss, end.trace, first, end.evaluations)
+
+
+def relative_change(now: Params, before: Params) -> float:
+    """||C - C_0|| / ||C_0|| over all parameters."""
+    change = sum(float((now[n] - before[n].to(now[n])).double().square().sum()) for n in before)
+    return float((change / sum(float(t.double().square().sum()) for t in before.values())) ** 0.5)

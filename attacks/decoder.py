@@ -1,0 +1,154 @@
+"""A convolutional decoder h -> x, trained on auxiliary images seen through surrogates: a learned inverse.
+
+    min over D of  mean over auxiliary (x, y) and surrogates m of ||mu_y + D(E_m(x), y) - x||^2
+mu_y is the mean of the class's auxiliary images. Trained on several surrogates at once, D learns what can be read whichever of them
+is right, and fades towards mu_y where they disagree. Real extractors disagree more; how much of D's answer is worth keeping,
+    x = mu_y + a D(h, y),  a = <D, x' - mu> / ||D||^2 over the shadow's victims x', within [0, 1],
+is settled by a decoder trained in the same way in the shadow federation (attacks/world.py), where that applies
+(attacks/stand_in.py). Learned inverses: Dosovitskiy and
+Brox, CVPR 2016; LTI (Wu et al., UAI 2023, arXiv 2210.10880) for gradients. There is no descent on the victims, so the loss that is
+reported is the relative feature distance of the answer through the first surrogate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks import inversion, match, surrogates, trained, world
+from attacks.staged import Staged
+from attacks.stand_in import FEWEST, StandIn
+from attacks.world import World
+from privbench.nets import uniform_init
+from privbench.seeds import stream
+from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
+
+WIDTH = 96
+GRID = 8  # D works on GRID x GRID positions, and every one paints its own patch
+BATCH = 32
+LR = 2e-3
+
+
+@dataclass(frozen=True)
+class Decoder(StandIn):
+    """D on top of plain surrogates."""
+
+    decoder_steps: int = 500
+
+    rung: ClassVar[str] = "L5"
+
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
+        """One pass of D per victim, or `staged` where the extractor is broadcast."""
+        if "extractor" in artifact.weights:
+            return Staged(feature_steps=self.steps, steps=3 * self.steps).reconstruct(artifact, knowledge, seed, report)
+        real = world.real(artifact, knowledge, seed, "Decoder")
+        share, members = 0.0, []
+        if len(real.auxiliary.labels) >= FEWEST:
+            share = self.share(real, artifact.round, seed, knowledge)
+            members = self.plain(real, seed, knowledge)[int(real.client[0])]
+        means, answer = class_means(real)[real.labels], torch.zeros_like(real.h[:, :1, :1, :1])
+        if share:
+            answer = decode(self.decoder(real, seed, knowledge), real.h.float(), real.labels, real.model.classes, means)
+        x = means + share * answer.to(means)
+        loss = torch.zeros(len(x), device=x.device)
+        if members:
+            found = surrogates.extract(real.model, members[0], x)
+            loss = torch.stack([match.feature_distance(f, h) for f, h in zip(found, real.h.to(found), strict=True)])
+        first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        return Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
+
+    def share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> float:
+        """How much of D's answer is worth keeping, by the rehearsal; 0 unless it helps by a standard error."""
+        kept = trained.kept(
+            knowledge.cache,
+            "rehearsal-decoder",
+            {**asdict(self), "seed": seed, "round": round_},
+            self.depends_on(real),
+            lambda: self._share(real, round_, seed, knowledge),
+            real.h.device,
+        )
+        return float(kept["share"]) if self.applies(real, float(kept["shift"]), seed, knowledge) else 0.0
+
+    def _share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
+        other, images = self.shadow(real, round_, seed, knowledge)
+        means = class_means(other)[other.labels]
+        params = self.decoder(other, seed, knowledge)
+        answer = decode(params, other.h.float(), other.labels, other.model.classes, means).flatten(1)
+        missing = (images - means).flatten(1)
+        share = ((answer * missing).sum() / answer.square().sum().clamp_min(1e-12)).clamp(0, 1)
+        gain = missing.square().mean(1) - (missing - share * answer).square().mean(1)
+        helps = gain.mean() > gain.std() / math.sqrt(len(gain))
+        return {"share": share * helps, "shift": torch.tensor(self.shift(other, seed, knowledge))}
+
+    def decoder(self, own: World, seed: int, knowledge: Knowledge) -> Params:
+        """D of one world."""
+        members = self.plain(own, seed, knowledge)[int(own.client[0])]
+        return trained.kept(
+            knowledge.cache,
+            f"decoder-{own.name}",
+            {"steps": self.train_steps, "members": self.members, "decoder_steps": self.decoder_steps, "seed": seed},
+            [*own.auxiliary, *own.classifier.values()],
+            lambda: train(own, members, self.decoder_steps, seed),
+            own.h.device,
+        )
+
+
+def class_means(own: World) -> Tensor:
+    """mu_y of the auxiliary images: [Y, C, H, W]."""
+    like = own.auxiliary.images
+    belief = inversion.learned(own.auxiliary, own.model.classes, like)
+    return ((belief.means + 1) / 2).view(-1, *like.shape[1:])
+
+
+def init(channels: int, classes: int, shape: tuple[int, int, int], rng: torch.Generator) -> Params:
+    """Random weights of D for features of `channels` and images of `shape`; its last layer begins at zero."""
+    patch = shape[0] * (shape[1] // GRID) * (shape[2] // GRID)
+    widths = (channels + classes, WIDTH, WIDTH, patch)
+    params: Params = {}
+    for i in range(3):
+        fan = widths[i] * 9
+        params[f"conv{i}.weight"] = uniform_init((widths[i + 1], widths[i], 3, 3), fan, rng) * math.sqrt(6)
+        params[f"conv{i}.bias"] = torch.zeros(widths[i + 1])
+    return {n: torch.zeros_like(t) if n.startswith("conv2") else t for n, t in params.items()}
+
+
+def decode(params: Params, h: Tensor, labels: Tensor, classes: int, like: Tensor) -> Tensor:
+    """D(h, y) [n, C, H, W], shaped as `like`, of features [n, c, s, s]."""
+    h = (h - params["mean"]) / params["spread"]
+    x = F.interpolate(h, (GRID, GRID), mode="bilinear", align_corners=True)
+    planes = F.one_hot(labels, classes).to(h)[:, :, None, None].expand(-1, -1, GRID, GRID)
+    x = torch.cat([x, planes], 1)
+    for i in range(3):
+        x = F.conv2d(x, params[f"conv{i}.weight"], params[f"conv{i}.bias"], padding=1)
+        x = F.leaky_relu(x, 0.1) if i < 2 else x
+    return F.pixel_shuffle(x, like.shape[-1] // GRID)
+
+
+def train(own: World, members: list[Params], steps: int, seed: int) -> Params:
+    """D after `steps` of Adam with cosine decay, a surrogate and a mini-batch drawn at each."""
+    images, classes = own.auxiliary
+    seen = [surrogates.extract(own.model, member, images) for member in members]
+    every = torch.cat(seen)
+    rng = stream(seed, "attacker", "decoder", own.name)
+    shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
+    fresh = init(int(every.shape[1]), own.model.classes, shape, rng)
+    params = {n: t.to(images).requires_grad_() for n, t in fresh.items()}
+    fixed = {"mean": every.mean((0, 2, 3))[:, None, None], "spread": every.std((0, 2, 3))[:, None, None] + 0.01}
+    means = class_means(own)
+    optimiser = torch.optim.Adam(params.values(), lr=LR)
+    for step in range(steps):
+        optimiser.param_groups[0]["lr"] = LR * (1 + math.cos(math.pi * step / steps)) / 2
+        index = torch.randint(len(images), (BATCH,), generator=rng).to(images.device)
+        h, y = seen[int(torch.randint(len(seen), (), generator=rng))][index], classes[index]
+        answer = means[y] + decode({**params, **fixed}, h, y, own.model.classes, images)
+        optimiser.zero_grad()
+        F.mse_loss(answer, images[index]).backward()
+        optimiser.step()
+    return {n: t.detach() for n, t in {**params, **fixed}.items()}

@@ -1,0 +1,52 @@
+"""ORACLE: inverts the victim's own private extractor, which no server has; the upper bound of every stand-in.
+
+min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2 (attacks/inversion.py), with the class means and variances of auxiliary
+images as the prior. Where the gradient was noised, through h itself and with its variance; where E is broadcast, `staged`.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from attacks import inversion, world
+from attacks.staged import Staged
+from attacks.stand_in import joined
+from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The victim's true E and h."""
+
+    steps: int = 400
+    tau: float = 0.001  # of the logit of h, relative to its spread
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
+    knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
+    rung: ClassVar[str] = "L8"
+
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
+        """Each victim through its own client's extractor."""
+        if "extractor" in artifact.weights:
+            return Staged(feature_steps=self.steps, steps=3 * self.steps).reconstruct(artifact, knowledge, seed, report)
+        assert knowledge.oracle is not None, "the needs of this attack name the oracle"
+        own = world.real(artifact, knowledge, seed, "Oracle")
+        belief = inversion.learned(own.auxiliary, own.model.classes, own.h)
+        variance = torch.full_like(own.h[:, 0, 0, 0], self.tau**2) if own.noise is None else own.noise
+        ends, order = [], []
+        for client in sorted(set(own.client.tolist())):
+            rows = torch.nonzero(own.client == client)[:, 0]
+            nets = [knowledge.oracle[client].params["extractor"]]
+            ends.append(
+                inversion.invert(
+                    own.model, nets, belief, own.h[rows], own.labels[rows], variance[rows],
+                    exact=own.noise is None, steps=self.steps, report=report,
+                )
+            )  # fmt: skip
+            order.append(rows)
+        end = joined(ends, torch.cat(order))
+        first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
+        return Reconstruction(end.x, own.labels[:, None], end.loss, end.trace, first, end.evaluations)

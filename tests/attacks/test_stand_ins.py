@@ -1,0 +1,206 @@
+"""Attackers who know more: initial networks, auxiliary images, a colluder, the oracle; rehearsed, cached, never told the truth."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from attacks import features, inversion, stand_in, surrogates, trained, world
+from attacks.aligned_surrogate import AlignedSurrogate
+from attacks.analytic_features import AnalyticFeatures, relative_change
+from attacks.collusion import Collusion
+from attacks.decoder import Decoder
+from attacks.floors import ClassMean, Grey, NearestAuxiliary
+from attacks.oracle import Oracle
+from attacks.surrogate import Surrogate
+from privbench.errors import UserError
+from privbench.score import psnr_db
+from privbench.seeds import stream
+from privbench.types import Batch, Knowledge, Networks
+from tests.attacks.cases import MODEL, artifact, logits, networks, smooth_images
+
+Y = torch.tensor([3, 0, 9])
+SHORT = {"steps": 15, "members": 1, "train_steps": 4, "shadow_rounds": 1, "shadow_steps": 4}
+STAND_INS = {
+    "surrogate": Surrogate(**SHORT),
+    "aligned-surrogate": AlignedSurrogate(**SHORT, align_steps=4),
+    "decoder": Decoder(**SHORT, decoder_steps=4),
+    "collusion": Collusion(**SHORT, align_steps=4),
+}
+
+
+def images_like_the_victims(count=40):
+    rough = torch.rand(count, 1, 5, 5, generator=torch.Generator().manual_seed(8))
+    x = torch.nn.functional.interpolate(rough, size=32, mode="bicubic").clamp(0, 1)
+    return Batch(x, torch.arange(count) % 10)
+
+
+def known(cache=None):
+    own = Networks(networks(), {"extractor": {}, "classifier": {}})
+    other = Networks(networks(1), {"extractor": {}, "classifier": {}})
+    return Knowledge(images_like_the_victims(), initial=own, colluder={0: other}, oracle={0: own}, cache=cache)
+
+
+def shown(count=3, **options):
+    return artifact(smooth_images(count), Y[:count], ("classifier",), **options)
+
+
+def mean_psnr(found, count=3):
+    return float(psnr_db(found.images[:, 0], smooth_images(count)).mean())
+
+
+def test_features_inverted_through_the_known_initial_extractor_give_the_image():
+    found = AnalyticFeatures(steps=120).reconstruct(shown(), known(), 0)
+    assert mean_psnr(found) > mean_psnr(Grey().reconstruct(shown(), known(), 0)) + 5
+    assert (found.trace[:, -1] < 0.1 * found.trace[:, 0]).all()
+
+
+def test_the_initial_extractor_of_a_trained_federation_fades_into_grey():
+    seen = shown()
+    moved = {n: t + t.std() for n, t in seen.weights["classifier"].items()}
+    late = dataclasses.replace(seen, weights={"classifier": moved})
+    assert relative_change(moved, networks()["classifier"]) > 0.5
+    found, grey = AnalyticFeatures(steps=60).reconstruct(late, known(), 0), Grey().reconstruct(late, known(), 0)
+    assert mean_psnr(found) > mean_psnr(grey) - 1
+
+
+def test_the_oracle_is_above_every_rung_below():
+    seen, whole = shown(), known()
+    oracle = mean_psnr(Oracle(steps=120).reconstruct(seen, whole, 0))
+    floor = mean_psnr(ClassMean().reconstruct(seen, whole, 0))
+    assert oracle > floor + 5
+    for name, attack in STAND_INS.items():
+        assert oracle > mean_psnr(attack.reconstruct(seen, whole, 0)), name
+
+
+@pytest.mark.parametrize(
+    "attack", [AnalyticFeatures(steps=20), Oracle(steps=20), Surrogate(**SHORT), Decoder(**SHORT, decoder_steps=4)]
+)
+def test_victims_attacked_together_end_as_each_alone(attack):
+    together, alone = attack.reconstruct(shown(), known(), 0), attack.reconstruct(shown(1), known(), 0)
+    torch.testing.assert_close(together.images[0], alone.images[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together.loss[0], alone.loss[0])
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_what_was_trained_is_read_back_with_the_same_result(name, tmp_path, monkeypatch):
+    attack, seen = STAND_INS[name], shown()
+    plain, first = attack.reconstruct(seen, known(), 0), attack.reconstruct(seen, known(tmp_path), 0)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert any(file.startswith("rehearsal") for file in files)
+
+    def refuse(*_args, **_kwargs):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(surrogates, "_adam", refuse)
+    second = attack.reconstruct(seen, known(tmp_path), 0)
+    assert torch.equal(plain.images, first.images)
+    assert torch.equal(first.images, second.images)
+    assert files == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_another_choice_of_images_or_another_seed_is_trained_apart(tmp_path):
+    made = []
+
+    def make(value):
+        return lambda: made.append(value) or {"t": torch.tensor([value])}
+
+    def ask(settings, tensor, value):
+        return float(trained.kept(tmp_path, "thing", settings, [tensor], make(value), torch.device("cpu"))["t"])
+
+    first, other = torch.zeros(2), torch.ones(2)
+    assert [ask({"seed": 0}, first, 1.0), ask({"seed": 1}, first, 2.0), ask({"seed": 0}, other, 3.0)] == [1, 2, 3]
+    assert ask({"seed": 0}, first, 9.0) == 1
+    assert made == [1.0, 2.0, 3.0]
+
+
+def test_a_damaged_cache_is_named_and_refused(tmp_path):
+    def ask():
+        return trained.kept(tmp_path, "thing", {}, [], lambda: {"t": torch.ones(64)}, torch.device("cpu"))
+
+    ask()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(UserError, match=f"{path.name}.*damaged.*remove it") as caught:
+        ask()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_rehearsal_takes_the_plain_image_unless_something_is_clearly_better():
+    columns = len(stand_in.TAUS) + 1
+    level = torch.full((2, columns, 6), 12.0)
+    assert math.isinf(stand_in.best(level)[1])
+    noisy = level.clone()
+    noisy[1, 2] += torch.tensor([5.0, -4.0, 5.0, -4.0, 3.0, -4.0])
+    assert math.isinf(stand_in.best(noisy)[1])
+    noisy[1, 2] += 3
+    assert stand_in.best(noisy) == (1, stand_in.TAUS[2])
+
+
+def test_an_inversion_that_trusts_nothing_ends_at_the_class_mean():
+    whole = images_like_the_victims()
+    belief = inversion.learned(whole, 10, torch.zeros(1, dtype=torch.float64))
+    h = features.closed_form(shown())
+    end = inversion.invert(
+        MODEL, [networks(5)["extractor"]], belief, h, Y, torch.full((3,), torch.inf), exact=False, steps=5
+    )
+    torch.testing.assert_close(end.x[:, 0].flatten(1), (belief.means[Y] + 1) / 2)
+
+
+def test_training_through_the_frozen_classifier_lowers_the_cross_entropy_and_leaves_the_classifier_alone():
+    data, parts = images_like_the_victims(), networks()
+    before = {n: t.clone() for n, t in parts["classifier"].items()}
+    start, _ = MODEL.net("extractor").init(stream(0, "fresh"))
+    end = surrogates.train(MODEL, start, parts["classifier"], data, 60, stream(0, "batches"))
+    loss = [
+        float(torch.nn.functional.cross_entropy(logits({**parts, "extractor": e}, data.images)[0], data.labels))
+        for e in (start, end)
+    ]
+    assert loss[1] < loss[0]
+    assert all(torch.equal(before[n], t) for n, t in parts["classifier"].items())
+
+
+def test_alignment_brings_the_features_moments_nearer():
+    data, parts = images_like_the_victims(), networks()
+    target = surrogates.extract(MODEL, networks(4)["extractor"], data.images)
+    start, _ = MODEL.net("extractor").init(stream(0, "fresh"))
+    for align in (
+        surrogates.to_features(target),
+        surrogates.to_generator(surrogates.class_moments(target, data.labels, 10)),
+    ):
+        end = surrogates.train(MODEL, start, parts["classifier"], data, 40, stream(0, "batches"), align, 1.0)
+        gaps = [float(align(surrogates.extract(MODEL, e, data.images), data.labels)) for e in (start, end)]
+        assert gaps[1] < gaps[0]
+        assert float(align(target, data.labels)) < 1e-9
+
+
+def test_the_shadow_s_victims_are_not_among_its_attackers_images():
+    own = world.real(shown(), known(), 0, "test")
+    other, images = world.shadow(own, 1, 2, 0, Knowledge())
+    mine = {image.numpy().tobytes() for image in other.auxiliary.images}
+    assert not mine & {image.numpy().tobytes() for image in images}
+    assert len(other.h) == len(images) == len(other.labels) == 16
+
+
+def test_the_central_image_is_one_of_the_class():
+    whole = known()
+    found = NearestAuxiliary().reconstruct(shown(), whole, 0)
+    for image, y in zip(found.images[:, 0], Y, strict=True):
+        own = whole.auxiliary.images[whole.auxiliary.labels == y]
+        assert any(torch.equal(image, each) for each in own)
+
+
+@pytest.mark.parametrize("attack", [AnalyticFeatures(), Oracle(), Surrogate(), Decoder()])
+def test_batches_have_no_closed_form_and_get_one_line(attack):
+    seen = artifact(smooth_images(4), torch.arange(4), ("classifier",), batch_size=2)
+    with pytest.raises(UserError, match="gradients are of 2 images each; attack with --batch-size 1") as caught:
+        attack.reconstruct(seen, known(), 0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_a_broadcast_extractor_needs_no_stand_in(name):
+    seen = artifact(smooth_images(1), Y[:1])
+    found = STAND_INS[name].reconstruct(seen, known(), 0)
+    assert mean_psnr(found, 1) > mean_psnr(Grey().reconstruct(seen, known(), 0), 1) + 5
