@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks import labels
-from privbench.nets import Model, train_mode
+from privbench.errors import UserError
+from privbench.nets import LinearClassifier, Model, train_mode
 from privbench.seeds import stream
 from privbench.types import Artifact, Parts
+
+RANK = 1e-5  # of the largest singular value; what single precision adds is 1e-8
+NEARLY_GREY = 0.2  # share of uniform noise in the start
+Sample = Callable[..., Tensor]  # torch.rand or torch.randn
 
 
 class Case(NamedTuple):
@@ -27,7 +33,11 @@ class Case(NamedTuple):
 
 
 def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Case:
-    """The case of an artifact; the stand-in E~ is drawn from the attacker's own stream, with the true architecture."""
+    """The case of an artifact; the stand-in E~ is drawn from the attacker's own stream, with the true architecture.
+
+    UserError: a gradient of more images than the artifact says (`check_batch_size`).
+    """
+    check_batch_size(artifact)
     device = artifact.client.device
     known = "extractor" in artifact.weights
     weights, buffers = dict(artifact.weights), dict(artifact.buffers)
@@ -51,6 +61,27 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> C
     )
 
 
+def check_batch_size(artifact: Artifact) -> None:
+    """Refuses a batch size that the rank of a linear layer's gradient [dL/db | dL/dW] contradicts: each image adds at most 1.
+
+    A defence may change any rank, so only undefended gradients are looked at. A lower rank contradicts nothing: images alike.
+    """
+    if artifact.defense.get("name", "none") != "none":
+        return
+    gradient, classifier = artifact.gradients["classifier"], artifact.model.classifier
+    layer = "fc1" if isinstance(classifier, LinearClassifier) else classifier.logits_layer
+    whole = torch.cat([gradient[f"{layer}.bias"][..., None], gradient[f"{layer}.weight"]], -1).double()
+    whole = whole.where(whole.isfinite().flatten(1).all(1)[:, None, None], 0.0)
+    size = torch.linalg.eigvalsh(whole @ whole.mT).clamp_min(0).sqrt()
+    rank = (size > RANK * size[:, -1:]).sum(1)
+    worst = int(rank.argmax())
+    if int(rank[worst]) > artifact.batch_size:
+        raise UserError(
+            f"the gradient of victim {worst} has rank {int(rank[worst])}, so it is one of at least that many images, "
+            f"but the artifact says batch size {artifact.batch_size}"
+        )
+
+
 def noise_variance(artifact: Artifact) -> float:
     """The variance per coordinate of the defence's noise, which the attacker knows; 0 without one."""
     return float(artifact.defense.get("variance", 0.0))
@@ -67,18 +98,40 @@ def repeat(t: Tensor, times: int) -> Tensor:
     return t.repeat_interleave(times, 0)
 
 
+def data(case: Case, restarts: int = 1) -> dict[str, Tensor]:
+    """What every restart of every victim descends on: the observed gradient by name, and "labels"; [V x restarts, ...]."""
+    return {name: repeat(t, restarts) for name, t in (case.observed | {"labels": case.labels}).items()}
+
+
+def observed_of(case: Case, data: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The observed gradient among one problem's data."""
+    return {name: data[name] for name in case.observed}
+
+
 def random_start(artifact: Artifact, restarts: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Uniform pixels [V x restarts, B, C, H, W]; every victim and restart has a stream of its own."""
     shape = (artifact.batch_size, *artifact.image_shape)
-    draws = [
-        torch.rand(shape, generator=stream(seed, "attacker", "start", v, r), dtype=torch.float64)
-        for v in range(artifact.victims)
-        for r in range(restarts)
-    ]
-    return torch.stack(draws).to(artifact.client.device, dtype)
+    return draws(artifact, shape, restarts, seed, "start", torch.rand).to(dtype)
+
+
+def draws(
+    artifact: Artifact, shape: tuple[int, ...], restarts: int, seed: int, name: str, sample: Sample = torch.randn
+) -> Tensor:
+    """Double-precision draws [V x restarts, *shape], standard normal by default; a stream per victim and restart."""
+    streams = [stream(seed, "attacker", name, v, r) for v in range(artifact.victims) for r in range(restarts)]
+    each = [sample(shape, generator=rng, dtype=torch.float64) for rng in streams]
+    return torch.stack(each).to(artifact.client.device)
 
 
 def grey_start(artifact: Artifact, dtype: torch.dtype = torch.float64) -> Tensor:
     """Grey images [V, B, C, H, W]."""
     shape = (artifact.victims, artifact.batch_size, *artifact.image_shape)
     return torch.full(shape, 0.5, dtype=dtype, device=artifact.client.device)
+
+
+def plain_start(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Grey images [V, B, C, H, W]; nearly grey ones for networks with kinks, which grey enters as zero, without a slope."""
+    grey = grey_start(artifact, dtype)
+    if artifact.model.backbone == "lenet5":
+        return grey
+    return grey.lerp(random_start(artifact, 1, seed, dtype), NEARLY_GREY)

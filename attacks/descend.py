@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from privbench.types import Report, no_report
+from privbench.types import Reconstruction, Report, no_report
 
 Data = dict[str, Tensor]
 Objective = Callable[[Tensor, Data], Tensor]
@@ -254,12 +254,14 @@ def adam(
     steps: int,
     lr: float,
     sign: bool = False,
+    box: tuple[float, float] | None = None,
     report: Report = no_report,
     what: str = "Adam",
 ) -> Descent:
     """Adam on N problems; with `sign` each gradient is replaced by its sign, and the rate falls by 10 at 3/8, 5/8 and 7/8.
 
-    That decay is the one of Geiping et al. 2020. The point with the lowest own objective is returned.
+    That decay is the one of Geiping et al. 2020, as is the projection onto a `box` (lowest, highest) after every step. The
+    point with the lowest own objective is returned.
     """
 
     def run(x: Tensor, own: Data, inner: Report) -> Descent:
@@ -281,6 +283,7 @@ def adam(
             corrected = (square / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8
             rate = lr * 0.1 ** sum(step >= steps * part / 8 for part in (3, 5, 7))
             x = x - rate * (mean / (1 - 0.9 ** (step + 1))) / corrected
+            x = x if box is None else x.clamp(*box)
         return Descent(best_x, best_loss, torch.stack(trace, 1), len(x) * (steps + 1))
 
     return in_chunks(run, start, data, report, what)
@@ -295,3 +298,9 @@ def best_restart(end: Descent, restarts: int) -> tuple[Tensor, Tensor, Tensor, T
     index = loss.nan_to_num(nan=torch.inf).argmin(1)
     rows = torch.arange(len(index), device=index.device) * restarts + index
     return end.x[rows], end.loss[rows], end.trace[rows], index
+
+
+def reconstruction(end: Descent, restarts: int, labels: Tensor) -> Reconstruction:
+    """The best restart of descents on images, with the labels [V, B] that they were made for."""
+    x, loss, trace, restart = best_restart(end, restarts)
+    return Reconstruction(x, labels, loss, trace, restart, end.evaluations)

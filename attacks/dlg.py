@@ -2,17 +2,21 @@
 
 The objective is min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2, from a random start, by L-BFGS or Adam.
 
-Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Deviations: labels are recovered in closed form
-(iDLG) instead of descended on, and the arithmetic is double precision. Where the method keeps E private (FedSplit), theta is
-C alone and x~ goes through a randomly initialised stand-in E~, as in FedCG's comparison.
+Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Eq. 7 has x~ alone under the minimum, so the label
+is taken as given: recovered in closed form. DLG's own form, which descends on a soft label softmax(l) too, is
+labels="descended". Deviation: the arithmetic is double precision and the start uniform (attacks/idlg.py keeps single precision
+and the normal start). Where the method keeps E private (FedSplit), theta is C alone and x~ goes through a randomly initialised
+stand-in E~, as in FedCG's comparison.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from attacks import case, descend, match
+from attacks.case import Case
 from privbench.errors import UserError
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
@@ -25,11 +29,14 @@ class DLG:
     restarts: int = 1
     optimiser: str = "lbfgs"  # or "adam"
     lr: float = 0.05  # of Adam
+    labels: str = "recovered"  # or "descended", as DLG's authors have it
 
     def __post_init__(self) -> None:
-        """Refuses an unknown optimiser."""
+        """Refuses an unknown optimiser, and an unknown way to the labels."""
         if self.optimiser not in ("lbfgs", "adam"):
             raise UserError(f"DLG descends by 'lbfgs' or 'adam', but optimiser={self.optimiser} was given")
+        if self.labels not in ("recovered", "descended"):
+            raise UserError(f"DLG has its labels 'recovered' or 'descended', but labels={self.labels} was given")
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"
@@ -38,19 +45,45 @@ class DLG:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
-        """L-BFGS from uniform noise; of several restarts the one with the lowest Eq. 7."""
+        """Descends from uniform noise; of several restarts the one with the lowest Eq. 7."""
         own = case.make(artifact, seed)
+        start = case.random_start(artifact, self.restarts, seed)
+        if self.labels == "descended":
+            return self._with_labels(artifact, own, start, seed, report)
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            observed = {name: data[name] for name in own.observed}
-            return match.squared_distance(match.gradient_products(own, x, data["labels"], observed))
+            return equation_7(own, x, data["labels"], data)
 
-        start = case.random_start(artifact, self.restarts, seed)
-        data = {name: case.repeat(t, self.restarts) for name, t in own.observed.items()}
-        data["labels"] = case.repeat(own.labels, self.restarts)
+        return descend.reconstruction(self._descend(objective, start, case.data(own, self.restarts), report),
+                                      self.restarts, own.labels)  # fmt: skip
+
+    def _with_labels(self, artifact: Artifact, own: Case, images: Tensor, seed: int, report: Report) -> Reconstruction:
+        """Images and label logits descend together, laid end to end: [D + B Y]."""
+        shape, classes = images.shape[1:], artifact.model.classes
+        logits = case.draws(artifact, (artifact.batch_size, classes), self.restarts, seed, "soft labels")
+
+        def split(both: Tensor) -> tuple[Tensor, Tensor]:
+            x, soft = both.split([shape.numel(), shape[0] * classes], -1)
+            return x.unflatten(-1, shape), soft.unflatten(-1, (shape[0], classes))
+
+        def objective(both: Tensor, data: dict[str, Tensor]) -> Tensor:
+            x, soft = split(both)
+            return equation_7(own, x, soft.softmax(1), data)
+
+        start = torch.cat([images.flatten(1), logits.flatten(1)], 1)
+        end = self._descend(objective, start, case.data(own, self.restarts), report)
+        both, loss, trace, restart = descend.best_restart(end, self.restarts)
+        x, soft = split(both)
+        return Reconstruction(x, soft.argmax(2), loss, trace, restart, end.evaluations)
+
+    def _descend(
+        self, objective: descend.Objective, start: Tensor, data: descend.Data, report: Report
+    ) -> descend.Descent:
         if self.optimiser == "adam":
-            end = descend.adam(objective, start, data, steps=self.steps, lr=self.lr, report=report, what="DLG")
-        else:
-            end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="DLG")
-        x, loss, trace, restart = descend.best_restart(end, self.restarts)
-        return Reconstruction(x, own.labels, loss, trace, restart, end.evaluations)
+            return descend.adam(objective, start, data, steps=self.steps, lr=self.lr, report=report, what="DLG")
+        return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="DLG")
+
+
+def equation_7(own: Case, x: Tensor, y: Tensor, data: dict[str, Tensor]) -> Tensor:
+    """|| grad L_cls(x) - G ||^2 of one victim; y [B] are classes or [B, Y] probabilities."""
+    return match.squared_distance(match.gradient_products(own, x, y, case.observed_of(own, data)))

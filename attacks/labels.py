@@ -1,9 +1,13 @@
-"""Labels in closed form from the gradient of the last layer's bias, dL/db_c = mean over images of (p_c - 1[c = y]).
+"""Labels in closed form from the last layer's gradient, dL/db_c = mean over images of (p_c - 1[c = y]), dL/dw_c the same times a.
 
-One image: only its own class has a negative entry (iDLG, Zhao et al. 2020, arXiv 2001.02610). Several images: the sum of
-the entries times B is (expected count by the model) - (true count) per class; with p taken as uniform over the classes, the
-counts follow by rounding under the constraint that they add up to B (in the manner of iLRG, Ma et al., ICLR 2023). That is
-exact when every p_c is near 1/Y, as at the untrained model, and an estimate elsewhere.
+One image: only its own class has a negative entry (iDLG, Zhao et al. 2020, arXiv 2001.02610): exact without noise.
+
+Several images: n_c = sum_i p_ic - B dL/db_c. As p > 0, class c comes at least max(0, floor(-B dL/db_c) + 1) times, once at least
+where an entry of dL/dw_c is negative (its inputs a are not): `fewest`, exact without noise. Where these add up to B, they are the
+labels. Otherwise p is needed, which follows iLRG (Ma et al., ICLR 2023): the images of class j have the mean input
+a_j ~ dL/dw_j / dL/db_j, hence p_j = softmax(W a_j + b), and B dL/db = sum_j n_j p_j - n is solved for n; the model's mean
+prediction stands in for classes without a negative entry. Rounding keeps `fewest` and the sum B. That is an estimate;
+attacks/separate.py checks it against the whole gradient.
 """
 
 import torch
@@ -11,22 +15,65 @@ from torch import Tensor
 
 from privbench.types import Artifact
 
+ROUNDING = 1e-5  # of a count, in single precision
+SOFTEST = 1e-3  # ridge of the linear system: towards p uniform over the classes
+
 
 def recover(artifact: Artifact) -> Tensor:
     """Known or recovered labels [V, B] int64, in ascending order within a batch when recovered."""
     if artifact.labels is not None:
         return artifact.labels
-    bias = artifact.gradients["classifier"][f"{artifact.model.classifier.logits_layer}.bias"]
+    bias, _ = _last(artifact)
     if artifact.batch_size == 1:
         return bias.argmin(1, keepdim=True)  # under noise: the most negative entry
-    return torch.stack([_counts_to_labels(one, artifact.batch_size) for one in bias])
+    counts = [
+        _rounded(one, least, artifact.batch_size)
+        for one, least in zip(expected_counts(artifact), fewest(artifact), strict=True)
+    ]
+    classes = torch.arange(bias.shape[1], device=bias.device)
+    return torch.stack([torch.repeat_interleave(classes, each) for each in counts])
 
 
-def _counts_to_labels(bias: Tensor, batch: int) -> Tensor:
-    """Largest-remainder rounding of B (1/Y - dL/db_c) to counts that add up to B."""
-    expected = (batch / len(bias) - batch * bias).clamp_min(0)
-    expected = expected * batch / expected.sum().clamp_min(1e-12)
-    counts = expected.floor().long()
-    rest = torch.argsort(expected - counts, descending=True)[: batch - int(counts.sum())]
-    counts[rest] += 1
-    return torch.repeat_interleave(torch.arange(len(bias), device=bias.device), counts)
+def fewest(artifact: Artifact) -> Tensor:
+    """How often each class occurs in a batch at least, [V, Y] int64; zeros under a defence, which may change any sign."""
+    bias, weight = _last(artifact)
+    if artifact.defense.get("name", "none") != "none":
+        return torch.zeros_like(bias, dtype=torch.int64)
+    often = (torch.floor(-artifact.batch_size * bias - ROUNDING) + 1).clamp_min(0)
+    edge = ROUNDING * weight.abs().flatten(1).amax(1)
+    once = (weight.amin(2) < -edge[:, None]) | (bias < -ROUNDING)
+    least = torch.maximum(often, once.to(often)).long()
+    return torch.where((least.sum(1) <= artifact.batch_size)[:, None], least, torch.zeros_like(least))
+
+
+def expected_counts(artifact: Artifact) -> Tensor:
+    """The solution n [V, Y] of B dL/db = sum_j n_j p_j - n with sum n = B: real numbers around the true counts."""
+    bias, weight = _last(artifact)
+    b, classes = artifact.batch_size, bias.shape[1]
+    layer = artifact.model.classifier.logits_layer
+    own = {n: artifact.weights["classifier"][f"{layer}.{n}"].to(bias) for n in ("weight", "bias")}
+    present = bias < 0
+    inputs = weight / torch.where(present, bias, -1.0)[..., None]  # [V, Y, n]
+    mean = (inputs * (present * -bias)[..., None]).sum(1) / (present * -bias).sum(1, keepdim=True).clamp_min(1e-300)
+    inputs = torch.where(present[..., None], inputs, mean[:, None])
+    p = torch.softmax(inputs @ own["weight"].T + own["bias"], 2)  # [V, j, c]
+    system = p.mT - torch.eye(classes).to(p)
+    both = torch.cat([system, torch.ones_like(system[:, :1])], 1)
+    prior = (1 / classes - bias) * b  # p uniform
+    target = torch.cat([b * bias, torch.full_like(bias[:, :1], b)], 1) - (both @ prior[..., None])[..., 0]
+    normal = both.mT @ both + SOFTEST * torch.eye(classes).to(p)
+    return prior + torch.linalg.solve(normal, both.mT @ target[..., None])[..., 0]
+
+
+def _last(artifact: Artifact) -> tuple[Tensor, Tensor]:
+    """dL/db [V, Y] and dL/dw [V, Y, n] of the layer that makes the logits."""
+    gradient, layer = artifact.gradients["classifier"], artifact.model.classifier.logits_layer
+    return gradient[f"{layer}.bias"].double(), gradient[f"{layer}.weight"].double()
+
+
+def _rounded(expected: Tensor, fewest: Tensor, batch: int) -> Tensor:
+    """Counts [Y] int64 near `expected` that add up to `batch`, none below `fewest`: one by one where most is missing."""
+    counts = fewest.clone()
+    for _ in range(batch - int(counts.sum())):
+        counts[(expected - counts).argmax()] += 1
+    return counts

@@ -16,7 +16,7 @@ from torch.func import grad
 
 from attacks.case import Case
 from privbench.nets import LinearClassifier
-from privbench.types import Parts
+from privbench.types import Params, Parts
 
 
 class Products(NamedTuple):
@@ -58,11 +58,34 @@ def gradient_products(own: Case, x: Tensor, y: Tensor, observed: dict[str, Tenso
     gradient, inputs = grad(loss, has_aux=True)(leaves)
     deltas = {layer: gradient["classifier"].pop(f"{layer}.bias") for layer in inputs}
     products = {f"{p}/{n}": _products(g, observed[f"{p}/{n}"]) for p, net in gradient.items() for n, g in net.items()}
+    return products | _linear_products(inputs, deltas, observed)
+
+
+def classifier_products(
+    classifier: LinearClassifier, params: Params, h: Tensor, y: Tensor, observed: dict[str, Tensor]
+) -> dict[str, Products]:
+    """The same of the gradient of CE(C(h), y) over the classifier, for features h [B, ...]; only what is observed is matched."""
+    biases = {n: t.expand(len(h), -1) for n, t in params.items() if n.endswith(".bias")}
+
+    def loss(biases: Params) -> tuple[Tensor, dict[str, Tensor]]:
+        logits, inputs = classifier.linear_layers(params | biases, h)
+        return F.cross_entropy(logits, y), inputs
+
+    gradient, inputs = grad(loss, has_aux=True)(biases)
+    return _linear_products(inputs, {layer: gradient[f"{layer}.bias"] for layer in inputs}, observed)
+
+
+def _linear_products(
+    inputs: dict[str, Tensor], deltas: dict[str, Tensor], observed: dict[str, Tensor]
+) -> dict[str, Products]:
+    """Products of linear layers by what enters them [B, n] and dL/dz [B, m], layer by layer."""
+    products = {}
     for layer, h in inputs.items():
-        d, weight = deltas[layer], observed[f"classifier/{layer}.weight"]
-        products[f"classifier/{layer}.bias"] = _products(d.sum(0), observed[f"classifier/{layer}.bias"])
-        norm = ((d @ d.T) * (h @ h.T)).sum()
-        products[f"classifier/{layer}.weight"] = Products(norm, ((d @ weight) * h).sum(), weight.square().sum())
+        d, bias, weight = deltas[layer], f"classifier/{layer}.bias", f"classifier/{layer}.weight"
+        if bias in observed:
+            products[bias] = _products(d.sum(0), observed[bias])
+        norm, seen = ((d @ d.T) * (h @ h.T)).sum(), observed[weight]
+        products[weight] = Products(norm, ((d @ seen) * h).sum(), seen.square().sum())
     return products
 
 

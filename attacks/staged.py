@@ -6,9 +6,9 @@
     3. Gradient matching: min over x of mean over E's parameters of ||g(x) - G||^2 / ||G||^2 + anchor x (the distance of step
        2) + lambda_g TV(x), from where 2 ended. The classifier's gradient is left out: it says no more than h and the label.
 Step 2 carries a trained network over the plateaus at which a random start sticks; step 3 adds what only the extractor's
-gradient tells. Larger batches have no closed form: layer-scaled matching of everything, from a grey start. Nor has ResNet-18,
-whose classifier begins with convolutions: the same matching, from nearly grey noise, because plain grey enters it as zero,
-where ReLU has no slope.
+gradient tells. The features of larger batches are separated by the classifier (attacks/separate.py); where that fails: layer-
+scaled matching of everything, from a grey start. ResNet-18 has no closed form either, for its classifier begins with
+convolutions: the same matching, from nearly grey noise, because plain grey enters it as zero, where ReLU has no slope.
 
 On LeNet-5 without noise most victims never need steps 2 and 3: attacks/peeling.py solves the same equations layer by layer,
 far closer to their solution than descent comes. There is a descent only where the peeled image does not explain the
@@ -28,7 +28,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import case, descend, features, match, peeling, prior
+from attacks import case, descend, features, match, peeling, prior, separate
 from attacks.case import Case
 from attacks.match import Products
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
@@ -38,7 +38,6 @@ PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
 PEELED_STEP = 0.1  # the same in 2x - 1, for brightness; only its ratio to the errors of the equations counts
 CHROMA = (15.0, 50.0)  # how much less red-blue and green-magenta change than brightness (squared)
 EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the gradient
-NEARLY_GREY = 0.2  # share of uniform noise in the start
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
 
@@ -63,9 +62,11 @@ class Staged:
     ) -> Reconstruction:
         """All victims through all stages."""
         own, h = case.make(artifact, seed), features.closed_form(artifact)
+        if h is None and separate.possible(artifact):
+            return self._batches(artifact, own, seed, report)
         peelable = own.extractor_known and not own.variance and artifact.model.backbone == "lenet5"
         if h is None or not peelable or not self.peel_iterations:
-            return self._descend(artifact, own, h, seed, report)
+            return self._descend(artifact, own, None if h is None else h[:, None], seed, report)
         gaussian = prior.natural(*artifact.image_shape[:2], PEELED_STEP, CHROMA, h)
         end = peeling.peel(own, h, gaussian, self.peel_iterations, report)
         kept = _finished(end, own.labels, 0)
@@ -74,31 +75,45 @@ class Staged:
         if not len(rows):
             return kept
         some = own._replace(observed=descend.pick(own.observed, rows), labels=own.labels[rows])
-        other = self._descend(replace(artifact, client=artifact.client[rows]), some, h[rows], seed, report)
+        other = self._descend(replace(artifact, client=artifact.client[rows]), some, h[rows, None], seed, report)
         return _merged(kept, other, rows, _unexplained(some, other.images) < gap[rows])
 
+    def _batches(self, artifact: Artifact, own: Case, seed: int, report: Report) -> Reconstruction:
+        """Batches with separated features through steps 2 and 3, the others through matching alone."""
+        found, parts = separate.separate(artifact, seed, report), []
+        for sound in (True, False):
+            rows = torch.nonzero(found.sound == sound)[:, 0]
+            if len(rows):
+                some = own._replace(observed=descend.pick(own.observed, rows), labels=found.labels[rows])
+                h = found.h[rows] if sound else None
+                parts.append(
+                    (rows, self._descend(replace(artifact, client=artifact.client[rows]), some, h, seed, report))
+                )
+        whole = _joined(parts)
+        return whole._replace(gradient_evaluations=whole.gradient_evaluations + found.evaluations)
+
     def _descend(self, artifact: Artifact, own: Case, h: Tensor | None, seed: int, report: Report) -> Reconstruction:
-        """Steps 2 and 3."""
-        start, spent = _start(artifact, seed), 0
+        """Steps 2 and 3; h [V, B, c, s, s]."""
+        start, spent = case.plain_start(artifact, seed), 0
         if h is not None:
-            end = self._invert(own, h, features.noise_variance(artifact), start, report)
+            end = self.invert(own, h, features.noise_variance(artifact), start, report)
             if not own.extractor_known:
                 return _finished(end, own.labels, 0)
             start, spent = end.x, end.evaluations
         return _finished(self._match(own, h, start, report), own.labels, spent)
 
-    def _invert(self, own: Case, h: Tensor, noise: Tensor | None, start: Tensor, report: Report) -> descend.Descent:
+    def invert(
+        self, own: Case, h: Tensor, noise: Tensor | None, start: Tensor, report: Report = no_report
+    ) -> descend.Descent:
+        """Step 2: images [V, B, C, H, W] of the features h [V, B, c, s, s], whose variance under noise is `noise` [V]."""
+
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            found = case.features(own, x)[0]
+            found = case.features(own, x)
             if noise is not None:
                 return (found - data["h"]).square().sum() / data["noise"] + _surprise(x)
             if not own.extractor_known:
-                return match.feature_distance(found, data["h"]) + self.stand_in_weight * (
-                    prior.total_variation(x) + prior.l2(x)
-                )
-            return match.feature_distance(
-                _logit(found), _logit(data["h"])
-            ) + self.feature_weight * prior.total_variation(x)
+                return _feature_gap(found, data["h"]) + self.stand_in_weight * (prior.total_variation(x) + prior.l2(x))
+            return _feature_gap(_logit(found), _logit(data["h"])) + self.feature_weight * prior.total_variation(x)
 
         data = {"h": h} if noise is None else {"h": h, "noise": noise}
         return descend.lbfgs(objective, start, data, steps=self.feature_steps, report=report, what="feature inversion")
@@ -112,19 +127,11 @@ class Staged:
             smooth = self.weight * prior.total_variation(x)
             if h is None:
                 return match.layer_scaled_distance(products) + smooth
-            anchor = match.feature_distance(_logit(case.features(own, x)[0]), _logit(data["h"]))
+            anchor = _feature_gap(_logit(case.features(own, x)), _logit(data["h"]))
             return match.layer_scaled_distance(_of_extractor(products)) + self.anchor * anchor + smooth
 
         data = own.observed | {"labels": own.labels} | ({} if h is None else {"h": h})
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
-
-
-def _start(artifact: Artifact, seed: int) -> Tensor:
-    """Grey images [V, B, C, H, W]; nearly grey ones for networks with kinks."""
-    grey = case.grey_start(artifact)
-    if artifact.model.backbone == "lenet5":
-        return grey
-    return grey.lerp(case.random_start(artifact, 1, seed), NEARLY_GREY)
 
 
 def _unexplained(own: Case, x: Tensor) -> Tensor:
@@ -146,6 +153,24 @@ def _merged(first: Reconstruction, other: Reconstruction, rows: Tensor, better: 
     images[won], loss[won], trace[won], restart[won] = other.images[better], other.loss[better], theirs[better], 1
     spent = first.gradient_evaluations + other.gradient_evaluations + len(first.images) + len(rows)
     return Reconstruction(images, first.labels, loss, trace, restart, spent)
+
+
+def _joined(parts: list[tuple[Tensor, Reconstruction]]) -> Reconstruction:
+    """Reconstructions of some victims each, in the order of all victims; shorter traces repeat their last value."""
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    length = max(one.trace.shape[1] for _, one in parts)
+    traces = [torch.cat([t, t[:, -1:].expand(-1, length - t.shape[1])], 1) for t in (one.trace for _, one in parts)]
+    images, labels, loss, restart = (
+        torch.cat([getattr(one, name) for _, one in parts])[order] for name in ("images", "labels", "loss", "restart")
+    )
+    spent = sum(one.gradient_evaluations for _, one in parts)
+    return Reconstruction(images, labels, loss, torch.cat(traces)[order], restart, spent)
+
+
+def _feature_gap(features: Tensor, target: Tensor) -> Tensor:
+    """Mean over the images of a batch of their feature distances, both [B, c, s, s]."""
+    gaps = [match.feature_distance(own, true) for own, true in zip(features, target, strict=True)]
+    return torch.stack(gaps).mean()
 
 
 def _logit(h: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 from privbench import storage
 from privbench.errors import UserError
 from privbench.nets import Model
-from privbench.types import Artifact, Truth
+from privbench.types import Artifact, LocalSteps, Truth
 
-GROUPS = ("gradients", "weights", "buffers", "uploads", "upload_buffers")
+GROUPS = ("gradients", "updates", "weights", "buffers", "uploads", "upload_buffers")
 
 
 def save(artifact: Artifact, path: Path) -> None:
@@ -34,11 +34,13 @@ def save(artifact: Artifact, path: Path) -> None:
         "image_shape": list(artifact.image_shape),
         "defense": dict(artifact.defense),
     }
+    if artifact.local is not None:
+        info["local"] = {"steps": artifact.local.steps, "optimiser": dict(artifact.local.optimiser)}
     storage.save_tensors(path, "artifact", tensors, info)
 
 
 def load(path: Path) -> Artifact:
-    """Reads one artifact; UserError when it is missing, damaged, foreign, or its gradients do not fit its networks."""
+    """Reads one artifact; UserError when it is missing, damaged, foreign, or its gradients or updates do not fit its networks."""
     tensors, info = storage.load_tensors(path, "artifact")
     try:
         groups = {group: storage.unflatten(tensors, group) for group in GROUPS}
@@ -54,6 +56,7 @@ def load(path: Path) -> Artifact:
             labels=tensors.get("labels"),
             label_counts=tensors.get("label_counts"),
             defense=info["defense"],
+            local=LocalSteps(**info["local"]) if "local" in info else None,
             **groups,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -62,7 +65,7 @@ def load(path: Path) -> Artifact:
         _, expected = artifact.model.net(part).init(torch.Generator())
         if set(artifact.buffers.get(part, {})) != set(expected):
             raise UserError(f"{path}: the {part} of {artifact.model.backbone} should come with {len(expected)} buffers")
-    for part, gradient in artifact.gradients.items():
+    for part, gradient in (artifact.gradients | artifact.updates).items():
         expected, _ = artifact.model.net(part).init(torch.Generator())
         for name, tensor in expected.items():
             found = gradient.get(name)

@@ -130,6 +130,15 @@ def attack(
     victims: Victims = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per attacked gradient.")] = 1,
     labels_known: Annotated[bool, typer.Option("--labels-known", help="Give the attacker the labels.")] = False,
+    observe: Annotated[
+        str, typer.Option(help="What the server sees of a victim batch: its 'gradient', or the whole local 'update'.")
+    ] = "gradient",
+    local_steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of a whole local update; default the schedule's local epochs.")
+    ] = None,
+    local_lr: Annotated[
+        float | None, typer.Option(help="Local steps by plain SGD at this rate; default the schedule's optimiser.")
+    ] = None,
     auxiliary: Annotated[
         str,
         typer.Option(
@@ -196,7 +205,8 @@ def attack(
         preset, dataset, method, backbone, image_size, defense, where, domains, clients, per_client, set_, rounds,
         (partition, omega, min_per_client),
     )  # fmt: skip
-    names = [*plugins.ATTACKS, *named] if climbed else named or _default_attacks(method)
+    usual = ["update-matching"] if observe == "update" else _default_attacks(method)
+    names = [*plugins.ATTACKS, *named] if climbed else named or usual
     settings = plugins.settings_of_each(names, _settings(attack_set)) if climbed else {}
     cells = [
         spec.cell_spec(
@@ -209,6 +219,9 @@ def attack(
             batch_size=batch_size,
             labels_known=labels_known,
             auxiliary=auxiliary,
+            observe=observe,
+            local_steps=local_steps,
+            local_lr=local_lr,
             attack_settings=settings[name] if climbed else _settings(attack_set),
         )
         for when in dict.fromkeys(round_.split(","))

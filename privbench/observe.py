@@ -14,13 +14,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from privbench import local_update
 from privbench.checkpoint import Snapshot
 from privbench.data.resize import SIDE, pixels
 from privbench.errors import UserError
 from privbench.methods.form import Clock, Known, Method, MiniBatch, Nets
 from privbench.nets import Model, train_mode
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Defense, Federation, Images, Parts, Truth
+from privbench.types import Artifact, Batch, Defense, Federation, Images, LocalSteps, Parts, Truth
 
 CLASSIFICATION = (
     "extractor",
@@ -30,9 +31,9 @@ AUXILIARY_BYTES = 2**30
 FLOAT_BYTES = 4
 
 
-def offers(method: Method, *, labels_known: bool = False) -> frozenset[str]:
-    """What the artifacts of a method will offer (Artifact.offers), told before anything is trained."""
-    sent = [f"gradient:{part}" for part in CLASSIFICATION if part in method.shares]
+def offers(method: Method, *, labels_known: bool = False, update: bool = False) -> frozenset[str]:
+    """What the artifacts of a method will offer (Artifact.offers), told before anything is trained; `update`: of whole updates."""
+    sent = [f"{'update' if update else 'gradient'}:{part}" for part in CLASSIFICATION if part in method.shares]
     sent += [f"upload:{part}" for part in method.shares if part not in CLASSIFICATION]
     sent += [f"broadcast:{part}" for part in (*method.shares, *method.serves)]
     sent += ["label_counts"] if method.uploads_counts else []
@@ -108,21 +109,27 @@ def observe(
     batch_size: int,
     labels_known: bool,
     seed: int,
+    local: LocalSteps | None = None,
 ) -> tuple[Artifact, Truth]:
-    """Everything the server holds about V victim batches, and beside it the truth."""
+    """Everything the server holds about V victim batches (whole updates where there are `local` steps), and the truth."""
     images, labels, clients = choose_victims(federation, victims, batch_size, seed, model.image_size)
     visible = tuple(p for p in CLASSIFICATION if p in method.shares)
     if not visible:
         raise UserError(f"{method_name} sends nothing that depends on a training image, so there is nothing to attack")
-    gradients = []
+    sent = []
     for v, k in enumerate(clients.tolist()):
         noise = {
             name: draw.sample((batch_size,), Known(model, None), stream(seed, "victims", v, name))
             for name, draw in method.observed().draws.items()
         }
-        exact = client_gradient(model, snapshot, k, MiniBatch(images[v], labels[v], noise), method, visible)
+        batch = MiniBatch(images[v], labels[v], noise)
+        if local is not None:
+            rng = local_update.defence_stream(seed, v)
+            sent.append(local_update.client_update(model, snapshot, k, batch, method, defense, local, rng))
+            continue
+        exact = client_gradient(model, snapshot, k, batch, method, visible)
         rng = stream(seed, "victims", v, "defence")
-        gradients.append({p: defense.protect(g, rng) for p, g in exact.items()})
+        sent.append({p: defense.protect(g, rng) for p, g in exact.items()})
     uploads = [u[0] for u in snapshot.uploads]
     upload_buffers = [u[1] for u in snapshot.uploads]
     artifact = Artifact(
@@ -131,7 +138,7 @@ def observe(
         model=model,
         round=snapshot.round,
         shares=tuple(method.shares),
-        gradients=_stack(gradients),
+        gradients=_stack(sent) if local is None else {},
         weights=snapshot.server.params,
         buffers=snapshot.server.buffers,
         uploads=_stack(uploads),
@@ -142,6 +149,8 @@ def observe(
         labels=labels if labels_known else None,
         label_counts=federation.label_counts() if method.uploads_counts else None,
         defense=defense.describe(),
+        updates={} if local is None else _stack(sent),
+        local=local,
     )
     return artifact, Truth(images, labels)
 

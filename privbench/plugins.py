@@ -31,6 +31,14 @@ ATTACKS = {
     "class-mean": "attacks.floors:ClassMean",
     "nearest-auxiliary": "attacks.floors:NearestAuxiliary",
     "dlg": "attacks.dlg:DLG",
+    "idlg": "attacks.idlg:IDLG",
+    "inverting-gradients": "attacks.inverting_gradients:InvertingGradients",
+    "matching": "attacks.matching:Matching",
+    "grnn": "attacks.grnn:GRNN",
+    "unsplit": "attacks.unsplit:UnSplit",
+    "update-matching": "attacks.update_matching:UpdateMatching",
+    "learned-inverse": "attacks.learned_inverse:LearnedInverse",
+    "imprint": "attacks.imprint:Imprint",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",
     "analytic-features": "attacks.analytic_features:AnalyticFeatures",
@@ -109,6 +117,11 @@ def resolve(kind: str, name: str) -> Any:
     if not hasattr(module, attribute):
         raise UserError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
     return getattr(module, attribute)
+
+
+def is_active(attack: str) -> bool:
+    """Whether an attack is an active server's: one that crafts what the attacked clients receive."""
+    return bool(getattr(resolve("attack", attack), "active", False))
 
 
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:

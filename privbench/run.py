@@ -24,6 +24,7 @@ from privbench import (
     data,
     evaluation,
     harness,
+    local_update,
     metrics,
     observe,
     partition,
@@ -41,7 +42,7 @@ from privbench.errors import AttackRefused, UserError
 from privbench.nets import train_mode
 from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.store import Store
-from privbench.types import Artifact, Federation, Knowledge, Reconstruction, Report, Truth, no_report
+from privbench.types import Artifact, Federation, Knowledge, Networks, Reconstruction, Report, Truth, no_report
 
 NO_GUARANTEE = "no (epsilon, delta) guarantee"
 
@@ -203,7 +204,7 @@ def observed(
     folder = store.artifact(cell, spec, round_)
     if not (folder / "truth.safetensors").exists():
         seen, truth = observe.observe(
-            shot,
+            sent(cell, spec, shot, fed, setup, data_root),
             fed,
             setup.model,
             setup.method,
@@ -214,6 +215,7 @@ def observed(
             batch_size=cell.batch_size,
             labels_known=cell.labels_known,
             seed=spec.seed,
+            local=local_update.local_steps(cell),
         )
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")
@@ -222,6 +224,35 @@ def observed(
         for k, client in enumerate(fed.clients)
     ]
     return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), accuracies
+
+
+def sent(
+    cell: CellSpec,
+    spec: TrainSpec,
+    shot: checkpoint.Snapshot,
+    fed: Federation,
+    setup: harness.Setup,
+    data_root: Path | None,
+) -> checkpoint.Snapshot:
+    """The snapshot with what the attacked clients receive: crafted by an active attack, else the honest broadcast.
+
+    AttackRefused: an attack that cannot craft these networks, or crafts a part the method does not broadcast.
+    """
+    if cell.attack is None or not plugins.is_active(cell.attack):
+        return shot
+    attack = plugins.create(plugins.resolve("attack", cell.attack), cell.attack_settings)
+    shape = (setup.model.channels, setup.model.image_size, setup.model.image_size)
+    images, _ = known.auxiliary(fed, cell.auxiliary, data_root, shape, spec.seed)
+    handed = known.only(attack.needs, Knowledge(auxiliary=images), cell.attack)
+    try:
+        crafted = attack.craft(setup.model, Networks(shot.server.params, shot.server.buffers), handed, spec.seed)
+    except UserError as error:
+        raise AttackRefused(str(error)) from error
+    foreign = sorted(set(crafted) - set(shot.server.params))
+    if foreign:
+        raise AttackRefused(f"{cell.attack} crafts the {', '.join(foreign)}, which {spec.method} does not broadcast")
+    server = harness.Replica(shot.server.params | crafted, shot.server.buffers)
+    return shot._replace(server=server)
 
 
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
@@ -237,6 +268,10 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     ]
     shared = ", ".join(seen.shares) or "nothing"
     way = " or ".join(ways) or "grey"
+    if seen.local is not None and all(need.startswith("gradient:") for need in missing):
+        raise AttackRefused(
+            f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
+        )
     raise AttackRefused(
         f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {way}"
     )
@@ -428,7 +463,7 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
     trials = [
         {**_result(store, cell, spec.seed), "training": training(store.train(spec))} for spec in cell.train_specs()
     ]
-    spec = cell.train
+    spec, local = cell.train, local_update.local_steps(cell) if cell.attack is not None else None
     described = {
         "preset": cell.preset,
         "dataset": spec.dataset,
@@ -458,6 +493,8 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
             "victims": cell.victims,
             "batch_size": cell.batch_size,
             "labels_known": cell.labels_known,
+            "observe": cell.observe,
+            "local": local._asdict() if local else None,
             "auxiliary": cell.auxiliary,
         }
     path = store.record(cell)
@@ -539,6 +576,7 @@ def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str
         "tag": attack.knowledge,
         "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
         "needs": sorted(attack.needs),
+        "active": plugins.is_active(name),
         "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "labels": "known" if seen.labels is not None else "recovered",
         "restart_chosen_by": "attacker's own loss",

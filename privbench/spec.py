@@ -117,12 +117,18 @@ class CellSpec(Strict):
     victims: int = Field(ge=0)  # per seed; 0 in an accuracy cell alone
     batch_size: int = Field(1, ge=1)
     labels_known: bool = False
+    observe: Literal["gradient", "update"] = (
+        "gradient"  # of the victim batch, or the change of whole local training on it
+    )
+    local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's local epochs
+    local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
     auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
 
     @model_serializer(mode="wrap")
-    def _without_the_usual_images(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The default is not written, so that a cell from before there was a choice keeps its name."""
-        return {name: value for name, value in dump(self).items() if name != "auxiliary" or value != "same"}
+    def _without_the_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Defaults are not written, so that a cell from before there was a choice keeps its name."""
+        usual = {"auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None}
+        return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
     @model_validator(mode="after")
     def _attacked_or_not(self) -> CellSpec:
@@ -130,7 +136,13 @@ class CellSpec(Strict):
         if self.attack is not None and self.victims < 1:
             raise ValueError("an attack needs at least one victim")
         if self.attack is None and (
-            self.attack_settings or self.victims or self.batch_size > 1 or self.labels_known or self.round != "best"
+            self.attack_settings
+            or self.victims
+            or self.batch_size > 1
+            or self.labels_known
+            or self.round != "best"
+            or self.observe != "gradient"
+            or self.auxiliary != "same"
         ):
             raise ValueError("a cell without an attack has no settings of one")
         return self
@@ -167,6 +179,14 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "dlg": {"steps": 5},
         "feature-statistics": {"steps": 5},
         "staged": {"steps": 5, "feature_steps": 5, "peel_iterations": 1},
+        "idlg": {"steps": 5},
+        "inverting-gradients": {"steps": 5, "restarts": 1},
+        "matching": {"steps": 5},
+        "grnn": {"steps": 5},
+        "unsplit": {"turns": 2, "steps": 5},
+        "update-matching": {"steps": 5, "feature_steps": 5, "start_steps": 5},
+        "learned-inverse": {"epochs": 2},
+        "imprint": {"feature_steps": 5},
         "analytic-features": {"steps": 5},
         "surrogate": _SMOKE_STAND_IN,
         "aligned-surrogate": _SMOKE_STAND_IN | {"align_steps": 3},
@@ -177,6 +197,12 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
     "quick": {
         "dlg": {"steps": 150},
         "feature-statistics": {"steps": 150},
+        "idlg": {"steps": 150},
+        "inverting-gradients": {"steps": 400, "restarts": 1},
+        "matching": {"steps": 200},
+        "grnn": {"steps": 150},
+        "unsplit": {"turns": 10},
+        "update-matching": {"steps": 60},
     },
     "paper": {},
 }
@@ -198,6 +224,11 @@ RESNET18_QUICK_ATTACKS: dict[str, dict[str, int]] = {
     "dlg": {"steps": 100},
     "feature-statistics": {"steps": 100},
     "staged": {"steps": 150},
+    "idlg": {"steps": 100},
+    "inverting-gradients": {"steps": 100, "restarts": 1},
+    "matching": {"steps": 100},
+    "grnn": {"steps": 100},
+    "update-matching": {"steps": 20, "start_steps": 50},
 }
 SMOKE_PER_CLIENT = 32
 QUICK_PER_CLIENT = {"digits": 300, "photos": 300, "digits4": 300}  # other data sets: 1,000
@@ -291,9 +322,14 @@ def cell_spec(
     batch_size: int = 1,
     labels_known: bool = False,
     auxiliary: str = "same",
+    observe: str = "gradient",
+    local_steps: int | None = None,
+    local_lr: float | None = None,
     attack_settings: dict[str, Any] | None = None,
 ) -> CellSpec:
     """The preset's cell for one training specification and attack, or None; `seeds` takes the seeds 0 .. seeds-1."""
+    if observe == "gradient" and (local_steps or local_lr):
+        raise UserError("--local-steps and --local-lr go with --observe update")
     slow = (preset, train.backbone) == ("quick", "resnet18")
     defaults = (RESNET18_QUICK_ATTACKS if slow else ATTACK_SETTINGS[preset]).get(attack or "", {})
     usual = (RESNET18_QUICK_VICTIMS if slow else VICTIMS[preset]) if attack is not None else 0
@@ -310,6 +346,9 @@ def cell_spec(
             "batch_size": batch_size,
             "labels_known": labels_known,
             "auxiliary": auxiliary,
+            "observe": observe,
+            "local_steps": local_steps,
+            "local_lr": local_lr,
         },
     )
 

@@ -8,6 +8,8 @@ runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores; o
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from privbench import checkpoint, storage
+from privbench import checkpoint, local_update, plugins, storage
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec, checked
 
@@ -55,9 +57,18 @@ class Store:
         return self.cell(cell) / "failed.json"
 
     def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:
-        """The folder of the artifact that a cell attacks at one seed: shared by every attack on it."""
+        """The folder of the artifact that a cell attacks at one seed: shared by every attack on it.
+
+        An active attack has artifacts of its own, as they depend on what it sent.
+        """
         labels = "-labels" if cell.labels_known else ""
-        return self.root / "artifacts" / f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}"
+        sent = ""
+        if cell.attack is not None and plugins.is_active(cell.attack):
+            settings = json.dumps(cell.attack_settings | {"auxiliary": cell.auxiliary}, sort_keys=True)
+            sent = f"-by-{cell.attack.replace(':', '.')}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+        local = local_update.local_steps(cell)
+        steps = f"-k{local.steps}-{'-'.join(f'{n}{v}' for n, v in local.optimiser.items())}" if local else ""
+        return self.root / "artifacts" / f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}{sent}"
 
     def trained(self) -> list[tuple[Path, TrainSpec]]:
         """Every training run on disk, finished or not."""

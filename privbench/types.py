@@ -10,7 +10,7 @@ Images are float in [0, 1] wherever a model, an attack or a score sees them; dat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -65,12 +65,20 @@ class Federation(NamedTuple):
         return torch.stack([torch.bincount(c.train.labels, minlength=len(self.classes)) for c in self.clients])
 
 
+class LocalSteps(NamedTuple):
+    """How a client came from the broadcast networks to those that it sends."""
+
+    steps: int  # K, each on the whole victim batch
+    optimiser: Mapping[str, Any]  # privbench.spec.SGD or Adam, written out
+
+
 @dataclass(frozen=True)
 class Artifact:
     """Exactly what the curious server holds about V attacked uploads; nothing in it comes from outside the wire.
 
     round          how many rounds were complete when the clients received `weights` (0 = the untrained model)
-    gradients      part -> parameter -> [V, ...]: gradient of the mean cross-entropy of the victim batch, after the defence
+    gradients      part -> parameter -> [V, ...]: gradient of the mean cross-entropy of the victim batch, after the defence;
+                   empty where whole local updates are attacked
     weights        part -> parameter -> [...]: the broadcast networks, at which those gradients were taken: the shared parts,
                    and networks that the server alone trains (FedGen's generator)
     buffers        part -> buffer -> [...]: batch-norm statistics of the broadcast networks
@@ -81,6 +89,9 @@ class Artifact:
     labels         [V, B] int64 when they are declared known, else None
     label_counts   [K, Y] int64 where the method uploads them, else None: each client's training images per class
     defense        name and parameters of the defence; the attacker knows it
+    updates        part -> parameter -> [V, ...]: networks after the client's local steps minus before, after the defence; empty
+                   where gradients are attacked
+    local          the client's local steps behind `updates`
     """
 
     method: str
@@ -99,6 +110,8 @@ class Artifact:
     labels: Tensor | None
     defense: Mapping[str, Any]
     label_counts: Tensor | None = None
+    updates: Parts = field(default_factory=dict)
+    local: LocalSteps | None = None
 
     def to(self, device: torch.device) -> Artifact:
         """The same artifact with its tensors on `device`."""
@@ -109,6 +122,7 @@ class Artifact:
         return replace(
             self,
             gradients=move(self.gradients),
+            updates=move(self.updates),
             weights=move(self.weights),
             buffers=move(self.buffers),
             uploads=move(self.uploads),
@@ -126,9 +140,9 @@ class Artifact:
     def offers(self) -> frozenset[str]:
         """What an attack may ask for in `needs`.
 
-        "gradient:<part>", "broadcast:<part>", "upload:<part>", "labels", "label_counts".
+        "gradient:<part>" or "update:<part>", "broadcast:<part>", "upload:<part>", "labels", "label_counts".
         """
-        groups = {"gradient": self.gradients, "broadcast": self.weights, "upload": self.uploads}
+        groups = {"gradient": self.gradients, "update": self.updates, "broadcast": self.weights, "upload": self.uploads}
         found = {f"{group}:{part}" for group, parts in groups.items() for part in parts}
         single = {"labels": self.labels, "label_counts": self.label_counts}
         return frozenset(found | {name for name, value in single.items() if value is not None})

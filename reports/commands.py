@@ -119,7 +119,9 @@ def _rungs(cells: Sequence[CellSpec], records: Sequence[AttackRecord]) -> list[C
 def _unmet(cell: CellSpec) -> Gap | None:
     """The reason why a cell's attack cannot be made on what its method sends, before anything is trained."""
     method = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
-    given = observe.offers(method, labels_known=cell.labels_known) | set(knowledge.FIELDS)
+    given = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update") | set(
+        knowledge.FIELDS
+    )
     missing = sorted(plugins.resolve("attack", cell.attack or "").needs - given)
     if not missing:
         return None

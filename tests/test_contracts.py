@@ -8,7 +8,7 @@ import torch
 from privbench import artifact, checkpoint, harness, knowledge, observe, partition, plugins, run, spec
 from privbench.artifact import load
 from privbench.methods.form import ClassByCount
-from privbench.types import Knowledge
+from privbench.types import Knowledge, LocalSteps, Networks
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -35,6 +35,12 @@ def observed(tmp_path_factory):
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")
         shot = checkpoint.load_snapshot(folder, 1)
+        for kind, sent, local in variants(shot, setup):
+            other, _ = observe.observe(
+                sent, federation, setup.model, setup.method, setup.defense, method_name=method,
+                dataset="digits", victims=2, batch_size=1, labels_known=False, seed=0, local=local,
+            )  # fmt: skip
+            artifact.save(other, folder / f"{kind}.safetensors")
         whole = Knowledge(
             auxiliary=observe.auxiliary(federation), initial=knowledge.of_client(shot, 0),
             colluder=knowledge.colluder(shot, seen), oracle=knowledge.oracle(shot, seen),
@@ -49,6 +55,25 @@ def test_what_a_method_offers_is_known_before_it_is_trained(observed):
         assert observe.offers(method) == load(folder / "artifact.safetensors").offers(), name
 
 
+def variants(shot, setup):
+    """(file, what the clients receive, their local steps): whole local updates, and what each active attack brings back."""
+    if "classifier" not in setup.method.shares:
+        return
+    yield "update", shot, LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
+    for name in filter(plugins.is_active, plugins.ATTACKS):
+        attack, server = plugins.resolve("attack", name)(), shot.server
+        whole = Knowledge(auxiliary=observe.auxiliary(setup.federation))
+        parts = attack.craft(setup.model, Networks(server.params, server.buffers), whole, 0)
+        yield name, shot._replace(server=harness.Replica(server.params | parts, server.buffers)), None
+
+
+def file_for(name):
+    """Which of a method's artifacts an attack is made for."""
+    if any(need.startswith("update:") for need in plugins.resolve("attack", name).needs):
+        return "update.safetensors"
+    return f"{name if plugins.is_active(name) else 'artifact'}.safetensors"
+
+
 def fitting():
     """(attack, method) pairs whose needs are met."""
 
@@ -56,6 +81,7 @@ def fitting():
         method = plugins.resolve("method", name)
         gradients = {f"gradient:{p}" for p in ("extractor", "classifier") if p in method.shares}
         uploads = {"upload:generator"} if "generator" in method.shares else set()
+        gradients |= {need.replace("gradient", "update") for need in gradients}
         return (
             gradients | uploads | {f"broadcast:{p}" for p in (*method.shares, *method.serves)} | set(knowledge.FIELDS)
         )
@@ -76,20 +102,24 @@ SHORT = {
     "shadow_steps": 2,
     "align_steps": 2,
     "decoder_steps": 2,
+    "start_steps": 4,
+    "turns": 2,
+    "epochs": 2,
 }
 
 
 def attacked(name, folder, whole):
     fields = {f.name for f in dataclasses.fields(plugins.resolve("attack", name))}
     settings = {field: value for field, value in SHORT.items() if field in fields}
-    seen = load(folder / "artifact.safetensors")
+    seen = load(folder / file_for(name))
     return run.attack_artifact(name, settings, seen, whole, 0, CPU, lambda *_: None)
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
-    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 13, 2, 12)
+    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 21, 2, 12)
     fedper = ("grey", "dataset-mean")  # of the extractor's gradient alone no attack makes use yet
-    assert len(fitting()) == 9 * 12 + 3 + len(fedper)
+    whole_gradient = ("learned-inverse",)  # of FedAvg, FedProx and FedDF
+    assert len(fitting()) == 9 * 19 + 3 + 3 * len(whole_gradient) + len(fedper)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
@@ -119,7 +149,7 @@ def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
 @pytest.mark.parametrize("name", plugins.ATTACKS)
 def test_an_attack_declares_what_it_needs(name):
     attack = plugins.resolve("attack", name)
-    known = {f"{k}:{p}" for k in ("gradient", "upload") for p in ("extractor", "classifier", "generator")}
+    known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
     assert attack.needs <= known | {"labels"} | set(Knowledge.__dataclass_fields__)
     assert attack.knowledge
     assert attack.rung in {f"L{n}" for n in range(9)}

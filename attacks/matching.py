@@ -1,0 +1,73 @@
+"""Gradient matching made well-conditioned, one step at a time: what separates Eq. 7 from a strong descent.
+
+    min over x of  mean over parameters l of ||g_l(x) - G_l||^2 / ||G_l||^2  +  lambda TV(x)
+in double precision by L-BFGS. Every part can be taken back to its plain form (scale="none" is Eq. 7, weight=0 has no prior,
+precision="single", optimiser="adam"), so that docs/attacks.md can say what each contributes. `staged` puts closed forms
+before this descent.
+
+Where the arithmetic allows, the sum over images is matched as it is, for any batch size. Where E is private, x goes through a
+random stand-in E~.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks import case, descend, match, prior
+from privbench.errors import UserError
+from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+
+CHOICES = {
+    "scale": ("layer", "none"),
+    "precision": ("double", "single"),
+    "optimiser": ("lbfgs", "adam"),
+    "start": ("random", "grey"),
+}
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Layer-scaled squared error + total variation, double precision, L-BFGS."""
+
+    steps: int = 400
+    restarts: int = 1
+    weight: float = 3e-4  # lambda
+    scale: str = "layer"
+    precision: str = "double"
+    optimiser: str = "lbfgs"
+    lr: float = 0.05  # of Adam
+    start: str = "grey"
+
+    def __post_init__(self) -> None:
+        """Refuses a choice that there is not."""
+        for field, known in CHOICES.items():
+            if getattr(self, field) not in known:
+                raise UserError(f"matching takes {field}={' or '.join(known)}, but {getattr(self, field)} was given")
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
+    knowledge: ClassVar[str] = "gradient"
+    rung: ClassVar[str] = "L2"
+
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
+        """All victims and restarts at once; grey images have one start."""
+        dtype = torch.float64 if self.precision == "double" else torch.float32
+        own = case.make(artifact, seed, dtype)
+        distance = match.layer_scaled_distance if self.scale == "layer" else match.squared_distance
+
+        def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
+            products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
+            return distance(products) + self.weight * prior.total_variation(x)
+
+        grey = self.start == "grey"
+        restarts = 1 if grey else self.restarts
+        start = case.plain_start(artifact, seed, dtype) if grey else case.random_start(artifact, restarts, seed, dtype)
+        data = case.data(own, restarts)
+        if self.optimiser == "adam":
+            end = descend.adam(objective, start, data, steps=self.steps, lr=self.lr, report=report, what="matching")
+        else:
+            end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="matching")
+        return descend.reconstruction(end, restarts, own.labels)
