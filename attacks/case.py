@@ -1,4 +1,4 @@
-"""An artifact made ready for descending: double precision, one dict of tensors per victim, a stand-in where E is unknown."""
+"""An artifact made ready for descending: double precision, one dict of tensors per victim, a stand-in for E or C where private."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Case(NamedTuple):
     """What the attacks descend on."""
 
     model: Model
-    weights: Parts  # extractor and classifier; the extractor is a random stand-in when `extractor_known` is false
+    weights: Parts  # extractor and classifier; one that the artifact does not have is a random stand-in
     buffers: Parts  # their batch-norm statistics: broadcast, or a stand-in's initial ones
     train: bool  # the mode in which the gradients were taken (privbench.nets.train_mode)
     observed: dict[str, Tensor]  # "<part>/<parameter>" -> [V, ...]
-    labels: Tensor  # [V, B]
+    labels: Tensor  # [V, B]; -1 where nothing tells them (attacks/labels.py)
     extractor_known: bool
     variance: float  # of the defence's noise per coordinate; 0 when there is none
 
 
 def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Case:
-    """The case of an artifact; the stand-in E~ is drawn from the attacker's own stream, with the true architecture.
+    """The case of an artifact; a stand-in E~ or C~ is drawn from the attacker's own stream, with the true architecture.
 
     UserError: a gradient of more images than the artifact says (`check_batch_size`).
     """
@@ -41,9 +41,9 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> C
     device = artifact.client.device
     known = "extractor" in artifact.weights
     weights, buffers = dict(artifact.weights), dict(artifact.buffers)
-    if not known:
-        extractor = artifact.model.net("extractor")
-        weights["extractor"], buffers["extractor"] = extractor.init(stream(seed, "attacker", "stand-in"))
+    for part, name in (("extractor", "stand-in"), ("classifier", "stand-in classifier")):
+        if part not in weights:
+            weights[part], buffers[part] = artifact.model.net(part).init(stream(seed, "attacker", name))
 
     def ready(parts: Parts) -> Parts:
         both = ("extractor", "classifier")
@@ -66,7 +66,7 @@ def check_batch_size(artifact: Artifact) -> None:
 
     A defence may change any rank, so only undefended gradients are looked at. A lower rank contradicts nothing: images alike.
     """
-    if artifact.defense.get("name", "none") != "none":
+    if artifact.defense.get("name", "none") != "none" or "classifier" not in artifact.gradients:
         return
     gradient, classifier = artifact.gradients["classifier"], artifact.model.classifier
     layer = "fc1" if isinstance(classifier, LinearClassifier) else classifier.logits_layer

@@ -6,7 +6,8 @@ Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Eq. 
 is taken as given: recovered in closed form. DLG's own form, which descends on a soft label softmax(l) too, is
 labels="descended". Deviation: the arithmetic is double precision and the start uniform (attacks/idlg.py keeps single precision
 and the normal start). Where the method keeps E private (FedSplit), theta is C alone and x~ goes through a randomly initialised
-stand-in E~, as in FedCG's comparison.
+stand-in E~, as in FedCG's comparison. Where it keeps C private (FedPer), theta is E alone, C is a random stand-in, and labels, which
+nothing tells then, are descended on unless they are declared known.
 """
 
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class DLG:
         if self.labels not in ("recovered", "descended"):
             raise UserError(f"DLG has its labels 'recovered' or 'descended', but labels={self.labels} was given")
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L1"
 
@@ -48,7 +49,7 @@ class DLG:
         """Descends from uniform noise; of several restarts the one with the lowest Eq. 7."""
         own = case.make(artifact, seed)
         start = case.random_start(artifact, self.restarts, seed)
-        if self.labels == "descended":
+        if self.labels == "descended" or bool((own.labels < 0).any()):
             return self._with_labels(artifact, own, start, seed, report)
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:

@@ -20,9 +20,11 @@ SOFTEST = 1e-3  # ridge of the linear system: towards p uniform over the classes
 
 
 def recover(artifact: Artifact) -> Tensor:
-    """Known or recovered labels [V, B] int64, in ascending order within a batch when recovered."""
+    """Known or recovered labels [V, B] int64, in ascending order within a batch when recovered; -1 without C's gradient."""
     if artifact.labels is not None:
         return artifact.labels
+    if "classifier" not in artifact.gradients:
+        return torch.full((artifact.victims, artifact.batch_size), -1, device=artifact.client.device)
     bias, _ = _last(artifact)
     if artifact.batch_size == 1:
         return bias.argmin(1, keepdim=True)  # under noise: the most negative entry

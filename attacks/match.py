@@ -56,8 +56,8 @@ def gradient_products(own: Case, x: Tensor, y: Tensor, observed: dict[str, Tenso
         return F.cross_entropy(logits, y), inputs
 
     gradient, inputs = grad(loss, has_aux=True)(leaves)
-    deltas = {layer: gradient["classifier"].pop(f"{layer}.bias") for layer in inputs}
-    products = {f"{p}/{n}": _products(g, observed[f"{p}/{n}"]) for p, net in gradient.items() for n, g in net.items()}
+    deltas = {layer: gradient["classifier"].pop(f"{layer}.bias") for layer in inputs if f"{layer}.bias" in leaves["classifier"]}
+    products = {f"{p}/{n}": products_of(g, observed[f"{p}/{n}"]) for p, net in gradient.items() for n, g in net.items()}
     return products | _linear_products(inputs, deltas, observed)
 
 
@@ -80,16 +80,17 @@ def _linear_products(
 ) -> dict[str, Products]:
     """Products of linear layers by what enters them [B, n] and dL/dz [B, m], layer by layer."""
     products = {}
-    for layer, h in inputs.items():
-        d, bias, weight = deltas[layer], f"classifier/{layer}.bias", f"classifier/{layer}.weight"
+    for layer, d in deltas.items():
+        h, bias, weight = inputs[layer], f"classifier/{layer}.bias", f"classifier/{layer}.weight"
         if bias in observed:
-            products[bias] = _products(d.sum(0), observed[bias])
+            products[bias] = products_of(d.sum(0), observed[bias])
         norm, seen = ((d @ d.T) * (h @ h.T)).sum(), observed[weight]
         products[weight] = Products(norm, ((d @ seen) * h).sum(), seen.square().sum())
     return products
 
 
-def _products(own: Tensor, observed: Tensor) -> Products:
+def products_of(own: Tensor, observed: Tensor) -> Products:
+    """Products of one parameter's gradient, as it is."""
     return Products(own.square().sum(), (own * observed).sum(), observed.square().sum())
 
 

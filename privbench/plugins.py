@@ -33,6 +33,7 @@ ATTACKS = {
     "dlg": "attacks.dlg:DLG",
     "idlg": "attacks.idlg:IDLG",
     "inverting-gradients": "attacks.inverting_gradients:InvertingGradients",
+    "extractor-matching": "attacks.extractor_matching:ExtractorMatching",
     "matching": "attacks.matching:Matching",
     "grnn": "attacks.grnn:GRNN",
     "unsplit": "attacks.unsplit:UnSplit",

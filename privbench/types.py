@@ -140,11 +140,12 @@ class Artifact:
     def offers(self) -> frozenset[str]:
         """What an attack may ask for in `needs`.
 
-        "gradient:<part>" or "update:<part>", "broadcast:<part>", "upload:<part>", "labels", "label_counts".
+        "gradient:<part>" or "update:<part>", "broadcast:<part>", "upload:<part>", "labels", "label_counts"; "gradient" is that of
+        any part.
         """
         groups = {"gradient": self.gradients, "update": self.updates, "broadcast": self.weights, "upload": self.uploads}
         found = {f"{group}:{part}" for group, parts in groups.items() for part in parts}
-        single = {"labels": self.labels, "label_counts": self.label_counts}
+        single = {"labels": self.labels, "label_counts": self.label_counts, "gradient": self.gradients or None}
         return frozenset(found | {name for name, value in single.items() if value is not None})
 
 
