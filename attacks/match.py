@@ -56,7 +56,11 @@ def gradient_products(own: Case, x: Tensor, y: Tensor, observed: dict[str, Tenso
         return F.cross_entropy(logits, y), inputs
 
     gradient, inputs = grad(loss, has_aux=True)(leaves)
-    deltas = {layer: gradient["classifier"].pop(f"{layer}.bias") for layer in inputs if f"{layer}.bias" in leaves["classifier"]}
+    deltas = {
+        layer: gradient["classifier"].pop(f"{layer}.bias")
+        for layer in inputs
+        if f"{layer}.bias" in leaves["classifier"]
+    }
     products = {f"{p}/{n}": products_of(g, observed[f"{p}/{n}"]) for p, net in gradient.items() for n, g in net.items()}
     return products | _linear_products(inputs, deltas, observed)
 

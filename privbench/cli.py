@@ -603,9 +603,7 @@ def _with_domains(token: str) -> tuple[str, tuple[str, ...] | None]:
 def _default_attacks(method: str) -> list[str]:
     shares = _sent(method)
     if "classifier" not in shares:
-        raise UserError(
-            f"no attack of the suite inverts the gradient of [{', '.join(shares)}] alone; name one with --attack"
-        )
+        return ["dlg", "extractor-matching"]
     return ["feature-statistics" if "generator" in shares else "dlg", "staged"]
 
 

@@ -182,6 +182,7 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "idlg": {"steps": 5},
         "inverting-gradients": {"steps": 5, "restarts": 1},
         "matching": {"steps": 5},
+        "extractor-matching": {"steps": 5},
         "grnn": {"steps": 5},
         "unsplit": {"turns": 2, "steps": 5},
         "update-matching": {"steps": 5, "feature_steps": 5, "start_steps": 5},

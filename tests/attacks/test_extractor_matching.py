@@ -1,0 +1,45 @@
+"""Extractor matching: the gradient it descends on, and that it finds an image behind a private classifier."""
+
+import torch
+import torch.nn.functional as F
+
+from attacks import case, extractor_matching, floors
+from attacks.dlg import DLG
+from attacks.extractor_matching import ExtractorMatching
+from privbench import score
+from privbench.types import Knowledge, Truth
+from tests.attacks.cases import artifact, logits, networks, smooth_images
+
+EXTRACTOR = ("extractor",)
+
+
+def test_the_gradient_at_the_features_gives_the_extractors_gradient():
+    own = {p: {n: t.double().requires_grad_() for n, t in net.items()} for p, net in networks().items()}
+    x, y = smooth_images(2).double(), torch.tensor([3, 8])
+    out, h = logits(own, x)
+    loss = F.cross_entropy(out, y)
+    u, *wanted = torch.autograd.grad(loss, [h, *own["extractor"].values()])
+    found = extractor_matching.pulled_back(case.make(artifact(x.float(), y, EXTRACTOR, batch_size=2), 0), x, u)
+    assert len(found) == 4
+    for name, t in zip(own["extractor"], wanted, strict=True):
+        assert torch.allclose(found[f"extractor/{name}"], t, rtol=1e-6, atol=1e-12)
+
+
+def test_an_image_behind_a_private_classifier_is_found():
+    images, labels = smooth_images(3), torch.tensor([1, 5, 9])
+    seen, truth = artifact(images, labels, EXTRACTOR), Truth(images[:, None], labels[:, None])
+    found = ExtractorMatching(steps=150).reconstruct(seen, Knowledge(), 0)
+    assert (found.loss < 0.05 * found.trace[:, 0]).all()
+    grey = score.score(floors.Grey().reconstruct(seen, Knowledge(), 0), truth).psnr_db
+    assert (score.score(found, truth).psnr_db > grey + 3).all()
+    assert (found.labels == -1).all()
+
+
+def test_dlg_takes_a_stand_in_for_the_private_classifier():
+    images, labels = smooth_images(2), torch.tensor([1, 5])
+    seen = artifact(images, labels, EXTRACTOR)
+    found = DLG(steps=20).reconstruct(seen, Knowledge(), 0)
+    assert (found.loss < found.trace[:, 0]).all()
+    assert found.labels.min() >= 0
+    others = DLG(steps=20).reconstruct(seen, Knowledge(), 1)
+    assert not torch.equal(found.images, others.images)
