@@ -6,8 +6,8 @@ Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Eq. 
 is taken as given: recovered in closed form. DLG's own form, which descends on a soft label softmax(l) too, is
 labels="descended". Deviation: the arithmetic is double precision and the start uniform (attacks/idlg.py keeps single precision
 and the normal start). Where the method keeps E private (FedSplit), theta is C alone and x~ goes through a randomly initialised
-stand-in E~, as in FedCG's comparison. Where it keeps C private (FedPer), theta is E alone, C is a random stand-in, and labels, which
-nothing tells then, are descended on unless they are declared known.
+stand-in E~, as in FedCG's comparison. Where it keeps C private (FedPer), theta is E alone, C is a random stand-in, and
+the labels, which nothing tells then, are descended on unless they are declared known.
 """
 
 from dataclasses import dataclass

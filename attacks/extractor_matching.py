@@ -3,8 +3,8 @@
 Whatever C and the label are, they reach the extractor's gradient only through u = dL/dh at the features h = E(x):
     dL/dtheta = J(x)' u    with J the Jacobian of E(x) by its parameters theta, linear in u.
 So   min over x and u of  mean over parameters l of ||(J(x)' u)_l - G_l||^2 / ||G_l||^2  +  lambda TV(x)
-needs neither: no stand-in C~ that would be wrong. 2,872 numbers of LeNet-5's gradient face 3,072 pixels and 400 entries of u on a colour
-image of 32x32, which is why the prior matters. u starts at zero; x grey. Labels stay unknown (-1).
+needs neither: no stand-in C~ that would be wrong. On a colour image of 32x32, 2,872 numbers of LeNet-5's gradient face 3,072 pixels
+and 400 entries of u, which is why the prior matters. u starts at zero, x grey. Labels stay unknown (-1).
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_repo
 class ExtractorMatching:
     """Layer-scaled matching of the extractor's gradient over the image and the gradient at its features."""
 
-    steps: int = 600
-    weight: float = 3e-4  # lambda
+    steps: int = 1200
+    weight: float = 3.0  # lambda (docs/tuning_attacks.md)
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
@@ -54,7 +54,7 @@ class ExtractorMatching:
         data["unit"] = _unit(data)
         both = torch.cat([start.flatten(1), torch.zeros_like(start[:, :1, 0, 0, 0]).expand(-1, size)], 1)
         end = descend.lbfgs(objective, both, data, steps=self.steps, report=report, what="extractor matching")
-        x, _ = split(end.x)
+        x = split(end.x)[0]
         zero = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return Reconstruction(x, own.labels, end.loss, end.trace, zero, end.evaluations)
 

@@ -201,6 +201,7 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "idlg": {"steps": 150},
         "inverting-gradients": {"steps": 400, "restarts": 1},
         "matching": {"steps": 200},
+        "extractor-matching": {"steps": 600},
         "grnn": {"steps": 150},
         "unsplit": {"turns": 10},
         "update-matching": {"steps": 60},
