@@ -65,7 +65,7 @@ def pulled_back(own: Case, x: Tensor, u: Tensor) -> dict[str, Tensor]:
     def features(params: dict[str, Tensor]) -> Tensor:
         return own.model.net("extractor").apply(params, own.buffers["extractor"], x, train=own.train)[0]
 
-    _, pull = vjp(features, own.weights["extractor"])
+    pull = vjp(features, own.weights["extractor"])[1]
     (found,) = pull(u)
     return {f"extractor/{name}": t for name, t in found.items()}
 

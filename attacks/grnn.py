@@ -47,7 +47,7 @@ class GRNN:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """Adam on the weights [V x restarts, P]; of several restarts the one with the lowest objective."""
-        own, side = case.make(artifact, seed, torch.float32), artifact.image_shape[1]
+        own, side = case.make(artifact, seed), artifact.image_shape[1]
         shapes = weight_shapes(artifact.image_shape[0])
 
         def objective(w: Tensor, data: dict[str, Tensor]) -> Tensor:
@@ -59,10 +59,8 @@ class GRNN:
         start = case.draws(artifact, (sum(sizes),), self.restarts, seed, "generator weights")
         scale = torch.cat([start.new_full((n,), _deviation(s)) for n, s in zip(sizes, shapes, strict=True)])
         z = case.draws(artifact, (artifact.batch_size, NOISE), self.restarts, seed, "generator noise")
-        data = case.data(own, self.restarts) | {"z": z.float()}
-        end = descend.adam(
-            objective, (start * scale).float(), data, steps=self.steps, lr=self.lr, report=report, what="GRNN"
-        )
+        data = case.data(own, self.restarts) | {"z": z}
+        end = descend.adam(objective, start * scale, data, steps=self.steps, lr=self.lr, report=report, what="GRNN")
         w, loss, trace, restart = descend.best_restart(end, self.restarts)
         chosen = torch.arange(len(restart), device=restart.device) * self.restarts + restart
         with torch.no_grad():

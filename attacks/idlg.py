@@ -1,15 +1,14 @@
-"""iDLG as published: the label in closed form, then Eq. 7 over the image alone, in single precision.
+"""iDLG as published: the label in closed form, then Eq. 7 over the image alone, from normal noise.
 
 Zhao, Mopuri, Bilen: iDLG: Improved Deep Leakage from Gradients, 2020, arXiv 2001.02610. The only negative entry of the last
 bias's gradient p_c - 1[c = y] is the label's (attacks/labels.py); x~ starts from N(0, 1) and descends by 300 steps of L-BFGS, as
-in the released code. Deviations: the line search of attacks/descend.py in place of a fixed step of 1, and batches, whose labels are
-counted.
+in the released code. Deviations: the line search of attacks/descend.py in place of a fixed step of 1; double precision, for in single
+precision the end of this descent hangs on rounding, so on which victims share a batch; batches, whose labels are counted.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from attacks import case, descend
@@ -32,13 +31,13 @@ class IDLG:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """L-BFGS from normal noise; of several restarts the one with the lowest Eq. 7."""
-        own = case.make(artifact, seed, torch.float32)
+        own = case.make(artifact, seed)
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             return equation_7(own, x, data["labels"], data)
 
         shape = (artifact.batch_size, *artifact.image_shape)
-        start = case.draws(artifact, shape, self.restarts, seed, "start").float()
+        start = case.draws(artifact, shape, self.restarts, seed, "start")
         data = case.data(own, self.restarts)
         end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="iDLG")
         return descend.reconstruction(end, self.restarts, own.labels)

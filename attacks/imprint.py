@@ -27,9 +27,9 @@ from privbench.nets import LinearClassifier, Model
 from privbench.seeds import stream
 from privbench.types import Artifact, Knowledge, Networks, Parts, Reconstruction, Report, no_report
 
-SHARPNESS = 1.5  # of z from one level to the next
+SHARPNESS = 5.0  # of z from one level to the next
 WIDENED = 1.2  # the range of levels, relative to that of the auxiliary images
-LIVE = 1e-3  # of the largest dL/db_j: rows below it hold no image
+LIVE = 1e-5  # of the largest dL/db_j: rows below it hold no image
 SAME = 1e-2  # relative distance below which two rows hold the same image
 
 

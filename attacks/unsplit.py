@@ -30,7 +30,8 @@ class UnSplit:
 
     turns: int = 20
     steps: int = 20  # of each turn, on each of the two
-    weight: float = 10.0  # lambda
+    weight: float = 0.1  # lambda where the extractor is shared
+    stand_in_weight: float = 10.0  # and where it is a stand-in
     lr: float = 0.02
     extractor_lr: float = 3e-3
 
@@ -44,6 +45,7 @@ class UnSplit:
         """All victims at once; a shared extractor is known, and stays as it is."""
         own, h, spent = self._features(artifact, case.make(artifact, seed), seed, report)
         x, e = case.plain_start(artifact, seed), _Flat(own.weights["extractor"])
+        weight = self.weight if own.extractor_known else self.stand_in_weight
         w, evaluations, traces = e.start.expand(artifact.victims, -1), spent, []
         for turn in range(self.turns):
             report(turn, self.turns, "UnSplit")
@@ -53,10 +55,10 @@ class UnSplit:
                 return torch.stack([match.feature_distance(f, t) for f, t in zip(found, h, strict=True)]).mean()
 
             def of_image(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-                return gap(x, data["w"], data["h"]) + self.weight * prior.total_variation(x)
+                return gap(x, data["w"], data["h"]) + weight * prior.total_variation(x)
 
             def of_extractor(w: Tensor, data: dict[str, Tensor]) -> Tensor:
-                return gap(data["x"], w, data["h"]) + self.weight * prior.total_variation(data["x"])
+                return gap(data["x"], w, data["h"]) + weight * prior.total_variation(data["x"])
 
             end = descend.adam(of_image, x, {"w": w, "h": h}, steps=self.steps, lr=self.lr, box=(0.0, 1.0))
             x, evaluations = end.x, evaluations + end.evaluations

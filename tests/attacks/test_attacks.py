@@ -7,8 +7,13 @@ from attacks import features, labels
 from attacks.dlg import DLG
 from attacks.feature_statistics import FeatureStatistics, statistics
 from attacks.floors import ClassMean, DatasetMean, Grey
+from attacks.grnn import GRNN
+from attacks.idlg import IDLG
+from attacks.inverting_gradients import InvertingGradients
+from attacks.matching import Matching
 from attacks.staged import Staged
 from attacks.tune import scan
+from attacks.unsplit import UnSplit
 from privbench.score import psnr_db
 from privbench.types import Batch, Knowledge
 from tests.attacks.cases import artifact, logits, networks, smooth_images
@@ -20,6 +25,14 @@ QUICK = {
     "dlg through a stand-in": (DLG(steps=6, restarts=2), ("classifier",)),
     "dlg by adam": (DLG(steps=12, optimiser="adam"), ("extractor", "classifier")),
     "feature-statistics": (FeatureStatistics(steps=6, restarts=2), ("classifier",)),
+    "dlg on soft labels": (DLG(steps=6, labels="descended"), ("extractor", "classifier")),
+    "idlg": (IDLG(steps=6), ("extractor", "classifier")),
+    "inverting-gradients": (InvertingGradients(steps=12), ("extractor", "classifier")),
+    "matching": (Matching(steps=6), ("extractor", "classifier")),
+    "matching by adam from noise": (Matching(steps=12, optimiser="adam", start="random"), ("classifier",)),
+    "grnn": (GRNN(steps=12), ("extractor", "classifier")),
+    "unsplit": (UnSplit(turns=2, steps=6), ("classifier",)),
+    "unsplit with a shared extractor": (UnSplit(turns=2, steps=6), ("extractor", "classifier")),
     "staged": (Staged(steps=6, feature_steps=6, peel_iterations=1), ("extractor", "classifier")),
     "staged without peeling": (Staged(steps=6, feature_steps=6, peel_iterations=0), ("extractor", "classifier")),
     "staged through a stand-in": (Staged(steps=6, feature_steps=6), ("classifier",)),

@@ -1,0 +1,156 @@
+"""The published gradient attacks: their equations, what each claims, and one line for a wrong choice."""
+
+import pytest
+import torch
+
+from attacks import descend, prior
+from attacks.descend import each_of
+from attacks.dlg import DLG
+from attacks.floors import Grey
+from attacks.grnn import GRNN, draw, weight_shapes
+from attacks.inverting_gradients import InvertingGradients
+from attacks.learned_inverse import LearnedInverse, Signals, noised
+from attacks.matching import Matching
+from attacks.unsplit import UnSplit
+from privbench.errors import UserError
+from privbench.score import psnr_db
+from privbench.types import Batch, Knowledge
+from tests.attacks.cases import artifact, smooth_images
+
+NOTHING = Knowledge()
+Y = torch.tensor([3, 0, 9])
+
+
+def psnr(attack, shown, x, know=NOTHING):
+    return psnr_db(attack.reconstruct(shown, know, 0).images[:, 0], x)
+
+
+def test_signed_adam_in_a_box_equals_torchs_adam_on_signs():
+    target = torch.tensor([[0.9, -0.4, 0.1]], dtype=torch.float64)
+    x = torch.full((1, 3), 0.5, dtype=torch.float64)
+    found = descend.adam(
+        lambda x, data: (x - data["t"]).square().sum(), x, {"t": target}, steps=16, lr=0.1, sign=True, box=(0.0, 1.0)
+    )
+    own = x.clone().requires_grad_()
+    optimiser = torch.optim.Adam([own], lr=0.1)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [6, 10, 14], gamma=0.1)
+    losses, points = [], []
+    for _ in range(17):
+        optimiser.zero_grad()
+        loss = (own - target).square().sum()
+        loss.backward()
+        losses.append(loss.item())
+        points.append(own.detach().clone())
+        own.grad.sign_()
+        optimiser.step()
+        schedule.step()
+        with torch.no_grad():
+            own.clamp_(0, 1)
+    best = min(range(17), key=losses.__getitem__)
+    torch.testing.assert_close(found.x, points[best], atol=1e-6, rtol=0)
+    assert found.loss.item() == pytest.approx(losses[best], rel=1e-5)
+
+
+def test_absolute_variation_by_hand():
+    x = torch.tensor([[[[0.0, 1.0], [0.0, 3.0]]]])
+    assert prior.absolute_variation(x).item() == pytest.approx((1 + 3) / 2 + (0 + 2) / 2)
+
+
+def test_dlg_on_soft_labels_finds_the_label():
+    found = DLG(steps=60, labels="descended").reconstruct(artifact(smooth_images(3), Y), NOTHING, 0)
+    assert found.labels[:, 0].tolist() == Y.tolist()
+
+
+def test_every_step_of_matching_contributes_on_an_untrained_network():
+    x = smooth_images(2)
+    shown, plain = artifact(x, Y[:2]), {"steps": 200, "weight": 0.0, "start": "random"}
+    steps = [
+        Matching(**plain, scale="none", precision="single"),
+        Matching(**plain, scale="none"),
+        Matching(steps=200, start="random"),
+        Matching(steps=200),
+    ]
+    means = [float(psnr(attack, shown, x).mean()) for attack in steps]
+    assert means[2] > means[1] + 5
+    assert means[3] > means[2] - 1
+    assert means[1] > means[0]
+
+
+@pytest.mark.parametrize("attack", [InvertingGradients(steps=200, restarts=1), GRNN(steps=150)], ids=["cosine", "grnn"])
+def test_a_published_attack_beats_grey_on_an_untrained_network(attack):
+    x = smooth_images(2)
+    shown = artifact(x, Y[:2])
+    assert (psnr(attack, shown, x) > psnr(Grey(), shown, x) + 1).all()
+
+
+def test_grnns_generator_draws_images_of_any_side_in_range():
+    shapes = weight_shapes(3)
+    w = 0.05 * torch.randn(sum(a * b for a, b in shapes), generator=torch.Generator().manual_seed(0))
+    for side in (32, 40):
+        images = draw(w, torch.randn(2, 64, generator=torch.Generator().manual_seed(1)), shapes, side)
+        assert images.shape == (2, 3, side, side)
+        assert 0 < images.min() < images.max() < 1
+    both = each_of(lambda w, z: draw(w, z, shapes, 32))(w.expand(2, -1), torch.ones(2, 1, 64))
+    torch.testing.assert_close(both[0], both[1])
+
+
+def test_unsplit_explains_the_features_better_than_a_fixed_stand_in_does():
+    shown = artifact(smooth_images(2), Y[:2], ("classifier",))
+    losses = [
+        UnSplit(turns=4, steps=15, stand_in_weight=0.1, extractor_lr=lr).reconstruct(shown, NOTHING, 0).loss
+        for lr in (1e-9, 3e-3)
+    ]
+    assert (losses[1] < 0.5 * losses[0]).all()
+
+
+def test_unsplit_inverts_a_shared_extractor():
+    x = smooth_images(2)
+    shown = artifact(x, Y[:2])
+    assert (psnr(UnSplit(turns=8), shown, x) > psnr(Grey(), shown, x) + 2).all()
+
+
+def test_noised_signals_are_distributed_as_those_of_noisy_gradients():
+    rng = torch.Generator().manual_seed(0)
+    d, h = torch.randn(1, 30, generator=rng), torch.rand(1, 8, generator=rng)
+    variance, many = 0.01, 4000
+    made = noised(Signals(d.expand(many, -1), h.expand(many, -1), torch.zeros(many, 2)), variance, rng)
+    noise = variance**0.5
+    bias = d + noise * torch.randn(many, 30, generator=rng)
+    rows = d[..., None] * h[:, None] + noise * torch.randn(many, 30, 8, generator=rng)
+    direct = (bias[..., None] * rows).sum(1) / bias.square().sum(1, keepdim=True)
+    torch.testing.assert_close(made.h.mean(0), direct.mean(0), atol=5e-3, rtol=0)
+    torch.testing.assert_close(made.h.std(0), direct.std(0), rtol=0.08, atol=0)
+    assert made.e.std() == pytest.approx(noise, rel=0.05)
+
+
+def test_a_learned_inverse_beats_grey_under_noise():
+    images = smooth_images(303)
+    x, other = images[:3], Batch(images[3:], torch.arange(300) % 10)
+    shown = artifact(x, Y, noise=1e-8)
+    attack, know = LearnedInverse(epochs=20), Knowledge(auxiliary=other)
+    found = attack.reconstruct(shown, know, 0)
+    assert psnr_db(found.images[:, 0], x).mean() > psnr(Grey(), shown, x).mean() + 1
+    assert (found.trace[:, -1] < found.trace[:, 0]).all()
+    assert torch.equal(found.images, attack.reconstruct(shown, know, 0).images)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DLG(labels="guessed"), "'recovered' or 'descended', but labels=guessed"),
+        (lambda: Matching(start="white"), "start=random or grey, but white was given"),
+        (lambda: Matching(scale="x"), "scale=layer or none, but x was given"),
+        (
+            lambda: LearnedInverse().reconstruct(artifact(smooth_images(2), Y[:2], batch_size=2), NOTHING, 0),
+            "one image per gradient off a classifier that begins with a linear layer; try --attack staged",
+        ),
+        (
+            lambda: UnSplit().reconstruct(artifact(smooth_images(2), Y[:2], batch_size=2, noise=0.1), NOTHING, 0),
+            "an exact gradient",
+        ),
+    ],
+)
+def test_a_wrong_choice_gets_one_line(make, message):
+    with pytest.raises(UserError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)

@@ -1,0 +1,120 @@
+"""Whole local updates: observed as the engine takes them, simulated to the same numbers, and matched."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attacks import case
+from attacks.floors import Grey
+from attacks.update_matching import UpdateMatching, as_gradient, local_change
+from privbench import artifact as artifacts
+from privbench import checkpoint, harness, local_update, observe, run, spec
+from privbench.errors import UserError
+from privbench.score import score
+from privbench.types import Knowledge, LocalSteps
+from tests.privbench.federations import digits_federation
+
+CPU = torch.device("cpu")
+SGD = LocalSteps(3, {"kind": "sgd", "lr": 0.2, "weight_decay": 1e-3})
+ADAM = LocalSteps(3, {"lr": 0.003, "beta1": 0.9, "beta2": 0.999, "weight_decay": 1e-4})
+OPTIMISERS = {
+    "sgd": (SGD, torch.optim.SGD, {"lr": 0.2, "weight_decay": 1e-3}),
+    "adam": (ADAM, torch.optim.Adam, {"lr": 0.003, "weight_decay": 1e-4}),
+}
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    """(setup, snapshot of round 0, what observe() takes besides)."""
+    folder = tmp_path_factory.mktemp("fedavg")
+    each = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
+    setup = harness.prepare(each, digits_federation((20, 20)), CPU)
+    checkpoint.save_snapshot(folder, each, harness.initial(setup))
+    return setup, checkpoint.load_snapshot(folder, 0)
+
+
+def seen_by(untrained, local, batch_size=2, victims=2):
+    setup, shot = untrained
+    return observe.observe(
+        shot, setup.federation, setup.model, setup.method, setup.defense, method_name="fedavg", dataset="digits",
+        victims=victims, batch_size=batch_size, labels_known=False, seed=0, local=local,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_the_observed_and_the_simulated_update_equal_a_plain_loop(name, untrained):
+    local, optimiser, settings = OPTIMISERS[name]
+    seen, truth = seen_by(untrained, local)
+    own = case.make(as_gradient(seen, local), 0)
+    for v in range(2):
+        leaves = {p: {n: t.clone().requires_grad_() for n, t in own.weights[p].items()} for p in own.weights}
+        descent = optimiser([t for net in leaves.values() for t in net.values()], **settings)
+        for _ in range(local.steps):
+            descent.zero_grad()
+            h, _ = own.model.net("extractor").apply(leaves["extractor"], {}, truth.images[v].double(), train=True)
+            out, _ = own.model.net("classifier").apply(leaves["classifier"], {}, h, train=True)
+            F.cross_entropy(out, truth.labels[v]).backward()
+            descent.step()
+        made = local_change(own, truth.images[v].double(), truth.labels[v], local)
+        for part, net in leaves.items():
+            for n, t in net.items():
+                plain = (t - own.weights[part][n]).detach()
+                torch.testing.assert_close(made[f"{part}/{n}"], plain, rtol=1e-6, atol=1e-12)
+                torch.testing.assert_close(
+                    seen.updates[part][n][v].double(), plain, rtol=1e-3, atol=2e-4 * plain.abs().max().item()
+                )
+
+
+def test_one_step_of_sgd_is_a_gradient(untrained):
+    local = LocalSteps(1, {"kind": "sgd", "lr": 0.5, "weight_decay": 0.0})
+    update, gradient = seen_by(untrained, local)[0], seen_by(untrained, None)[0]
+    taken = as_gradient(update, local)
+    for part, net in gradient.gradients.items():
+        for n, t in net.items():
+            torch.testing.assert_close(taken.gradients[part][n], t, rtol=1e-3, atol=1e-6)
+
+
+def test_an_update_survives_the_disk_and_offers_itself(untrained, tmp_path):
+    seen, _ = seen_by(untrained, ADAM)
+    artifacts.save(seen, tmp_path / "artifact.safetensors")
+    back = artifacts.load(tmp_path / "artifact.safetensors")
+    assert back.local == ADAM
+    assert back.gradients == {}
+    assert torch.equal(back.updates["classifier"]["fc1.weight"], seen.updates["classifier"]["fc1.weight"])
+    assert {"update:classifier", "update:extractor"} <= back.offers()
+    assert not any(offer.startswith("gradient:") for offer in back.offers())
+
+
+def test_simulated_steps_beat_the_floor_and_one_gradient(untrained):
+    seen, truth = seen_by(untrained, SGD, batch_size=1)
+    attack = UpdateMatching(steps=40, start_steps=40, feature_steps=40)
+    found = attack.reconstruct(seen, Knowledge(), 0)
+    grey = Grey().reconstruct(seen, Knowledge(), 0)
+    assert (score(found, truth).psnr_db > score(grey, truth).psnr_db + 2).all()
+    assert torch.equal(found.labels, truth.labels)
+    assert (found.trace[:, -1] < found.trace[:, 0]).all()
+    alone, _ = seen_by(untrained, SGD, batch_size=1, victims=1)
+    torch.testing.assert_close(attack.reconstruct(alone, Knowledge(), 0).images[0], found.images[0], atol=1e-4, rtol=0)
+
+
+def test_an_attack_on_gradients_is_refused_in_one_line(untrained):
+    seen, _ = seen_by(untrained, SGD)
+    with pytest.raises(
+        UserError, match="but this artifact holds whole local updates; try --attack update-matching"
+    ) as error:
+        run.attack_artifact("dlg", {}, seen, Knowledge(), 0, CPU, lambda *_: None)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_observed_is_part_of_a_cells_name_and_the_default_is_not():
+    train = spec.train_spec("quick", "digits", "fedavg")
+    plain = spec.cell_spec("quick", train, "staged")
+    assert not {"observe", "local_steps", "local_lr"} & set(plain.model_dump())
+    update = spec.cell_spec("quick", train, "update-matching", observe="update")
+    slow = spec.cell_spec("quick", train, "update-matching", observe="update", local_steps=2, local_lr=0.1)
+    assert update.id != slow.id
+    assert local_update.local_steps(plain) is None
+    assert local_update.local_steps(update).steps == train.schedule.local_epochs
+    assert local_update.local_steps(slow) == LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
+    with pytest.raises(UserError, match="--local-steps and --local-lr go with --observe update"):
+        spec.cell_spec("quick", train, "staged", local_steps=2)
