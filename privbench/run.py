@@ -268,7 +268,7 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     ]
     shared = ", ".join(seen.shares) or "nothing"
     way = " or ".join(ways) or "grey"
-    if seen.local is not None and all(need.startswith("gradient:") for need in missing):
+    if seen.local is not None and all(need.startswith("gradient") for need in missing):
         raise AttackRefused(
             f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
         )

@@ -150,7 +150,7 @@ def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
 def test_an_attack_declares_what_it_needs(name):
     attack = plugins.resolve("attack", name)
     known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
-    assert attack.needs <= known | {"labels"} | set(Knowledge.__dataclass_fields__)
+    assert attack.needs <= known | {"gradient", "labels"} | set(Knowledge.__dataclass_fields__)
     assert attack.knowledge
     assert attack.rung in {f"L{n}" for n in range(9)}
     assert dataclasses.is_dataclass(attack)
