@@ -2,8 +2,9 @@
 
 Zhao, Mopuri, Bilen: iDLG: Improved Deep Leakage from Gradients, 2020, arXiv 2001.02610. The only negative entry of the last
 bias's gradient p_c - 1[c = y] is the label's (attacks/labels.py); x~ starts from N(0, 1) and descends by 300 steps of L-BFGS, as
-precision the end of this descent hangs on rounding, so on which victims share a batch; batches, with counted labels.
-precision the end of this descent hangs on rounding, so on which victims share a batch; batches, whose labels are counted.
+in the released code. Deviations: the line search of attacks/descend.py in place of a fixed step of 1; double precision, for in
+single precision the end of this descent hangs on rounding, and so on which victims share a batch; batches, whose labels are
+counted.
 """
 
 from dataclasses import dataclass

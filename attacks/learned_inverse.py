@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks import case
+from attacks import case, trained
 from attacks.case import Case
 from attacks.descend import each_of
 from privbench.errors import UserError
@@ -33,6 +33,8 @@ from privbench.seeds import stream
 from privbench.types import Artifact, Batch, Knowledge, Params, Parts, Reconstruction, Report, no_report
 
 INPUTS, HIDDEN, OUTPUTS = 256, 256, 128
+LAYERS = ("w0", "b0", "w1", "b1", "w2", "b2")
+SLOPE = 0.1
 BATCH = 128
 HELD_OUT = 10  # every tenth image
 PIECE = 64  # images whose gradients are taken at once
@@ -68,67 +70,70 @@ class LearnedInverse:
             )
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
         own = case.make(artifact, seed, torch.float32)
-        net, trace = self._train(own, knowledge.auxiliary, seed, report)
+        auxiliary = knowledge.auxiliary
+        settings = {"epochs": self.epochs, "lr": self.lr, "variance": own.variance, "seed": seed}
+        networks = [t for part in ("extractor", "classifier") for t in own.weights[part].values()]
+        made = trained.kept(
+            knowledge.cache, "learned-inverse", settings, [*networks, *auxiliary],
+            lambda: self._train(own, auxiliary, seed, report), auxiliary.images.device,
+        )  # fmt: skip
+        trace = made.pop("trace")
         with torch.no_grad():
-            x = net(seen(own)).unflatten(1, (1, *artifact.image_shape))
+            x = invert(made, seen(own)).unflatten(1, (1, *artifact.image_shape))
         loss = trace[-1].expand(artifact.victims)
         first = torch.zeros_like(own.labels[:, 0])
         evaluations = len(knowledge.auxiliary.labels)
         return Reconstruction(x, own.labels, loss, trace.expand(artifact.victims, -1), first, evaluations)
 
-    def _train(self, own: Case, auxiliary: Batch, seed: int, report: Report) -> tuple[Inverse, Tensor]:
-        """(the network of the best epoch, the lowest error on held-out images so far, epoch by epoch [epochs + 1])."""
+    def _train(self, own: Case, auxiliary: Batch, seed: int, report: Report) -> dict[str, Tensor]:
+        """The network of the best epoch, and "trace": the lowest error on held-out images so far [epochs + 1]."""
         rng = stream(seed, "attacker", "learned inverse")
         device = auxiliary.images.device
         signals, x = simulated(own, auxiliary), auxiliary.images.flatten(1)
         held = torch.arange(len(x), device=device) % HELD_OUT == HELD_OUT - 1
         train, test = (torch.nonzero(rows)[:, 0] for rows in (~held, held if bool(held.any()) else ~held))
-        net = Inverse(noised(signals, own.variance, rng), x[train], rng)
+        net = initial(Signals(*(t[train] for t in noised(signals, own.variance, rng))), x[train], rng)
         test_input = noised(Signals(*(t[test] for t in signals)), own.variance, rng)
-        optimiser = torch.optim.Adam(net.weights, self.lr)
-        best, kept, trace = torch.tensor(torch.inf), [w.detach().clone() for w in net.weights], []
+        leaves = {n: net[n].requires_grad_() for n in LAYERS}
+        optimiser = torch.optim.Adam(leaves.values(), self.lr)
+        best, kept, trace = torch.tensor(torch.inf), leaves, []
         for epoch in range(self.epochs + 1):
             report(epoch, self.epochs, "learned inverse")
             with torch.no_grad():
-                error = F.mse_loss(net(test_input), x[test]).cpu()
+                error = F.mse_loss(invert(net, test_input), x[test]).cpu()
             if error < best:
-                best, kept = error, [w.detach().clone() for w in net.weights]
+                best, kept = error, {n: t.detach().clone() for n, t in leaves.items()}
             trace.append(best)
             if epoch == self.epochs:
                 break
             inputs = noised(signals, own.variance, rng)
             for rows in train[torch.randperm(len(train), generator=rng).to(device)].split(BATCH):
                 optimiser.zero_grad()
-                F.mse_loss(net(Signals(*(t[rows] for t in inputs))), x[rows]).backward()
+                F.mse_loss(invert(net, Signals(*(t[rows] for t in inputs))), x[rows]).backward()
                 optimiser.step()
-        net.weights = kept
-        return net, torch.stack(trace).to(device)
+        return {n: t.detach().contiguous() for n, t in (net | kept).items()} | {"trace": torch.stack(trace).to(device)}
 
 
-class Inverse:
-    """The perceptron between principal components, which it takes from its first inputs and from images [N, D]."""
+def initial(inputs: Signals, images: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
+    """A perceptron between the principal components of its inputs and of images [N, D]."""
+    flat = torch.cat(inputs, 1)
+    net = {"middle": flat.mean(0), "scale": flat.std(0).clamp_min(1e-12), "mean": images.mean(0)}
+    net["components"], net["size"] = _principal((flat - net["middle"]) / net["scale"], INPUTS)
+    net["basis"], net["spread"] = _principal(images - net["mean"], OUTPUTS)
+    widths = (len(net["components"]), HIDDEN, HIDDEN, len(net["basis"]))
+    for layer, (before, after) in enumerate(pairwise(widths)):
+        gain = 0.1 if layer == 2 else 1.0  # begins near the mean image
+        w = gain * torch.randn(after, before, generator=rng) * (2 / before) ** 0.5
+        net |= {f"w{layer}": w.to(flat), f"b{layer}": flat.new_zeros(after)}
+    return net
 
-    def __init__(self, inputs: Signals, images: Tensor, rng: torch.Generator) -> None:
-        flat = torch.cat(inputs, 1)
-        self.middle, self.scale = flat.mean(0), flat.std(0).clamp_min(1e-12)
-        self.components, self.size = _principal((flat - self.middle) / self.scale, INPUTS)
-        self.mean = images.mean(0)
-        self.basis, self.spread = _principal(images - self.mean, OUTPUTS)
-        widths = (len(self.components), HIDDEN, HIDDEN, len(self.basis))
-        self.weights = []
-        for before, after in pairwise(widths):
-            w = torch.randn(after, before, generator=rng) * (2 / before) ** 0.5
-            self.weights += [w.to(flat).requires_grad_(), flat.new_zeros(after).requires_grad_()]
-        with torch.no_grad():
-            self.weights[-2].mul_(0.1)
 
-    def __call__(self, signals: Signals) -> Tensor:
-        """Images [N, D]."""
-        z = ((torch.cat(signals, 1) - self.middle) / self.scale).clamp(-10, 10) @ self.components.T / self.size
-        w = self.weights
-        z = F.leaky_relu(F.linear(z, w[0], w[1]), 0.1)
-        z = F.leaky_relu(F.linear(z, w[2], w[3]), 0.1)
-        return self.mean + (F.linear(z, w[4], w[5]) * self.spread) @ self.basis
+def invert(net: dict[str, Tensor], signals: Signals) -> Tensor:
+    """Images [N, D]."""
+    z = ((torch.cat(signals, 1) - net["middle"]) / net["scale"]).clamp(-10, 10) @ net["components"].T / net["size"]
+    z = F.leaky_relu(F.linear(z, net["w0"], net["b0"]), SLOPE)
+    z = F.leaky_relu(F.linear(z, net["w1"], net["b1"]), SLOPE)
+    return net["mean"] + (F.linear(z, net["w2"], net["b2"]) * net["spread"]) @ net["basis"]
 
 
 def simulated(own: Case, auxiliary: Batch) -> Signals:
@@ -188,4 +193,4 @@ def _principal(rows: Tensor, most: int) -> tuple[Tensor, Tensor]:
     _, size, directions = torch.linalg.svd(rows, full_matrices=False)
     size = size / len(rows) ** 0.5
     k = max(1, min(most, int((size > 1e-6 * size[0]).sum())))
-    return directions[:k], size[:k].clamp_min(1e-12)
+    return directions[:k].contiguous(), size[:k].clamp_min(1e-12)

@@ -5,7 +5,7 @@ in double precision by L-BFGS. Every part can be taken back to its plain form (s
 precision="single", optimiser="adam"), so that docs/attacks.md can say what each contributes. `staged` puts closed forms
 before this descent.
 
-Where the arithmetic allows, the sum over images is matched as it is, for any batch size. Where E is private, x goes through a
+Batches are matched as they are, for any size. Where E is private, x goes through a
 random stand-in E~.
 """
 

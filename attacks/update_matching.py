@@ -48,7 +48,7 @@ class UpdateMatching:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
-        """L-BFGS from the image that the update gives when it is taken for a gradient."""
+        """L-BFGS from the image that the update gives when it is taken for a gradient, and from grey: the lower end counts."""
         local = artifact.local
         assert local is not None, "the needs name an update"
         taken = as_gradient(artifact, local)
@@ -62,9 +62,10 @@ class UpdateMatching:
             change = local_change(own, x, data["labels"], local)
             return relative_gap(change, data, observed) + self.weight * prior.total_variation(x)
 
-        data = observed | {"labels": own.labels}
-        end = descend.lbfgs(objective, first.images, data, steps=self.steps, report=report, what="update matching")
-        found = descend.reconstruction(end, 1, own.labels)
+        data = {n: case.repeat(t, 2) for n, t in (observed | {"labels": own.labels}).items()}
+        start = torch.stack([first.images, case.plain_start(artifact, seed)], 1).flatten(0, 1)
+        end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="update matching")
+        found = descend.reconstruction(end, 2, own.labels)
         return found._replace(gradient_evaluations=end.evaluations * local.steps + first.gradient_evaluations)
 
 
