@@ -5,8 +5,7 @@ in double precision by L-BFGS. Every part can be taken back to its plain form (s
 precision="single", optimiser="adam"), so that docs/attacks.md can say what each contributes. `staged` puts closed forms
 before this descent.
 
-Batches are matched as they are, for any size. Where E is private, x goes through a
-random stand-in E~.
+Batches are matched as they are, for any size. Where E is private, x goes through a random stand-in E~.
 """
 
 from dataclasses import dataclass
