@@ -30,10 +30,15 @@ class FedGen(Method):
 
     weight: float = 1.0
     diversity: float = 1.0
+    gan: str = "conv"  # or "dense"
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shares: ClassVar[tuple[str, ...]] = ("classifier",)
     serves: ClassVar[tuple[str, ...]] = ("generator",)
+
+    def networks(self) -> dict[str, str]:
+        """The kind of G."""
+        return {"gan": self.gan}
 
     def client(self) -> tuple[Phase, ...]:
         """The classification network, with imitated features beside the real ones."""

@@ -12,6 +12,7 @@ METHODS = tuple(name for name in plugins.METHODS if name != "lg-fedavg")  # anot
 CHEAPER = {"nfl-cgan": {"gan": "dense"}}  # its convolutional generator is that of fedcg
 VARIANTS = (
     ("fedcg", {"gan": "dense", "aggregator": "kdc"}, {}),
+    ("fedgen", {"gan": "dense"}, {}),
     ("fedmd-cg", {"diversity": 2, "aggregator": "kd", "without": "mse_global"}, {}),
     ("fedmd-cg", {"diversity": 1}, {"client_steps": 3, "task": {"kind": "sgd", "lr": 0.05, "weight_decay": 1e-4}}),
 )
