@@ -52,7 +52,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     panels[-1].set_xlabel("training round at which the server looks", fontsize=figures.FONT_POINTS)
     figure.legend(
         handles=handles, loc="outside lower center", ncols=columns, fontsize=figures.FONT_POINTS, frameon=False,
-        handlelength=2.2, columnspacing=1.2, labelspacing=0.3,
+        handlelength=3.6, columnspacing=1.2, labelspacing=0.3,
     )  # fmt: skip
     return figures.save(figure, stem)
 
