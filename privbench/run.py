@@ -80,7 +80,7 @@ def federation(
 @lru_cache(maxsize=1)
 def dataset_of(dataset: str, root: Path | None, domains: tuple[str, ...] | None, image_size: int) -> Dataset:
     """A data set, read once for all seeds of a process and looked over."""
-    return sound(data.load(dataset, root, domains, image_size))
+    return sound(data.load(dataset, root, domains, image_size), image_size)
 
 
 def federation_of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
