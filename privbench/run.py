@@ -123,6 +123,11 @@ class Trial:
     data_root: Path | None
     device: str
 
+    @property
+    def log(self) -> Path:
+        """In the folder of its (first) training run."""
+        return Store(self.root).train(self.specs[0]) / "error.txt"
+
     def run(self, report: Report = no_report) -> None:
         """Trains what is not trained, then attacks what is not attacked.
 
