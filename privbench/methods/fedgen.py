@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.methods.fedcg import mode_seeking
-from privbench.methods.form import Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage, UniformClass
+from privbench.methods.form import Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage, UniformClass, at_least
 
 DRAWS: dict[str, Draw] = {"z": Normal(), "y": UniformClass()}
 
@@ -34,6 +34,10 @@ class FedGen(Method):
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shares: ClassVar[tuple[str, ...]] = ("classifier",)
     serves: ClassVar[tuple[str, ...]] = ("generator",)
+
+    def __post_init__(self) -> None:
+        """ValueError for a negative weight."""
+        at_least(0, weight=self.weight, diversity=self.diversity)
 
     def client(self) -> tuple[Phase, ...]:
         """The classification network, with imitated features beside the real ones."""
