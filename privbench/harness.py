@@ -72,7 +72,7 @@ def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Se
     sizes = torch.tensor([len(c.train.labels) for c in federation.clients], dtype=torch.get_default_dtype())
     distils_on_public = any(phase.public for phase in method.server())
     if distils_on_public and federation.public is None:
-        way = "; lower --per-client" if spec.partition == "iid" else "; choose a data set that does"
+        way = "; choose a data set that does" if spec.partition == "domain" else "; lower --per-client"
         raise UserError(
             f"{spec.method} trains its server on public images, but {spec.dataset} with {spec.clients} clients of "
             f"{spec.per_client} images holds none out{way}"
@@ -228,7 +228,7 @@ def server_plan(setup: Setup, round_: int, phase: Phase) -> Plan:
         return Plan(lambda step: nothing, labels, noise)
     rng = stream(setup.spec.seed, *names, "batches")
     index = mini_batches(len(public), shape[1], rng, shape[0]).to(setup.device)
-    return Plan(lambda step: public[index[step]] / 255, labels, noise)
+    return Plan(lambda step: pixels(public[index[step]], setup.model.image_size), labels, noise)
 
 
 def _draws(

@@ -69,7 +69,7 @@ def auxiliary(
     if name == SAME:
         pools, classes = [client.validation for client in federation.clients], federation.classes
     else:
-        loaded = sound(data.load(name, root, side=shape[-1]))
+        loaded = sound(data.load(name, root, side=shape[-1]), shape[-1])
         pools, classes = [domain.train for domain in loaded.domains.values()], loaded.classes
     pools = [pool for pool in pools if len(pool.labels)]
     if pools and pools[0].images.shape[1] != shape[0]:

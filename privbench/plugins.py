@@ -6,6 +6,7 @@ Nothing is imported before it is asked for, and nothing registers itself by bein
 import dataclasses
 import difflib
 import importlib
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -126,17 +127,43 @@ def is_active(attack: str) -> bool:
 
 
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
-    """A plug-in with its settings; an unknown setting raises UserError with the known ones."""
+    """A plug-in with its settings.
+
+    UserError: an unknown setting, a value of another type than the field's (an integer is a float too), infinity and nan, and
+    what the class itself refuses.
+    """
     known = {f.name: f for f in dataclasses.fields(plugin)}
     for name in settings:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
             raise UserError(f"{plugin.__name__} has no setting '{name}'; {hint}")
+        expected = _expected(_kind(known[name]), settings[name])
+        if expected is not None:
+            raise UserError(f"{plugin.__name__}: {name} takes {expected}, but {settings[name]!r} was given")
     try:
         return plugin(**settings)
     except (TypeError, ValueError) as error:
         raise UserError(f"{plugin.__name__}: {error}") from error
+
+
+def _kind(field: dataclasses.Field[Any]) -> str:
+    """The name of a field's type, which is text already under `from __future__ import annotations`."""
+    return field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
+
+
+def _expected(kind: str, value: object) -> str | None:
+    """What a field of that type takes, in words, where the value is something else; types beyond the four pass."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    is_real = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    fits = {
+        "bool": (isinstance(value, bool), "true or false"),
+        "int": (is_whole, "a whole number"),
+        "float": (is_real, "a finite number"),
+        "str": (isinstance(value, str), "a word"),
+    }
+    fitting, words = fits.get(kind, (True, ""))
+    return None if fitting else words
 
 
 def settings_of_each(attacks: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -161,14 +188,17 @@ def defense(text: str, where: str) -> Any:
         class_name, _, value = value.partition(":")
         name = f"{name}:{class_name}"
     plugin = resolve("defense", name)
-    fields = [f.name for f in dataclasses.fields(plugin)]
+    known = {f.name: f for f in dataclasses.fields(plugin)}
+    fields = list(known)
     settings: dict[str, Any] = {"where": where} if "where" in fields else {}
     first = next((f for f in fields if f != "where"), None)
     if value and first is None:
         raise UserError(f"the defence '{name}' takes no value, but '{text}' was given")
     if value and first is not None:
         try:
-            settings[first] = float(value)
+            number = float(value)
+            whole = _kind(known[first]) == "int" and number.is_integer()
+            settings[first] = int(number) if whole else number
         except ValueError as error:
             raise UserError(f"the defence '{name}' takes a number, but '{text}' was given") from error
     elif first is not None and not value and name in DEFENSES:

@@ -10,9 +10,14 @@ import multiprocessing
 import os
 import queue
 import signal
+import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from privbench.errors import Interrupted, UserError
@@ -27,6 +32,11 @@ class Job(Protocol):
     @property
     def title(self) -> str:
         """Its name in the progress display."""
+        ...
+
+    @property
+    def log(self) -> Path:
+        """Where the traceback goes when the job fails by an error that no user caused."""
         ...
 
     def run(self, report: Report) -> None:
@@ -46,51 +56,84 @@ def cores() -> int:
 def run_jobs(jobs: Sequence[Job], workers: int, progress: Progress, outcome: Outcome) -> list[str]:
     """Runs all jobs, `workers` at a time; returns the reasons of those that failed, in order of failing.
 
-    A UserError of one job does not stop the others. Raises Interrupted on Ctrl-C.
+    An exception in one job does not stop the others, nor does the death of its process: the jobs that ran just then are tried
+    once more, each alone, so that only one that dies by itself has failed. Raises Interrupted on Ctrl-C.
     """
-    if workers <= 1 or len(jobs) <= 1:
-        return _run_here(jobs, progress, outcome)
+    failures: list[str] = []
+
+    def ended(job: Job, reason: str | None) -> None:
+        failures.extend([] if reason is None else [reason])
+        outcome(job.title, reason)
+
+    try:
+        if workers <= 1 or len(jobs) <= 1:
+            for job in jobs:
+                ended(job, _attempt(job, partial(progress, job.title)))
+            return failures
+        left = list(jobs)
+        while left:
+            in_flight, left = _in_processes(left, workers, progress, ended)
+            for job in in_flight:
+                if any(_in_processes([job], 1, progress, ended)):
+                    ended(job, f"{job.title}: its process died, as it does when the machine runs out of memory")
+    except KeyboardInterrupt as stop:
+        raise Interrupted from stop
+    return failures
+
+
+def _in_processes(
+    jobs: Sequence[Job], workers: int, progress: Progress, ended: Callable[[Job, str | None], None]
+) -> tuple[list[Job], list[Job]]:
+    """Runs jobs in processes of their own until one dies: (jobs in flight just then, jobs not begun), both empty at the end."""
     context = multiprocessing.get_context("spawn")
     messages = context.Queue()
-    failures: list[str] = []
     executor = ProcessPoolExecutor(workers, context, _start_worker, (messages,))
+    waiting, in_flight = deque(jobs), dict[Future[str | None], Job]()
+    lost: list[Job] = []
     try:
-        waiting: dict[Future[None], Job] = {executor.submit(_work, job): job for job in jobs}
-        while waiting:
-            done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+        while in_flight or (waiting and not lost):
+            while waiting and not lost and len(in_flight) < workers:
+                job = waiting.popleft()
+                try:
+                    in_flight[executor.submit(_work, job)] = job
+                except BrokenProcessPool:
+                    lost.append(job)
+            done, _ = wait(in_flight, timeout=0.2, return_when=FIRST_COMPLETED)
             _drain(messages, progress)
             for future in done:
-                _settle(waiting.pop(future).title, future.exception(), failures, outcome)
+                job = in_flight.pop(future)
+                try:
+                    reason = future.result()
+                except BrokenProcessPool:
+                    lost.append(job)
+                else:
+                    ended(job, reason)
         executor.shutdown()
-    except KeyboardInterrupt as stop:
-        _kill(executor)
-        raise Interrupted from stop
     except BaseException:
         _kill(executor)
         raise
-    return failures
+    return lost, list(waiting)
 
 
-def _run_here(jobs: Sequence[Job], progress: Progress, outcome: Outcome) -> list[str]:
-    failures: list[str] = []
-    for job in jobs:
+def _attempt(job: Job, report: Report) -> str | None:
+    """Runs a job; the one-line reason when it failed. The traceback of an error that no user caused goes to its log."""
+    with suppress(OSError):
+        job.log.unlink(missing_ok=True)
+    try:
+        job.run(report)
+    except UserError as error:
+        return str(error)
+    except Interrupted:
+        raise
+    except Exception as error:  # noqa: BLE001 (whatever it is, the other jobs go on)
+        said = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
         try:
-            job.run(partial(progress, job.title))
-        except UserError as error:
-            _settle(job.title, error, failures, outcome)
-        except KeyboardInterrupt as stop:
-            raise Interrupted from stop
-        else:
-            outcome(job.title, None)
-    return failures
-
-
-def _settle(title: str, error: BaseException | None, failures: list[str], outcome: Outcome) -> None:
-    if error is not None and not isinstance(error, UserError):
-        raise error
-    if error is not None:
-        failures.append(str(error))
-    outcome(title, None if error is None else str(error))
+            job.log.parent.mkdir(parents=True, exist_ok=True)
+            job.log.write_text("".join(traceback.format_exception(error)))
+        except OSError:
+            return f"internal error: {said}"
+        return f"internal error: {said}; see {job.log}"
+    return None
 
 
 def _start_worker(messages: Any) -> None:
@@ -102,8 +145,8 @@ def _start_worker(messages: Any) -> None:
     _messages = messages
 
 
-def _work(job: Job) -> None:
-    job.run(lambda done, total, what: _messages.put((job.title, done, total, what)))
+def _work(job: Job) -> str | None:
+    return _attempt(job, lambda done, total, what: _messages.put((job.title, done, total, what)))
 
 
 def _drain(messages: Any, progress: Progress) -> None:

@@ -80,7 +80,7 @@ def federation(
 @lru_cache(maxsize=1)
 def dataset_of(dataset: str, root: Path | None, domains: tuple[str, ...] | None, image_size: int) -> Dataset:
     """A data set, read once for all seeds of a process and looked over."""
-    return sound(data.load(dataset, root, domains, image_size))
+    return sound(data.load(dataset, root, domains, image_size), image_size)
 
 
 def federation_of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
@@ -122,6 +122,11 @@ class Trial:
     root: Path  # of the results
     data_root: Path | None
     device: str
+
+    @property
+    def log(self) -> Path:
+        """In the folder of its (first) training run."""
+        return Store(self.root).train(self.specs[0]) / "error.txt"
 
     def run(self, report: Report = no_report) -> None:
         """Trains what is not trained, then attacks what is not attacked.

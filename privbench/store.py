@@ -1,6 +1,7 @@
 """Where results live: one folder per training run, artifact and cell, named by the hash of its specification.
 
-runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class)
+runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class);
+                       error.txt, the traceback of the last attempt where it ended in an internal error
 runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
 runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores; of an accuracy cell seed-<s>.json), spec.json and
                        record.json; or failed.json, why it could not be finished

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import torch
 
+from privbench.data.resize import SIDE
 from privbench.errors import UserError
 from privbench.types import Images
 
@@ -28,13 +29,13 @@ class Dataset(NamedTuple):
     public: Images | None = None  # images of no client, when the papers name them apart (Digit5: MNIST)
 
 
-def sound(dataset: Dataset) -> Dataset:
-    """The data set itself, after a look at what training relies on.
+def sound(dataset: Dataset, side: int = SIDE) -> Dataset:
+    """The data set itself, loaded for inputs of `side` pixels, after a look at what training relies on.
 
     UserError, in one line, for the first of these faults:
 
-    images that are not uint8 [N, 1 or 3, 32, 32]; grey and coloured images together; labels that do not fit the images or
-    the classes; a class of which no domain has a training image.
+    images that are not uint8 [N, 1 or 3, s, s] with s = 32 or `side`, one s for all (see resize.py); grey and coloured images
+    together; labels that do not fit the images or the classes; a class of which no domain has a training image.
     """
     sets = [
         (f"{name}'s {purpose} images", part)
@@ -45,12 +46,14 @@ def sound(dataset: Dataset) -> Dataset:
     sets += [("the public images", dataset.public)] if dataset.public is not None else []
     if not sets:
         raise UserError(f"{dataset.name} has no images")
-    channels = int(sets[0][1].images.shape[1])
+    channels, height = (int(n) for n in sets[0][1].images.shape[1:3])
+    stored = height if height in (SIDE, side) else SIDE
     for what, (images, labels) in sets:
         shape = tuple(images.shape)
-        if images.dtype != torch.uint8 or shape[2:] != (32, 32) or shape[1] not in (1, 3):
+        if images.dtype != torch.uint8 or shape[2:] != (stored, stored) or shape[1] not in (1, 3):
             raise UserError(
-                f"{dataset.name}: {what} must be uint8 of shape [N, 1 or 3, 32, 32], but are {images.dtype} {list(shape)}"
+                f"{dataset.name}: {what} must be uint8 of shape [N, 1 or 3, {stored}, {stored}], "
+                f"but are {images.dtype} {list(shape)}"
             )
         if shape[1] != channels:
             grey, colour = (what, sets[0][0]) if shape[1] == 1 else (sets[0][0], what)

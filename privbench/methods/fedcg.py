@@ -35,6 +35,7 @@ from privbench.methods.form import (
     Normal,
     Phase,
     Stage,
+    at_least,
     cross_entropy_stage,
     dropped,
     kept,
@@ -59,6 +60,8 @@ class FedCG(Method):
     def __post_init__(self) -> None:
         """UserError or ValueError for a setting out of its range."""
         aggregators.checked(self.aggregator)
+        at_least(0, diversity=self.diversity)
+        at_least(1, ramp_rounds=self.ramp_rounds)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout should be at least 0 and below 1, but {self.dropout} was given")
 

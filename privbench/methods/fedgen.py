@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.methods.fedcg import mode_seeking
-from privbench.methods.form import Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage, UniformClass
+from privbench.methods.form import Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage, UniformClass, at_least
 
 DRAWS: dict[str, Draw] = {"z": Normal(), "y": UniformClass()}
 
@@ -39,6 +39,10 @@ class FedGen(Method):
     def networks(self) -> dict[str, str]:
         """The kind of G."""
         return {"gan": self.gan}
+
+    def __post_init__(self) -> None:
+        """ValueError for a negative weight."""
+        at_least(0, weight=self.weight, diversity=self.diversity)
 
     def client(self) -> tuple[Phase, ...]:
         """The classification network, with imitated features beside the real ones."""

@@ -10,7 +10,7 @@ generator, G the broadcast one. Clients also upload their label counts n_i^y, an
     server, over (G, C):       weighted average, then kl1 + kl2 + kl3 (privbench/methods/aggregators.py)         (10-12)
 
 `without` switches terms off by name, e.g. without=kl_local,kl2:
-    cls, cls_global, mse_global, kl_global (1-4)    kl_local, mse_local, cls_local, div (5-9)    kl1, kl2, kl3 (10-11)
+    cls, cls_global, mse_global, kl_global (1-4)    kl_local, mse_local, cls_local, div (5-9)    kl1, kl2, kl3 (10-11; kdc)
 
 Readings of silent points:
 - ||.||^2 is the element-wise mean squared error, as in FedCG's code.
@@ -33,7 +33,7 @@ from torch import Tensor
 from privbench.errors import UserError
 from privbench.methods import aggregators
 from privbench.methods.aggregators import divergence
-from privbench.methods.form import ClassByCount, Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage
+from privbench.methods.form import ClassByCount, Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage, at_least
 
 TASK = ("cls", "cls_global", "mse_global", "kl_global")
 LOCAL = ("kl_local", "mse_local", "cls_local", "div")
@@ -60,14 +60,25 @@ class FedMDCG(Method):
     keeps: ClassVar[tuple[str, ...]] = ("generator",)
 
     def __post_init__(self) -> None:
-        """UserError for an unknown term, aggregator or diversity loss, and for a stage left without a term."""
+        """UserError for terms, an aggregator or a diversity loss that cannot be, ValueError for a negative weight or power.
+
+        Terms cannot be left out when they are unknown, all that a stage has, or the server's under another aggregator than kdc.
+        """
         aggregators.checked(self.aggregator)
+        weights = (self.lambda1, self.lambda2, self.lambda3, self.lambda4, self.lambda5, self.lambda6)
+        at_least(0, **{f"lambda{i}": weight for i, weight in enumerate(weights, 1)}, ramp_power=self.ramp_power)
         if self.diversity not in (0, 1, 2):
             raise UserError(f"diversity names the loss L_div 0, 1 or 2, but {self.diversity} was given")
         every = [term for stage in STAGES for term in stage]
         for term in self.off:
             if term not in every:
                 raise UserError(f"FedMD-CG has no loss term '{term}'; known: {', '.join(every)}")
+        of_the_server = [term for term in aggregators.CROSSED if term in self.off]
+        if of_the_server and self.aggregator != "kdc":
+            raise UserError(
+                f"without={self.without} names {of_the_server[0]}, a term of the server's aggregator=kdc, but "
+                f"aggregator={self.aggregator} was given; name client terms alone"
+            )
         for stage in STAGES:
             if self.off.issuperset(stage):
                 rest = ", ".join(stage)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from privbench.methods.form import Clock, Method, MiniBatch, Nets, Phase, Stage, classification_loss
+from privbench.methods.form import Clock, Method, MiniBatch, Nets, Phase, Stage, at_least, classification_loss
 
 BOTH = ("extractor", "classifier")
 
@@ -27,8 +27,7 @@ class FedProx(Method):
 
     def __post_init__(self) -> None:
         """ValueError for a negative mu."""
-        if self.mu < 0:
-            raise ValueError(f"mu should be at least 0, but {self.mu} was given")
+        at_least(0, mu=self.mu)
 
     def client(self) -> tuple[Phase, ...]:
         """h_i over E_i and C_i."""

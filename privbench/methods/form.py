@@ -223,6 +223,13 @@ class Method(ABC):
         return cross_entropy_stage().stages[0]
 
 
+def at_least(least: float, **settings: float) -> None:
+    """ValueError for the first of some settings that is below `least`, or nan."""
+    for name, value in settings.items():
+        if not value >= least:
+            raise ValueError(f"{name} should be at least {least}, but {value} was given")
+
+
 def kept(rate: float) -> dict[str, Draw]:
     """The draw that a stage with dropout needs; none at rate 0."""
     return {"kept": Kept(rate)} if rate else {}

@@ -27,7 +27,7 @@ def test_no_variance_changes_nothing():
     ("text", "where", "message"),
     [
         ("gaussian:-1", "step", "a variance of at least 0"),
-        ("gaussian:nan", "step", "a variance of at least 0"),
+        ("gaussian:nan", "step", "variance takes a finite number, but nan was given"),
         ("gaussian:much", "step", "takes a number"),
         ("gaussian", "step", "needs a value"),
         ("gaussian:1", "nowhere", "--where nowhere"),

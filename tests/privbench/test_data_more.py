@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from privbench import data, partition, plugins, run, spec
-from privbench.data import cifar10, digit5, domainnet, emnist, files, formats, image_folder, mnist, resize, tree
+from privbench import data, knowledge, partition, plugins, run, spec
+from privbench.data import cifar10, digit5, domainnet, emnist, files, formats, image_folder, mnist, photos, resize, tree
 from privbench.data.dataset import Dataset, Domain, sound
 from privbench.data.download import torchvision_datasets
 from privbench.errors import UserError
@@ -552,6 +552,31 @@ def test_a_fault_of_any_data_set_is_one_line_before_anything_is_trained(dataset,
     with pytest.raises(UserError, match=message) as raised:
         sound(dataset)
     assert "\n" not in str(raised.value)
+
+
+def test_images_may_be_stored_at_32_or_at_the_side_asked_for_all_alike():
+    small, large = made(), made(side=224)
+    assert sound(small, 224) is small
+    assert sound(large, 224) is large
+    mixed = large._replace(public=small.domains["domain0"].train)
+    message = "the public images must be uint8 of shape [N, 1 or 3, 224, 224], but are torch.uint8 [2, 3, 32, 32]"
+    refused(lambda: sound(mixed, 224), message)
+    refused(lambda: sound(large), "must be uint8 of shape [N, 1 or 3, 32, 32]")
+    refused(lambda: sound(made(side=64), 224), "but are torch.uint8 [2, 3, 64, 64]")
+
+
+def test_a_data_set_with_larger_originals_is_federated_and_lent_to_the_attacker_at_224(monkeypatch):
+    monkeypatch.setattr(photos, "COUNT", {"train": 6, "validation": 2, "test": 2})
+    for cached in (run.dataset_of, run.federation):
+        cached.cache_clear()
+    try:
+        federation, _ = run.federation("photos", None, None, 2, 8, "iid", 0, 224)
+        images, _ = knowledge.auxiliary(federation, "photos", None, (3, 224, 224), 0)
+    finally:
+        for cached in (run.dataset_of, run.federation):
+            cached.cache_clear()
+    assert all(client.train.images.shape == (8, 3, 224, 224) for client in federation.clients)
+    assert images.images.shape[1:] == (3, 224, 224)
 
 
 def test_a_data_set_of_the_users_own_is_looked_over_before_it_is_used(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from privbench import checkpoint, harness, spec
+from privbench.data.resize import pixels
 from privbench.engine import Replica
 from privbench.errors import Interrupted, UserError
 from tests.privbench.federations import digits_federation
@@ -119,6 +120,30 @@ def test_feddf_trains_its_server_on_every_public_image_and_never_sees_a_label():
     assert seen.any(1).all()
     assert seen.any(0).all()
     assert not plan.labels.any()
+
+
+def test_feddf_distils_on_public_images_of_the_size_that_the_clients_train_on():
+    large = spec.train_spec(
+        "smoke", "photos", "feddf", clients=2, backbone="resnet18", image_size=224, changes={"server_steps": 1}
+    )
+    federation = digits_federation(channels=3)
+    setup = harness.prepare(large, federation, CPU)
+    client, server = setup.method.client()[0], setup.method.server()[0]
+    batch = large.schedule.batch
+    images = harness.server_plan(setup, 1, server).images(0)
+    assert images.shape == harness.client_plan(setup, 0, 1, client, 0).images(0).shape == (batch, 3, 224, 224)
+    enlarged = pixels(federation.public.images, 224)
+    assert all((enlarged == image).flatten(1).all(1).any() for image in images)
+
+
+@pytest.mark.parametrize(
+    ("how", "way"),
+    [("iid", "lower --per-client"), ("dirichlet", "lower --per-client"), ("domain", "choose a data set")],
+)
+def test_feddf_without_public_images_says_what_helps(how, way):
+    each = spec.train_spec("smoke", "digits", "feddf", clients=2, how=how)
+    with pytest.raises(UserError, match=f"holds none out; {way}"):
+        harness.prepare(each, digits_federation()._replace(public=None), CPU)
 
 
 def test_local_training_sends_nothing():

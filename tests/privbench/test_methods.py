@@ -202,58 +202,9 @@ def fedmd_task_terms(own, broadcast, batch, ramp):
     return terms
 
 
-def fedmd_local_terms(own, batch):
-    extractor, classifier, generator = in_torch(own, DENSE)
-    z, y = batch.noise["z"], batch.labels
-    f = generator.train()(z, y)
-    terms = dict.fromkeys(("kl_local", "mse_local", "cls_local"), 0.0)
-    for i in range(B):
-        h = one(extractor, batch.images[i])
-        terms["kl_local"] += kl(one(classifier, f[i]), one(classifier, h)) / B
-        terms["mse_local"] += 0.5 * (f[i] - h).square().mean().item() / B
-        terms["cls_local"] += 2.0 * ce(one(classifier, f[i]), y[i]) / B
-    pairs = [(f[j] - f[k]).norm() * (z[j] - z[k]).norm() for j in range(B) for k in range(B)]
-    terms["div"] = 3.0 * math.exp(-sum(pairs).item() / B**2)
-    return terms
-
-
-@pytest.fixture(scope="module")
-def fedmd():
-    """(method, the loops' terms per stage, the method's loss per stage) of one FedMD-CG client."""
-    own, broadcast, batch = parts(0, DENSE), parts(7, DENSE), mini_batch(DENSE)
-    own[0]["generator"] = parts(5, DENSE)[0]["generator"]
-    method = FedMDCG(lambda1=0.5, lambda2=2.0, lambda3=3.0, lambda4=0.5, lambda5=2.0, lambda6=3.0, ramp_power=2.0)
-    clock = Clock(51, 100)
-    loops = fedmd_task_terms(own, broadcast, batch, 0.25) | fedmd_local_terms(own, batch)
-
-    def losses(each):
-        task = Nets(DENSE, *own, ("extractor", "classifier"), received=Nets(DENSE, *broadcast))
-        local = Nets(DENSE, *own, ("generator",), received=Nets(DENSE, *broadcast))
-        return each.task_loss(task, batch, clock).item(), each.generator_loss(local, batch, clock).item()
-
-    return method, loops, losses
-
-
-def test_fedmd_cgs_two_client_losses_are_the_sums_of_their_terms(fedmd):
-    method, loops, losses = fedmd
-    task, local = losses(method)
-    assert task == pytest.approx(sum(list(loops.values())[:4]), rel=1e-4)
-    assert local == pytest.approx(sum(list(loops.values())[4:]), rel=1e-4)
-
-
-@pytest.mark.parametrize("term", ["cls", "cls_global", "mse_global", "kl_global", "kl_local", "mse_local", "cls_local"])
-def test_a_term_that_is_switched_off_is_missing_and_nothing_else(term, fedmd):
-    method, loops, losses = fedmd
-    whole, less = losses(method), losses(dataclasses.replace(method, without=term))
-    assert sum(whole) - sum(less) == pytest.approx(loops[term], rel=1e-3, abs=1e-5)
-    assert loops[term] > 1e-2
-
-
-@pytest.mark.parametrize("kind", [0, 1, 2])
-def test_the_diversity_losses_are_equations_7_and_8(kind):
-    rng = torch.Generator().manual_seed(0)
-    f, z = 0.02 * torch.rand(B, 16, 5, 5, generator=rng), torch.randn(B, 7, generator=rng)
-    y, total = torch.tensor([0, 3, 3, 1, 0, 2]), 0.0
+def diversity_loop(kind, f, z, y):
+    """exp( -(1/B^2) sum ||f_j - f_k|| d_jk ), pair by pair (Eq. 7 and 8)."""
+    total = 0.0
     for j in range(B):
         for k in range(B):
             a, b = (torch.eye(CLASSES)[y[i]] for i in (j, k))
@@ -263,8 +214,78 @@ def test_the_diversity_losses_are_equations_7_and_8(kind):
             if kind == 2:
                 d *= math.exp(0 if y[j] == y[k] else 2)
             total += (f[j] - f[k]).norm().item() * d
+    return math.exp(-total / B**2)
+
+
+def fedmd_local_terms(own, batch, kind=0):
+    extractor, classifier, generator = in_torch(own, DENSE)
+    z, y = batch.noise["z"], batch.labels
+    f = generator.train()(z, y)
+    terms = dict.fromkeys(("kl_local", "mse_local", "cls_local"), 0.0)
+    for i in range(B):
+        h = one(extractor, batch.images[i])
+        terms["kl_local"] += kl(one(classifier, f[i]), one(classifier, h)) / B
+        terms["mse_local"] += 0.5 * (f[i] - h).square().mean().item() / B
+        terms["cls_local"] += 2.0 * ce(one(classifier, f[i]), y[i]) / B
+    terms["div"] = 30.0 * diversity_loop(kind, f, z, y)
+    return terms
+
+
+@pytest.fixture(scope="module")
+def fedmd():
+    """(method, the loops' terms per stage, the method's loss per stage) of one FedMD-CG client."""
+    own, broadcast, batch = parts(0, DENSE), parts(7, DENSE), mini_batch(DENSE)
+    own[0]["generator"] = parts(5, DENSE)[0]["generator"]
+    own[0]["generator"]["fc2.weight"] *= 0.1  # so near to collapse, and with such noise, that exp(-distance) is not 0
+    close = batch._replace(noise=batch.noise | {"z": batch.noise["z"] / 64})
+    method = FedMDCG(lambda1=0.5, lambda2=2.0, lambda3=3.0, lambda4=0.5, lambda5=2.0, lambda6=30.0, ramp_power=2.0)
+    clock = Clock(51, 100)
+    loops = fedmd_task_terms(own, broadcast, batch, 0.25) | fedmd_local_terms(own, close)
+    loops |= {f"div {kind}": fedmd_local_terms(own, close, kind)["div"] for kind in (0, 1, 2)}
+
+    def losses(each):
+        task = Nets(DENSE, *own, ("extractor", "classifier"), received=Nets(DENSE, *broadcast))
+        local = Nets(DENSE, *own, ("generator",), received=Nets(DENSE, *broadcast))
+        return each.task_loss(task, batch, clock).item(), each.generator_loss(local, close, clock).item()
+
+    return method, loops, losses
+
+
+def test_fedmd_cgs_two_client_losses_are_the_sums_of_their_terms(fedmd):
+    method, loops, losses = fedmd
+    task, local = losses(method)
+    assert task == pytest.approx(sum(list(loops.values())[:4]), rel=1e-4)
+    assert local == pytest.approx(sum(list(loops.values())[4:8]), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "term", ["cls", "cls_global", "mse_global", "kl_global", "kl_local", "mse_local", "cls_local", "div"]
+)
+def test_a_term_that_is_switched_off_is_missing_and_nothing_else(term, fedmd):
+    method, loops, losses = fedmd
+    whole, less = losses(method), losses(dataclasses.replace(method, without=term))
+    assert sum(whole) - sum(less) == pytest.approx(loops[term], rel=1e-3, abs=1e-5)
+    assert loops[term] > 1e-2
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_the_local_generator_descends_on_the_diversity_loss_that_is_chosen(kind, fedmd):
+    method, loops, losses = fedmd
+    chosen = dataclasses.replace(method, diversity=kind)
+    own = losses(chosen)[1] - losses(dataclasses.replace(chosen, without="div"))[1]
+    assert own == pytest.approx(loops[f"div {kind}"], rel=1e-3)
+    assert 1e-2 < own < 29
+    others = [loops[f"div {other}"] for other in (0, 1, 2) if other != kind]
+    assert all(own != pytest.approx(other, rel=0.1) for other in others)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2])
+def test_the_diversity_losses_are_equations_7_and_8(kind):
+    rng = torch.Generator().manual_seed(0)
+    f, z = 0.02 * torch.rand(B, 16, 5, 5, generator=rng), torch.randn(B, 7, generator=rng)
+    y = torch.tensor([0, 3, 3, 1, 0, 2])
     own = diversity_loss(kind, f.requires_grad_(), z, y, CLASSES)
-    assert own.item() == pytest.approx(math.exp(-total / B**2), rel=1e-5)
+    assert own.item() == pytest.approx(diversity_loop(kind, f, z, y), rel=1e-5)
     assert 0.01 < own.item() < 0.9
     assert torch.autograd.grad(own, f)[0].isfinite().all()
 
@@ -294,7 +315,7 @@ def test_crossed_distillation_weighs_clients_by_their_label_counts(model):
 def test_switched_off_terms_reach_the_server():
     ((stage,),) = [phase.stages for phase in FedMDCG(without="kl1, kl3").server()]
     assert stage.loss.keywords["terms"] == ("kl2",)
-    assert FedMDCG(aggregator="ave").server() == ()
+    assert FedMDCG(aggregator="ave", without="div").server() == ()
 
 
 def test_the_dense_discriminator_is_the_classifier_with_one_output():
@@ -326,17 +347,63 @@ def test_dropout_keeps_the_share_asked_for():
     [
         ("fedmd-cg", {"without": "kl_globl"}, "FedMD-CG has no loss term 'kl_globl'; known: cls, cls_global"),
         ("fedmd-cg", {"without": "kl1,kl2,kl3"}, "leaves a stage nothing to descend on; keep one of kl1, kl2, kl3"),
+        (
+            "fedmd-cg",
+            {"without": "div,kl1", "aggregator": "kd"},
+            "names kl1, a term of the server's aggregator=kdc, but aggregator=kd was given; name client terms alone",
+        ),
+        ("fedmd-cg", {"without": "kl1,kl2,kl3", "aggregator": "ave"}, "names kl1, .* but aggregator=ave was given"),
         ("fedmd-cg", {"diversity": 3}, "L_div 0, 1 or 2, but 3 was given"),
         ("fedmd-cg", {"aggregator": "median"}, "unknown aggregator 'median'; known: ave, kd, kdc"),
         ("fedcg", {"aggregator": "avg"}, "unknown aggregator 'avg'"),
         ("nfl-cgan", {"dropout": 1.0}, "dropout should be at least 0 and below 1, but 1.0 was given"),
         ("fedprox", {"mu": -1.0}, "mu should be at least 0, but -1.0 was given"),
+        ("fedprox", {"mu": math.nan}, "FedProx: mu takes a finite number, but nan was given"),
+        ("fedprox", {"mu": 10**400}, "FedProx: mu takes a finite number, but 1000"),
+        ("fedprox", {"mu": True}, "FedProx: mu takes a finite number, but True was given"),
+        ("fedgen", {"weight": math.inf}, "FedGen: weight takes a finite number, but inf was given"),
+        ("fedgen", {"weight": -1}, "weight should be at least 0, but -1 was given"),
+        ("fedgen", {"diversity": -0.5}, "diversity should be at least 0, but -0.5 was given"),
+        ("fedcg", {"diversity": "abc"}, "FedCG: diversity takes a finite number, but 'abc' was given"),
+        ("fedcg", {"diversity": -0.2}, "diversity should be at least 0, but -0.2 was given"),
+        ("fedcg", {"ramp_rounds": 0}, "ramp_rounds should be at least 1, but 0 was given"),
+        ("fedcg", {"ramp_rounds": 2.5}, "FedCG: ramp_rounds takes a whole number, but 2.5 was given"),
+        ("fedcg", {"ramp_rounds": True}, "FedCG: ramp_rounds takes a whole number, but True was given"),
+        ("nfl-cgan", {"ramp_rounds": -3}, "ramp_rounds should be at least 1, but -3 was given"),
+        ("fedmd-cg", {"ramp_power": -1}, "ramp_power should be at least 0, but -1 was given"),
+        ("fedmd-cg", {"lambda1": "abc"}, "FedMDCG: lambda1 takes a finite number, but 'abc' was given"),
+        ("fedmd-cg", {"lambda6": -1.0}, "lambda6 should be at least 0, but -1.0 was given"),
+        ("fedmd-cg", {"without": 1}, "FedMDCG: without takes a word, but 1 was given"),
     ],
 )
 def test_a_wrong_setting_gets_one_line(method, settings, message):
     with pytest.raises(UserError, match=message) as caught:
         plugins.create(plugins.resolve("method", method), settings)
     assert "\n" not in str(caught.value)
+
+
+def test_a_float_setting_takes_an_integer_and_the_limits_themselves_pass():
+    made = plugins.create(FedMDCG, {"lambda1": 0, "ramp_power": 0})
+    assert made.ramp(Clock(1, 10)) == 1
+    assert plugins.create(plugins.resolve("method", "fedcg"), {"ramp_rounds": 1}).gamma(Clock(1, 10)) == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Typed:
+    """A plug-in of a user's own, with every type that is looked at and one that is not."""
+
+    bits: int
+    fast: bool = False
+    places: tuple[int, ...] = ()
+
+
+def test_whole_numbers_and_flags_are_looked_at_and_other_types_are_left_to_the_class():
+    assert plugins.create(Typed, {"bits": 8, "fast": True, "places": (1,)}) == Typed(8, True, (1,))
+    with pytest.raises(UserError, match="Typed: fast takes true or false, but 1 was given"):
+        plugins.create(Typed, {"bits": 8, "fast": 1})
+    assert plugins.defense(f"{__name__}:Typed:8", "step") == Typed(8)
+    with pytest.raises(UserError, match=r"Typed: bits takes a whole number, but 8\.5 was given"):
+        plugins.defense(f"{__name__}:Typed:8.5", "step")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """The worker pool: results are written by the jobs, failures are told, the rest goes on."""
 
+import os
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,10 @@ class Write:
     folder: Path
     fault: str = ""
 
+    @property
+    def log(self):
+        return self.folder / "log" / f"{self.title}.txt"
+
     def run(self, report):
         report(1, 2, "half")
         if self.fault == "user":
@@ -22,7 +29,15 @@ class Write:
         if self.fault == "interrupt":
             raise KeyboardInterrupt
         if self.fault == "bug":
-            raise ZeroDivisionError
+            1 / 0
+        if self.fault == "unpicklable":
+            error = RuntimeError("one\ntwo")
+            error.cause = lambda: None
+            raise error
+        if self.fault == "death":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "slow":
+            time.sleep(1)
         import torch
 
         (self.folder / self.title).write_text(str(torch.get_num_threads()))
@@ -45,10 +60,40 @@ def test_one_job_that_fails_does_not_stop_the_others(workers, tmp_path):
         assert (tmp_path / "a").read_text() == "1"  # one thread per process
 
 
-def test_a_bug_in_a_job_is_not_hidden(tmp_path):
-    _, _, progress, outcome = watch()
-    with pytest.raises(ZeroDivisionError):
-        run_jobs([Write("a", tmp_path, "bug"), Write("b", tmp_path)], 2, progress, outcome)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bug_in_a_job_is_one_line_with_its_traceback_on_disk(workers, tmp_path):
+    jobs = [Write("a", tmp_path, "bug"), Write("b", tmp_path, "unpicklable"), Write("c", tmp_path)]
+    _, ended, progress, outcome = watch()
+    failures = run_jobs(jobs, workers, progress, outcome)
+    lines = {
+        "a": f"internal error: ZeroDivisionError: division by zero; see {tmp_path / 'log' / 'a.txt'}",
+        "b": f"internal error: RuntimeError: one; see {tmp_path / 'log' / 'b.txt'}",
+    }
+    assert sorted(failures) == sorted(lines.values())
+    assert ended == {**lines, "c": None}
+    assert (tmp_path / "c").exists()
+    log = (tmp_path / "log" / "a.txt").read_text()
+    assert log.startswith("Traceback")
+    assert "1 / 0" in log
+    assert run_jobs([Write("a", tmp_path)], 1, progress, outcome) == []
+    assert not (tmp_path / "log" / "a.txt").exists()
+
+
+def test_a_bug_is_told_even_where_its_traceback_cannot_be_written(tmp_path):
+    (tmp_path / "log").write_text("a file in the folder's place")
+    _, ended, progress, outcome = watch()
+    run_jobs([Write("a", tmp_path, "bug")], 1, progress, outcome)
+    assert ended == {"a": "internal error: ZeroDivisionError: division by zero"}
+
+
+def test_a_process_that_dies_fails_its_own_job_alone(tmp_path):
+    """The job beside it dies with it, because the pool is gone, and is run again; those behind them are run in a new pool."""
+    jobs = [Write("a", tmp_path, "death"), Write("b", tmp_path, "slow"), *(Write(name, tmp_path) for name in "cde")]
+    _, ended, progress, outcome = watch()
+    failures = run_jobs(jobs, 2, progress, outcome)
+    assert failures == ["a: its process died, as it does when the machine runs out of memory"]
+    assert ended == {"a": failures[0], **dict.fromkeys("bcde")}
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["b", "c", "d", "e"]
 
 
 def test_an_interruption_is_told_apart_from_a_failure(tmp_path):

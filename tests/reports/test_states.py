@@ -115,6 +115,22 @@ def test_why_a_cell_failed_is_kept_until_it_is_tried_again(cells, tmp_path, monk
     assert not store.failure(cells[2]).exists()
 
 
+def test_an_internal_error_fails_its_cell_alone_and_leaves_its_traceback(cells, tmp_path, monkeypatch):
+    def train(store, specs, *_):
+        if specs[0].method == "fedper":
+            1 / 0
+        raise UserError("asked the impossible")
+
+    monkeypatch.setattr(run, "train", train)
+    monkeypatch.setattr(run.pool, "cores", lambda: 1)
+    found = study_run.execute(cells, tmp_path, None, "cpu")
+    log = Store(tmp_path).train(cells[2].train_specs()[0]) / "error.txt"
+    assert [state.word for state in found] == ["failed"] * 4
+    assert [state.why == "asked the impossible" for state in found] == [True, True, False, True]
+    assert found[2].why == f"internal error: ZeroDivisionError: division by zero; see {log}"
+    assert "in train" in log.read_text()
+
+
 def test_an_interrupted_study_says_how_far_it_is(cells, tmp_path, monkeypatch, capsys):
     ending(monkeypatch, {"fedper": Interrupted()})
     with pytest.raises(Interrupted):
