@@ -102,8 +102,6 @@ def _against_published(r: AttackRecord) -> list[str]:
     off = r.accuracy.mean - accuracy.value if accuracy is not None else 0.0
     if accuracy is not None and r.spec["preset"] == "paper" and abs(off) > LARGE_GAP_PERCENT:
         told.append(f"{place}: accuracy {r.accuracy.mean:.2f}%, published {accuracy.value:.2f}% ({off:+.1f}).")
-    if accuracy is not None and r.spec.get("clients") not in (None, accuracy.clients):
-        told.append(f"{place}: published for {accuracy.clients} clients, run here with {r.spec['clients']}.")
     return told
 
 

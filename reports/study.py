@@ -54,6 +54,7 @@ class Study(spec.Strict):
     about: str
     reports: tuple[str, ...]
     metrics: tuple[str, ...] = ("accuracy",)  # columns of the accuracy table
+    published: tuple[str, ...] = ("1",)  # tables that go before others with a value of the same cell
     backbone: str = "lenet5"
     omega: tuple[float, ...] = ()  # Dirichlet layouts in place of each data set's own
     attacks: tuple[str, ...] = ()
