@@ -104,7 +104,7 @@ def report(
     notes = [
         *remarks.training_header(records),
         HOW,
-        *_searched(records, keys),
+        *(line for key in keys for line in rows.searched(records, key)),
         *_published_notes(records, keys, metrics, first),
     ]
     return Report("Accuracy table", notes, forms, numbers)
@@ -209,22 +209,6 @@ def _numbers(r: Record, metric: str, first: Sequence[str]) -> dict[str, Any]:
         "difference": mean - found.value if found and mean is not None else None,
         "source": found.source if found else None,
     }
-
-
-def _searched(records: Sequence[Record], keys: Sequence[Setting]) -> list[str]:
-    """Which value of a searched setting stands for its method."""
-    told = []
-    for key in keys:
-        for name, r in rows.chosen(records, key).items():
-            rivals = [o for o in records if rows.setting(o.spec) == key and rows.row(o.spec) == name]
-            values = unique(o.spec["method_settings"].get("mu") for o in rivals)
-            if len(values) > 1:
-                listed = ", ".join(f"{value:g}" for value in values if value is not None)
-                told.append(
-                    f"{rows.short_title(key)}, {name}: mu {r.spec['method_settings']['mu']:g}, "
-                    f"the best of {listed} by validation accuracy."
-                )
-    return told
 
 
 def _published_notes(

@@ -56,7 +56,8 @@ def report(records: Sequence[Record]) -> Report:
         forms.append(
             Form(f"{rows.title(key)}: area under the macro-averaged ROC curve", ["", "AUC", "published"], body)
         )
-    return Report("ROC curves", remarks.training_header(records), forms, numbers)
+    told = [line for key in rows.settings(records) for line in rows.searched(records, key)]
+    return Report("ROC curves", [*remarks.training_header(records), *told], forms, numbers)
 
 
 def _numbers(key: rows.Setting, label: str, curve: np.ndarray | None) -> list[dict[str, Any]]:

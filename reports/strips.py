@@ -71,7 +71,8 @@ def report(records: Sequence[Record], name: str) -> Report:
         clients = len(local.accuracy.per_client[0])
         forms.append(Form(rows.title(key), ["", *(f"client {k + 1}" for k in range(clients)), "mean"], body))
         numbers += [_number(key, label, k, v) for label, each in own.items() for k, v in enumerate(each)]
-    notes = [*remarks.training_header(records), f"{kind.title} of each client, +- over seeds."]
+    told = [line for key in rows.settings(records) for line in rows.searched(records, key)]
+    notes = [*remarks.training_header(records), f"{kind.title} of each client, +- over seeds.", *told]
     return Report(kind.title, notes, forms, numbers)
 
 

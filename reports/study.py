@@ -32,7 +32,7 @@ class Column(spec.Strict):
     )  # a variant for every value of every setting named, one setting at a time
     search: dict[str, list[Any]] = Field(
         default_factory=dict
-    )  # paper preset: one run per value; reports keep the best by validation accuracy
+    )  # one run per value, but in smoke the first alone; reports keep the best by validation accuracy
     attacks: tuple[str, ...] | None = None  # in place of the study's
     not_on: tuple[str, ...] = ()  # data sets for which the source has no such cell
 
@@ -167,7 +167,8 @@ def _data(
 
 def _variants(column: Column, preset: str) -> Iterator[Settings]:
     """The settings of each cell of a column; those at their default are left out, so that equal cells have one name."""
-    asked = column.each or (column.search if preset == "paper" else {})
+    searched = {name: values[:1] if preset == "smoke" else values for name, values in column.search.items()}
+    asked = column.each or searched
     every = [{name: value} for name, values in asked.items() for value in values] or [{}]
     plugin = plugins.resolve("method", column.method)
     plain = spec.QUICK_METHOD_SETTINGS.get(column.method, {}) if preset != "paper" else {}

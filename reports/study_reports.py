@@ -58,6 +58,8 @@ def _write_one(
     folder: Path,
 ) -> list[Path]:
     pairs_of = [(cell, r) for cell, r in zip(cells, records, strict=True) if isinstance(r, AttackRecord)]
+    kept = {r.id for r in rows.best_searched([r for _, r in pairs_of])}
+    pairs_of = [(cell, r) for cell, r in pairs_of if r.id in kept]
     attacked = [r for _, r in pairs_of]
     if name == "accuracy":
         return tables.write(accuracy_table.report(records, gaps, study.metrics, study.published), folder / name)
@@ -132,7 +134,7 @@ def write_page(
 def show(study: Study, records: Sequence[Record], gaps: Sequence[Gap], console: Console) -> None:
     """The study's first table on the terminal."""
     if "attack" in study.reports:
-        attacked = [r for r in records if isinstance(r, AttackRecord)]
+        attacked = rows.best_searched([r for r in records if isinstance(r, AttackRecord)])
         if attacked:
             attack_table.print_tables(attacked, console, [gap for gap in gaps if gap.spec["attack"] is not None])
         return

@@ -146,7 +146,10 @@ def test_the_accuracy_study_trains_every_method_of_the_suite_once():
     cells = study.cells(study.read("accuracy"), "quick", [("photos", None)])
     targets = [plugins.target("method", cell.train.method) for cell in cells]
     assert len(plugins.METHODS) == 11
-    assert sorted(targets) == sorted(set(plugins.METHODS.values()))
+    searched = [cell.train.method_settings["mu"] for cell in cells if cell.train.method == "fedprox"]
+    once = sorted(set(plugins.METHODS.values()))
+    assert sorted(targets) == sorted([*once, *[plugins.target("method", "fedprox")] * (len(searched) - 1)])
+    assert len(set(searched)) == len(searched)
 
 
 def test_the_extended_attack_table_attacks_every_method_that_sends_something():
@@ -173,13 +176,21 @@ def test_the_sensitivity_study_has_each_value_of_each_lambda_and_the_default_onc
     )
 
 
-def test_the_paper_preset_trains_a_comparison_alike_and_searches_mu():
+def test_the_paper_preset_trains_a_comparison_alike():
     for _, cell in paper("fedmd-cg-table1"):
         schedule = cell.train.schedule
         assert (schedule.client_steps, schedule.server_steps, schedule.batch) == (20, 50, 64)
         assert schedule.rounds == (250 if cell.train.dataset == "cifar10" else 100)
-    mus = [c.train.method_settings["mu"] for _, c in paper("accuracy") if c.train.method == "fedprox"]
-    assert mus[:4] == [0.001, 0.01, 0.1, 1.0]
+
+
+@pytest.mark.parametrize("name", ["accuracy", "attack-all", "fedcg-table1", "nfl-cgan-lenet5", "nfl-cgan-resnet18"])
+def test_mu_is_searched_over_the_values_of_the_paper_in_quick_too(name):
+    for preset, wanted in (("paper", [0.001, 0.01, 0.1, 1.0]), ("quick", [0.001, 0.01, 0.1, 1.0]), ("smoke", [0.001])):
+        cells = study.cells(study.read(name), preset, methods=["fedprox"])
+        assert {c.train.dataset for c in cells} >= {"fmnist", "cifar10"}
+        for data in {(c.train.dataset, c.train.clients) for c in cells}:
+            mus = [c.train.method_settings["mu"] for c in cells if (c.train.dataset, c.train.clients) == data]
+            assert list(dict.fromkeys(mus)) == wanted, (preset, data)
 
 
 def test_methods_and_data_sets_can_be_chosen():

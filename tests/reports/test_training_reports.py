@@ -6,10 +6,27 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from privbench import plugins
 from privbench.record import AttackRecord, Curve, averages
-from reports import ablation, accuracy_table, boxes, curves, figures, layout, pairs, roc, rows, strips, tables
+from reports import (
+    ablation,
+    accuracy_table,
+    attack_table,
+    boxes,
+    curves,
+    drawings,
+    figures,
+    layout,
+    pairs,
+    roc,
+    rows,
+    strips,
+    study,
+    study_reports,
+    tables,
+)
 from reports.published_form import Gap, label
 from tests.reports.records import record, training
 
@@ -84,6 +101,46 @@ def test_a_searched_setting_is_chosen_by_validation_not_by_test():
     report = accuracy_table.report([better_test, better_validation], [], ["accuracy"])
     assert form_of(report) == {"FedProx": {"cifar10": "42.25 +- 0.35"}}
     assert any("mu 0.001, the best of 0.1, 0.001 by validation accuracy" in note for note in report.notes)
+
+
+def prox(mu, attack, psnr, validation):
+    """An attacked record of FedProx whose best validation accuracy is `validation` at both clients."""
+    own = {"partition": "iid", "method_settings": {"mu": mu}}
+    r = record("fedprox", attack=attack, psnr=psnr, spec=own)
+    parts = {"training": [training(seed, [validation, validation]) for seed in (0, 1)]}
+    mean = r.accuracy.model_copy(update={"mean": validation - 1})
+    return r.model_copy(update={"id": f"{mu} {attack}", "accuracy": mean, **parts})
+
+
+def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_path, monkeypatch):
+    # The weak attack and low accuracy of mu 1 come first, and its reconstructions are the best: neither may be chosen.
+    records = [prox(1.0, "dlg", 30.0, 20.0), prox(1.0, "staged", 40.0, 20.0), prox(0.01, "dlg", 10.0, 50.0),
+               prox(0.01, "staged", 18.0, 50.0), record("fedavg", spec={"partition": "iid"})]  # fmt: skip
+    assert [r.id for r in rows.best_searched(records)] == ["0.01 dlg", "0.01 staged", records[4].id]
+    seen = []
+    monkeypatch.setattr(drawings, "attacked", lambda store, cells, own, folder: seen.append((cells, own)) or [])
+    cells = [f"cell of {r.id}" for r in records]
+    own = study.read("attack-all")
+    study_reports.write(own, None, cells, records, [], tmp_path)
+    assert [r.id for r in seen[0][1]] == ["0.01 dlg", "0.01 staged", records[4].id]
+    assert seen[0][0] == cells[2:]
+    text = (tmp_path / "table.md").read_text()
+    assert "cifar10, FedProx: mu 0.01." in text
+    assert "mu 1." not in text
+    form = attack_table.compact(seen[0][1])[0]
+    column = {row[0]: row[form.columns.index("FedProx")] for row in form.rows}
+    assert column["accuracy of the trained method, %"].startswith("49.00")
+    strong = next(r for r in records if r.id == "0.01 staged").scores.psnr_db.mean
+    assert column["PSNR, strongest attack here, dB"].startswith(f"{strong:.2f}")
+    show = Console(record=True, width=200)
+    study_reports.show(own, records, [], show)
+    assert "mu 1." not in show.export_text()
+
+
+def test_reports_of_training_tell_the_chosen_mu():
+    each = [trained("local", 30.0)] + [trained("fedprox", 40.0 + mu, method_settings={"mu": mu}) for mu in (0.1, 1.0)]
+    for report in (strips.report(each, "gain"), roc.report(each), curves.report(each, ("accuracy",), "curves")):
+        assert "cifar10, FedProx: mu 1, the best of 0.1, 1 by validation accuracy." in report.notes
 
 
 def test_cells_that_differ_in_the_attack_alone_count_once():
