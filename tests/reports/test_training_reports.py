@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from privbench import plugins
+from privbench import metrics, plugins
 from privbench.record import AttackRecord, Curve, averages
 from reports import (
     ablation,
@@ -172,6 +172,37 @@ def test_gain_and_rta_by_hand():
     assert std == pytest.approx(abs(44 / 40 - 45 / 41) / 2**0.5)
     assert second == (48 / 44, 0.0)
     assert form_of(strips.report([local, fedavg], "gain"))["FedAvg"]["mean"] == "+4.00"
+
+
+def test_where_local_is_right_nowhere_there_is_no_rta_and_no_nan(tmp_path):
+    local, fedavg = trained("local", 0.0), trained("fedavg", 44.0)  # 0 at the first client under seed 0
+    assert strips.values(fedavg, local, strips.KINDS["rta"])[0] == (None, None)
+    report = strips.report([local, fedavg], "rta")
+    assert list(form_of(report)["FedAvg"].values()) == ["-", "12.000 +- 0.000", "-"]
+    assert report.numbers[0]["mean"] is None
+    for path in tables.write(report, tmp_path / "rta")[:2]:
+        assert "nan" not in path.read_text()
+    assert strips.write([local, fedavg], rows.setting(local.spec), "rta", tmp_path / "bars")
+
+
+def test_the_arithmetic_of_the_reports_is_that_of_the_metrics(monkeypatch):
+    assert {name: kind.of for name, kind in strips.KINDS.items()} == {
+        "gain": metrics.gain_over_local, "rta": metrics.relative_test_accuracy,
+    }  # fmt: skip
+    monkeypatch.setattr(metrics, "mean_roc", lambda curves, grid: (len(curves), grid is roc.GRID))
+    assert roc.average(trained("fedavg")) == (2 * 2 * 2, True)  # seeds, clients, classes
+
+
+def test_clients_by_domain_carry_its_name(tmp_path, drawn):
+    own = {"partition": "domain", "domains": None, "client_domains": ["svhn", "usps"]}
+    both = [trained(m, a, dataset="digits4", **own) for m, a in (("local", 38.0), ("fedavg", 41.0))]
+    report = strips.report(both, "gain")
+    assert report.forms[0].columns == ["", "svhn", "usps", "mean"]
+    assert [n["client"] for n in report.numbers] == ["svhn", "usps"]
+    strips.write(both, rows.setting(both[0].spec), "gain", tmp_path / "gain")
+    assert [t.get_text() for t in drawn[0].axes[-1].get_xticklabels()] == ["svhn", "usps"]
+    pooled = [trained("local", 38.0, client_domains=["cifar10", "cifar10"])]
+    assert strips.client_names(pooled[0]) == ["1", "2"]
 
 
 def test_without_local_there_is_no_gain():
