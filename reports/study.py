@@ -42,7 +42,9 @@ class Data(spec.Strict):
 
     name: str
     clients: int | None = None
-    paper: dict[str, int] = Field(default_factory=dict)  # of the paper preset alone: per_client, rounds
+    paper: dict[str, int] = Field(
+        default_factory=dict
+    )  # of the paper preset alone: per_client, and fields of the schedule
 
 
 class Study(spec.Strict):
@@ -114,7 +116,7 @@ def cells(
         omegas: Sequence[float | None] = (layout.omega,) if own_layout else study.omega or (None,)
         own = data.paper if preset == "paper" else {}
         changes = study.schedule if preset == "paper" else {}
-        changes = changes | ({"rounds": own["rounds"]} if "rounds" in own else {})
+        changes = changes | {name: value for name, value in own.items() if name != "per_client"}
         for omega in omegas:
             for column in columns:
                 if data.name in column.not_on:

@@ -183,6 +183,17 @@ def test_the_paper_preset_trains_a_comparison_alike():
         assert schedule.rounds == (250 if cell.train.dataset == "cifar10" else 100)
 
 
+@pytest.mark.parametrize("name", [n for n in study.names() if n.startswith(("fedmd-cg", "nfl-cgan"))])
+def test_no_early_stop_cuts_the_rounds_of_a_paper_that_names_none(name):
+    for _, cell in paper(name):
+        assert cell.train.schedule.patience >= cell.train.schedule.rounds >= 100, cell.train.dataset
+
+
+def test_the_methods_of_these_papers_train_all_rounds_in_every_study():
+    own = {c.train.method: c.train.schedule.patience for _, c in paper("accuracy")}
+    assert (own["fedmd-cg"], own["nfl-cgan"], own["fedcg"]) == (100, 100, 20)
+
+
 @pytest.mark.parametrize("name", ["accuracy", "attack-all", "fedcg-table1", "nfl-cgan-lenet5", "nfl-cgan-resnet18"])
 def test_mu_is_searched_over_the_values_of_the_paper_in_quick_too(name):
     for preset, wanted in (("paper", [0.001, 0.01, 0.1, 1.0]), ("quick", [0.001, 0.01, 0.1, 1.0]), ("smoke", [0.001])):
