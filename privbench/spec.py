@@ -209,8 +209,8 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
     "paper": {},
 }
 # A method's own published schedule where it is not FedCG's; `changes` of a specification goes before it. Neither paper names an
-# early stop, so that all 100 rounds are trained; FedMD-CG's ramp ends with the last. FedMD-CG gives the SGD rates 0.01, 0.05 and 0.08
-# without saying which is whose.
+# early stop, so that all 100 rounds are trained; FedMD-CG's ramp ends with the last. FedMD-CG gives the SGD rates 0.01, 0.05 and
+# 0.08 without saying which is whose.
 METHOD_SCHEDULES: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "nfl-cgan": {"local_epochs": 10, "generator_epochs": 10, "batch": 8, "patience": 100},
