@@ -80,16 +80,13 @@ def macro_auc(curves: Sequence[Roc | None]) -> float | None:
     return float(np.mean(areas)) if areas else None
 
 
-def mean_roc(
-    curves: Sequence[tuple[Sequence[float], Sequence[float]]], points: int = 201
-) -> tuple[np.ndarray, np.ndarray]:
-    """Several ROC curves, each (false-positive rates, true-positive rates), as one by vertical averaging: both [points].
+def mean_roc(curves: Sequence[tuple[Sequence[float], Sequence[float]]], grid: np.ndarray) -> np.ndarray:
+    """Several ROC curves, each (false-positive rates, true-positive rates), as one by vertical averaging.
 
-    Each true-positive rate is interpolated linearly at the same false-positive rates and averaged (Fawcett, Pattern Recognition
-    Letters 2006, section 8.1). Where a curve rises vertically its upper end counts.
+    Each true-positive rate is interpolated linearly at the false-positive rates `grid` [T] and averaged to [T] (Fawcett, Pattern
+    Recognition Letters 2006, section 8.1). Where a curve rises vertically its upper end counts.
     """
-    grid = np.linspace(0, 1, points)
-    return grid, np.mean([np.interp(grid, fpr, tpr) for fpr, tpr in curves], axis=0)
+    return np.mean([np.interp(grid, fpr, tpr) for fpr, tpr in curves], axis=0)
 
 
 def relative_test_accuracy(own: Sequence[float], local: Sequence[float]) -> list[float | None]:

@@ -335,12 +335,14 @@ def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path 
 def _trial(store: Store, spec: TrainSpec, data_root: Path | None, place: torch.device) -> dict[str, Any]:
     """What the result of every seed says, attacked or not."""
     fed, note = federation_of(spec, data_root)
+    census = partition.census(fed)
     rounds = checkpoint.history(store.train(spec)) or []
     return {
         "seed": spec.seed,
         "classes": len(fed.classes),
         "class_names": list(fed.classes),
-        "label_counts": [client["train"] for client in partition.census(fed)],
+        "client_domains": [client["domain"] for client in census],
+        "label_counts": [client["train"] for client in census],
         "accuracy": [evaluation.right(p) for p in checkpoint.predictions(store.train(spec))],
         "cost": {
             "train_seconds": sum(entry["seconds"] for entry in rounds),
@@ -483,6 +485,7 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
         "image_size": spec.image_size,
         "classes": trials[0]["classes"],
         "class_names": trials[0]["class_names"],
+        "client_domains": trials[0].get("client_domains"),  # a result of an earlier version has none
         "method": spec.method,
         "method_settings": spec.method_settings,
         "defense": spec.defense,

@@ -80,8 +80,13 @@ HOW = (
 WIDE = 3  # settings with published values beside them that a page takes
 
 
-def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str]) -> Report:
-    """One table per metric over all settings (of one setting a single table), then those with published values beside."""
+def report(
+    records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str], first: Sequence[str] = ("1",)
+) -> Report:
+    """One table per metric over all settings (of one setting a single table), then those with published values beside.
+
+    `first` are the published tables that go before others with a value of the same cell.
+    """
     keys = rows.settings(records)
     names = unique([rows.row(r.spec) for r in records] + [rows.row(g.spec) for g in gaps])
     if len(keys) == 1 and len(metrics) > 1:
@@ -89,14 +94,18 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
     else:
         forms = [_overview(records, gaps, keys, names, metric) for metric in metrics]
     for metric in metrics:
-        compared = [k for k in keys if any(published.of(r.spec, metric, "2") for r in rows.chosen(records, k).values())]
-        forms += [_beside(records, gaps, part, names, metric) for part in _parts(compared)]
-    numbers = [_numbers(r, metric) for key in keys for r in rows.chosen(records, key).values() for metric in metrics]
+        compared = [
+            k for k in keys if any(published.of(r.spec, metric, first) for r in rows.chosen(records, k).values())
+        ]
+        forms += [_beside(records, gaps, part, names, metric, first) for part in _parts(compared)]
+    numbers = [
+        _numbers(r, metric, first) for key in keys for r in rows.chosen(records, key).values() for metric in metrics
+    ]
     notes = [
         *remarks.training_header(records),
         HOW,
-        *_searched(records, keys),
-        *_published_notes(records, keys, metrics),
+        *(line for key in keys for line in rows.searched(records, key)),
+        *_published_notes(records, keys, metrics, first),
     ]
     return Report("Accuracy table", notes, forms, numbers)
 
@@ -128,7 +137,12 @@ def _one_setting(
 
 
 def _beside(
-    records: Sequence[Record], gaps: Sequence[Gap], keys: Sequence[Setting], names: Sequence[str], metric: str
+    records: Sequence[Record],
+    gaps: Sequence[Gap],
+    keys: Sequence[Setting],
+    names: Sequence[str],
+    metric: str,
+    first: Sequence[str],
 ) -> Form:
     """Measured, published, difference of each setting."""
     columns: list[list[str]] = []
@@ -137,7 +151,7 @@ def _beside(
         own = rows.chosen(records, key)
         lost = {rows.row(g.spec): g.spec for g in gaps if rows.setting(g.spec) == key}
         specs = {name: own[name].spec if name in own else lost.get(name) for name in names}
-        found = {name: spec and published.of(spec, metric, "2") for name, spec in specs.items()}
+        found = {name: spec and published.of(spec, metric, first) for name, spec in specs.items()}
         headings += [rows.short_title(key), "published", "difference"]
         columns.append(_column(records, gaps, key, names, metric))
         columns.append([_text(f.value, f.std, METRICS[metric]) if f else NONE for f in found.values()])
@@ -175,9 +189,9 @@ def _difference(record: Record | None, value: float | None, metric: str) -> str:
     return NONE if mean is None or value is None else f"{mean - value:+.{METRICS[metric].digits}f}"
 
 
-def _numbers(r: Record, metric: str) -> dict[str, Any]:
+def _numbers(r: Record, metric: str, first: Sequence[str]) -> dict[str, Any]:
     mean, std = METRICS[metric].of(r)
-    found = published.of(r.spec, metric, "2")
+    found = published.of(r.spec, metric, first)
     return {
         "id": r.id,
         **{
@@ -197,23 +211,11 @@ def _numbers(r: Record, metric: str) -> dict[str, Any]:
     }
 
 
-def _searched(records: Sequence[Record], keys: Sequence[Setting]) -> list[str]:
-    """Which value of a searched setting stands for its method."""
-    told = []
-    for key in keys:
-        for name, r in rows.chosen(records, key).items():
-            rivals = [o for o in records if rows.setting(o.spec) == key and rows.row(o.spec) == name]
-            values = unique(o.spec["method_settings"].get("mu") for o in rivals)
-            if len(values) > 1:
-                listed = ", ".join(f"{value:g}" for value in values if value is not None)
-                told.append(
-                    f"{rows.short_title(key)}, {name}: mu {r.spec['method_settings']['mu']:g}, "
-                    f"the best of {listed} by validation accuracy."
-                )
-    return told
-
-
-def _published_notes(records: Sequence[Record], keys: Sequence[Setting], metrics: Sequence[str]) -> list[str]:
-    found = [published.of(r.spec, m, "2") for key in keys for r in rows.chosen(records, key).values() for m in metrics]
+def _published_notes(
+    records: Sequence[Record], keys: Sequence[Setting], metrics: Sequence[str], first: Sequence[str]
+) -> list[str]:
+    found = [
+        published.of(r.spec, m, first) for key in keys for r in rows.chosen(records, key).values() for m in metrics
+    ]
     sources = sorted({f.source for f in found if f})
     return [f"Published values: {', '.join(sources)}."] if sources else ["Nothing was published for these cells."]

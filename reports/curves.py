@@ -72,6 +72,7 @@ def report(records: Sequence[Record], names: Sequence[str], title: str) -> Repor
             numbers += [_number(key, label, name, n, v) for label, c in own.items() for n, v in enumerate(c)]
     notes = [
         *remarks.training_header(records),
+        *(line for key in rows.settings(records) for line in rows.searched(records, key)),
         "Per round, mean over clients and seeds; the figure's band (of up to five curves) is one standard deviation over seeds.",
     ]
     return Report(title, notes, forms, numbers)

@@ -8,17 +8,44 @@ schedule: compare the `paper` preset with them.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from privbench import partition
+from privbench import partition, plugins
 
-SOURCE = "FedCG"
-TABLES = ("2", "1")  # in order of preference
 FEDMD_CG_CLIENTS = {"emnist": 20, "fmnist": 10, "cifar10": 10}
 NFL_CGAN_CLIENTS = 4
+
+
+class Layout(NamedTuple):
+    """What the cells of one paper have in common, besides what its tables name."""
+
+    per_client: Mapping[str, int]  # training images, of each data set that the suite lays out as the paper does
+    schedule: Mapping[str, Any]  # fields of privbench.spec.Schedule
+    rounds: Mapping[str, int]  # where they are not 100
+
+
+_FEDCG_DATA = ("fmnist", "cifar10", "digit5", "office10", "domainnet")
+# Digit5 and Office-Caltech10 are missing from NFL-CGAN's: it takes 60/20/20 of each domain, which the suite has no layout for.
+LAYOUTS = {
+    "FedCG": Layout(
+        {name: partition.DEFAULTS[name][2] for name in _FEDCG_DATA},
+        {"client_steps": None, "local_epochs": 20, "server_steps": 2000, "batch": 16},
+        {},
+    ),
+    "NFL-CGAN": Layout(
+        {"fmnist": 12_000, "cifar10": 10_000}, {"client_steps": None, "local_epochs": 10, "batch": 8}, {}
+    ),
+    "FedMD-CG": Layout(
+        {"emnist": 12_000, "fmnist": 6000, "cifar10": 5000},
+        {"client_steps": 20, "server_steps": 50, "batch": 64},
+        {"cifar10": 250},
+    ),
+}
+ROUNDS = 100
 # Names of one quantity in the file: FedMD-CG's L.acc is the mean accuracy of the local models.
 METRICS = {
     "accuracy": ("accuracy_percent", "local_accuracy_percent"),
@@ -45,71 +72,64 @@ def _rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def lookup(dataset: str, method: str, defense: str, metric: str, clients: int = 4) -> Published | None:
-    """The value of one cell, or None; `metric` is "accuracy_percent" or "psnr_db".
-
-    Where nothing was published for this number of clients, the value of another number comes back, and says so.
-    """
-    name = method if defense == "none" else f"{method}+{defense}"
-    found = [
-        Published(
-            float(row["value"]), float(row["std"]) if row["std"] else None, f"{SOURCE} Table {table}", _clients(row)
-        )
-        for table in TABLES
-        for row in _rows()
-        if (row["source"], row["table"]) == (SOURCE, table)
-        and (row["dataset"], row["method"], row["metric"]) == (dataset, name, metric)
-    ]
-    same = [value for value in found if value.clients == clients]
-    return next(iter(same or found), None)
-
-
-def _clients(row: dict[str, str]) -> int:
-    """The setting reads "4 clients" or "iid,4 clients"."""
-    return int(row["setting"].split(",")[-1].split(" ")[0])
-
-
-def of(spec: Mapping[str, Any], metric: str, last: str = "1") -> Published | None:
+def of(spec: Mapping[str, Any], metric: str, first: Sequence[str] = ("2",)) -> Published | None:
     """The published value of exactly this cell: data set, layout, clients, backbone, method and its settings; or None.
 
-    `metric` is a key of METRICS; table `last` is asked last, where two hold a value. Rounds, images and seeds are the preset's
-    affair.
+    `metric` is a key of METRICS; of several tables that hold a value, those in `first` go before. In the paper preset the images
+    per client and the schedule must be the source's, too; the other presets are shorter on purpose, and their reports say so.
     """
     names = METRICS.get(metric, ())
     backbone, clients = spec.get("backbone", "lenet5"), spec.get("clients")
     if spec.get("domains") or (backbone == "resnet18" and spec.get("image_size", 32) != 32):
         return None
     settings = {k: v for k, v in (spec.get("method_settings") or {}).items() if k not in UNCOMPARED}
+    wanted: dict[str, tuple[list[str], str]] = {}  # of each source: names of the method, part of the setting
     if spec.get("partition") == "dirichlet":
-        named = _fedmd_cg_name(spec["method"], settings)
         if backbone != "lenet5" or clients != FEDMD_CG_CLIENTS.get(spec["dataset"]) or spec["defense"] != "none":
             return None
-        wanted = {"FedMD-CG": (named, f"dirichlet {spec['omega']:.1f}")}
+        wanted = {"FedMD-CG": (_fedmd_cg_names(spec["method"], settings), f"dirichlet {spec['omega']:.1f}")}
     else:
         usual = partition.DEFAULTS.get(spec["dataset"], (None,))[0]
         if settings or spec.get("partition", usual) != usual:
             return None
-        named = spec["method"] if spec["defense"] == "none" else f"{spec['method']}+{spec['defense']}"
+        named = [spec["method"] if spec["defense"] == "none" else f"{spec['method']}+{spec['defense']}"]
         wanted = {"FedCG": (named, f"{clients} clients")} if backbone == "lenet5" else {}
         wanted |= {"NFL-CGAN": (named, f"{backbone},{NFL_CGAN_CLIENTS} clients")} if clients == NFL_CGAN_CLIENTS else {}
-    for row in sorted(_rows(), key=lambda row: (row["source"], row["table"] == last)):
-        name, setting = wanted.get(row["source"], (None, ""))
-        same = (row["dataset"], row["method"]) == (spec["dataset"], name) and row["metric"] in names
+    wanted = {source: found for source, found in wanted.items() if _laid_out(spec, source)}
+    for row in sorted(_rows(), key=lambda row: (row["source"], row["table"] not in first)):
+        called, setting = wanted.get(row["source"], ((), ""))
+        same = row["dataset"] == spec["dataset"] and row["method"] in called and row["metric"] in names
         if same and setting in row["setting"]:
             return Published(float(row["value"]), float(row["std"]) if row["std"] else None, _origin(row), clients or 0)
     return None
 
 
-def _fedmd_cg_name(method: str, settings: Mapping[str, Any]) -> str | None:
-    """A method with settings as that paper's tables call it; FedCG has its fully connected GAN there."""
+def _laid_out(spec: Mapping[str, Any], source: str) -> bool:
+    """Whether the suite lays the data set out as this source does and, in the paper preset, the cell trains as there."""
+    layout, dataset = LAYOUTS[source], spec["dataset"]
+    if dataset not in layout.per_client or spec.get("preset") != "paper":
+        return dataset in layout.per_client
+    trained = spec.get("schedule") or {}
+    wanted = {"rounds": layout.rounds.get(dataset, ROUNDS), **layout.schedule}
+    same = all(name in trained and trained[name] == value for name, value in wanted.items())
+    return same and spec.get("per_client") == layout.per_client[dataset]
+
+
+def _fedmd_cg_names(method: str, settings: Mapping[str, Any]) -> list[str]:
+    """What that paper's tables call a method with settings: Tables 9 to 11 name the default aggregator, the others do not.
+
+    FedCG has its fully connected GAN there.
+    """
     rest = dict(settings)
     if method == "fedcg" and rest.pop("gan", None) != "dense":
-        return None
-    aggregator = rest.pop("aggregator", None)
+        return []
+    defaults = {field.name: field.default for field in fields(plugins.resolve("method", method))}
+    usual = defaults.get("aggregator")
+    aggregator = rest.pop("aggregator", usual)
     if rest:
-        return None
+        return []
     name = {"fedsplit": "lg-fedavg"}.get(method, method)
-    return name if aggregator is None else f"{name}+{aggregator}"
+    return [name] * (aggregator == usual) + ([f"{name}+{aggregator}"] if aggregator else [])
 
 
 def _origin(row: Mapping[str, str]) -> str:

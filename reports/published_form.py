@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from privbench import partition, plugins
 from privbench.record import AttackRecord, Range
-from reports.published import UNCOMPARED, Published, lookup, of
+from reports.published import UNCOMPARED, Published, of
 
 # In the published order.
 NAMES = {
@@ -219,16 +219,8 @@ def rounds_text(record: AttackRecord) -> str:
 
 
 def published(spec: Spec) -> tuple[Published | None, Published | None]:
-    """(accuracy, PSNR) of a cell; the PSNR is of the papers' own attack and stands beside every attack.
-
-    Of FedCG's numbers, those of another number of clients or domains stand in, and the remarks say so.
-    """
-    exact = of(spec, "accuracy"), of(spec, "psnr_db")
-    if any(exact) or networks(spec) or partition_text(spec) or settings_of(spec):
-        return exact
-    key = (spec["dataset"], spec["method"], spec["defense"])
-    clients = spec.get("clients", 4)
-    return lookup(*key, "accuracy_percent", clients), lookup(*key, "psnr_db", clients)
+    """(accuracy, PSNR) of exactly this cell; the PSNR is of the papers' own attack and stands beside every attack."""
+    return of(spec, "accuracy"), of(spec, "psnr_db")
 
 
 def published_text(found: Published | None) -> str:

@@ -29,6 +29,7 @@ def header(records: Sequence[AttackRecord]) -> list[str]:
     counts = sorted({r.scores.n for r in records})
     return [
         *_circumstances(records, f"n = {span(counts)} victims per cell, pooled over seeds; "),
+        *_mus(records),
         "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% bootstrap interval over victims]; 'floor' is the "
         "best score anybody reaches without inverting (grey, data-set mean, class mean), 'gain' the paired gain over it, "
         "'ceiling' the strongest attack on undefended FedAvg; accuracy is in percent, mean over clients of the personal model "
@@ -61,6 +62,14 @@ def _circumstances(records: Sequence[Record], counted: str) -> list[str]:
     absent = unique(e.get("lpips", "") for e in (r.environment for r in attacked if r.scores.lpips is None))
     lines += [f"There is no LPIPS: {reason}." for reason in absent if reason not in ("", "installed")]
     return lines
+
+
+def _mus(records: Sequence[Record]) -> list[str]:
+    """The mu of each data set's FedProx."""
+    known = [(r.spec, (r.spec.get("method_settings") or {}).get("mu")) for r in records]
+    return unique(
+        f"{plugins.short(spec['dataset'])}, {label(spec)}: mu {mu:g}." for spec, mu in known if mu is not None
+    )
 
 
 def _sources(records: Sequence[AttackRecord]) -> str:
@@ -102,8 +111,6 @@ def _against_published(r: AttackRecord) -> list[str]:
     off = r.accuracy.mean - accuracy.value if accuracy is not None else 0.0
     if accuracy is not None and r.spec["preset"] == "paper" and abs(off) > LARGE_GAP_PERCENT:
         told.append(f"{place}: accuracy {r.accuracy.mean:.2f}%, published {accuracy.value:.2f}% ({off:+.1f}).")
-    if accuracy is not None and r.spec.get("clients") not in (None, accuracy.clients):
-        told.append(f"{place}: published for {accuracy.clients} clients, run here with {r.spec['clients']}.")
     return told
 
 

@@ -1,7 +1,7 @@
 """ROC curves, one against the rest: the macro average over classes, clients and seeds, one curve per method.
 
 A pure function of records. The average is vertical: the mean true-positive rate at each false-positive rate, over every class that
-is among a client's test images (Fawcett 2006, doi 10.1016/j.patrec.2005.10.010, section 9).
+is among a client's test images (Fawcett 2006, doi 10.1016/j.patrec.2005.10.010, section 8.1).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from matplotlib.lines import Line2D
 
-from privbench.record import Curve, Record
+from privbench import metrics
+from privbench.record import Record
 from reports import figures, remarks, rows
 from reports.published import of
 from reports.published_form import NONE, spread_text
@@ -28,19 +29,8 @@ LEGEND_ROW_INCHES = 0.16
 def average(r: Record) -> np.ndarray | None:
     """The mean true-positive rate on GRID, [191]; None without any curve."""
     found = [curve for t in r.training for client in t.clients for curve in client.roc if curve is not None]
-    return np.mean([_on_grid(curve) for curve in found], axis=0) if found else None
-
-
-def _on_grid(curve: Curve) -> np.ndarray:
-    """Linear between the points; at a vertical step the upper end."""
-    x, y = np.asarray(curve.false_positive_rate), np.asarray(curve.true_positive_rate)
-    right = np.searchsorted(x, GRID, side="right")
-    before = np.clip(right - 1, 0, len(x) - 1)
-    after = np.clip(right, 0, len(x) - 1)
-    width = x[after] - x[before]
-    share = np.divide(GRID - x[before], width, out=np.zeros_like(GRID), where=width > 0)
-    result: np.ndarray = y[before] + share * (y[after] - y[before])
-    return result
+    rates = [(curve.false_positive_rate, curve.true_positive_rate) for curve in found]
+    return metrics.mean_roc(rates, GRID) if rates else None
 
 
 def report(records: Sequence[Record]) -> Report:
@@ -56,7 +46,8 @@ def report(records: Sequence[Record]) -> Report:
         forms.append(
             Form(f"{rows.title(key)}: area under the macro-averaged ROC curve", ["", "AUC", "published"], body)
         )
-    return Report("ROC curves", remarks.training_header(records), forms, numbers)
+    told = [line for key in rows.settings(records) for line in rows.searched(records, key)]
+    return Report("ROC curves", [*remarks.training_header(records), *told], forms, numbers)
 
 
 def _numbers(key: rows.Setting, label: str, curve: np.ndarray | None) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from privbench import partition, plugins
 from privbench.record import Record
@@ -17,6 +17,7 @@ from reports.published_form import label, networks, partition_text, unique
 
 Spec = Mapping[str, Any]
 Setting = tuple[Any, ...]
+R = TypeVar("R", bound=Record)
 ALIASES = {"FedSplit": "FedSplit (LG-FedAvg)"}
 
 
@@ -84,6 +85,29 @@ def chosen(records: Sequence[Record], key: Setting) -> dict[str, Record]:
         if name not in found or validation_accuracy(r) > validation_accuracy(found[name]):
             found[name] = r
     return found
+
+
+def best_searched(records: Sequence[R]) -> list[R]:
+    """The records of every row's chosen settings alone, in order: of FedProx those with one mu, whatever attacked them."""
+    own = {
+        (key, name): r.spec.get("method_settings")
+        for key in settings(records)
+        for name, r in chosen(records, key).items()
+    }
+    return [r for r in records if r.spec.get("method_settings") == own[setting(r.spec), row(r.spec)]]
+
+
+def searched(records: Sequence[Record], key: Setting) -> list[str]:
+    """Which value of a searched setting stands for its method, one line per row that has several."""
+    told = []
+    for name, r in chosen(records, key).items():
+        rivals = [o for o in records if setting(o.spec) == key and row(o.spec) == name]
+        values = unique(v for o in rivals if (v := (o.spec.get("method_settings") or {}).get("mu")) is not None)
+        if len(values) > 1:
+            listed = ", ".join(f"{value:g}" for value in values)
+            mu = r.spec["method_settings"]["mu"]
+            told.append(f"{short_title(key)}, {name}: mu {mu:g}, the best of {listed} by validation accuracy.")
+    return told
 
 
 def validation_accuracy(r: Record) -> float:

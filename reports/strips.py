@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
+from privbench import metrics
 from privbench.record import Record
 from reports import figures, remarks, rows
+from reports.published_form import NONE
 from reports.tables import Form, Report
 
 STRIP_INCHES = 0.36
 MARGIN_INCHES = 0.8
+SHORT_NAME = 6  # letters that stand upright beneath a bar
 ABOVE, BELOW = figures.COLOURS[0], figures.COLOURS[2]
 
 
@@ -26,27 +29,43 @@ class Kind(NamedTuple):
     """One comparison with `local`."""
 
     title: str
-    of: Callable[[float, float], float]  # (accuracy, accuracy of local) -> value
+    of: Callable[[Sequence[float], Sequence[float]], Sequence[float | None]]  # accuracies of the clients, of `local`
     baseline: float
     form: str  # of one value
     axis: str
 
 
 KINDS = {
-    "gain": Kind("Gain over local training", lambda a, b: a - b, 0.0, "+.2f", "gain over Local, percentage points"),
-    "rta": Kind(
-        "Relative test accuracy", lambda a, b: a / b if b else float("nan"), 1.0, ".3f", "accuracy / accuracy of Local"
+    "gain": Kind(
+        "Gain over local training", metrics.gain_over_local, 0.0, "+.2f", "gain over Local, percentage points"
     ),
+    "rta": Kind("Relative test accuracy", metrics.relative_test_accuracy, 1.0, ".3f", "accuracy / accuracy of Local"),
 }
+Value = tuple[float | None, float | None]  # mean, standard deviation over seeds; no mean where a seed has no value
 
 
-def values(r: Record, local: Record, kind: Kind) -> list[tuple[float, float | None]]:
-    """(mean, standard deviation over common seeds) of each client."""
+def values(r: Record, local: Record, kind: Kind) -> list[Value]:
+    """(mean, standard deviation over common seeds) of each client; (None, None) where `local` is right nowhere under some seed."""
     both = [seed for seed in r.spec["seeds"] if seed in local.spec["seeds"]]
     a = [r.accuracy.per_client[r.spec["seeds"].index(seed)] for seed in both]
     b = [local.accuracy.per_client[local.spec["seeds"].index(seed)] for seed in both]
-    series = [[kind.of(x, y) for x, y in zip(xs, ys, strict=True)] for xs, ys in zip(a, b, strict=True)]
-    return [(fmean(own), stdev(own) if len(own) > 1 else None) for own in zip(*series, strict=True)]
+    return [_spread(own) for own in zip(*(kind.of(x, y) for x, y in zip(a, b, strict=True)), strict=True)]
+
+
+def _spread(own: Sequence[float | None]) -> Value:
+    there = [value for value in own if value is not None]
+    if len(there) < len(own):
+        return None, None
+    return fmean(there), stdev(there) if len(there) > 1 else None
+
+
+def client_names(r: Record) -> list[str]:
+    """The domain of each client where every client has its own, else its number from 1."""
+    number = len(r.accuracy.per_client[0])
+    domains = r.spec.get("domains") or r.spec.get("client_domains")
+    if r.spec.get("partition", "domain") == "domain" and domains and len(domains) == number > 1:
+        return list(domains)
+    return [str(k + 1) for k in range(number)]
 
 
 def compared(records: Sequence[Record], key: rows.Setting) -> tuple[Record | None, dict[str, Record]]:
@@ -65,23 +84,29 @@ def report(records: Sequence[Record], name: str) -> Report:
             continue
         own = {label: values(r, local, kind) for label, r in others.items()}
         body = [
-            [label, *(_text(v, kind) for v in each), format(fmean(v for v, _ in each), kind.form)]
+            [label, *(_text(v, kind) for v in each), _text((_spread([mean for mean, _ in each])[0], None), kind)]
             for label, each in own.items()
         ]
-        clients = len(local.accuracy.per_client[0])
-        forms.append(Form(rows.title(key), ["", *(f"client {k + 1}" for k in range(clients)), "mean"], body))
-        numbers += [_number(key, label, k, v) for label, each in own.items() for k, v in enumerate(each)]
-    notes = [*remarks.training_header(records), f"{kind.title} of each client, +- over seeds."]
+        names = client_names(local)
+        headings = [f"client {name}" if name.isdigit() else name for name in names]
+        forms.append(Form(rows.title(key), ["", *headings, "mean"], body))
+        numbers += [
+            _number(key, label, name, v) for label, each in own.items() for name, v in zip(names, each, strict=True)
+        ]
+    told = [line for key in rows.settings(records) for line in rows.searched(records, key)]
+    notes = [*remarks.training_header(records), f"{kind.title} of each client, +- over seeds.", *told]
     return Report(kind.title, notes, forms, numbers)
 
 
-def _text(value: tuple[float, float | None], kind: Kind) -> str:
+def _text(value: Value, kind: Kind) -> str:
     mean, std = value
+    if mean is None:
+        return NONE
     return format(mean, kind.form) + (f" +- {format(std, kind.form.removeprefix('+'))}" if std is not None else "")
 
 
-def _number(key: rows.Setting, label: str, client: int, value: tuple[float, float | None]) -> dict[str, Any]:
-    return {"setting": rows.title(key), "row": label, "client": client + 1, "mean": value[0], "std": value[1]}
+def _number(key: rows.Setting, label: str, client: str, value: Value) -> dict[str, Any]:
+    return {"setting": rows.title(key), "row": label, "client": client, "mean": value[0], "std": value[1]}
 
 
 def write(records: Sequence[Record], key: rows.Setting, name: str, stem: Path) -> list[Path]:
@@ -96,21 +121,21 @@ def write(records: Sequence[Record], key: rows.Setting, name: str, stem: Path) -
     panels = figure.subplots(len(own), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     for axes, (label, each) in zip(panels, own.items(), strict=True):
         _strip(axes, label, each, kind)
-    clients = len(local.accuracy.per_client[0])
-    every = 1 if clients <= 12 else 2
-    names = local.spec.get("domains") or [str(k + 1) for k in range(clients)]
-    panels[-1].set_xticks(range(0, clients, every), names[::every], fontsize=figures.FONT_POINTS - 0.5)
+    names = client_names(local)
+    every = 1 if len(names) <= 12 else 2
+    slanted = {"rotation": 30, "ha": "right"} if max(map(len, names)) > SHORT_NAME else {}
+    panels[-1].set_xticks(range(0, len(names), every), names[::every], fontsize=figures.FONT_POINTS - 0.5, **slanted)
     panels[-1].set_xlabel("client", fontsize=figures.FONT_POINTS)
     figure.suptitle(f"{rows.title(key)}\n{kind.axis}", fontsize=figures.FONT_POINTS + 0.5)
     return figures.save(figure, stem)
 
 
-def _strip(axes: Axes, label: str, each: Sequence[tuple[float, float | None]], kind: Kind) -> None:
-    heights = [mean - kind.baseline for mean, _ in each]
+def _strip(axes: Axes, label: str, each: Sequence[Value], kind: Kind) -> None:
+    heights = [0.0 if mean is None else mean - kind.baseline for mean, _ in each]  # no bar where there is no value
     colours = [ABOVE if height >= 0 else BELOW for height in heights]
     axes.bar(range(len(each)), heights, bottom=kind.baseline, color=colours, width=0.72, linewidth=0)
     for k, (mean, std) in enumerate(each):
-        if std is not None:
+        if mean is not None and std is not None:
             axes.plot([k, k], [mean - std, mean + std], color="0.25", linewidth=0.8)
     axes.axhline(kind.baseline, color="0.4", linewidth=0.6)
     text = label.replace(" (", "\n(")

@@ -32,7 +32,7 @@ class Column(spec.Strict):
     )  # a variant for every value of every setting named, one setting at a time
     search: dict[str, list[Any]] = Field(
         default_factory=dict
-    )  # paper preset: one run per value; reports keep the best by validation accuracy
+    )  # one run per value, but in smoke the first alone; reports keep the best by validation accuracy
     attacks: tuple[str, ...] | None = None  # in place of the study's
     not_on: tuple[str, ...] = ()  # data sets for which the source has no such cell
 
@@ -42,7 +42,9 @@ class Data(spec.Strict):
 
     name: str
     clients: int | None = None
-    paper: dict[str, int] = Field(default_factory=dict)  # of the paper preset alone: per_client, rounds
+    paper: dict[str, int] = Field(
+        default_factory=dict
+    )  # of the paper preset alone: per_client, and fields of the schedule
 
 
 class Study(spec.Strict):
@@ -54,6 +56,7 @@ class Study(spec.Strict):
     about: str
     reports: tuple[str, ...]
     metrics: tuple[str, ...] = ("accuracy",)  # columns of the accuracy table
+    published: tuple[str, ...] = ("1",)  # tables that go before others with a value of the same cell
     backbone: str = "lenet5"
     omega: tuple[float, ...] = ()  # Dirichlet layouts in place of each data set's own
     attacks: tuple[str, ...] = ()
@@ -113,7 +116,7 @@ def cells(
         omegas: Sequence[float | None] = (layout.omega,) if own_layout else study.omega or (None,)
         own = data.paper if preset == "paper" else {}
         changes = study.schedule if preset == "paper" else {}
-        changes = changes | ({"rounds": own["rounds"]} if "rounds" in own else {})
+        changes = changes | {name: value for name, value in own.items() if name != "per_client"}
         for omega in omegas:
             for column in columns:
                 if data.name in column.not_on:
@@ -166,7 +169,8 @@ def _data(
 
 def _variants(column: Column, preset: str) -> Iterator[Settings]:
     """The settings of each cell of a column; those at their default are left out, so that equal cells have one name."""
-    asked = column.each or (column.search if preset == "paper" else {})
+    searched = {name: values[:1] if preset == "smoke" else values for name, values in column.search.items()}
+    asked = column.each or searched
     every = [{name: value} for name, values in asked.items() for value in values] or [{}]
     plugin = plugins.resolve("method", column.method)
     plain = spec.QUICK_METHOD_SETTINGS.get(column.method, {}) if preset != "paper" else {}

@@ -58,9 +58,11 @@ def _write_one(
     folder: Path,
 ) -> list[Path]:
     pairs_of = [(cell, r) for cell, r in zip(cells, records, strict=True) if isinstance(r, AttackRecord)]
+    kept = {r.id for r in rows.best_searched([r for _, r in pairs_of])}
+    pairs_of = [(cell, r) for cell, r in pairs_of if r.id in kept]
     attacked = [r for _, r in pairs_of]
     if name == "accuracy":
-        return tables.write(accuracy_table.report(records, gaps, study.metrics), folder / name)
+        return tables.write(accuracy_table.report(records, gaps, study.metrics, study.published), folder / name)
     if name == "ablation":
         return tables.write(ablation.report(records, gaps, study.metrics), folder / name)
     if name == "attack":
@@ -132,13 +134,17 @@ def write_page(
 def show(study: Study, records: Sequence[Record], gaps: Sequence[Gap], console: Console) -> None:
     """The study's first table on the terminal."""
     if "attack" in study.reports:
-        attacked = [r for r in records if isinstance(r, AttackRecord)]
+        attacked = rows.best_searched([r for r in records if isinstance(r, AttackRecord)])
         if attacked:
             attack_table.print_tables(attacked, console, [gap for gap in gaps if gap.spec["attack"] is not None])
         return
-    first = ablation if "ablation" in study.reports else accuracy_table
-    report = first.report(records, gaps, study.metrics)
-    for form in report.forms if first is ablation else report.forms[: len(study.metrics)]:
+    if "ablation" in study.reports:
+        report = ablation.report(records, gaps, study.metrics)
+        forms = report.forms
+    else:
+        report = accuracy_table.report(records, gaps, study.metrics, study.published)
+        forms = report.forms[: len(study.metrics)]
+    for form in forms:
         layout.show(form.title, form.columns, form.rows, console)
     for note in report.notes:
         console.print(Text(f"- {note}"))

@@ -59,6 +59,7 @@ def test_a_record_says_how_it_came_about(finished):
         assert value["cost"]["gradient_evaluations"] > 0
         assert value["environment"]["torch"]
         assert value["spec"]["class_names"] == list("0123456789")
+        assert value["spec"]["client_domains"] == ["all"] * value["spec"]["clients"]
         ((*clients,),) = value["label_counts"]
         assert [sum(counts) for counts in clients] == [32] * 4
     (run,) = folder.glob("train/*")

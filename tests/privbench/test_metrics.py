@@ -114,8 +114,7 @@ def test_a_class_without_an_image_takes_no_part_and_one_without_a_rest_has_no_cu
 
 def test_curves_are_averaged_vertically():
     steep, diagonal = ([0, 0, 1], [0, 1, 1]), ([0, 1], [0, 1])
-    grid, mean = metrics.mean_roc([steep, diagonal], points=5)
-    assert grid.tolist() == [0, 0.25, 0.5, 0.75, 1]
+    mean = metrics.mean_roc([steep, diagonal], np.linspace(0, 1, 5))
     assert mean.tolist() == [0.5, 0.625, 0.75, 0.875, 1]
 
 

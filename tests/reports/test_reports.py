@@ -9,9 +9,9 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+from privbench.spec import train_spec
 from reports import attack_table, figures, grid, layout, scatter, study
-from reports.published import lookup
-from reports.published_form import Gap
+from reports.published_form import Gap, published
 from tests.reports.records import record
 
 FIVE = [
@@ -36,21 +36,29 @@ def five():
 @pytest.mark.parametrize("dataset", ["cifar10", "digit5", "office10"])
 @pytest.mark.parametrize(("method", "defense"), FIVE)
 def test_every_cell_of_the_published_table_is_shipped(dataset, method, defense):
-    assert lookup(dataset, method, defense, "psnr_db").value > 5
-    assert 30 < lookup(dataset, method, defense, "accuracy_percent").value < 90
+    accuracy, psnr = published(record(method, defense, dataset=dataset).spec)
+    assert psnr.value > 5
+    assert 30 < accuracy.value < 90
 
 
 def test_published_values_by_hand():
-    assert lookup("cifar10", "fedcg", "none", "psnr_db") == (8.99, 0.05, "FedCG Table 2", 4)
-    assert lookup("cifar10", "fedavg", "none", "accuracy_percent") == (47.23, 0.43, "FedCG Table 2", 4)
-    assert lookup("photos", "fedcg", "none", "psnr_db") is None
+    assert published(record("fedcg").spec) == (
+        (47.52, 0.68, "FedCG Table 2", 4), (8.99, 0.05, "FedCG Table 2", 4),
+    )  # fmt: skip
+    assert published(record(dataset="photos").spec) == (None, None)
 
 
 def test_table_1_stands_in_where_table_2_is_silent():
-    assert lookup("fmnist", "fedcg", "none", "accuracy_percent") == (83.81, 0.28, "FedCG Table 1", 4)
-    assert lookup("cifar10", "fedcg", "none", "accuracy_percent", 8) == (49.15, 0.48, "FedCG Table 1", 8)
-    assert lookup("digit5", "local", "none", "accuracy_percent", 3) == (83.09, 0.42, "FedCG Table 1", 4)
-    assert lookup("fmnist", "fedcg", "none", "psnr_db") is None
+    assert published(record("fedcg", dataset="fmnist").spec) == ((83.81, 0.28, "FedCG Table 1", 4), None)
+    assert published(record("fedcg", spec={"clients": 8}).spec) == ((49.15, 0.48, "FedCG Table 1", 8), None)
+
+
+def test_nothing_published_of_another_number_of_clients_or_domains_stands_in():
+    assert published(record(dataset="digit5").spec)[0] is not None
+    for change in ({"clients": 3}, {"domains": ["svhn", "usps", "mnist-m", "synthetic"]}):
+        assert published(record(dataset="digit5", spec=change).spec) == (None, None), change
+    form = attack_table.compact([record(dataset="digit5", spec={"clients": 3})])[0]
+    assert [row[1] for row in form.rows if "published" in row[0]] == ["-", "-"]
 
 
 def test_the_tables_are_pure_functions_of_the_records(tmp_path):
@@ -140,12 +148,9 @@ def test_a_published_value_below_the_floor_is_called_a_failed_attack():
 def test_accuracy_is_held_against_the_published_one_in_the_paper_preset_alone():
     told = "FedCG: accuracy 42.25%, published 47.52% (-5.3)"
     assert not any(told in line for line in attack_table.remarks([record("fedcg")]))
-    assert any(told in line for line in attack_table.remarks([record("fedcg", spec={"preset": "paper"})]))
-
-
-def test_another_number_of_clients_than_published_is_told():
-    told = attack_table.remarks([record(dataset="digit5", spec={"clients": 3})])
-    assert "digit5, FedAvg: published for 4 clients, run here with 3." in told
+    paper = train_spec("paper", "cifar10", "fedcg").model_dump()
+    trained = {"preset": "paper", "per_client": paper["per_client"], "schedule": paper["schedule"]}
+    assert any(told in line for line in attack_table.remarks([record("fedcg", spec=trained)]))
 
 
 def test_failed_victims_are_told():

@@ -45,19 +45,79 @@ def test_every_study_has_cells_in_every_preset(name, preset):
         ("nfl-cgan-table4", "NFL-CGAN", ("4",), ("psnr_db",)),
         ("nfl-cgan-table5", "NFL-CGAN", ("5",), ("psnr_db",)),
         ("nfl-cgan-resnet18", "NFL-CGAN", ("fig2", "fig5"), ("accuracy", "auc")),
-        ("nfl-cgan-lenet5", "NFL-CGAN", ("fig6", "fig9"), ("precision", "auc")),
+        ("nfl-cgan-lenet5", "NFL-CGAN", ("fig6", "fig9"), ("accuracy", "precision", "auc")),
         ("fedmd-cg-table1", "FedMD-CG", ("6", "7", "8"), ("accuracy", "global_accuracy")),
         ("fedmd-cg-table2", "FedMD-CG", ("2",), ("psnr_db",)),
         ("fedmd-cg-table3", "FedMD-CG", ("9", "10", "11"), ("accuracy", "global_accuracy")),
     ],
 )
-def test_every_published_value_stands_beside_a_cell_of_its_study(name, source, tables, metrics):
-    # FedProx has a cell per mu, all of which compare with its one value; the attacks on one method do, too.
+def test_every_published_value_stands_beside_a_cell_of_its_study_and_no_other_does(name, source, tables, metrics):
+    found = found_beside(name, metrics)
+    assert {f.source.split(" ")[0] for f in found} == {source}
+    absent = ("digit5", "office10") if source == "NFL-CGAN" else ()  # its 60/20/20 split is no layout of the suite
+    wanted = [row for row in published_rows(source, tables) if row["dataset"] not in absent]
+    assert sorted((f.value, f.std or 0.0) for f in found) == sorted(
+        (float(row["value"]), float(row["std"] or 0.0)) for row in wanted
+    )
+
+
+def found_beside(name, metrics):
+    """Every published value beside the paper-preset cells of a study.
+
+    FedProx has a cell per mu, all of which compare with its one value; the attacks on one method do, too.
+    """
     specs = {str(spec | {"method_settings": sorted(published_settings(spec).items())}): spec for spec, _ in paper(name)}
-    found = [published.of(spec, metric) for spec in specs.values() for metric in metrics]
-    values = sorted(f.value for f in found if f is not None and f.source.split(" ")[0] == source)
-    wanted = sorted(float(row["value"]) for row in published_rows(source, tables))
-    assert values == wanted
+    first = study.read(name).published
+    found = [published.of(spec, metric, first) for spec in specs.values() for metric in metrics]
+    return [f for f in found if f is not None]
+
+
+@pytest.mark.parametrize("name", ["accuracy", "attack-all"])
+def test_the_studies_of_all_methods_have_the_layout_of_fedcg_alone(name):
+    found = found_beside(name, published.METRICS)
+    assert {f.source.split(" ")[0] for f in found} == {"FedCG"}
+    assert len(found) > 10
+
+
+def test_images_per_client_and_schedule_count_in_the_paper_preset_alone():
+    spec = next(s for s, _ in paper("fedcg-table1") if (s["dataset"], s["method"]) == ("fmnist", "fedavg"))
+    assert published.of(spec, "accuracy").value == 82.97
+    others = [{"per_client": 12_000}, *({"schedule": spec["schedule"] | c} for c in (
+        {"batch": 8}, {"local_epochs": 10}, {"rounds": 50}, {"client_steps": 20}, {"server_steps": 50},
+    ))]  # fmt: skip
+    for change in others:
+        assert published.of(spec | change, "accuracy") is None, change
+        assert published.of(spec | change | {"preset": "quick"}, "accuracy").value == 82.97, change
+
+
+@pytest.mark.parametrize("preset", ["smoke", "quick", "paper"])
+@pytest.mark.parametrize("name", ["nfl-cgan-table4", "nfl-cgan-table5", "nfl-cgan-resnet18", "nfl-cgan-lenet5"])
+def test_nothing_of_nfl_cgan_stands_beside_domains_it_splits_otherwise(name, preset):
+    specs = [c.train.model_dump() | {"preset": preset} for c in study.cells(study.read(name), preset)]
+    found = [(s["dataset"], published.of(s, m)) for s in specs for m in published.METRICS]
+    assert {d for d, f in found if f and f.source.startswith("NFL-CGAN")} == {"fmnist", "cifar10"}
+
+
+def test_no_cell_is_published_by_two_sources():
+    """Where layouts are not compared, as in quick, there is one source a value can come from."""
+    iid = [
+        {(r["dataset"], r["method"], r["metric"]) for r in published_rows(*which) if "resnet18" not in r["setting"]}
+        for which in (("FedCG", ("1", "2")), ("NFL-CGAN", ("4", "5", "fig2", "fig5", "fig6", "fig9")))
+    ]
+    assert all(iid)
+    assert not iid[0] & iid[1]
+
+
+def test_the_default_aggregator_is_named_where_tables_9_to_11_are_asked():
+    cells = [s for s, _ in paper("fedmd-cg-table3") if (s["dataset"], s["omega"]) == ("fmnist", 10.0)]
+    kdc = next(s for s in cells if s["method"] == "fedmd-cg" and "aggregator" not in s["method_settings"])
+    assert published.of(kdc, "accuracy", study.read("fedmd-cg-table3").published) == (
+        84.32,
+        0.18,
+        "FedMD-CG Table 10",
+        10,
+    )
+    assert published.of(kdc, "accuracy") == (84.32, 0.28, "FedMD-CG Table 7", 10)
 
 
 def published_settings(spec):
@@ -86,7 +146,10 @@ def test_the_accuracy_study_trains_every_method_of_the_suite_once():
     cells = study.cells(study.read("accuracy"), "quick", [("photos", None)])
     targets = [plugins.target("method", cell.train.method) for cell in cells]
     assert len(plugins.METHODS) == 11
-    assert sorted(targets) == sorted(set(plugins.METHODS.values()))
+    searched = [cell.train.method_settings["mu"] for cell in cells if cell.train.method == "fedprox"]
+    once = sorted(set(plugins.METHODS.values()))
+    assert sorted(targets) == sorted([*once, *[plugins.target("method", "fedprox")] * (len(searched) - 1)])
+    assert len(set(searched)) == len(searched)
 
 
 def test_the_extended_attack_table_attacks_every_method_that_sends_something():
@@ -113,13 +176,32 @@ def test_the_sensitivity_study_has_each_value_of_each_lambda_and_the_default_onc
     )
 
 
-def test_the_paper_preset_trains_a_comparison_alike_and_searches_mu():
+def test_the_paper_preset_trains_a_comparison_alike():
     for _, cell in paper("fedmd-cg-table1"):
         schedule = cell.train.schedule
         assert (schedule.client_steps, schedule.server_steps, schedule.batch) == (20, 50, 64)
         assert schedule.rounds == (250 if cell.train.dataset == "cifar10" else 100)
-    mus = [c.train.method_settings["mu"] for _, c in paper("accuracy") if c.train.method == "fedprox"]
-    assert mus[:4] == [0.001, 0.01, 0.1, 1.0]
+
+
+@pytest.mark.parametrize("name", [n for n in study.names() if n.startswith(("fedmd-cg", "nfl-cgan"))])
+def test_no_early_stop_cuts_the_rounds_of_a_paper_that_names_none(name):
+    for _, cell in paper(name):
+        assert cell.train.schedule.patience >= cell.train.schedule.rounds >= 100, cell.train.dataset
+
+
+def test_the_methods_of_these_papers_train_all_rounds_in_every_study():
+    own = {c.train.method: c.train.schedule.patience for _, c in paper("accuracy")}
+    assert (own["fedmd-cg"], own["nfl-cgan"], own["fedcg"]) == (100, 100, 20)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "attack-all", "fedcg-table1", "nfl-cgan-lenet5", "nfl-cgan-resnet18"])
+def test_mu_is_searched_over_the_values_of_the_paper_in_quick_too(name):
+    for preset, wanted in (("paper", [0.001, 0.01, 0.1, 1.0]), ("quick", [0.001, 0.01, 0.1, 1.0]), ("smoke", [0.001])):
+        cells = study.cells(study.read(name), preset, methods=["fedprox"])
+        assert {c.train.dataset for c in cells} >= {"fmnist", "cifar10"}
+        for data in {(c.train.dataset, c.train.clients) for c in cells}:
+            mus = [c.train.method_settings["mu"] for c in cells if (c.train.dataset, c.train.clients) == data]
+            assert list(dict.fromkeys(mus)) == wanted, (preset, data)
 
 
 def test_methods_and_data_sets_can_be_chosen():

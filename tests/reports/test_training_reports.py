@@ -6,10 +6,27 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
-from privbench import plugins
+from privbench import metrics, plugins
 from privbench.record import AttackRecord, Curve, averages
-from reports import ablation, accuracy_table, boxes, curves, figures, layout, pairs, roc, rows, strips, tables
+from reports import (
+    ablation,
+    accuracy_table,
+    attack_table,
+    boxes,
+    curves,
+    drawings,
+    figures,
+    layout,
+    pairs,
+    roc,
+    rows,
+    strips,
+    study,
+    study_reports,
+    tables,
+)
 from reports.published_form import Gap, label
 from tests.reports.records import record, training
 
@@ -86,6 +103,46 @@ def test_a_searched_setting_is_chosen_by_validation_not_by_test():
     assert any("mu 0.001, the best of 0.1, 0.001 by validation accuracy" in note for note in report.notes)
 
 
+def prox(mu, attack, psnr, validation):
+    """An attacked record of FedProx whose best validation accuracy is `validation` at both clients."""
+    own = {"partition": "iid", "method_settings": {"mu": mu}}
+    r = record("fedprox", attack=attack, psnr=psnr, spec=own)
+    parts = {"training": [training(seed, [validation, validation]) for seed in (0, 1)]}
+    mean = r.accuracy.model_copy(update={"mean": validation - 1})
+    return r.model_copy(update={"id": f"{mu} {attack}", "accuracy": mean, **parts})
+
+
+def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_path, monkeypatch):
+    # The weak attack and low accuracy of mu 1 come first, and its reconstructions are the best: neither may be chosen.
+    records = [prox(1.0, "dlg", 30.0, 20.0), prox(1.0, "staged", 40.0, 20.0), prox(0.01, "dlg", 10.0, 50.0),
+               prox(0.01, "staged", 18.0, 50.0), record("fedavg", spec={"partition": "iid"})]  # fmt: skip
+    assert [r.id for r in rows.best_searched(records)] == ["0.01 dlg", "0.01 staged", records[4].id]
+    seen = []
+    monkeypatch.setattr(drawings, "attacked", lambda store, cells, own, folder: seen.append((cells, own)) or [])
+    cells = [f"cell of {r.id}" for r in records]
+    own = study.read("attack-all")
+    study_reports.write(own, None, cells, records, [], tmp_path)
+    assert [r.id for r in seen[0][1]] == ["0.01 dlg", "0.01 staged", records[4].id]
+    assert seen[0][0] == cells[2:]
+    text = (tmp_path / "table.md").read_text()
+    assert "cifar10, FedProx: mu 0.01." in text
+    assert "mu 1." not in text
+    form = attack_table.compact(seen[0][1])[0]
+    column = {row[0]: row[form.columns.index("FedProx")] for row in form.rows}
+    assert column["accuracy of the trained method, %"].startswith("49.00")
+    strong = next(r for r in records if r.id == "0.01 staged").scores.psnr_db.mean
+    assert column["PSNR, strongest attack here, dB"].startswith(f"{strong:.2f}")
+    show = Console(record=True, width=200)
+    study_reports.show(own, records, [], show)
+    assert "mu 1." not in show.export_text()
+
+
+def test_reports_of_training_tell_the_chosen_mu():
+    each = [trained("local", 30.0)] + [trained("fedprox", 40.0 + mu, method_settings={"mu": mu}) for mu in (0.1, 1.0)]
+    for report in (strips.report(each, "gain"), roc.report(each), curves.report(each, ("accuracy",), "curves")):
+        assert "cifar10, FedProx: mu 1, the best of 0.1, 1 by validation accuracy." in report.notes
+
+
 def test_cells_that_differ_in_the_attack_alone_count_once():
     own = {"partition": "iid", "method_settings": {}}
     attacked = [record(attack=a, spec=own) for a in ("dlg", "staged")]
@@ -115,6 +172,37 @@ def test_gain_and_rta_by_hand():
     assert std == pytest.approx(abs(44 / 40 - 45 / 41) / 2**0.5)
     assert second == (48 / 44, 0.0)
     assert form_of(strips.report([local, fedavg], "gain"))["FedAvg"]["mean"] == "+4.00"
+
+
+def test_where_local_is_right_nowhere_there_is_no_rta_and_no_nan(tmp_path):
+    local, fedavg = trained("local", 0.0), trained("fedavg", 44.0)  # 0 at the first client under seed 0
+    assert strips.values(fedavg, local, strips.KINDS["rta"])[0] == (None, None)
+    report = strips.report([local, fedavg], "rta")
+    assert list(form_of(report)["FedAvg"].values()) == ["-", "12.000 +- 0.000", "-"]
+    assert report.numbers[0]["mean"] is None
+    for path in tables.write(report, tmp_path / "rta")[:2]:
+        assert "nan" not in path.read_text()
+    assert strips.write([local, fedavg], rows.setting(local.spec), "rta", tmp_path / "bars")
+
+
+def test_the_arithmetic_of_the_reports_is_that_of_the_metrics(monkeypatch):
+    assert {name: kind.of for name, kind in strips.KINDS.items()} == {
+        "gain": metrics.gain_over_local, "rta": metrics.relative_test_accuracy,
+    }  # fmt: skip
+    monkeypatch.setattr(metrics, "mean_roc", lambda curves, grid: (len(curves), grid is roc.GRID))
+    assert roc.average(trained("fedavg")) == (2 * 2 * 2, True)  # seeds, clients, classes
+
+
+def test_clients_by_domain_carry_its_name(tmp_path, drawn):
+    own = {"partition": "domain", "domains": None, "client_domains": ["svhn", "usps"]}
+    both = [trained(m, a, dataset="digits4", **own) for m, a in (("local", 38.0), ("fedavg", 41.0))]
+    report = strips.report(both, "gain")
+    assert report.forms[0].columns == ["", "svhn", "usps", "mean"]
+    assert [n["client"] for n in report.numbers] == ["svhn", "usps"]
+    strips.write(both, rows.setting(both[0].spec), "gain", tmp_path / "gain")
+    assert [t.get_text() for t in drawn[0].axes[-1].get_xticklabels()] == ["svhn", "usps"]
+    pooled = [trained("local", 38.0, client_domains=["cifar10", "cifar10"])]
+    assert strips.client_names(pooled[0]) == ["1", "2"]
 
 
 def test_without_local_there_is_no_gain():
