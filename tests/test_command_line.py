@@ -185,6 +185,21 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
             "no setting 'stps'; did you mean 'steps'?",
         ),
         (["attack", "--set", "nonsense", "--method", "fedcg"], "a setting is written name=value"),
+        (["train", "--method", "fedcg", "--set", "ramp_rounds=0"], "ramp_rounds should be at least 1, but 0 was given"),
+        (
+            ["train", "--method", "fedcg", "--set", "diversity=abc"],
+            "diversity takes a finite number, but 'abc' was given",
+        ),
+        (["train", "--method", "fedprox", "--set", "mu=nan"], "mu takes a finite number, but nan was given"),
+        (["train", "--method", "fedmd-cg", "--set", "without=1"], "without takes a word, but 1 was given"),
+        (
+            ["train", "--method", "fedmd-cg", "--set", "lambda1=abc"],
+            "lambda1 takes a finite number, but 'abc' was given",
+        ),
+        (
+            ["train", "--method", "fedmd-cg", "--set", "ramp_power=-1"],
+            "ramp_power should be at least 0, but -1 was given",
+        ),
         (["attack", "--truth", "x"], "--truth goes with --artifact"),
         (["attack", "--victims", "0"], "--victims"),
         (["attack", "--clients", "99999", "--dataset", "digits", "--preset", "smoke"], "99999 clients were asked for"),

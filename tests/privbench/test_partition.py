@@ -360,13 +360,33 @@ def test_domains_with_and_without_validation_images_are_not_pooled():
         iid(data._replace(domains=data.domains | {"domain 0": first}), 2, 5)
 
 
-def test_the_census_counts_every_image_of_every_client():
-    made = dealt(labelled([50, 30, 20]), 3, 30, omega=0.5)
-    for client, counted in zip(made.clients, partition.census(made), strict=True):
+@st.composite
+def federations(draw):
+    """(a data set, some of whose classes may be empty; its federation; clients * per_client)."""
+    counts = draw(st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(any))
+    clients = draw(st.integers(1, min(5, sum(counts))))
+    per_client = draw(st.integers(1, sum(counts) // clients))
+    data, seed = labelled(counts, test=draw(st.integers(2 * clients, 40))), draw(st.integers(0, 9))
+    omega = draw(st.sampled_from([None, 0.1, 1.0, 10.0]))
+    if omega is None:
+        return data, iid(data, clients, per_client, seed), clients * per_client
+    return data, dealt(data, clients, per_client, seed, omega, minimum=0), clients * per_client
+
+
+@given(federations())
+def test_census_and_label_counts_count_every_image_that_was_dealt(case):
+    data, made, images = case
+    every, trained = partition.census(made), made.label_counts()
+    assert trained.shape == (len(made.clients), len(data.classes))
+    assert int(trained.sum()) == sum(sum(client["train"]) for client in every) == images
+    held_out = sum(sum(client["validation"]) + sum(client["test"]) for client in every)
+    assert held_out == len(data.domains["all"].test.labels)
+    for client, counted, row in zip(made.clients, every, trained.tolist(), strict=True):
         assert counted["domain"] == "all"
+        assert counted["train"] == row
         for name in ("train", "validation", "test"):
             labels = getattr(client, name).labels.tolist()
-            assert counted[name] == [labels.count(y) for y in range(3)]
+            assert counted[name] == [labels.count(y) for y in range(len(data.classes))]
 
 
 @pytest.mark.parametrize("name", ["digits", "photos", "digits4"])
