@@ -12,7 +12,7 @@ from attacks import labels
 from privbench.errors import UserError
 from privbench.nets import LinearClassifier, Model, train_mode
 from privbench.seeds import stream
-from privbench.types import Artifact, Parts
+from privbench.types import CLASSIFICATION, Artifact, Parts
 
 RANK = 1e-5  # of the largest singular value; what single precision adds is 1e-8
 NEARLY_GREY = 0.2  # share of uniform noise in the start
@@ -46,8 +46,7 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> C
             weights[part], buffers[part] = artifact.model.net(part).init(stream(seed, "attacker", name))
 
     def ready(parts: Parts) -> Parts:
-        both = ("extractor", "classifier")
-        return {part: {n: t.to(device, dtype) for n, t in parts.get(part, {}).items()} for part in both}
+        return {part: {n: t.to(device, dtype) for n, t in parts.get(part, {}).items()} for part in CLASSIFICATION}
 
     return Case(
         model=artifact.model,

@@ -54,9 +54,7 @@ class ExtractorMatching:
         data["unit"] = _unit(data)
         both = torch.cat([start.flatten(1), torch.zeros_like(start[:, :1, 0, 0, 0]).expand(-1, size)], 1)
         end = descend.lbfgs(objective, both, data, steps=self.steps, report=report, what="extractor matching")
-        x = split(end.x)[0]
-        zero = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        return Reconstruction(x, own.labels, end.loss, end.trace, zero, end.evaluations)
+        return descend.reconstruction(end._replace(x=split(end.x)[0]), 1, own.labels)
 
 
 def pulled_back(own: Case, x: Tensor, u: Tensor) -> dict[str, Tensor]:

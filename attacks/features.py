@@ -4,11 +4,14 @@ So h = dL/dW_j / dL/db_j for every row j with d_j != 0 (Phong et al. 2017; Geipi
 the gradient calls for all rows at once: the least-squares h = sum_j d_j dL/dW_j / sum_j d_j^2.
 """
 
+import torch
 from torch import Tensor
 
 from attacks import case
 from privbench.nets import LinearClassifier
 from privbench.types import Artifact
+
+SMALLEST = {torch.float32: 1e-30, torch.float64: 1e-300}  # in place of a ||d||^2 of zero
 
 
 def closed_form(artifact: Artifact) -> Tensor | None:
@@ -19,10 +22,14 @@ def closed_form(artifact: Artifact) -> Tensor | None:
     if artifact.batch_size != 1 or not isinstance(artifact.model.classifier, LinearClassifier):
         return None
     gradient = artifact.gradients["classifier"]
-    rows, bias = gradient["fc1.weight"].double(), gradient["fc1.bias"].double()
-    energy = bias.square().sum(1, keepdim=True).clamp_min(1e-300)
-    h = (bias[:, :, None] * rows).sum(1) / energy
+    h = least_squares(gradient["fc1.weight"].double(), gradient["fc1.bias"].double())
     return h.unflatten(1, artifact.model.feature_shape)
+
+
+def least_squares(rows: Tensor, bias: Tensor) -> Tensor:
+    """sum_j d_j dL/dW_j / sum_j d_j^2, [V, n], from dL/dW [V, m, n] and d = dL/db [V, m]."""
+    energy = bias.square().sum(1, keepdim=True).clamp_min(SMALLEST[bias.dtype])
+    return (bias[:, :, None] * rows).sum(1) / energy
 
 
 def noise_variance(artifact: Artifact) -> Tensor | None:

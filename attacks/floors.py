@@ -1,5 +1,6 @@
 """The no-information floor: what a PSNR is worth that anybody can reach without attacking."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +24,16 @@ def _unknown(artifact: Artifact) -> Tensor:
 def _auxiliary(knowledge: Knowledge) -> Batch:
     assert knowledge.auxiliary is not None, "the needs of this floor name auxiliary images"
     return knowledge.auxiliary
+
+
+def _by_class(artifact: Artifact, knowledge: Knowledge, pick: Callable[[Tensor], Tensor]) -> Reconstruction:
+    """`pick` of the auxiliary images of each victim's class; of all where there is none of the class."""
+    images, classes = _auxiliary(knowledge)
+    known = labels.recover(artifact)
+    picked = {int(c): pick(images[classes == c]) for c in classes.unique()}
+    other = pick(images)
+    rows = [torch.stack([picked.get(int(c), other) for c in batch]) for batch in known]
+    return _still(artifact, torch.stack(rows), known)
 
 
 @dataclass(frozen=True)
@@ -69,12 +80,7 @@ class ClassMean:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """The class's mean image; the data set's where no other image of the class is at hand."""
-        images, classes = _auxiliary(knowledge)
-        known = labels.recover(artifact)
-        means = {int(c): images[classes == c].mean(0) for c in classes.unique()}
-        other = images.mean(0)
-        rows = [torch.stack([means.get(int(c), other) for c in batch]) for batch in known]
-        return _still(artifact, torch.stack(rows), known)
+        return _by_class(artifact, knowledge, lambda images: images.mean(0))
 
 
 @dataclass(frozen=True)
@@ -93,12 +99,7 @@ class NearestAuxiliary:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """The most central image of each class; of the data set where no other image of the class is at hand."""
-        images, classes = _auxiliary(knowledge)
-        known = labels.recover(artifact)
-        central = {int(c): _central(images[classes == c]) for c in classes.unique()}
-        other = _central(images)
-        rows = [torch.stack([central.get(int(c), other) for c in batch]) for batch in known]
-        return _still(artifact, torch.stack(rows), known)
+        return _by_class(artifact, knowledge, _central)
 
 
 def _central(images: Tensor) -> Tensor:

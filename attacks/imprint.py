@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import case
+from attacks import case, descend
 from attacks.staged import Staged
 from privbench.errors import UserError
 from privbench.nets import LinearClassifier, Model
@@ -82,8 +82,7 @@ class Imprint:
         h = features(artifact)
         inversion = Staged(feature_steps=self.feature_steps)
         end = inversion.invert(own, h, None, case.plain_start(artifact, seed), report)
-        first = torch.zeros_like(own.labels[:, 0])
-        return Reconstruction(end.x, own.labels, end.loss, end.trace, first, end.evaluations)
+        return descend.reconstruction(end, 1, own.labels)
 
 
 def features(artifact: Artifact) -> Tensor:

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks import case, trained
+from attacks import case, features, trained
 from attacks.case import Case
 from attacks.descend import each_of
 from privbench.errors import UserError
@@ -179,9 +179,8 @@ def noised(signals: Signals, variance: float, rng: torch.Generator) -> Signals:
 def seen(own: Case) -> Signals:
     """The signals of the observed gradients."""
     rows, bias = own.observed["classifier/fc1.weight"], own.observed["classifier/fc1.bias"]
-    h = (bias[:, :, None] * rows).sum(1) / bias.square().sum(1, keepdim=True).clamp_min(1e-30)
-    names = own.weights["extractor"]
-    return Signals(bias, h, torch.cat([own.observed[f"extractor/{n}"].flatten(1) for n in names], 1))
+    e = torch.cat([own.observed[f"extractor/{n}"].flatten(1) for n in own.weights["extractor"]], 1)
+    return Signals(bias, features.least_squares(rows, bias), e)
 
 
 def _flat(params: Params) -> Tensor:

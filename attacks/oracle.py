@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import torch
 
-from attacks import inversion, world
+from attacks import descend, inversion, world
 from attacks.staged import Staged
-from attacks.stand_in import joined
+from attacks.stand_in import by_client
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -36,17 +36,6 @@ class Oracle:
         own = world.real(artifact, knowledge, seed, "Oracle")
         belief = inversion.learned(own.auxiliary, own.model.classes, own.h)
         variance = torch.full_like(own.h[:, 0, 0, 0], self.tau**2) if own.noise is None else own.noise
-        ends, order = [], []
-        for client in sorted(set(own.client.tolist())):
-            rows = torch.nonzero(own.client == client)[:, 0]
-            nets = [knowledge.oracle[client].params["extractor"]]
-            ends.append(
-                inversion.invert(
-                    own.model, nets, belief, own.h[rows], own.labels[rows], variance[rows],
-                    exact=own.noise is None, steps=self.steps, report=report,
-                )
-            )  # fmt: skip
-            order.append(rows)
-        end = joined(ends, torch.cat(order))
-        first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
-        return Reconstruction(end.x, own.labels[:, None], end.loss, end.trace, first, end.evaluations)
+        nets = {client: [knowledge.oracle[client].params["extractor"]] for client in own.client.unique().tolist()}
+        end = by_client(own, belief, nets, variance, exact=own.noise is None, steps=self.steps, report=report)
+        return descend.reconstruction(end, 1, own.labels[:, None])

@@ -120,8 +120,7 @@ class Staged:
 
     def _match(self, own: Case, h: Tensor | None, start: Tensor, report: Report) -> descend.Descent:
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            observed = {name: data[name] for name in own.observed}
-            products = match.gradient_products(own, x, data["labels"], observed)
+            products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
             if own.variance:
                 return match.squared_distance(products) / own.variance + _surprise(x)
             smooth = self.weight * prior.total_variation(x)
@@ -130,7 +129,7 @@ class Staged:
             anchor = _feature_gap(_logit(case.features(own, x)), _logit(data["h"]))
             return match.layer_scaled_distance(_of_extractor(products)) + self.anchor * anchor + smooth
 
-        data = own.observed | {"labels": own.labels} | ({} if h is None else {"h": h})
+        data = case.data(own) | ({} if h is None else {"h": h})
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
 
 
@@ -138,16 +137,15 @@ def _unexplained(own: Case, x: Tensor) -> Tensor:
     """The layer-scaled distance [V] of the images' gradients from the observed ones: the attacker's own yardstick."""
 
     def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-        observed = {name: data[name] for name in own.observed}
-        return match.layer_scaled_distance(match.gradient_products(own, x, data["labels"], observed))
+        products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
+        return match.layer_scaled_distance(products)
 
-    return descend.lbfgs(objective, x, own.observed | {"labels": own.labels}, steps=0).loss
+    return descend.lbfgs(objective, x, case.data(own), steps=0).loss
 
 
 def _merged(first: Reconstruction, other: Reconstruction, rows: Tensor, better: Tensor) -> Reconstruction:
     """`first` with the victims in `rows` taken from `other` where that is better."""
-    length = max(first.trace.shape[1], other.trace.shape[1])
-    trace, theirs = (torch.cat([t, t[:, -1:].expand(-1, length - t.shape[1])], 1) for t in (first.trace, other.trace))
+    trace, theirs = _of_one_length([first.trace, other.trace])
     images, loss, restart = first.images.clone(), first.loss.clone(), first.restart.clone()
     won = rows[better]
     images[won], loss[won], trace[won], restart[won] = other.images[better], other.loss[better], theirs[better], 1
@@ -156,15 +154,20 @@ def _merged(first: Reconstruction, other: Reconstruction, rows: Tensor, better: 
 
 
 def _joined(parts: list[tuple[Tensor, Reconstruction]]) -> Reconstruction:
-    """Reconstructions of some victims each, in the order of all victims; shorter traces repeat their last value."""
+    """Reconstructions of some victims each, in the order of all victims."""
     order = torch.cat([rows for rows, _ in parts]).argsort()
-    length = max(one.trace.shape[1] for _, one in parts)
-    traces = [torch.cat([t, t[:, -1:].expand(-1, length - t.shape[1])], 1) for t in (one.trace for _, one in parts)]
+    traces = _of_one_length([one.trace for _, one in parts])
     images, labels, loss, restart = (
         torch.cat([getattr(one, name) for _, one in parts])[order] for name in ("images", "labels", "loss", "restart")
     )
     spent = sum(one.gradient_evaluations for _, one in parts)
     return Reconstruction(images, labels, loss, torch.cat(traces)[order], restart, spent)
+
+
+def _of_one_length(traces: list[Tensor]) -> list[Tensor]:
+    """Traces [V, T], where shorter ones repeat their last value."""
+    length = max(t.shape[1] for t in traces)
+    return [torch.cat([t, t[:, -1:].expand(-1, length - t.shape[1])], 1) for t in traces]
 
 
 def _feature_gap(features: Tensor, target: Tensor) -> Tensor:
@@ -187,5 +190,5 @@ def _of_extractor(products: dict[str, Products]) -> dict[str, Products]:
 
 
 def _finished(end: descend.Descent, known: Tensor, spent: int) -> Reconstruction:
-    first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
-    return Reconstruction(end.x, known, end.loss, end.trace, first, end.evaluations + spent)
+    found = descend.reconstruction(end, 1, known)
+    return found._replace(gradient_evaluations=found.gradient_evaluations + spent)

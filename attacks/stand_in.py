@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from attacks import descend, inversion, surrogates, trained, world
+from attacks.inversion import Belief
 from attacks.staged import Staged
 from attacks.world import World
 from privbench.seeds import stream
@@ -71,8 +72,7 @@ class StandIn:
         choice = self.rehearse(real, artifact.round, seed, knowledge, report)
         made = {} if math.isinf(choice.tau) else self.recipes()[choice.recipe](real, seed, knowledge)
         end = self.invert(real, made, torch.full((len(real.h),), choice.tau), report)
-        first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
-        return Reconstruction(end.x, real.labels[:, None], end.loss, end.trace, first, end.evaluations)
+        return descend.reconstruction(end, 1, real.labels[:, None])
 
     def rehearse(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> Choice:
         """The recipe and tau that serve best in the shadow."""
@@ -124,19 +124,9 @@ class StandIn:
         """The images [V, 1, C, H, W] of a world's victims through the stand-ins of their clients."""
         belief = inversion.learned(own.auxiliary, own.model.classes, own.h)
         variance = taus.to(own.h).square() + (0 if own.noise is None else own.noise)
-        ends, order = [], []
-        for client in sorted(set(own.client.tolist())):
-            rows = torch.nonzero(own.client == client)[:, 0]
-            # Without a stand-in nothing is weighed (tau is inf), but the objective still wants a network to call.
-            nets = made.get(client) or [_any(own)]
-            ends.append(
-                inversion.invert(
-                    own.model, nets, belief, own.h[rows], own.labels[rows], variance[rows],
-                    exact=False, steps=self.steps, report=report,
-                )
-            )  # fmt: skip
-            order.append(rows)
-        return joined(ends, torch.cat(order))
+        # Without a stand-in nothing is weighed (tau is inf), but the objective still wants a network to call.
+        nets = {client: made.get(client) or [_any(own)] for client in own.client.unique().tolist()}
+        return by_client(own, belief, nets, variance, exact=False, steps=self.steps, report=report)
 
     def plain(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The same surrogates for every client: cross-entropy through C alone, each from a start of its own."""
@@ -180,9 +170,21 @@ def best(psnr_db: Tensor) -> tuple[int, float]:
     return recipe, taus[column] if float(gain.mean()) > float(error) else math.inf
 
 
-def joined(ends: list[descend.Descent], order: Tensor) -> descend.Descent:
-    """Descents of groups of victims, in the victims' own order."""
-    back = order.argsort()
+def by_client(
+    own: World, belief: Belief, nets: Extractors, variance: Tensor, *, exact: bool, steps: int, report: Report
+) -> descend.Descent:
+    """attacks/inversion.py for all victims of a world, each through the extractors of its client; `variance` [V]."""
+    ends, order = [], []
+    for client in sorted(set(own.client.tolist())):
+        rows = torch.nonzero(own.client == client)[:, 0]
+        ends.append(
+            inversion.invert(
+                own.model, nets[client], belief, own.h[rows], own.labels[rows], variance[rows],
+                exact=exact, steps=steps, report=report,
+            )
+        )  # fmt: skip
+        order.append(rows)
+    back = torch.cat(order).argsort()
     x, loss, trace = (torch.cat([getattr(end, name) for end in ends])[back] for name in ("x", "loss", "trace"))
     return descend.Descent(x, loss, trace, sum(end.evaluations for end in ends))
 

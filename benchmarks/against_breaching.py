@@ -17,7 +17,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import os
 import sys
 import time
 import warnings
@@ -36,10 +35,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from attacks.staged import Staged
-from benchmarks import plain
-from privbench import data, harness, observe, partition, plugins, pool, run, score, spec
-from privbench.checkpoint import Snapshot
-from privbench.engine import Replica
+from benchmarks import plain, work
+from privbench import machine, pool, score
 from privbench.types import Artifact, Knowledge, Parts, Truth
 
 VERSION = "0.1.2"
@@ -120,28 +117,8 @@ def gradients_in_order(seen: Artifact, victim: int, net: Network) -> list[Tensor
 
 
 def undefended(dataset: str, victims: int, tuning: bool = False) -> tuple[Artifact, Truth]:
-    """FedAvg's gradients of single images at the untrained network, and the images.
-
-    The images are those of benchmarks.victim_artifact, or with `tuning` the clients' validation images, which are no victims.
-    """
-    train = spec.train_spec("quick", dataset, "fedavg", seed=0, per_client=PER_CLIENT)
-    federation = partition.federate(
-        data.load(dataset, Path(root) if (root := os.environ.get("PRIVBENCH_DATA")) else None),
-        clients=4,
-        per_client=PER_CLIENT,
-        how="iid",
-        seed=0,
-    )
-    if tuning:
-        swapped = [c._replace(train=c.validation, validation=c.train) for c in federation.clients]
-        federation = federation._replace(clients=tuple(swapped))
-    setup = harness.prepare(train, federation, CPU)
-    state = harness.initial(setup)
-    shot = Snapshot(0, state.server, [Replica({}, {}) for _ in state.clients], [({}, {}) for _ in state.clients])
-    return observe.observe(
-        shot, federation, setup.model, setup.method, plugins.defense("none", "update"), method_name="fedavg",
-        dataset=dataset, victims=victims, batch_size=1, labels_known=False, seed=0,
-    )  # fmt: skip
+    """FedAvg's gradients of single images at the untrained network, and the images; with `tuning` of images that are no victims."""
+    return work.observed(dataset, victims, PER_CLIENT, tuning=tuning)
 
 
 def some(seen: Artifact, truth: Truth, rows: Sequence[int]) -> tuple[Artifact, Truth]:
@@ -415,7 +392,7 @@ def show(rows: Sequence[Row], title: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, prints, writes; without breaching it says how to get it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="cifar10" if os.environ.get("PRIVBENCH_DATA") else "photos")
+    parser.add_argument("--dataset", default=work.dataset())
     parser.add_argument("--victims", type=int, default=VICTIMS)
     parser.add_argument("--cores", type=int, default=1, help="one-thread processes, for both sides alike")
     parser.add_argument("--search", action="store_true", help="breaching's settings, on images that are no victims")
@@ -432,7 +409,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = measure(ways, seen, truth, options.cores)
     versions = f"breaching {importlib.metadata.version('breaching')}, torch {torch.__version__}"
     images = "tuning images" if options.search else "victims"
-    environment = run.environment(CPU)
+    environment = machine.environment(CPU)
     title = f"{options.dataset}, {options.victims} {images}, {options.cores} of {pool.cores()} cores"
     show(rows, f"{title} ({environment['machine']}), {versions}")
     content = {

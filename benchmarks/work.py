@@ -21,10 +21,11 @@ from attacks import case, descend, match
 from attacks.dlg import DLG
 from attacks.staged import Staged
 from benchmarks import plain
-from privbench import data, harness, observe, partition, plugins, run, spec
+from privbench import data, harness, observe, partition, plugins, spec
+from privbench import machine as measured_on
 from privbench.checkpoint import Snapshot
 from privbench.data.dataset import Dataset
-from privbench.types import Artifact, Federation, Knowledge
+from privbench.types import Artifact, Federation, Knowledge, Truth
 
 # One epoch over 128 images keeps the published proportions: 20 epochs over 2,000 images and 2,000 server steps are
 # 312 times as long.
@@ -39,7 +40,8 @@ def dataset() -> str:
 
 @cache
 def _loaded(name: str) -> Dataset:
-    return data.load(name, Path(os.environ["PRIVBENCH_DATA"]) if name == "cifar10" else None)
+    root = os.environ.get("PRIVBENCH_DATA")
+    return data.load(name, Path(root) if root else None)
 
 
 def clock(action: Callable[[], object], place: torch.device) -> float:
@@ -126,17 +128,26 @@ def victims(
 ) -> Artifact:
     """Gradients at the untrained network, of undefended FedAvg unless it is said otherwise."""
     per_client = max(16, -(-count * batch_size // 4))
-    name = dataset()
+    seen, _ = observed(dataset(), count, per_client, batch_size, method=method, defense=defense)
+    return seen.to(place) if place is not None else seen
+
+
+def observed(
+    name: str, count: int, per_client: int, batch_size: int = 1, *,
+    method: str = "fedavg", defense: str = "none", tuning: bool = False,
+) -> tuple[Artifact, Truth]:  # fmt: skip
+    """The same with the images; with `tuning` of the clients' validation images, which are no victims."""
     fed = partition.federate(_loaded(name), clients=4, per_client=per_client, how="iid", seed=0)
+    if tuning:
+        fed = fed._replace(clients=tuple(c._replace(train=c.validation, validation=c.train) for c in fed.clients))
     each = spec.train_spec("quick", name, method, clients=4, per_client=per_client)
     setup = harness.prepare(each, fed, torch.device("cpu"))
     state = harness.initial(setup)
     shot = Snapshot(0, state.server, state.clients, [({}, {}) for _ in state.clients])
-    seen, _ = observe.observe(
+    return observe.observe(
         shot, fed, setup.model, setup.method, plugins.defense(defense, "update"), method_name=method, dataset=name,
         victims=count, batch_size=batch_size, labels_known=False, seed=0,
     )  # fmt: skip
-    return seen.to(place) if place is not None else seen
 
 
 def dlg(seen: Artifact, steps: int) -> float:
@@ -191,8 +202,8 @@ def flops(action: Callable[[], object]) -> int:
 def peak_memory_mib(victim_count: int, steps: int) -> float:
     """MiB that a fresh process held at most while it attacked that many victims by DLG."""
     code = (
-        "import torch; from benchmarks import work; from privbench import run;"
-        f"work.dlg(work.victims({victim_count}), {steps}); print(run.peak_memory_mib(torch.device('cpu')))"
+        "import torch; from benchmarks import work; from privbench import machine;"
+        f"work.dlg(work.victims({victim_count}), {steps}); print(machine.peak_memory_mib(torch.device('cpu')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])
@@ -225,4 +236,4 @@ def first_step() -> float:
 
 def machine(place: torch.device) -> dict[str, Any]:
     """What the numbers were measured on."""
-    return run.environment(place)
+    return measured_on.environment(place)

@@ -22,7 +22,7 @@ from privbench.engine import Moments, Replica
 from privbench.errors import UserError
 from privbench.evaluation import Prediction
 from privbench.spec import TrainSpec
-from privbench.types import Parts
+from privbench.types import CLASSIFICATION, Parts
 
 if TYPE_CHECKING:
     from privbench.harness import State
@@ -95,10 +95,10 @@ def load(folder: Path, spec: TrainSpec, device: torch.device) -> State | None:
 def save_snapshot(folder: Path, spec: TrainSpec, state: State) -> None:
     """Writes round-NNNN.safetensors."""
     tensors = _network_tensors((state.server.params, state.server.buffers), "server")
-    private = [p for p in ("extractor", "classifier") if p not in state.server.params]
+    private = [p for p in CLASSIFICATION if p not in state.server.params]
     for k, (client, (params, buffers)) in enumerate(zip(state.clients, state.uploads, strict=True)):
         own = ({p: client.params[p] for p in private}, {p: client.buffers[p] for p in private})
-        sent = [p for p in params if p not in ("extractor", "classifier")]
+        sent = [p for p in params if p not in CLASSIFICATION]
         upload = ({p: params[p] for p in sent}, {p: buffers[p] for p in sent})
         tensors |= _network_tensors(own, f"client{k}") | _network_tensors(upload, f"upload{k}")
     info = {"spec": spec.id, "round": state.round, "clients": len(state.clients)}

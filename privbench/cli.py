@@ -178,9 +178,7 @@ def attack(
     for name in named:
         plugins.target("attack", name)
     if artifact is not None:
-        commands = plugins.commands()
-
-        commands.attack_file(
+        plugins.commands().attack_file(
             artifact,
             truth,
             named or ["staged"],
@@ -337,21 +335,9 @@ def table(
     Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
     """
     study(
-        "attack-table",
-        preset,
-        datasets,
-        None,
-        seeds,
-        victims,
-        where,
-        partition,
-        omega,
-        min_per_client,
-        False,
-        device,
-        data_dir,
-        out,
-    )
+        "attack-table", preset, datasets, methods=None, seeds=seeds, victims=victims, where=where, partition=partition,
+        omega=omega, min_per_client=min_per_client, status=False, device=device, data_dir=data_dir, out=out,
+    )  # fmt: skip
 
 
 @app.command()

@@ -14,7 +14,7 @@ from privbench.data.resize import pixels
 from privbench.engine import Replica, average
 from privbench.methods.form import Nets
 from privbench.nets import Model
-from privbench.types import Images
+from privbench.types import CLASSIFICATION, Images
 
 PIXELS = 1024 * 32 * 32  # at once
 DRAWS = 256  # (z, y) of the consistency loss
@@ -50,10 +50,9 @@ def accuracy(model: Model, replica: Replica, images: Images, device: torch.devic
 
 def average_model(clients: Sequence[Replica], weights: Tensor) -> Replica:
     """sum_i w_i (E_i, C_i), private parts included: the network of FedMD-CG's G.acc; weights [K]."""
-    parts = ("extractor", "classifier")
     return Replica(
-        {part: average([client.params[part] for client in clients], weights) for part in parts},
-        {part: average([client.buffers[part] for client in clients], weights) for part in parts},
+        {part: average([client.params[part] for client in clients], weights) for part in CLASSIFICATION},
+        {part: average([client.buffers[part] for client in clients], weights) for part in CLASSIFICATION},
     )
 
 

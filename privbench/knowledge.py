@@ -26,7 +26,7 @@ from privbench.data.dataset import sound
 from privbench.engine import Replica
 from privbench.errors import UserError
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Federation, Images, Knowledge, Networks
+from privbench.types import CLASSIFICATION, Artifact, Batch, Federation, Images, Knowledge, Networks
 
 SAME = "same"
 FIELDS = ("auxiliary", "initial", "colluder", "oracle")  # of Knowledge, as `needs` name them
@@ -161,4 +161,4 @@ def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
 
 
 def _classification(params: dict[str, Any], buffers: dict[str, Any]) -> Networks:
-    return Networks({p: params[p] for p in observe.CLASSIFICATION}, {p: buffers[p] for p in observe.CLASSIFICATION})
+    return Networks({p: params[p] for p in CLASSIFICATION}, {p: buffers[p] for p in CLASSIFICATION})

@@ -18,9 +18,7 @@ from privbench.methods.form import Clock, Method, MiniBatch, Phase, Stage
 from privbench.nets import Model
 from privbench.seeds import stream
 from privbench.spec import SGD, Adam, CellSpec, Optimiser
-from privbench.types import Defense, LocalSteps, Parts
-
-CLASSIFICATION = ("extractor", "classifier")
+from privbench.types import CLASSIFICATION, Defense, LocalSteps, Parts
 
 
 def local_steps(cell: CellSpec) -> LocalSteps | None:

@@ -21,12 +21,8 @@ from privbench.errors import UserError
 from privbench.methods.form import Clock, Known, Method, MiniBatch, Nets
 from privbench.nets import Model, train_mode
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Defense, Federation, Images, LocalSteps, Parts, Truth
+from privbench.types import CLASSIFICATION, Artifact, Batch, Defense, Federation, Images, LocalSteps, Parts, Truth
 
-CLASSIFICATION = (
-    "extractor",
-    "classifier",
-)  # the parts that L_cls has gradients of; other shared parts are sent as weights
 AUXILIARY_BYTES = 2**30
 FLOAT_BYTES = 4
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from privbench import pool, record, run, storage
+from privbench import pool, record, results, run, storage
 from privbench.errors import UserError
 from privbench.record import Record
 from privbench.spec import CellSpec, TrainSpec, checked
@@ -69,7 +69,7 @@ def again(
         torch.set_num_threads(before)
     if failures:
         raise UserError(f"{found.id} could not be run again: {failures[0]}")
-    return record.read(run.finish_cell(new, cell))
+    return record.read(results.finish_cell(new, cell))
 
 
 def differences(first: Record, second: Record, old: Path, new: Path) -> list[str]:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import math
-import platform
-import resource
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,20 +13,18 @@ from typing import Any
 import torch
 
 from privbench import (
-    __version__,
     artifact,
     checkpoint,
     data,
     evaluation,
     harness,
     local_update,
-    metrics,
+    machine,
     observe,
     partition,
-    perceptual,
     plugins,
     pool,
-    record,
+    results,
     score,
     storage,
     victims,
@@ -40,7 +33,7 @@ from privbench import knowledge as known
 from privbench.data.dataset import Dataset, sound
 from privbench.errors import AttackRefused, UserError
 from privbench.nets import train_mode
-from privbench.spec import CellSpec, TrainSpec, checked
+from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
 from privbench.types import Artifact, Federation, Knowledge, Networks, Reconstruction, Report, Truth, no_report
 
@@ -197,8 +190,8 @@ def snapshot(
 
 def observed(
     store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report
-) -> tuple[Artifact, Truth, list[float]]:
-    """The artifact of one seed with its truth (read back from disk), and the attacked networks' accuracy per client."""
+) -> tuple[Artifact, Truth, checkpoint.Snapshot]:
+    """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round."""
     fed, _ = federation_of(spec, data_root)
     rounds = checkpoint.history(store.train(spec))
     if rounds is None:
@@ -224,11 +217,7 @@ def observed(
         )
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")
-    accuracies = [
-        evaluation.accuracy(setup.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
-        for k, client in enumerate(fed.clients)
-    ]
-    return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), accuracies
+    return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), shot
 
 
 def sent(
@@ -305,11 +294,10 @@ def attack_artifact(
     return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
 
 
-def knowledge_of(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, seen: Artifact) -> Knowledge:
+def knowledge_of(
+    store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: checkpoint.Snapshot
+) -> Knowledge:
     """All that an attacker of this run could know besides the artifact, but for the auxiliary images."""
-    fed, _ = federation_of(spec, data_root)
-    folder = store.train(spec)
-    shot = checkpoint.load_snapshot(folder, seen.round)
     start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
     first = harness.Replica(
         start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers
@@ -346,9 +334,9 @@ def _trial(store: Store, spec: TrainSpec, data_root: Path | None, place: torch.d
         "accuracy": [evaluation.right(p) for p in checkpoint.predictions(store.train(spec))],
         "cost": {
             "train_seconds": sum(entry["seconds"] for entry in rounds),
-            "peak_memory_mib": peak_memory_mib(place),
+            "peak_memory_mib": machine.peak_memory_mib(place),
         },
-        "environment": environment(place),
+        "environment": machine.environment(place),
         "notes": [note] if note else [],
     }
 
@@ -362,7 +350,7 @@ def attack_seed(
         return
     if not store.cell_spec(cell).exists():
         storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
-    seen, truth, accuracies = observed(store, cell, spec, data_root, device_name, report)
+    seen, truth, shot = observed(store, cell, spec, data_root, device_name, report)
     fed, _ = federation_of(spec, data_root)
     place = device(device_name)
     # The floors ask what anybody could score, so they always have the images of the attacked distribution.
@@ -370,12 +358,12 @@ def attack_seed(
     chosen, chosen_info = same, same_info
     if cell.auxiliary != known.SAME:
         chosen, chosen_info = known.auxiliary(fed, cell.auxiliary, data_root, seen.image_shape, spec.seed)
-    whole = knowledge_of(store, cell, spec, data_root, seen)
+    whole = knowledge_of(store, cell, spec, fed, seen, shot)
     started = time.perf_counter()
     whole = replace(whole, auxiliary=chosen)
     found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, spec.seed, place, report)
     seconds = time.perf_counter() - started
-    scores = score.score(found, truth, _true_features(seen, checkpoint.load_snapshot(store.train(spec), seen.round)))
+    scores = score.score(found, truth, _true_features(seen, shot))
     whole = Knowledge(auxiliary=same)
     floors = {
         floor: score.psnr_of(attack_artifact(floor, {}, seen, whole, spec.seed, place, no_report), truth).tolist()
@@ -386,7 +374,10 @@ def attack_seed(
     info |= {
         "round": seen.round,
         "knowledge": _knowledge(cell.attack, seen, chosen_info),
-        "accuracy_at_round": accuracies,
+        "accuracy_at_round": [
+            evaluation.accuracy(seen.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
+            for k, client in enumerate(fed.clients)
+        ],
         "guarantee": guarantee(
             plugins.defense(spec.defense, spec.where), len(checkpoint.history(store.train(spec)) or [])
         ),
@@ -410,113 +401,6 @@ def _true_features(seen: Artifact, shot: checkpoint.Snapshot) -> score.Features:
         return net.apply(params, buffers, images, train=train_mode(seen.batch_size))[0]
 
     return features
-
-
-@lru_cache(maxsize=64)
-def training(folder: Path) -> record.Training:
-    """What the finished training run in a folder gave; several cells share it."""
-    spec, rounds = checked(TrainSpec, storage.read_json(folder / checkpoint.SPEC)), checkpoint.history(folder)
-    if rounds is None:
-        raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
-    predictions = checkpoint.predictions(folder)
-    best = harness.best_rounds(rounds) if rounds else [0] * len(predictions)
-    own = [rounds[r - 1]["consistency"][k] if r and rounds[r - 1]["consistency"] else None for k, r in enumerate(best)]
-    best_round = harness.best_round(rounds)
-    return record.Training(
-        seed=spec.seed,
-        best_round=best_round,
-        global_accuracy=rounds[best_round - 1]["global_accuracy"] if rounds else None,
-        clients=[
-            client_metrics(prediction, round_, loss)
-            for prediction, round_, loss in zip(predictions, best, own, strict=True)
-        ],
-        rounds=[
-            record.Round(
-                **entry
-                | {
-                    "loss": {name: [_finite(v) for v in values] for name, values in entry["loss"].items()},
-                    "consistency": [_finite(v) for v in entry["consistency"]],
-                }
-            )
-            for entry in rounds
-        ],
-    )
-
-
-def client_metrics(prediction: evaluation.Prediction, round_: int, consistency: float | None) -> record.ClientMetrics:
-    """Everything that one client's test logits say."""
-    probabilities, labels = prediction.logits.double().softmax(1).numpy(), prediction.labels.numpy()
-    found = metrics.classification(prediction.logits.numpy(), labels)  # as the accuracy per round is
-    curves = metrics.one_vs_rest(probabilities, labels)
-    return record.ClientMetrics(
-        round=round_,
-        samples=len(labels),
-        **found._replace(confusion=found.confusion.tolist())._asdict(),
-        auc=metrics.macro_auc(curves),
-        auc_by_class=[None if curve is None else curve.auc for curve in curves],
-        roc=[None if curve is None else _stored(curve) for curve in curves],
-        consistency=None if consistency is None else _finite(consistency),
-    )
-
-
-def _stored(curve: metrics.Roc) -> record.Curve:
-    rates = (curve.false_positive_rate, curve.true_positive_rate)
-    false_positive_rate, true_positive_rate = (rate.round(metrics.DECIMALS).tolist() for rate in rates)
-    return record.Curve(false_positive_rate=false_positive_rate, true_positive_rate=true_positive_rate)
-
-
-def finish_cell(store: Store, cell: CellSpec) -> Path:
-    """Gathers the seeds of a cell into its record."""
-    trials = [
-        {**_result(store, cell, spec.seed), "training": training(store.train(spec))} for spec in cell.train_specs()
-    ]
-    spec, local = cell.train, local_update.local_steps(cell) if cell.attack is not None else None
-    described = {
-        "preset": cell.preset,
-        "dataset": spec.dataset,
-        "domains": spec.domains,
-        "content": spec.content,
-        "partition": spec.partition,
-        "omega": spec.omega,
-        "min_per_client": spec.min_per_client,
-        "clients": spec.clients,
-        "per_client": spec.per_client,
-        "backbone": spec.backbone,
-        "image_size": spec.image_size,
-        "classes": trials[0]["classes"],
-        "class_names": trials[0]["class_names"],
-        "client_domains": trials[0].get("client_domains"),  # a result of an earlier version has none
-        "method": spec.method,
-        "method_settings": spec.method_settings,
-        "defense": spec.defense,
-        "where": spec.where,
-        "schedule": spec.schedule.model_dump(),
-        "seeds": list(cell.seeds),
-        "attack": cell.attack,
-    }
-    if cell.attack is not None:
-        described |= {
-            "attack_settings": cell.attack_settings,
-            "round": cell.round,
-            "victims": cell.victims,
-            "batch_size": cell.batch_size,
-            "labels_known": cell.labels_known,
-            "observe": cell.observe,
-            "local": local._asdict() if local else None,
-            "auxiliary": cell.auxiliary,
-        }
-    path = store.record(cell)
-    store.failure(cell).unlink(missing_ok=True)
-    record.write(record.summarise(id=cell.id, spec=described, trials=trials), path)
-    return path
-
-
-def _result(store: Store, cell: CellSpec, seed: int) -> dict[str, Any]:
-    path = store.result(cell, seed)
-    found: dict[str, Any] = (
-        storage.read_json(path) if cell.attack is None else storage.load_tensors(path, "reconstruction")[1]
-    )
-    return found
 
 
 def trials_of(cells: Sequence[CellSpec], root: Path, data_root: Path | None, device_name: str) -> list[Trial]:
@@ -550,7 +434,7 @@ def run_cells(
     failures = pool.run_jobs(trials, workers, progress, outcome)
     for cell in cells:
         if not store.record(cell).exists() and all(store.result(cell, s).exists() for s in cell.seeds):
-            finish_cell(store, cell)
+            results.finish_cell(store, cell)
     return failures
 
 
@@ -589,39 +473,3 @@ def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str
         "labels": "known" if seen.labels is not None else "recovered",
         "restart_chosen_by": "attacker's own loss",
     }
-
-
-def peak_memory_mib(place: torch.device) -> float:
-    """The most memory this process (or its GPU allocations) ever held."""
-    if place.type == "cuda":
-        return torch.cuda.max_memory_allocated(place) / 2**20
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
-
-
-def environment(place: torch.device) -> dict[str, Any]:
-    """What a reader needs to judge or repeat a number."""
-    name = torch.cuda.get_device_name(place) if place.type == "cuda" else _processor()
-    return {
-        "privbench": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": place.type,
-        "threads": torch.get_num_threads(),
-        "cores": pool.cores(),
-        "machine": name,
-        "lpips": perceptual.missing() or "installed",
-        "date": datetime.now(UTC).date().isoformat(),
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

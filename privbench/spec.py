@@ -147,6 +147,10 @@ class CellSpec(Strict):
             raise ValueError("a cell without an attack has no settings of one")
         return self
 
+    def flat(self) -> dict[str, Any]:
+        """The cell's own fields and those of its training in one dict, as a record's `spec` has them."""
+        return self.train.model_dump() | self.model_dump(exclude={"train"})
+
     def train_specs(self) -> list[TrainSpec]:
         """One specification per seed."""
         return [self.train.model_copy(update={"seed": seed}) for seed in self.seeds]

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +26,7 @@ from privbench import (
     pool,
     record,
     reproduce,
+    results,
     run,
     score,
     storage,
@@ -62,6 +63,7 @@ __all__ = [
     "train_and_show",
 ]
 
+Spec = TypeVar("Spec", CellSpec, TrainSpec)
 MOST_DIFFERENCES = 10  # lines told of a result that is not reproduced
 
 
@@ -125,8 +127,7 @@ def _unmet(cell: CellSpec) -> Gap | None:
     missing = sorted(plugins.resolve("attack", cell.attack or "").needs - given)
     if not missing:
         return None
-    spec = cell.train.model_dump() | cell.model_dump(exclude={"train"})
-    return Gap(spec, f"needs the {', '.join(missing)}, which {cell.train.method} does not send", REFUSED)
+    return Gap(cell.flat(), f"needs the {', '.join(missing)}, which {cell.train.method} does not send", REFUSED)
 
 
 def _attacked(
@@ -158,16 +159,21 @@ def draw_clients(specs: Sequence[TrainSpec], data_dir: Path | None, stem: Path) 
 def draw_clients_of_run(prefix: str, out: Path) -> None:
     """The same for a training run on disk, from its record alone: nothing is read or trained again."""
     store = Store(out)
-    found = [spec for _, spec in store.trained() if spec.id.startswith(prefix)]
+    spec = _only([spec for _, spec in store.trained()], prefix, f"training run under {out}")
+    if not store.clients(spec).exists():
+        raise UserError(f"run {spec.id} has no clients.json: an earlier version trained it; leave --run out")
+    value = storage.read_json(store.clients(spec))
+    panel = _show_clients(spec, value["clients"], value["public"])
+    _write_panels([panel], value["classes"], out / f"clients-{spec.id}")
+
+
+def _only(every: Sequence[Spec], prefix: str, what: str) -> Spec:
+    """The one whose id begins with `prefix`; UserError when there is none, or more than one."""
+    found = [one for one in every if one.id.startswith(prefix)]
     if len(found) != 1:
-        many = f"could be any of {', '.join(spec.id for spec in found)}; give more digits"
-        none = f"is no training run under {out}; see `privbench list runs`"
-        raise UserError(f"'{prefix}' {many if found else none}")
-    if not store.clients(found[0]).exists():
-        raise UserError(f"run {found[0].id} has no clients.json: an earlier version trained it; leave --run out")
-    value = storage.read_json(store.clients(found[0]))
-    panel = _show_clients(found[0], value["clients"], value["public"])
-    _write_panels([panel], value["classes"], out / f"clients-{found[0].id}")
+        many = f"could be any of {', '.join(one.id for one in found)}; give more digits"
+        raise UserError(f"'{prefix}' {many if found else f'is no {what}; see `privbench list runs`'}")
+    return found[0]
 
 
 def _show_clients(spec: TrainSpec, census: Sequence[dict[str, Any]], public: int) -> Panel:
@@ -390,14 +396,10 @@ def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path
 def _record_of(prefix: str, out: Path) -> Record:
     """The record of the one finished cell whose id begins with `prefix`."""
     store = Store(out)
-    found = [cell for cell in store.cells() if cell.id.startswith(prefix)]
-    if len(found) != 1:
-        many = f"could be any of {', '.join(cell.id for cell in found)}; give more digits"
-        none = f"is no cell under {out}; see `privbench list runs`"
-        raise UserError(f"'{prefix}' {many if found else none}")
-    if not store.record(found[0]).exists():
-        raise UserError(f"cell {found[0].id} is unfinished; the command that started it continues it")
-    return record.read(store.record(found[0]))
+    cell = _only(list(store.cells()), prefix, f"cell under {out}")
+    if not store.record(cell).exists():
+        raise UserError(f"cell {cell.id} is unfinished; the command that started it continues it")
+    return record.read(store.record(cell))
 
 
 def list_runs(out: Path) -> None:
@@ -443,7 +445,7 @@ def show_run(prefix: str, out: Path) -> None:
         if rounds is not None:
             console.print(f"{sum(entry['seconds'] for entry in rounds):.0f} s of training")
             classes = storage.read_json(folder / "clients.json")["classes"]
-            training_view.show([run.training(folder)], classes, console)
+            training_view.show([results.training(folder)], classes, console)
         return
     if not (folder / record.FILE_NAME).exists():
         raise UserError(f"cell {name} is unfinished; the command that started it continues it")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from privbench import data, plugins, run, storage
+from privbench import data, plugins, results, run, storage
 from privbench.errors import Interrupted, UserError
 from privbench.record import Record
 from privbench.spec import CellSpec
@@ -76,7 +76,7 @@ def execute(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device:
     except Interrupted:
         for cell in able:
             if not store.record(cell).exists() and all(store.result(cell, seed).exists() for seed in cell.seeds):
-                run.finish_cell(store, cell)
+                results.finish_cell(store, cell)
         CONSOLE.print(Text(states.counts([states.of(store, cell, absent) for cell in cells])))
         raise
     return [states.of(store, cell, absent) for cell in cells]
@@ -113,7 +113,7 @@ def sorted_out(cells: Sequence[CellSpec], found: Sequence[State]) -> tuple[list[
     records = [state.record for state in found if state.record is not None]
     gaps = [
         Gap(
-            cell.train.model_dump() | cell.model_dump(exclude={"train"}),
+            cell.flat(),
             state.why or "the same command runs it",
             state.word,
         )

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from privbench import checkpoint, evaluation, harness, record, run, spec
+from privbench import checkpoint, evaluation, harness, record, results, run, spec
 from privbench.errors import UserError
 from privbench.seeds import stream
 from privbench.store import Store
@@ -132,7 +132,7 @@ def test_a_killed_run_ends_with_the_same_metrics(whole, tmp_path):
         finish(tmp_path, kill)
     assert checkpoint.progress(tmp_path) == 3
     finish(tmp_path)
-    one, other = run.training(whole[1]), run.training(tmp_path)
+    one, other = results.training(whole[1]), results.training(tmp_path)
 
     def numbers(found):
         return [r.model_dump(exclude={"seconds"}) for r in found.rounds], found.clients
@@ -142,7 +142,7 @@ def test_a_killed_run_ends_with_the_same_metrics(whole, tmp_path):
 
 def test_the_training_part_of_a_record_says_what_the_history_says(whole):
     _, folder = whole
-    history, found = checkpoint.history(folder), run.training(folder)
+    history, found = checkpoint.history(folder), results.training(folder)
     assert [r.test_accuracy for r in found.rounds] == [e["test_accuracy"] for e in history]
     assert [c.accuracy for c in found.clients] == harness.selected_accuracy(history)
     assert [c.consistency for c in found.clients] == [
@@ -158,10 +158,10 @@ def test_a_run_without_its_predictions_is_named(whole, tmp_path):
     for name in (checkpoint.SPEC, checkpoint.FINISHED):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(UserError, match=r"there is no predictions at .*predictions\.safetensors"):
-        run.training(tmp_path)
+        results.training(tmp_path)
     (tmp_path / checkpoint.FINISHED).unlink()
     with pytest.raises(UserError, match=f"run {each.id} is not trained to the end"):
-        run.training(tmp_path)
+        results.training(tmp_path)
 
 
 def accuracy_cell(method, rounds):
@@ -190,7 +190,7 @@ def test_an_accuracy_cell_is_trained_measured_and_recorded(rounds, tmp_path):
 
 
 def test_the_view_of_training_shows_every_metric_of_a_run(whole):
-    found = run.training(whole[1])
+    found = results.training(whole[1])
     columns, rows = training_view.clients([found])
     assert columns[2:] == list(training_view.METRICS)
     assert [row[0] for row in rows] == ["1", "2", "mean"]
@@ -219,7 +219,7 @@ def test_a_loss_that_diverged_is_none_in_the_record(whole, tmp_path):
     value = json.loads((tmp_path / checkpoint.FINISHED).read_text())
     value["history"][1]["loss"]["task"][0] = math.nan
     (tmp_path / checkpoint.FINISHED).write_text(json.dumps(value))
-    found = run.training(tmp_path)
+    found = results.training(tmp_path)
     assert found.rounds[1].loss["task"][0] is None
     _, rows = training_view.rounds([found])
     assert rows[1][1] == "-"

@@ -1,0 +1,46 @@
+"""The machine that a number was measured on."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privbench import __version__, perceptual, pool
+
+
+def peak_memory_mib(place: torch.device) -> float:
+    """The most memory this process (or its GPU allocations) ever held."""
+    if place.type == "cuda":
+        return torch.cuda.max_memory_allocated(place) / 2**20
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def environment(place: torch.device) -> dict[str, Any]:
+    """What a reader needs to judge or repeat a number."""
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else _processor()
+    return {
+        "privbench": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": place.type,
+        "threads": torch.get_num_threads(),
+        "cores": pool.cores(),
+        "machine": name,
+        "lpips": perceptual.missing() or "installed",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
