@@ -13,8 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from attacks import features, inversion, labels, world
-from attacks.staged import Staged
+from attacks import features, inversion, labels, staged, world
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
 ERROR = 10.0  # tau per relative change of the classifier
@@ -36,7 +35,7 @@ class AnalyticFeatures:
     ) -> Reconstruction:
         """All victims through E_0, or those of `staged` where E is broadcast."""
         if "extractor" in artifact.weights:
-            return Staged(feature_steps=self.steps, steps=3 * self.steps).reconstruct(artifact, knowledge, seed, report)
+            return staged.where_broadcast(artifact, knowledge, seed, report)
         assert knowledge.initial is not None, "the needs of this attack name the initial networks"
         h = world.required_features(artifact, "AnalyticFeatures")
         noise, y = features.noise_variance(artifact), labels.recover(artifact)[:, 0]

@@ -20,8 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import inversion, match, surrogates, trained, world
-from attacks.staged import Staged
+from attacks import inversion, match, staged, surrogates, trained, world
 from attacks.stand_in import FEWEST, StandIn
 from attacks.world import World
 from privbench.nets import uniform_init
@@ -47,7 +46,7 @@ class Decoder(StandIn):
     ) -> Reconstruction:
         """One pass of D per victim, or `staged` where the extractor is broadcast."""
         if "extractor" in artifact.weights:
-            return Staged(feature_steps=self.steps, steps=3 * self.steps).reconstruct(artifact, knowledge, seed, report)
+            return staged.where_broadcast(artifact, knowledge, seed, report)
         real = world.real(artifact, knowledge, seed, "Decoder")
         share, members = 0.0, []
         if len(real.auxiliary.labels) >= FEWEST:

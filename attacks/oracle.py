@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import torch
 
-from attacks import descend, inversion, world
-from attacks.staged import Staged
+from attacks import descend, inversion, staged, world
 from attacks.stand_in import by_client
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
@@ -31,7 +30,7 @@ class Oracle:
     ) -> Reconstruction:
         """Each victim through its own client's extractor."""
         if "extractor" in artifact.weights:
-            return Staged(feature_steps=self.steps, steps=3 * self.steps).reconstruct(artifact, knowledge, seed, report)
+            return staged.where_broadcast(artifact, knowledge, seed, report)
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
         own = world.real(artifact, knowledge, seed, "Oracle")
         belief = inversion.learned(own.auxiliary, own.model.classes, own.h)

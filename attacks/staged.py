@@ -22,13 +22,13 @@ from grey / spread^2, and the closed-form h has the variance sigma^2 / ||d||^2. 
 all victims (docs/tuning_attacks.md).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from attacks import case, descend, features, match, peeling, prior, separate
+from attacks import case, descend, features, match, peeling, prior, separate, trained
 from attacks.case import Case
 from attacks.match import Products
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
@@ -39,6 +39,7 @@ PEELED_STEP = 0.1  # the same in 2x - 1, for brightness; only its ratio to the e
 CHROMA = (15.0, 50.0)  # how much less red-blue and green-magenta change than brightness (squared)
 EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the gradient
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
+SPENT = "gradient_evaluations"
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,30 @@ class Staged:
 
         data = case.data(own) | ({} if h is None else {"h": h})
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
+
+
+def where_broadcast(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+    """What attackers of private extractors do where the extractor is broadcast: `staged`, once per artifact for all of them."""
+    seen = [
+        t
+        for parts in (artifact.weights, artifact.buffers, artifact.gradients)
+        for net in parts.values()
+        for t in net.values()
+    ]
+    kept = trained.kept(
+        knowledge.cache,
+        "staged",
+        asdict(Staged()) | {"seed": seed, "defense": dict(artifact.defense)},
+        [*seen, *(() if artifact.labels is None else (artifact.labels,))],
+        lambda: _packed(Staged().reconstruct(artifact, knowledge, seed, report)),
+        artifact.client.device,
+    )
+    tensors = {name: t for name, t in kept.items() if name != SPENT}
+    return Reconstruction(**tensors, gradient_evaluations=int(kept[SPENT]))
+
+
+def _packed(found: Reconstruction) -> dict[str, Tensor]:
+    return found._asdict() | {SPENT: torch.tensor(found.gradient_evaluations)}
 
 
 def _unexplained(own: Case, x: Tensor) -> Tensor:

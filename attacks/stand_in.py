@@ -23,9 +23,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks import descend, inversion, surrogates, trained, world
+from attacks import descend, inversion, staged, surrogates, trained, world
 from attacks.inversion import Belief
-from attacks.staged import Staged
 from attacks.world import World
 from privbench.seeds import stream
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
@@ -67,7 +66,7 @@ class StandIn:
     ) -> Reconstruction:
         """All victims, or those of `staged` where the extractor is broadcast."""
         if "extractor" in artifact.weights:
-            return Staged(feature_steps=self.steps, steps=3 * self.steps).reconstruct(artifact, knowledge, seed, report)
+            return staged.where_broadcast(artifact, knowledge, seed, report)
         real = world.real(artifact, knowledge, seed, type(self).__name__)
         choice = self.rehearse(real, artifact.round, seed, knowledge, report)
         made = {} if math.isinf(choice.tau) else self.recipes()[choice.recipe](real, seed, knowledge)

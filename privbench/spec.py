@@ -26,7 +26,10 @@ from privbench.errors import UserError
 from privbench.nets import check_backbone
 
 # Raised whenever an unchanged specification gives other numbers, or leaves more on disk; part of every run's name.
-REVISION = 3  # 3: predictions, global accuracy and consistency are kept
+REVISION = 3  # of training; 3: predictions, global accuracy and consistency are kept
+ATTACK_REVISION = (
+    4  # of attacks and scores, so that a better attack leaves trained networks in use; 4: stronger stand-ins
+)
 PRESETS = ("smoke", "quick", "paper")
 
 
@@ -38,7 +41,10 @@ class Strict(BaseModel):
     @property
     def id(self) -> str:
         """Twelve hexadecimal digits that name this specification."""
-        text = json.dumps([REVISION, type(self).__name__, self.model_dump(mode="json")], sort_keys=True)
+        return self._digest(REVISION)
+
+    def _digest(self, revision: object) -> str:
+        text = json.dumps([revision, type(self).__name__, self.model_dump(mode="json")], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -146,6 +152,11 @@ class CellSpec(Strict):
         ):
             raise ValueError("a cell without an attack has no settings of one")
         return self
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits that name this cell."""
+        return self._digest(REVISION if self.attack is None else [REVISION, ATTACK_REVISION])
 
     def flat(self) -> dict[str, Any]:
         """The cell's own fields and those of its training in one dict, as a record's `spec` has them."""

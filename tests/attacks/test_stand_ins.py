@@ -6,13 +6,14 @@ import math
 import pytest
 import torch
 
-from attacks import features, inversion, stand_in, surrogates, trained, world
+from attacks import features, inversion, staged, stand_in, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.analytic_features import AnalyticFeatures, relative_change
 from attacks.collusion import Collusion
 from attacks.decoder import Decoder
 from attacks.floors import ClassMean, Grey, NearestAuxiliary
 from attacks.oracle import Oracle
+from attacks.staged import Staged
 from attacks.surrogate import Surrogate
 from privbench.errors import UserError
 from privbench.score import psnr_db
@@ -204,3 +205,17 @@ def test_a_broadcast_extractor_needs_no_stand_in(name):
     seen = artifact(smooth_images(1), Y[:1])
     found = STAND_INS[name].reconstruct(seen, known(), 0)
     assert mean_psnr(found, 1) > mean_psnr(Grey().reconstruct(seen, known(), 0), 1) + 5
+
+
+def test_a_broadcast_extractor_is_attacked_once_for_all_of_them_and_every_one_gets_the_same_bits(tmp_path, monkeypatch):
+    seen, whole = artifact(smooth_images(1), Y[:1]), known(tmp_path)
+    found = [attack.reconstruct(seen, whole, 0) for attack in (Oracle(), AnalyticFeatures(), *STAND_INS.values())]
+    alone = Staged().reconstruct(seen, whole, 0)
+    for one in found:
+        assert all(torch.equal(a, b) for a, b in zip(one[:5], alone[:5], strict=True))
+        assert one.gradient_evaluations == alone.gradient_evaluations > 0
+    assert len(list(tmp_path.glob("staged-*.safetensors"))) == 1
+    monkeypatch.setattr(Staged, "reconstruct", lambda *_: pytest.fail("made again"))
+    staged.where_broadcast(seen, whole, 0)
+    with pytest.raises(pytest.fail.Exception):
+        staged.where_broadcast(artifact(smooth_images(1), Y[1:2]), whole, 0)
