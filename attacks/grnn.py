@@ -8,6 +8,7 @@ Ren, Deng, Xie: GRNN: Generative Regression Neural Network, ACM TIST 2022, arXiv
 three times bilinear upsampling, convolution and leaky ReLU to 24, 16, 8 channels of 32 x 32, convolution to C, sigmoid; images of
 other sides are resized. Deviations: labels are recovered in closed form (there a second branch makes them), the distance is
 layer-scaled (there plain plus a Wasserstein term, which only sorts the entries), Adam in place of RMSprop, fewer channels.
+In single precision, as Adam's steps are far coarser than its rounding.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class GRNN:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """Adam on the weights [V x restarts, P]; of several restarts the one with the lowest objective."""
-        own, side = case.make(artifact, seed), artifact.image_shape[1]
+        own, side = case.make(artifact, seed, torch.float32), artifact.image_shape[1]
         shapes = weight_shapes(artifact.image_shape[0])
 
         def objective(w: Tensor, data: dict[str, Tensor]) -> Tensor:
@@ -56,9 +57,9 @@ class GRNN:
             return match.layer_scaled_distance(products) + self.weight * prior.total_variation(x)
 
         sizes = [math.prod(shape) for shape in shapes]
-        start = case.draws(artifact, (sum(sizes),), self.restarts, seed, "generator weights")
+        start = case.draws(artifact, (sum(sizes),), self.restarts, seed, "generator weights").float()
         scale = torch.cat([start.new_full((n,), _deviation(s)) for n, s in zip(sizes, shapes, strict=True)])
-        z = case.draws(artifact, (artifact.batch_size, NOISE), self.restarts, seed, "generator noise")
+        z = case.draws(artifact, (artifact.batch_size, NOISE), self.restarts, seed, "generator noise").float()
         data = case.data(own, self.restarts) | {"z": z}
         end = descend.adam(objective, start * scale, data, steps=self.steps, lr=self.lr, report=report, what="GRNN")
         w, loss, trace, restart = descend.best_restart(end, self.restarts)
