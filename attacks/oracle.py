@@ -12,6 +12,7 @@ import torch
 from attacks import descend, inversion, world
 from attacks.staged import Staged
 from attacks.stand_in import by_client
+from privbench.settings import Count, Positive
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -19,8 +20,8 @@ from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_repo
 class Oracle:
     """The victim's true E and h."""
 
-    steps: int = 400
-    tau: float = 0.001  # of the logit of h, relative to its spread
+    steps: Count = 400
+    tau: Positive = 0.001  # of the logit of h, relative to its spread
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"

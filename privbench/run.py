@@ -124,8 +124,8 @@ class Trial:
     def run(self, report: Report = no_report) -> None:
         """Trains what is not trained, then attacks what is not attacked.
 
-        A cell that fails leaves its reason on disk, and the others are still made. Then the failure is raised: an error that no user
-        caused before a refusal, several of them as one ExceptionGroup.
+        A cell that fails leaves its reason on disk, and the others are still made. Then the failure is raised: an error that no
+        user caused before a refusal, several of them as one ExceptionGroup.
         """
         store = Store(self.root)
         train(store, self.specs, self.data_root, self.device, report)

@@ -13,6 +13,7 @@ from attacks.learned_inverse import LearnedInverse, Signals, noised
 from attacks.matching import Matching
 from attacks.unsplit import UnSplit
 from privbench.errors import UserError
+from privbench.plugins import create
 from privbench.score import psnr_db
 from privbench.types import Batch, Knowledge
 from tests.attacks.cases import artifact, smooth_images
@@ -138,9 +139,12 @@ def test_a_learned_inverse_beats_grey_under_noise_and_is_trained_once(tmp_path, 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DLG(labels="guessed"), "'recovered' or 'descended', but labels=guessed"),
-        (lambda: Matching(start="white"), "start=random or grey, but white was given"),
-        (lambda: Matching(scale="x"), "scale=layer or none, but x was given"),
+        (
+            lambda: create(DLG, {"labels": "guessed"}),
+            "labels should be 'recovered' or 'descended', but 'guessed' was given; its default is 'recovered'",
+        ),
+        (lambda: create(Matching, {"start": "white"}), "start should be 'random' or 'grey', but 'white' was given"),
+        (lambda: create(Matching, {"scale": "x"}), "scale should be 'layer' or 'none', but 'x' was given"),
         (
             lambda: LearnedInverse().reconstruct(artifact(smooth_images(2), Y[:2], batch_size=2), NOTHING, 0),
             "one image per gradient off a classifier that begins with a linear layer; try --attack staged",
