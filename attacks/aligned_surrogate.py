@@ -18,6 +18,7 @@ from attacks.stand_in import Extractors, StandIn, packed, unpacked
 from attacks.surrogates import Align
 from attacks.world import World
 from privbench.seeds import stream
+from privbench.settings import Count, Weight
 from privbench.types import Knowledge
 
 
@@ -25,8 +26,8 @@ from privbench.types import Knowledge
 class AlignedSurrogate(StandIn):
     """Cross-entropy through C plus moments, one surrogate per client."""
 
-    align_steps: int = 400
-    align_weight: float = 1.0
+    align_steps: Count = 400
+    align_weight: Weight = 1.0
 
     knowledge: ClassVar[str] = "gradient + auxiliary + generator where shared"
     rung: ClassVar[str] = "L5"

@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 
 from attacks import features, inversion, labels, staged, world
+from privbench.settings import Count, Positive
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
 ERROR = 10.0  # tau per relative change of the classifier
@@ -23,8 +24,8 @@ ERROR = 10.0  # tau per relative change of the classifier
 class AnalyticFeatures:
     """h in closed form, and the initial extractor inverted."""
 
-    steps: int = 400
-    tau: float = 0.001  # of the logit of h, relative to its spread, while nothing has been trained
+    steps: Count = 400
+    tau: Positive = 0.001  # of the logit of h, relative to its spread, while nothing has been trained
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "initial"})
     knowledge: ClassVar[str] = "gradient + initial networks"

@@ -25,6 +25,7 @@ from attacks.stand_in import FEWEST, StandIn
 from attacks.world import World
 from privbench.nets import uniform_init
 from privbench.seeds import stream
+from privbench.settings import Count
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
 WIDTH = 96
@@ -37,7 +38,7 @@ LR = 2e-3
 class Decoder(StandIn):
     """D on top of plain surrogates."""
 
-    decoder_steps: int = 500
+    decoder_steps: Count = 500
 
     rung: ClassVar[str] = "L5"
 

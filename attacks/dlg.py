@@ -11,14 +11,14 @@ the labels, which nothing tells then, are descended on unless they are declared 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from attacks import case, descend, match
 from attacks.case import Case
-from privbench.errors import UserError
+from privbench.settings import Count, Positive
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -26,18 +26,11 @@ from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_repo
 class DLG:
     """Eq. 7 and nothing else."""
 
-    steps: int = 300
-    restarts: int = 1
-    optimiser: str = "lbfgs"  # or "adam"
-    lr: float = 0.05  # of Adam
-    labels: str = "recovered"  # or "descended", as DLG's authors have it
-
-    def __post_init__(self) -> None:
-        """Refuses an unknown optimiser, and an unknown way to the labels."""
-        if self.optimiser not in ("lbfgs", "adam"):
-            raise UserError(f"DLG descends by 'lbfgs' or 'adam', but optimiser={self.optimiser} was given")
-        if self.labels not in ("recovered", "descended"):
-            raise UserError(f"DLG has its labels 'recovered' or 'descended', but labels={self.labels} was given")
+    steps: Count = 300
+    restarts: Count = 1
+    optimiser: Literal["lbfgs", "adam"] = "lbfgs"
+    lr: Positive = 0.05  # of Adam
+    labels: Literal["recovered", "descended"] = "recovered"  # "descended" as DLG's authors have it
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient"})
     knowledge: ClassVar[str] = "gradient"

@@ -16,6 +16,7 @@ from torch.func import vjp
 
 from attacks import case, descend, match, prior
 from attacks.case import Case
+from privbench.settings import Count, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -23,8 +24,8 @@ from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_repo
 class ExtractorMatching:
     """Layer-scaled matching of the extractor's gradient over the image and the gradient at its features."""
 
-    steps: int = 1200
-    weight: float = 3.0  # lambda (docs/tuning_attacks.md)
+    steps: Count = 1200
+    weight: Weight = 3.0  # lambda (docs/tuning_attacks.md)
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attacks import case, descend, match
 from privbench.seeds import stream
+from privbench.settings import Count, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 DRAWS = 256  # generator samples behind mu and sigma
@@ -24,9 +25,9 @@ DRAWS = 256  # generator samples behind mu and sigma
 class FeatureStatistics:
     """Eq. 8."""
 
-    steps: int = 300
-    restarts: int = 1
-    alpha: float = 1.0
+    steps: Count = 300
+    restarts: Count = 1
+    alpha: Weight = 1.0
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator"})
     knowledge: ClassVar[str] = "gradient + generator"

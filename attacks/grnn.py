@@ -24,6 +24,7 @@ from torch import Tensor
 
 from attacks import case, descend, match, prior
 from attacks.descend import each_of
+from privbench.settings import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 NOISE, SIDE = 64, 4
@@ -35,10 +36,10 @@ SLOPE = 0.2
 class GRNN:
     """Gradient matching through an untrained generator of images."""
 
-    steps: int = 600
-    restarts: int = 1
-    weight: float = 1e-4  # lambda
-    lr: float = 3e-3
+    steps: Count = 600
+    restarts: Count = 1
+    weight: Weight = 1e-4  # lambda
+    lr: Positive = 3e-3
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attacks import case, descend
 from attacks.dlg import equation_7
+from privbench.settings import Count
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -21,8 +22,8 @@ from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_repo
 class IDLG:
     """The label first, then plain gradient matching."""
 
-    steps: int = 300
-    restarts: int = 1
+    steps: Count = 300
+    restarts: Count = 1
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"

@@ -25,6 +25,7 @@ from attacks.staged import Staged
 from privbench.errors import UserError
 from privbench.nets import LinearClassifier, Model
 from privbench.seeds import stream
+from privbench.settings import Count
 from privbench.types import Artifact, Knowledge, Networks, Parts, Reconstruction, Report, no_report
 
 SHARPNESS = 5.0  # of z from one level to the next
@@ -37,7 +38,7 @@ SAME = 1e-2  # relative distance below which two rows hold the same image
 class Imprint:
     """Features of any batch from one crafted classifier."""
 
-    feature_steps: int = 300
+    feature_steps: Count = 300
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     knowledge: ClassVar[str] = "active server + auxiliary"

@@ -15,6 +15,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from attacks import case, descend, match, prior
+from privbench.settings import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -22,10 +23,10 @@ from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_repo
 class InvertingGradients:
     """Cosine distance, total variation, signed Adam in the box."""
 
-    steps: int = 2400
-    restarts: int = 2
-    weight: float = 1.0  # lambda
-    lr: float = 0.025
+    steps: Count = 2400
+    restarts: Count = 2
+    weight: Weight = 1.0  # lambda
+    lr: Positive = 0.025
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"

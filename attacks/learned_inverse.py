@@ -30,6 +30,7 @@ from attacks.descend import each_of
 from privbench.errors import UserError
 from privbench.nets import LinearClassifier
 from privbench.seeds import stream
+from privbench.settings import Count, Positive
 from privbench.types import Artifact, Batch, Knowledge, Params, Parts, Reconstruction, Report, no_report
 
 INPUTS, HIDDEN, OUTPUTS = 256, 256, 128
@@ -52,8 +53,8 @@ class Signals(NamedTuple):
 class LearnedInverse:
     """From noisy gradient to image by a perceptron trained on auxiliary images."""
 
-    epochs: int = 30
-    lr: float = 1e-3
+    epochs: Count = 30
+    lr: Positive = 1e-3
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "gradient:extractor", "auxiliary"})
     knowledge: ClassVar[str] = "gradient + auxiliary"

@@ -9,41 +9,28 @@ Batches are matched as they are, for any size. Where E is private, x goes throug
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from attacks import case, descend, match, prior
-from privbench.errors import UserError
+from privbench.settings import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
-
-CHOICES = {
-    "scale": ("layer", "none"),
-    "precision": ("double", "single"),
-    "optimiser": ("lbfgs", "adam"),
-    "start": ("random", "grey"),
-}
 
 
 @dataclass(frozen=True)
 class Matching:
     """Layer-scaled squared error + total variation, double precision, L-BFGS."""
 
-    steps: int = 400
-    restarts: int = 1
-    weight: float = 3e-4  # lambda
-    scale: str = "layer"
-    precision: str = "double"
-    optimiser: str = "lbfgs"
-    lr: float = 0.05  # of Adam
-    start: str = "grey"
-
-    def __post_init__(self) -> None:
-        """Refuses a choice that there is not."""
-        for field, known in CHOICES.items():
-            if getattr(self, field) not in known:
-                raise UserError(f"matching takes {field}={' or '.join(known)}, but {getattr(self, field)} was given")
+    steps: Count = 400
+    restarts: Count = 1
+    weight: Weight = 3e-4  # lambda
+    scale: Literal["layer", "none"] = "layer"
+    precision: Literal["double", "single"] = "double"
+    optimiser: Literal["lbfgs", "adam"] = "lbfgs"
+    lr: Positive = 0.05  # of Adam
+    start: Literal["random", "grey"] = "grey"
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"

@@ -11,6 +11,7 @@ import torch
 
 from attacks import descend, inversion, staged, world
 from attacks.stand_in import by_client
+from privbench.settings import Count, Positive
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -18,8 +19,8 @@ from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_repo
 class Oracle:
     """The victim's true E and h."""
 
-    steps: int = 400
-    tau: float = 0.001  # of the logit of h, relative to its spread
+    steps: Count = 400
+    tau: Positive = 0.001  # of the logit of h, relative to its spread
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"

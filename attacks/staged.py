@@ -31,6 +31,7 @@ from torch import Tensor
 from attacks import case, descend, features, match, peeling, prior, separate, trained
 from attacks.case import Case
 from attacks.match import Products
+from privbench.settings import CountOrZero, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural image of 32x32
@@ -46,13 +47,13 @@ SPENT = "gradient_evaluations"
 class Staged:
     """Closed form, peeling; feature inversion and gradient matching where that fails."""
 
-    peel_iterations: int = 8  # at most, per level of attacks/peeling.py; 0 leaves peeling out
-    feature_steps: int = 200
-    steps: int = 600
-    feature_weight: float = 0.1  # lambda_h
-    weight: float = 3e-4  # lambda_g
-    anchor: float = 30.0
-    stand_in_weight: float = 100.0  # lambda_h where E is a stand-in
+    peel_iterations: CountOrZero = 8  # at most, per level of attacks/peeling.py; 0 leaves peeling out
+    feature_steps: CountOrZero = 200
+    steps: CountOrZero = 600
+    feature_weight: Weight = 0.1  # lambda_h
+    weight: Weight = 3e-4  # lambda_g
+    anchor: Weight = 30.0
+    stand_in_weight: Weight = 100.0  # lambda_h where E is a stand-in
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"

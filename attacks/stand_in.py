@@ -27,6 +27,7 @@ from attacks import descend, inversion, staged, surrogates, trained, world
 from attacks.inversion import Belief
 from attacks.world import World
 from privbench.seeds import stream
+from privbench.settings import Count, CountOrZero
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
 TAUS = (0.05, 0.15, 0.5, 1.5)  # of features in (0, 1); inf comes besides
@@ -47,11 +48,11 @@ class Choice(NamedTuple):
 class StandIn:
     """Stand-ins for private extractors, inverted as far as a rehearsal says they are good for."""
 
-    steps: int = 80  # of the inversion
-    members: int = 2  # surrogates
-    train_steps: int = 600  # of each surrogate
-    shadow_rounds: int = 6  # at most, and no more than the attacked federation has behind it
-    shadow_steps: int = 150  # a round and client
+    steps: Count = 80  # of the inversion
+    members: Count = 2  # surrogates
+    train_steps: Count = 600  # of each surrogate
+    shadow_rounds: CountOrZero = 6  # at most, and no more than the attacked federation has behind it
+    shadow_steps: Count = 150  # a round and client
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     knowledge: ClassVar[str] = "gradient + auxiliary"

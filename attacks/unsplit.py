@@ -21,6 +21,7 @@ from torch import Tensor
 from attacks import case, descend, features, match, prior, separate
 from attacks.case import Case
 from privbench.errors import UserError
+from privbench.settings import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
 
@@ -28,12 +29,12 @@ from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report,
 class UnSplit:
     """Image and stand-in in turns."""
 
-    turns: int = 20
-    steps: int = 20  # of each turn, on each of the two
-    weight: float = 0.1  # lambda where the extractor is shared
-    stand_in_weight: float = 10.0  # and where it is a stand-in
-    lr: float = 0.02
-    extractor_lr: float = 3e-3
+    turns: Count = 20
+    steps: Count = 20  # of each turn, on each of the two
+    weight: Weight = 0.1  # lambda where the extractor is shared
+    stand_in_weight: Weight = 10.0  # and where it is a stand-in
+    lr: Positive = 0.02
+    extractor_lr: Positive = 3e-3
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"

@@ -26,6 +26,7 @@ from attacks.case import Case
 from attacks.staged import Staged
 from privbench.engine import ADAM_EPS
 from privbench.local_update import optimiser_of
+from privbench.settings import Count, CountOrZero, Weight
 from privbench.spec import SGD, Optimiser
 from privbench.types import Artifact, Knowledge, LocalSteps, Parts, Reconstruction, Report, no_report
 
@@ -36,10 +37,10 @@ TINY = 1e-40  # under Adam's root, which has no slope at 0
 class UpdateMatching:
     """The client's steps, simulated and differentiated."""
 
-    steps: int = 200
-    weight: float = 3e-4  # lambda
-    feature_steps: int = 100  # of the first image
-    start_steps: int = 100
+    steps: Count = 200
+    weight: Weight = 3e-4  # lambda
+    feature_steps: CountOrZero = 100  # of the first image
+    start_steps: CountOrZero = 100
 
     needs: ClassVar[frozenset[str]] = frozenset({"update:classifier"})
     knowledge: ClassVar[str] = "update"

@@ -205,7 +205,10 @@ def attack(
     )  # fmt: skip
     usual = ["update-matching"] if observe == "update" else _default_attacks(method)
     names = [*plugins.ATTACKS, *named] if climbed else named or usual
-    settings = plugins.settings_of_each(names, _settings(attack_set)) if climbed else {}
+    given = _settings(attack_set)
+    settings = plugins.settings_of_each(names, given) if climbed else dict.fromkeys(names, given)
+    for name, own in settings.items():
+        plugins.create(plugins.resolve("attack", name), own)  # refuses a wrong setting before anything is computed
     cells = [
         spec.cell_spec(
             preset,
@@ -220,7 +223,7 @@ def attack(
             observe=observe,
             local_steps=local_steps,
             local_lr=local_lr,
-            attack_settings=settings[name] if climbed else _settings(attack_set),
+            attack_settings=settings[name],
         )
         for when in dict.fromkeys(round_.split(","))
         for name in dict.fromkeys(names)

@@ -6,7 +6,6 @@ Nothing is imported before it is asked for, and nothing registers itself by bein
 import dataclasses
 import difflib
 import importlib
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -129,41 +128,24 @@ def is_active(attack: str) -> bool:
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
     """A plug-in with its settings.
 
-    UserError: an unknown setting, a value of another type than the field's (an integer is a float too), infinity and nan, and
-    what the class itself refuses.
+    UserError: an unknown setting, a value that the field's type or range (privbench/settings.py) refuses, and what the class itself
+    refuses.
     """
+    from privbench.settings import fault
+
     known = {f.name: f for f in dataclasses.fields(plugin)}
-    for name in settings:
+    for name, value in settings.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
             raise UserError(f"{plugin.__name__} has no setting '{name}'; {hint}")
-        expected = _expected(_kind(known[name]), settings[name])
-        if expected is not None:
-            raise UserError(f"{plugin.__name__}: {name} takes {expected}, but {settings[name]!r} was given")
+        found = fault(plugin, known[name], value)
+        if found is not None:
+            raise UserError(f"{plugin.__name__}: {found}")
     try:
         return plugin(**settings)
     except (TypeError, ValueError) as error:
         raise UserError(f"{plugin.__name__}: {error}") from error
-
-
-def _kind(field: dataclasses.Field[Any]) -> str:
-    """The name of a field's type, which is text already under `from __future__ import annotations`."""
-    return field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
-
-
-def _expected(kind: str, value: object) -> str | None:
-    """What a field of that type takes, in words, where the value is something else; types beyond the four pass."""
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    is_real = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    fits = {
-        "bool": (isinstance(value, bool), "true or false"),
-        "int": (is_whole, "a whole number"),
-        "float": (is_real, "a finite number"),
-        "str": (isinstance(value, str), "a word"),
-    }
-    fitting, words = fits.get(kind, (True, ""))
-    return None if fitting else words
 
 
 def settings_of_each(attacks: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -183,6 +165,8 @@ def defense(text: str, where: str) -> Any:
 
     The value is the class's first field; `where` is handed over when the class has such a field.
     """
+    from privbench.settings import is_whole, kind
+
     name, _, value = text.partition(":")
     if name not in DEFENSES and value[:1].isalpha():
         class_name, _, value = value.partition(":")
@@ -197,7 +181,7 @@ def defense(text: str, where: str) -> Any:
     if value and first is not None:
         try:
             number = float(value)
-            whole = _kind(known[first]) == "int" and number.is_integer()
+            whole = is_whole(kind(plugin, known[first])) and number.is_integer()
             settings[first] = int(number) if whole else number
         except ValueError as error:
             raise UserError(f"the defence '{name}' takes a number, but '{text}' was given") from error

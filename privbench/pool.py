@@ -126,14 +126,21 @@ def _attempt(job: Job, report: Report) -> str | None:
     except Interrupted:
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, the other jobs go on)
-        said = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
         try:
             job.log.parent.mkdir(parents=True, exist_ok=True)
             job.log.write_text("".join(traceback.format_exception(error)))
         except OSError:
-            return f"internal error: {said}"
-        return f"internal error: {said}; see {job.log}"
+            return in_words(error)
+        return in_words(error, job.log)
     return None
+
+
+def in_words(error: Exception, log: Path | None = None) -> str:
+    """One line that says why something failed; `log` is where the traceback of an error lies that no user caused."""
+    if isinstance(error, UserError):
+        return str(error)
+    said = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
+    return f"internal error: {said}" + (f"; see {log}" if log else "")
 
 
 def _start_worker(messages: Any) -> None:

@@ -31,7 +31,7 @@ from privbench import (
 )
 from privbench import knowledge as known
 from privbench.data.dataset import Dataset, sound
-from privbench.errors import AttackRefused, UserError
+from privbench.errors import AttackRefused, Interrupted, UserError
 from privbench.nets import train_mode
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
@@ -124,11 +124,13 @@ class Trial:
     def run(self, report: Report = no_report) -> None:
         """Trains what is not trained, then attacks what is not attacked.
 
-        An attack that refuses leaves its reason on disk, and the others are still made; then the first refusal is raised.
+        A cell that fails leaves its reason on disk, and the others are still made. Then the failure is raised: an error that no
+        user caused before a refusal, several of them as one ExceptionGroup.
         """
         store = Store(self.root)
         train(store, self.specs, self.data_root, self.device, report)
-        refused = []
+        refused: list[UserError] = []
+        broken: list[Exception] = []
         for cell in self.cells:
             try:
                 for spec in self.specs:
@@ -136,11 +138,20 @@ class Trial:
                         measure_seed(store, cell, spec, self.data_root, self.device)
                     else:
                         attack_seed(store, cell, spec, self.data_root, self.device, report)
-            except AttackRefused as error:
-                storage.write_json(store.failure(cell), {"reason": str(error), "refused": True})
-                refused.append(error)
-        if refused:
-            raise refused[0]
+            except Interrupted:
+                raise
+            except Exception as error:  # noqa: BLE001 (whatever it is, the other cells go on)
+                reason, is_refusal = pool.in_words(error, self.log), isinstance(error, AttackRefused)
+                storage.write_json(store.failure(cell), {"reason": reason, "refused": is_refusal})
+                if isinstance(error, UserError):
+                    refused.append(error)
+                else:
+                    error.add_note(f"cell {cell.id}: {cell.attack or 'accuracy'} at round {cell.round}")
+                    broken.append(error)
+        if len(broken) > 1:
+            raise ExceptionGroup(f"{len(broken)} of {len(self.cells)} cells, first {broken[0]!r}", broken)
+        if broken or refused:
+            raise [*broken, *refused][0]
 
 
 def train(

@@ -121,6 +121,7 @@ def test_there_are_as_many_plug_ins_as_the_documentation_says():
     whole_gradient = ("learned-inverse", "extractor-matching")  # of FedAvg, FedProx and FedDF
     assert len(fitting()) == 9 * 19 + 3 + 3 * len(whole_gradient) + len(fedper)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
+    assert {a for a, _ in DISTINCT} == set(plugins.ATTACKS)  # so that the truth is swapped under every one of them
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from privbench import artifact, flags, knowledge, plugins, record, run, spec
+from privbench import artifact, flags, knowledge, plugins, record, run, spec, storage
 from privbench.errors import AttackRefused
 from privbench.store import Store
 from privbench.types import Batch
@@ -156,6 +156,48 @@ def test_an_attack_that_refuses_leaves_its_reason_and_the_others_are_made(plante
     monkeypatch.undo()
     assert run.run_cells([cell("dlg")], root, None, "cpu", quiet, quiet) == []
     assert not store.failure(cell("dlg")).exists()
+
+
+@pytest.mark.parametrize("crashing", [("dlg",), ("dlg", "idlg")])
+def test_an_attack_that_crashes_leaves_its_traceback_and_the_others_are_made(crashing, planted, monkeypatch):
+    folder, _ = planted
+    root = folder.parent.parent
+
+    def crash(*_):
+        return 1 // 0
+
+    for name in crashing:
+        monkeypatch.setattr(plugins.resolve("attack", name), "reconstruct", crash)
+    monkeypatch.setattr(plugins.resolve("attack", "dataset-mean"), "needs", frozenset({"upload:generator"}))
+    cells = [*map(cell, crashing), cell("dataset-mean"), cell("grey")]
+    failures = run.run_cells(cells, root, None, "cpu", quiet, quiet)
+    store, (log,) = Store(root), root.glob("train/*/error.txt")
+    assert len(failures) == 1
+    assert failures[0].startswith("internal error: ")
+    assert "ZeroDivisionError" in failures[0]
+    assert failures[0].endswith(f"see {log}")
+    assert log.read_text().count("1 // 0") == len(crashing)
+    assert all(f"cell {cell(name).id}: {name} at round 0" in log.read_text() for name in crashing)
+    for name in crashing:
+        failure = storage.read_json(store.failure(cell(name)))
+        reason = f"internal error: ZeroDivisionError: integer division or modulo by zero; see {log}"
+        assert failure == {"reason": reason, "refused": False}
+    assert storage.read_json(store.failure(cell("dataset-mean")))["refused"]
+    assert store.record(cell("grey")).exists()
+    monkeypatch.undo()
+    assert run.run_cells(cells, root, None, "cpu", quiet, quiet) == []
+    assert not log.exists()
+    assert not store.failure(cell("dlg")).exists()
+
+
+def test_a_cell_of_a_round_that_was_not_trained_does_not_stop_the_others(planted):
+    folder, _ = planted
+    root = folder.parent.parent
+    late = cell("grey").model_copy(update={"round": "7"})
+    failures = run.run_cells([late, cell("grey")], root, None, "cpu", quiet, quiet)
+    assert failures == ["--round 7 was asked for, but the run ended after 1 rounds"]
+    assert storage.read_json(Store(root).failure(late)) == {"reason": failures[0], "refused": False}
+    assert Store(root).record(cell("grey")).exists()
 
 
 def test_a_refusal_is_a_users_mistake_like_any_other(attacked):

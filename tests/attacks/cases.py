@@ -1,12 +1,14 @@
 """Small artifacts for the attacks' tests, made with plain autograd and not with the suite's own observation."""
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
 from attacks.case import Case
 from privbench.nets import Model
 from privbench.seeds import stream
-from privbench.types import Artifact
+from privbench.types import Artifact, Batch, LocalSteps
 
 MODEL = Model("lenet5", 1, 10)
 
@@ -33,9 +35,15 @@ def case_of(weights, buffers=None, train=True, model=MODEL):
     return Case(model, weights, buffers or nothing, train, {}, empty, extractor_known=True, variance=0.0)
 
 
-def artifact(images, labels, parts=("extractor", "classifier"), batch_size=1, noise=0.0, known=False):
-    """An artifact of victims [V x B] with the gradients of `parts`; `noise` is a variance."""
-    own = networks()
+def images_like_the_victims(count=40):
+    """Auxiliary images of the kind of `smooth_images`, others than those, with classes in turn."""
+    rough = torch.rand(count, 1, 5, 5, generator=torch.Generator().manual_seed(8))
+    return Batch(F.interpolate(rough, size=32, mode="bicubic").clamp(0, 1), torch.arange(count) % 10)
+
+
+def artifact(images, labels, parts=("extractor", "classifier"), batch_size=1, noise=0.0, known=False, own=None):
+    """An artifact of victims [V x B] with the gradients of `parts` at the networks `own`; `noise` is a variance."""
+    own = own or networks()
     gradients = {part: {} for part in parts}
     rng = torch.Generator().manual_seed(5)
     for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
@@ -57,3 +65,30 @@ def artifact(images, labels, parts=("extractor", "classifier"), batch_size=1, no
         image_shape=(1, 32, 32), labels=labels.view(-1, batch_size) if known else None,
         defense={"name": "gaussian", "variance": noise, "where": "step"} if noise else {"name": "none"},
     )  # fmt: skip
+
+
+def update(images, labels, local):
+    """An artifact of FedAvg's whole local updates, one image [V, C, H, W] each, by torch's own optimiser."""
+    before, found = networks(), {"extractor": {}, "classifier": {}}
+    for x, y in zip(images.split(1), labels.split(1), strict=True):
+        params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in before.items()}
+        leaves = [t for net in params.values() for t in net.values()]
+        optimiser = made_by(local, leaves)
+        for _ in range(local.steps):
+            optimiser.zero_grad()
+            F.cross_entropy(logits(params, x)[0], y).backward()
+            optimiser.step()
+        for part, net in params.items():
+            for name, t in net.items():
+                found[part].setdefault(name, []).append((t - before[part][name]).detach())
+    changes = {p: {n: torch.stack(t) for n, t in net.items()} for p, net in found.items()}
+    return replace(artifact(images, labels), gradients={}, updates=changes, local=local)
+
+
+def made_by(local: LocalSteps, leaves):
+    """torch's optimiser for the client's local steps."""
+    own = dict(local.optimiser)
+    if own.pop("kind", "adam") == "sgd":
+        return torch.optim.SGD(leaves, **own)
+    betas = own.pop("beta1"), own.pop("beta2")
+    return torch.optim.Adam(leaves, betas=betas, **own)

@@ -7,12 +7,12 @@ from attacks import descend, prior
 from attacks.descend import each_of
 from attacks.dlg import DLG
 from attacks.floors import Grey
-from attacks.grnn import GRNN, draw, weight_shapes
-from attacks.inverting_gradients import InvertingGradients
+from attacks.grnn import draw, weight_shapes
 from attacks.learned_inverse import LearnedInverse, Signals, noised
 from attacks.matching import Matching
 from attacks.unsplit import UnSplit
 from privbench.errors import UserError
+from privbench.plugins import create
 from privbench.score import psnr_db
 from privbench.types import Batch, Knowledge
 from tests.attacks.cases import artifact, smooth_images
@@ -76,13 +76,6 @@ def test_every_step_of_matching_contributes_on_an_untrained_network():
     assert means[1] > means[0]
 
 
-@pytest.mark.parametrize("attack", [InvertingGradients(steps=200, restarts=1), GRNN(steps=150)], ids=["cosine", "grnn"])
-def test_a_published_attack_beats_grey_on_an_untrained_network(attack):
-    x = smooth_images(2)
-    shown = artifact(x, Y[:2])
-    assert (psnr(attack, shown, x) > psnr(Grey(), shown, x) + 1).all()
-
-
 def test_grnns_generator_draws_images_of_any_side_in_range():
     shapes = weight_shapes(3)
     w = 0.05 * torch.randn(sum(a * b for a, b in shapes), generator=torch.Generator().manual_seed(0))
@@ -101,12 +94,6 @@ def test_unsplit_explains_the_features_better_than_a_fixed_stand_in_does():
         for lr in (1e-9, 3e-3)
     ]
     assert (losses[1] < 0.5 * losses[0]).all()
-
-
-def test_unsplit_inverts_a_shared_extractor():
-    x = smooth_images(2)
-    shown = artifact(x, Y[:2])
-    assert (psnr(UnSplit(turns=8), shown, x) > psnr(Grey(), shown, x) + 2).all()
 
 
 def test_noised_signals_are_distributed_as_those_of_noisy_gradients():
@@ -138,9 +125,12 @@ def test_a_learned_inverse_beats_grey_under_noise_and_is_trained_once(tmp_path, 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DLG(labels="guessed"), "'recovered' or 'descended', but labels=guessed"),
-        (lambda: Matching(start="white"), "start=random or grey, but white was given"),
-        (lambda: Matching(scale="x"), "scale=layer or none, but x was given"),
+        (
+            lambda: create(DLG, {"labels": "guessed"}),
+            "labels should be 'recovered' or 'descended', but 'guessed' was given; its default is 'recovered'",
+        ),
+        (lambda: create(Matching, {"start": "white"}), "start should be 'random' or 'grey', but 'white' was given"),
+        (lambda: create(Matching, {"scale": "x"}), "scale should be 'layer' or 'none', but 'x' was given"),
         (
             lambda: LearnedInverse().reconstruct(artifact(smooth_images(2), Y[:2], batch_size=2), NOTHING, 0),
             "one image per gradient off a classifier that begins with a linear layer; try --attack staged",

@@ -18,8 +18,8 @@ from attacks.surrogate import Surrogate
 from privbench.errors import UserError
 from privbench.score import psnr_db
 from privbench.seeds import stream
-from privbench.types import Batch, Knowledge, Networks
-from tests.attacks.cases import MODEL, artifact, logits, networks, smooth_images
+from privbench.types import Knowledge, Networks
+from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
 Y = torch.tensor([3, 0, 9])
 SHORT = {"steps": 15, "members": 1, "train_steps": 4, "shadow_rounds": 1, "shadow_steps": 4}
@@ -29,12 +29,6 @@ STAND_INS = {
     "decoder": Decoder(**SHORT, decoder_steps=4),
     "collusion": Collusion(**SHORT, align_steps=4),
 }
-
-
-def images_like_the_victims(count=40):
-    rough = torch.rand(count, 1, 5, 5, generator=torch.Generator().manual_seed(8))
-    x = torch.nn.functional.interpolate(rough, size=32, mode="bicubic").clamp(0, 1)
-    return Batch(x, torch.arange(count) % 10)
 
 
 def known(cache=None):

@@ -1,0 +1,150 @@
+"""Settings out of their range, of every plug-in: one line through the command line, before anything is computed."""
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import pytest
+from pydantic import Field
+
+from privbench import plugins
+from privbench.cli import main
+from privbench.errors import UserError
+from privbench.settings import Count, Positive
+
+if TYPE_CHECKING:
+    from somewhere import Elsewhere
+
+NUMBERS = (int, float)
+
+
+def numeric(kind):
+    """(plug-in, setting) of every setting that takes a number."""
+    return [
+        (name, field.name)
+        for name in plugins.KINDS[kind]
+        for field in dataclasses.fields(plugins.resolve(kind, name))
+        if isinstance(field.default, NUMBERS) and not isinstance(field.default, bool)
+    ]
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch, capsys):
+    """Runs the command in an empty folder: (status, what it printed as an error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["privbench", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return stop.value.code, capsys.readouterr().err
+
+    return call
+
+
+def refused(told, kind, name, setting, value):
+    """Asserts that the command refuses a value in one line that names the setting, and leaves nothing behind."""
+    words = {"attack": ["attack", "--attack", name, "--attack-set"], "method": ["train", "--method", name, "--set"]}[
+        kind
+    ]
+    status, text = told(*words, f"{setting}={value}", "--dataset", "digits", "--preset", "smoke")
+    assert status == 2, (name, setting, value)
+    assert len(text.strip().splitlines()) == 1, text
+    assert text.startswith("privbench: ")
+    assert setting in text
+    assert f"{value} was given" in text
+
+
+@pytest.mark.parametrize("kind", ["attack", "method"])
+def test_a_negative_setting_and_one_that_is_no_number_get_one_line(kind, told, tmp_path):
+    pairs = numeric(kind)
+    assert len(pairs) >= {"attack": 60, "method": 15}[kind]
+    for name, setting in pairs:
+        for value in ("-1", "nan"):
+            refused(told, kind, name, setting, value)
+    assert not list(tmp_path.iterdir())  # refused before anything was computed
+
+
+# 0 leaves out a prior, an anchor, a stage; tests/attacks/test_claims.py runs each of them with 0.
+MAY_BE_ZERO = {
+    *(("staged", s) for s in ("peel_iterations", "feature_steps", "steps", "feature_weight", "weight", "anchor")),
+    ("staged", "stand_in_weight"),
+    *((name, "weight") for name in ("inverting-gradients", "extractor-matching", "matching", "grnn", "unsplit")),
+    ("unsplit", "stand_in_weight"), ("feature-statistics", "alpha"),
+    *(("update-matching", s) for s in ("weight", "feature_steps", "start_steps")),
+    *((name, "shadow_rounds") for name in ("surrogate", "aligned-surrogate", "decoder", "collusion")),
+    *((name, "align_weight") for name in ("aligned-surrogate", "collusion")),
+}  # fmt: skip
+
+
+def test_zero_is_refused_wherever_it_leaves_out_nothing(told):
+    pairs = numeric("attack")
+    assert set(pairs) >= MAY_BE_ZERO
+    for name, setting in pairs:
+        if (name, setting) not in MAY_BE_ZERO:
+            refused(told, "attack", name, setting, 0)
+
+
+def test_every_setting_may_be_what_it_is_by_default_and_at_the_edge_of_its_range():
+    for kind in ("attack", "method"):
+        for name in plugins.KINDS[kind]:
+            plugin = plugins.resolve(kind, name)
+            defaults = {field.name: field.default for field in dataclasses.fields(plugin)}
+            assert plugins.create(plugin, defaults) == plugin()
+    for name, setting in MAY_BE_ZERO:
+        assert getattr(plugins.create(plugins.resolve("attack", name), {setting: 0}), setting) == 0
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "few"])
+def test_a_defence_out_of_its_range_gets_one_line(value, told):
+    status, text = told("attack", "--defense", f"gaussian:{value}")
+    assert status == 2
+    assert len(text.strip().splitlines()) == 1
+    assert "gaussian" in text.lower()
+
+
+def test_with_several_attacks_a_setting_is_checked_for_each(told):
+    status, text = told("attack", "--attack", "dlg", "--attack", "staged", "--attack-set", "feature_steps=3")
+    assert (status, text) == (2, "privbench: DLG has no setting 'feature_steps'; did you mean 'steps'?\n") or (
+        status == 2 and text.startswith("privbench: DLG has no setting 'feature_steps'; known: ")
+    )
+    status, text = told("attack", "--attack", "ladder", "--attack-set", "steps=0", "--dataset", "digits")
+    assert status == 2
+    assert text == "privbench: DLG: steps should be at least 1, but 0 was given; its default is 300\n"
+
+
+@dataclass(frozen=True)
+class Mine:
+    """A plug-in of a user's own."""
+
+    plain: float = -1.0  # no range
+    share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    rate: Positive = 1.0
+    times: Count = 1
+    size: tuple[int, ...] = ()
+    foreign: "Elsewhere | None" = None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"share": 1.5}, "Mine: share should be at most 1.0, but 1.5 was given; its default is 0.5"),
+        ({"share": -0.5}, "Mine: share should be at least 0.0, but -0.5 was given; its default is 0.5"),
+        ({"rate": 0}, "Mine: rate should be above 0.0, but 0 was given; its default is 1.0"),
+        ({"times": True}, "Mine: times takes a whole number, but True was given; its default is 1"),
+        ({"times": 2.0}, "Mine: times takes a whole number, but 2.0 was given; its default is 1"),
+        ({"plain": "x"}, "Mine: plain takes a finite number, but 'x' was given; its default is -1.0"),
+        ({"plain": 10**400}, "Mine: plain takes a finite number, but 1000"),
+    ],
+)
+def test_a_users_own_range_is_kept(given, message):
+    with pytest.raises(UserError) as caught:
+        plugins.create(Mine, given)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_lies_within_passes_as_it_was_given():
+    own = plugins.create(Mine, {"plain": -3, "share": 1, "rate": 1e-9, "size": (1, 2), "foreign": "anything"})
+    assert own == Mine(plain=-3, share=1, rate=1e-9, size=(1, 2), foreign="anything")

@@ -1,0 +1,101 @@
+"""The whole ladder on a small fixed case, from training to records: monotone, and blind to the truth."""
+
+import shutil
+
+import pytest
+import torch
+
+from privbench import artifact, plugins, record, run, spec, storage
+from privbench.store import Store
+from reports import doubts
+
+SETTINGS = {
+    "dlg": {"steps": 20}, "idlg": {"steps": 20}, "inverting-gradients": {"steps": 20, "restarts": 1}, "matching": {"steps": 20},
+    "grnn": {"steps": 10}, "unsplit": {"turns": 2, "steps": 10}, "staged": {"steps": 20, "feature_steps": 20},
+    "analytic-features": {"steps": 40}, "oracle": {"steps": 40},
+}  # fmt: skip
+STAND_IN = {"steps": 10, "members": 1, "train_steps": 10, "shadow_steps": 2}
+SETTINGS |= {
+    "surrogate": STAND_IN, "aligned-surrogate": STAND_IN | {"align_steps": 4}, "collusion": STAND_IN | {"align_steps": 4},
+    "decoder": STAND_IN | {"decoder_steps": 4},
+}  # fmt: skip
+
+
+def cells():
+    """Every attack that FedSplit's gradients allow, in round 0."""
+    train = spec.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 0})
+    names = [name for name in plugins.ATTACKS if name in SETTINGS or name in plugins.FLOORS]
+    return [
+        spec.cell_spec("smoke", train, name, seeds=1, victims=4, round_="0", attack_settings=SETTINGS.get(name))
+        for name in names
+    ]
+
+
+def attacked(root):
+    """The records of all cells under a folder."""
+    assert run.run_cells(cells(), root, None, "cpu", lambda *_: None, lambda *_: None) == []
+    return [record.read(Store(root).record(cell)) for cell in cells()]
+
+
+@pytest.fixture(scope="module")
+def climbed(tmp_path_factory, request):
+    """(folder, records)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("privbench.pool.cores", lambda: 1)  # in this process
+        root = tmp_path_factory.mktemp("ladder")
+        return root, attacked(root)
+
+
+def of(records, name):
+    (found,) = [r for r in records if r.spec["attack"] == name]
+    return found
+
+
+def test_every_rung_but_the_active_servers_is_climbed(climbed):
+    _, records = climbed
+    assert {r.knowledge["rung"] for r in records} == {f"L{n}" for n in range(9) if n != 7}
+
+
+def test_more_knowledge_never_scores_lower(climbed):
+    _, records = climbed
+    assert doubts.not_monotone(records) == []
+    assert doubts.oracle_fails(records) == []
+    pairs = [(a, b) for a in records for b in records if doubts.knows_more(a, b)]
+    assert len(pairs) > 50
+
+
+def test_in_round_0_whoever_holds_the_common_extractor_beats_the_floor(climbed):
+    _, records = climbed
+    mean = {r.spec["attack"]: r.scores.psnr_db.mean for r in records}
+    floor = of(records, "oracle").floor.psnr_db
+    assert mean["oracle"] > floor + 10
+    assert mean["analytic-features"] > floor + 10
+    assert mean["collusion"] > floor
+
+
+@pytest.mark.parametrize(("fallen", "flag"), [("oracle", "not-monotone"), ("analytic-features", "not-monotone")])
+def test_a_rung_that_falls_raises_its_flag(fallen, flag, climbed):
+    _, records = climbed
+    low = of(records, fallen)
+    victims = [v.model_copy(update={"psnr_db": 3.0 + 0.1 * i}) for i, v in enumerate(low.victims)]
+    scores = low.scores.model_copy(update={"psnr_db": low.scores.psnr_db.model_copy(update={"mean": 3.0})})
+    broken = [r if r is not low else low.model_copy(update={"victims": victims, "scores": scores}) for r in records]
+    assert [(r.spec["attack"], f.name) for r, f in doubts.not_monotone(broken)] == [(fallen, flag)]
+
+
+def test_truth_swapped_for_noise_on_disk_leaves_every_reconstruction_alone(climbed, tmp_path, monkeypatch):
+    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
+    root, records = climbed
+    shutil.copytree(root, tmp_path / "copy", ignore=shutil.ignore_patterns("cells", "trained"))
+    (path,) = (tmp_path / "copy" / "artifacts").glob("*/truth.safetensors")
+    truth = artifact.load_truth(path)
+    artifact.save_truth(truth._replace(images=torch.rand_like(truth.images), labels=9 - truth.labels), path)
+    others = attacked(tmp_path / "copy")
+    for cell, one, other in zip(cells(), records, others, strict=True):
+        before, after = (
+            storage.load_tensors(Store(folder).result(cell, 0), "reconstruction")[0]
+            for folder in (root, tmp_path / "copy")
+        )
+        assert before.keys() == after.keys() == {"images", "labels", "loss", "trace"}
+        assert all(torch.equal(before[key], after[key]) for key in before), cell.attack
+        assert one.scores.psnr_db.mean != other.scores.psnr_db.mean  # the truth did change
