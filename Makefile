@@ -7,9 +7,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 PRESET ?= quick
-DATASETS ?= digits photos digits4
+DATASETS ?=
 DEVICE ?= auto
 SEEDS ?=
+VICTIMS ?=
 DATA_DIR ?=
 OUT ?=
 WORKERS ?= 2
@@ -20,7 +21,7 @@ READY := $(VENV)/.installed
 # One thread a worker: the tests' tensors are small, and threads of several workers fight over the cores.
 PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-.PHONY: help setup attack-table test check bench clean
+.PHONY: help setup attack-table ladder test check bench clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -29,7 +30,7 @@ help: ## list the commands
 	  '  PRESET=smoke|quick|paper      (now: $(PRESET))' \
 	  '  DATASETS="cifar10 office10"   (now: $(DATASETS))' \
 	  '  DEVICE=cpu|cuda|auto          (now: $(DEVICE))' \
-	  '  SEEDS=3  DATA_DIR=folder  OUT=folder' \
+	  '  SEEDS=3  VICTIMS=22  DATA_DIR=folder  OUT=folder' \
 	  'Of test and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv'
 
 setup: $(READY) ## create the environment in .venv (every other command does so when it is missing)
@@ -45,9 +46,14 @@ $(READY): pyproject.toml constraints.txt
 	$(IN_VENV) -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+CHOSEN = --preset $(PRESET) --device $(DEVICE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(VICTIMS),--victims $(VICTIMS)) \
+	  $(if $(DATA_DIR),--data-dir "$(DATA_DIR)") $(if $(OUT),--out "$(OUT)")
+
 attack-table: $(READY) ## train, attack, and write the privacy table and the grids (finished cells are reused)
-	$(VENV)/bin/privbench table --preset $(PRESET) --datasets "$(DATASETS)" --device $(DEVICE) \
-	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(DATA_DIR),--data-dir "$(DATA_DIR)") $(if $(OUT),--out "$(OUT)")
+	$(VENV)/bin/privbench table --datasets "$(or $(DATASETS),digits photos digits4)" $(CHOSEN)
+
+ladder: $(READY) ## attack the five columns by everything, against the training round (finished cells are reused)
+	$(VENV)/bin/privbench study ladder --datasets "$(or $(DATASETS),photos digits)" $(CHOSEN)
 
 test: $(READY) ## run the tests
 	$(PYTEST)

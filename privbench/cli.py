@@ -338,8 +338,8 @@ def table(
     Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
     """
     study(
-        "attack-table", preset, datasets, methods=None, seeds=seeds, victims=victims, where=where, partition=partition,
-        omega=omega, min_per_client=min_per_client, status=False, device=device, data_dir=data_dir, out=out,
+        "attack-table", preset, datasets, methods=None, round_=None, seeds=seeds, victims=victims, where=where,
+        partition=partition, omega=omega, min_per_client=min_per_client, status=False, device=device, data_dir=data_dir, out=out,
     )  # fmt: skip
 
 
@@ -356,6 +356,10 @@ def study(
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Only these of the study's methods, separated by spaces or commas.")
+    ] = None,
+    round_: Annotated[
+        str | None,
+        typer.Option("--round", help="Attacked rounds with commas, e.g. 0,1,best; default the study's."),
     ] = None,
     seeds: Seeds = None,
     victims: Victims = None,
@@ -378,10 +382,13 @@ def study(
     wanted = None if methods is None else methods.replace(",", " ").split()
     if wanted == []:
         raise UserError("--methods names no method")
+    rounds = None if round_ is None else list(dict.fromkeys(round_.replace(",", " ").split()))
+    if rounds == []:
+        raise UserError("--round names no round")
     commands = plugins.commands()
     own, cells = commands.plan(
-        name, preset, chosen, methods=wanted, seeds=seeds, victims=victims, where=where, how=partition, omega=omega,
-        min_per_client=min_per_client,
+        name, preset, chosen, methods=wanted, rounds=rounds, seeds=seeds, victims=victims, where=where, how=partition,
+        omega=omega, min_per_client=min_per_client,
     )  # fmt: skip
     if status:
         commands.show_status(own, cells, out, data_dir)

@@ -20,7 +20,6 @@ from privbench import (
     checkpoint,
     harness,
     knowledge,
-    observe,
     partition,
     plugins,
     pool,
@@ -37,7 +36,7 @@ from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec, train_spec
 from privbench.store import Store, status
 from privbench.types import Knowledge
-from reports import attack_table, drawings, label_histogram, ladder, round_curve, training_view
+from reports import attack_table, climb, drawings, label_histogram, ladder, training_view
 from reports.label_histogram import Panel
 from reports.progress import JobBars
 from reports.published_form import REFUSED, Gap
@@ -86,48 +85,17 @@ def climb_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, 
 
     UserError at the end for cells that are unfinished for another reason than that the attack cannot be made.
     """
-    store = Store(out)
-    rounds = ",".join(dict.fromkeys(cell.round for cell in cells))
-    each = {
-        cell.attack: cell.model_copy(update={"round": rounds}) for cell in cells
-    }  # needs are the same at every round
-    unmet = [gap for cell in each.values() if (gap := _unmet(cell)) is not None]
-    left_out = {gap.spec["attack"] for gap in unmet}
-    able = [cell for cell in cells if cell.attack not in left_out]
+    able, unmet = climb.climbable(cells)
     done, records, gaps = _attacked(able, execute(able, out, data_dir, device))
-    paths = ladder.write_tables(records, folder, [*unmet, *gaps])
-    for some in round_curve.panels_of(records):
-        paths += round_curve.write(some, folder / f"{plugins.stem(some[0].spec['dataset'])}-rounds")
-    for round_ in dict.fromkeys(cell.round for cell in done):
-        shown = _rungs([cell for cell in done if cell.round == round_], records)
-        dataset = plugins.stem(shown[0].train.dataset)
-        paths += drawings.write_grid(store, shown, min(shown[0].seeds), folder / f"{dataset}-grid-{round_}")
+    paths = ladder.write_tables(records, folder / "ladder", [*unmet, *gaps])
+    paths += climb.curves(records, folder)
+    paths += climb.grids(Store(out), done, records, folder, [cell.round for cell in done])
     console = Console()
     ladder.print_tables(records, console, [*unmet, *gaps])
     _tell(paths, console)
     failed = [gap for gap in gaps if gap.state != REFUSED]
     if failed:
         raise UserError(f"{len(failed)} of {len(cells)} cells are unfinished: {failed[0].reason}")
-
-
-def _rungs(cells: Sequence[CellSpec], records: Sequence[AttackRecord]) -> list[CellSpec]:
-    """Cells in the order of the rungs; of the floors only the best."""
-    by_id = {r.id: r for r in records}
-    own = sorted(cells, key=lambda cell: ladder.order(by_id[cell.id]))
-    best = by_id[own[0].id].floor.name
-    return [cell for cell in own if cell.attack not in plugins.FLOORS or cell.attack == best]
-
-
-def _unmet(cell: CellSpec) -> Gap | None:
-    """The reason why a cell's attack cannot be made on what its method sends, before anything is trained."""
-    method = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
-    given = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update") | set(
-        knowledge.FIELDS
-    )
-    missing = sorted(plugins.resolve("attack", cell.attack or "").needs - given)
-    if not missing:
-        return None
-    return Gap(cell.flat(), f"needs the {', '.join(missing)}, which {cell.train.method} does not send", REFUSED)
 
 
 def _attacked(

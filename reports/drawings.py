@@ -22,7 +22,7 @@ GRID_COLUMNS = 8
 def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], folder: Path) -> list[Path]:
     """Scatter plots and grids of every setting of some cells; `records` are those of `cells`, in the same order."""
     paths = []
-    for key, name in _stems(records).items():
+    for key, name in stems(records).items():
         own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.spec) == key]
         paths += scatter.write([r for _, r in own], folder / f"{name}-scatter")
         for round_ in dict.fromkeys(cell.round for cell, _ in own):
@@ -31,7 +31,7 @@ def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRe
     return paths
 
 
-def _stems(records: Sequence[Record]) -> dict[rows.Setting, str]:
+def stems(records: Sequence[Record]) -> dict[rows.Setting, str]:
     """Each setting's name in names of files: the data set's alone where that is enough."""
     keys = rows.settings(records)
     datasets = [key[0] for key in keys]

@@ -80,6 +80,12 @@ def rung(record: AttackRecord) -> str:
     return record.knowledge.get("rung") or OWN
 
 
+def rungs(records: Sequence[AttackRecord]) -> str:
+    """The rungs of some attacks, e.g. "L1-L2"."""
+    found = sorted({rung(r) for r in records})
+    return found[0] if len(found) == 1 else f"{found[0]}-{found[-1]}"
+
+
 def order(record: AttackRecord) -> tuple[str, str, float]:
     """Rungs from below, and the stronger of two attacks of one tag first."""
     return (rung(record), knowledge_text(record), -record.scores.psnr_db.mean)
@@ -87,11 +93,9 @@ def order(record: AttackRecord) -> tuple[str, str, float]:
 
 def row(r: AttackRecord, doubts: Sequence[flags.Flag], among: Sequence[AttackRecord] = ()) -> dict[str, str]:
     """One attack's cells under COLUMNS; `among` are all attacks of its tag, whose rungs and costs the row sums up."""
-    alike = among or [r]
-    rungs = sorted({rung(each) for each in alike})
     s = r.scores
     return {
-        "rung": rungs[0] if len(rungs) == 1 else f"{rungs[0]}-{rungs[-1]}",
+        "rung": rungs(among or [r]),
         "knowledge": knowledge_text(r),
         "strongest attack": r.spec["attack"],
         "PSNR dB": range_text(s.psnr_db),
@@ -138,12 +142,12 @@ def strongest_line(block: Block) -> str:
     )
 
 
-def write_tables(records: Sequence[AttackRecord], folder: Path, gaps: Sequence[Gap] = ()) -> list[Path]:
-    """ladder.md, ladder.csv and ladder.tex."""
-    texts = {"ladder.md": markdown(records, gaps), "ladder.csv": csv(records), "ladder.tex": latex(records, gaps)}
-    for name, text in texts.items():
-        storage.write_bytes(folder / name, text.encode())
-    return [folder / name for name in texts]
+def write_tables(records: Sequence[AttackRecord], stem: Path, gaps: Sequence[Gap] = ()) -> list[Path]:
+    """`stem`.md, `stem`.csv and `stem`.tex."""
+    texts = {".md": markdown(records, gaps), ".csv": csv(records), ".tex": latex(records, gaps)}
+    for ending, text in texts.items():
+        storage.write_bytes(stem.with_name(stem.name + ending), text.encode())
+    return [stem.with_name(stem.name + ending) for ending in texts]
 
 
 def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:

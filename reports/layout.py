@@ -2,6 +2,7 @@
 
 A cell such as "24.14 [23.70, 24.60]" may be broken before its bracket, so that wide tables stay narrow. A cell such as
 "**83.81 +- 0.28**" stands out: in bold.
+One such as "24.14 <sub>dlg</sub>" ends with small print. Both may be: "**24.14** <sub>dlg</sub>".
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from rich.text import Text
 
 Rows = Sequence[Sequence[str]]
 BOLD = "**"
+SMALL = ("<sub>", "</sub>")
+_MARKED = re.compile(r"(?P<bold>\*\*(?=.))?(?P<text>.*?)(?(bold)\*\*)(?: ?<sub>(?P<small>[^<]*)</sub>)?", re.DOTALL)
 LABEL_WIDTH = 17  # characters of a row's name on the terminal
 PADDING = 2  # characters between two columns on the terminal
 
@@ -61,11 +64,11 @@ _TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#
 
 def tex(text: str) -> str:
     """Text with LaTeX's own characters escaped; "+-" becomes a plus-minus sign, the sign of a number a real minus."""
-    if is_bold(text):
-        return rf"\textbf{{{tex(text.removeprefix(BOLD).removesuffix(BOLD))}}}"
+    plain, stands_out, print_ = _read(text)
     indent = r"\quad " if text.startswith("  ") else ""
-    words = [_tex_word(word) for word in text.split()]
-    return indent + " ".join(words)
+    words = " ".join(_tex_word(word) for word in plain.split())
+    told = [rf"\textbf{{{words}}}"] if stands_out else [words] if words else []
+    return indent + " ".join([*told, *([rf"{{\scriptsize {tex(print_)}}}"] if print_ else [])])
 
 
 def _tex_word(word: str) -> str:
@@ -86,13 +89,30 @@ def bold(text: str) -> str:
     return f"{BOLD}{text}{BOLD}"
 
 
-def is_bold(text: str) -> bool:
+def is_bold(cell: str) -> bool:
     """Whether a cell stands out."""
-    return len(text) > 2 * len(BOLD) and text.startswith(BOLD) and text.endswith(BOLD)
+    return _read(cell)[1]
 
 
-def _styled(text: str) -> Text:
-    return Text(text.removeprefix(BOLD).removesuffix(BOLD), style="bold") if is_bold(text) else Text(text)
+def small(text: str) -> str:
+    """Small print, as the end of a cell."""
+    return text.join(SMALL)
+
+
+def _read(cell: str) -> tuple[str, bool, str]:
+    """A cell as (text, whether it stands out, small print)."""
+    found = _MARKED.fullmatch(cell)
+    assert found is not None, "any text is a cell"
+    return found["text"], found["bold"] is not None, found["small"] or ""
+
+
+def _styled(cell: str) -> Text:
+    """A cell's lines for the terminal."""
+    read = [_read(line) for line in cell.split("\n")]
+    return Text("\n").join(
+        Text(text, style="bold" if stands_out else "") if text else Text(print_, style="dim")
+        for text, stands_out, print_ in read
+    )
 
 
 def stacked(row: Sequence[str]) -> list[tuple[str, ...]]:
@@ -104,7 +124,8 @@ def show(title: str, columns: Sequence[str], rows: Rows, console: Console, *, wo
     """Prints a table; one that is wider than the terminal is split into several, each with the first column."""
     texts = [[_broken(cell) if i else _wrapped(cell) for i, cell in enumerate(row)] for row in (columns, *rows)]
     widths = [
-        max(len(line) for cell in column for line in cell.split("\n")) + PADDING for column in zip(*texts, strict=True)
+        max(len(line) for cell in column for line in _styled(cell).plain.split("\n")) + PADDING
+        for column in zip(*texts, strict=True)
     ]
     for number, part in enumerate(_parts(widths, console.width)):
         heading = Text(title if number == 0 else f"{title} (continued)", style="bold")
@@ -116,8 +137,11 @@ def show(title: str, columns: Sequence[str], rows: Rows, console: Console, *, wo
         console.print(table)
 
 
-def _broken(text: str) -> str:
-    return re.sub(r" (?=[\[(]|\+ )|(?<=;) ", "\n", text)
+def _broken(cell: str) -> str:
+    """A cell over several lines, each marked as the cell is; small print has a line of its own."""
+    text, stands_out, print_ = _read(cell)
+    lines = re.sub(r" (?=[\[(]|\+ )|(?<=;) ", "\n", text).split("\n")
+    return "\n".join([*(bold(line) if stands_out else line for line in lines), *([small(print_)] if print_ else [])])
 
 
 def _wrapped(text: str) -> str:

@@ -207,6 +207,11 @@ def round_label(record: AttackRecord) -> str:
     return f"{asked} ({rounds_text(record)})" if asked in ("best", "last") else asked_text(asked)
 
 
+def round_place(asked: str) -> tuple[bool, int]:
+    """Numbered rounds stand in their order, "best" and "last" after them."""
+    return (not asked.isdigit(), int(asked) if asked.isdigit() else 0)
+
+
 def asked_text(asked: str) -> str:
     """A round as it was asked for."""
     return "0 (untrained)" if asked == "0" else asked

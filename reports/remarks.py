@@ -85,6 +85,12 @@ def _sources(records: Sequence[AttackRecord]) -> str:
 def remarks(records: Sequence[AttackRecord]) -> list[str]:
     """One line per doubt about the numbers, then one per disagreement with the published ones, then notes."""
     told = [*doubts.lines(records), *(line for r in records for line in _against_published(r))]
+    return unique([*told, *of_training(records)])
+
+
+def of_training(records: Sequence[AttackRecord]) -> list[str]:
+    """Methods that did not train, by data set, and what is noted of the data."""
+    told = []
     for dataset in unique(r.spec["dataset"] for r in records):
         some = [r for r in records if r.spec["dataset"] == dataset]
         chance = unique(f"{label(r.spec)} ({r.accuracy.mean:.1f}%)" for r in some if _near_chance(r))
@@ -92,7 +98,7 @@ def remarks(records: Sequence[AttackRecord]) -> list[str]:
             told.append(
                 f"{plugins.short(dataset)}: accuracy near chance, so these methods did not train: {'; '.join(chance)}."
             )
-    return unique([*told, *(f"note: {note}." for r in records for note in r.notes)])
+    return [*told, *unique(f"note: {note}." for r in records for note in r.notes)]
 
 
 def _against_published(r: AttackRecord) -> list[str]:
@@ -120,8 +126,12 @@ def _near_chance(record: AttackRecord) -> bool:
 
 
 def gap_lines(gaps: Sequence[Gap]) -> list[str]:
-    """One line per missing cell."""
-    return unique(
-        f"{plugins.short(g.spec['dataset'])}, {label(g.spec)}, {g.spec['attack']}, round {asked_text(g.spec['round'])}: {g.reason}"
-        for g in gaps
-    )
+    """One line per missing attack on a method and reason, with all its rounds."""
+    rounds: dict[tuple[str, ...], list[str]] = {}
+    for g in gaps:
+        names = (plugins.short(g.spec["dataset"]), label(g.spec), g.spec["attack"])
+        rounds.setdefault((*names, g.reason), []).append(asked_text(g.spec["round"]))
+    return [
+        f"{dataset}, {name}, {attack}, round {', '.join(unique(own))}: {reason}"
+        for (dataset, name, attack, reason), own in rounds.items()
+    ]

@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from privbench import plugins
 from privbench.record import AttackRecord
 from reports import figures
-from reports.published_form import group, knowledge_text, label, place, strongest, unique
+from reports.published_form import knowledge_text, label, place, strongest, unique
 
 PANEL_INCHES = 1.75
 LEGEND_ROW_INCHES = 0.17
@@ -122,9 +122,3 @@ def _sign(i: int, name: str) -> Line2D:
         linewidth=1.0,
         label=name,
     )
-
-
-def panels_of(records: Sequence[AttackRecord]) -> list[list[AttackRecord]]:
-    """The records of each figure: one data set and setting, all its rounds and methods."""
-    keys = unique((*group(r.spec)[:2], *group(r.spec)[3:]) for r in records)
-    return [[r for r in records if (*group(r.spec)[:2], *group(r.spec)[3:]) == key] for key in keys]

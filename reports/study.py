@@ -59,14 +59,21 @@ class Study(spec.Strict):
     published: tuple[str, ...] = ("1",)  # tables that go before others with a value of the same cell
     backbone: str = "lenet5"
     omega: tuple[float, ...] = ()  # Dirichlet layouts in place of each data set's own
-    attacks: tuple[str, ...] = ()
-    rounds: tuple[str, ...] = ("best",)  # attacked rounds
+    attacks: tuple[str, ...] = ()  # "ladder": all there are
+    rounds: tuple[str, ...] = ("best",)  # attacked rounds; numbers from a schedule's last on are left out
+    seeds: int | None = None  # at least so many where the user names no number, but in smoke; as the next
+    victims: int | None = None  # per seed
     schedule: Settings = Field(
         default_factory=dict
     )  # of every method in the paper preset, where the source trains all alike
     embedded: tuple[str, ...]  # data sets that stand in for the published ones in smoke and quick
     data: tuple[Data, ...] = ()
     column: tuple[Column, ...] = Field(min_length=1)
+
+    @property
+    def climbs(self) -> bool:
+        """Whether it names the ladder, whose attacks are left out where they cannot be made."""
+        return any(plugins.LADDER in attacks for attacks in (self.attacks, *(c.attacks or () for c in self.column)))
 
 
 class Layout(NamedTuple):
@@ -101,15 +108,21 @@ def cells(
     methods: Sequence[str] | None = None,
     seeds: int | None = None,
     victims: int | None = None,
+    rounds: Sequence[str] | None = None,
     where: str = "update",
     layout: Layout = Layout(),  # noqa: B008 (immutable)
 ) -> list[spec.CellSpec]:
     """Every cell: data sets x layouts x columns x attacked rounds x attacks, each once.
 
     `datasets` are (name, domains); by default the published ones, and in smoke and quick the embedded ones before them.
-    UserError: a method that the study does not compare.
+    UserError: a method that the study does not compare; rounds of a study without attacks, or beyond the last.
     """
     columns = _columns(study, methods)
+    if rounds is not None and not any(_attacks(study, column) for column in columns):
+        raise UserError(f"the study '{study.name}' attacks nothing, so that it takes no --round")
+    if preset != "smoke":
+        seeds = seeds or (study.seeds and max(study.seeds, len(spec.SEEDS[preset])))
+        victims = victims or (study.victims and max(study.victims, spec.VICTIMS[preset]))
     found = []
     for data, domains in _data(study, preset, datasets):
         own_layout = layout.omega is not None or layout.how is not None
@@ -127,19 +140,30 @@ def cells(
                         domains=domains, how=layout.how, omega=omega, min_per_client=layout.min_per_client,
                         clients=data.clients, per_client=own.get("per_client"), method_settings=settings, changes=changes,
                     )  # fmt: skip
-                    found += list(_cells(study, column, preset, train, seeds, victims))
+                    attacks = _attacks(study, column)
+                    if not attacks:
+                        found.append(spec.cell_spec(preset, train, None, seeds=seeds))
+                    found += [
+                        spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
+                        for round_ in _rounds(study, rounds, train.schedule.rounds)
+                        for attack in attacks
+                    ]
     return list({cell.id: cell for cell in found}.values())
 
 
-def _cells(
-    study: Study, column: Column, preset: str, train: spec.TrainSpec, seeds: int | None, victims: int | None
-) -> Iterator[spec.CellSpec]:
-    attacks = study.attacks if column.attacks is None else column.attacks
-    if not attacks:
-        yield spec.cell_spec(preset, train, None, seeds=seeds)
-    for round_ in study.rounds:
-        for attack in attacks:
-            yield spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
+def _attacks(study: Study, column: Column) -> list[str]:
+    named = study.attacks if column.attacks is None else column.attacks
+    return [attack for name in named for attack in (plugins.ATTACKS if name == plugins.LADDER else (name,))]
+
+
+def _rounds(study: Study, asked: Sequence[str] | None, last: int) -> list[str]:
+    """The attacked rounds of a training of `last` rounds; UserError for one that was asked for and is none of them."""
+    if asked is None:
+        return [name for name in study.rounds if not name.isdigit() or int(name) < last]
+    for name in asked:
+        if name not in ("best", "last") and not (name.isdigit() and int(name) <= last):
+            raise UserError(f"--round takes 0 to {last} here, 'last' or 'best', but '{name}' was given")
+    return list(asked)
 
 
 def _columns(study: Study, methods: Sequence[str] | None) -> Sequence[Column]:

@@ -17,8 +17,10 @@ from reports import (
     accuracy_table,
     attack_table,
     boxes,
+    climb,
     curves,
     drawings,
+    ladder_summary,
     layout,
     pairs,
     roc,
@@ -32,7 +34,7 @@ from reports.states import State
 from reports.study import Study
 
 NAMES = (
-    "accuracy", "ablation", "attack", "pairs", "gain", "rta", "roc", "curves", "consistency", "boxes", "clients",
+    "accuracy", "ablation", "attack", "ladder", "pairs", "gain", "rta", "roc", "curves", "consistency", "boxes", "clients",
 )  # fmt: skip
 CURVES = {"curves": ("loss", "accuracy"), "consistency": ("consistency",)}
 CURVE_TITLES = {"curves": "Loss and accuracy curves", "consistency": "Consistency of generator and classifier"}
@@ -69,6 +71,8 @@ def _write_one(
         lost = [gap for gap in gaps if gap.spec["attack"] is not None]
         paths = attack_table.write_tables(attacked, folder, lost) if attacked else []
         return paths + drawings.attacked(store, [cell for cell, _ in pairs_of], attacked, folder)
+    if name == "ladder":
+        return climb.write(store, [cell for cell, _ in pairs_of], attacked, gaps, folder) if attacked else []
     if name == "pairs":
         return tables.write(pairs.report(attacked), folder / name) if attacked else []
     if name in strips.KINDS:
@@ -138,13 +142,19 @@ def show(study: Study, records: Sequence[Record], gaps: Sequence[Gap], console: 
         if attacked:
             attack_table.print_tables(attacked, console, [gap for gap in gaps if gap.spec["attack"] is not None])
         return
-    if "ablation" in study.reports:
+    report: tables.Report
+    if "ladder" in study.reports:
+        report = ladder_summary.report([r for r in records if isinstance(r, AttackRecord)], gaps)
+        forms = report.forms
+    elif "ablation" in study.reports:
         report = ablation.report(records, gaps, study.metrics)
         forms = report.forms
     else:
         report = accuracy_table.report(records, gaps, study.metrics, study.published)
         forms = report.forms[: len(study.metrics)]
     for form in forms:
-        layout.show(form.title, form.columns, form.rows, console)
+        layout.show(form.title, form.columns, form.rows, console, words=form.words)
+        for note in form.notes:
+            console.print(Text(f"- {note}"))
     for note in report.notes:
         console.print(Text(f"- {note}"))

@@ -17,9 +17,10 @@ from privbench.errors import Interrupted, UserError
 from privbench.record import Record
 from privbench.spec import CellSpec
 from privbench.store import Store
-from reports import layout, states, study, study_reports
+from reports import climb, layout, states, study, study_reports
 from reports.progress import CONSOLE, JobBars
-from reports.published_form import Gap
+from reports.published_form import REFUSED, Gap
+from reports.remarks import gap_lines
 from reports.states import State
 from reports.study import Study
 
@@ -32,6 +33,7 @@ def plan(
     datasets: Datasets | None,
     *,
     methods: Sequence[str] | None,
+    rounds: Sequence[str] | None,
     seeds: int | None,
     victims: int | None,
     where: str,
@@ -43,7 +45,15 @@ def plan(
     chosen = study.read(name)
     layout_ = study.Layout(how, omega, min_per_client)
     cells = study.cells(
-        chosen, preset, datasets, methods=methods, seeds=seeds, victims=victims, where=where, layout=layout_
+        chosen,
+        preset,
+        datasets,
+        methods=methods,
+        rounds=rounds,
+        seeds=seeds,
+        victims=victims,
+        where=where,
+        layout=layout_,
     )
     if not cells:
         raise UserError(f"the study '{name}' has no cell of these methods on these data sets")
@@ -124,10 +134,15 @@ def sorted_out(cells: Sequence[CellSpec], found: Sequence[State]) -> tuple[list[
 
 
 def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str) -> None:
-    """Runs or resumes a study and writes its reports to <out>/<study>-<preset>; UserError when a cell is left open."""
+    """Runs or resumes a study and writes its reports to <out>/<study>-<preset>; UserError when a cell is left open.
+
+    An attack of the ladder that cannot be made on what a method sends is left out, and told; so is one that refuses its artifact.
+    """
+    cells, unmet = climb.climbable(cells) if chosen.climbs else (cells, [])
     found = execute(cells, out, data_dir, device)
     folder = out / f"{chosen.name}-{cells[0].preset}"
     done, records, gaps = sorted_out(cells, found)
+    gaps = [*unmet, *gaps]
     console = Console()
     if records:
         with CONSOLE.status("drawing the reports"):
@@ -138,7 +153,8 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Pat
     if not records:
         raise UserError(f"no cell of '{chosen.name}' could be run: {found[0].why}")
     console.print(f"wrote {len(paths)} files; begin with {paths[-1]}", markup=False, highlight=False, soft_wrap=True)
-    open_ = [state for state in found if state.word not in (states.DONE, states.NO_DATA)]
+    settled = (states.DONE, states.NO_DATA, *([REFUSED] if chosen.climbs else []))
+    open_ = [state for state in found if state.word not in settled]
     if open_:
         raise UserError(f"{len(open_)} of {len(cells)} cells are unfinished: {open_[0].why}")
 
@@ -152,6 +168,7 @@ def _print_state(cells: Sequence[CellSpec], found: Sequence[State], console: Con
 def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None) -> None:
     """Prints how far every cell is; runs and writes nothing."""
     store, console = Store(out), Console()
+    cells, unmet = climb.climbable(cells) if chosen.climbs else (cells, [])
     absent = absent_data(store, cells, data_dir, fetch=False)
     found = [states.of(store, cell, absent) for cell in cells]
     short = [state._replace(why="" if state.word == states.NO_DATA else state.why) for state in found]
@@ -161,6 +178,8 @@ def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: P
     for line in states.reasons(cells, found):
         if line.startswith(states.NO_DATA):
             console.print(Text(f"- {line}"))
+    for line in gap_lines(unmet):
+        console.print(Text(f"- left out: {line}"))
 
 
 def list_studies() -> None:

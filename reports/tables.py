@@ -19,6 +19,8 @@ class Form(NamedTuple):
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()  # lines beneath it
+    words: bool = False  # its cells are sentences, for which LaTeX has no room: they become comments there
 
 
 class Report(NamedTuple):
@@ -45,15 +47,27 @@ def write(report: Report, stem: Path) -> list[Path]:
 
 def markdown(report: Report) -> str:
     """Title, notes, tables."""
-    tables = [f"## {form.title}\n\n{layout.markdown(form.columns, form.rows)}" for form in report.forms]
-    return "\n\n".join([f"# {report.title}", *report.notes, *tables]) + "\n"
+    parts = [f"# {report.title}", *report.notes]
+    for form in report.forms:
+        parts += [
+            f"## {form.title}",
+            *([layout.markdown(form.columns, form.rows, words=form.words)] if form.rows else []),
+        ]
+        parts += ["\n".join(f"- {note}" for note in form.notes)] if form.notes else []
+    return "\n\n".join(parts) + "\n"
 
 
 def latex(report: Report) -> str:
     """The notes as comments, one table* per form."""
     notes = [f"% {note}" for note in [*report.notes, "needs \\usepackage{booktabs}"]]
     schedule = f" ({NOT_PUBLISHED})" if any(NOT_PUBLISHED in note for note in report.notes) else ""
-    tables = [
-        layout.latex(form.columns, form.rows, f"{report.title}: {form.title}{schedule}.") for form in report.forms
-    ]
+    tables = ["\n".join(_latex(form, f"{report.title}: {form.title}{schedule}.")) for form in report.forms]
     return "\n".join(notes) + "\n" + "\n\n".join(tables) + "\n"
+
+
+def _latex(form: Form, caption: str) -> list[str]:
+    """A table as wide as the page, then its notes as comments."""
+    notes = [f"% {note}" for note in form.notes]
+    if form.words or not form.rows:
+        return [f"% {form.title}:", *(f"% {' | '.join(row)}" for row in form.rows), *notes]
+    return [layout.latex(form.columns, form.rows, caption), *notes]

@@ -90,7 +90,7 @@ def test_the_tables_hold_every_attack_the_doubts_and_what_was_not_run(tmp_path):
         "needs the upload:generator, which fedsplit does not send",
         True,
     )
-    paths = ladder.write_tables(rungs(), tmp_path, [gap])
+    paths = ladder.write_tables(rungs(), tmp_path / "ladder", [gap])
     assert [p.name for p in paths] == ["ladder.md", "ladder.csv", "ladder.tex"]
     text = paths[0].read_text()
     assert "## Not run" in text
@@ -163,8 +163,3 @@ def test_the_curve_is_one_column_wide_in_both_formats(tmp_path):
     with Image.open(png) as picture:
         assert picture.width == 990  # 3.3 inches at 300 dpi
     assert pdf.read_bytes().startswith(b"%PDF")
-
-
-def test_panels_are_data_sets_and_settings_with_all_their_rounds():
-    other = [r.model_copy(update={"spec": r.spec | {"dataset": "digits"}}) for r in rounds()]
-    assert [len(some) for some in round_curve.panels_of([*rounds(), *other])] == [12, 12]

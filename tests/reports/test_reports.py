@@ -125,7 +125,7 @@ def test_a_missing_attack_stays_a_gap_with_its_reason():
     assert table["PSNR, the paper's attack, dB"]["FedCG"] == "missing"
     assert table["PSNR, strongest attack here, dB:which"]["FedCG"].endswith("; feature-statistics missing")
     text = attack_table.markdown(kept, gaps)
-    assert "- cifar10, FedCG, feature-statistics, round best: the disk is full" in text
+    assert "- cifar10, FedCG, feature-statistics, round best, 0 (untrained): the disk is full" in text
     assert "the disk is full" in attack_table.latex(kept, gaps)
 
 

@@ -1,0 +1,92 @@
+"""Climbing the ladder: which of its attacks can be made on a method, and the reports of several methods at several rounds.
+
+A page for the reader (reports/ladder_summary.py), one file of long tables per data set (reports/ladder.py), the curve over rounds
+per data set (reports/round_curve.py) and grids of reconstructions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from privbench import knowledge, observe, plugins
+from privbench.record import AttackRecord
+from privbench.spec import CellSpec
+from privbench.store import Store
+from reports import drawings, ladder, ladder_summary, round_curve, rows, tables
+from reports.published_form import REFUSED, Gap, label, unique
+
+SHOWN_ROUNDS = ("0", "best")  # of which a study draws grids
+
+
+def climbable(cells: Sequence[CellSpec]) -> tuple[list[CellSpec], list[Gap]]:
+    """(cells whose attack can be made on what their method sends, a gap for each other one), before anything is trained."""
+    missing = [_missing(cell) for cell in cells]
+    able = [cell for cell, lacks in zip(cells, missing, strict=True) if not lacks]
+    gaps = [
+        Gap(cell.flat(), f"needs the {', '.join(lacks)}, which {cell.train.method} does not send", REFUSED)
+        for cell, lacks in zip(cells, missing, strict=True)
+        if lacks
+    ]
+    return able, gaps
+
+
+def _missing(cell: CellSpec) -> list[str]:
+    """What a cell's attack needs and neither the uploads nor the run can give."""
+    method = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
+    sent = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update")
+    return sorted(plugins.resolve("attack", cell.attack or "").needs - sent - set(knowledge.FIELDS))
+
+
+def write(
+    store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], gaps: Sequence[Gap], folder: Path
+) -> list[Path]:
+    """Every report of several methods; `records` are those of `cells`, in the same order."""
+    paths = tables.write(ladder_summary.report(records, gaps), folder / "summary")
+    for key, name in drawings.stems(records).items():
+        own = [r for r in records if rows.setting(r.spec) == key]
+        lost = [gap for gap in gaps if rows.setting(gap.spec) == key]
+        paths += ladder.write_tables(own, folder / f"ladder-{name}", lost)
+    return paths + curves(records, folder) + grids(store, cells, records, folder, SHOWN_ROUNDS, strongest=True)
+
+
+def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
+    """`<data set>-rounds`, a panel per method."""
+    return [
+        path
+        for key, name in drawings.stems(records).items()
+        for path in round_curve.write([r for r in records if rows.setting(r.spec) == key], folder / f"{name}-rounds")
+    ]
+
+
+def grids(
+    store: Store,
+    cells: Sequence[CellSpec],
+    records: Sequence[AttackRecord],
+    folder: Path,
+    rounds: Sequence[str],
+    *,
+    strongest: bool = False,
+) -> list[Path]:
+    """`<data set>-grid-<round>`, rungs from below, of the floors the best; with several methods, one grid of each.
+
+    With `strongest` a row is the strongest attack of a knowledge tag, else every attack has one.
+    """
+    by_id = {cell.id: cell for cell in cells}
+    names, methods = drawings.stems(records), unique(label(r.spec) for r in records)
+    paths = []
+    for block in ladder.blocks([r for r in records if r.spec["round"] in rounds]):
+        first = block.every[0]
+        own = block.best if strongest else [
+            r for r in block.every if r.spec["attack"] not in plugins.FLOORS or r.spec["attack"] == first.floor.name
+        ]  # fmt: skip
+        method = f"-{_stem(label(first.spec))}" if len(methods) > 1 else ""
+        stem = folder / f"{names[rows.setting(first.spec)]}{method}-grid-{first.spec['round']}"
+        paths += drawings.write_grid(store, [by_id[r.id] for r in own], min(first.spec["seeds"]), stem)
+    return paths
+
+
+def _stem(name: str) -> str:
+    """A method's name in names of files, e.g. "fedavg-gaussian-0.1"."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")

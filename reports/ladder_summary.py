@@ -1,0 +1,346 @@
+"""The ladder of several methods on a page: who gets images back, with which knowledge, from which round on, and at what cost.
+
+A pure function of records: per data set and round a table of knowledge tags by methods; per data set one sentence a method, made
+of the numbers, and the cost; then all doubts, counted. Everything else stands in the long tables (reports/ladder.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from privbench import flags, plugins
+from privbench.record import AttackRecord
+from reports import doubts, ladder, layout, rows
+from reports.ladder import rung, rungs
+from reports.published_form import (
+    MISSING,
+    NONE,
+    ORACLE,
+    REFUSED,
+    Gap,
+    asked_text,
+    group,
+    knowledge_text,
+    label,
+    place,
+    published,
+    published_text,
+    range_text,
+    round_place,
+    rounds_text,
+    span,
+    spread_text,
+    strongest,
+    title_of,
+    unique,
+)
+from reports.remarks import header, of_training
+from reports.tables import Form, Report
+
+DOUBT_COLUMNS = ("doubt", "cells", "data sets", "rounds", "methods", "attacks", "for example")
+GAP_COLUMNS = ("attack", "methods", "data sets", "rounds", "reason")
+Column = list[AttackRecord]  # of one method
+
+
+def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
+    """The whole page."""
+    found = doubts.by_record(records)
+    forms, numbers = [], []
+    for key in rows.settings(records):
+        own = [r for r in records if rows.setting(r.spec) == key]
+        lost = [gap for gap in gaps if rows.setting(gap.spec) == key and gap.state != REFUSED]
+        matrices = [_matrix(some, lost) for some in _by_round(own)]
+        forms += [
+            *matrices,
+            Form(f"{rows.title(key)}: in words", (), (), verdicts(own, lost)),
+            _cost(rows.title(key), own),
+        ]
+        numbers += _numbers(own, found)
+    forms.append(Form("Doubts", DOUBT_COLUMNS, _doubt_rows(records, found), of_training(records), words=True))
+    if gaps:
+        forms.append(Form("Not run", GAP_COLUMNS, _gap_rows(gaps), words=True))
+    return Report("The attack ladder", [*header(records), how(records)], forms, numbers)
+
+
+def how(records: Sequence[AttackRecord]) -> str:
+    """How to read the tables, with how many cells may stand out by chance."""
+    cells = sum(len(_tags(column)) for some in _by_round(records) for column in _columns(some, []).values())
+    return (
+        "A cell is the strongest attack with that knowledge, its name beneath. It is bold where the 95% interval of its paired "
+        f"gain over the floor lies above 0, each cell by itself: of {cells} cells that gained nothing some {cells * 0.025:.0f} "
+        "would be, by chance. The long tables hold every attack, and tests adjusted for their number."
+    )
+
+
+def _by_round(records: Sequence[AttackRecord]) -> list[list[AttackRecord]]:
+    """Records table by table, the untrained model first; data sets in the order given."""
+    settings = rows.settings(records)
+    keys = sorted(
+        unique((settings.index(rows.setting(r.spec)), round_place(r.spec["round"]), group(r.spec)) for r in records),
+        key=lambda key: key[:2],
+    )
+    return [[r for r in records if group(r.spec) == key] for *_, key in keys]
+
+
+def _columns(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> dict[str, Column]:
+    """Method -> its records, in the published order; a method of which nothing is there keeps its column."""
+    names = unique(label(spec) for spec in sorted([*(r.spec for r in records), *(g.spec for g in lost)], key=place))
+    return {name: [r for r in records if label(r.spec) == name] for name in names}
+
+
+def _tags(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
+    """Knowledge tag -> its attacks, rungs from below."""
+    attacks = sorted((r for r in records if r.spec["attack"] not in plugins.FLOORS), key=lambda r: ladder.order(r)[:2])
+    return {tag: [r for r in attacks if knowledge_text(r) == tag] for tag in unique(map(knowledge_text, attacks))}
+
+
+def is_sure(r: AttackRecord) -> bool:
+    """Whether the 95% interval of the gain over the floor lies above 0."""
+    return r.gain_db.low > 0
+
+
+def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Form:
+    """Knowledge down, methods across, at one round of one data set."""
+    asked = records[0].spec["round"]
+    lost = [gap for gap in lost if gap.spec["round"] == asked]
+    columns = _columns(records, lost)
+
+    def row(name: str, text: Callable[[Column], str]) -> list[str]:
+        return [name, *(text(own) if own else MISSING for own in columns.values())]
+
+    body = [
+        row("accuracy of the trained method, %", lambda own: spread_text(own[0].accuracy.mean, own[0].accuracy.std))
+    ]
+    body += _published_row("  published, %", columns, _published_accuracy)
+    body.append(row("accuracy of the attacked networks, %", lambda own: f"{own[0].accuracy_at_round:.2f}"))
+    if not asked.isdigit():
+        body.append(row("attacked round", lambda own: rounds_text(own[0])))
+    body.append(row("L0 floor, dB", lambda own: f"{own[0].floor.psnr_db:.2f} {layout.small(own[0].floor.name)}"))
+    for tag, alike in _tags(records).items():
+        cells = [
+            _cell(_tags(own).get(tag, []), tag, [g for g in lost if label(g.spec) == name])
+            for name, own in columns.items()
+        ]
+        body.append([f"{rungs(alike)} {tag}", *cells])
+    body += _published_row("published, dB", columns, _published_psnr)
+    body.append(
+        row(
+            "n / failures",
+            lambda own: f"{span(sorted({r.scores.n for r in own}))} / {max(r.scores.failures for r in own)}",
+        )
+    )
+    return Form(title_of(group(records[0].spec)), ["", *columns], body)
+
+
+def _cell(alike: Sequence[AttackRecord], tag: str, lost: Sequence[Gap]) -> str:
+    """The strongest attack of one tag on one method."""
+    if not alike:
+        return MISSING if any(plugins.resolve("attack", g.spec["attack"]).knowledge == tag for g in lost) else NONE
+    r = strongest(alike)
+    text = range_text(r.scores.psnr_db)
+    return f"{layout.bold(text) if is_sure(r) else text} {layout.small(r.spec['attack'])}"
+
+
+def _published_row(name: str, columns: dict[str, Column], text: Callable[[AttackRecord], str]) -> list[list[str]]:
+    """The row of published values, where there is one."""
+    cells = [text(own[0]) if own else NONE for own in columns.values()]
+    return [[name, *cells]] if any(cell != NONE for cell in cells) else []
+
+
+def _published_accuracy(r: AttackRecord) -> str:
+    return published_text(published(r.spec)[0])
+
+
+def _published_psnr(r: AttackRecord) -> str:
+    _, psnr = published(r.spec)
+    below = psnr is not None and psnr.value < r.floor.psnr_db
+    return published_text(psnr) + (" (below the floor)" if below else "")
+
+
+def verdicts(records: Sequence[AttackRecord], lost: Sequence[Gap] = ()) -> list[str]:
+    """One line per method of one data set."""
+    return [
+        f"{name}: {_verdict(own, [g for g in lost if label(g.spec) == name])}"
+        for name, own in _columns(records, lost).items()
+    ]
+
+
+def _verdict(own: Column, lost: Sequence[Gap]) -> str:
+    """Where an attacker surely gains, where none does, what the oracle says, and what is missing."""
+    by_round = {some[0].spec["round"]: [strongest(alike) for alike in _tags(some).values()] for some in _by_round(own)}
+    attackers = {when: [r for r in best if rung(r) != ORACLE] for when, best in by_round.items()}
+    attackers = {when: best for when, best in attackers.items() if best}
+    sure = {when: [r for r in best if is_sure(r)] for when, best in attackers.items()}
+    gained, not_gained = [w for w in sure if sure[w]], [w for w in sure if not sure[w]]
+    told = []
+    if gained:
+        told.append(f"surely gains over the floor at {'; '.join(_how(w, sure[w]) for w in gained)}.")
+    if not_gained:
+        where = f"at {_rounds(not_gained)}" if gained else "at any attacked round"
+        told.append(f"No attack surely gains {where}, which bounds these attacks and is no proof of privacy.")
+    if not attackers:
+        told.append("No attack was run.")
+    told.append(_of_oracle([r for best in by_round.values() for r in best if rung(r) == ORACLE]))
+    if lost:
+        told.append(f"{len(lost)} cell(s) are missing.")
+    return " ".join(sentence for sentence in told if sentence)
+
+
+def _how(when: str, sure: Sequence[AttackRecord]) -> str:
+    """The strongest of the sure attacks of one round, and the one of the lowest rung."""
+    best, least = strongest(sure), min(sure, key=lambda r: (rung(r), -r.scores.psnr_db.mean))
+    told = f"{_name(when)} by {_gain(best)}"
+    return told if least is best else f"{told}, and from {rung(least)} on by {_gain(least)}"
+
+
+def _gain(r: AttackRecord) -> str:
+    return f"{r.spec['attack']} ({knowledge_text(r)}) {range_text(r.gain_db, sign=True)} dB"
+
+
+def _of_oracle(oracles: Sequence[AttackRecord]) -> str:
+    """What the victim's own networks would give."""
+    if not oracles:
+        return ""
+    gains = sorted(r.gain_db.mean for r in oracles)
+    told = f"{gains[0]:+.2f} dB" if len(gains) == 1 else f"{gains[0]:+.2f} to {gains[-1]:+.2f} dB"
+    failing = [r.spec["round"] for r in oracles if not is_sure(r)]
+    if not failing:
+        return f"The oracle, an upper bound, surely gains at every attacked round ({told})."
+    where = "any attacked round" if len(failing) == len(oracles) else _rounds(failing)
+    return f"The oracle does not surely gain at {where} ({told}), so that a failure there says nothing."
+
+
+def _name(when: str) -> str:
+    return when if when in ("best", "last") else f"round {when}"
+
+
+def _rounds(some: Sequence[str]) -> str:
+    """E.g. "rounds 0, 1 and best"."""
+    if len(some) == 1:
+        return _name(some[0])
+    return f"rounds {', '.join(some[:-1])} and {some[-1]}"
+
+
+def _cost(title: str, records: Sequence[AttackRecord]) -> Form:
+    """Seconds and gradient evaluations of the attacks of each tag, and what training took."""
+    columns = _columns(records, [])
+    body = []
+    for tag, alike in _tags(records).items():
+        cells = [_cost_text(_tags(own).get(tag, []), own) for own in columns.values()]
+        body.append([f"{rungs(alike)} {tag}", *cells])
+    attacks = [[r for each in _tags(own).values() for r in each] for own in columns.values()]
+    body.append(["all attacks", *(_cost_text(some, own) for some, own in zip(attacks, columns.values(), strict=True))])
+    body.append(["training", *(f"{_seconds(own[0].cost.train_seconds)} s" for own in columns.values())])
+    notes = [
+        "Seconds of all attacks with that knowledge, summed over seeds and rounds; gradient evaluations per victim, summed over "
+        "these attacks, mean over rounds. What an attack trains is trained once per artifact, in the seconds of the first that "
+        "needs it."
+    ]
+    return Form(f"{title}: cost", ["", *columns], body, notes)
+
+
+def cost(some: Sequence[AttackRecord], own: Column) -> tuple[float, float]:
+    """(seconds over seeds and rounds, gradient evaluations per victim and round) of some attacks on one method."""
+    rounds = len({r.spec["round"] for r in own})
+    evaluations = sum(r.cost.gradient_evaluations / r.scores.n for r in some) / rounds
+    return sum(r.cost.attack_seconds for r in some), evaluations
+
+
+def _cost_text(some: Sequence[AttackRecord], own: Column) -> str:
+    if not some:
+        return NONE
+    seconds, evaluations = cost(some, own)
+    return f"{_seconds(seconds)} s; {evaluations:,.0f}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def _doubt_rows(records: Sequence[AttackRecord], found: dict[str, list[flags.Flag]]) -> list[list[str]]:
+    """One row per doubt: how many cells raise it, which, and the first of its sentences."""
+    raised: dict[str, list[tuple[AttackRecord, str]]] = {}
+    for r in records:
+        for flag in found[r.id]:
+            raised.setdefault(flag.name, []).append((r, flag.sentence))
+    names: list[Callable[[AttackRecord], str]] = [
+        lambda r: rows.short_title(rows.setting(r.spec)), lambda r: asked_text(r.spec["round"]), lambda r: label(r.spec),
+        lambda r: r.spec["attack"],
+    ]  # fmt: skip
+    body = []
+    for name, cells in raised.items():
+        concerned = list({r.id: r for r, _ in cells}.values())
+        where = [_share([of(r) for r in concerned], unique(of(r) for r in records)) for of in names]
+        first, sentence = cells[0]
+        example = f"{', '.join(of(first) for of in names)}: {sentence}"
+        body.append([name, f"{len(concerned)} of {len(records)}", *where, example])
+    return body
+
+
+def _share(values: Sequence[str], every: Sequence[str]) -> str:
+    """Which values, the most frequent first, with their numbers; or that all are concerned."""
+    counts = Counter(values)
+    if len(counts) == len(every) > 1:
+        return "all"
+    return ", ".join(f"{value} ({number})" if len(counts) > 1 else value for value, number in counts.most_common())
+
+
+def _gap_rows(gaps: Sequence[Gap]) -> list[list[str]]:
+    """One row per attack and reason."""
+    told = []
+    for attack, reason in unique((g.spec["attack"], g.reason) for g in gaps):
+        own = [g.spec for g in gaps if (g.spec["attack"], g.reason) == (attack, reason)]
+        where = (
+            (label(s) for s in own), (plugins.short(s["dataset"]) for s in own), (asked_text(s["round"]) for s in own),
+        )  # fmt: skip
+        told.append([attack, *(", ".join(unique(each)) for each in where), reason])
+    return told
+
+
+def _numbers(records: Sequence[AttackRecord], found: dict[str, list[flags.Flag]]) -> list[dict[str, Any]]:
+    """The CSV rows of one data set: one per round, method and tag."""
+    told = []
+    for some in _by_round(records):
+        for name, own in _columns(some, []).items():
+            for tag, alike in _tags(own).items():
+                told.append(_number(name, tag, alike, own, found[strongest(alike).id]))
+    return told
+
+
+def _number(
+    name: str, tag: str, alike: Sequence[AttackRecord], own: Column, told: Sequence[flags.Flag]
+) -> dict[str, Any]:
+    r = strongest(alike)
+    seconds, evaluations = cost(alike, own)
+    psnr = published(r.spec)[1]
+    return {
+        "setting": rows.title(rows.setting(r.spec)),
+        "round": r.spec["round"],
+        "attacked_rounds": " ".join(map(str, r.rounds)),
+        "method": name,
+        "rung": rungs(alike),
+        "knowledge": tag,
+        "strongest": r.spec["attack"],
+        "psnr_db": r.scores.psnr_db.mean,
+        "psnr_low": r.scores.psnr_db.low,
+        "psnr_high": r.scores.psnr_db.high,
+        "floor": r.floor.name,
+        "floor_db": r.floor.psnr_db,
+        "gain_db": r.gain_db.mean,
+        "gain_low": r.gain_db.low,
+        "gain_high": r.gain_db.high,
+        "surely_above_floor": is_sure(r),
+        "accuracy_percent": r.accuracy.mean,
+        "accuracy_std": r.accuracy.std,
+        "accuracy_at_round_percent": r.accuracy_at_round,
+        "published_psnr_db": None if psnr is None else psnr.value,
+        "n": r.scores.n,
+        "failures": r.scores.failures,
+        "seeds": " ".join(map(str, r.spec["seeds"])),
+        "attacks": " ".join(each.spec["attack"] for each in alike),
+        "attack_seconds": seconds,
+        "gradient_evaluations_per_victim": evaluations,
+        "doubts": " ".join(flag.name for flag in told),
+    }
