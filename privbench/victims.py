@@ -73,8 +73,9 @@ def doubts_without_truth(seen: Artifact, found: Reconstruction) -> list[Flag]:
 
 
 def gradient_norms(seen: Artifact) -> Tensor:
-    """The Euclidean norm of all that was observed of each victim's gradient, as the server got it: [V] float64."""
-    squares = [g.double().flatten(1).square().sum(1) for part in seen.gradients.values() for g in part.values()]
+    """The Euclidean norm of all that was observed of each victim's gradient or update, as the server got it: [V] float64."""
+    observed = (seen.gradients | seen.updates).values()
+    squares = [t.double().flatten(1).square().sum(1) for part in observed for t in part.values()]
     return sum(squares[1:], squares[0]).sqrt()
 
 

@@ -140,6 +140,26 @@ def test_too_few_victims_and_seeds_are_told_in_the_record(attacked):
     assert names(record.read(Store(attacked).record(cell("dlg")))) == ["few"]
 
 
+def test_a_whole_update_is_attacked_from_training_to_record(attacked, tmp_path):
+    (tmp_path / "train").symlink_to(attacked / "train")
+    train = cell("dlg").train
+    settings = {"steps": 3, "start_steps": 3, "feature_steps": 3}
+    told = spec.cell_spec(
+        "smoke",
+        train,
+        "update-matching",
+        victims=2,
+        round_="0",
+        observe="update",
+        local_steps=1,
+        attack_settings=settings,
+    )
+    assert run.run_cells([told], tmp_path, None, "cpu", quiet, quiet) == []
+    found = record.read(Store(tmp_path).record(told))
+    assert names(found) == ["few"]
+    assert all(v.gradient_norm > 0 for v in found.victims)
+
+
 def test_an_attack_that_refuses_leaves_its_reason_and_the_others_are_made(planted, monkeypatch):
     folder, _ = planted
     root = folder.parent.parent

@@ -1,17 +1,27 @@
 """Whole local updates: observed as the engine takes them, simulated to the same numbers, and matched."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import case
+from attacks import case, features
 from attacks.floors import Grey
-from attacks.update_matching import UpdateMatching, as_gradient, local_change
+from attacks.update_matching import (
+    EXPLAINED,
+    UpdateMatching,
+    as_gradient,
+    local_change,
+    with_steady_rows,
+    without_adam,
+)
 from privbench import artifact as artifacts
 from privbench import checkpoint, harness, local_update, observe, run, spec
 from privbench.errors import UserError
-from privbench.score import score
+from privbench.score import psnr_db, score
 from privbench.types import Knowledge, LocalSteps
+from tests.attacks.cases import artifact, logits, networks, smooth_images, update
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -95,6 +105,52 @@ def test_simulated_steps_beat_the_floor_and_one_gradient(untrained):
     assert (found.trace[:, -1] < found.trace[:, 0]).all()
     alone, _ = seen_by(untrained, SGD, batch_size=1, victims=1)
     torch.testing.assert_close(attack.reconstruct(alone, Knowledge(), 0).images[0], found.images[0], atol=1e-4, rtol=0)
+
+
+def one_step(x, y, **changes):
+    local = LocalSteps(1, {**ADAM.optimiser, **changes})
+    return update(x, y, local), local
+
+
+def test_one_step_of_adam_is_taken_back_to_its_gradient():
+    x, y = smooth_images(2), torch.tensor([3, 0])
+    back, trust = without_adam(one_step(x, y)[0])
+    assert back.local == LocalSteps(1, {"kind": "sgd", "lr": 1.0, "weight_decay": 0.0})
+    exact = artifact(x, y).gradients
+    for part, net in back.updates.items():
+        for n, t in net.items():
+            true, trusted = exact[part][n].double(), trust[f"{part}/{n}"] > 0.5
+            error = (t + true).abs()[trusted]
+            assert (error <= 0.1 * true.abs()[trusted] + 0.01 * true.std()).all(), n
+    assert trust["extractor/conv1.weight"].mean() > 0.5
+    assert trust["classifier/fc3.weight"].mean() < 0.1  # gradients so large that only their signs are left
+    h = features.closed_form(with_steady_rows(as_gradient(back, back.local), trust))
+    true = logits(networks(), x)[1].double()
+    assert (h - true).square().mean() < 1e-3 * true.var()
+
+
+@pytest.mark.parametrize("change", ["sgd", "several steps", "noise"])
+def test_only_one_undefended_step_of_adam_is_taken_back(change):
+    x, y = smooth_images(1), torch.tensor([3])
+    seen = update(x, y, {"sgd": SGD, "several steps": ADAM}.get(change, LocalSteps(1, ADAM.optimiser)))
+    if change == "noise":
+        seen = replace(seen, defense={"name": "gaussian", "variance": 1e-6, "where": "update"})
+    back, trust = without_adam(seen)
+    assert back is seen
+    assert trust == {}
+
+
+def test_one_step_of_adam_gives_the_image_away_and_several_end_grey_instead_of_in_noise():
+    x, y = smooth_images(2), torch.tensor([3, 0])
+    attack = UpdateMatching(steps=50, start_steps=2, feature_steps=2)
+    found = attack.reconstruct(one_step(x, y)[0], Knowledge(), 0)
+    grey = Grey().reconstruct(one_step(x, y)[0], Knowledge(), 0)
+    assert (psnr_db(found.images, x[:, None]) > psnr_db(grey.images, x[:, None]) + 4).all()
+    assert torch.equal(found.labels[:, 0], y)
+    early = replace(attack, steps=2).reconstruct(update(x, y, ADAM), Knowledge(), 0)
+    assert (early.images == 0.5).all()
+    assert (early.loss > EXPLAINED).all()
+    assert (early.trace[:, -1] < early.trace[:, 0]).all()
 
 
 def test_an_attack_on_gradients_is_refused_in_one_line(untrained):
