@@ -46,6 +46,7 @@ class Staged:
     """Closed form, peeling; feature inversion and gradient matching where that fails."""
 
     peel_iterations: int = 8  # at most, per level of attacks/peeling.py; 0 leaves peeling out
+    peel_levels: int = len(peeling.LEVELS)  # 1: only what all victims share, enough where the network is nearly linear
     feature_steps: int = 200
     steps: int = 600
     feature_weight: float = 0.1  # lambda_h
@@ -68,7 +69,7 @@ class Staged:
         if h is None or not peelable or not self.peel_iterations:
             return self._descend(artifact, own, None if h is None else h[:, None], seed, report)
         gaussian = prior.natural(*artifact.image_shape[:2], PEELED_STEP, CHROMA, h)
-        end = peeling.peel(own, h, gaussian, self.peel_iterations, report)
+        end = peeling.peel(own, h, gaussian, self.peel_iterations, report, self.peel_levels)
         kept = _finished(end, own.labels, 0)
         gap = _unexplained(own, end.x)
         rows = torch.nonzero(~(gap < EXPLAINED))[:, 0]
