@@ -105,7 +105,9 @@ def layers(case: Case, gaussian: Gaussian) -> Layers:
     b2 = e["conv2.bias"].repeat_interleave(len(k2) // len(e["conv2.bias"]))
     grey = _pooled_spread(spread, _slope(torch.sigmoid(b1)))
     grey.diagonal().add_(COMMON_ERROR**2)
-    return Layers(gaussian, kernel, window, rows, b1, e["conv2.weight"], k2, b2, spread, torch.linalg.cholesky_ex(grey).L)
+    return Layers(
+        gaussian, kernel, window, rows, b1, e["conv2.weight"], k2, b2, spread, torch.linalg.cholesky_ex(grey).L
+    )
 
 
 def victims(case: Case, own: Layers, h: Tensor, rows: Tensor) -> Victims:
@@ -250,11 +252,16 @@ def _pooled(some: Victims) -> Tensor:
 
 def _pooled_normal(own: Layers, one: Victims) -> tuple[Tensor, Tensor]:
     """(N [np, np], p^ [np]) of one victim, by both equations of p."""
-    z2 = own.k2 * one.certainty[:, None]
-    normal = torch.block_diag(*[one.d2.T @ one.d2] * len(own.b1)).addmm_(z2.T, z2)
+    z2, target = own.k2 * one.certainty[:, None], (one.d2.T @ one.second).T.flatten() + POOLED_SPREAD**-2 / 2
+    normal = one.d2.T @ one.d2
     normal.diagonal().add_(POOLED_SPREAD**-2)
-    noise = torch.cholesky_inverse(torch.linalg.cholesky_ex(normal).L)
-    return noise, noise @ ((one.d2.T @ one.second).T.flatten() + one.z2 @ z2 + POOLED_SPREAD**-2 / 2)
+    noise = torch.cholesky_inverse(torch.linalg.cholesky_ex(normal).L)  # of one channel, by dL/dW2 alone
+    seen = (z2.unflatten(1, (len(own.b1), -1)) @ noise).flatten(1)
+    both = seen @ z2.T
+    both.diagonal().add_(1)
+    drop = torch.linalg.solve_triangular(torch.linalg.cholesky_ex(both).L, seen, upper=False)
+    whole = torch.block_diag(*[noise] * len(own.b1)).addmm_(drop.T, drop, alpha=-1)
+    return whole, whole @ (target + one.z2 @ z2)
 
 
 def _common(own: Layers, p: Tensor) -> Images:
@@ -314,7 +321,9 @@ def _newton(
     n, across = len(gap), _pool((first_z * slope.flatten()).unflatten(1, z.shape)).flatten(1)
     whole_system = F.pad(system, (0, len(first_z), 0, len(first_z)))  # only the lower triangle is read
     whole_system[n:, :n], whole_system[n:, n:] = across, first_first
-    first_gap = one.first + (bend @ (z - own.b1).flatten(1)[:, :, None])[..., 0].unflatten(1, (len(u), -1)).transpose(0, 1)
+    first_gap = one.first + (bend @ (z - own.b1).flatten(1)[:, :, None])[..., 0].unflatten(1, (len(u), -1)).transpose(
+        0, 1
+    )
     found = _solved(whole_system, torch.cat([gap, first_gap.flatten()]))
     weights = found[n:].view_as(one.first)  # [C, 6, 25]
     v = slope * _unpool(found[:n].view(len(z), z.shape[1] - 1, -1))

@@ -26,7 +26,7 @@ from privbench.errors import UserError
 from privbench.nets import check_backbone
 
 # Raised whenever an unchanged specification gives other numbers, or leaves more on disk; part of every run's name.
-REVISION = 3  # 3: predictions, global accuracy and consistency are kept
+REVISION = 4  # 3: predictions, global accuracy and consistency are kept; 4: peeling in the space of the equations
 PRESETS = ("smoke", "quick", "paper")
 
 

@@ -73,7 +73,9 @@ def dense_step(own, one, z, u, factor, whole):
 
     def of_first(x):
         some = peeling.Victims(*(t[None] for t in one))
-        return ((peeling._first(own, some, peeling._activations(own, x[None]), x[None]) - some.first) / one.error**0.5)[0]
+        return ((peeling._first(own, some, peeling._activations(own, x[None]), x[None]) - some.first) / one.error**0.5)[
+            0
+        ]
 
     shape = own.gaussian.variance.shape
     k1 = peeling._moved(own.window, shape[-1])
