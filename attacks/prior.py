@@ -56,10 +56,16 @@ class Gaussian(NamedTuple):
         """Sigma^(1/2) t, [n, D]: independent unit Gaussians become images of this prior."""
         return self._scale(t, self.variance.sqrt())
 
+    def smooth(self, t: Tensor) -> Tensor:
+        """Sigma t of images whose channels are the opponent colours, [n, C, s, s]."""
+        return self._spread(t, self.variance)
+
     def _scale(self, t: Tensor, by: Tensor) -> Tensor:
-        spread = torch.einsum("oc,nchw->nohw", self.colours, t.unflatten(1, by.shape))
-        spread = self.cosines.T @ (by * (self.cosines @ spread @ self.cosines.T)) @ self.cosines
+        spread = self._spread(torch.einsum("oc,nchw->nohw", self.colours, t.unflatten(1, by.shape)), by)
         return torch.einsum("oc,nohw->nchw", self.colours, spread).flatten(1)
+
+    def _spread(self, t: Tensor, by: Tensor) -> Tensor:
+        return self.cosines.T @ (by * (self.cosines @ t @ self.cosines.T)) @ self.cosines
 
 
 FLATTEST = 0.01  # keeps the variance of the mean finite

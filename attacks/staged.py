@@ -31,7 +31,7 @@ from torch import Tensor
 from attacks import case, descend, features, match, peeling, prior, separate, trained
 from attacks.case import Case
 from attacks.match import Products
-from privbench.settings import CountOrZero, Weight
+from privbench.settings import Count, CountOrZero, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural image of 32x32
@@ -48,6 +48,9 @@ class Staged:
     """Closed form, peeling; feature inversion and gradient matching where that fails."""
 
     peel_iterations: CountOrZero = 8  # at most, per level of attacks/peeling.py; 0 leaves peeling out
+    peel_levels: Count = len(
+        peeling.LEVELS
+    )  # 1: only what all victims share, enough where the network is nearly linear
     feature_steps: CountOrZero = 200
     steps: CountOrZero = 600
     feature_weight: Weight = 0.1  # lambda_h
@@ -70,7 +73,7 @@ class Staged:
         if h is None or not peelable or not self.peel_iterations:
             return self._descend(artifact, own, None if h is None else h[:, None], seed, report)
         gaussian = prior.natural(*artifact.image_shape[:2], PEELED_STEP, CHROMA, h)
-        end = peeling.peel(own, h, gaussian, self.peel_iterations, report)
+        end = peeling.peel(own, h, gaussian, self.peel_iterations, report, self.peel_levels)
         kept = _finished(end, own.labels, 0)
         gap = _unexplained(own, end.x)
         rows = torch.nonzero(~(gap < EXPLAINED))[:, 0]

@@ -75,13 +75,14 @@ SETTINGS = (
     Setting("best, 0.01, 40 steps", "invertinggradients", _BEST | {_TV + "scale": 0.01, "optim.max_iterations": 40}),
 )  # a step of L-BFGS is up to 20 evaluations
 
+_DESCENT = {"peel_iterations": 0}
+_PEELING = {"feature_steps": 0, "steps": 0}
 RUNGS = (
-    ("features alone, 10 steps", {"peel_iterations": 0, "feature_steps": 10, "steps": 0}),
-    ("features alone, 25 steps", {"peel_iterations": 0, "feature_steps": 25, "steps": 0}),
-    ("features 50, matching 50", {"peel_iterations": 0, "feature_steps": 50, "steps": 50}),
-    ("features 100, matching 200", {"peel_iterations": 0, "feature_steps": 100, "steps": 200}),
-    ("without peeling", {"peel_iterations": 0}),
-    ("peeling, 1 iteration a level", {"peel_iterations": 1}),
+    ("features alone, 5 steps", _DESCENT | {"feature_steps": 5, "steps": 0}),
+    ("features alone, 10 steps", _DESCENT | {"feature_steps": 10, "steps": 0}),
+    ("features alone, 25 steps", _DESCENT | {"feature_steps": 25, "steps": 0}),
+    ("peeling, what victims share", _PEELING | {"peel_levels": 1}),
+    ("peeling, 1 iteration a level", _PEELING | {"peel_iterations": 1}),
     ("as shipped", {}),
 )
 
