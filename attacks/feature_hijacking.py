@@ -1,22 +1,27 @@
 """Feature-space hijacking through the distance term of FedCG's Eq. 2: an active server pulls private extractors to its own.
 
-    1. Pilot: E~ and C~ trained on auxiliary images, L = CE(C~(E~(x)), y).
-    2. Crafted broadcast: C~, and a generator fitted to the pilot by Eq. 2 with the roles exchanged,
+    1. Pilot: E_1 and C~ trained on auxiliary images by cross-entropy; then E~ from a fresh start through the frozen C~, with Eq. 2
+       towards E_1's class means at weight PULL: features that an extractor under Eq. 2 can come close to.
+    2. Crafted broadcast: C~ with the weights of its later layers times QUIET, so that the cross-entropy has little hold on an
+       extractor and Eq. 2 decides; and a generator fitted to the pilot by Eq. 2 with the roles exchanged,
            min over G~ of  E_{x,y} E_z || G~(z,y) - E~(x) ||^2
     3. For `active_rounds` rounds the clients start from C~ and minimise CE(C_i(E_i(x)), y) + gamma || E_i(x) - G~(z,y) ||^2
        (privbench/active.py).
-    4. h in closed form, inverted through E~ (attacks/inversion.py). Recipe and tau are those that serve best in a shadow
-       federation that the attacker hijacks in the same way, with a pilot from the other half of his images (attacks/stand_in.py).
+    4. Imitators: extractors trained on auxiliary images as the clients are on theirs, from fresh starts on C~ and G~.
+    5. h in closed form, inverted through pilot or imitators (attacks/inversion.py). Which, and tau, is what serves best in a
+       shadow federation that the attacker hijacks in the same way, with a pilot from the other half of his images
+       (attacks/stand_in.py); the class mean, where the real clients were hijacked much worse than the shadow's.
 
 Pasquini, Ateniese, Bernaschi: Unleashing the Tiger, CCS 2021, arXiv 2012.02670, hijack split learning so: there the server
 returns a gradient for every private feature and matches distributions with a discriminator. Eq. 2 is a weaker lever. z is
 drawn independently of x, so that
     E_z || E(x) - G~(z,y) ||^2 = || E(x) - mu_y ||^2 + Var G~(z,y),   mu_y = E_z G~(z,y):
-nothing but the class means of the pilot's features is felt by a client, whatever the generator, and E(x) = mu_y, which keeps
-nothing of x besides its class, is the minimiser. That is why step 2 fits the means and no discriminator is trained.
+nothing but the class means of the pilot's features is felt by a client, whatever the generator. So step 2 fits the means, and
+no discriminator is trained. What the means fix is the frame: which channel is which, and with which sign. What an extractor
+keeps of x besides is its own affair, which is why imitators may serve better than the pilot.
 
-Deviations: the shadow's clients feel mu_y itself at gamma = 1, where the ramp of every schedule ends; the attacker's own
-knowledge of gamma(r) is not used.
+Deviation: imitators and the shadow's clients feel mu_y itself at gamma = 1, where the ramp of every schedule ends. A client
+could notice: the same C~ comes every round, and z changes next to nothing in what G~ makes.
 """
 
 from __future__ import annotations
@@ -42,6 +47,8 @@ from privbench.types import Artifact, Batch, Knowledge, Networks, Params, Recons
 CPU = torch.device("cpu")
 BATCH = 64
 LR = 2e-3  # of the generator
+PULL = 30.0  # of Eq. 2 on the pilot
+QUIET = 0.03  # of the weights behind the first layer of C~
 ITS_OWN = 0.1  # relative distance of a classifier from the pilot's, below which it is the one that was sent
 
 
@@ -49,8 +56,8 @@ ITS_OWN = 0.1  # relative distance of a classifier from the pilot's, below which
 class FeatureHijacking(StandIn):
     """Private extractors hijacked towards a pilot, which is then inverted."""
 
-    active_rounds: int = 3
-    pilot_steps: int = 600
+    active_rounds: int = 10  # or as many as there are
+    pilot_steps: int = 600  # of E_1 and C~; E~ takes twice as many
     generator_steps: int = 300
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator", "auxiliary"})
@@ -64,7 +71,7 @@ class FeatureHijacking(StandIn):
             raise ValueError(f"active_rounds should be at least 1, but {self.active_rounds} was given")
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
-        """C~ and G~; UserError unless the classifier begins with a linear layer, as h has no closed form then."""
+        """The quiet C~, and G~; UserError unless the classifier begins with a linear layer, as h has no closed form then."""
         if not isinstance(model.classifier, LinearClassifier):
             raise UserError(
                 f"feature-hijacking needs a classifier that begins with a linear layer, but it is {model.backbone}'s"
@@ -92,8 +99,8 @@ class FeatureHijacking(StandIn):
         return super().reconstruct(artifact, knowledge, seed, report)
 
     def recipes(self) -> Mapping[str, Callable[[World, int, Knowledge], Extractors]]:
-        """The pilot, surrogates through its classifier, both together."""
-        return {"pilot": self.alone, "surrogate": self.plain, "both": self.both}
+        """The pilot, imitators of the clients, both together."""
+        return {"pilot": self.alone, "imitators": self.imitators, "both": self.both}
 
     def alone(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The pilot for every client; in the shadow, that of the shadow's attacker."""
@@ -101,13 +108,38 @@ class FeatureHijacking(StandIn):
         return {client: [extractor] for client in sorted(set(own.client.tolist()))}
 
     def both(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
-        """The pilot and the surrogates."""
-        alone, plain = self.alone(own, seed, knowledge), self.plain(own, seed, knowledge)
-        return {client: alone[client] + plain[client] for client in alone}
+        """The pilot and the imitators."""
+        alone, more = self.alone(own, seed, knowledge), self.imitators(own, seed, knowledge)
+        return {client: alone[client] + more[client] for client in alone}
 
-    def reference(self, own: World, seed: int, knowledge: Knowledge) -> Params:
-        """The pilot: how far the victims' features are from its own decides whether the rehearsal applies."""
-        return self.pilot(own.model, own.auxiliary, seed, knowledge)[0]
+    def imitators(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
+        """The same for every client: cross-entropy through C~ plus Eq. 2 on auxiliary images, each from a start of its own."""
+        pilot, _ = self.pilot(own.model, own.auxiliary, seed, knowledge)
+        kept = trained.kept(
+            knowledge.cache,
+            f"imitators-{own.name}",
+            {"steps": self.train_steps, "members": self.members, "seed": seed},
+            [*own.auxiliary, *own.classifier.values(), *pilot.values()],
+            lambda: self._imitators(own, pilot, seed),
+            own.h.device,
+        )
+        return dict.fromkeys(sorted(set(own.client.tolist())), stand_in.unpacked(kept, self.members))
+
+    def _imitators(self, own: World, pilot: Params, seed: int) -> dict[str, Tensor]:
+        align, members = to_class_means(own.model, pilot, own.auxiliary), []
+        for m in range(self.members):
+            names = ("attacker", "imitator", own.name, m)
+            start = {n: t.to(own.h.device) for n, t in own.model.net("extractor").init(stream(seed, *names))[0].items()}
+            rng = stream(seed, *names, "batches")
+            members.append(
+                surrogates.train(own.model, start, own.classifier, own.auxiliary, self.train_steps, rng, align, 1.0)
+            )
+        return stand_in.packed(members)
+
+    def shift(self, own: World, seed: int, knowledge: Knowledge) -> float:
+        """How far the victims' features are from the pilot's class means, root mean square: how well they were hijacked."""
+        pilot, _ = self.pilot(own.model, own.auxiliary, seed, knowledge)
+        return float(to_class_means(own.model, pilot, own.auxiliary)(own.h.to(own.auxiliary.images), own.labels)) ** 0.5
 
     def shadow(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> tuple[World, Tensor]:
         """A shadow federation whose last rounds are hijacked by a pilot of the shadow attacker's own."""
@@ -119,25 +151,31 @@ class FeatureHijacking(StandIn):
         return world.shadow(real, rounds, self.shadow_steps, seed, knowledge, hijack)
 
     def pilot(self, model: Model, images: Batch, seed: int, knowledge: Knowledge) -> tuple[Params, Params]:
-        """(E~, C~) trained on some images; on the CPU wherever they are, so that crafting and inversion have the same pilot."""
+        """(E~, quiet C~) trained on some images; on the CPU wherever they are, so that crafting and inversion have the same one."""
         place = images.images.device
         own = Batch(*(t.to(CPU) for t in images))
 
         def make() -> dict[str, Tensor]:
-            names = ("attacker", "pilot")
-            start = [model.net(part).init(stream(seed, *names, part))[0] for part in ("extractor", "classifier")]
-            return stand_in.packed(
-                list(
-                    surrogates.train_both(
-                        model, start[0], start[1], own, self.pilot_steps, stream(seed, *names, "batches")
-                    )
-                )
-            )
+            def start(part: str, name: str) -> Params:
+                return model.net(part).init(stream(seed, "attacker", "pilot", part, name))[0]
+
+            rngs = [stream(seed, "attacker", "pilot", "batches", name) for name in ("first", "second")]
+            steps, fresh = self.pilot_steps, start("classifier", "first")
+            first, classifier = surrogates.train_both(model, start("extractor", "first"), fresh, own, steps, rngs[0])
+            align = to_class_means(model, first, own)
+            second = start("extractor", "second")
+            extractor = surrogates.train(model, second, classifier, own, 2 * steps, rngs[1], align, PULL)
+            return stand_in.packed([extractor, classifier])
 
         settings = {"steps": self.pilot_steps, "seed": seed, "model": str(model)}
         kept = trained.kept(knowledge.cache, "pilot", settings, own, make, CPU)
         extractor, classifier = stand_in.unpacked({n: t.to(place) for n, t in kept.items()}, 2)
-        return extractor, classifier
+        return extractor, quiet(classifier)
+
+
+def quiet(classifier: Params) -> Params:
+    """C~ with the weights of all layers but the first times QUIET: features have little effect on its logits."""
+    return {n: t if n.startswith("fc1.") or n.endswith(".bias") else QUIET * t for n, t in classifier.items()}
 
 
 def imitate(

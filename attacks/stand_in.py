@@ -106,14 +106,10 @@ class StandIn:
         return {"psnr_db": torch.stack(found), "shift": torch.tensor(self.shift(other, seed, knowledge))}
 
     def shift(self, own: World, seed: int, knowledge: Knowledge) -> float:
-        """How far the channel moments of the victims' features are from the reference's, relative to their own size."""
-        member = self.reference(own, seed, knowledge)
+        """How far the channel moments of the victims' features are from the first surrogate's, relative to their own size."""
+        member = self.plain(own, seed, knowledge)[int(own.client[0])][0]
         seen = surrogates.extract(own.model, member, own.auxiliary.images)
         return float(surrogates.to_features(own.h.to(seen))(seen, own.auxiliary.labels))
-
-    def reference(self, own: World, seed: int, knowledge: Knowledge) -> Params:
-        """The extractor that the victims' features are compared with: the first surrogate."""
-        return self.plain(own, seed, knowledge)[int(own.client[0])][0]
 
     def applies(self, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
         """Whether what was rehearsed says anything of the real federation."""

@@ -125,10 +125,10 @@ def attacked(name, folder, whole):
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
-    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 22, 2, 12)
+    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 23, 2, 12)
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
     whole_gradient = ("learned-inverse", "extractor-matching")  # of FedAvg, FedProx and FedDF
-    assert len(fitting()) == 9 * 19 + 3 + 3 * len(whole_gradient) + len(fedper)
+    assert len(fitting()) == 9 * 19 + 2 * 3 + 3 * len(whole_gradient) + len(fedper)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
