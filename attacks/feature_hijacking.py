@@ -169,7 +169,8 @@ class FeatureHijacking(StandIn):
 
         settings = {"steps": self.pilot_steps, "seed": seed, "model": str(model)}
         kept = trained.kept(knowledge.cache, "pilot", settings, own, make, CPU)
-        extractor, classifier = stand_in.unpacked({n: t.to(place) for n, t in kept.items()}, 2)
+        # Sorted, as networks that were read back come in another order, and caches are named by what they depend on in turn.
+        extractor, classifier = stand_in.unpacked({n: kept[n].to(place) for n in sorted(kept)}, 2)
         return extractor, quiet(classifier)
 
 

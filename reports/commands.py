@@ -17,10 +17,10 @@ from rich.table import Table
 
 from privbench import artifact as artifacts
 from privbench import (
+    active,
     checkpoint,
     harness,
     knowledge,
-    observe,
     partition,
     plugins,
     pool,
@@ -121,10 +121,7 @@ def _rungs(cells: Sequence[CellSpec], records: Sequence[AttackRecord]) -> list[C
 def _unmet(cell: CellSpec) -> Gap | None:
     """The reason why a cell's attack cannot be made on what its method sends, before anything is trained."""
     method = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
-    given = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update") | set(
-        knowledge.FIELDS
-    )
-    missing = sorted(plugins.resolve("attack", cell.attack or "").needs - given)
+    missing = active.unmet(cell, method)
     if not missing:
         return None
     return Gap(cell.flat(), f"needs the {', '.join(missing)}, which {cell.train.method} does not send", REFUSED)
