@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from privbench import artifact as artifacts
 from privbench import (
     active,
     checkpoint,
@@ -32,6 +31,7 @@ from privbench import (
     storage,
     victims,
 )
+from privbench import artifact as artifacts
 from privbench.errors import AttackRefused, UserError
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec, train_spec
