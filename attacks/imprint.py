@@ -26,7 +26,7 @@ from privbench.errors import UserError
 from privbench.nets import LinearClassifier, Model
 from privbench.seeds import stream
 from privbench.settings import Count
-from privbench.types import Artifact, Knowledge, Networks, Parts, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Networks, Reconstruction, Report, no_report
 
 SHARPNESS = 5.0  # of z from one level to the next
 WIDENED = 1.2  # the range of levels, relative to that of the auxiliary images
@@ -45,7 +45,7 @@ class Imprint:
     rung: ClassVar[str] = "L7"
     active: ClassVar[bool] = True
 
-    def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Parts:
+    def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one; UserError unless its first layer is linear."""
         if not isinstance(model.classifier, LinearClassifier):
             raise UserError(f"imprint needs a classifier that begins with a linear layer, but it is {model.backbone}'s")
@@ -67,7 +67,7 @@ class Imprint:
         gap = torch.cat([gap[:1], gap, gap[-1:]]).clamp_min(1e-3 * (levels[-1] - levels[0]) / rows)
         slope = SHARPNESS / gap
         crafted = {"fc1.weight": slope[:, None] * w, "fc1.bias": -slope * levels}
-        return {"classifier": classifier | {n: t.to(classifier[n]) for n, t in crafted.items()}}
+        return Networks({"classifier": classifier | {n: t.to(classifier[n]) for n, t in crafted.items()}}, {})
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

@@ -48,9 +48,9 @@ class Staged:
     """Closed form, peeling; feature inversion and gradient matching where that fails."""
 
     peel_iterations: CountOrZero = 8  # at most, per level of attacks/peeling.py; 0 leaves peeling out
-    peel_levels: Count = len(
-        peeling.LEVELS
-    )  # 1: only what all victims share, enough where the network is nearly linear
+    peel_levels: Count = (
+        5  # of peeling.LEVELS; 1: only what all victims share, enough where the network is nearly linear
+    )
     feature_steps: CountOrZero = 200
     steps: CountOrZero = 600
     feature_weight: Weight = 0.1  # lambda_h

@@ -108,10 +108,17 @@ def train(
 
 
 def train_both(
-    model: Model, extractor: Params, classifier: Params, data: Batch, steps: int, rng: torch.Generator
+    model: Model,
+    extractor: Params,
+    classifier: Params,
+    data: Batch,
+    steps: int,
+    rng: torch.Generator,
+    align: Align | None = None,
+    weight: float = 0.0,
 ) -> tuple[Params, Params]:
-    """(E, C) after `steps` of Adam on the cross-entropy, as a client of FedSplit trains them."""
-    return _adam(model, extractor, classifier, data, steps, rng, None, 0.0, frozen=False)
+    """(E, C) after `steps` of Adam on the cross-entropy, as a client of FedSplit trains them, plus weight A(E)."""
+    return _adam(model, extractor, classifier, data, steps, rng, align, weight, frozen=False)
 
 
 def _adam(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from attacks import features, labels, surrogates, trained
-from attacks.surrogates import Moments
+from attacks.surrogates import Align, Moments
 from privbench.errors import UserError
 from privbench.nets import Model
 from privbench.seeds import stream
@@ -46,6 +46,15 @@ class World(NamedTuple):
         int, Moments
     ]  # attacked client -> class-conditional moments of its features, where a generator tells them
     colluder: dict[int, Params]  # attacked client -> the extractor of another client, where one colludes
+
+
+class Hijack(NamedTuple):
+    """What the server of a hijacked shadow sends in its last rounds, in place of the average."""
+
+    rounds: int
+    classifier: Params
+    align: Align  # the pull of the generator it sends, at its full weight
+    depends_on: list[Tensor]  # all that `align` is made of
 
 
 def required_features(artifact: Artifact, who: str) -> Tensor:
@@ -95,18 +104,23 @@ def _generated(artifact: Artifact, client: int, seed: int) -> Moments:
     return surrogates.class_moments(h, y, model.classes)
 
 
-def shadow(world: World, rounds: int, steps: int, seed: int, knowledge: Knowledge) -> tuple[World, Tensor]:
-    """A shadow of a world, and its victims' images [V', C, H, W]; at least four auxiliary images are needed."""
+def shadow(
+    world: World, rounds: int, steps: int, seed: int, knowledge: Knowledge, hijack: Hijack | None = None
+) -> tuple[World, Tensor]:
+    """A shadow of a world, and its victims' images [V', C, H, W]; at least four auxiliary images are needed.
+
+    Its last rounds are hijacked where there is a `hijack`.
+    """
     images, classes = world.auxiliary
-    order = torch.randperm(len(classes), generator=stream(seed, "attacker", "shadow", "halves")).to(classes.device)
-    theirs, mine = order.tensor_split(2)
+    theirs, mine = _halves(world, seed)
     shares = theirs.tensor_split(CLIENTS)
+    settings = {"rounds": rounds, "steps": steps, "seed": seed} | ({"hijacked": hijack.rounds} if hijack else {})
     kept = trained.kept(
         knowledge.cache,
-        "shadow",
-        {"rounds": rounds, "steps": steps, "seed": seed},
-        [images, classes],
-        lambda: _federate(world, [Batch(images[s], classes[s]) for s in shares], rounds, steps, seed),
+        "hijacked-shadow" if hijack else "shadow",
+        settings,
+        [images, classes, *([*hijack.depends_on, *hijack.classifier.values()] if hijack else [])],
+        lambda: _federate(world, [Batch(images[s], classes[s]) for s in shares], rounds, steps, seed, hijack),
         images.device,
     )
     extractors = [_take(kept, f"extractor{k}/") for k in range(CLIENTS)]
@@ -139,8 +153,24 @@ def shadow(world: World, rounds: int, steps: int, seed: int, knowledge: Knowledg
     return other, images[seen]
 
 
-def _federate(world: World, shares: list[Batch], rounds: int, steps: int, seed: int) -> dict[str, Tensor]:
-    """Private extractors and an averaged classifier after some rounds from one random start."""
+def attackers_half(world: World, seed: int) -> Batch:
+    """The auxiliary images that the shadow of a world leaves to its attacker."""
+    _, mine = _halves(world, seed)
+    return Batch(world.auxiliary.images[mine], world.auxiliary.labels[mine])
+
+
+def _halves(world: World, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices of the auxiliary images: (the shadow clients', the shadow attacker's)."""
+    classes = world.auxiliary.labels
+    order = torch.randperm(len(classes), generator=stream(seed, "attacker", "shadow", "halves")).to(classes.device)
+    theirs, mine = order.tensor_split(2)
+    return theirs, mine
+
+
+def _federate(
+    world: World, shares: list[Batch], rounds: int, steps: int, seed: int, hijack: Hijack | None
+) -> dict[str, Tensor]:
+    """Private extractors after some rounds from one random start, and the classifier that is sent then."""
     names = ("attacker", "shadow")
     model, like = world.model, world.auxiliary.images
     start = {
@@ -149,13 +179,17 @@ def _federate(world: World, shares: list[Batch], rounds: int, steps: int, seed: 
     }
     extractors, average = [start["extractor"]] * len(shares), start["classifier"]
     for round_ in range(rounds):
+        now = hijack if hijack and round_ >= rounds - hijack.rounds else None
+        sent, align = (now.classifier, now.align) if now else (average, None)
         ends = [
-            surrogates.train_both(model, e, average, share, steps, stream(seed, *names, "round", round_, "client", k))
+            surrogates.train_both(
+                model, e, sent, share, steps, stream(seed, *names, "round", round_, "client", k), align, 1.0
+            )
             for k, (e, share) in enumerate(zip(extractors, shares, strict=True))
         ]
         extractors = [e for e, _ in ends]
         average = {n: torch.stack([c[n] for _, c in ends]).mean(0) for n in average}
-    kept = {f"classifier/{n}": t for n, t in average.items()}
+    kept = {f"classifier/{n}": t for n, t in (hijack.classifier if hijack else average).items()}
     return kept | {f"extractor{k}/{n}": t for k, own in enumerate(extractors) for n, t in own.items()}
 
 

@@ -40,6 +40,7 @@ ATTACKS = {
     "update-matching": "attacks.update_matching:UpdateMatching",
     "learned-inverse": "attacks.learned_inverse:LearnedInverse",
     "imprint": "attacks.imprint:Imprint",
+    "feature-hijacking": "attacks.feature_hijacking:FeatureHijacking",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",
     "analytic-features": "attacks.analytic_features:AnalyticFeatures",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from privbench import (
+    active,
     artifact,
     checkpoint,
     data,
@@ -35,7 +36,7 @@ from privbench.errors import AttackRefused, Interrupted, UserError
 from privbench.nets import train_mode
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
-from privbench.types import Artifact, Federation, Knowledge, Networks, Reconstruction, Report, Truth, no_report
+from privbench.types import Artifact, Federation, Knowledge, Reconstruction, Report, Truth, no_report
 
 NO_GUARANTEE = "no (epsilon, delta) guarantee"
 
@@ -209,11 +210,15 @@ def observed(
         raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
     round_ = resolve_round(cell.round, rounds)
     setup = harness.prepare(spec, fed, torch.device("cpu"))
-    shot = snapshot(store, spec, round_, fed, device_name, report)
     folder = store.artifact(cell, spec, round_)
+    if active.rounds(cell):
+        trainer = harness.prepare(spec, fed, device(device_name))
+        shot = active.trained(cell, trainer, round_, folder, data_root, report)
+    else:
+        shot = snapshot(store, spec, round_, fed, device_name, report)
     if not (folder / "truth.safetensors").exists():
         seen, truth = observe.observe(
-            sent(cell, spec, shot, fed, setup, data_root),
+            active.sent(cell, setup, shot, data_root),
             fed,
             setup.model,
             setup.method,
@@ -229,35 +234,6 @@ def observed(
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")
     return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), shot
-
-
-def sent(
-    cell: CellSpec,
-    spec: TrainSpec,
-    shot: checkpoint.Snapshot,
-    fed: Federation,
-    setup: harness.Setup,
-    data_root: Path | None,
-) -> checkpoint.Snapshot:
-    """The snapshot with what the attacked clients receive: crafted by an active attack, else the honest broadcast.
-
-    AttackRefused: an attack that cannot craft these networks, or crafts a part the method does not broadcast.
-    """
-    if cell.attack is None or not plugins.is_active(cell.attack):
-        return shot
-    attack = plugins.create(plugins.resolve("attack", cell.attack), cell.attack_settings)
-    shape = (setup.model.channels, setup.model.image_size, setup.model.image_size)
-    images, _ = known.auxiliary(fed, cell.auxiliary, data_root, shape, spec.seed)
-    handed = known.only(attack.needs, Knowledge(auxiliary=images), cell.attack)
-    try:
-        crafted = attack.craft(setup.model, Networks(shot.server.params, shot.server.buffers), handed, spec.seed)
-    except UserError as error:
-        raise AttackRefused(str(error)) from error
-    foreign = sorted(set(crafted) - set(shot.server.params))
-    if foreign:
-        raise AttackRefused(f"{cell.attack} crafts the {', '.join(foreign)}, which {spec.method} does not broadcast")
-    server = harness.Replica(shot.server.params | crafted, shot.server.buffers)
-    return shot._replace(server=server)
 
 
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
@@ -384,7 +360,8 @@ def attack_seed(
     info = _trial(store, spec, data_root, place)
     info |= {
         "round": seen.round,
-        "knowledge": _knowledge(cell.attack, seen, chosen_info),
+        "knowledge": _knowledge(cell.attack, seen, chosen_info)
+        | active.told(store.artifact(cell, spec, seen.round)),
         "accuracy_at_round": [
             evaluation.accuracy(seen.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
             for k, client in enumerate(fed.clients)

@@ -206,6 +206,7 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "aligned-surrogate": _SMOKE_STAND_IN | {"align_steps": 3},
         "decoder": _SMOKE_STAND_IN | {"decoder_steps": 3},
         "collusion": _SMOKE_STAND_IN | {"align_steps": 3},
+        "feature-hijacking": _SMOKE_STAND_IN | {"pilot_steps": 3, "generator_steps": 3},
         "oracle": {"steps": 5},
     },
     "quick": {

@@ -228,6 +228,16 @@ class Attack(Protocol):
         ...
 
 
+class ActiveAttack(Attack, Protocol):
+    """An attack whose server sends crafted networks; a field `active_rounds` of its own says since when (privbench/active.py)."""
+
+    active: ClassVar[bool]  # True
+
+    def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
+        """What to send in place of some of the `broadcast` networks; UserError where that cannot be made."""
+        ...
+
+
 class Defense(Protocol):
     """A frozen dataclass of hyper-parameters; acts on what one client sends."""
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from privbench import knowledge, observe, plugins
+from privbench import active, plugins
 from privbench.record import AttackRecord
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -34,9 +34,7 @@ def climbable(cells: Sequence[CellSpec]) -> tuple[list[CellSpec], list[Gap]]:
 
 def _missing(cell: CellSpec) -> list[str]:
     """What a cell's attack needs and neither the uploads nor the run can give."""
-    method = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
-    sent = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update")
-    return sorted(plugins.resolve("attack", cell.attack or "").needs - sent - set(knowledge.FIELDS))
+    return active.unmet(cell, plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings))
 
 
 def write(

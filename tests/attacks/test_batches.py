@@ -129,7 +129,7 @@ def crafted(batch_size, monkeypatch):
     other = smooth_images(212)[12:]
     assert torch.equal(smooth_images(212)[:12], x)
     know = Knowledge(auxiliary=Batch(other, torch.zeros(200, dtype=torch.int64)))
-    sent = own | Imprint().craft(MODEL, Networks(own, {"extractor": {}, "classifier": {}}), know, 0)
+    sent = own | Imprint().craft(MODEL, Networks(own, {"extractor": {}, "classifier": {}}), know, 0).params
     monkeypatch.setattr("tests.attacks.cases.networks", lambda: sent)
     return artifact(x, y, batch_size=batch_size), logits(sent, x)[1].double(), x
 

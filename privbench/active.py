@@ -1,0 +1,114 @@
+"""An active server: it sends crafted networks in place of its broadcast, at the look alone or for some rounds before it too.
+
+An attack with `active = True` has `craft(model, broadcast, knowledge, seed) -> Networks`. Its field `active_rounds`, where it has
+one, says for how many rounds before the look the server has been sending them already: with n such rounds and a look after
+round r it is honest for r - n rounds, crafts once from what it would send then, and sends that at the start of each of the
+rounds r - n + 1 .. r and once more at the look. The clients train on it as on any broadcast (harness.train_round, on the
+method's own clock), and what comes back is thrown away. So an active server looks as late as an honest one, never later.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privbench import checkpoint, harness, observe, plugins, storage
+from privbench import knowledge as known
+from privbench.checkpoint import Snapshot
+from privbench.engine import Replica
+from privbench.errors import AttackRefused, UserError
+from privbench.harness import Setup
+from privbench.methods.form import Method
+from privbench.spec import CellSpec
+from privbench.types import ActiveAttack, Knowledge, Networks, Report, no_report
+
+HISTORY = "active.json"  # how the clients fared in the crafted rounds, beside the artifact
+
+
+def rounds(cell: CellSpec) -> int:
+    """For how many rounds before the look the server of a cell wants to send crafted networks."""
+    if cell.attack is None or not plugins.is_active(cell.attack):
+        return 0
+    return int(getattr(_attack(cell), "active_rounds", 0))
+
+
+def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -> Snapshot:
+    """The snapshot with what the attacked clients receive: crafted by an active attack, else the honest broadcast.
+
+    A snapshot of `trained` holds what was crafted already. AttackRefused: an attack that cannot craft these networks, or crafts
+    a part the method does not broadcast.
+    """
+    if cell.attack is None or not plugins.is_active(cell.attack) or rounds(cell):
+        return shot
+    return shot._replace(server=crafted(cell, setup, shot.server, data_root, None))
+
+
+def trained(
+    cell: CellSpec, setup: Setup, round_: int, folder: Path, data_root: Path | None, report: Report = no_report
+) -> Snapshot:
+    """The networks after `round_` rounds, the last `rounds(cell)` of them (or as many as there are) on crafted networks.
+
+    `server` is what was crafted. The snapshot is kept in `folder`, as it belongs to this attack alone. AttackRefused as `sent`,
+    where the method does not send what the attack needs, and before the first round.
+    """
+    if checkpoint.snapshot_path(folder, round_).exists():
+        return checkpoint.load_snapshot(folder, round_)
+    name, method = setup.spec.method, setup.method
+    if missing := unmet(cell, method):
+        raise AttackRefused(f"{cell.attack} needs the {', '.join(missing)}, which {name} does not send")
+    if round_ == 0:
+        raise AttackRefused(
+            f"{cell.attack} works through training on what its server sends, and round 0 is before any; attack a later round"
+        )
+    state, first = harness.initial(setup), round_ - min(rounds(cell), round_)
+    while state.round < first:
+        report(state.round, round_, f"{name}: repeating round {state.round + 1}, honest")
+        harness.train_round([setup], [state], "alone")
+    server = crafted(cell, setup, state.server, data_root, folder / "trained")
+    while state.round < round_:
+        report(state.round, round_, f"{name}: round {state.round + 1} under {cell.attack}")
+        state.server = Replica(dict(server.params), dict(server.buffers), state.server.moments)
+        harness.train_round([setup], [state], "alone")
+    state.server = server
+    accuracy = {str(entry["round"]): entry["validation_accuracy"] for entry in state.history[first:]}
+    storage.write_json(folder / HISTORY, {"active_rounds": round_ - first, "validation_accuracy": accuracy})
+    checkpoint.save_snapshot(folder, setup.spec, state)
+    return checkpoint.load_snapshot(folder, round_)
+
+
+def told(folder: Path) -> dict[str, Any]:
+    """What a record's `knowledge` says of crafted rounds before the look: how many there were; {} without any."""
+    path = folder / HISTORY
+    return {"active_rounds": storage.read_json(path)["active_rounds"]} if path.exists() else {}
+
+
+def unmet(cell: CellSpec, method: Method) -> list[str]:
+    """The needs of a cell's attack that its method does not meet, told before anything is trained."""
+    given = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update")
+    needs: frozenset[str] = plugins.resolve("attack", cell.attack or "").needs
+    return sorted(needs - given - set(known.FIELDS))
+
+
+def crafted(cell: CellSpec, setup: Setup, server: Replica, data_root: Path | None, cache: Path | None) -> Replica:
+    """What the server sends in place of its broadcast; AttackRefused as `sent`. Crafted on the CPU, whatever trains."""
+    name, model, device = str(cell.attack), setup.model, setup.device
+    attack, shape = _attack(cell), (model.channels, model.image_size, model.image_size)
+    images, _ = known.auxiliary(setup.federation, cell.auxiliary, data_root, shape, setup.spec.seed)
+    broadcast = Networks(server.params, server.buffers).to(torch.device("cpu"))
+    handed = known.only(attack.needs, Knowledge(auxiliary=images, cache=cache), name)
+    try:
+        found = attack.craft(model, broadcast, handed, setup.spec.seed)
+    except UserError as error:
+        raise AttackRefused(str(error)) from error
+    foreign = sorted({*found.params, *found.buffers} - set(server.params))
+    if foreign:
+        raise AttackRefused(f"{name} crafts the {', '.join(foreign)}, which {setup.spec.method} does not broadcast")
+    found = found.to(device)
+    return Replica(server.params | found.params, server.buffers | found.buffers)
+
+
+def _attack(cell: CellSpec) -> ActiveAttack:
+    attack: ActiveAttack = plugins.create(plugins.resolve("attack", str(cell.attack)), cell.attack_settings)
+    return attack

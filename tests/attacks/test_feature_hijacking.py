@@ -1,0 +1,171 @@
+"""Feature hijacking: the crafted networks are the pilot's, clients that train on them move towards it, all else is refused."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from attacks import surrogates, world
+from attacks.feature_hijacking import FeatureHijacking, to_class_means
+from attacks.floors import ClassMean
+from privbench import active, harness, observe, run, spec
+from privbench.engine import Replica
+from privbench.errors import UserError
+from privbench.nets import Model
+from privbench.score import score
+from privbench.seeds import stream
+from privbench.types import Batch, Knowledge, Networks
+from tests.attacks.cases import MODEL, artifact, networks, smooth_images
+
+Y = torch.tensor([3, 0, 9])
+SHORT = {
+    "steps": 10,
+    "members": 1,
+    "train_steps": 4,
+    "shadow_rounds": 2,
+    "shadow_steps": 4,
+    "pilot_steps": 60,
+    "generator_steps": 60,
+}
+ATTACK = FeatureHijacking(**SHORT)
+CPU = torch.device("cpu")
+
+
+def images_like_the_victims(count=40):
+    return Batch(smooth_images(count + 3)[3:], torch.arange(count) % 10)
+
+
+def broadcast():
+    made = {part: MODEL.net(part).init(stream(0, "test", part)) for part in ("classifier", "generator")}
+    return Networks({p: params for p, (params, _) in made.items()}, {p: buffers for p, (_, buffers) in made.items()})
+
+
+@pytest.fixture(scope="module")
+def crafted():
+    return ATTACK.craft(MODEL, broadcast(), Knowledge(images_like_the_victims()), 0)
+
+
+def samples(sent, count=200):
+    y = torch.arange(count) % 10
+    z = torch.randn(count, MODEL.noise_dim, generator=torch.Generator().manual_seed(1))
+    return MODEL.net("generator").apply(sent.params["generator"], sent.buffers["generator"], z, y, train=False)[0], y
+
+
+def test_the_crafted_generator_lies_nearer_to_the_pilots_class_means_than_the_honest_one(crafted):
+    know = Knowledge(images_like_the_victims())
+    extractor, classifier = ATTACK.pilot(MODEL, know.auxiliary, 0, know)
+    distance = to_class_means(MODEL, extractor, know.auxiliary)
+    assert float(distance(*samples(crafted))) < 0.2 * float(distance(*samples(broadcast())))
+    assert all(torch.equal(t, classifier[n]) for n, t in crafted.params["classifier"].items())
+    assert set(crafted.buffers["generator"]) == set(broadcast().buffers["generator"])
+
+
+def test_the_distance_to_class_means_is_eq_2_but_for_a_constant():
+    auxiliary = images_like_the_victims()
+    extractor = networks(3)["extractor"]
+    h = surrogates.extract(MODEL, extractor, auxiliary.images)
+    imitated = h[torch.randperm(40, generator=torch.Generator().manual_seed(0))[:10]]  # any ten samples of one class
+    mean = imitated.mean(0)
+    eq_2 = torch.stack([(h[0] - g).square().mean() for g in imitated]).mean()
+    torch.testing.assert_close(eq_2 - (imitated - mean).square().mean(), (h[0] - mean).square().mean())
+    own = to_class_means(MODEL, extractor, Batch(auxiliary.images[:1], torch.tensor([4])))
+    assert float(own(h[:1], torch.tensor([4]))) == 0
+    assert float(own(h[1:2], torch.tensor([4]))) == pytest.approx(float((h[1] - h[0]).square().mean()))
+    assert float(own(h[1:2], torch.tensor([5]))) == 0  # of a class without images
+
+
+@pytest.fixture(scope="module")
+def hijacked(tmp_path_factory):
+    """Two FedCG clients of sixty digits after three hijacked rounds: (setup, snapshot, knowledge, the attack)."""
+    folder = tmp_path_factory.mktemp("hijacked")
+    method = {"ramp_rounds": 1, "gan": "dense"}
+    changes = {"rounds": 3, "local_epochs": 15}
+    train = spec.train_spec(
+        "smoke", "digits", "fedcg", clients=2, per_client=60, method_settings=method, changes=changes
+    )
+    federation, _ = run.federation_of(train, None)
+    setup = harness.prepare(train, federation, CPU)
+    settings = {
+        "steps": 30, "members": 1, "train_steps": 40, "shadow_rounds": 3, "shadow_steps": 40, "pilot_steps": 150,
+        "generator_steps": 60,
+    }  # fmt: skip
+    cell = spec.cell_spec("smoke", train, "feature-hijacking", attack_settings=settings)
+    shot = active.trained(cell, setup, 3, folder, None)
+    know = Knowledge(observe.auxiliary(federation), cache=folder / "trained")
+    return setup, shot, know, FeatureHijacking(**settings)
+
+
+def test_hijacked_clients_move_towards_the_pilot_and_honest_ones_do_not(hijacked):
+    setup, shot, know, attack = hijacked
+    honest = harness.initial(setup)
+    for _ in range(3):
+        harness.train_round([setup], [honest], "alone")
+    extractor, _ = attack.pilot(setup.model, know.auxiliary, 0, know)
+    distance = to_class_means(setup.model, extractor, know.auxiliary)
+
+    def gap(client: Replica, k: int) -> float:
+        own = setup.federation.clients[k].train
+        h = surrogates.extract(setup.model, client.params["extractor"], own.images / 255)
+        return float(distance(h, own.labels))
+
+    for k, (mine, theirs) in enumerate(zip(shot.clients, honest.clients, strict=True)):
+        assert gap(mine, k) < 0.8 * gap(theirs, k)
+
+
+def test_hijacking_beats_the_floor_on_digits(hijacked):
+    setup, shot, know, attack = hijacked
+    seen, truth = observe.observe(
+        shot, setup.federation, setup.model, setup.method, setup.defense, method_name="fedcg", dataset="digits",
+        victims=12, batch_size=1, labels_known=False, seed=0,
+    )  # fmt: skip
+    found = score(attack.reconstruct(seen, know, 0), truth)
+    floor = score(ClassMean().reconstruct(seen, know, 0), truth)
+    assert found.label_accuracy.min() == 1
+    assert (found.psnr_db - floor.psnr_db).mean() > 2
+
+
+def shown(crafted, **changes):
+    own = dataclasses.replace(artifact(smooth_images(3), Y, ("classifier",)), weights=crafted.params)
+    return dataclasses.replace(own, round=2, **changes)
+
+
+def test_the_shadow_is_hijacked_by_a_pilot_of_other_images(crafted, tmp_path):
+    know = Knowledge(images_like_the_victims(), cache=tmp_path)
+    real = world.real(shown(crafted), know, 0, "test")
+    attack = FeatureHijacking(**SHORT | {"shadow_steps": 40, "active_rounds": 1})
+    shadow, _ = attack.shadow(real, 2, 0, know)
+    plain, _ = world.shadow(real, 2, 80, 0, know)
+    pilot, classifier = attack.pilot(MODEL, shadow.auxiliary, 0, know)
+    distance = to_class_means(MODEL, pilot, shadow.auxiliary)
+    assert float(distance(shadow.h.float(), shadow.labels)) < 0.8 * float(distance(plain.h.float(), plain.labels))
+    assert all(torch.equal(t, classifier[n]) for n, t in shadow.classifier.items())
+    assert not torch.equal(pilot["conv1.weight"], attack.pilot(MODEL, know.auxiliary, 0, know)[0]["conv1.weight"])
+
+
+def test_what_was_trained_is_read_back_with_the_same_result(crafted, tmp_path, monkeypatch):
+    know = Knowledge(images_like_the_victims(), cache=tmp_path)
+    first = ATTACK.reconstruct(shown(crafted), know, 0)
+    monkeypatch.setattr(surrogates, "_adam", lambda *_args, **_more: pytest.fail("trained again"))
+    second = ATTACK.reconstruct(shown(crafted), know, 0)
+    assert torch.equal(first.images, second.images)
+
+
+def test_clients_of_an_honest_server_are_refused_in_one_line():
+    seen, know = artifact(smooth_images(3), Y, ("classifier",)), Knowledge(images_like_the_victims())
+    with pytest.raises(UserError, match="but these got others; name it with --attack in a run of your own") as caught:
+        ATTACK.reconstruct(seen, know, 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_batches_and_classifiers_without_a_linear_layer_are_refused_in_one_line(crafted):
+    know = Knowledge(images_like_the_victims())
+    batch = artifact(smooth_images(4), torch.arange(4), ("classifier",), batch_size=2)
+    with pytest.raises(UserError, match="gradients are of 2 images each; attack with --batch-size 1"):
+        ATTACK.reconstruct(batch, know, 0)
+    with pytest.raises(UserError, match="begins with a linear layer, but it is resnet18's"):
+        ATTACK.craft(Model("resnet18", 1, 10), broadcast(), know, 0)
+
+
+def test_no_hijacked_round_is_refused():
+    with pytest.raises(ValueError, match="active_rounds should be at least 1, but 0 was given"):
+        FeatureHijacking(active_rounds=0)
