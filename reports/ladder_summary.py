@@ -225,7 +225,7 @@ def _of_oracle(oracles: Sequence[AttackRecord]) -> str:
 
 
 def _name(when: str) -> str:
-    return when if when in ("best", "last") else f"round {when}"
+    return f"the {when} round" if when in ("best", "last") else f"round {when}"
 
 
 def _rounds(some: Sequence[str]) -> str:

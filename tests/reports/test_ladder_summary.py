@@ -115,8 +115,9 @@ def test_the_sentences_follow_from_the_numbers(records):
         "The oracle, an upper bound, surely gains at every attacked round (+10.00 dB)."
     )
     assert split == (
-        "FedSplit: surely gains over the floor at round 0 with no more than L4 gradient + auxiliary (surrogate, +4.00 [+2.00, +6.00] dB). "
-        "No attack surely gains at best, which bounds these attacks and is no proof of privacy. "
+        "FedSplit: surely gains over the floor at round 0 with no more than L4 gradient + auxiliary "
+        "(surrogate, +4.00 [+2.00, +6.00] dB). "
+        "No attack surely gains at the best round, which bounds these attacks and is no proof of privacy. "
         "The oracle, an upper bound, surely gains at every attacked round (+10.00 dB)."
     )
 
