@@ -26,9 +26,9 @@ PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 	@printf '%s\n' '' \
-	  'Settings of attack-table:' \
+	  'Settings of attack-table and ladder:' \
 	  '  PRESET=smoke|quick|paper      (now: $(PRESET))' \
-	  '  DATASETS="cifar10 office10"   (now: $(DATASETS))' \
+	  '  DATASETS="cifar10 office10"   (now: $(or $(DATASETS),the embedded ones))' \
 	  '  DEVICE=cpu|cuda|auto          (now: $(DEVICE))' \
 	  '  SEEDS=3  VICTIMS=22  DATA_DIR=folder  OUT=folder' \
 	  'Of test and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv'

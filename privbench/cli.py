@@ -28,6 +28,7 @@ app = typer.Typer(
     "* `privbench attack --method fedcg --dataset photos` - one method, the paper's attack and the strong one\n"
     "* `privbench attack --method fedavg --defense gaussian:0.001 --dataset cifar10 --data-dir DIR`\n"
     "* `privbench attack --method fedcg --attack ladder --round 0,1,2,5,best` - every attack, against the training round\n"
+    "* `privbench study ladder --datasets photos` - the same for five methods, with a page that sums it up\n"
     "* `privbench list attacks` - what there is, and what each attack needs to know",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Check or download the data sets that are not embedded.")

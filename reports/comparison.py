@@ -8,6 +8,7 @@ share a trained network, so a small p says that these networks differ on these a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ def against_floor(records: Sequence[AttackRecord], names: Sequence[str]) -> list
     """Each record's attack against its best floor on the same victims."""
     pairs = []
     for name, r in zip(names, records, strict=True):
-        floor = _range([v.floors[r.floor.name] for v in r.victims])
+        floor = range_of([v.floors[r.floor.name] for v in r.victims])
         overlap = _overlap(r.scores.psnr_db, floor)
         gains = [v.psnr_db - v.floors[r.floor.name] for v in r.victims]
         pairs.append(_Pair(f"{name} - {r.floor.name}", (r.id,), gains, overlap))
@@ -90,7 +91,13 @@ def _overlap(a: Range, b: Range) -> bool:
     return a.low <= b.high and b.low <= a.high
 
 
-def _range(values: Sequence[float]) -> Range:
+def range_of(values: Sequence[float]) -> Range:
+    """Mean and 95% bootstrap interval over victims; the reports of one study ask for the same ones again and again."""
+    return _range(tuple(values))
+
+
+@lru_cache(maxsize=16_384)
+def _range(values: tuple[float, ...]) -> Range:
     return Range(**score.interval(values)._asdict())
 
 
@@ -99,7 +106,7 @@ def _tested(pairs: Sequence[_Pair]) -> list[Comparison]:
     p_values = [score.paired_p(pair.differences) for pair in pairs]
     return [
         Comparison(
-            pair.name, pair.ids, len(pair.differences), _range(pair.differences), p, holm, pair.intervals_overlap
+            pair.name, pair.ids, len(pair.differences), range_of(pair.differences), p, holm, pair.intervals_overlap
         )
         for pair, p, holm in zip(pairs, p_values, score.holm(p_values), strict=True)
     ]

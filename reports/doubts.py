@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from scipy.stats import binomtest
 
-from privbench import plugins, score
+from privbench import plugins
 from privbench.flags import Flag
 from privbench.record import AttackRecord
 from reports import comparison
@@ -114,7 +114,7 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
     for more in (r for r in best if r.spec["attack"] not in plugins.FLOORS):
         for less in best:
             gaps = comparison.differences_db(more, less) if knows_more(more, less) else []
-            if gaps and score.interval(gaps).high < -LEAST_DB:
+            if gaps and comparison.range_of(gaps).high < -LEAST_DB:
                 sentence = (
                     f"knows more than {less.spec['attack']} ({knowledge_text(less)}) and scores lower, {_db(more)} against "
                     f"{_db(less)} dB: the ladder is not monotone, so this attack is broken or badly tuned"

@@ -60,7 +60,7 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
         numbers += _numbers(own, found)
     forms.append(Form("Doubts", DOUBT_COLUMNS, _doubt_rows(records, found), of_training(records), words=True))
     if gaps:
-        forms.append(Form("Not run", GAP_COLUMNS, _gap_rows(gaps), words=True))
+        forms.append(Form("Not run", GAP_COLUMNS, gap_rows(gaps), words=True))
     return Report("The attack ladder", [*header(records), how(records)], forms, numbers)
 
 
@@ -176,7 +176,7 @@ def _verdict(own: Column, lost: Sequence[Gap]) -> str:
     gained, not_gained = [w for w in sure if sure[w]], [w for w in sure if not sure[w]]
     told = []
     if gained:
-        told.append(f"surely gains over the floor at {'; '.join(_how(w, sure[w]) for w in gained)}.")
+        told.append(f"surely gains over the floor at {_how({w: sure[w] for w in gained})}.")
     if not_gained:
         where = f"at {_rounds(not_gained)}" if gained else "at any attacked round"
         told.append(f"No attack surely gains {where}, which bounds these attacks and is no proof of privacy.")
@@ -188,23 +188,35 @@ def _verdict(own: Column, lost: Sequence[Gap]) -> str:
     return " ".join(sentence for sentence in told if sentence)
 
 
-def _how(when: str, sure: Sequence[AttackRecord]) -> str:
-    """The strongest of the sure attacks of one round, and the one of the lowest rung."""
-    best, least = strongest(sure), min(sure, key=lambda r: (rung(r), -r.scores.psnr_db.mean))
-    told = f"{_name(when)} by {_gain(best)}"
-    return told if least is best else f"{told}, and from {rung(least)} on by {_gain(least)}"
+def _how(sure: dict[str, list[AttackRecord]]) -> str:
+    """At which rounds, with how little knowledge, by which attacks, and what the strongest of all gains more."""
+    least = {when: min(some, key=lambda r: (rung(r), -r.scores.psnr_db.mean)) for when, some in sure.items()}
+    clauses = []
+    for known in unique((rung(r), knowledge_text(r)) for r in least.values()):
+        own = {when: r for when, r in least.items() if (rung(r), knowledge_text(r)) == known}
+        attacks = ", ".join(unique(r.spec["attack"] for r in own.values()))
+        clauses.append(
+            f"{_rounds(list(own))} with no more than {' '.join(known)} ({attacks}, {_gains(list(own.values()))})"
+        )
+    best = max((r for some in sure.values() for r in some), key=lambda r: r.gain_db.mean)
+    if best not in least.values():
+        most = f"{range_text(best.gain_db, sign=True)} dB at {_name(best.spec['round'])}"
+        clauses.append(f"the most is {most} by {best.spec['attack']} ({knowledge_text(best)})")
+    return "; ".join(clauses)
 
 
-def _gain(r: AttackRecord) -> str:
-    return f"{r.spec['attack']} ({knowledge_text(r)}) {range_text(r.gain_db, sign=True)} dB"
+def _gains(some: Sequence[AttackRecord]) -> str:
+    """The gain of one attack with its interval, or the span of several."""
+    if len(some) == 1:
+        return f"{range_text(some[0].gain_db, sign=True)} dB"
+    return f"{span(unique(f'{gain:+.2f}' for gain in sorted(r.gain_db.mean for r in some)))} dB"
 
 
 def _of_oracle(oracles: Sequence[AttackRecord]) -> str:
     """What the victim's own networks would give."""
     if not oracles:
         return ""
-    gains = sorted(r.gain_db.mean for r in oracles)
-    told = f"{gains[0]:+.2f} dB" if len(gains) == 1 else f"{gains[0]:+.2f} to {gains[-1]:+.2f} dB"
+    told = _gains(oracles)
     failing = [r.spec["round"] for r in oracles if not is_sure(r)]
     if not failing:
         return f"The oracle, an upper bound, surely gains at every attacked round ({told})."
@@ -213,7 +225,7 @@ def _of_oracle(oracles: Sequence[AttackRecord]) -> str:
 
 
 def _name(when: str) -> str:
-    return when if when in ("best", "last") else f"round {when}"
+    return f"the {when} round" if when in ("best", "last") else f"round {when}"
 
 
 def _rounds(some: Sequence[str]) -> str:
@@ -287,7 +299,7 @@ def _share(values: Sequence[str], every: Sequence[str]) -> str:
     return ", ".join(f"{value} ({number})" if len(counts) > 1 else value for value, number in counts.most_common())
 
 
-def _gap_rows(gaps: Sequence[Gap]) -> list[list[str]]:
+def gap_rows(gaps: Sequence[Gap]) -> list[list[str]]:
     """One row per attack and reason."""
     told = []
     for attack, reason in unique((g.spec["attack"], g.reason) for g in gaps):

@@ -1,8 +1,10 @@
 """PSNR against the training round, from the untrained model on: when does a method leak, and to whom?
 
-One panel per method; one line per knowledge tag, the strongest attack of that tag at each round; bars are 95% intervals over
-victims, the dashed line is the floor. Rounds are drawn on a scale that is linear to 1 and logarithmic beyond, because a network
-changes most in its first rounds.
+One panel per method, all on one scale; one line per knowledge tag, the strongest attack of that tag at each round; bars are 95%
+intervals over victims. The dashed line is the best floor with its interval as a band, the dotted one the oracle, an upper bound.
+Where something exceeds 50 dB, all that lies above 30 dB is drawn at a quarter of the height, so that the rest stays legible.
+Rounds are drawn on a scale that is linear to 1 and logarithmic beyond, because a network changes most in its first rounds. Where
+lines run together, markers lie within one another: a higher rung has a smaller one.
 """
 
 from __future__ import annotations
@@ -10,21 +12,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from privbench import plugins
 from privbench.record import AttackRecord
-from reports import figures
-from reports.published_form import knowledge_text, label, place, strongest, unique
+from reports import figures, ladder, rows
+from reports.comparison import range_of
+from reports.published_form import ORACLE, knowledge_text, label, place, strongest, unique
 
-PANEL_INCHES = 1.75
+PANEL_INCHES = 1.5
+SINGLE_INCHES = 1.75  # of one method by itself
 LEGEND_ROW_INCHES = 0.17
-LINES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
-LEAST_FRACTION = 0.055  # of the axis between two ticks that may both be named
+MARGIN_INCHES = 0.5
+LARGEST_MARKER, SMALLEST_MARKER = 6.0, 2.5  # points
+FLOOR: dict[str, Any] = {"color": "0.45", "linestyle": (0, (4, 2)), "linewidth": 0.9}
+ORACLE_LINE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (1, 1.4)), "linewidth": 1.1}
+KNEE_DB, PRESSED = 30.0, 4.0  # above the knee the scale is pressed so many times
+TALL_DB = 50.0  # once something is as tall
+LEAST_GAP_INCHES = 0.14  # between two ticks that may both be named
 
 
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
@@ -36,23 +46,42 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
         return []
     attacks = [r for r in records if r.spec["attack"] not in plugins.FLOORS]
     methods = unique(label(r.spec) for r in sorted(attacks, key=lambda r: place(r.spec)))
-    order = sorted(attacks, key=lambda r: str(r.knowledge.get("rung")))
-    tags = unique(map(knowledge_text, order))
-    handles = [_sign(i, tag) for i, tag in enumerate(tags)]
-    handles.append(Line2D([], [], color="0.45", linestyle=(0, (4, 2)), linewidth=0.9, label="best floor"))
-    columns = 1 if max(map(len, tags)) > 24 else 2
-    legend_rows = -(-len(handles) // columns)
-    figure = figures.new_figure(
-        figures.COLUMN_INCHES, PANEL_INCHES * len(methods) + LEGEND_ROW_INCHES * legend_rows + 0.25
-    )
-    panels = figure.subplots(len(methods), 1, squeeze=False, sharex=True)[:, 0]
-    for axes, name in zip(panels, methods, strict=True):
-        _panel(axes, [r for r in attacks if label(r.spec) == name], tags)
-        axes.set_title(f"{plugins.short(records[0].spec['dataset'])}, {name}", fontsize=figures.FONT_POINTS + 0.5)
-    panels[-1].set_xlabel("training round at which the server looks", fontsize=figures.FONT_POINTS)
+    tags = unique(map(knowledge_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
+    looks = {tag: _look(tags, tag, [r for r in attacks if knowledge_text(r) == tag]) for tag in tags}
+    handles = [
+        Line2D([], [], label=f"{ladder.rungs([r for r in attacks if knowledge_text(r) == tag])} {tag}", **look)
+        for tag, look in looks.items()
+    ]
+    handles.append(Line2D([], [], label="best floor", **FLOOR))
+    across = min(2, len(methods))
+    down = -(-len(methods) // across)
+    legend_columns = 1 if max(map(len, tags)) > 20 else 2
+    legend_rows = -(-len(handles) // legend_columns)
+    height = (PANEL_INCHES if across > 1 else SINGLE_INCHES) * down + LEGEND_ROW_INCHES * legend_rows + MARGIN_INCHES
+    figure = figures.new_figure(figures.COLUMN_INCHES, height)
+    panels = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+    for axes in panels.flat[len(methods) :]:
+        axes.set_visible(False)
+    rounds = sorted({fmean(r.rounds) for r in attacks})
+    top = max(r.scores.psnr_db.high for r in attacks)
+    tall = top > TALL_DB
+    for i, (axes, name) in enumerate(zip(panels.flat, methods, strict=False)):
+        _panel(axes, [r for r in attacks if label(r.spec) == name], looks)
+        _axes(axes, rounds, figures.COLUMN_INCHES / across - 0.45)
+        if tall:
+            _press(axes, top)
+        axes.set_title(name, fontsize=figures.FONT_POINTS)
+        axes.tick_params(labelbottom=i + across >= len(methods))
+        if i % across == 0:
+            axes.set_ylabel("PSNR, dB", fontsize=figures.FONT_POINTS)
+        if i + across >= len(methods):
+            axes.set_xlabel("training round" if across > 1 else "training round attacked", fontsize=figures.FONT_POINTS)
+    title = rows.title(rows.setting(attacks[0].spec))
+    pressed = f"\nabove {KNEE_DB:g} dB at 1/{PRESSED:g} of the height" if tall else ""
+    figure.suptitle(title + pressed, fontsize=figures.FONT_POINTS + 0.5)
     figure.legend(
-        handles=handles, loc="outside lower center", ncols=columns, fontsize=figures.FONT_POINTS, frameon=False,
-        handlelength=3.6, columnspacing=1.2, labelspacing=0.3,
+        handles=handles, loc="outside lower center", ncols=legend_columns, fontsize=figures.FONT_POINTS, frameon=False,
+        handlelength=2.6, columnspacing=1.2, labelspacing=0.3,
     )  # fmt: skip
     return figures.save(figure, stem)
 
@@ -65,10 +94,26 @@ def points(records: Sequence[AttackRecord]) -> list[tuple[float, AttackRecord]]:
     return [(when, strongest(some)) for when, some in sorted(by_round.items())]
 
 
-def _panel(axes: Axes, records: Sequence[AttackRecord], tags: Sequence[str]) -> None:
-    floor = [(when, r.floor.psnr_db) for when, r in points(records)]
-    axes.plot(*zip(*floor, strict=True), color="0.45", linestyle=(0, (4, 2)), linewidth=0.9, zorder=1)
-    for i, tag in enumerate(tags):
+def _look(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) -> dict[str, Any]:
+    """How the line of a tag is drawn."""
+    if all(ladder.rung(r) == ORACLE for r in alike):
+        return ORACLE_LINE
+    step = (LARGEST_MARKER - SMALLEST_MARKER) / max(1, len(tags) - 1)
+    size = LARGEST_MARKER - step * tags.index(tag)
+    return figures.line_look(tags.index(tag)) | {"markersize": size, "linewidth": 0.9}
+
+
+def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[str, Any]]) -> None:
+    """One method."""
+    floor = [
+        (when, r.floor.psnr_db, range_of([v.floors[r.floor.name] for v in r.victims])) for when, r in points(records)
+    ]
+    rounds = [when for when, *_ in floor]
+    axes.plot(rounds, [mean for _, mean, _ in floor], zorder=20, **FLOOR)
+    axes.fill_between(
+        rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
+    )
+    for i, (tag, look) in enumerate(looks.items()):
         own = points([r for r in records if knowledge_text(r) == tag])
         if not own:
             continue
@@ -76,49 +121,46 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], tags: Sequence[str]) -> 
         axes.errorbar(
             [when for when, _ in own], [p.mean for p in psnr],
             yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
-            marker=_marker(i), color=_colour(i), linestyle=LINES[i % len(LINES)], markersize=4, linewidth=1.0, elinewidth=0.7,
-            capsize=1.5, zorder=3,
+            elinewidth=0.6, capsize=1.2, capthick=0.6, zorder=3 + i, **look,
         )  # fmt: skip
-    rounds = sorted({when for when, _ in points(records)})
+
+
+def _axes(axes: Axes, rounds: Sequence[float], inches: float) -> None:
+    """The scale of rounds; `inches` is about how wide the axis is drawn."""
     axes.set_xscale("symlog", linthresh=1, linscale=0.7)
     axes.set_xlim(-0.15, rounds[-1] * 1.15 + 0.1)
     axes.xaxis.set_major_locator(FixedLocator(rounds))
     axes.xaxis.set_minor_locator(NullLocator())
-    named = _apart(axes, rounds)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}" if any(abs(x - r) < 1e-9 for r in named) else "")
-    axes.set_ylabel("PSNR, dB", fontsize=figures.FONT_POINTS)
-    axes.tick_params(labelsize=figures.FONT_POINTS, labelbottom=True)
-    axes.margins(y=0.12)
-    axes.spines[["top", "right"]].set_visible(False)
+    named = _apart(axes, rounds, LEAST_GAP_INCHES / inches)
+    axes.xaxis.set_major_formatter(lambda x, _: _round_text(x) if any(abs(x - r) < 1e-9 for r in named) else "")
+    figures.plain(axes)
+    axes.margins(y=0.08)
 
 
-def _apart(axes: Axes, rounds: Sequence[float]) -> list[float]:
-    """The rounds that can be named without running into one another, the first always."""
+def _round_text(mean: float) -> str:
+    return f"{mean:.0f}" if mean == round(mean) else f"{mean:.1f}"
+
+
+def _press(axes: Axes, top: float) -> None:
+    """A scale of decibels up to `top` whose upper part is lower, with a line where that begins."""
+
+    def drawn(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.where(y > KNEE_DB, KNEE_DB + (y - KNEE_DB) / PRESSED, y)
+
+    def read(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.where(y > KNEE_DB, KNEE_DB + (y - KNEE_DB) * PRESSED, y)
+
+    axes.set_yscale("function", functions=(drawn, read))
+    axes.set_yticks([tick for tick in (0, 10, 20, KNEE_DB, 50, 70, 90) if tick < top + 5])
+    axes.axhline(KNEE_DB, color="0.8", linewidth=0.5, zorder=0)
+
+
+def _apart(axes: Axes, rounds: Sequence[float], least: float) -> list[float]:
+    """The rounds that can be named without running into one another, a fraction of the axis apart; the first always."""
     to_screen = axes.transScale.transform
     low, high = (to_screen((x, 1.0))[0] for x in axes.get_xlim())
     kept: list[float] = []
     for r in rounds:
-        if not kept or (to_screen((r, 1.0))[0] - to_screen((kept[-1], 1.0))[0]) / (high - low) >= LEAST_FRACTION:
+        if not kept or (to_screen((r, 1.0))[0] - to_screen((kept[-1], 1.0))[0]) / (high - low) >= least:
             kept.append(r)
     return kept
-
-
-def _marker(i: int) -> str:
-    return figures.MARKERS[i % len(figures.MARKERS)]
-
-
-def _colour(i: int) -> str:
-    return figures.COLOURS[i % len(figures.COLOURS)]
-
-
-def _sign(i: int, name: str) -> Line2D:
-    return Line2D(
-        [],
-        [],
-        marker=_marker(i),
-        color=_colour(i),
-        linestyle=LINES[i % len(LINES)],
-        markersize=4,
-        linewidth=1.0,
-        label=name,
-    )

@@ -65,21 +65,26 @@ def counts(states: Sequence[State]) -> str:
 
 
 COLUMNS = ["cell", "attack", "round", "state"]
+MOST_NAMED = 4  # attacks of one row
 
 
 def listing(cells: Sequence[CellSpec], states: Sequence[State]) -> list[tuple[str, list[list[str]]]]:
-    """(heading, rows of COLUMNS) of each setting."""
+    """(heading, rows of COLUMNS) of each setting; attacks of one cell and round that are in one state share a row."""
     specs = [cell.train.model_dump() | {"preset": cell.preset} for cell in cells]
-    found = []
-    for key in unique(rows.setting(spec) for spec in specs):
-        body = [
-            [_name(cell, spec), cell.attack or "", published_form.asked_text(cell.round) if cell.attack else "",
-             state.word + (f": {state.why}" if state.why else "")]
-            for cell, spec, state in zip(cells, specs, states, strict=True)
-            if rows.setting(spec) == key
-        ]  # fmt: skip
-        found.append((rows.title(key), body))
-    return found
+    found: dict[rows.Setting, dict[tuple[str, str, str], list[str]]] = {}
+    for cell, spec, state in zip(cells, specs, states, strict=True):
+        round_ = published_form.asked_text(cell.round) if cell.attack else ""
+        row = (_name(cell, spec), round_, state.word + (f": {state.why}" if state.why else ""))
+        found.setdefault(rows.setting(spec), {}).setdefault(row, []).append(cell.attack or "")
+    return [
+        (rows.title(key), [[name, _attacks(own), round_, state] for (name, round_, state), own in body.items()])
+        for key, body in found.items()
+    ]
+
+
+def _attacks(names: Sequence[str]) -> str:
+    """Some attacks, by number where they are many."""
+    return ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} attacks"
 
 
 def _name(cell: CellSpec, spec: Mapping[str, object]) -> str:

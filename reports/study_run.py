@@ -17,10 +17,9 @@ from privbench.errors import Interrupted, UserError
 from privbench.record import Record
 from privbench.spec import CellSpec
 from privbench.store import Store
-from reports import climb, layout, states, study, study_reports
+from reports import climb, ladder_summary, layout, states, study, study_reports
 from reports.progress import CONSOLE, JobBars
 from reports.published_form import REFUSED, Gap
-from reports.remarks import gap_lines
 from reports.states import State
 from reports.study import Study
 
@@ -178,8 +177,8 @@ def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: P
     for line in states.reasons(cells, found):
         if line.startswith(states.NO_DATA):
             console.print(Text(f"- {line}"))
-    for line in gap_lines(unmet):
-        console.print(Text(f"- left out: {line}"))
+    if unmet:
+        layout.show("Left out", ladder_summary.GAP_COLUMNS, ladder_summary.gap_rows(unmet), console, words=True)
 
 
 def list_studies() -> None:

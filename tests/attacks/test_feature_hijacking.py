@@ -164,8 +164,3 @@ def test_batches_and_classifiers_without_a_linear_layer_are_refused_in_one_line(
         ATTACK.reconstruct(batch, know, 0)
     with pytest.raises(UserError, match="begins with a linear layer, but it is resnet18's"):
         ATTACK.craft(Model("resnet18", 1, 10), broadcast(), know, 0)
-
-
-def test_no_hijacked_round_is_refused():
-    with pytest.raises(ValueError, match="active_rounds should be at least 1, but 0 was given"):
-        FeatureHijacking(active_rounds=0)

@@ -141,8 +141,8 @@ def test_the_curve_has_a_line_per_knowledge_tag_from_round_0_on(tmp_path, drawn)
     assert lines[0].get_xdata()[0] == 0
     assert lines[0].get_ydata()[0] == gradient.scores.psnr_db.mean  # the strongest of its tag
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [
-        "gradient",
-        "gradient + auxiliary",
+        "L1-L2 gradient",
+        "L4 gradient + auxiliary",
         "best floor",
     ]
     assert min(text.get_fontsize() for text in drawn[0].legends[0].get_texts()) >= 7

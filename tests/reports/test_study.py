@@ -5,7 +5,7 @@ from importlib import resources
 
 import pytest
 
-from privbench import plugins
+from privbench import flags, plugins, spec
 from privbench.errors import UserError
 from reports import published, study, study_reports
 from reports.accuracy_table import METRICS
@@ -156,6 +156,42 @@ def test_the_extended_attack_table_attacks_every_method_that_sends_something():
     cells = study.cells(study.read("attack-all"), "quick", [("photos", None)])
     sending = {t for name, t in plugins.METHODS.items() if plugins.resolve("method", name).shares}
     assert {plugins.target("method", cell.train.method) for cell in cells} == sending
+
+
+def test_the_ladder_study_has_every_attack_with_the_seeds_and_victims_of_a_published_row():
+    own = study.read("ladder")
+    cells = study.cells(own, "quick", [("photos", None)])
+    assert len(cells) == 5 * 5 * len(plugins.ATTACKS)  # columns, rounds
+    assert {cell.round for cell in cells} == {"0", "1", "2", "5", "best"}
+    assert {(len(cell.seeds), cell.victims) for cell in cells} == {(3, 22)}
+    assert flags.LEAST_VICTIMS <= 3 * 22
+    few = study.cells(own, "quick", [("photos", None)], seeds=1, victims=2)
+    assert {(len(cell.seeds), cell.victims) for cell in few} == {(1, 2)}
+    paper = study.cells(own, "paper", [("cifar10", None)])
+    assert {(len(cell.seeds), cell.victims) for cell in paper} == {(5, 64)}
+
+
+def test_a_ladder_cell_is_that_of_the_attack_command():
+    cell = next(c for c in study.cells(study.read("ladder"), "quick", [("photos", None)]) if c.attack == "matching")
+    train = spec.train_spec("quick", "photos", "fedavg")
+    assert cell.id == spec.cell_spec("quick", train, "matching", round_="0", seeds=3, victims=22).id
+
+
+def test_smoke_keeps_its_few_victims_and_the_rounds_before_its_last():
+    cells = study.cells(study.read("ladder"), "smoke", [("digits", None)])
+    assert {cell.round for cell in cells} == {"0", "1", "best"}
+    assert {(len(cell.seeds), cell.victims) for cell in cells} == {(1, 2)}
+
+
+def test_the_attacked_rounds_can_be_chosen():
+    own = study.read("ladder")
+    cells = study.cells(own, "smoke", [("digits", None)], rounds=["0", "last"])
+    assert {cell.round for cell in cells} == {"0", "last"}
+    for wrong in ("3", "soon", "-1"):
+        with pytest.raises(UserError, match=f"--round takes 0 to 2 here, 'last' or 'best', but '{wrong}' was given"):
+            study.cells(own, "smoke", [("digits", None)], rounds=[wrong])
+    with pytest.raises(UserError, match="'accuracy' attacks nothing"):
+        study.cells(study.read("accuracy"), "smoke", [("digits", None)], rounds=["0"])
 
 
 def test_the_ablation_switches_off_every_term_in_turn():

@@ -1,0 +1,120 @@
+"""The study of the ladder from the first training to the last figure, with a handful of its attacks."""
+
+import pytest
+from PIL import Image
+
+from privbench import plugins, pool, record, run
+from privbench.store import Store
+from reports import climb, study, study_run
+
+FEW = ("class-mean", "feature-statistics", "analytic-features", "learned-inverse", "oracle")
+
+
+@pytest.fixture(scope="module")
+def few():
+    """A ladder of few attacks, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plugins, "ATTACKS", {name: plugins.ATTACKS[name] for name in (*plugins.FLOORS, *FEW)})
+        patch.setattr(pool, "cores", lambda: 1)
+        own, cells = study_run.plan(
+            "ladder", "smoke", [("digits", None)], methods=["fedsplit", "fedcg"], rounds=["0", "best"], seeds=None, victims=None,
+            where="update", how=None, omega=None, min_per_client=None,
+        )  # fmt: skip
+        yield own, cells
+
+
+@pytest.fixture(scope="module")
+def out(few, tmp_path_factory):
+    """The folder of the finished study."""
+    folder = tmp_path_factory.mktemp("runs")
+    study_run.run_study(*few, folder, None, "cpu")
+    return folder
+
+
+def test_attacks_that_cannot_be_made_are_left_out_with_the_reason(few, out):
+    _, cells = few
+    able, gaps = climb.climbable(cells)
+    lost = {(gap.spec["method"], gap.spec["attack"], gap.reason) for gap in gaps}
+    assert lost == {
+        ("fedsplit", "feature-statistics", "needs the upload:generator, which fedsplit does not send"),
+        *(
+            (m, "learned-inverse", f"needs the gradient:extractor, which {m} does not send")
+            for m in ("fedsplit", "fedcg")
+        ),
+    }
+    assert len(able) + len(gaps) == len(cells) == 2 * 2 * len(set(FEW) | set(plugins.FLOORS))
+    assert {cell.id for cell in able} == {path.parent.name for path in out.glob("cells/*/record.json")}
+    text = (out / "ladder-smoke/summary.md").read_text()
+    assert "| learned-inverse | FedSplit | digits | 0 (untrained), best | needs the gradient:extractor" in text
+
+
+def test_the_folder_holds_summary_long_tables_curve_and_grids(out):
+    folder = out / "ladder-smoke"
+    grids = [f"digits-{method}-grid-{when}" for method in ("fedsplit", "fedcg") for when in ("0", "best")]
+    assert {path.name for path in folder.iterdir()} == {
+        "report.md",
+        *(f"{stem}.{ending}" for stem in ("summary", "ladder-digits") for ending in ("md", "csv", "tex")),
+        *(f"{stem}.{ending}" for stem in ("digits-rounds", *grids) for ending in ("png", "pdf")),
+    }
+    page = (folder / "report.md").read_text()
+    assert "[summary](summary.md)" in page
+    assert "26 of 26 cells done" in page
+    assert "| FedCG | 7 attacks | best | done |" in page
+    for path in folder.glob("*.png"):
+        with Image.open(path) as picture:
+            picture.verify()
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Tables without figures, which take the most time."""
+    monkeypatch.setattr(climb, "grids", lambda *_, **__: [])
+    monkeypatch.setattr(climb, "curves", lambda *_: [])
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_same_command_again_computes_nothing_and_writes_the_same_page(few, out, monkeypatch):
+    before = (out / "ladder-smoke/summary.md").read_text()
+    monkeypatch.setattr(run.Trial, "run", lambda *_: pytest.fail("computed again"))
+    study_run.run_study(*few, out, None, "cpu")
+    assert (out / "ladder-smoke/summary.md").read_text() == before
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_an_interrupted_study_continues_with_what_is_missing(few, out, monkeypatch, capsys):
+    own, cells = few
+    able, _ = climb.climbable(cells)
+    lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
+    before = record.read(Store(out).record(lost))
+    Store(out).record(lost).unlink()
+    Store(out).result(lost, 0).unlink()
+    study_run.show_status(own, cells, out, None)
+    told = capsys.readouterr().out
+    assert f"{len(able) - 1} of {len(able)} cells done, 1 interrupted" in told
+    assert "Left out" in told
+    attacked = []
+    real = run.attack_seed
+    monkeypatch.setattr(
+        run, "attack_seed", lambda store, cell, *rest: attacked.append(cell.id) or real(store, cell, *rest)
+    )
+    study_run.run_study(own, cells, out, None, "cpu")
+    assert attacked == [lost.id]
+    assert record.read(Store(out).record(lost)).victims == before.victims
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkeypatch):
+    own, cells = few
+    able, _ = climb.climbable(cells)
+    lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
+    refused = study_run.states.State(study_run.REFUSED, "one image per gradient only")
+    real = study_run.states.of
+    monkeypatch.setattr(study_run, "execute", lambda cells, root, *_: [
+        refused if cell.id == lost.id else real(Store(root), cell, {}) for cell in cells
+    ])  # fmt: skip
+    study_run.run_study(own, cells, out, None, "cpu")
+    assert "one image per gradient only" in (out / "ladder-smoke/summary.md").read_text()
+
+
+def test_the_study_climbs_and_others_do_not():
+    assert [name for name in study.names() if study.read(name).climbs] == ["ladder"]
