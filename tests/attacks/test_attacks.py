@@ -84,7 +84,8 @@ def test_an_attack_lowers_its_own_objective(name):
     assert (found.trace[:, -1] < found.trace[:, 0]).all()
     assert torch.equal(found.loss, found.trace[:, -1])
     assert found.images.shape == (2, 1, 1, 32, 32)
-    assert found.gradient_evaluations >= 2 * 6
+    least = 3 if name == "staged" else 6  # peeled: grey, the step that victims share, and one of the victim's own
+    assert found.gradient_evaluations >= 2 * least
 
 
 @pytest.mark.parametrize("name", QUICK)
