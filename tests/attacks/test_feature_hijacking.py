@@ -118,10 +118,12 @@ def test_hijacking_beats_the_floor_on_digits(hijacked):
         shot, setup.federation, setup.model, setup.method, setup.defense, method_name="fedcg", dataset="digits",
         victims=12, batch_size=1, labels_known=False, seed=0,
     )  # fmt: skip
-    found = score(attack.reconstruct(seen, know, 0), truth)
+    made = attack.reconstruct(seen, know, 0)
+    found = score(made, truth)
     floor = score(ClassMean().reconstruct(seen, know, 0), truth)
     assert found.label_accuracy.min() == 1
     assert (found.psnr_db - floor.psnr_db).mean() > 2
+    assert (made.loss < 0.5 * made.trace[:, 0]).all()
 
 
 def shown(crafted, **changes):
