@@ -33,9 +33,9 @@ def case_of(weights, buffers=None, train=True, model=MODEL):
     return Case(model, weights, buffers or nothing, train, {}, empty, extractor_known=True, variance=0.0)
 
 
-def artifact(images, labels, parts=("extractor", "classifier"), batch_size=1, noise=0.0, known=False):
-    """An artifact of victims [V x B] with the gradients of `parts`; `noise` is a variance."""
-    own = networks()
+def artifact(images, labels, parts=("extractor", "classifier"), batch_size=1, noise=0.0, known=False, weights=None):
+    """An artifact of victims [V x B] with the gradients of `parts`; `noise` is a variance, `weights` default to `networks()`."""
+    own = weights or networks()
     gradients = {part: {} for part in parts}
     rng = torch.Generator().manual_seed(5)
     for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
