@@ -20,7 +20,7 @@ from privbench.types import Params, Report
 
 TAU = 0.001  # of the logit of h, relative to its spread (docs/tuning_attacks.md)
 SCREEN = 60  # steps after which J is compared
-ALIKE = 5.0  # measured ratios: 1 in round 0, 80 and more after one round (docs/tuning_attacks.md)
+ALIKE = 5.0  # measured ratios after 40 steps: 1.5 in round 0, above 500 for foreign ones (docs/tuning_attacks.md)
 IMAGES = 16  # of the attacker's own, at most
 
 
