@@ -1,18 +1,20 @@
 """A colluding client hands its own extractor to the server: another stand-in, made by the very training that is attacked.
 
-Clients share a classifier, not an extractor, and two of them may read the same classifier with opposite signs; whether the
-colluder's extractor, surrogates, or all together are inverted is decided by the rehearsal, in which a shadow client colludes.
-The colluder's images are not used; they would join the auxiliary ones.
+In round 0 it is the victims' own, and inverted as such (attacks/exact.py). Later clients share a classifier, not an extractor,
+and two of them may read the same classifier with opposite signs; whether the colluder's extractor or a surrogate is inverted
+is decided by the rehearsal, in which a shadow client colludes. The colluder's images are not used; they would join the
+auxiliary ones.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.stand_in import Extractors
+from attacks.inversion import Extractors
+from attacks.stand_in import Recipe
 from attacks.world import World
-from privbench.types import Knowledge
+from privbench.types import Knowledge, Params
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,14 @@ class Collusion(AlignedSurrogate):
     knowledge: ClassVar[str] = "gradient + auxiliary + colluding client"
     rung: ClassVar[str] = "L6"
 
-    def recipes(self) -> Mapping[str, Callable[[World, int, Knowledge], Extractors]]:
-        """Those of the rungs below, the colluder's extractor, and all stand-ins together."""
-        return {**super().recipes(), "colluder": self.colluders, "all": self.all}
+    def whole(self, real: World, knowledge: Knowledge) -> dict[int, Params]:
+        """The extractor of each attacked client's colluder."""
+        return real.colluder
+
+    def recipes(self) -> Mapping[str, Recipe]:
+        """Those of the rungs below, and the colluder's extractor."""
+        return {**super().recipes(), "colluder": self.colluders}
 
     def colluders(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The extractor of each attacked client's colluder."""
         return {client: [params] for client, params in own.colluder.items()}
-
-    def all(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
-        """Plain, aligned and the colluder's."""
-        both, colluders = self.both(own, seed, knowledge), self.colluders(own, seed, knowledge)
-        return {client: both[client] + colluders[client] for client in both}

@@ -1,13 +1,14 @@
-"""A convolutional decoder h -> x, trained on auxiliary images seen through surrogates: a learned inverse.
+"""A convolutional decoder h -> x, trained on auxiliary images seen through aligned surrogates: a learned inverse.
 
     min over D of  mean over auxiliary (x, y) and surrogates m of ||mu_y + D(E_m(x), y) - x||^2
-mu_y is the mean of the class's auxiliary images. Trained on several surrogates at once, D learns what can be read whichever of them
-is right, and fades towards mu_y where they disagree. Real extractors disagree more; how much of D's answer is worth keeping,
+mu_y is the mean of the class's auxiliary images; the surrogates are those of all clients (attacks/aligned_surrogate.py). Trained on
+several at once, D learns what can be read whichever of them is right, and fades towards mu_y where they disagree. Real
+extractors disagree more; how much of D's answer is worth keeping,
     x = mu_y + a D(h, y),  a = <D, x' - mu> / ||D||^2 over the shadow's victims x', within [0, 1],
 is settled by a decoder trained in the same way in the shadow federation (attacks/world.py), where that applies
-(attacks/stand_in.py). Learned inverses: Dosovitskiy and
-Brox, CVPR 2016; LTI (Wu et al., UAI 2023, arXiv 2210.10880) for gradients. There is no descent on the victims, so the loss that is
-reported is the relative feature distance of the answer through the first surrogate.
+(attacks/stand_in.py). Learned inverses: Dosovitskiy and Brox, CVPR 2016; LTI (Wu et al., UAI 2023, arXiv 2210.10880) for
+gradients. There is no descent on the victims, so the loss that is reported is the relative feature distance of the answer
+through the client's surrogate.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks import inversion, match, staged, surrogates, trained, world
-from attacks.stand_in import FEWEST, StandIn
+from attacks.aligned_surrogate import AlignedSurrogate
+from attacks.inversion import Extractors
+from attacks.stand_in import FEWEST, moment_shift
 from attacks.world import World
 from privbench.nets import uniform_init
 from privbench.seeds import stream
@@ -35,8 +38,8 @@ LR = 2e-3
 
 
 @dataclass(frozen=True)
-class Decoder(StandIn):
-    """D on top of plain surrogates."""
+class Decoder(AlignedSurrogate):
+    """D on top of aligned surrogates."""
 
     decoder_steps: Count = 500
 
@@ -49,18 +52,19 @@ class Decoder(StandIn):
         if "extractor" in artifact.weights:
             return staged.where_broadcast(artifact, knowledge, seed, report)
         real = world.real(artifact, knowledge, seed, "Decoder")
-        share, members = 0.0, []
+        share, members = 0.0, Extractors()
         if len(real.auxiliary.labels) >= FEWEST:
             share = self.share(real, artifact.round, seed, knowledge)
-            members = self.plain(real, seed, knowledge)[int(real.client[0])]
         means, answer = class_means(real)[real.labels], torch.zeros_like(real.h[:, :1, :1, :1])
         if share:
-            answer = decode(self.decoder(real, seed, knowledge), real.h.float(), real.labels, real.model.classes, means)
+            members = self.aligned(real, seed, knowledge)
+            params = self.decoder(real, members, seed, knowledge)
+            answer = decode(params, real.h.float(), real.labels, real.model.classes, means)
         x = means + share * answer.to(means)
         loss = torch.zeros(len(x), device=x.device)
-        if members:
-            found = surrogates.extract(real.model, members[0], x)
-            loss = torch.stack([match.feature_distance(f, h) for f, h in zip(found, real.h.to(found), strict=True)])
+        for v, client in enumerate(real.client.tolist() if members else ()):
+            found = surrogates.extract(real.model, members[client][0], x[v : v + 1])[0]
+            loss[v] = match.feature_distance(found, real.h[v].to(found))
         first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
 
@@ -69,33 +73,34 @@ class Decoder(StandIn):
         kept = trained.kept(
             knowledge.cache,
             "rehearsal-decoder",
-            {**asdict(self), "seed": seed, "round": round_},
+            {**asdict(self), "seed": seed, "round": round_, "initial": knowledge.initial is not None},
             self.depends_on(real),
             lambda: self._share(real, round_, seed, knowledge),
             real.h.device,
         )
-        return float(kept["share"]) if self.applies(real, float(kept["shift"]), seed, knowledge) else 0.0
+        return float(kept["share"]) if self.applies("aligned", real, float(kept["shift"]), seed, knowledge) else 0.0
 
     def _share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
         other, images = self.shadow(real, round_, seed, knowledge)
         means = class_means(other)[other.labels]
-        params = self.decoder(other, seed, knowledge)
+        made = self.aligned(other, seed, knowledge)
+        params = self.decoder(other, made, seed, knowledge)
         answer = decode(params, other.h.float(), other.labels, other.model.classes, means).flatten(1)
         missing = (images - means).flatten(1)
         share = ((answer * missing).sum() / answer.square().sum().clamp_min(1e-12)).clamp(0, 1)
         gain = missing.square().mean(1) - (missing - share * answer).square().mean(1)
         helps = gain.mean() > gain.std() / math.sqrt(len(gain))
-        return {"share": share * helps, "shift": torch.tensor(self.shift(other, seed, knowledge))}
+        return {"share": share * helps, "shift": torch.tensor(moment_shift(other, made))}
 
-    def decoder(self, own: World, seed: int, knowledge: Knowledge) -> Params:
-        """D of one world."""
-        members = self.plain(own, seed, knowledge)[int(own.client[0])]
+    def decoder(self, own: World, members: Extractors, seed: int, knowledge: Knowledge) -> Params:
+        """D of one world, for all its clients."""
+        networks = [params for client in sorted(members) for params in members[client]]
         return trained.kept(
             knowledge.cache,
             f"decoder-{own.name}",
-            {"steps": self.train_steps, "members": self.members, "decoder_steps": self.decoder_steps, "seed": seed},
-            [*own.auxiliary, *own.classifier.values()],
-            lambda: train(own, members, self.decoder_steps, seed),
+            {"decoder_steps": self.decoder_steps, "seed": seed},
+            [*own.auxiliary, *(params[name] for params in networks for name in sorted(params))],
+            lambda: train(own, networks, self.decoder_steps, seed),
             own.h.device,
         )
 

@@ -289,6 +289,15 @@ def adam(
     return in_chunks(run, start, data, report, what)
 
 
+def joined(parts: list[tuple[Tensor, Descent]]) -> Descent:
+    """Descents of some problems each, put back in the order of all problems; shorter traces repeat their last value."""
+    back = torch.cat([rows for rows, _ in parts]).argsort()
+    length = max(end.trace.shape[1] for _, end in parts)
+    traces = [torch.cat([t, t[:, -1:].expand(-1, length - t.shape[1])], 1) for t in (end.trace for _, end in parts)]
+    x, loss = (torch.cat([getattr(end, name) for _, end in parts])[back] for name in ("x", "loss"))
+    return Descent(x, loss, torch.cat(traces)[back], sum(end.evaluations for _, end in parts))
+
+
 def best_restart(end: Descent, restarts: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of `restarts` descents per victim (victim-major), the one with the lowest own loss.
 

@@ -132,19 +132,23 @@ class FeatureHijacking(StandIn):
             )
         return stand_in.packed(members)
 
-    def shift(self, own: World, seed: int, knowledge: Knowledge) -> float:
+    def applies(self, name: str, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
+        """Whether the real clients were hijacked about as well as the shadow's."""
+        return self.shift(real, {}, seed, knowledge) <= stand_in.UNLIKE * shadow_shift
+
+    def shift(self, own: World, made: Extractors, seed: int, knowledge: Knowledge) -> float:
         """How far the victims' features are from the pilot's class means, root mean square: how well they were hijacked."""
         pilot, _ = self.pilot(own.model, own.auxiliary, seed, knowledge)
         return float(to_class_means(own.model, pilot, own.auxiliary)(own.h.to(own.auxiliary.images), own.labels)) ** 0.5
 
     def shadow(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> tuple[World, Tensor]:
-        """A shadow federation whose last rounds are hijacked by a pilot of the shadow attacker's own."""
-        rounds = min(round_, self.shadow_rounds)
+        """A shadow federation hijacked by a pilot of the shadow attacker's own."""
         mine = world.attackers_half(real, seed)
         extractor, classifier = self.pilot(real.model, mine, seed, knowledge)
-        align = to_class_means(real.model, extractor, mine)
-        hijack = world.Hijack(min(self.active_rounds, rounds), classifier, align, [*mine, *extractor.values()])
-        return world.shadow(real, rounds, self.shadow_steps, seed, knowledge, hijack)
+        pull = world.Pull(to_class_means(real.model, extractor, mine), [*mine, *extractor.values()])
+        rounds = min(round_, self.active_rounds, self.shadow_rounds)
+        hijacked = real._replace(classifier=classifier)
+        return world.shadow(hijacked, rounds, self.shadow_steps, seed, knowledge, pull=pull)
 
     def pilot(self, model: Model, images: Batch, seed: int, knowledge: Knowledge) -> tuple[Params, Params]:
         """(E~, quiet C~) trained on some images; on the CPU wherever they are, so that crafting and inversion have the same one."""
@@ -157,7 +161,9 @@ class FeatureHijacking(StandIn):
 
             rngs = [stream(seed, "attacker", "pilot", "batches", name) for name in ("first", "second")]
             steps, fresh = self.pilot_steps, start("classifier", "first")
-            first, classifier = surrogates.train_both(model, start("extractor", "first"), fresh, own, steps, rngs[0])
+            first, classifier = surrogates.train_client(
+                model, start("extractor", "first"), fresh, own, 1, steps, rngs[0], batch=BATCH
+            )
             align = to_class_means(model, first, own)
             second = start("extractor", "second")
             extractor = surrogates.train(model, second, classifier, own, 2 * steps, rngs[1], align, PULL)

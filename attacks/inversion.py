@@ -25,6 +25,8 @@ USUAL_WORTH = 50.0  # how many auxiliary images the usual variances are worth
 CLASS_WORTH = 5.0  # and the mean of all images, in the mean of a class
 LOGIT_EDGE = 1e-7
 
+Extractors = dict[int, list[Params]]  # attacked client -> stand-ins for its extractor
+
 
 class Belief(NamedTuple):
     """What the attacker thinks of an image before seeing its features: u = 2x - 1 ~ N(mean of its class, Sigma)."""

@@ -7,11 +7,8 @@ images as the prior. Where the gradient was noised, through h itself and with it
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
-from attacks import descend, inversion, staged, world
-from attacks.stand_in import by_client
-from privbench.settings import Count, Positive
+from attacks import descend, exact, staged, world
+from privbench.settings import Count
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -20,7 +17,6 @@ class Oracle:
     """The victim's true E and h."""
 
     steps: Count = 400
-    tau: Positive = 0.001  # of the logit of h, relative to its spread
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
@@ -34,8 +30,5 @@ class Oracle:
             return staged.where_broadcast(artifact, knowledge, seed, report)
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
         own = world.real(artifact, knowledge, seed, "Oracle")
-        belief = inversion.learned(own.auxiliary, own.model.classes, own.h)
-        variance = torch.full_like(own.h[:, 0, 0, 0], self.tau**2) if own.noise is None else own.noise
         nets = {client: [knowledge.oracle[client].params["extractor"]] for client in own.client.unique().tolist()}
-        end = by_client(own, belief, nets, variance, exact=own.noise is None, steps=self.steps, report=report)
-        return descend.reconstruction(end, 1, own.labels[:, None])
+        return descend.reconstruction(exact.invert(own, nets, self.steps, report), 1, own.labels[:, None])

@@ -1,14 +1,16 @@
 """What the attacks on private extractors have in common: stand-ins, closed-form features, and a rehearsal that sets the weights.
 
     1. h of every victim in closed form (attacks/features.py).
-    2. Recipes: ways to come by extractors that stand in for each attacked client's (attacks/surrogates.py). A rung with more
+    2. Extractors that the attacker holds whole (the initial one, a colluder's) may be the victims' very own, as in round 0,
+       where all clients start alike. attacks/exact.py tells without the truth, and inverts them as the oracle does.
+    3. Recipes: ways to come by extractors that stand in for each other client's (attacks/surrogates.py). A rung with more
        knowledge has the recipes of the rungs below besides its own.
-    3. Rehearsal: the same in a shadow federation (attacks/world.py) whose victims the attacker knows. Of all recipes and error
-       levels tau he takes what scores best there, and tau = inf, the class mean, unless something beats it by more than a
-       standard error.
-    4. Inversion of the real features with that choice (attacks/inversion.py), unless the rehearsal does not apply: the channel
-       moments of the victims' features lie farther from the surrogates' than UNLIKE times what the shadow's did. All victims
-       are pooled in this question, as in alignment: the attacker holds all their features.
+    4. Rehearsal: the same in a shadow federation (attacks/world.py) whose victims the attacker knows. Of all recipes and error
+       levels tau he takes what scores best there, tau = inf, the class mean, among them. The class mean is handed in without a
+       descent, and the reconstruction says so: its trace has one entry.
+    5. Inversion of the real features with that choice (attacks/inversion.py), of those recipes to which the rehearsal applies:
+       a recipe is left out where the channel moments of a client's victims' features lie farther from its stand-in's than
+       UNLIKE times what the shadow's did, and than ALIKE (medians over clients).
 So an inversion that would be hopeless ends at the class mean instead of in noise, without a look at the truth. Where the
 method broadcasts the extractor there is nothing to stand in for, and the attack is `staged`.
 """
@@ -16,25 +18,27 @@ method broadcasts the extractor there is nothing to stand in for, and the attack
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from attacks import descend, inversion, staged, surrogates, trained, world
-from attacks.inversion import Belief
+from attacks import descend, exact, inversion, staged, surrogates, trained, world
+from attacks.inversion import Belief, Extractors
 from attacks.world import World
 from privbench.seeds import stream
 from privbench.settings import Count, CountOrZero
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
-TAUS = (0.05, 0.15, 0.5, 1.5)  # of features in (0, 1); inf comes besides
+TAUS = (0.03, 0.1, 0.3, 0.6)  # of features in (0, 1); inf comes besides
 UNLIKE = 1.5
+ALIKE = 0.5  # a shift that is not worth a comparison
 FEWEST = 4  # auxiliary images without which there is no rehearsal, and so no inversion
 
-Extractors = dict[int, list[Params]]  # attacked client -> stand-ins for its extractor
+Recipe = Callable[[World, int, Knowledge], Extractors]
 
 
 class Choice(NamedTuple):
@@ -49,18 +53,23 @@ class StandIn:
     """Stand-ins for private extractors, inverted as far as a rehearsal says they are good for."""
 
     steps: Count = 80  # of the inversion
+    exact_steps: Count = 400  # of the inversion of an extractor that turns out to be the victims' own
     members: Count = 2  # surrogates
-    train_steps: Count = 600  # of each surrogate
-    shadow_rounds: CountOrZero = 6  # at most, and no more than the attacked federation has behind it
-    shadow_steps: Count = 150  # a round and client
+    train_steps: Count = 400  # of each surrogate
+    shadow_rounds: CountOrZero = 10  # at most, and no more than the attacked federation has behind it
+    shadow_steps: Count = 100  # a round and client
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
 
-    def recipes(self) -> Mapping[str, Callable[[World, int, Knowledge], Extractors]]:
+    def recipes(self) -> Mapping[str, Recipe]:
         """By name: what makes stand-ins of (world, seed, knowledge)."""
         return {"surrogate": self.plain}
+
+    def whole(self, real: World, knowledge: Knowledge) -> dict[int, Params]:
+        """Attacked client -> an extractor that the attacker holds and that may be the client's own."""
+        return {}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -69,64 +78,95 @@ class StandIn:
         if "extractor" in artifact.weights:
             return staged.where_broadcast(artifact, knowledge, seed, report)
         real = world.real(artifact, knowledge, seed, type(self).__name__)
-        choice = self.rehearse(real, artifact.round, seed, knowledge, report)
-        made = {} if math.isinf(choice.tau) else self.recipes()[choice.recipe](real, seed, knowledge)
-        end = self.invert(real, made, torch.full((len(real.h),), choice.tau), report)
-        return descend.reconstruction(end, 1, real.labels[:, None])
+        held = self.whole(real, knowledge)
+        own = exact.fitting(real, held, min(exact.SCREEN, self.exact_steps), seed, report) if held else set()
+        sure = torch.tensor([int(k) in own for k in real.client], dtype=torch.bool, device=real.client.device)
+        parts = []
+        if bool(sure.any()):
+            rows = torch.nonzero(sure)[:, 0]
+            nets = {k: [held[k]] for k in own}
+            parts.append((rows, exact.invert(world.some(real, rows), nets, self.exact_steps, report)))
+        if not bool(sure.all()):
+            rows = torch.nonzero(~sure)[:, 0]
+            parts.append((rows, self.stood_in(world.some(real, rows), artifact.round, seed, knowledge, report)))
+        return descend.reconstruction(descend.joined(parts), 1, real.labels[:, None])
+
+    def stood_in(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> descend.Descent:
+        """The images of a world whose extractors nobody handed over."""
+        choice = self.rehearse(real, round_, seed, knowledge, report)
+        if math.isinf(choice.tau):
+            return unmoved(real)
+        made = self.recipes()[choice.recipe](real, seed, knowledge)
+        return self.invert(real, made, torch.full((len(real.h),), choice.tau), report)
 
     def rehearse(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> Choice:
         """The recipe and tau that serve best in the shadow."""
         if len(real.auxiliary.labels) < FEWEST:
             return Choice("none", math.inf)
         names = sorted(self.recipes())
-        kept = trained.kept(
+        kept = {name: self.rehearsed(name, real, round_, seed, knowledge, report) for name in names}
+        sound = [name for name in names if self.applies(name, real, float(kept[name]["shift"]), seed, knowledge)]
+        if not sound:
+            return Choice("none", math.inf)
+        recipe, tau = best(torch.stack([kept[name]["psnr_db"].cpu() for name in sound]))
+        return Choice(sound[recipe], tau)
+
+    def rehearsed(
+        self, name: str, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report
+    ) -> dict[str, Tensor]:
+        """The rehearsal of one recipe, which rungs that have it share."""
+        return trained.kept(
             knowledge.cache,
-            f"rehearsal-{type(self).__name__.lower()}",
-            {**asdict(self), "seed": seed, "round": round_, "recipes": names, "taus": TAUS},
+            f"rehearsal-{name}",
+            {
+                **self.settings(name),
+                "seed": seed,
+                "round": round_,
+                "taus": TAUS,
+                "initial": knowledge.initial is not None,
+            },
             self.depends_on(real),
-            lambda: self.rehearsal(real, round_, seed, knowledge, report),
+            lambda: self.rehearsal(name, real, round_, seed, knowledge, report),
             real.h.device,
         )
-        if not self.applies(real, float(kept["shift"]), seed, knowledge):
-            return Choice("none", math.inf)
-        recipe, tau = best(kept["psnr_db"].cpu())
-        return Choice(names[recipe], tau)
 
-    def rehearsal(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> dict[str, Tensor]:
-        """PSNR in dB of every recipe, tau (the last is inf) and shadow victim: [R, T + 1, V']; and the shadow's shift."""
+    def settings(self, recipe: str) -> dict[str, int | float]:
+        """The settings that a recipe's rehearsal depends on."""
+        wanted = {f.name for f in fields(StandIn)} if recipe in StandIn.recipes(self) else set(asdict(self))
+        return {name: value for name, value in asdict(self).items() if name in wanted - {"exact_steps"}}
+
+    def rehearsal(
+        self, name: str, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report
+    ) -> dict[str, Tensor]:
+        """PSNR in dB of every tau (the last is inf) and shadow victim: [T + 1, V']; and the shadow's shift."""
         other, images = self.shadow(real, round_, seed, knowledge)
-        found = []
-        for name in sorted(self.recipes()):
-            made = self.recipes()[name](other, seed, knowledge)
-            rows = torch.arange(len(other.h), device=other.h.device).repeat(len(TAUS) + 1)
-            taus = torch.tensor([*TAUS, math.inf]).repeat_interleave(len(other.h))
-            end = self.invert(_rows(other, rows), made, taus, report)
-            error = (end.x[:, 0].clamp(0, 1) - images[rows]).square().flatten(1).mean(1)
-            found.append(-10 * torch.log10(error.clamp_min(1e-10)).view(len(TAUS) + 1, -1))
-        return {"psnr_db": torch.stack(found), "shift": torch.tensor(self.shift(other, seed, knowledge))}
+        made = self.recipes()[name](other, seed, knowledge)
+        rows = torch.arange(len(other.h), device=other.h.device).repeat(len(TAUS))
+        taus = torch.tensor(TAUS).repeat_interleave(len(other.h))
+        found = [self.invert(world.some(other, rows), made, taus, report).x[:, 0], unmoved(other).x[:, 0]]
+        error = (torch.cat(found).clamp(0, 1) - images.repeat(len(TAUS) + 1, 1, 1, 1)).square().flatten(1).mean(1)
+        psnr_db = -10 * torch.log10(error.clamp_min(1e-10)).view(len(TAUS) + 1, -1)
+        return {"psnr_db": psnr_db, "shift": torch.tensor(self.shift(other, made, seed, knowledge))}
 
-    def shift(self, own: World, seed: int, knowledge: Knowledge) -> float:
-        """How far the channel moments of the victims' features are from the first surrogate's, relative to their own size."""
-        member = self.plain(own, seed, knowledge)[int(own.client[0])][0]
-        seen = surrogates.extract(own.model, member, own.auxiliary.images)
-        return float(surrogates.to_features(own.h.to(seen))(seen, own.auxiliary.labels))
+    def applies(self, name: str, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
+        """Whether what was rehearsed of a recipe says anything of the real federation."""
+        made = self.recipes()[name](real, seed, knowledge)
+        return self.shift(real, made, seed, knowledge) <= max(UNLIKE * shadow_shift, ALIKE)
 
-    def applies(self, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
-        """Whether what was rehearsed says anything of the real federation."""
-        return self.shift(real, seed, knowledge) <= UNLIKE * shadow_shift
+    def shift(self, own: World, made: Extractors, seed: int, knowledge: Knowledge) -> float:
+        """How far the victims' features are from what the stand-ins let expect, to be compared with the shadow's."""
+        return moment_shift(own, made)
 
     def shadow(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> tuple[World, Tensor]:
         """The shadow of a world, with its victims."""
         rounds = min(round_, self.shadow_rounds)
-        return world.shadow(real, rounds, self.shadow_steps, seed, knowledge)
+        start = None if knowledge.initial is None else knowledge.initial.params["extractor"]
+        return world.shadow(real, rounds, self.shadow_steps, seed, knowledge, start)
 
     def invert(self, own: World, made: Extractors, taus: Tensor, report: Report) -> descend.Descent:
         """The images [V, 1, C, H, W] of a world's victims through the stand-ins of their clients."""
-        belief = inversion.learned(own.auxiliary, own.model.classes, own.h)
         variance = taus.to(own.h).square() + (0 if own.noise is None else own.noise)
-        # Without a stand-in nothing is weighed (tau is inf), but the objective still wants a network to call.
-        nets = {client: made.get(client) or [_any(own)] for client in own.client.unique().tolist()}
-        return by_client(own, belief, nets, variance, exact=False, steps=self.steps, report=report)
+        return world.by_client(own, belief(own), made, variance, exact=False, steps=self.steps, report=report)
 
     def plain(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The same surrogates for every client: cross-entropy through C alone, each from a start of its own."""
@@ -151,42 +191,45 @@ class StandIn:
         return packed(members)
 
     def depends_on(self, own: World) -> list[Tensor]:
-        """All that a rehearsal's outcome can depend on."""
+        """All that a rehearsal's outcome, or an aligned extractor, can depend on."""
         return [
             *own.auxiliary, *own.classifier.values(), own.h, own.labels, own.client,
             *(() if own.noise is None else (own.noise,)),
             *(t for moments in own.moments.values() for t in moments),
-            *(t for params in own.colluder.values() for t in params.values()),
         ]  # fmt: skip
 
 
 def best(psnr_db: Tensor) -> tuple[int, float]:
-    """(recipe, tau) of the best mean in [R, T + 1, V']; tau inf unless it beats the class mean by a standard error, paired."""
+    """(recipe, tau) of the best mean in [R, T + 1, V'], the class mean (tau inf) among them."""
     means = psnr_db.mean(2)
+    means[1:, -1] = -math.inf  # the class mean is the same for all recipes
     recipe, column = divmod(int(means.argmax()), means.shape[1])
     taus = (*TAUS, math.inf)
-    gain = psnr_db[recipe, column] - psnr_db[recipe, -1]
-    error = gain.std() / math.sqrt(len(gain)) if len(gain) > 1 else torch.tensor(math.inf)
-    return recipe, taus[column] if float(gain.mean()) > float(error) else math.inf
+    return recipe, taus[column] if means[recipe, column] > means[0, -1] else math.inf
 
 
-def by_client(
-    own: World, belief: Belief, nets: Extractors, variance: Tensor, *, exact: bool, steps: int, report: Report
-) -> descend.Descent:
-    """attacks/inversion.py for all victims of a world, each through the extractors of its client; `variance` [V]."""
-    ends, order = [], []
+def moment_shift(own: World, made: Extractors) -> float:
+    """How far the channel moments of victims' features are from their stand-ins', relative to their own size; median client."""
+    gaps = []
     for client in sorted(set(own.client.tolist())):
-        rows = torch.nonzero(own.client == client)[:, 0]
-        ends.append(
-            inversion.invert(
-                own.model, nets[client], belief, own.h[rows], own.labels[rows], variance[rows],
-                exact=exact, steps=steps, report=report,
-            )
-        )  # fmt: skip
-        order.append(rows)
-    back = torch.cat(order).argsort()
-    x, loss, trace = (torch.cat([getattr(end, name) for end in ends])[back] for name in ("x", "loss", "trace"))
-    return descend.Descent(x, loss, trace, sum(end.evaluations for end in ends))
+        seen = surrogates.extract(own.model, made[client][0], own.auxiliary.images)
+        observed = own.h[own.client == client].to(seen)
+        gaps.append(float(surrogates.to_features(observed)(seen, own.auxiliary.labels)))
+    return statistics.median(gaps)
+
+
+def belief(own: World) -> Belief:
+    """What a world's attacker thinks of its images before seeing features."""
+    return inversion.learned(own.auxiliary, own.model.classes, own.h)
+
+
+def unmoved(own: World) -> descend.Descent:
+    """The floor `class-mean` of every victim, with nothing descended on."""
+    images, y = own.auxiliary.images.to(own.h), own.auxiliary.labels
+    means = {c: images[y == c].mean(0) for c in set(y.tolist())}
+    x = torch.stack([means.get(c, images.mean(0)) for c in own.labels.tolist()])[:, None]
+    zero = torch.zeros_like(x[:, 0, 0, 0, 0])
+    return descend.Descent(x, zero, zero[:, None], 0)
 
 
 def packed(networks: list[Params]) -> dict[str, Tensor]:
@@ -197,13 +240,3 @@ def packed(networks: list[Params]) -> dict[str, Tensor]:
 def unpacked(tensors: dict[str, Tensor], count: int) -> list[Params]:
     """The inverse of `packed`."""
     return [{n.partition("/")[2]: t for n, t in tensors.items() if n.partition("/")[0] == str(m)} for m in range(count)]
-
-
-def _rows(own: World, rows: Tensor) -> World:
-    noise = None if own.noise is None else own.noise[rows]
-    return own._replace(h=own.h[rows], noise=noise, labels=own.labels[rows], client=own.client[rows])
-
-
-def _any(own: World) -> Params:
-    start, _ = own.model.net("extractor").init(stream(0, "attacker", "unused"))
-    return {n: t.to(own.h) for n, t in start.items()}

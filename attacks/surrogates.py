@@ -2,7 +2,8 @@
 
     L = CE(C(E'(x)), y)  +  align A(E')
 C stays frozen, so that E' has to speak the language that C understands. A says how far the features of E' are from what is known
-of one client's: class-conditional moments of its generator's samples, and moments of its victims' closed-form features.
+of one client's: class-conditional moments of its generator's samples, moments of its victims' closed-form features, and these
+features themselves, each against the mean of its class.
 The idea is that of the split-learning attacks: PCAT (Gao, Zhang, USENIX Security 2023) trains a pseudo client through the server's
 frozen model; SDAR (Zhu et al., NDSS 2025, arXiv 2310.10483) and FORA (Xu et al., CVPR 2024) align its features, adversarially
 and by maximum mean discrepancy. Here: by first and second moments, which a handful of victims still determines.
@@ -22,9 +23,11 @@ from privbench.nets import Model
 from privbench.types import Batch, Params
 
 BATCH = 64
+CLIENT_BATCH = 16  # of a client in the shadow federation, as in every preset
 LR = 3e-3
 WEIGHT_DECAY = 1e-4
 EPS = 1e-4
+VICTIM_EPS = 1e-3  # in a variance of features: of untrained ones the spread is smaller, and says nothing
 PIECE = 512  # images at once, without gradients
 
 Align = Callable[[Tensor, Tensor], Tensor]  # (features [B, c, s, s], labels [B]) -> scalar
@@ -89,6 +92,22 @@ def to_features(observed: Tensor) -> Align:
     return align
 
 
+def to_victims(observed: Tensor, classes: Tensor) -> Align:
+    """Mean distance of each of some features [n, c, s, s] from the mean of its class [n], in standard deviations, halved.
+
+    Half of what is expected of a feature and an unrelated one of the same class is no distance at all; what it corrects are
+    channels that the classifier reads as well with another sign or scale.
+    """
+    spread = (observed - observed.mean(0)).square().mean()
+
+    def align(h: Tensor, labels: Tensor) -> Tensor:
+        mean, counts = _class_means(h, labels, int(max(labels.max(), classes.max())) + 1)
+        gap = (observed - mean[classes]).square().flatten(1).mean(1)
+        return (gap * (counts[classes] > 0)).mean() / (2 * (spread + VICTIM_EPS))
+
+    return align
+
+
 def _relative(found: Tensor, target: Tensor) -> Tensor:
     return (found - target).square().sum() / (target.square().sum() + EPS)
 
@@ -102,51 +121,53 @@ def train(
     rng: torch.Generator,
     align: Align | None = None,
     weight: float = 0.0,
+    cross_entropy: float = 1.0,
 ) -> Params:
     """E' after `steps` of Adam through the frozen classifier, with cosine decay of the rate."""
-    return _adam(model, start, classifier, data, steps, rng, align, weight, frozen=True)[0]
-
-
-def train_both(
-    model: Model,
-    extractor: Params,
-    classifier: Params,
-    data: Batch,
-    steps: int,
-    rng: torch.Generator,
-    align: Align | None = None,
-    weight: float = 0.0,
-) -> tuple[Params, Params]:
-    """(E, C) after `steps` of Adam on the cross-entropy, as a client of FedSplit trains them, plus weight A(E)."""
-    return _adam(model, extractor, classifier, data, steps, rng, align, weight, frozen=False)
-
-
-def _adam(
-    model: Model,
-    extractor: Params,
-    classifier: Params,
-    data: Batch,
-    steps: int,
-    rng: torch.Generator,
-    align: Align | None,
-    weight: float,
-    *,
-    frozen: bool,
-) -> tuple[Params, Params]:
-    e = {n: t.detach().clone().requires_grad_() for n, t in extractor.items()}
-    c = {n: t.detach().clone().requires_grad_(not frozen) for n, t in classifier.items()}
-    optimiser = torch.optim.Adam([*e.values(), *(() if frozen else c.values())], lr=LR, weight_decay=WEIGHT_DECAY)
+    e = {n: t.detach().clone().requires_grad_() for n, t in start.items()}
+    optimiser = torch.optim.Adam(e.values(), lr=LR, weight_decay=WEIGHT_DECAY)
     nets = model.net("extractor"), model.net("classifier")
     for step in range(steps):
-        if frozen:
-            optimiser.param_groups[0]["lr"] = LR * (1 + math.cos(math.pi * step / steps)) / 2
+        optimiser.param_groups[0]["lr"] = LR * (1 + math.cos(math.pi * step / steps)) / 2
         index = torch.randint(len(data.labels), (BATCH,), generator=rng).to(data.labels.device)
         y = data.labels[index]
         h, _ = nets[0].apply(e, {}, data.images[index], train=True)
-        loss = F.cross_entropy(nets[1].apply(c, {}, h, train=True)[0], y)
+        loss = cross_entropy * F.cross_entropy(nets[1].apply(classifier, {}, h, train=True)[0], y)
         if align is not None:
             loss = loss + weight * align(h, y)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
+    return {n: t.detach() for n, t in e.items()}
+
+
+def train_client(
+    model: Model,
+    extractor: Params,
+    classifier: Params,
+    data: Batch,
+    rounds: int,
+    steps: int,
+    rng: torch.Generator,
+    align: Align | None = None,
+    batch: int = CLIENT_BATCH,
+) -> tuple[Params, Params]:
+    """(E, C) of a client that trains both by Adam on the cross-entropy plus A, in every round from the broadcast C."""
+    e = {n: t.detach().clone().requires_grad_() for n, t in extractor.items()}
+    c = classifier
+    nets = model.net("extractor"), model.net("classifier")
+    size = min(batch, len(data.labels))
+    for _ in range(rounds):
+        c = {n: t.detach().clone().requires_grad_() for n, t in classifier.items()}
+        optimiser = torch.optim.Adam([*e.values(), *c.values()], lr=LR, weight_decay=WEIGHT_DECAY)
+        for _ in range(steps):
+            index = torch.randint(len(data.labels), (size,), generator=rng).to(data.labels.device)
+            y = data.labels[index]
+            h, _ = nets[0].apply(e, {}, data.images[index], train=True)
+            loss = F.cross_entropy(nets[1].apply(c, {}, h, train=True)[0], y)
+            if align is not None:
+                loss = loss + align(h, y)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
     return {n: t.detach() for n, t in e.items()}, {n: t.detach() for n, t in c.items()}

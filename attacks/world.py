@@ -2,14 +2,15 @@
 
 A `World` holds what the attacks on private extractors look at: the broadcast classifier, closed-form features of each victim,
 labels, auxiliary images, per client what is known of its features, and possibly a colluder's extractor. `real` makes it from
-an artifact. `shadow` makes another from half of the auxiliary images: a small federation is trained on them by the server's
-own hands (private extractors, averaged classifiers), some of its training images become victims, and the attacker there has
-the other half of the images. He knows those victims, so an attack's free numbers are chosen where they serve best in the
-shadow.
+an artifact. `shadow` makes another around the same classifier: half of the auxiliary images are dealt to a few clients, each of
+which trains a private extractor through the classifier that was broadcast; some of their training images become victims, and
+the attacker there has the other half of the images. He knows those victims, so an attack's free numbers are chosen where they
+serve best in the shadow.
 Shokri et al., S&P 2017, arXiv 1610.05820, used shadow models to train an attack; here they choose its settings.
 
 What the shadow leaves out: generators (their class-conditional moments are taken as exact), the defence, the method's own losses
-besides cross-entropy. Few rounds and images make its extractors less alike than, or alike as, the real ones: nobody knows.
+besides cross-entropy, and the history: real extractors come from one start and have followed many broadcasts. On `photos`
+that leaves them no more alike than extractors of independent starts (docs/tuning_attacks.md).
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks import features, labels, surrogates, trained
+from attacks import descend, features, inversion, labels, surrogates, trained
+from attacks.inversion import Belief, Extractors
 from attacks.surrogates import Align, Moments
 from privbench.errors import UserError
 from privbench.nets import Model
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Knowledge, Params
+from privbench.types import Artifact, Batch, Knowledge, Params, Report
 
-CLIENTS = 2
-VICTIMS = 8  # of each shadow client, at most
+CLIENTS = 3
+VICTIMS = 6  # of each shadow client: about as many as a real one has, on whom alignment depends
 GENERATED = 64  # generator samples per class
 
 
@@ -48,13 +50,25 @@ class World(NamedTuple):
     colluder: dict[int, Params]  # attacked client -> the extractor of another client, where one colludes
 
 
-class Hijack(NamedTuple):
-    """What the server of a hijacked shadow sends in its last rounds, in place of the average."""
+def some(own: World, rows: Tensor) -> World:
+    """The same world with some of its victims, possibly several times."""
+    noise = None if own.noise is None else own.noise[rows]
+    return own._replace(h=own.h[rows], noise=noise, labels=own.labels[rows], client=own.client[rows])
 
-    rounds: int
-    classifier: Params
-    align: Align  # the pull of the generator it sends, at its full weight
-    depends_on: list[Tensor]  # all that `align` is made of
+
+def by_client(
+    own: World, belief: Belief, nets: Extractors, variance: Tensor, *, exact: bool, steps: int, report: Report
+) -> descend.Descent:
+    """attacks/inversion.py for all victims of a world, each through the extractors of its client; `variance` [V]."""
+    parts = []
+    for client in sorted(set(own.client.tolist())):
+        rows = torch.nonzero(own.client == client)[:, 0]
+        end = inversion.invert(
+            own.model, nets[client], belief, own.h[rows], own.labels[rows], variance[rows],
+            exact=exact, steps=steps, report=report,
+        )  # fmt: skip
+        parts.append((rows, end))
+    return descend.joined(parts)
 
 
 def required_features(artifact: Artifact, who: str) -> Tensor:
@@ -104,26 +118,45 @@ def _generated(artifact: Artifact, client: int, seed: int) -> Moments:
     return surrogates.class_moments(h, y, model.classes)
 
 
+class Pull(NamedTuple):
+    """What draws the features of a hijacked shadow's clients, besides the cross-entropy."""
+
+    align: Align
+    depends_on: list[Tensor]  # all that `align` is made of
+
+
 def shadow(
-    world: World, rounds: int, steps: int, seed: int, knowledge: Knowledge, hijack: Hijack | None = None
+    world: World,
+    rounds: int,
+    steps: int,
+    seed: int,
+    knowledge: Knowledge,
+    start: Params | None = None,
+    pull: Pull | None = None,
 ) -> tuple[World, Tensor]:
     """A shadow of a world, and its victims' images [V', C, H, W]; at least four auxiliary images are needed.
 
-    Its last rounds are hijacked where there is a `hijack`.
+    `start` is what its clients' extractors start from; without one each has a random start of its own.
     """
     images, classes = world.auxiliary
     theirs, mine = _halves(world, seed)
-    shares = theirs.tensor_split(CLIENTS)
-    settings = {"rounds": rounds, "steps": steps, "seed": seed} | ({"hijacked": hijack.rounds} if hijack else {})
+    shares = [share for share in theirs.tensor_split(CLIENTS) if len(share)]
+    begun = "shared" if start is not None else "own"
     kept = trained.kept(
         knowledge.cache,
-        "hijacked-shadow" if hijack else "shadow",
-        settings,
-        [images, classes, *([*hijack.depends_on, *hijack.classifier.values()] if hijack else [])],
-        lambda: _federate(world, [Batch(images[s], classes[s]) for s in shares], rounds, steps, seed, hijack),
+        "hijacked-shadow" if pull else "shadow",
+        {"rounds": rounds, "steps": steps, "seed": seed, "start": begun},
+        [
+            images,
+            classes,
+            *world.classifier.values(),
+            *(t for _, t in sorted((start or {}).items())),
+            *(pull.depends_on if pull else ()),
+        ],
+        lambda: _clients_of(world, [Batch(images[s], classes[s]) for s in shares], rounds, steps, seed, start, pull),
         images.device,
     )
-    extractors = [_take(kept, f"extractor{k}/") for k in range(CLIENTS)]
+    extractors = [_take(kept, f"extractor{k}/") for k in range(len(shares))]
     victims = [share[:VICTIMS] for share in shares]
     seen = torch.cat(victims)
     h = torch.cat(
@@ -137,19 +170,17 @@ def shadow(
     other = World(
         "shadow",
         world.model,
-        _take(kept, "classifier/"),
+        world.classifier,
         h,
         None if world.noise is None else world.noise.median().expand(len(h)),
         classes[seen],
         torch.cat([torch.full((len(v),), k) for k, v in enumerate(victims)]).to(classes.device),
         Batch(images[mine], classes[mine]),
         moments,
-        {k: extractors[(k + 1) % CLIENTS] for k in range(CLIENTS)} if world.colluder else {},
+        {k: extractors[(k + 1) % len(shares)] for k in range(len(shares))} if world.colluder else {},
     )
     if world.noise is not None:
-        rng = stream(seed, "attacker", "shadow", "noise")
-        draws = torch.randn(h.shape, generator=rng, dtype=torch.float64).to(h)
-        other = other._replace(h=h + world.noise.median().sqrt() * draws)
+        other = other._replace(h=noised(h, world.noise.median(), seed))
     return other, images[seen]
 
 
@@ -167,30 +198,25 @@ def _halves(world: World, seed: int) -> tuple[Tensor, Tensor]:
     return theirs, mine
 
 
-def _federate(
-    world: World, shares: list[Batch], rounds: int, steps: int, seed: int, hijack: Hijack | None
+def noised(h: Tensor, variance: Tensor, seed: int) -> Tensor:
+    """Features [n, c, s, s] with Gaussian noise of some variance []."""
+    rng = stream(seed, "attacker", "shadow", "noise")
+    return h + variance.sqrt() * torch.randn(h.shape, generator=rng, dtype=torch.float64).to(h)
+
+
+def _clients_of(
+    world: World, shares: list[Batch], rounds: int, steps: int, seed: int, start: Params | None, pull: Pull | None
 ) -> dict[str, Tensor]:
-    """Private extractors after some rounds from one random start, and the classifier that is sent then."""
-    names = ("attacker", "shadow")
-    model, like = world.model, world.auxiliary.images
-    start = {
-        part: {n: t.to(like) for n, t in model.net(part).init(stream(seed, *names, part))[0].items()}
-        for part in ("extractor", "classifier")
-    }
-    extractors, average = [start["extractor"]] * len(shares), start["classifier"]
-    for round_ in range(rounds):
-        now = hijack if hijack and round_ >= rounds - hijack.rounds else None
-        sent, align = (now.classifier, now.align) if now else (average, None)
-        ends = [
-            surrogates.train_both(
-                model, e, sent, share, steps, stream(seed, *names, "round", round_, "client", k), align, 1.0
-            )
-            for k, (e, share) in enumerate(zip(extractors, shares, strict=True))
-        ]
-        extractors = [e for e, _ in ends]
-        average = {n: torch.stack([c[n] for _, c in ends]).mean(0) for n in average}
-    kept = {f"classifier/{n}": t for n, t in (hijack.classifier if hijack else average).items()}
-    return kept | {f"extractor{k}/{n}": t for k, own in enumerate(extractors) for n, t in own.items()}
+    """Private extractors that the broadcast classifier understands, each trained on a share of the images."""
+    names, kept = ("attacker", "shadow"), dict[str, Tensor]()
+    for k, share in enumerate(shares):
+        own = start or world.model.net("extractor").init(stream(seed, *names, "client", k))[0]
+        own = {n: t.to(world.auxiliary.images) for n, t in own.items()}
+        rng = stream(seed, *names, "client", k, "batches")
+        align = pull.align if pull else None
+        end, _ = surrogates.train_client(world.model, own, world.classifier, share, rounds, steps, rng, align)
+        kept |= {f"extractor{k}/{n}": t for n, t in end.items()}
+    return kept
 
 
 def _take(tensors: dict[str, Tensor], prefix: str) -> Params:

@@ -46,6 +46,7 @@ ATTACKS = {
     "analytic-features": "attacks.analytic_features:AnalyticFeatures",
     "surrogate": "attacks.surrogate:Surrogate",
     "aligned-surrogate": "attacks.aligned_surrogate:AlignedSurrogate",
+    "initial-surrogate": "attacks.initial_surrogate:InitialSurrogate",
     "decoder": "attacks.decoder:Decoder",
     "collusion": "attacks.collusion:Collusion",
     "oracle": "attacks.oracle:Oracle",

@@ -185,7 +185,7 @@ SCHEDULES = {
 }  # fmt: skip
 SEEDS = {"smoke": (0,), "quick": (0, 1), "paper": (0, 1, 2, 3, 4)}
 VICTIMS = {"smoke": 2, "quick": 16, "paper": 64}  # per seed
-_SMOKE_STAND_IN = {"steps": 5, "members": 1, "train_steps": 3, "shadow_rounds": 1, "shadow_steps": 3}
+_SMOKE_STAND_IN = {"steps": 5, "exact_steps": 5, "members": 1, "train_steps": 3, "shadow_rounds": 1, "shadow_steps": 3}
 # Shorter than an attack's default, by preset; a paper cell is attacked with the defaults.
 ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
     "smoke": {
@@ -204,7 +204,8 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "analytic-features": {"steps": 5},
         "surrogate": _SMOKE_STAND_IN,
         "aligned-surrogate": _SMOKE_STAND_IN | {"align_steps": 3},
-        "decoder": _SMOKE_STAND_IN | {"decoder_steps": 3},
+        "initial-surrogate": _SMOKE_STAND_IN | {"align_steps": 3},
+        "decoder": _SMOKE_STAND_IN | {"align_steps": 3, "decoder_steps": 3},
         "collusion": _SMOKE_STAND_IN | {"align_steps": 3},
         "feature-hijacking": _SMOKE_STAND_IN | {"pilot_steps": 3, "generator_steps": 3},
         "oracle": {"steps": 5},

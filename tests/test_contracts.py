@@ -93,12 +93,21 @@ def fitting():
 
 
 # Where the extractor is broadcast these are `staged` (tests/attacks/test_stand_ins.py), which is in the list already.
-STAND_INS = ("analytic-features", "surrogate", "aligned-surrogate", "decoder", "collusion", "oracle")
+STAND_INS = (
+    "analytic-features",
+    "surrogate",
+    "aligned-surrogate",
+    "initial-surrogate",
+    "decoder",
+    "collusion",
+    "oracle",
+)
 DISTINCT = [(a, m) for a, m in fitting() if m not in ALIKE and not (a in STAND_INS and m == "fedavg")]
 
 
 SHORT = {
     "steps": 4,
+    "exact_steps": 4,
     "feature_steps": 4,
     "members": 1,
     "train_steps": 2,
@@ -125,10 +134,10 @@ def attacked(name, folder, whole):
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
-    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 23, 2, 12)
+    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 24, 2, 12)
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
     whole_gradient = ("learned-inverse", "extractor-matching")  # of FedAvg, FedProx and FedDF
-    assert len(fitting()) == 9 * 19 + 2 * 3 + 3 * len(whole_gradient) + len(fedper)
+    assert len(fitting()) == 9 * 20 + 2 * 3 + 3 * len(whole_gradient) + len(fedper)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
     assert {a for a, _ in DISTINCT} == set(plugins.ATTACKS)  # so that the truth is swapped under every one of them
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]

@@ -6,27 +6,30 @@ import math
 import pytest
 import torch
 
-from attacks import features, inversion, staged, stand_in, surrogates, trained, world
+from attacks import exact, features, inversion, staged, stand_in, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.analytic_features import AnalyticFeatures, relative_change
 from attacks.collusion import Collusion
 from attacks.decoder import Decoder
 from attacks.floors import ClassMean, Grey, NearestAuxiliary
+from attacks.initial_surrogate import InitialSurrogate
 from attacks.oracle import Oracle
 from attacks.staged import Staged
 from attacks.surrogate import Surrogate
+from privbench.data.digits import load as load_digits
 from privbench.errors import UserError
 from privbench.score import psnr_db
 from privbench.seeds import stream
-from privbench.types import Knowledge, Networks
+from privbench.types import Batch, Knowledge, Networks, no_report
 from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
 Y = torch.tensor([3, 0, 9])
-SHORT = {"steps": 15, "members": 1, "train_steps": 4, "shadow_rounds": 1, "shadow_steps": 4}
+SHORT = {"steps": 15, "exact_steps": 25, "members": 1, "train_steps": 4, "shadow_rounds": 1, "shadow_steps": 4}
 STAND_INS = {
     "surrogate": Surrogate(**SHORT),
     "aligned-surrogate": AlignedSurrogate(**SHORT, align_steps=4),
-    "decoder": Decoder(**SHORT, decoder_steps=4),
+    "initial-surrogate": InitialSurrogate(**SHORT, align_steps=4),
+    "decoder": Decoder(**SHORT, align_steps=4, decoder_steps=4),
     "collusion": Collusion(**SHORT, align_steps=4),
 }
 
@@ -69,9 +72,7 @@ def test_the_oracle_is_above_every_rung_below():
         assert oracle > mean_psnr(attack.reconstruct(seen, whole, 0)), name
 
 
-@pytest.mark.parametrize(
-    "attack", [AnalyticFeatures(steps=20), Oracle(steps=20), Surrogate(**SHORT), Decoder(**SHORT, decoder_steps=4)]
-)
+@pytest.mark.parametrize("attack", [AnalyticFeatures(steps=20), Oracle(steps=20), Surrogate(**SHORT)])
 def test_victims_attacked_together_end_as_each_alone(attack):
     together, alone = attack.reconstruct(shown(), known(), 0), attack.reconstruct(shown(1), known(), 0)
     torch.testing.assert_close(together.images[0], alone.images[0], atol=1e-5, rtol=1e-5)
@@ -81,15 +82,20 @@ def test_victims_attacked_together_end_as_each_alone(attack):
 @pytest.mark.parametrize("name", STAND_INS)
 def test_what_was_trained_is_read_back_with_the_same_result(name, tmp_path, monkeypatch):
     attack, seen = STAND_INS[name], shown()
-    plain, first = attack.reconstruct(seen, known(), 0), attack.reconstruct(seen, known(tmp_path), 0)
+    foreign = {
+        "initial": Networks(networks(1), {"extractor": {}, "classifier": {}})
+    }  # the victims' own needs no rehearsal
+    plain, whole = (dataclasses.replace(known(folder), **foreign) for folder in (None, tmp_path))
+    plain, first = attack.reconstruct(seen, plain, 0), attack.reconstruct(seen, whole, 0)
     files = sorted(path.name for path in tmp_path.iterdir())
     assert any(file.startswith("rehearsal") for file in files)
 
     def refuse(*_args, **_kwargs):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(surrogates, "_adam", refuse)
-    second = attack.reconstruct(seen, known(tmp_path), 0)
+    monkeypatch.setattr(surrogates, "train", refuse)
+    monkeypatch.setattr(surrogates, "train_client", refuse)
+    second = attack.reconstruct(seen, whole, 0)
     assert torch.equal(plain.images, first.images)
     assert torch.equal(first.images, second.images)
     assert files == sorted(path.name for path in tmp_path.iterdir())
@@ -122,15 +128,45 @@ def test_a_damaged_cache_is_named_and_refused(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_the_rehearsal_takes_the_plain_image_unless_something_is_clearly_better():
+def test_the_rehearsal_takes_the_class_mean_unless_something_is_better_on_average():
     columns = len(stand_in.TAUS) + 1
     level = torch.full((2, columns, 6), 12.0)
-    assert math.isinf(stand_in.best(level)[1])
-    noisy = level.clone()
-    noisy[1, 2] += torch.tensor([5.0, -4.0, 5.0, -4.0, 3.0, -4.0])
-    assert math.isinf(stand_in.best(noisy)[1])
-    noisy[1, 2] += 3
-    assert stand_in.best(noisy) == (1, stand_in.TAUS[2])
+    assert math.isinf(stand_in.best(level.clone())[1])
+    worse, better = level.clone(), level.clone()
+    worse[1, 2] += torch.tensor([5.0, -4.0, 2.0, -4.0, 0.0, 0.0])
+    better[1, 2] += torch.tensor([5.0, -4.0, 2.0, -2.0, 0.0, 0.0])
+    assert math.isinf(stand_in.best(worse)[1])
+    assert stand_in.best(better) == (1, stand_in.TAUS[2])
+
+
+def test_an_attacker_who_trusts_nothing_hands_in_the_class_mean_and_claims_no_descent():
+    seen, whole = shown(), dataclasses.replace(known(), auxiliary=images_like_the_victims(3))  # too few for a rehearsal
+    found = Surrogate(**SHORT).reconstruct(seen, whole, 0)
+    floor = ClassMean().reconstruct(seen, whole, 0)
+    assert found.trace.shape == (3, 1)
+    assert found.gradient_evaluations == 0
+    torch.testing.assert_close(found.images.float(), floor.images)
+
+
+@pytest.mark.parametrize("name", ["collusion", "initial-surrogate"])
+def test_an_extractor_that_is_the_victims_own_is_told_from_another_and_inverted_as_the_oracle_s(name):
+    seen, whole = shown(), known()
+    own = dataclasses.replace(whole, colluder=whole.oracle)
+    oracle = Oracle(steps=25).reconstruct(seen, own, 0)
+    torch.testing.assert_close(STAND_INS[name].reconstruct(seen, own, 0).images, oracle.images)
+    foreign = Networks(networks(1), {"extractor": {}, "classifier": {}})
+    other = dataclasses.replace(whole, colluder={0: foreign}, initial=foreign)
+    assert not exact.fitting(
+        world.real(seen, other, 0, "test"), {0: foreign.params["extractor"]}, exact.SCREEN, 0, no_report
+    )
+
+
+def test_knowledge_of_the_extractor_never_scores_lower():
+    seen, whole = shown(), dataclasses.replace(known(), colluder=known().oracle)
+    initial = mean_psnr(AnalyticFeatures(steps=25).reconstruct(seen, whole, 0))
+    floor = mean_psnr(STAND_INS["surrogate"].reconstruct(seen, whole, 0))
+    for name in ("collusion", "initial-surrogate"):
+        assert mean_psnr(STAND_INS[name].reconstruct(seen, whole, 0)) > max(initial, floor) - 0.1, name
 
 
 def test_an_inversion_that_trusts_nothing_ends_at_the_class_mean():
@@ -175,7 +211,7 @@ def test_the_shadow_s_victims_are_not_among_its_attackers_images():
     other, images = world.shadow(own, 1, 2, 0, Knowledge())
     mine = {image.numpy().tobytes() for image in other.auxiliary.images}
     assert not mine & {image.numpy().tobytes() for image in images}
-    assert len(other.h) == len(images) == len(other.labels) == 16
+    assert len(other.h) == len(images) == len(other.labels) == world.CLIENTS * world.VICTIMS
 
 
 def test_the_central_image_is_one_of_the_class():
@@ -186,7 +222,7 @@ def test_the_central_image_is_one_of_the_class():
         assert any(torch.equal(image, each) for each in own)
 
 
-@pytest.mark.parametrize("attack", [AnalyticFeatures(), Oracle(), Surrogate(), Decoder()])
+@pytest.mark.parametrize("attack", [AnalyticFeatures(), Oracle(), Surrogate(), Decoder(), InitialSurrogate()])
 def test_batches_have_no_closed_form_and_get_one_line(attack):
     seen = artifact(smooth_images(4), torch.arange(4), ("classifier",), batch_size=2)
     with pytest.raises(UserError, match="gradients are of 2 images each; attack with --batch-size 1") as caught:
@@ -213,3 +249,34 @@ def test_a_broadcast_extractor_is_attacked_once_for_all_of_them_and_every_one_ge
     staged.where_broadcast(seen, whole, 0)
     with pytest.raises(pytest.fail.Exception):
         staged.where_broadcast(artifact(smooth_images(1), Y[1:2]), whole, 0)
+
+
+@pytest.fixture(scope="module")
+def trained_on_digits():
+    """A trained network's artifact of 12 training images, the images, and others as auxiliary ones."""
+    images, labels = (t[:600] for t in load_digits(None).domains["all"].train)
+    x, own = (
+        images.float() / 255,
+        {part: {n: t.requires_grad_() for n, t in net.items()} for part, net in networks().items()},
+    )
+    optimiser = torch.optim.Adam([t for net in own.values() for t in net.values()], lr=3e-3)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(400):
+        index = torch.randint(300, (32,), generator=rng)
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(logits(own, x[index])[0], labels[index]).backward()
+        optimiser.step()
+    own = {part: {n: t.detach() for n, t in net.items()} for part, net in own.items()}
+    seen = artifact(x[:12], labels[:12], ("classifier",), own=own)
+    return (
+        dataclasses.replace(seen, round=4, uploads={}, upload_buffers={}),
+        x[:12],
+        Knowledge(Batch(x[300:], labels[300:])),
+    )
+
+
+def test_a_surrogate_beats_the_floor_on_a_well_trained_small_network(trained_on_digits):
+    seen, truth, whole = trained_on_digits
+    found, floor = Surrogate(steps=40).reconstruct(seen, whole, 0), ClassMean().reconstruct(seen, whole, 0)
+    gain = psnr_db(found.images[:, 0].float(), truth) - psnr_db(floor.images[:, 0], truth)
+    assert float(gain.mean()) > 0.3

@@ -67,14 +67,15 @@ def test_a_negative_setting_and_one_that_is_no_number_get_one_line(kind, told, t
 
 
 # 0 leaves out a prior, an anchor, a stage; tests/attacks/test_claims.py runs each of them with 0.
+ALIGNED = ("aligned-surrogate", "initial-surrogate", "decoder", "collusion")
 MAY_BE_ZERO = {
     *(("staged", s) for s in ("peel_iterations", "feature_steps", "steps", "feature_weight", "weight", "anchor")),
     ("staged", "stand_in_weight"),
     *((name, "weight") for name in ("inverting-gradients", "extractor-matching", "matching", "grnn", "unsplit")),
     ("unsplit", "stand_in_weight"), ("feature-statistics", "alpha"),
     *(("update-matching", s) for s in ("weight", "feature_steps", "start_steps")),
-    *((name, "shadow_rounds") for name in ("surrogate", "aligned-surrogate", "decoder", "collusion")),
-    *((name, "align_weight") for name in ("aligned-surrogate", "collusion")),
+    *((name, "shadow_rounds") for name in ("surrogate", *ALIGNED)),
+    *((name, "align_weight") for name in ALIGNED), ("feature-hijacking", "shadow_rounds"),
 }  # fmt: skip
 
 
