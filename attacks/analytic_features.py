@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from attacks import features, inversion, labels, staged, world
+from attacks import broadcast, features, inversion, labels, world
 from privbench.settings import Count, Positive
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
@@ -36,7 +36,7 @@ class AnalyticFeatures:
     ) -> Reconstruction:
         """All victims through E_0, or those of `staged` where E is broadcast."""
         if "extractor" in artifact.weights:
-            return staged.where_broadcast(artifact, knowledge, seed, report)
+            return broadcast.attack(artifact, knowledge, seed, report)
         assert knowledge.initial is not None, "the needs of this attack name the initial networks"
         h = world.required_features(artifact, "AnalyticFeatures")
         noise, y = features.noise_variance(artifact), labels.recover(artifact)[:, 0]

@@ -56,7 +56,7 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> C
         observed={f"{p}/{n}": t.to(dtype) for p, g in artifact.gradients.items() for n, t in g.items()},
         labels=labels.recover(artifact),
         extractor_known=known,
-        variance=noise_variance(artifact),
+        variance=labels.noise_variance(artifact),
     )
 
 
@@ -79,11 +79,6 @@ def check_batch_size(artifact: Artifact) -> None:
             f"the gradient of victim {worst} has rank {int(rank[worst])}, so it is one of at least that many images, "
             f"but the artifact says batch size {artifact.batch_size}"
         )
-
-
-def noise_variance(artifact: Artifact) -> float:
-    """The variance per coordinate of the defence's noise, which the attacker knows; 0 without one."""
-    return float(artifact.defense.get("variance", 0.0))
 
 
 def features(case: Case, x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import inversion, match, staged, surrogates, trained, world
+from attacks import broadcast, inversion, match, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.inversion import Extractors
 from attacks.stand_in import FEWEST, moment_shift
@@ -50,7 +50,7 @@ class Decoder(AlignedSurrogate):
     ) -> Reconstruction:
         """One pass of D per victim, or `staged` where the extractor is broadcast."""
         if "extractor" in artifact.weights:
-            return staged.where_broadcast(artifact, knowledge, seed, report)
+            return broadcast.attack(artifact, knowledge, seed, report)
         real = world.real(artifact, knowledge, seed, "Decoder")
         share, members = 0.0, Extractors()
         if len(real.auxiliary.labels) >= FEWEST:

@@ -289,13 +289,27 @@ def adam(
     return in_chunks(run, start, data, report, what)
 
 
+def of_one_length(traces: list[Tensor]) -> list[Tensor]:
+    """Traces [N, T], where shorter ones repeat their last value."""
+    length = max(t.shape[1] for t in traces)
+    return [torch.cat([t, t[:, -1:].expand(-1, length - t.shape[1])], 1) for t in traces]
+
+
 def joined(parts: list[tuple[Tensor, Descent]]) -> Descent:
     """Descents of some problems each, put back in the order of all problems; shorter traces repeat their last value."""
     back = torch.cat([rows for rows, _ in parts]).argsort()
-    length = max(end.trace.shape[1] for _, end in parts)
-    traces = [torch.cat([t, t[:, -1:].expand(-1, length - t.shape[1])], 1) for t in (end.trace for _, end in parts)]
+    traces = of_one_length([end.trace for _, end in parts])
     x, loss = (torch.cat([getattr(end, name) for _, end in parts])[back] for name in ("x", "loss"))
     return Descent(x, loss, torch.cat(traces)[back], sum(end.evaluations for _, end in parts))
+
+
+def lower(first: Descent, second: Descent) -> Descent:
+    """Of each problem the end with the lower objective, which both share; the first where they are alike."""
+    better = second.loss < first.loss
+    traces = of_one_length([first.trace, second.trace])
+    wide = better.view(-1, *(1,) * (first.x.ndim - 1))
+    x, loss = torch.where(wide, second.x, first.x), torch.where(better, second.loss, first.loss)
+    return Descent(x, loss, torch.where(better[:, None], traces[1], traces[0]), first.evaluations + second.evaluations)
 
 
 def best_restart(end: Descent, restarts: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

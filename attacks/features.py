@@ -7,7 +7,7 @@ the gradient calls for all rows at once: the least-squares h = sum_j d_j dL/dW_j
 import torch
 from torch import Tensor
 
-from attacks import case
+from attacks import labels
 from privbench.nets import LinearClassifier
 from privbench.types import Artifact
 
@@ -37,7 +37,7 @@ def noise_variance(artifact: Artifact) -> Tensor | None:
 
     ||d||^2 is estimated from the noisy bias gradient, whose own noise energy is taken off.
     """
-    variance = case.noise_variance(artifact)
+    variance = labels.noise_variance(artifact)
     if not variance:
         return None
     bias = artifact.gradients["classifier"]["fc1.bias"].double()

@@ -1,6 +1,7 @@
 """Labels in closed form from the last layer's gradient, dL/db_c = mean over images of (p_c - 1[c = y]), dL/dw_c the same times a.
 
-One image: only its own class has a negative entry (iDLG, Zhao et al. 2020, arXiv 2001.02610): exact without noise.
+One image: only its own class has a negative entry (iDLG, Zhao et al. 2020, arXiv 2001.02610): exact without noise. Under noise
+of known variance all entries of [dL/db_c | dL/dw_c] are put together, as the inputs a are not negative and about INPUT.
 
 Several images: n_c = sum_i p_ic - B dL/db_c. As p > 0, class c comes at least max(0, floor(-B dL/db_c) + 1) times, once at least
 where an entry of dL/dw_c is negative (its inputs a are not): `fewest`, exact without noise. Where these add up to B, they are the
@@ -11,12 +12,19 @@ attacks/separate.py checks it against the whole gradient.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.types import Artifact
 
 ROUNDING = 1e-5  # of a count, in single precision
+INPUT = 0.5  # of the last layer behind a sigmoid, in the mean
 SOFTEST = 1e-3  # ridge of the linear system: towards p uniform over the classes
+
+
+def noise_variance(artifact: Artifact) -> float:
+    """The variance per coordinate of the defence's noise, which the attacker knows; 0 without one."""
+    return float(artifact.defense.get("variance", 0.0))
 
 
 def recover(artifact: Artifact) -> Tensor:
@@ -27,13 +35,32 @@ def recover(artifact: Artifact) -> Tensor:
         return torch.full((artifact.victims, artifact.batch_size), -1, device=artifact.client.device)
     bias, _ = _last(artifact)
     if artifact.batch_size == 1:
-        return bias.argmin(1, keepdim=True)  # under noise: the most negative entry
+        return _error(artifact).argmin(1, keepdim=True)
     counts = [
         _rounded(one, least, artifact.batch_size)
         for one, least in zip(expected_counts(artifact), fewest(artifact), strict=True)
     ]
     classes = torch.arange(bias.shape[1], device=bias.device)
     return torch.stack([torch.repeat_interleave(classes, each) for each in counts])
+
+
+def probabilities(artifact: Artifact) -> Tensor:
+    """How probable each class is for each image of a batch, [V, B, Y]: 1 for the recovered labels, but for one noisy image.
+
+    Under noise of variance s^2 on d = p - e_y, with p and all classes alike before it was seen: softmax(-d / s^2).
+    """
+    if artifact.labels is None and artifact.batch_size == 1 and (variance := noise_variance(artifact)):
+        _, weight = _last(artifact)
+        return torch.softmax(-_error(artifact) * (1 + INPUT**2 * weight.shape[2]) / variance, 1)[:, None]
+    return F.one_hot(recover(artifact), artifact.model.classes).double()
+
+
+def _error(artifact: Artifact) -> Tensor:
+    """d = p - e_y of one-image gradients, [V, Y]: dL/db without noise, else the least-squares estimate for inputs a = INPUT."""
+    bias, weight = _last(artifact)
+    if not noise_variance(artifact):
+        return bias
+    return (bias + INPUT * weight.sum(2)) / (1 + INPUT**2 * weight.shape[2])
 
 
 def fewest(artifact: Artifact) -> Tensor:

@@ -7,7 +7,7 @@ images as the prior. Where the gradient was noised, through h itself and with it
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attacks import descend, exact, staged, world
+from attacks import broadcast, descend, exact, world
 from privbench.settings import Count
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
@@ -27,7 +27,7 @@ class Oracle:
     ) -> Reconstruction:
         """Each victim through its own client's extractor."""
         if "extractor" in artifact.weights:
-            return staged.where_broadcast(artifact, knowledge, seed, report)
+            return broadcast.attack(artifact, knowledge, seed, report)
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
         own = world.real(artifact, knowledge, seed, "Oracle")
         nets = {client: [knowledge.oracle[client].params["extractor"]] for client in own.client.unique().tolist()}

@@ -22,13 +22,13 @@ from grey / spread^2, and the closed-form h has the variance sigma^2 / ||d||^2. 
 all victims (docs/tuning_attacks.md).
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from attacks import case, descend, features, match, peeling, prior, separate, trained
+from attacks import case, descend, features, match, peeling, prior, separate
 from attacks.case import Case
 from attacks.match import Products
 from privbench.settings import Count, CountOrZero, Weight
@@ -40,7 +40,6 @@ PEELED_STEP = 0.1  # the same in 2x - 1, for brightness; only its ratio to the e
 CHROMA = (15.0, 50.0)  # how much less red-blue and green-magenta change than brightness (squared)
 EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the gradient
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
-SPENT = "gradient_evaluations"
 
 
 @dataclass(frozen=True)
@@ -138,30 +137,6 @@ class Staged:
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
 
 
-def where_broadcast(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
-    """What attackers of private extractors do where the extractor is broadcast: `staged`, once per artifact for all of them."""
-    seen = [
-        t
-        for parts in (artifact.weights, artifact.buffers, artifact.gradients)
-        for net in parts.values()
-        for t in net.values()
-    ]
-    kept = trained.kept(
-        knowledge.cache,
-        "staged",
-        asdict(Staged()) | {"seed": seed, "defense": dict(artifact.defense)},
-        [*seen, *(() if artifact.labels is None else (artifact.labels,))],
-        lambda: _packed(Staged().reconstruct(artifact, knowledge, seed, report)),
-        artifact.client.device,
-    )
-    tensors = {name: t for name, t in kept.items() if name != SPENT}
-    return Reconstruction(**tensors, gradient_evaluations=int(kept[SPENT]))
-
-
-def _packed(found: Reconstruction) -> dict[str, Tensor]:
-    return found._asdict() | {SPENT: torch.tensor(found.gradient_evaluations)}
-
-
 def _unexplained(own: Case, x: Tensor) -> Tensor:
     """The layer-scaled distance [V] of the images' gradients from the observed ones: the attacker's own yardstick."""
 
@@ -174,7 +149,7 @@ def _unexplained(own: Case, x: Tensor) -> Tensor:
 
 def _merged(first: Reconstruction, other: Reconstruction, rows: Tensor, better: Tensor) -> Reconstruction:
     """`first` with the victims in `rows` taken from `other` where that is better."""
-    trace, theirs = _of_one_length([first.trace, other.trace])
+    trace, theirs = descend.of_one_length([first.trace, other.trace])
     images, loss, restart = first.images.clone(), first.loss.clone(), first.restart.clone()
     won = rows[better]
     images[won], loss[won], trace[won], restart[won] = other.images[better], other.loss[better], theirs[better], 1
@@ -185,18 +160,12 @@ def _merged(first: Reconstruction, other: Reconstruction, rows: Tensor, better: 
 def _joined(parts: list[tuple[Tensor, Reconstruction]]) -> Reconstruction:
     """Reconstructions of some victims each, in the order of all victims."""
     order = torch.cat([rows for rows, _ in parts]).argsort()
-    traces = _of_one_length([one.trace for _, one in parts])
+    traces = descend.of_one_length([one.trace for _, one in parts])
     images, labels, loss, restart = (
         torch.cat([getattr(one, name) for _, one in parts])[order] for name in ("images", "labels", "loss", "restart")
     )
     spent = sum(one.gradient_evaluations for _, one in parts)
     return Reconstruction(images, labels, loss, torch.cat(traces)[order], restart, spent)
-
-
-def _of_one_length(traces: list[Tensor]) -> list[Tensor]:
-    """Traces [V, T], where shorter ones repeat their last value."""
-    length = max(t.shape[1] for t in traces)
-    return [torch.cat([t, t[:, -1:].expand(-1, length - t.shape[1])], 1) for t in traces]
 
 
 def _feature_gap(features: Tensor, target: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks import descend, exact, inversion, staged, surrogates, trained, world
+from attacks import broadcast, descend, exact, inversion, surrogates, trained, world
 from attacks.inversion import Belief, Extractors
 from attacks.world import World
 from privbench.seeds import stream
@@ -76,7 +76,7 @@ class StandIn:
     ) -> Reconstruction:
         """All victims, or those of `staged` where the extractor is broadcast."""
         if "extractor" in artifact.weights:
-            return staged.where_broadcast(artifact, knowledge, seed, report)
+            return broadcast.attack(artifact, knowledge, seed, report)
         real = world.real(artifact, knowledge, seed, type(self).__name__)
         held = self.whole(real, knowledge)
         own = exact.fitting(real, held, min(exact.SCREEN, self.exact_steps), seed, report) if held else set()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from torch import Tensor
 
 from privbench import storage
 from privbench.errors import UserError
+from privbench.types import Artifact, Attack, Knowledge, Reconstruction, Report, no_report
 
 REVISION = 2  # raised whenever training changes in a way that no setting tells
+SPENT = "gradient_evaluations"
 
 
 def kept(
@@ -49,6 +52,32 @@ def kept(
     if info.get("name") != name:
         raise UserError(f"{path} was trained for something else; remove it and run the same command again")
     return {key: t.to(device) for key, t in tensors.items()}
+
+
+def reconstructed(
+    attack: Attack, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+) -> Reconstruction:
+    """What an attack makes of an artifact with some auxiliary images, or none; read back where another attack has asked for it."""
+    settings = {field.name: getattr(attack, field.name) for field in fields(attack)}  # type: ignore[arg-type]
+    parts = (artifact.weights, artifact.buffers, artifact.gradients)
+    found = kept(
+        knowledge.cache,
+        type(attack).__name__.lower(),
+        settings | {"seed": seed, "defense": dict(artifact.defense)},
+        [
+            *(t for each in parts for net in each.values() for t in net.values()),
+            *(() if artifact.labels is None else (artifact.labels,)),
+            *(knowledge.auxiliary or ()),
+        ],
+        lambda: _packed(attack.reconstruct(artifact, knowledge, seed, report)),
+        artifact.client.device,
+    )
+    tensors = {name: t for name, t in found.items() if name != SPENT}
+    return Reconstruction(**tensors, gradient_evaluations=int(found[SPENT]))
+
+
+def _packed(found: Reconstruction) -> dict[str, Tensor]:
+    return found._asdict() | {SPENT: torch.tensor(found.gradient_evaluations)}
 
 
 def _name(what: str, settings: Mapping[str, Any], depends_on: Iterable[Tensor], device: torch.device) -> str:

@@ -84,6 +84,11 @@ def told(folder: Path) -> dict[str, Any]:
     return {"active_rounds": storage.read_json(path)["active_rounds"]} if path.exists() else {}
 
 
+def too_early(cell: CellSpec) -> bool:
+    """Whether an attack that works through rounds of training is asked to look before the first."""
+    return cell.round == "0" and rounds(cell) > 0
+
+
 def unmet(cell: CellSpec, method: Method) -> list[str]:
     """The needs of a cell's attack that its method does not meet, told before anything is trained."""
     given = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update")

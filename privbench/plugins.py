@@ -43,6 +43,7 @@ ATTACKS = {
     "feature-hijacking": "attacks.feature_hijacking:FeatureHijacking",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "staged": "attacks.staged:Staged",
+    "posterior": "attacks.posterior:Posterior",
     "analytic-features": "attacks.analytic_features:AnalyticFeatures",
     "surrogate": "attacks.surrogate:Surrogate",
     "aligned-surrogate": "attacks.aligned_surrogate:AlignedSurrogate",

@@ -201,6 +201,7 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "update-matching": {"steps": 5, "feature_steps": 5, "start_steps": 5},
         "learned-inverse": {"epochs": 2},
         "imprint": {"feature_steps": 5},
+        "posterior": {"steps": 5, "cooling_steps": 2},
         "analytic-features": {"steps": 5},
         "surrogate": _SMOKE_STAND_IN,
         "aligned-surrogate": _SMOKE_STAND_IN | {"align_steps": 3},

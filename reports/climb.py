@@ -22,19 +22,17 @@ SHOWN_ROUNDS = ("0", "best")  # of which a study draws grids
 
 def climbable(cells: Sequence[CellSpec]) -> tuple[list[CellSpec], list[Gap]]:
     """(cells whose attack can be made on what their method sends, a gap for each other one), before anything is trained."""
-    missing = [_missing(cell) for cell in cells]
-    able = [cell for cell, lacks in zip(cells, missing, strict=True) if not lacks]
-    gaps = [
-        Gap(cell.flat(), f"needs the {', '.join(lacks)}, which {cell.train.method} does not send", REFUSED)
-        for cell, lacks in zip(cells, missing, strict=True)
-        if lacks
-    ]
-    return able, gaps
+    reasons = [_reason(cell) for cell in cells]
+    able = [cell for cell, reason in zip(cells, reasons, strict=True) if reason is None]
+    return able, [Gap(cell.flat(), reason, REFUSED) for cell, reason in zip(cells, reasons, strict=True) if reason]
 
 
-def _missing(cell: CellSpec) -> list[str]:
-    """What a cell's attack needs and neither the uploads nor the run can give."""
-    return active.unmet(cell, plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings))
+def _reason(cell: CellSpec) -> str | None:
+    """Why a cell's attack cannot be made, whatever its gradients are; None where it can."""
+    method = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
+    if lacks := active.unmet(cell, method):
+        return f"needs the {', '.join(lacks)}, which {cell.train.method} does not send"
+    return "works through rounds of training, and round 0 is before any" if active.too_early(cell) else None
 
 
 def write(

@@ -136,7 +136,7 @@ def test_every_study_is_listed(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("kind", "count"), [("methods", 11), ("attacks", 24), ("defenses", 2), ("datasets", 12)])
+@pytest.mark.parametrize(("kind", "count"), [("methods", 11), ("attacks", 25), ("defenses", 2), ("datasets", 12)])
 def test_list_names_every_plug_in(kind, count, tmp_path):
     lines = [line for line in privbench("list", kind, cwd=tmp_path).splitlines() if re.match(r"[a-z0-9-]+ ", line)]
     assert len([line for line in lines if not line.startswith("name")]) == count

@@ -107,6 +107,7 @@ CLAIMS = {
     "imprint": Claim("FedAvg, a batch of twelve, active server", imprinted, {"feature_steps": 60}, 1.0, 0.5),
     "learned-inverse": Claim("FedAvg under Gaussian noise", noised, {"epochs": 20}, 0.5, 0.8),
     "analytic-features": Claim("FedSplit in round 0", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
+    "posterior": Claim("FedAvg under noise, untrained", noised, {"steps": 60, "cooling_steps": 15}, 1.0, 0.99),  # most of F is the noise of 62,006 numbers
     "oracle": Claim("FedSplit", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
     "collusion": Claim("FedSplit in round 0, where the colluder holds the victim's own extractor", lambda: untrained(C, 3),
                        {"exact_steps": 40}, 10.0, 1e-2),
@@ -193,7 +194,7 @@ def test_a_floor_hands_in_what_any_other_victim_of_the_class_would_get(name):
 
 SHORT = {
     "steps": 6, "feature_steps": 6, "start_steps": 6, "peel_iterations": 1, "turns": 2, "epochs": 2, "members": 1,
-    "train_steps": 4, "shadow_steps": 2, "align_steps": 2, "decoder_steps": 4,
+    "train_steps": 4, "shadow_steps": 2, "align_steps": 2, "decoder_steps": 4, "cooling_steps": 2,
 }  # fmt: skip
 POOLED = (
     "aligned-surrogate",

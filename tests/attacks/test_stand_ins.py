@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from attacks import exact, features, inversion, staged, stand_in, surrogates, trained, world
+from attacks import broadcast, exact, features, inversion, stand_in, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.analytic_features import AnalyticFeatures, relative_change
 from attacks.collusion import Collusion
@@ -246,9 +246,9 @@ def test_a_broadcast_extractor_is_attacked_once_for_all_of_them_and_every_one_ge
         assert one.gradient_evaluations == alone.gradient_evaluations > 0
     assert len(list(tmp_path.glob("staged-*.safetensors"))) == 1
     monkeypatch.setattr(Staged, "reconstruct", lambda *_: pytest.fail("made again"))
-    staged.where_broadcast(seen, whole, 0)
+    broadcast.attack(seen, whole, 0)
     with pytest.raises(pytest.fail.Exception):
-        staged.where_broadcast(artifact(smooth_images(1), Y[1:2]), whole, 0)
+        broadcast.attack(artifact(smooth_images(1), Y[1:2]), whole, 0)
 
 
 @pytest.fixture(scope="module")
