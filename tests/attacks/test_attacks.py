@@ -73,6 +73,27 @@ def test_label_counts_of_batches_are_right_at_the_untrained_network():
     assert found.tolist() == [[1, 1, 3, 7], [0, 0, 0, 0]]
 
 
+def test_labels_under_noise_come_from_the_whole_last_layer():
+    x, y = smooth_images(40), torch.arange(40) % 10
+    shown = artifact(x, y, noise=0.1)
+    bias_alone = shown.gradients["classifier"]["fc3.bias"].argmin(1) == y
+    found = labels.recover(shown)[:, 0] == y
+    assert bias_alone.float().mean() < 0.95 < found.float().mean()
+
+
+def test_a_class_is_as_probable_as_the_noise_leaves_it():
+    y = torch.arange(40) % 10
+    exact, noisy, hopeless = (
+        labels.probabilities(artifact(smooth_images(40), y, noise=v))[:, 0] for v in (0.0, 0.1, 100.0)
+    )
+    assert torch.equal(exact, torch.nn.functional.one_hot(y, 10).double())
+    for p in (noisy, hopeless):
+        torch.testing.assert_close(p.sum(1), torch.ones(40, dtype=torch.float64))
+    assert noisy.gather(1, y[:, None]).mean() > 0.9
+    assert hopeless.max() < 0.3
+    assert labels.probabilities(artifact(smooth_images(4), y[:4], batch_size=2)).shape == (2, 2, 10)
+
+
 def test_known_labels_are_taken_as_they_are():
     assert labels.recover(artifact(smooth_images(3), Y, known=True))[:, 0].tolist() == Y.tolist()
 

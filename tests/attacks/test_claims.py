@@ -107,7 +107,8 @@ CLAIMS = {
     "imprint": Claim("FedAvg, a batch of twelve, active server", imprinted, {"feature_steps": 60}, 1.0, 0.5),
     "learned-inverse": Claim("FedAvg under Gaussian noise", noised, {"epochs": 20}, 0.5, 0.8),
     "analytic-features": Claim("FedSplit in round 0", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
-    "posterior": Claim("FedAvg under noise, untrained", noised, {"steps": 60, "cooling_steps": 15}, 1.0, 0.99),  # most of F is the noise of 62,006 numbers
+    # 0.99, because most of F is the noise of 62,006 numbers, which no image explains.
+    "posterior": Claim("FedAvg under Gaussian noise", noised, {"steps": 60, "cooling_steps": 15}, 1.0, 0.99),
     "oracle": Claim("FedSplit", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
     "collusion": Claim("FedSplit in round 0, where the colluder holds the victim's own extractor", lambda: untrained(C, 3),
                        {"exact_steps": 40}, 10.0, 1e-2),

@@ -151,3 +151,15 @@ def test_the_numbers_do_not_depend_on_how_many_chunks_run_at_a_time(monkeypatch)
     assert torch.equal(ends[0].x, ends[1].x)
     assert torch.equal(ends[0].trace, ends[1].trace)
     assert ends[0].evaluations == ends[1].evaluations
+
+
+def test_of_two_descents_each_problem_takes_its_lower_end_with_that_ends_trace():
+    def end(x, loss, steps):
+        loss = torch.tensor(loss)
+        return descend.Descent(torch.full((3, 2, 2), x), loss, loss[:, None].repeat(1, steps), 3 * steps)
+
+    found = descend.lower(end(1.0, [1.0, 5.0, 2.0], 2), end(2.0, [3.0, 4.0, 2.0], 4))
+    assert found.x[:, 0, 0].tolist() == [1.0, 2.0, 1.0]
+    assert found.loss.tolist() == [1.0, 4.0, 2.0]
+    assert torch.equal(found.trace, found.loss[:, None].repeat(1, 4))
+    assert found.evaluations == 18
