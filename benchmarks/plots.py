@@ -52,7 +52,14 @@ def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
     names = [f"{row.work}\n{row.way}" for row in own]
     axes.barh(names, [row.times for row in own], color=figures.COLOURS[0], height=0.6)
     for place, row in enumerate(own):
-        axes.text(row.times, place, f" {row.times:.1f}x", va="center", fontsize=figures.FONT_POINTS)
+        axes.text(
+            row.times,
+            place,
+            f" {row.times:.1f}x",
+            va="center",
+            fontsize=figures.FONT_POINTS,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )
         if row.goal is not None:
             axes.plot([row.goal] * 2, [place - 0.4, place + 0.4], color=figures.COLOURS[2], linewidth=2)
     axes.set_xscale("log")
