@@ -44,25 +44,24 @@ class AlignedSurrogate(StandIn):
 
     def aligned_from(self, own: World, start: Params, begun: str, seed: int, knowledge: Knowledge) -> Extractors:
         """One surrogate per client, all from one start, called `begun`."""
-        clients = sorted(set(own.client.tolist()))
         kept = trained.kept(
             knowledge.cache,
             f"aligned-{own.name}",
             {"seed": seed, "align_steps": self.align_steps, "align_weight": self.align_weight, "from": begun},
             [*self.depends_on(own), *(start[name] for name in sorted(start))],
-            lambda: self._aligned(own, start, clients, seed),
+            lambda: self._aligned(own, start, seed),
             own.h.device,
         )
-        each = unpacked(kept, len(clients))
-        return {client: [params] for client, params in zip(clients, each, strict=True)}
+        each = unpacked(kept, len(own.clients))
+        return {client: [params] for client, params in zip(own.clients, each, strict=True)}
 
-    def _aligned(self, own: World, start: Params, clients: list[int], seed: int) -> dict[str, Tensor]:
+    def _aligned(self, own: World, start: Params, seed: int) -> dict[str, Tensor]:
         return packed([
             surrogates.train(
                 own.model, start, own.classifier, own.auxiliary, self.align_steps,
                 stream(seed, "attacker", "aligned", own.name, client), alignment(own, client), self.align_weight,
             )
-            for client in clients
+            for client in own.clients
         ])  # fmt: skip
 
 

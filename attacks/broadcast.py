@@ -1,10 +1,7 @@
 """What attackers of private extractors do where the extractor is broadcast: there is nothing to stand in for."""
 
-from dataclasses import replace
-
-from attacks import labels, trained
+from attacks import labels, staged, trained
 from attacks.posterior import Posterior
-from attacks.staged import Staged
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -12,4 +9,4 @@ def attack(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report =
     """`staged`, or `posterior` under noise for attackers with auxiliary images; once per artifact for all of them."""
     if knowledge.auxiliary is not None and labels.noise_variance(artifact):
         return trained.reconstructed(Posterior(), artifact, knowledge, seed, report)
-    return trained.reconstructed(Staged(), artifact, replace(knowledge, auxiliary=None), seed, report)
+    return staged.once(artifact, knowledge, seed, report)

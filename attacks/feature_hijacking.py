@@ -26,7 +26,7 @@ could notice: the same C~ comes every round, and z changes next to nothing in wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,7 +36,8 @@ from torch import Tensor
 
 from attacks import stand_in, surrogates, trained, world
 from attacks.analytic_features import relative_change
-from attacks.stand_in import Extractors, StandIn
+from attacks.inversion import Extractors
+from attacks.stand_in import Recipe, StandIn
 from attacks.surrogates import Align
 from attacks.world import World
 from privbench.errors import UserError
@@ -94,14 +95,14 @@ class FeatureHijacking(StandIn):
             )
         return super().reconstruct(artifact, knowledge, seed, report)
 
-    def recipes(self) -> Mapping[str, Callable[[World, int, Knowledge], Extractors]]:
+    def recipes(self) -> Mapping[str, Recipe]:
         """The pilot, imitators of the clients, both together."""
         return {"pilot": self.alone, "imitators": self.imitators, "both": self.both}
 
     def alone(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The pilot for every client; in the shadow, that of the shadow's attacker."""
         extractor, _ = self.pilot(own.model, own.auxiliary, seed, knowledge)
-        return {client: [extractor] for client in sorted(set(own.client.tolist()))}
+        return {client: [extractor] for client in own.clients}
 
     def both(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The pilot and the imitators."""
@@ -116,21 +117,10 @@ class FeatureHijacking(StandIn):
             f"imitators-{own.name}",
             {"steps": self.train_steps, "members": self.members, "seed": seed},
             [*own.auxiliary, *own.classifier.values(), *pilot.values()],
-            lambda: self._imitators(own, pilot, seed),
+            lambda: self.trained_members(own, seed, "imitator", to_class_means(own.model, pilot, own.auxiliary), 1.0),
             own.h.device,
         )
-        return dict.fromkeys(sorted(set(own.client.tolist())), stand_in.unpacked(kept, self.members))
-
-    def _imitators(self, own: World, pilot: Params, seed: int) -> dict[str, Tensor]:
-        align, members = to_class_means(own.model, pilot, own.auxiliary), []
-        for m in range(self.members):
-            names = ("attacker", "imitator", own.name, m)
-            start = {n: t.to(own.h.device) for n, t in own.model.net("extractor").init(stream(seed, *names))[0].items()}
-            rng = stream(seed, *names, "batches")
-            members.append(
-                surrogates.train(own.model, start, own.classifier, own.auxiliary, self.train_steps, rng, align, 1.0)
-            )
-        return stand_in.packed(members)
+        return dict.fromkeys(own.clients, stand_in.unpacked(kept, self.members))
 
     def applies(self, name: str, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
         """Whether the real clients were hijacked about as well as the shadow's."""

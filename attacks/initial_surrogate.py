@@ -26,7 +26,7 @@ class InitialSurrogate(AlignedSurrogate):
 
     def whole(self, real: World, knowledge: Knowledge) -> dict[int, Params]:
         """The initial extractor for every attacked client."""
-        return {k: _initial(knowledge) for k in sorted(set(real.client.tolist()))}
+        return {k: _initial(knowledge) for k in real.clients}
 
     def recipes(self) -> Mapping[str, Recipe]:
         """Those of the rungs below, and surrogates that start where the clients did."""

@@ -13,14 +13,13 @@ Balunovic et al.: Bayesian Framework for Gradient Leakage, ICLR 2022, arXiv 2111
 handcrafted one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from attacks import case, descend, inversion, labels, match, trained
-from attacks.staged import Staged
+from attacks import case, descend, inversion, labels, match, staged
 from privbench.settings import Count
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
@@ -43,7 +42,7 @@ class Posterior:
     ) -> Reconstruction:
         """All victims both ways."""
         if not labels.noise_variance(artifact):
-            return trained.reconstructed(Staged(), artifact, replace(knowledge, auxiliary=None), seed, report)
+            return staged.once(artifact, knowledge, seed, report)
         assert knowledge.auxiliary is not None, "the needs of this attack name auxiliary images"
         own = case.make(artifact, seed)
         belief = inversion.learned(knowledge.auxiliary, artifact.model.classes, next(iter(own.observed.values())))

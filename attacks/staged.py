@@ -28,7 +28,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import case, descend, features, match, peeling, prior, separate
+from attacks import case, descend, features, match, peeling, prior, separate, trained
 from attacks.case import Case
 from attacks.match import Products
 from privbench.settings import Count, CountOrZero, Weight
@@ -135,6 +135,11 @@ class Staged:
 
         data = case.data(own) | ({} if h is None else {"h": h})
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
+
+
+def once(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+    """Staged() of an artifact, read back where another attack has asked for it; it uses no auxiliary images."""
+    return trained.reconstructed(Staged(), artifact, replace(knowledge, auxiliary=None), seed, report)
 
 
 def _unexplained(own: Case, x: Tensor) -> Tensor:

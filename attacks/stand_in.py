@@ -28,6 +28,7 @@ from torch import Tensor
 
 from attacks import broadcast, descend, exact, inversion, surrogates, trained, world
 from attacks.inversion import Belief, Extractors
+from attacks.surrogates import Align
 from attacks.world import World
 from privbench.seeds import stream
 from privbench.settings import Count, CountOrZero
@@ -175,20 +176,25 @@ class StandIn:
             f"surrogates-{own.name}",
             {"steps": self.train_steps, "members": self.members, "seed": seed},
             [*own.auxiliary, *own.classifier.values()],
-            lambda: self._plain(own, seed),
+            lambda: self.trained_members(own, seed, "surrogate"),
             own.h.device,
         )
         members = unpacked(kept, self.members)
-        return dict.fromkeys(sorted(set(own.client.tolist())), members)
+        return dict.fromkeys(own.clients, members)
 
-    def _plain(self, own: World, seed: int) -> dict[str, Tensor]:
-        members = []
+    def trained_members(
+        self, own: World, seed: int, name: str, align: Align | None = None, weight: float = 0.0
+    ) -> dict[str, Tensor]:
+        """`members` surrogates, each from a start of its own, whose draws belong to `name`."""
+        found = []
         for m in range(self.members):
-            names = ("attacker", "surrogate", own.name, m)
+            names = ("attacker", name, own.name, m)
             start = {n: t.to(own.h.device) for n, t in own.model.net("extractor").init(stream(seed, *names))[0].items()}
             rng = stream(seed, *names, "batches")
-            members.append(surrogates.train(own.model, start, own.classifier, own.auxiliary, self.train_steps, rng))
-        return packed(members)
+            found.append(
+                surrogates.train(own.model, start, own.classifier, own.auxiliary, self.train_steps, rng, align, weight)
+            )
+        return packed(found)
 
     def depends_on(self, own: World) -> list[Tensor]:
         """All that a rehearsal's outcome, or an aligned extractor, can depend on."""
@@ -211,7 +217,7 @@ def best(psnr_db: Tensor) -> tuple[int, float]:
 def moment_shift(own: World, made: Extractors) -> float:
     """How far the channel moments of victims' features are from their stand-ins', relative to their own size; median client."""
     gaps = []
-    for client in sorted(set(own.client.tolist())):
+    for client in own.clients:
         seen = surrogates.extract(own.model, made[client][0], own.auxiliary.images)
         observed = own.h[own.client == client].to(seen)
         gaps.append(float(surrogates.to_features(observed)(seen, own.auxiliary.labels)))

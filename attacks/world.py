@@ -49,6 +49,11 @@ class World(NamedTuple):
     ]  # attacked client -> class-conditional moments of its features, where a generator tells them
     colluder: dict[int, Params]  # attacked client -> the extractor of another client, where one colludes
 
+    @property
+    def clients(self) -> list[int]:
+        """The attacked clients, in ascending order."""
+        return clients_of(self.client)
+
 
 def some(own: World, rows: Tensor) -> World:
     """The same world with some of its victims, possibly several times."""
@@ -61,7 +66,7 @@ def by_client(
 ) -> descend.Descent:
     """attacks/inversion.py for all victims of a world, each through the extractors of its client; `variance` [V]."""
     parts = []
-    for client in sorted(set(own.client.tolist())):
+    for client in own.clients:
         rows = torch.nonzero(own.client == client)[:, 0]
         end = inversion.invert(
             own.model, nets[client], belief, own.h[rows], own.labels[rows], variance[rows],
@@ -97,13 +102,16 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> World
         labels.recover(artifact)[:, 0],
         artifact.client,
         knowledge.auxiliary,
-        {k: _generated(artifact, k, seed) for k in _clients(artifact)} if "generator" in artifact.uploads else {},
+        {k: _generated(artifact, k, seed) for k in clients_of(artifact.client)}
+        if "generator" in artifact.uploads
+        else {},
         {k: own.params["extractor"] for k, own in colluder.items()},
     )
 
 
-def _clients(artifact: Artifact) -> list[int]:
-    return sorted(set(artifact.client.tolist()))
+def clients_of(client: Tensor) -> list[int]:
+    """The clients [V] that sent some uploads, each once and in ascending order."""
+    return sorted(set(client.tolist()))
 
 
 def _generated(artifact: Artifact, client: int, seed: int) -> Moments:
