@@ -59,7 +59,7 @@ class JobBars:
         left = f"about {_clock(passed / self.finished * (self.total - self.finished))} left"
         self.bars.update(self.overall, completed=self.finished, left=left)
         if reason is not None or not self.console.is_terminal:
-            ending = "done" if reason is None else f"FAILED: {reason}"
+            ending = "done" if reason is None else f"not all of it done: {reason}"
             self.console.print(
                 f"[{self.finished}/{self.total}] {title}: {ending} ({_clock(passed)})", markup=False, highlight=False
             )

@@ -2,8 +2,10 @@
 
 import os
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import hypothesis
 import pytest
@@ -26,6 +28,28 @@ def _refuse(*_: object, **__: object) -> None:
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test resolves a host name: a download fails at once, as it does on a machine without a network."""
     monkeypatch.setattr(socket, "getaddrinfo", _refuse)
+
+
+class Ran(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str  # what it printed
+    err: str  # what it printed as an error
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Runs `privbench` with some words, in this process, where torch is imported already."""
+    from privbench.cli import main
+
+    def call(*words: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["privbench", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return Ran(int(stop.value.code or 0), *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture(scope="module")

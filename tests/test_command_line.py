@@ -11,7 +11,6 @@ import time
 import pytest
 
 from privbench import plugins
-from privbench.cli import main
 
 SMALL = ["--preset", "smoke", "--seeds", "1"]
 
@@ -257,17 +256,14 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
         (["attack", "--colour"], "colour"),
     ],
 )
-def test_bad_input_gets_one_clear_line_and_status_2(words, message, tmp_path, monkeypatch, capsys):
+def test_bad_input_gets_one_clear_line_and_status_2(words, message, tmp_path, monkeypatch, command):
     """In this process, where torch is imported already; the next tests show the same in a process of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["privbench", *words])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    told = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert message in told
-    assert told.count("privbench: ") == 1
-    assert "Traceback" not in told
+    ran = command(*words)
+    assert ran.status == 2
+    assert message in ran.err
+    assert ran.err.count("privbench: ") == 1
+    assert "Traceback" not in ran.err
 
 
 def test_an_attack_whose_needs_are_not_met_names_the_way_out(tmp_path):
@@ -361,31 +357,27 @@ def test_data_check_says_what_is_there(name, tmp_path):
         assert done.stdout.count("missing") >= 6
 
 
-def test_resnet18_trains_and_is_attacked_end_to_end(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [
-        "privbench", "attack", "--method", "fedcg", "--backbone", "resnet18", "--dataset", "digits", *SMALL, "--rounds", "1",
+def test_resnet18_trains_and_is_attacked_end_to_end(tmp_path, command):
+    ran = command(
+        "attack", "--method", "fedcg", "--backbone", "resnet18", "--dataset", "digits", *SMALL, "--rounds", "1",
         "--clients", "2", "--per-client", "16", "--victims", "1", "--attack-set", "steps=1", "--attack", "dlg",
-        "--attack", "feature-statistics", "--attack", "staged", "--out", str(tmp_path),
-    ])  # fmt: skip
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code
-    assert "resnet18 at 32x32" in capsys.readouterr().out
+        "--attack", "feature-statistics", "--attack", "staged", "--out", tmp_path,
+    )  # fmt: skip
+    assert not ran.status
+    assert "resnet18 at 32x32" in ran.out
     records = [json.loads(path.read_text()) for path in tmp_path.glob("cells/*/record.json")]
     assert {r["spec"]["attack"] for r in records} == {"dlg", "feature-statistics", "staged"}
     assert all((r["spec"]["backbone"], r["spec"]["image_size"]) == ("resnet18", 32) for r in records)
     assert all(r["scores"]["failures"] == 0 for r in records)
 
 
-def test_clients_are_shown_from_data_and_again_from_a_run_on_disk(tmp_path, monkeypatch, capsys):
+def test_clients_are_shown_from_data_and_again_from_a_run_on_disk(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
 
     def told(*words):
-        monkeypatch.setattr(sys, "argv", ["privbench", *words])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert not stop.value.code
-        return capsys.readouterr().out
+        ran = command(*words)
+        assert not ran.status
+        return ran.out
 
     layout = ["--dataset", "digits", "--omega", "0.1", "--preset", "smoke"]
     before = told("partition", *layout)

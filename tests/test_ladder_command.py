@@ -1,11 +1,8 @@
 """`privbench attack --attack ladder` and `privbench reproduce` as a user meets them, end to end in this process."""
 
 import json
-import sys
 
 import pytest
-
-from privbench.cli import main
 
 SMALL = ["--dataset", "digits", "--preset", "smoke", "--seeds", "1", "--clients", "2"]
 MINE = """from dataclasses import dataclass
@@ -32,16 +29,13 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture
-def told(runs, monkeypatch, capsys):
+def told(command, runs, monkeypatch):
     """Runs the command in the folder of runs: (status, what it printed)."""
     monkeypatch.chdir(runs)
 
     def call(*words):
-        monkeypatch.setattr(sys, "argv", ["privbench", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        printed = capsys.readouterr()
-        return stop.value.code or 0, printed.out + printed.err
+        ran = command(*words)
+        return ran.status, ran.out + ran.err
 
     return call
 

@@ -1,7 +1,6 @@
 """Settings out of their range, of every plug-in: one line through the command line, before anything is computed."""
 
 import dataclasses
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,6 @@ import pytest
 from pydantic import Field
 
 from privbench import plugins
-from privbench.cli import main
 from privbench.errors import UserError
 from privbench.settings import Count, Positive
 
@@ -30,15 +28,13 @@ def numeric(kind):
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch, capsys):
+def told(command, tmp_path, monkeypatch):
     """Runs the command in an empty folder: (status, what it printed as an error)."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words):
-        monkeypatch.setattr(sys, "argv", ["privbench", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return stop.value.code, capsys.readouterr().err
+        ran = command(*words)
+        return ran.status, ran.err
 
     return call
 
