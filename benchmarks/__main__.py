@@ -170,15 +170,14 @@ def breaching_rows(rows: Rows) -> None:
     if not against_breaching.installed():
         rows.add(Row("goal", name.format("a given"), "breaching", goal=goal, note="the package is not installed"))
         return
-    for found in against_breaching.compare(work.dataset(), FEW_VICTIMS):
-        theirs, ours = found.breaching, found.privbench
+    for target, theirs, ours in against_breaching.compare(work.dataset(), FEW_VICTIMS, rows.repeats):
         if theirs is None or ours is None:
-            rows.add(Row("goal", name.format(found.target), "breaching" if theirs is None else "privbench", goal=goal,
+            rows.add(Row("goal", name.format(target), "breaching" if theirs is None else "privbench", goal=goal,
                          note="no setting gets there"))  # fmt: skip
             continue
-        usual = rows.add(Row("goal", name.format(found.target), "breaching", [theirs[1]], "CPU s", note=theirs[0]))
-        rows.add(Row("goal", usual.work, "privbench", [ours[1]], "CPU s", times=theirs[1] / ours[1], goal=goal,
-                     note=ours[0]))  # fmt: skip
+        usual = rows.add(Row("goal", name.format(target), "breaching", theirs.cpu_seconds, "CPU s", note=theirs.way))
+        rows.add(Row("goal", usual.work, "privbench", ours.cpu_seconds, "CPU s",
+                     times=usual.median / ours.median, goal=goal, note=ours.way))  # fmt: skip
 
 
 def start_rows(rows: Rows) -> None:

@@ -17,6 +17,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import statistics
 import sys
 import time
 import warnings
@@ -324,37 +325,52 @@ def search_grid() -> list[Setting]:
     return [*SETTINGS, *named, Setting("wei", "wei", _DOUBLE), Setting("modern", "modern", adam)]
 
 
-def fastest(rows: Sequence[Row], side: str, target: str) -> tuple[Row, float] | None:
-    """The way of one side that reaches a target in the fewest CPU seconds, and those."""
-    found = [(row, cpu) for row in rows if row.side == side and (cpu := row.cpu_to_target[target]) is not None]
-    return min(found, key=lambda each: each[1]) if found else None
+class Reach(NamedTuple):
+    """The way of one side that passes a target in the fewest CPU seconds, by the median of its repetitions."""
+
+    way: str
+    cpu_seconds: list[float]  # of every repetition
+
+    @property
+    def median(self) -> float:
+        """CPU seconds."""
+        return statistics.median(self.cpu_seconds)
 
 
 class Race(NamedTuple):
-    """Who reaches a target in the fewest CPU seconds: (way, CPU seconds) of each side, None where no way gets there."""
+    """Who passes a target first; None where no way of that side gets there in every repetition."""
 
     target: str
-    breaching: tuple[str, float] | None
-    privbench: tuple[str, float] | None
+    breaching: Reach | None
+    privbench: Reach | None
 
 
-def races(rows: Sequence[Row]) -> list[Race]:
+def fastest(repetitions: Sequence[Sequence[Row]], side: str, target: str) -> Reach | None:
+    """The best way of one side to a target; every repetition holds the same ways in the same order."""
+    found = []
+    for same in zip(*repetitions, strict=True):
+        spent = [row.cpu_to_target[target] for row in same if row.side == side]
+        times = [cpu for cpu in spent if cpu is not None]
+        if len(times) == len(repetitions):
+            found.append(Reach(same[0].way, times))
+    return min(found, key=lambda each: each.median) if found else None
+
+
+def races(repetitions: Sequence[Sequence[Row]]) -> list[Race]:
     """A race for every target.
 
     CPU seconds of a one-thread process are its seconds on an idle machine, whatever else runs now.
     """
-    found = []
-    for target in rows[0].cpu_to_target:
-        best = [fastest(rows, side, target) for side in ("breaching", "privbench")]
-        found.append(Race(target, *((each[0].way, each[1]) if each else None for each in best)))
-    return found
+    targets = repetitions[0][0].cpu_to_target
+    return [Race(t, *(fastest(repetitions, side, t) for side in ("breaching", "privbench"))) for t in targets]
 
 
-def compare(dataset: str, victims: int) -> list[Race]:
+def compare(dataset: str, victims: int, repeats: int) -> list[Race]:
     """The races at the chosen settings on one core."""
     ways: list[tuple[str, str, Any]] = [("breaching", setting.name, setting) for setting in SETTINGS]
     ways += [("privbench", name, changes) for name, changes in RUNGS]
-    return races(measure(ways, *undefended(dataset, victims), cores=1))
+    observed = undefended(dataset, victims)
+    return races([measure(ways, *observed, cores=1) for _ in range(repeats)])
 
 
 def table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
@@ -381,12 +397,11 @@ def show(rows: Sequence[Row], title: str) -> None:
     race = table(
         "CPU s until the mean PSNR of all victims passes", ("dB", "breaching", "privbench"), ("CPU s", "CPU s", "x")
     )
-    for target, theirs, ours in races(rows):
-        names, seconds = ([each[i] if each else None for each in (theirs, ours)] for i in (0, 1))
-        ratio = f"{theirs[1] / ours[1]:.1f}" if theirs and ours else "-"
-        race.add_row(
-            target, *(n or "never" for n in names), *("-" if s is None else f"{s:.2f}" for s in seconds), ratio
-        )
+    for target, *sides in races([rows]):
+        theirs, ours = sides
+        ratio = f"{theirs.median / ours.median:.1f}" if theirs and ours else "-"
+        names = (each.way if each else "never" for each in sides)
+        race.add_row(target, *names, *(f"{each.median:.2f}" if each else "-" for each in sides), ratio)
     console.print(race)
 
 

@@ -55,3 +55,22 @@ def test_time_to_a_target(workers, target, expected):
     assert against.reached(made, target) == expected
     doubled = None if expected is None else 2 * expected
     assert against.reached(made, target, "cpu_seconds") == doubled
+
+
+def test_a_race_is_between_the_ways_with_the_lowest_median_that_get_there_every_time():
+    def row(side, way, *seconds):
+        targets = dict(zip(("15", "30"), seconds, strict=True))
+        return against.Row(side, way, [20.0], [1], 9.0, 9.0, targets, targets)
+
+    repetitions = [
+        [
+            row("breaching", "steady", 4.0, 9.0),
+            row("breaching", "lucky", first, None),
+            row("privbench", "only", 1.0, late),
+        ]
+        for first, late in ((1.0, 5.0), (8.0, None), (9.0, 7.0))
+    ]
+    low, high = against.races(repetitions)
+    assert low == ("15", ("steady", [4.0, 4.0, 4.0]), ("only", [1.0, 1.0, 1.0]))
+    assert low.breaching.median / low.privbench.median == 4
+    assert high == ("30", ("steady", [9.0, 9.0, 9.0]), None)
