@@ -171,13 +171,16 @@ def breaching_rows(rows: Rows) -> None:
         rows.add(Row("goal", name.format("a given"), "breaching", goal=goal, note="the package is not installed"))
         return
     for target, theirs, ours in against_breaching.compare(work.dataset(), FEW_VICTIMS, rows.repeats):
-        if theirs is None or ours is None:
-            rows.add(Row("goal", name.format(target), "breaching" if theirs is None else "privbench", goal=goal,
-                         note="no setting gets there"))  # fmt: skip
-            continue
-        usual = rows.add(Row("goal", name.format(target), "breaching", theirs.cpu_seconds, "CPU s", note=theirs.way))
-        rows.add(Row("goal", usual.work, "privbench", ours.cpu_seconds, "CPU s",
-                     times=usual.median / ours.median, goal=goal, note=ours.way))  # fmt: skip
+        rows.add(_reaches(name.format(target), "breaching", theirs))
+        own = _reaches(name.format(target), "privbench", ours)
+        own.goal, own.times = goal, theirs.median / ours.median if theirs and ours else None
+        rows.add(own)
+
+
+def _reaches(name: str, side: str, found: against_breaching.Reach | None) -> Row:
+    if found is None:
+        return Row("goal", name, side, note="no setting gets there")
+    return Row("goal", name, side, found.cpu_seconds, "CPU s", note=found.way)
 
 
 def start_rows(rows: Rows) -> None:
