@@ -67,12 +67,13 @@ MOST_DIFFERENCES = 10  # lines told of a result that is not reproduced
 
 
 def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, folder: Path) -> None:
-    """Runs or reuses the cells, then prints their table and writes tables, scatter plots and grids to `folder`."""
+    """Runs or reuses the cells, prints their table, and writes tables, scatter plots, grids and curves over rounds to `folder`."""
     store = Store(out)
     states = execute(cells, out, data_dir, device)
     done, records, gaps = _attacked(cells, states)
     paths = attack_table.write_tables(records, folder, gaps)
     paths += drawings.attacked(store, done, records, folder) + drawings.histograms(records, folder)
+    paths += climb.curves(records, folder)
     console = Console()
     attack_table.print_tables(records, console, gaps)
     _tell(paths, console)

@@ -38,13 +38,13 @@ LEAST_GAP_INCHES = 0.14  # between two ticks that may both be named
 
 
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
-    """`stem`.png and `stem`.pdf for the records of ONE data set and setting at several rounds; nothing when there is one round.
+    """`stem`.png and `stem`.pdf for records of ONE data set and setting; nothing for a single round, or for floors alone.
 
     A round asked for as "best" or "last" stands where it was, on average over seeds. Floors are drawn once, not as attacks.
     """
-    if len({r.spec["round"] for r in records}) < 2:
-        return []
     attacks = [r for r in records if r.spec["attack"] not in plugins.FLOORS]
+    if len({r.spec["round"] for r in attacks}) < 2:
+        return []
     methods = unique(label(r.spec) for r in sorted(attacks, key=lambda r: place(r.spec)))
     tags = unique(map(knowledge_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
     looks = {tag: _look(tags, tag, [r for r in attacks if knowledge_text(r) == tag]) for tag in tags}

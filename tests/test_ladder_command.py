@@ -64,6 +64,14 @@ def test_the_ladder_runs_every_rung_that_can_be_and_a_users_attack_joins(runs, t
     assert all(0 <= v["identification"] <= 1 and v["feature_error"] >= 0 for r in records for v in r["victims"])
 
 
+def test_named_attacks_at_several_rounds_draw_a_curve_and_floors_alone_do_not(runs, told):
+    words = ["--method", "fedsplit", "--round", "0,1", *SMALL]
+    for attacks, drawn in ((("grey", "dlg"), True), (("grey", "dataset-mean"), False)):
+        status, text = told("attack", *(word for name in attacks for word in ("--attack", name)), *words)
+        assert status == 0, text
+        assert ("digits-rounds.png" in text) == drawn
+
+
 def test_a_result_is_reproduced_from_its_record_and_a_changed_one_is_not(runs, told):
     told("attack", "--attack", "dlg", "--method", "fedsplit", *SMALL)
     paths = [path for path in (runs / "runs/cells").glob("*/record.json") if '"round": "best"' in path.read_text()]
