@@ -1,11 +1,14 @@
 """Small artifacts for the attacks' tests, made with plain autograd and not with the suite's own observation."""
 
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 from attacks.case import Case
+from privbench.data.digits import load as load_digits
 from privbench.nets import Model
 from privbench.seeds import stream
 from privbench.types import Artifact, Batch, LocalSteps
@@ -65,6 +68,29 @@ def artifact(images, labels, parts=("extractor", "classifier"), batch_size=1, no
         image_shape=(1, 32, 32), labels=labels.view(-1, batch_size) if known else None,
         defense={"name": "gaussian", "variance": noise, "where": "step"} if noise else {"name": "none"},
     )  # fmt: skip
+
+
+@cache
+def trained_on_digits(count=12, seed=0):
+    """The classifier's gradients of digits at a network trained centrally on others, these victims, and a third set to know.
+
+    400 steps of Adam on 600 training digits, 92% to 95% of the test digits right; the attacker knows the other 600, and victims
+    are test digits.
+    """
+    digits = load_digits(Path()).domains["all"]
+    train, test = ((one.images.float() / 255, one.labels) for one in (digits.train, digits.test))
+    own = {part: {n: t.requires_grad_() for n, t in net.items()} for part, net in networks(seed).items()}
+    optimiser = torch.optim.Adam([t for net in own.values() for t in net.values()], lr=3e-3)
+    rng = torch.Generator().manual_seed(seed)
+    for _ in range(400):
+        index = torch.randint(600, (32,), generator=rng)
+        optimiser.zero_grad()
+        F.cross_entropy(logits(own, train[0][index])[0], train[1][index]).backward()
+        optimiser.step()
+    own = {part: {n: t.detach() for n, t in net.items()} for part, net in own.items()}
+    x, y = (t[:count] for t in test)
+    seen = artifact(x, y, ("classifier",), own=own)
+    return replace(seen, round=2, uploads={}, upload_buffers={}), x, Batch(*(t[600:] for t in train))
 
 
 def update(images, labels, local):

@@ -19,7 +19,15 @@ from attacks.imprint import Imprint
 from privbench import plugins
 from privbench.score import score
 from privbench.types import Artifact, Batch, Knowledge, LocalSteps, Networks, Reconstruction, Truth
-from tests.attacks.cases import MODEL, artifact, images_like_the_victims, networks, smooth_images, update
+from tests.attacks.cases import (
+    MODEL,
+    artifact,
+    images_like_the_victims,
+    networks,
+    smooth_images,
+    trained_on_digits,
+    update,
+)
 from tests.privbench.test_settings import MAY_BE_ZERO
 
 E, C = ("extractor",), ("classifier",)
@@ -78,16 +86,18 @@ def imprinted(batch_size: int = 12) -> Any:
     return artifact(x, y, batch_size=batch_size, own=sent), x.unflatten(0, (-1, batch_size)), known
 
 
+def central() -> Any:
+    """The classifier's gradients of twelve digits at a network trained centrally on other digits."""
+    seen, x, known = trained_on_digits()
+    return seen, x[:, None], Knowledge(known)
+
+
 def noised() -> Any:
     """Noisy gradients, and many auxiliary images."""
     x = images(3)
     return artifact(x, Y, noise=1e-8), x[:, None], Knowledge(auxiliary(300))
 
 
-FADES = (
-    "on so small a case the rehearsal trusts no stand-in, and the class mean is handed in without a descent; "
-    "what is asserted is that it does not end in noise instead"
-)
 CLAIMS = {
     "dlg": Claim("FedAvg, untrained: Zhu et al. show untrained networks", untrained, {"steps": 60}, 1.5, 1e-2),
     "idlg": Claim(
@@ -114,14 +124,17 @@ CLAIMS = {
                        {"exact_steps": 40}, 10.0, 1e-2),
     "initial-surrogate": Claim("FedSplit in round 0, where the initial extractor is the victim's own", lambda: untrained(C, 3),
                                {"exact_steps": 40}, 10.0, 1e-2),
-    "surrogate": Claim("FedSplit, untrained", lambda: untrained(C),
-                       {"steps": 10, "members": 1, "train_steps": 4, "shadow_steps": 1}, -0.5, None, FADES),
-    "aligned-surrogate": Claim("FedSplit, untrained", lambda: untrained(C),
-                               {"steps": 10, "members": 1, "train_steps": 4, "shadow_steps": 1, "align_steps": 2},
-                               -0.5, None, FADES),
-    "decoder": Claim("FedSplit, untrained", lambda: untrained(C),
-                     {"members": 1, "train_steps": 4, "shadow_steps": 1, "decoder_steps": 4}, -0.5, None,
-                     "a network is trained and read off once: nothing descends on the victims, and " + FADES),
+    # With the networks of seeds 0-3 the mean gains are 1.0 to 3.1 dB, 2.1 to 3.5 and 1.3 to 1.5. A surrogate is wrong about
+    # most features, so that its objective falls little. With one shadow round in place of two, seeds 2 and 3
+    # gave 0.0 dB (surrogate: the class mean is handed in) and -0.1 and 0.6 dB (aligned).
+    "surrogate": Claim("classifier's gradient, trained centrally", central,
+                       {"steps": 10, "members": 1, "train_steps": 600, "shadow_steps": 100}, 0.5, 0.95),
+    "aligned-surrogate": Claim("classifier's gradient, trained centrally, aligned to the victims' features", central,
+                               {"steps": 15, "members": 1, "train_steps": 100, "shadow_steps": 100, "align_steps": 150}, 1.0, 0.6),
+    "decoder": Claim("classifier's gradient, trained centrally", central,
+                     {"members": 1, "train_steps": 100, "shadow_rounds": 1, "shadow_steps": 100, "align_steps": 100,
+                      "decoder_steps": 100}, 0.5, None,
+                     "a network is trained and read off once: nothing descends on the victims"),
     "feature-statistics": Claim(
         "FedCG, untrained", lambda: untrained(C), {"steps": 60}, -8.0, 0.3,
         "FedCG claims that its attack fails on FedCG (8.99 dB published, below grey): a random stand-in for E fits any image",
@@ -241,7 +254,8 @@ def test_equation_8_brings_the_features_statistics_nearer_to_the_generators_than
 
 @pytest.mark.parametrize(("name", "setting"), sorted(each for each in MAY_BE_ZERO if each[0] in CLAIMS))
 def test_what_may_be_left_out_can_be_left_out(name, setting):
-    short = {"steps": 2, "restarts": 1, "turns": 1, "feature_steps": 2, "start_steps": 2, "train_steps": 2}
+    numbers = ("steps", "feature_steps", "start_steps", "train_steps", "shadow_steps", "align_steps", "decoder_steps")
+    short = dict.fromkeys(numbers, 2) | {"restarts": 1, "turns": 1}
     attack = plugins.resolve("attack", name)
     known = {**short, **CLAIMS[name].settings, setting: 0}
     fields = {f: v for f, v in known.items() if f in attack.__dataclass_fields__}

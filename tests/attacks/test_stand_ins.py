@@ -16,11 +16,10 @@ from attacks.initial_surrogate import InitialSurrogate
 from attacks.oracle import Oracle
 from attacks.staged import Staged
 from attacks.surrogate import Surrogate
-from privbench.data.digits import load as load_digits
 from privbench.errors import UserError
 from privbench.score import psnr_db
 from privbench.seeds import stream
-from privbench.types import Batch, Knowledge, Networks, no_report
+from privbench.types import Knowledge, Networks, no_report
 from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
 Y = torch.tensor([3, 0, 9])
@@ -249,34 +248,3 @@ def test_a_broadcast_extractor_is_attacked_once_for_all_of_them_and_every_one_ge
     broadcast.attack(seen, whole, 0)
     with pytest.raises(pytest.fail.Exception):
         broadcast.attack(artifact(smooth_images(1), Y[1:2]), whole, 0)
-
-
-@pytest.fixture(scope="module")
-def trained_on_digits():
-    """A trained network's artifact of 12 training images, the images, and others as auxiliary ones."""
-    images, labels = (t[:600] for t in load_digits(None).domains["all"].train)
-    x, own = (
-        images.float() / 255,
-        {part: {n: t.requires_grad_() for n, t in net.items()} for part, net in networks().items()},
-    )
-    optimiser = torch.optim.Adam([t for net in own.values() for t in net.values()], lr=3e-3)
-    rng = torch.Generator().manual_seed(0)
-    for _ in range(400):
-        index = torch.randint(300, (32,), generator=rng)
-        optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(logits(own, x[index])[0], labels[index]).backward()
-        optimiser.step()
-    own = {part: {n: t.detach() for n, t in net.items()} for part, net in own.items()}
-    seen = artifact(x[:12], labels[:12], ("classifier",), own=own)
-    return (
-        dataclasses.replace(seen, round=4, uploads={}, upload_buffers={}),
-        x[:12],
-        Knowledge(Batch(x[300:], labels[300:])),
-    )
-
-
-def test_a_surrogate_beats_the_floor_on_a_well_trained_small_network(trained_on_digits):
-    seen, truth, whole = trained_on_digits
-    found, floor = Surrogate(steps=40).reconstruct(seen, whole, 0), ClassMean().reconstruct(seen, whole, 0)
-    gain = psnr_db(found.images[:, 0].float(), truth) - psnr_db(floor.images[:, 0], truth)
-    assert float(gain.mean()) > 0.3
