@@ -70,6 +70,11 @@ class Discriminator(nn.Module):
         self.downs = nn.ModuleList(nn.utils.spectral_norm(conv) for conv in convs)
         self.norms = nn.ModuleList(nn.BatchNorm2d(w) for w in widths[1:4])
 
+    def freeze(self) -> None:
+        """Gives the frozen spectral norms the v of today's weights, where torch keeps the one that they were last trained with."""
+        for down in self.downs:
+            down.weight_v.copy_(F.normalize(down.weight_orig.detach().flatten(1).T @ down.weight_u, dim=0))
+
     def forward(self, h: Tensor, y: Tensor) -> Tensor:
         """[B, 16, 5, 5], [B] -> [B]."""
         x = torch.cat([h, self.embed(y)[:, :, None, None].expand(-1, -1, *h.shape[2:])], 1)
@@ -180,6 +185,7 @@ class Training:
             self.judge[k].step()
 
             _train(client, "generator")
+            judge.freeze()
             self.imitate[k].zero_grad()
             z = plan.noise["generator"]["z"][step]
             imitated = client["generator"](z, y)

@@ -111,10 +111,49 @@ def networks_of(replica: Replica, parts: Sequence[str]) -> tuple[Parts, Parts]:
 def train_round(
     setups: Sequence[Setup], states: Sequence[State], execution: Execution, report: Report = no_report
 ) -> None:
-    """One round of S seeds, in place on their states; `setups` differ in the seed alone."""
+    """One round of S seeds, in place on their states, and what the history says of it; `setups` differ in the seed alone."""
+    started = time.perf_counter()
+    losses = learn(setups, states, execution, report)
+    seconds = time.perf_counter() - started
+    setup, round_ = setups[0], states[0].round + 1
+    clients = len(setup.federation.clients)
+    counts = setup.federation.label_counts()[0].nbytes
+    counts_up, counts_down = setup.method.uploads_counts * counts, setup.method.broadcasts_counts * counts
+    for s, state in enumerate(states):
+        own = {
+            n: v[s * clients : (s + 1) * clients] if len(v) == clients * len(states) else v[s : s + 1]
+            for n, v in losses.items()
+        }
+        predictions = predict(setups[s], state)
+        state.round = round_
+        state.history.append(
+            {
+                "round": round_,
+                "loss": own,
+                **evaluate(setups[s], state, predictions),
+                "seconds": seconds / len(states),
+                "bytes_up": [_bytes(u) + counts_up for u in state.uploads],
+                "bytes_down": [_bytes((state.server.params, state.server.buffers)) + counts_down] * clients,
+            }
+        )
+        state.predictions = [
+            new if best == round_ else old
+            for best, old, new in zip(
+                best_rounds(state.history), state.predictions or predictions, predictions, strict=True
+            )
+        ]
+
+
+def learn(
+    setups: Sequence[Setup], states: Sequence[State], execution: Execution, report: Report = no_report
+) -> dict[str, list[float]]:
+    """A round's broadcast, local training, average and server phases, in place; nothing is evaluated, no round is counted.
+
+    Returns the mean loss of every stage in its last epoch, seed after seed: one value per client, or one per server.
+    """
     run = {"alone": run_alone, "stacked": run_stacked}[execution]
-    setup, started = setups[0], time.perf_counter()
-    schedule, clock = setup.spec.schedule, Clock(states[0].round + 1, setup.spec.schedule.rounds)
+    setup, schedule = setups[0], setups[0].spec.schedule
+    clock = Clock(states[0].round + 1, schedule.rounds)
     optimisers = {"task": schedule.task, "generator": schedule.generator, "server": schedule.server}
     overwritten = [part for part in setup.method.shares if part not in setup.method.keeps]
     pairs = [(s, k) for s in range(len(setups)) for k in range(len(setup.federation.clients))]
@@ -152,32 +191,7 @@ def train_round(
         ]
         servers = [st.server for st in states]
         losses |= _columns(run(job, servers, context, plans, [_identity] * len(states)))
-    seconds = time.perf_counter() - started
-    clients = len(setup.federation.clients)
-    counts = setup.federation.label_counts()[0].nbytes
-    counts_up, counts_down = setup.method.uploads_counts * counts, setup.method.broadcasts_counts * counts
-    for s, state in enumerate(states):
-        own = {
-            n: v[s * clients : (s + 1) * clients] if len(v) == len(pairs) else v[s : s + 1] for n, v in losses.items()
-        }
-        predictions = predict(setups[s], state)
-        state.round = clock.round
-        state.history.append(
-            {
-                "round": clock.round,
-                "loss": own,
-                **evaluate(setups[s], state, predictions),
-                "seconds": seconds / len(states),
-                "bytes_up": [_bytes(u) + counts_up for u in state.uploads],
-                "bytes_down": [_bytes((state.server.params, state.server.buffers)) + counts_down] * clients,
-            }
-        )
-        state.predictions = [
-            new if best == clock.round else old
-            for best, old, new in zip(
-                best_rounds(state.history), state.predictions or predictions, predictions, strict=True
-            )
-        ]
+    return losses
 
 
 def length(phase: Phase, schedule: Schedule) -> int:
