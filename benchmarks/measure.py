@@ -73,7 +73,7 @@ def cells(row: Row) -> list[str]:
     """A row as a table prints it."""
     if not row.values:
         return [row.work, row.way, "not measured", "", "", _goal(row), row.note]
-    spread = f"{min(row.values):.4g}-{max(row.values):.4g}"
+    spread = f"{min(row.values):.4g}-{max(row.values):.4g}" if len(row.values) > 1 else "one value"
     times = f"{row.times:.1f}x" if row.times is not None else ""
     return [row.work, row.way, f"{row.median:.4g} {row.unit}", spread, times, _goal(row), row.note]
 

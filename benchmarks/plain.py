@@ -6,7 +6,7 @@ mini-batches and the noise come from the same streams as in privbench, so the nu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -232,27 +232,35 @@ def dlg(seen: Artifact, steps: int) -> Tensor:
     No early end, so that every victim takes the same number of iterations. torch's L-BFGS drops every pair with s'y below
     1e-10, which Eq. 7 is at the untrained network from the first step on: unscaled, it would never leave its start.
     """
-    model = seen.model
-    nets = {p: load(net(p, model.channels, model.classes), p, seen.weights[p], {}).double() for p in seen.gradients}
-    names = [(part, name) for part, params in nets.items() for name, _ in params.named_parameters()]
-    leaves = [param for module in nets.values() for param in module.parameters()]
-    theirs = {(p, name_in_torch(p, n)): g.double() for p, grads in seen.gradients.items() for n, g in grads.items()}
     found = []
-    for v in range(seen.victims):
-        label = theirs["classifier", "5.bias"][v].argmin()[None]
-        observed = [theirs[name][v] for name in names]
+    for objective in objectives(seen):
         x = torch.rand(seen.batch_size, *seen.image_shape, dtype=torch.float64).requires_grad_()
         optimiser = torch.optim.LBFGS([x], max_iter=steps, history_size=20, tolerance_grad=0, tolerance_change=0)
 
-        def closure(x: Tensor = x, label: Tensor = label, observed: list[Tensor] = observed) -> Tensor:
+        def closure(x: Tensor = x, objective: Callable[[Tensor], Tensor] = objective) -> Tensor:
             x.grad = None
-            gap = SCALE * dlg_objective(nets, leaves, x, label, observed)
+            gap = SCALE * objective(x)
             gap.backward()
             return gap
 
         optimiser.step(closure)
         found.append(x.detach())
     return torch.stack(found)
+
+
+def objectives(seen: Artifact) -> list[Callable[[Tensor], Tensor]]:
+    """Eq. 7 of every victim, labels taken from the bias gradient: images [B, C, H, W] in double precision -> scalar."""
+    model = seen.model
+    nets = {p: load(net(p, model.channels, model.classes), p, seen.weights[p], {}).double() for p in seen.gradients}
+    names = [(part, name) for part, module in nets.items() for name, _ in module.named_parameters()]
+    leaves = [param for module in nets.values() for param in module.parameters()]
+    theirs = {(p, name_in_torch(p, n)): g.double() for p, grads in seen.gradients.items() for n, g in grads.items()}
+
+    def of(victim: int) -> Callable[[Tensor], Tensor]:
+        label, observed = theirs["classifier", "5.bias"][victim].argmin()[None], [theirs[n][victim] for n in names]
+        return lambda x: dlg_objective(nets, leaves, x, label, observed)
+
+    return [of(victim) for victim in range(seen.victims)]
 
 
 def dlg_objective(

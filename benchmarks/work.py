@@ -92,8 +92,15 @@ class Rounds:
         self.states = [harness.initial(setup) for setup in self.setups]
 
     def run(self, execution: harness.Execution) -> float:
-        """One round of all seeds."""
-        return clock(lambda: harness.train_round(self.setups, self.states, execution), self.place)
+        """The learning of one round of all seeds; nothing is evaluated, as in plain.py."""
+        seconds = clock(lambda: self.learn(execution), self.place)
+        for state in self.states:
+            state.round += 1
+        return seconds
+
+    def learn(self, execution: harness.Execution) -> None:
+        """The same without a clock and without counting the round."""
+        harness.learn(self.setups, self.states, execution)
 
     def plain(self) -> list[plain.Training]:
         """The same seeds in the usual way."""
@@ -199,11 +206,11 @@ def flops(action: Callable[[], object]) -> int:
     return int(counter.get_total_flops())
 
 
-def peak_memory_mib(victim_count: int, steps: int) -> float:
-    """MiB that a fresh process held at most while it attacked that many victims by DLG."""
+def peak_memory_mib(victim_count: int, steps: int, place: torch.device) -> float:
+    """MiB of `place` that a fresh process held at most while it attacked that many victims by DLG."""
     code = (
-        "import torch; from benchmarks import work; from privbench import machine;"
-        f"work.dlg(work.victims({victim_count}), {steps}); print(machine.peak_memory_mib(torch.device('cpu')))"
+        f"import torch; from benchmarks import work; from privbench import machine; place = torch.device('{place}');"
+        f"work.dlg(work.victims({victim_count}, place=place), {steps}); print(machine.peak_memory_mib(place))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])
@@ -218,8 +225,8 @@ def help_page() -> float:
 def first_step() -> float:
     """From the start of `privbench attack --preset smoke` to the first training step."""
     code = (
-        "import os; from privbench import engine, cli;"
-        "engine._run_one = lambda *a: os._exit(7);"
+        "import os; from privbench import harness, cli;"
+        "harness.run_alone = harness.run_stacked = lambda *a: os._exit(7);"
         "cli.app(['attack', '--method', 'fedavg', '--dataset', 'digits', '--preset', 'smoke', '--out', 'out'])"
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """Independent jobs on the cores at hand: one single-threaded process per core, progress reported back, clean on Ctrl-C.
 
-Two one-thread processes nearly double the throughput of small networks, while two threads in one process hardly help
-(measured: docs/performance.md). Jobs write their own results to disk, so nothing finished is lost when one fails.
+Networks this small leave a second thread inside an operation little to do, and attacks have long stretches on one, so that
+each core gets a process of its own. Jobs write their own results to disk, so nothing finished is lost when one fails.
 """
 
 from __future__ import annotations

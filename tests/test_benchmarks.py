@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from attacks import case
 from attacks.dlg import DLG
 from benchmarks import __main__ as bench
 from benchmarks import measure, plots, work
@@ -14,38 +15,28 @@ from privbench.types import Knowledge
 CPU = torch.device("cpu")
 
 
-def test_the_kernel_that_is_timed_is_the_gradient_of_dlg():
+def test_the_kernel_that_is_timed_is_the_gradient_of_dlg_s_objective_in_the_usual_way():
     seen = work.victims(2)
     gradient, loss = work.dlg_gradient(seen)()
-    assert gradient.shape == (2, 1, 3, 32, 32)
-    first = DLG(steps=0).reconstruct(seen, Knowledge(), 0)
-    assert torch.equal(loss, first.loss)
+    start = case.random_start(seen, 1, 0)
+    for v, objective in enumerate(work.plain.objectives(seen)):
+        x = start[v].clone().requires_grad_()
+        theirs = objective(x)
+        (slope,) = torch.autograd.grad(theirs, x)
+        torch.testing.assert_close(loss[v], theirs.detach(), rtol=1e-9, atol=0)
+        torch.testing.assert_close(gradient[v], slope, rtol=1e-7, atol=1e-9 * float(slope.abs().max()))
     assert work.flops(work.dlg_gradient(seen)) > work.needed_for_dlg(2) > 6 * 10**6
 
 
-def test_the_loop_over_victims_lowers_the_same_objective():
+def test_the_loop_over_victims_lowers_that_objective_as_dlg_does():
     """Both from their own noise: fifteen steps bring either to a small part of where it began."""
     seen = work.victims(2)
     fast = DLG(steps=15).reconstruct(seen, Knowledge(), 0)
     images = work.plain.dlg(seen, 15)
-    slow = DLG(steps=0).reconstruct(seen, Knowledge(), 0)
-    again = bench_loss(seen, images)
-    assert (fast.loss < 0.05 * slow.loss).all()
-    assert (again < 0.05 * slow.loss).all()
-
-
-def bench_loss(seen, images):
-    """DLG's objective at given images."""
-    from attacks import case, descend, match
-
-    own = case.make(seen, 0)
-
-    def objective(x, data):
-        return match.squared_distance(
-            match.gradient_products(own, x, data["labels"], {n: data[n] for n in own.observed})
-        )
-
-    return descend.lbfgs(objective, images, own.observed | {"labels": own.labels}, steps=0).loss
+    begin = DLG(steps=0).reconstruct(seen, Knowledge(), 0).loss
+    assert (fast.loss < 0.05 * begin).all()
+    for objective, found, first in zip(work.plain.objectives(seen), images, begin, strict=True):
+        assert float(objective(found).detach()) < 0.05 * float(first)
 
 
 @pytest.mark.parametrize(("method", "defense"), [("fedavg", "gaussian:0.1"), ("fedsplit", "none")])
@@ -56,13 +47,19 @@ def test_columns_of_the_table_are_attacked(method, defense):
     assert seen.defense["name"] == defense.partition(":")[0]
 
 
-def test_a_round_in_the_usual_way_and_ours_start_from_the_same_networks():
+def test_a_round_that_is_timed_learns_what_the_usual_way_learns_and_counts():
     rounds = work.Rounds("fedavg", clients=2, per_client=16)
     (loop,) = rounds.plain()
-    before = rounds.states[0].round
-    assert rounds.run("alone") > 0
-    loop.round()
-    assert rounds.states[0].round == before + 1
+    state = rounds.states[0]
+    for count in (1, 2):
+        assert rounds.run("alone") > 0
+        loop.round()
+        assert state.round == count
+    for part, module in loop.server.items():
+        theirs = work.plain.values(module, part, state.server.params[part])
+        for name, ours in state.server.params[part].items():
+            torch.testing.assert_close(ours, theirs[name], rtol=1e-4, atol=2e-5)
+    assert not state.history  # nothing was evaluated
 
 
 def test_rows_are_saved_printed_and_drawn(tmp_path):

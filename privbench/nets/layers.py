@@ -31,8 +31,8 @@ def conv_then_average_pool(images: Tensor, weight: Tensor, bias: Tensor) -> Tens
 def conv2x2(x: Tensor, weight: Tensor) -> Tensor:
     """torch.nn.functional.conv2d with a 2x2 kernel, stride 1, no padding, as one matrix product.
 
-    x [B, i, s, s], weight [o, i, 2, 2] -> [B, o, s-1, s-1]. On a CPU, with few positions and many channels, it takes
-    three quarters of the time of torch's convolution (docs/performance.md).
+    x [B, i, s, s], weight [o, i, 2, 2] -> [B, o, s-1, s-1]. Quicker than torch's convolution on a CPU
+    where positions are few and channels many (docs/performance.md).
     """
     batch, side = len(x), x.shape[-1] - 1
     x = x.permute(0, 2, 3, 1)
@@ -45,7 +45,7 @@ def conv2x2(x: Tensor, weight: Tensor) -> Tensor:
 def conv_transpose2x2(x: Tensor, weight: Tensor) -> Tensor:
     """torch.nn.functional.conv_transpose2d with a 2x2 kernel, stride 1, no padding, as one matrix product.
 
-    x [B, i, s, s], weight [i, o, 2, 2] -> [B, o, s+1, s+1]. Half the time of torch's on a CPU (docs/performance.md).
+    x [B, i, s, s], weight [i, o, 2, 2] -> [B, o, s+1, s+1]. Quicker than torch's on a CPU (docs/performance.md).
     """
     batch, channels, side, _ = x.shape
     if side == 1:  # one position: nothing overlaps
