@@ -1,11 +1,12 @@
 """DLG, the plain form of gradient matching (FedCG Eq. 7).
 
-The objective is min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2, from a random start, by L-BFGS or Adam.
+The objective is min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2, from noise, by L-BFGS or Adam.
 
 Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Eq. 7 has x~ alone under the minimum, so the label
 is taken as given: recovered in closed form. DLG's own form, which descends on a soft label softmax(l) too, is
 labels="descended". Deviation: the arithmetic is double precision and the start uniform (attacks/idlg.py has
-the normal start). Where the method keeps E private (FedSplit), theta is C alone and x~ goes through a randomly initialised
+the normal start). FedCG does not say where its descent starts; on LeNet-5 start="grey" decides more than any other change to
+it (docs/attacks.md). Where the method keeps E private (FedSplit), theta is C alone and x~ goes through a randomly initialised
 stand-in E~, as in FedCG's comparison. Where it keeps C private (FedPer), theta is E alone, C is a random stand-in, and
 the labels, which nothing tells then, are descended on unless they are declared known.
 """
@@ -31,6 +32,7 @@ class DLG:
     optimiser: Literal["lbfgs", "adam"] = "lbfgs"
     lr: Positive = 0.05  # of Adam
     labels: Literal["recovered", "descended"] = "recovered"  # "descended" as DLG's authors have it
+    start: Literal["noise", "grey"] = "noise"  # uniform pixels; with "grey" and labels recovered all restarts are one
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient"})
     knowledge: ClassVar[str] = "gradient"
@@ -39,17 +41,23 @@ class DLG:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
-        """Descends from uniform noise; of several restarts the one with the lowest Eq. 7."""
+        """Descends from `start`; of several restarts the one with the lowest Eq. 7."""
         own = case.make(artifact, seed)
-        start = case.random_start(artifact, self.restarts, seed)
         if self.labels == "descended" or bool((own.labels < 0).any()):
-            return self._with_labels(artifact, own, start, seed, report)
+            return self._with_labels(artifact, own, self._images(artifact, self.restarts, seed), seed, report)
+        restarts = 1 if self.start == "grey" else self.restarts
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             return equation_7(own, x, data["labels"], data)
 
-        return descend.reconstruction(self._descend(objective, start, case.data(own, self.restarts), report),
-                                      self.restarts, own.labels)  # fmt: skip
+        end = self._descend(objective, self._images(artifact, restarts, seed), case.data(own, restarts), report)
+        return descend.reconstruction(end, restarts, own.labels)
+
+    def _images(self, artifact: Artifact, restarts: int, seed: int) -> Tensor:
+        """What the descent starts from, [V x restarts, B, C, H, W]."""
+        if self.start == "grey":
+            return case.repeat(case.plain_start(artifact, seed), restarts)
+        return case.random_start(artifact, restarts, seed)
 
     def _with_labels(self, artifact: Artifact, own: Case, images: Tensor, seed: int, report: Report) -> Reconstruction:
         """Images and label logits descend together, laid end to end: [D + B Y]."""

@@ -1,4 +1,4 @@
-"""Gradient matching made well-conditioned, one step at a time: what separates Eq. 7 from a strong descent.
+"""Gradient matching with what can be added to Eq. 7: conditioning, a prior, double precision, a grey start.
 
     min over x of  mean over parameters l of ||g_l(x) - G_l||^2 / ||G_l||^2  +  lambda TV(x)
 in double precision by L-BFGS. Every part can be taken back to its plain form (scale="none" is Eq. 7, weight=0 has no prior,

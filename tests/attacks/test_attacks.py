@@ -24,6 +24,8 @@ QUICK = {
     "dlg": (DLG(steps=6), ("extractor", "classifier")),
     "dlg through a stand-in": (DLG(steps=6, restarts=2), ("classifier",)),
     "dlg by adam": (DLG(steps=12, optimiser="adam"), ("extractor", "classifier")),
+    "dlg from grey": (DLG(steps=6, start="grey"), ("extractor", "classifier")),
+    "dlg from grey on soft labels": (DLG(steps=6, start="grey", labels="descended", restarts=2), ("classifier",)),
     "feature-statistics": (FeatureStatistics(steps=6, restarts=2), ("classifier",)),
     "dlg on soft labels": (DLG(steps=6, labels="descended"), ("extractor", "classifier")),
     "idlg": (IDLG(steps=6), ("extractor", "classifier")),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks import descend, prior
+from attacks import case, descend, match, prior
 from attacks.descend import each_of
 from attacks.dlg import DLG
 from attacks.floors import Grey
@@ -14,6 +14,7 @@ from attacks.unsplit import UnSplit
 from privbench.errors import UserError
 from privbench.plugins import create
 from privbench.score import psnr_db
+from privbench.seeds import stream
 from privbench.types import Batch, Knowledge
 from tests.attacks.cases import artifact, smooth_images
 
@@ -59,6 +60,53 @@ def test_absolute_variation_by_hand():
 def test_dlg_on_soft_labels_finds_the_label():
     found = DLG(steps=60, labels="descended").reconstruct(artifact(smooth_images(3), Y), NOTHING, 0)
     assert found.labels[:, 0].tolist() == Y.tolist()
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_dlg_starts_from_uniform_noise_by_default(restarts):
+    shown = artifact(smooth_images(2), Y[:2])
+    own, shape = case.make(shown, 7), (1, 1, 32, 32)
+    noise = [
+        torch.rand(shape, generator=stream(7, "attacker", "start", v, r), dtype=torch.float64)
+        for v in range(2)
+        for r in range(restarts)
+    ]
+
+    def objective(x, data):
+        products = match.gradient_products(own, x, data["labels"], {name: data[name] for name in own.observed})
+        return match.squared_distance(products)
+
+    end = descend.lbfgs(objective, torch.stack(noise), case.data(own, restarts), steps=8)
+    found = DLG(steps=8, restarts=restarts).reconstruct(shown, NOTHING, 7)
+    losses = end.loss.view(2, restarts)
+    assert torch.equal(found.loss, losses.min(1).values)
+    assert torch.equal(found.images, end.x.view(2, restarts, *shape)[torch.arange(2), losses.argmin(1)])
+    assert torch.equal(
+        found.images, DLG(steps=8, restarts=restarts, start="noise").reconstruct(shown, NOTHING, 7).images
+    )
+
+
+@pytest.mark.parametrize("labels", ["recovered", "descended"])
+def test_dlg_from_grey_ends_lower_and_nearer_than_from_noise(labels):
+    x = smooth_images(2)
+    shown = artifact(x, Y[:2])
+    grey, noise = (
+        DLG(steps=80, labels=labels, start=start).reconstruct(shown, NOTHING, 0) for start in ("grey", "noise")
+    )
+    assert (grey.loss < noise.loss).all(), (grey.loss, noise.loss)
+    assert (grey.loss < 1e-4 * grey.trace[:, 0]).all()
+    gain = psnr_db(grey.images[:, 0], x) - psnr_db(noise.images[:, 0], x)
+    assert gain.min() > 3, gain
+
+
+def test_dlg_from_grey_has_one_start_unless_labels_descend_too():
+    shown = artifact(smooth_images(2), Y[:2])
+    once, twice = (DLG(steps=6, restarts=r, start="grey").reconstruct(shown, NOTHING, 0) for r in (1, 2))
+    assert torch.equal(once.images, twice.images)
+    assert once.gradient_evaluations == twice.gradient_evaluations
+    soft = [DLG(steps=6, restarts=r, start="grey", labels="descended").reconstruct(shown, NOTHING, 0) for r in (1, 3)]
+    assert soft[1].gradient_evaluations > soft[0].gradient_evaluations
+    assert (soft[1].loss <= soft[0].loss).all()
 
 
 def test_every_step_of_matching_contributes_on_an_untrained_network():
@@ -128,6 +176,10 @@ def test_a_learned_inverse_beats_grey_under_noise_and_is_trained_once(tmp_path, 
         (
             lambda: create(DLG, {"labels": "guessed"}),
             "labels should be 'recovered' or 'descended', but 'guessed' was given; its default is 'recovered'",
+        ),
+        (
+            lambda: create(DLG, {"start": "white"}),
+            "start should be 'noise' or 'grey', but 'white' was given; its default is 'noise'",
         ),
         (lambda: create(Matching, {"start": "white"}), "start should be 'random' or 'grey', but 'white' was given"),
         (lambda: create(Matching, {"scale": "x"}), "scale should be 'layer' or 'none', but 'x' was given"),
