@@ -1,8 +1,8 @@
 """Doubts that a result raises about itself: a name and one plain sentence each, kept in the record and printed in every table.
 
 Here are the doubts that one cell shows by itself; those that need several cells (a ladder that is not monotone, an undefended
-FedAvg that keeps its images) are in reports/remarks.py, which prints both kinds. A victim is counted under one cause alone,
-the first of: zero gradient, not finite, loss did not fall.
+FedAvg that keeps its images) are in reports/doubts.py, and reports/remarks.py prints both kinds. A victim is counted under one
+cause alone, the first of: zero gradient, not finite, loss did not fall.
 """
 
 from __future__ import annotations
@@ -134,5 +134,10 @@ def _told(name: str, found: int, victims: Sequence[Attacked], what: str) -> list
 
 
 def names(flags: Iterable[Flag]) -> str:
-    """The names alone, as a table's cell holds them; "-" for none."""
-    return ", ".join(flag.name for flag in flags) or "-"
+    """The names alone, each once, as a table's cell holds them; "-" for none."""
+    return ", ".join(each_name(flags)) or "-"
+
+
+def each_name(flags: Iterable[Flag]) -> list[str]:
+    """The names of some doubts, each once, in the order of their first coming."""
+    return list(dict.fromkeys(flag.name for flag in flags))

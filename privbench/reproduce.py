@@ -30,6 +30,8 @@ def cell_of(found: Record) -> CellSpec:
     spec = found.spec
     train = {name: spec[name] for name in TrainSpec.model_fields if name in spec} | {"seed": 0}
     own = {name: spec[name] for name in CellSpec.model_fields if name in spec and name != "train"}
+    if spec.get("attack") is None:
+        own["victims"] = 0  # which the record of an accuracy cell does not write
     cell = checked(CellSpec, own | {"train": train})
     if cell.id != found.id:
         raise UserError(
@@ -80,16 +82,29 @@ def differences(first: Record, second: Record, old: Path, new: Path) -> list[str
     then, now = (r.model_dump(mode="json", exclude=set(APART)) for r in (first, second))
     lines = list(_unlike(then, now, ""))
     cell = cell_of(second)
-    for seed in cell.seeds:
-        before, after = (Store(root).result(cell, seed) for root in (old, new))
-        if before.exists() and after.exists():
-            tensors = [storage.load_tensors(path, "reconstruction")[0] for path in (before, after)]
-            lines += [
-                f"seed {seed}: tensor '{name}' differs"
-                for name in sorted(set(tensors[0]) | set(tensors[1]))
-                if not _same_bits(tensors[0].get(name), tensors[1].get(name))
-            ]
+    for seed in compared(second, old, new):
+        before, after = (
+            storage.load_tensors(Store(root).result(cell, seed), "reconstruction")[0] for root in (old, new)
+        )
+        lines += [
+            f"seed {seed}: tensor '{name}' differs"
+            for name in sorted(set(before) | set(after))
+            if not _same_bits(before.get(name), after.get(name))
+        ]
     return lines
+
+
+def compared(first: Record, old: Path, new: Path) -> list[int]:
+    """The seeds whose reconstructions `differences` compares bit by bit: those that are still on disk under both roots.
+
+    None of an accuracy cell, which has no reconstructions.
+    """
+    cell = cell_of(first)
+    return (
+        []
+        if cell.attack is None
+        else [s for s in cell.seeds if all(Store(root).result(cell, s).exists() for root in (old, new))]
+    )
 
 
 def moved(first: Record, second: Record) -> list[str]:

@@ -181,6 +181,6 @@ def _csv_row(r: AttackRecord, told: Sequence[Flag]) -> dict[str, Any]:
         "attack_seconds": r.cost.attack_seconds,
         "gradient_evaluations": r.cost.gradient_evaluations,
         "guarantee": r.guarantee,
-        "doubts": " ".join(flag.name for flag in told),
+        "doubts": " ".join(flags.each_name(told)),
         **{name: r.environment[name] for name in ("device", "machine", "torch", "date")},
     }

@@ -7,7 +7,6 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -15,11 +14,9 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from privbench import artifact as artifacts
 from privbench import (
     checkpoint,
     harness,
-    knowledge,
     partition,
     plugins,
     pool,
@@ -27,16 +24,14 @@ from privbench import (
     reproduce,
     results,
     run,
-    score,
     storage,
-    victims,
 )
-from privbench.errors import AttackRefused, UserError
+from privbench.errors import UserError
 from privbench.record import AttackRecord, Record
-from privbench.spec import CellSpec, TrainSpec, train_spec
+from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store, status
-from privbench.types import Knowledge
 from reports import attack_table, climb, drawings, label_histogram, ladder, training_view
+from reports.artifact_file import attack_file
 from reports.label_histogram import Panel
 from reports.progress import JobBars
 from reports.published_form import REFUSED, Gap
@@ -255,56 +250,6 @@ def train_and_show(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None,
     )
 
 
-def attack_file(
-    path: Path,
-    truth: Path | None,
-    attacks: Sequence[str],
-    climbed: bool,
-    settings: dict[str, Any],
-    dataset: str,
-    auxiliary: str,
-    device: str,
-    data_dir: Path | None,
-    out: Path,
-) -> None:
-    """Attacks an artifact file, with `climbed` by every attack whose needs it meets; scores it when a truth file is given."""
-    seen = artifacts.load(path)
-    known = artifacts.load_truth(truth) if truth is not None else None
-    shape = (seen.victims, seen.batch_size, *seen.image_shape)
-    if known is not None and tuple(known.images.shape) != shape:
-        raise UserError(f"{truth} holds images of shape {tuple(known.images.shape)}, but {path} speaks of {shape}")
-    place = run.device(device)
-    Store(out).check_writable()
-    if climbed:
-        met = seen.offers() | {"auxiliary"}
-        attacks = [*(a for a in plugins.ATTACKS if plugins.resolve("attack", a).needs <= met), *attacks]
-    each = plugins.settings_of_each(attacks, settings) if climbed else dict.fromkeys(attacks, settings)
-    for name in each:
-        whole = Knowledge(cache=out / "trained")
-        if "auxiliary" in plugins.resolve("attack", name).needs:
-            guess = train_spec("quick", dataset, seen.method)
-            fed, _ = run.federation_of(guess.model_copy(update={"image_size": seen.model.image_size}), data_dir)
-            helpers, _ = knowledge.auxiliary(fed, auxiliary, data_dir, seen.image_shape, 0)
-            whole = replace(whole, auxiliary=helpers)
-        try:
-            found = run.attack_artifact(name, each[name], seen, whole, 0, place, lambda *_: None)
-        except AttackRefused as error:
-            if not climbed:
-                raise
-            print(f"{name}: not run: {error}")
-            continue
-        target = out / f"{path.stem}-{name}.safetensors"
-        tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
-        storage.save_tensors(target, "reconstruction", tensors, {"artifact": path.name, "attack": name})
-        line = f"{name}: {seen.victims} victims, median objective {float(found.loss.nanmedian()):.3g}"
-        if known is not None:
-            scores = score.score(found, known)
-            line += f", PSNR {float(scores.psnr_db.mean()):.2f} dB, failures {int(scores.failed.sum())}"
-        print(f"{line}; wrote {target}")
-        for flag in victims.doubts_without_truth(seen, found):
-            print(f"  {flag.name}: {flag.sentence}")
-
-
 LISTED = {
     "method": ("shares",),
     "attack": ("rung", "needs", "knowledge"),
@@ -346,13 +291,14 @@ def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path
         bars = stack.enter_context(JobBars(1 if first.environment["device"] == "cuda" else len(first.spec["seeds"])))
         second = reproduce.again(first, out, fresh, data_dir, bars.progress, bars.outcome, attack_only=attack_only)
         lines = reproduce.differences(first, second, out, fresh)
+        compared = reproduce.compared(first, out, fresh)
     what = (
         f"{first.id} ({len(first.spec['seeds'])} seed(s){', attack only' if attack_only else ', training and attack'})"
     )
     for line in reproduce.moved(first, second):
         print(f"another place: {line}")
     if not lines:
-        print(f"reproduced bit for bit: {what}")
+        print(f"{_reproduced(first, compared)}: {what}")
         return True
     print(f"NOT reproduced: {what}; {len(lines)} difference(s)")
     for line in lines[:MOST_DIFFERENCES]:
@@ -360,6 +306,19 @@ def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path
     if len(lines) > MOST_DIFFERENCES:
         print(f"  ... and {len(lines) - MOST_DIFFERENCES} more")
     return False
+
+
+def _reproduced(first: Record, compared: Sequence[int]) -> str:
+    """What may be claimed where nothing differs: bits only of reconstructions that were there to be compared."""
+    if not isinstance(first, AttackRecord):
+        return "reproduced: every number of the record is the same"
+    gone = [seed for seed in first.spec["seeds"] if seed not in compared]
+    if not gone:
+        return "reproduced bit for bit: every number of the record, and every reconstruction"
+    return (
+        "reproduced: every number of the record is the same; the old reconstructions of "
+        f"seed(s) {', '.join(map(str, gone))} are gone, so their bits were not compared"
+    )
 
 
 def _record_of(prefix: str, out: Path) -> Record:

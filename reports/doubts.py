@@ -1,27 +1,44 @@
 """The doubts that several cells together raise, and with them those that each record holds of itself (privbench/flags.py).
 
 below-floor             the attack scores surely less than an image that anybody can hand in: it failed
-not-monotone            an attacker who knows more scores lower than one who knows less: the attack is broken, or badly tuned
+not-monotone            an attacker who knows more, or stands higher with the same, scores lower: broken, or badly tuned
 oracle-fails            the upper bound, with the victim's own networks, does not beat the floor: nothing else here was tested
 fedavg-fails            undefended FedAvg keeps its images, though it is known to give them away: the attacks are weak
-overlapping-intervals   a difference between methods is claimed whose intervals overlap: it rests on the paired test alone
+no-control              neither an oracle nor undefended FedAvg was attacked beside it: a failure says nothing
+overlapping-intervals   a difference between methods, or a gain, is claimed whose intervals overlap: it rests on the pairing alone
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from scipy.stats import binomtest
 
-from privbench import plugins
+from privbench import knowledge, plugins
+from privbench.errors import UserError
 from privbench.flags import Flag
-from privbench.record import AttackRecord
+from privbench.record import AttackRecord, Range
 from reports import comparison
-from reports.published_form import ORACLE, group, groups, knowledge_text, label, range_text, strongest, title_of, unique
+from reports.published_form import (
+    ORACLE,
+    Spec,
+    group,
+    groups,
+    knowledge_text,
+    label,
+    networks,
+    range_text,
+    strongest,
+    title_of,
+    unique,
+)
 
-# What an attack on undefended FedAvg reaches at least, on CIFAR-10 and the papers' LeNet with one image per gradient.
+# What an attack on undefended FedAvg reaches at least where `known_to_leak` says so.
 UNTRAINED_DB, TRAINED_DB = 24.0, 22.0
 LEAST_DB = 0.1  # a smaller difference between two attacks is no disorder
+ACTIVE = "active"  # the power to send crafted networks
+BESIDES = frozenset({*knowledge.FIELDS, ACTIVE})  # what an attacker may have besides the artifact
 
 
 def by_record(records: Sequence[AttackRecord]) -> dict[str, list[Flag]]:
@@ -29,9 +46,12 @@ def by_record(records: Sequence[AttackRecord]) -> dict[str, list[Flag]]:
     found = {r.id: [*r.flags, *below_floor(r)] for r in records}
     for key in groups(records):
         own = [r for r in records if group(r.spec) == key]
-        for name in unique(label(r.spec) for r in own):
-            column = [r for r in own if label(r.spec) == name]
-            for r, flag in (*not_monotone(column), *oracle_fails(column), *fedavg_fails(column)):
+        for name, seen in unique((label(r.spec), observed(r.spec)) for r in own):
+            column = [r for r in own if (label(r.spec), observed(r.spec)) == (name, seen)]
+            for r, flag in (
+                *not_monotone(column), *oracle_fails(column), *fedavg_fails(column), *no_control(column, own),
+                *overlapping_floor(column),
+            ):  # fmt: skip
                 found[r.id].append(flag)
         for r, flag in overlapping(own):
             found[r.id].append(flag)
@@ -64,64 +84,127 @@ def _rows(some: Sequence[AttackRecord], every: Sequence[AttackRecord]) -> str:
 
 def below_floor(r: AttackRecord) -> list[Flag]:
     """An attack whose whole interval of gains lies below 0; floors themselves are not attacks."""
-    if r.gain_db.high >= 0 or r.spec["attack"] in plugins.FLOORS:
+    s = r.scores
+    return gain_below_floor(r.spec["attack"], r.gain_db, s.identification, s.n, s.identification_chance)
+
+
+def gain_below_floor(attack: str, gain_db: Range, identification: float, n: int, chance: float) -> list[Flag]:
+    """The same from the numbers: the paired gain, and the share of n victims that are identified, with that of chance."""
+    if gain_db.high >= 0 or attack in plugins.FLOORS:
         return []
-    if identifies(r):
+    if identifies(identification, n, chance):
         told = "below the floor in PSNR, and yet it tells the victims' images apart better than chance: noisy, and no protection"
         return [Flag(name="below-floor", sentence=told)]
     return [Flag(name="below-floor", sentence="below the floor, so this says nothing about privacy")]
 
 
-def identifies(r: AttackRecord) -> bool:
-    """Whether more victims are identified than by chance (one-sided binomial test at 5%)."""
-    hits = round(r.scores.identification * r.scores.n)
-    return bool(
-        binomtest(hits, r.scores.n, r.scores.identification_chance, alternative="greater").pvalue < comparison.ALPHA
-    )
+def identifies(identification: float, n: int, chance: float) -> bool:
+    """Whether more of n victims are identified than by chance (one-sided binomial test at 5%)."""
+    hits = round(identification * n)
+    return bool(binomtest(hits, n, chance, alternative="greater").pvalue < comparison.ALPHA)
+
+
+def observed(spec: Spec) -> str:
+    """What the server saw of a victim batch: its "gradient", or the whole local "update"."""
+    seen: str = spec.get("observe", "gradient")
+    return seen
 
 
 def knowledge_of(record: AttackRecord) -> frozenset[str]:
-    """What the attacker had: "gradient", shared networks by name, and the fields of Knowledge.
+    """What the attacker looked at: "gradient", shared networks by name, the fields of Knowledge, ACTIVE.
 
-    Which parts' gradients an attack makes use of is its own affair: every attacker holds the whole artifact.
+    Which parts' gradients an attack makes use of is its own affair. A part that its tag names "where shared" counts where the
+    method shares it.
     """
     atoms = set()
     for need in record.knowledge["needs"]:
         source, colon, part = need.partition(":")
         atoms.add(part if source in ("upload", "broadcast") else source if colon else need)
-    return frozenset(atoms)
+    wanted = re.findall(r"(\w+) where shared", record.knowledge["tag"])
+    atoms |= {part for part in wanted if part in _shares(record.spec["method"])}
+    return frozenset(atoms | {ACTIVE} if record.knowledge.get("active") else atoms)
+
+
+def _shares(method: str) -> tuple[str, ...]:
+    """What a method shares; nothing where it is a user's own that is not at hand."""
+    try:
+        return tuple(plugins.resolve("method", method).shares)
+    except UserError:
+        return ()
 
 
 def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
-    """Whether one attacker had all that the other had, and something besides; images of another choice are not the same."""
-    if more.spec.get("auxiliary") != less.spec.get("auxiliary") and "auxiliary" in knowledge_of(less):
+    """Whether one attacker had all that the other had, and something besides, of attackers that saw the same.
+
+    Every attacker holds the whole artifact, so one who has more besides it knows more, whatever the two look at of it: a
+    surrogate more than feature-statistics. Of two who have the same besides it, one that looks at more of it. The oracle, a bound
+    on those who only look, knows more than every other but an active server.
+    """
+    known, other = knowledge_of(more), knowledge_of(less)
+    if not _same_images(more, less):
         return False
     if more.knowledge.get("rung") == ORACLE:
-        return less.knowledge.get("rung") != ORACLE
-    return knowledge_of(less) < knowledge_of(more)
+        return less.knowledge.get("rung") != ORACLE and ACTIVE not in other - known
+    if known & BESIDES == other & BESIDES:
+        return other < known
+    blind = known <= BESIDES and not other <= BESIDES  # one that leaves the whole artifact unused
+    return other & BESIDES < known & BESIDES and not blind
+
+
+def stands_higher(more: AttackRecord, less: AttackRecord) -> bool:
+    """Whether two attackers had the same, and one is on a higher rung, of which at least as much is expected.
+
+    A floor is not compared: what scores less is told by `below-floor`.
+    """
+    upper, lower = more.knowledge.get("rung"), less.knowledge.get("rung")
+    if upper is None or lower is None or less.spec["attack"] in plugins.FLOORS:
+        return False
+    return _same_images(more, less) and knowledge_of(more) == knowledge_of(less) and bool(upper > lower)
+
+
+def _same_images(more: AttackRecord, less: AttackRecord) -> bool:
+    """Whether auxiliary images of the second, if any, are those of the first; images of another choice are other knowledge."""
+    return more.spec.get("auxiliary") == less.spec.get("auxiliary") or "auxiliary" not in knowledge_of(less)
 
 
 def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
-    """Among the strongest attacks of each knowledge tag, those that score surely lower than one that knows less.
+    """Among the strongest attacks of each knowledge tag, those that score surely lower than one below them.
 
-    Surely: the 95% interval of the paired difference lies below -LEAST_DB, so that rounding and chance raise nothing. A floor is
-    no attack, and may only be the one that knows less.
+    Below is one that knows less, or that has the same and stands on a lower rung. Surely: the 95% interval of the paired difference
+    lies below -LEAST_DB, so that rounding and chance raise nothing; of several the strongest is told. A floor is no attack, and may
+    only be the one that knows less.
     """
-    best = [
-        strongest([r for r in column if knowledge_text(r) == known]) for known in unique(map(knowledge_text, column))
-    ]
+    best = sorted(_best(column), key=lambda r: -r.scores.psnr_db.mean)
     told = []
-    for more in (r for r in best if r.spec["attack"] not in plugins.FLOORS):
+    for more in _attacks(best):
         for less in best:
-            gaps = comparison.differences_db(more, less) if knows_more(more, less) else []
+            how = _above(more, less)
+            gaps = comparison.differences_db(more, less) if how else []
             if gaps and comparison.range_of(gaps).high < -LEAST_DB:
                 sentence = (
-                    f"knows more than {less.spec['attack']} ({knowledge_text(less)}) and scores lower, {_db(more)} against "
-                    f"{_db(less)} dB: the ladder is not monotone, so this attack is broken or badly tuned"
+                    f"{how} and scores lower, {_db(more)} against {_db(less)} dB: the ladder is not monotone, so this attack is "
+                    "broken or badly tuned"
                 )
                 told.append((more, Flag(name="not-monotone", sentence=sentence)))
                 break
     return told
+
+
+def _best(column: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """The strongest attack of each knowledge tag."""
+    return [
+        strongest([r for r in column if knowledge_text(r) == known]) for known in unique(map(knowledge_text, column))
+    ]
+
+
+def _above(more: AttackRecord, less: AttackRecord) -> str:
+    """In which way one attacker is above another, in words; nothing where it is not."""
+    name = less.spec["attack"]
+    if knows_more(more, less):
+        return f"knows more than {name} ({knowledge_text(less)})"
+    if stands_higher(more, less):
+        return f"stands on a higher rung than {name} ({less.knowledge['rung']} {knowledge_text(less)}), with the same knowledge,"
+    return ""
 
 
 def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
@@ -136,16 +219,73 @@ def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
     return [(r, Flag(name="oracle-fails", sentence=sentence))]
 
 
+def known_to_leak(spec: Spec) -> bool:
+    """Whether UNTRAINED_DB and TRAINED_DB hold: CIFAR-10, the papers' LeNet-5, the gradient of one image."""
+    return (spec["dataset"], networks(spec), spec.get("batch_size", 1), observed(spec)) == (
+        "cifar10",
+        "",
+        1,
+        "gradient",
+    )
+
+
 def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
-    """The strongest attack on undefended FedAvg, where it stays below what such an attack is known to reach."""
-    r = strongest(column)
+    """The strongest attack on undefended FedAvg, where it stays below what such an attack is known to reach.
+
+    Where that is not known, it must surely gain over the floor.
+    """
+    attacks = _attacks(column)
+    if not attacks or not _undefended(attacks[0]):
+        return []
+    r = strongest(attacks)
     wanted = UNTRAINED_DB if r.spec["round"] == "0" else TRAINED_DB
-    if r.spec["method"] != "fedavg" or r.spec["defense"] != "none" or r.scores.psnr_db.mean >= wanted:
+    if known_to_leak(r.spec):
+        fails, short = r.scores.psnr_db.mean < wanted, f"{_db(r)} dB, {wanted:g} expected"
+    else:
+        fails, short = r.gain_db.low <= 0, f"{range_text(r.gain_db, sign=True)} dB over the floor"
+    sentence = f"undefended FedAvg keeps its images ({short}), so the attacks run here are weak"
+    return [(r, Flag(name="fedavg-fails", sentence=sentence))] if fails else []
+
+
+def no_control(column: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+    """The strongest attack of a column without an oracle, where the table `own` has no attack on undefended FedAvg either.
+
+    The control must have seen what the column's attackers saw: gradients, or whole updates.
+    """
+    attacks = _attacks(column)
+    if not attacks or any(r.knowledge.get("rung") == ORACLE for r in attacks):
+        return []
+    if any(_undefended(r) and observed(r.spec) == observed(attacks[0].spec) for r in _attacks(own)):
         return []
     sentence = (
-        f"undefended FedAvg keeps its images ({_db(r)} dB, {wanted:g} expected), so the attacks run here are weak"
+        "neither an oracle nor undefended FedAvg was attacked beside it, so nothing shows what these attacks can do here, and a "
+        "failure says nothing"
     )
-    return [(r, Flag(name="fedavg-fails", sentence=sentence))]
+    return [(strongest(attacks), Flag(name="no-control", sentence=sentence))]
+
+
+def _attacks(column: Sequence[AttackRecord]) -> list[AttackRecord]:
+    return [r for r in column if r.spec["attack"] not in plugins.FLOORS]
+
+
+def _undefended(r: AttackRecord) -> bool:
+    return bool(r.spec["method"] == "fedavg" and r.spec["defense"] == "none")
+
+
+def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+    """Among the strongest attacks of each knowledge tag, those that claim a gain over a floor whose interval overlaps theirs.
+
+    A gain is claimed where the tables print it bold (its interval lies above 0) or the paired test says "differ".
+    """
+    best = _best(_attacks(column))
+    tested = {c.ids[0]: c for c in comparison.against_floor(best, [r.spec["attack"] for r in best])}
+    sentence = "its interval and the floor's overlap, so the gain rests on the paired test alone"
+    return [
+        (r, Flag(name="overlapping-intervals", sentence=sentence))
+        for r in best
+        if tested[r.id].intervals_overlap
+        and (r.gain_db.low > 0 or (tested[r.id].differ and tested[r.id].difference_db.mean > 0))
+    ]
 
 
 def overlapping(own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:

@@ -222,7 +222,7 @@ def _csv_row(r: AttackRecord, doubts: Sequence[flags.Flag]) -> dict[str, Any]:
         "attack_seconds": r.cost.attack_seconds,
         "gradient_evaluations": r.cost.gradient_evaluations,
         "guarantee": r.guarantee,
-        "doubts": " ".join(flag.name for flag in doubts),
+        "doubts": " ".join(flags.each_name(doubts)),
     }
 
 

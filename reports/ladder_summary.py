@@ -354,5 +354,5 @@ def _number(
         "attacks": " ".join(each.spec["attack"] for each in alike),
         "attack_seconds": seconds,
         "gradient_evaluations_per_victim": evaluations,
-        "doubts": " ".join(flag.name for flag in told),
+        "doubts": " ".join(flags.each_name(told)),
     }

@@ -78,7 +78,13 @@ def test_a_result_is_reproduced_from_its_record_and_a_changed_one_is_not(runs, t
     (path,) = paths
     status, text = told("reproduce", path.parent.name[:8])
     assert status == 0, text
-    assert "reproduced bit for bit" in text
+    assert "reproduced bit for bit: every number of the record, and every reconstruction: " in text
+    for tensors in path.parent.glob("*.safetensors"):
+        tensors.unlink()
+    status, text = told("reproduce", path.parent.name, "--attack-only")
+    assert status == 0, text
+    assert "bit for bit" not in text
+    assert "the old reconstructions of seed(s) 0 are gone, so their bits were not compared" in text
     value = json.loads(path.read_text())
     value["victims"][1]["psnr_db"] += 0.5
     path.write_text(json.dumps(value))

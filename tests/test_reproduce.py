@@ -1,5 +1,7 @@
 """A result is what its record says: again from the record alone, and the same whatever the chunks it was computed in."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -43,8 +45,26 @@ def test_a_result_is_reproduced_bit_for_bit_in_a_fresh_folder(first, tmp_path, a
     fresh = tmp_path / "fresh"
     second = reproduce.again(found, root, fresh, None, quiet, quiet, attack_only=attack_only)
     assert reproduce.differences(found, second, root, fresh) == []
+    assert reproduce.compared(found, root, fresh) == [0]
     assert reproduce.moved(found, second) == []
     assert len(list(fresh.glob("cells/*/seed-0.safetensors"))) == 1
+
+
+def test_a_reconstruction_that_is_gone_is_not_claimed_to_be_compared(first, tmp_path):
+    root, found = first
+    shutil.copytree(root / "cells", tmp_path / "cells")
+    assert reproduce.compared(found, tmp_path, root) == [0]
+    Store(tmp_path).result(cell(), 0).unlink()
+    assert reproduce.compared(found, tmp_path, root) == []
+    assert reproduce.differences(found, found, tmp_path, root) == []
+
+
+def test_an_accuracy_cell_is_reproduced_though_it_has_no_reconstruction(tmp_path):
+    own = spec.cell_spec("smoke", cell().train, None)
+    found = finished(tmp_path / "a", own)
+    second = reproduce.again(found, tmp_path / "a", tmp_path / "b", None, quiet, quiet)
+    assert reproduce.differences(found, second, tmp_path / "a", tmp_path / "b") == []
+    assert reproduce.compared(found, tmp_path / "a", tmp_path / "b") == []
 
 
 def test_what_differs_is_named(first, tmp_path):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from privbench import flags, plugins
+from privbench.flags import Flag
 from reports import comparison, doubts, remarks
 from reports.doubts import below_floor
 from tests.reports.records import record
@@ -23,8 +25,20 @@ def oracle(psnr, **changes):
     return own("oracle", psnr, "oracle", ("gradient:classifier", "oracle"), "L8", **changes)
 
 
+def real(attack, psnr, **changes):
+    """With the needs, tag and rung of the attack's plug-in, as a record holds them."""
+    plugin = plugins.resolve("attack", attack)
+    found = own(attack, psnr, plugin.knowledge, plugin.needs, plugin.rung, **changes)
+    return found.model_copy(update={"knowledge": found.knowledge | {"active": plugins.is_active(attack)}})
+
+
 def names(records):
-    return [flag.name for flags in doubts.by_record(records).values() for flag in flags]
+    """The doubts that some records raise, but for the missing control, which most of these tests have no need of."""
+    return [name for name in every_name(records) if name != "no-control"]
+
+
+def every_name(records):
+    return [flag.name for told in doubts.by_record(records).values() for flag in told]
 
 
 def test_an_orderly_ladder_raises_nothing():
@@ -60,9 +74,61 @@ def test_knowledge_of_another_kind_is_not_compared():
 
 def test_other_auxiliary_images_are_other_knowledge():
     few = surrogate(20.0, spec={"auxiliary": "same:0.01"})
-    more = own("decoder", 16.0, "all", ("gradient:classifier", "auxiliary", "upload:generator"), "L5")
+    more = real("decoder", 16.0)
     assert names([few, more]) == []
     assert names([few, more.model_copy(update={"spec": more.spec | {"auxiliary": "same:0.01"}})]) == ["not-monotone"]
+
+
+@pytest.mark.parametrize(
+    ("method", "above", "below", "how"),
+    [
+        # The needs of decoder and surrogate are the same: only the rung, or the generator where there is one, tells them apart.
+        ("fedsplit", "decoder", "surrogate", "stands on a higher rung than surrogate (L4 gradient + auxiliary)"),
+        ("fedsplit", "aligned-surrogate", "surrogate", "stands on a higher rung than surrogate"),
+        ("fedcg", "decoder", "surrogate", "knows more than surrogate"),
+        ("fedcg", "decoder", "feature-statistics", "knows more than feature-statistics (gradient + generator)"),
+        ("fedcg", "surrogate", "feature-statistics", "knows more than feature-statistics"),
+        ("fedcg", "collusion", "feature-statistics", "knows more than feature-statistics"),
+        ("fedcg", "feature-statistics", "staged", "knows more than staged"),
+        ("fedcg", "feature-hijacking", "decoder", "knows more than decoder"),
+        ("fedsplit", "collusion", "decoder", "knows more than decoder"),
+        ("fedsplit", "imprint", "surrogate", "knows more than surrogate"),
+        ("fedsplit", "surrogate", "staged", "knows more than staged"),
+        ("fedsplit", "oracle", "collusion", "knows more than collusion"),
+    ],
+)
+def test_every_rung_of_the_real_attacks_is_compared_with_those_below_it(method, above, below, how):
+    low, high = real(above, 16.0, method=method), real(below, 20.0, method=method)
+    found = doubts.by_record([high, low])
+    (flag,) = [flag for flag in found[low.id] if flag.name == "not-monotone"]
+    assert flag.sentence.startswith(how)
+    assert not any(flag.name == "not-monotone" for flag in found[high.id])
+    upright = [real(above, 20.0, method=method), real(below, 16.0, method=method)]
+    assert "not-monotone" not in names(upright)
+
+
+@pytest.mark.parametrize(
+    ("method", "one", "other"),
+    [
+        ("fedcg", "staged", "feature-statistics"),  # leaves the generator alone, and may be the weaker for it
+        ("fedsplit", "collusion", "imprint"),  # looks on, where the other acts
+        ("fedsplit", "oracle", "imprint"),
+        ("fedsplit", "initial-surrogate", "collusion"),
+        ("fedsplit", "surrogate", "decoder"),
+        ("fedsplit", "surrogate", "learned-inverse"),  # of one tag and rung
+    ],
+)
+def test_attackers_of_whom_none_is_above_the_other_are_no_disorder(method, one, other):
+    assert "not-monotone" not in names([real(one, 16.0, method=method), real(other, 20.0, method=method)])
+
+
+def test_a_users_attack_without_a_rung_is_not_placed_by_one():
+    assert names([own("mine:One", 16.0, "mine", rung=None), own("staged", 20.0)]) == []
+
+
+def test_a_floor_that_scores_more_is_told_once():
+    low = real("surrogate", 9.0)  # the label and auxiliary images are all that the class mean needs
+    assert names([real("class-mean", 14.0), low]) == ["below-floor"]
 
 
 def test_an_oracle_at_the_floor_fails():
@@ -80,6 +146,41 @@ def test_undefended_fedavg_must_give_its_images_away(round_, psnr, fails):
     ]
     assert names(records) == (["fedavg-fails"] if fails else [])
     assert names([own("staged", 21.0, method="fedavg", round_=round_, defense="gaussian:0.1")]) == []
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [{"dataset": "digits"}, {"batch_size": 4}, {"backbone": "resnet18", "image_size": 32}, {"observe": "update"}],
+)
+def test_where_no_threshold_is_known_undefended_fedavg_must_surely_gain(elsewhere):
+    changes = {"method": "fedavg", "round_": "0", "spec": elsewhere}
+    assert names([own("staged", 16.5, **changes)]) == []  # far below 24 dB, and surely above the floor
+    assert "fedavg-fails" in names([own("staged", 14.0, **changes)])
+    floor = own("class-mean", 14.0, "label + auxiliary mean", ("auxiliary",), "L0", **changes)
+    assert names([floor]) == []  # no attack was run that could fail
+
+
+def test_a_ladder_without_a_control_says_so_at_its_strongest_attack():
+    weak, strong = own("dlg", 15.0, rung="L1"), surrogate(18.0)
+    found = doubts.by_record([weak, strong])
+    assert [flag.name for flag in found[weak.id]] == []
+    assert [flag.name for flag in found[strong.id]] == ["no-control"]
+    assert every_name([weak, strong, oracle(22.0)]) == []
+    assert every_name([weak, strong, own("staged", 30.0, method="fedavg")]) == []
+
+
+def test_only_an_attack_on_the_same_round_batch_and_observation_is_a_control():
+    for change in (
+        {"round_": "0"},
+        {"spec": {"batch_size": 4}},
+        {"spec": {"observe": "update"}},
+        {"defense": "gaussian:0.1"},
+    ):
+        other = own("staged", 30.0, method="fedavg", **change)
+        assert "no-control" in every_name([surrogate(18.0), other.model_copy(update={"id": "other"})]), change
+    floor = own("class-mean", 14.0, "label + auxiliary mean", ("auxiliary",), "L0", method="fedavg")
+    assert "no-control" in every_name([surrogate(18.0), floor])
+    assert every_name([floor]) == []  # nothing was attacked
 
 
 def test_an_attack_below_the_floor_is_told_and_a_floor_is_not():
@@ -105,6 +206,33 @@ def test_a_difference_that_rests_on_the_pairing_alone_is_told():
     assert names([a, b]) == ["overlapping-intervals"]
     apart = own("staged", 30.0, method="fedcg")
     assert names([a, apart]) == []
+
+
+def test_a_gain_that_rests_on_the_pairing_alone_is_told_once_per_tag():
+    """Every victim gains 0.3 dB over its own class mean, and both means vary by more than that from victim to victim."""
+
+    def over_the_floor(attack, gain, **changes):
+        found = own(attack, 14.0, **changes)
+        victims = [v.model_copy(update={"psnr_db": v.floors["class-mean"] + gain}) for v in found.victims]
+        mean = comparison.range_of([v.psnr_db for v in victims])
+        gained = found.gain_db.model_copy(update={"mean": gain, "low": gain, "high": gain})
+        scores = found.scores.model_copy(update={"psnr_db": mean})
+        return found.model_copy(update={"victims": victims, "scores": scores, "gain_db": gained})
+
+    strong, weak = over_the_floor("staged", 0.3), over_the_floor("dlg", 0.2, rung="L1")
+    found = doubts.by_record([weak, strong])
+    (flag,) = [flag for flag in found[strong.id] if flag.name == "overlapping-intervals"]
+    assert flag.sentence == "its interval and the floor's overlap, so the gain rests on the paired test alone"
+    assert not any(flag.name == "overlapping-intervals" for flag in found[weak.id])  # not the strongest of its tag
+    assert names([over_the_floor("staged", 8.0)]) == []  # intervals apart
+    assert names([over_the_floor("staged", -0.3)]) == ["below-floor"]  # no gain
+    several = names([strong, over_the_floor("staged", 0.3, method="fedcg")])
+    assert several == ["overlapping-intervals"] * 2
+
+
+def test_a_doubt_that_is_raised_twice_of_one_cell_is_named_once():
+    told = [Flag(name="overlapping-intervals", sentence=s) for s in ("of methods", "of the floor")]
+    assert flags.names([*told, Flag(name="few", sentence="two victims")]) == "overlapping-intervals, few"
 
 
 def test_a_record_keeps_its_own_flags_and_the_tables_print_them():

@@ -1,0 +1,128 @@
+"""Attacks an artifact file; with its truth file, scores the result and doubts it as a record does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+
+from privbench import artifact as artifacts
+from privbench import flags, knowledge, plugins, run, score, storage, victims
+from privbench.errors import AttackRefused, UserError
+from privbench.flags import Flag
+from privbench.record import Range, Victim
+from privbench.spec import train_spec
+from privbench.store import Store
+from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Truth
+from reports import doubts
+from reports.published_form import range_text
+
+SEED = 0  # an artifact does not say of which seed it is
+
+
+class _Floors(NamedTuple):
+    """What anybody scores on the victims of a file."""
+
+    psnr_db: dict[str, list[float]]  # floor -> victims
+    auxiliary: set[str]  # digests of the images that they were made of
+    note: str  # why some floors are missing; else nothing
+
+
+def attack_file(
+    path: Path,
+    truth: Path | None,
+    attacks: Sequence[str],
+    climbed: bool,
+    settings: dict[str, Any],
+    dataset: str,
+    auxiliary: str,
+    device: str,
+    data_dir: Path | None,
+    out: Path,
+) -> None:
+    """Attacks an artifact file, with `climbed` by every attack whose needs it meets; scores it when a truth file is given."""
+    seen = artifacts.load(path)
+    known = artifacts.load_truth(truth) if truth is not None else None
+    shape = (seen.victims, seen.batch_size, *seen.image_shape)
+    if known is not None and tuple(known.images.shape) != shape:
+        raise UserError(f"{truth} holds images of shape {tuple(known.images.shape)}, but {path} speaks of {shape}")
+    place = run.device(device)
+    Store(out).check_writable()
+    if climbed:
+        met = seen.offers() | {"auxiliary"}
+        attacks = [*(a for a in plugins.ATTACKS if plugins.resolve("attack", a).needs <= met), *attacks]
+    each = plugins.settings_of_each(attacks, settings) if climbed else dict.fromkeys(attacks, settings)
+    floors = None if known is None else _floors(seen, known, place, data_dir)
+    if floors is not None and floors.note:
+        print(f"note: {floors.note}")
+    for name in each:
+        whole = Knowledge(cache=out / "trained")
+        if "auxiliary" in plugins.resolve("attack", name).needs:
+            whole = replace(whole, auxiliary=_auxiliary(seen, dataset, auxiliary, data_dir))
+        try:
+            found = run.attack_artifact(name, each[name], seen, whole, SEED, place, lambda *_: None)
+        except AttackRefused as error:
+            if not climbed:
+                raise
+            print(f"{name}: not run: {error}")
+            continue
+        target = out / f"{path.stem}-{name}.safetensors"
+        tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
+        storage.save_tensors(target, "reconstruction", tensors, {"artifact": path.name, "attack": name})
+        line, told = "", victims.doubts_without_truth(seen, found)
+        if known is not None and floors is not None:
+            line, told = _scored(name, seen, known, found, floors, whole.auxiliary)
+        print(
+            f"{name}: {seen.victims} victims, median objective {float(found.loss.nanmedian()):.3g}{line}; wrote {target}"
+        )
+        for flag in told:
+            print(f"  {flag.name}: {flag.sentence}")
+
+
+def _auxiliary(seen: Artifact, dataset: str, choice: str, data_dir: Path | None) -> Batch:
+    """Auxiliary images as a federation of a data set in its default layout has them."""
+    guess = train_spec("quick", dataset, seen.method).model_copy(update={"image_size": seen.model.image_size})
+    fed, _ = run.federation_of(guess, data_dir)
+    return knowledge.auxiliary(fed, choice, data_dir, seen.image_shape, SEED)[0]
+
+
+def _floors(seen: Artifact, truth: Truth, place: torch.device, data_dir: Path | None) -> _Floors:
+    """The floors of the artifact's own data set; where that is not at hand, those that need no images."""
+    images, note = None, ""
+    try:
+        images = _auxiliary(seen, seen.dataset, knowledge.SAME, data_dir)
+    except UserError as error:
+        note = f"the floor is that of a grey image alone, because there are no images of {seen.dataset}: {error}"
+    met = seen.offers() | ({"auxiliary"} if images is not None else set())
+    psnr_db = {}
+    for name in plugins.FLOORS:
+        if plugins.resolve("attack", name).needs <= met:
+            found = run.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, lambda *_: None)
+            psnr_db[name] = score.psnr_of(found, truth).tolist()
+    return _Floors(psnr_db, set() if images is None else set(score.digests(images.images)), note)
+
+
+def _scored(
+    attack: str, seen: Artifact, truth: Truth, found: Reconstruction, floors: _Floors, auxiliary: Batch | None
+) -> tuple[str, list[Flag]]:
+    """(the scores in words; every doubt that a record of these victims would hold, and whether the attack is below the floor)."""
+    scores = score.score(found, truth)
+    images = floors.auxiliary | (set() if auxiliary is None else set(score.digests(auxiliary.images)))
+    each = [
+        Victim(**entry)
+        for entry in victims.described(seen, truth, found, scores, seed=SEED, floors=floors.psnr_db, auxiliary=images)
+    ]
+    best = max(floors.psnr_db, key=lambda name: fmean(floors.psnr_db[name]))
+    psnr_db = Range(**score.interval([v.psnr_db for v in each])._asdict())
+    gain_db = Range(**score.interval([v.psnr_db - v.floors[best] for v in each])._asdict())
+    line = (
+        f", PSNR {range_text(psnr_db)} dB, floor {fmean(floors.psnr_db[best]):.2f} dB ({best}), gain "
+        f"{range_text(gain_db, sign=True)} dB, failures {sum(v.failed for v in each)}"
+    )
+    identified = fmean(v.identification for v in each)
+    below = doubts.gain_below_floor(attack, gain_db, identified, len(each), 1 / len(each))
+    return line, [*flags.of_victims(each), *below]
