@@ -123,11 +123,11 @@ CLAIMS = {
     "update-matching": Claim("FedAvg, three steps of SGD", updates,
                              {"steps": 30, "start_steps": 30, "feature_steps": 30}, 2.0, 0.1),
     "imprint": Claim("FedAvg, a batch of twelve, active server", imprinted, {"feature_steps": 60}, 1.0, 0.5),
-    # At the studied variances, 1e-3 and 0.1, it is below the floor (docs/results): nothing that it could claim there.
+    # At the studied variances, 1e-3 and 0.1, no published cell shows a sure gain: -3.2 to +0.5 dB, no interval above 0 (docs/results).
     "learned-inverse": Claim("FedAvg, untrained, under Gaussian noise of variance 1e-8", slightly_noised, {"epochs": 20}, 0.5, 0.8),
     "analytic-features": Claim("FedSplit in round 0", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
-    # 0.999, because most of F is the noise of 62,006 numbers, which no image explains. With the networks of seeds 0-2 the mean gains
-    # are 1.2 to 1.4 dB, and every victim gains.
+    # 0.999, because most of F is the noise of 62,006 numbers, which no image explains. With the networks of seeds 0-2 the mean
+    # gains are 1.2 to 1.4 dB, and every victim gains.
     "posterior": Claim("both gradients, trained centrally for 100 steps, under Gaussian noise of variance 1e-3, as studied", noised,
                        {"steps": 40, "cooling_steps": 10}, 0.5, 0.999),
     "oracle": Claim("FedSplit", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
