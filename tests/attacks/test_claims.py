@@ -123,7 +123,7 @@ CLAIMS = {
     "update-matching": Claim("FedAvg, three steps of SGD", updates,
                              {"steps": 30, "start_steps": 30, "feature_steps": 30}, 2.0, 0.1),
     "imprint": Claim("FedAvg, a batch of twelve, active server", imprinted, {"feature_steps": 60}, 1.0, 0.5),
-    # At the studied variances, 1e-3 and 0.1, no published cell shows a sure gain: -3.2 to +0.5 dB, no interval above 0 (docs/results).
+    # At the studied variances, 1e-3 and 0.1, no published cell shows a sure gain: -3.2 to +0.5 dB, no interval above 0.
     "learned-inverse": Claim("FedAvg, untrained, under Gaussian noise of variance 1e-8", slightly_noised, {"epochs": 20}, 0.5, 0.8),
     "analytic-features": Claim("FedSplit in round 0", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
     # 0.999, because most of F is the noise of 62,006 numbers, which no image explains. With the networks of seeds 0-2 the mean
