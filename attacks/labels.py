@@ -9,6 +9,8 @@ labels. Otherwise p is needed, which follows iLRG (Ma et al., ICLR 2023): the im
 a_j ~ dL/dw_j / dL/db_j, hence p_j = softmax(W a_j + b), and B dL/db = sum_j n_j p_j - n is solved for n; the model's mean
 prediction stands in for classes without a negative entry. Rounding keeps `fewest` and the sum B. That is an estimate;
 attacks/separate.py checks it against the whole gradient.
+
+A gradient that is not finite tells no label; it is read as one of zeros, so that what comes out are classes all the same.
 """
 
 import torch
@@ -95,9 +97,13 @@ def expected_counts(artifact: Artifact) -> Tensor:
 
 
 def _last(artifact: Artifact) -> tuple[Tensor, Tensor]:
-    """dL/db [V, Y] and dL/dw [V, Y, n] of the layer that makes the logits."""
+    """dL/db [V, Y] and dL/dw [V, Y, n] of the layer that makes the logits; zeros for victims where they are not finite."""
     gradient, layer = artifact.gradients["classifier"], artifact.model.classifier.logits_layer
-    return gradient[f"{layer}.bias"].double(), gradient[f"{layer}.weight"].double()
+    bias, weight = gradient[f"{layer}.bias"].double(), gradient[f"{layer}.weight"].double()
+    finite = bias.isfinite().all(1) & weight.isfinite().flatten(1).all(1)
+    if bool(finite.all()):
+        return bias, weight
+    return bias.where(finite[:, None], 0.0), weight.where(finite[:, None, None], 0.0)
 
 
 def _rounded(expected: Tensor, fewest: Tensor, batch: int) -> Tensor:

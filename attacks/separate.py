@@ -11,7 +11,8 @@ common one; a short descent of many, a long one of the best.
 In the spirit of the cocktail-party attack (Kariyappa et al., ICML 2023, arXiv 2209.05578), with the known classifier in place of
 independent h_i. The residual is the attacker's own certificate: below SEPARATED labels and features explain all of the
 classifier's gradient. They are then right, up to directions that G leaves below single precision, in every case measured
-(docs/attacks.md); noise, and images whose d_i are parallel, leave nothing to separate. Labels: attacks/labels.py, and where
+(docs/attacks.md); noise, and images whose d_i are parallel, leave nothing to separate; a gradient that is zero or not
+finite is left out, with NaN for its features and residual. Labels: attacks/labels.py, and where
 their residual stays above SEPARATED, every batch with one label exchanged, the lowest residual first.
 """
 
@@ -63,10 +64,13 @@ def separate(artifact: Artifact, seed: int, report: Report = no_report) -> Separ
     """Labels and features of all batches; only where `possible`."""
     known = labels.recover(artifact)
     own = _Problem(artifact)
-    found = own.solve(torch.arange(artifact.victims), known, seed, RESTARTS, report)
+    solvable = torch.nonzero(own.solvable)[:, 0]
+    found = own.solve(solvable.cpu(), known[solvable], seed, RESTARTS, report) if len(solvable) else None
+    if found is None or len(solvable) < artifact.victims:
+        found = _among(artifact, known, solvable, found)
     if artifact.labels is not None:
         return found
-    for v in torch.nonzero(~found.sound)[:, 0].tolist():
+    for v in torch.nonzero(~found.sound & own.solvable)[:, 0].tolist():
         others = _exchanged(known[v], labels.fewest(artifact)[v])
         if not len(others):
             continue
@@ -80,6 +84,16 @@ def separate(artifact: Artifact, seed: int, report: Report = no_report) -> Separ
                 whole[v] = one[0]
         found = found._replace(evaluations=spent)
     return found
+
+
+def _among(artifact: Artifact, known: Tensor, rows: Tensor, found: Separated | None) -> Separated:
+    """The batches in `rows` as they were `found`, among all V: NaN for the features and the residual of the others."""
+    shape = (artifact.victims, artifact.batch_size, *artifact.model.feature_shape)
+    h = torch.full(shape, torch.nan, dtype=torch.float64, device=known.device)
+    labels_, residual, spent = known.clone(), h[:, 0, 0, 0, 0].clone(), 0
+    if found is not None:
+        h[rows], labels_[rows], residual[rows], spent = found
+    return Separated(h, labels_, residual, spent)
 
 
 def _exchanged(known: Tensor, fewest: Tensor) -> Tensor:
@@ -105,7 +119,7 @@ class _Problem:
     origin    the coordinates nearest to 0 whose row begins with 1 [V, r]
     free      directions that leave the first coordinate alone [V, r, r - 1]
     unit      the size of coordinates: [V] before a start, [V, B, 1] image by image after it
-    and the observed gradient, the first layer's as [V, m, r].
+    and the observed gradient, the first layer's as [V, m, r]. `solvable` [V] says whose gradient is finite, and not zero.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -115,6 +129,10 @@ class _Problem:
         self.params: Params = {n: t.double() for n, t in artifact.weights["classifier"].items()}
         gradient = {n: t.double() for n, t in artifact.gradients["classifier"].items()}
         whole = torch.cat([gradient["fc1.bias"][..., None], gradient["fc1.weight"]], -1)
+        finite = torch.stack([t.isfinite().flatten(1).all(1) for t in gradient.values()]).all(0)
+        self.solvable = finite & (whole != 0).flatten(1).any(1)
+        if not bool(self.solvable.all()):
+            whole = whole.where(self.solvable[:, None, None], 0.0)
         _, size, right = torch.linalg.svd(whole, full_matrices=False)
         b = artifact.batch_size
         scale, right = size[:, :b] + FLOOR * size[:, :1], right[:, :b]

@@ -7,7 +7,7 @@
        knowledge has the recipes of the rungs below besides its own.
     4. Rehearsal: the same in a shadow federation (attacks/world.py) whose victims the attacker knows. Of all recipes and error
        levels tau he takes what scores best there, tau = inf, the class mean, among them. The class mean is handed in without a
-       descent, and the reconstruction says so: its trace has one entry.
+       descent, and the reconstruction says so: its trace has one entry, or is NaN after it where others were descended on.
     5. Inversion of the real features with that choice (attacks/inversion.py), of those recipes to which the rehearsal applies:
        a recipe is left out where the channel moments of a client's victims' features lie farther from its stand-in's than
        UNLIKE times what the shadow's did, and than ALIKE (medians over clients).
@@ -24,9 +24,10 @@ from dataclasses import asdict, dataclass, fields
 from typing import ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import broadcast, descend, exact, inversion, surrogates, trained, world
+from attacks import broadcast, broken, descend, exact, inversion, surrogates, trained, world
 from attacks.inversion import Belief, Extractors
 from attacks.surrogates import Align
 from attacks.world import World
@@ -78,6 +79,12 @@ class StandIn:
         """All victims, or those of `staged` where the extractor is broadcast."""
         if "extractor" in artifact.weights:
             return broadcast.attack(artifact, knowledge, seed, report)
+        return broken.set_aside(artifact, lambda sound: self.through_stand_ins(sound, knowledge, seed, report))
+
+    def through_stand_ins(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
+        """All victims of a private extractor; their gradients are finite."""
         real = world.real(artifact, knowledge, seed, type(self).__name__)
         held = self.whole(real, knowledge)
         own = exact.fitting(real, held, min(exact.SCREEN, self.exact_steps), seed, report) if held else set()
@@ -89,7 +96,11 @@ class StandIn:
             parts.append((rows, exact.invert(world.some(real, rows), nets, self.exact_steps, report)))
         if not bool(sure.all()):
             rows = torch.nonzero(~sure)[:, 0]
-            parts.append((rows, self.stood_in(world.some(real, rows), artifact.round, seed, knowledge, report)))
+            stood_in = self.stood_in(world.some(real, rows), artifact.round, seed, knowledge, report)
+            if parts and stood_in.trace.shape[1] == 1:
+                undescended = (0, parts[0][1].trace.shape[1] - 1)
+                stood_in = stood_in._replace(trace=F.pad(stood_in.trace, undescended, value=math.nan))
+            parts.append((rows, stood_in))
         return descend.reconstruction(descend.joined(parts), 1, real.labels[:, None])
 
     def stood_in(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> descend.Descent:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks import descend, features, inversion, labels, surrogates, trained
+from attacks import case, descend, features, inversion, labels, surrogates, trained
 from attacks.inversion import Belief, Extractors
 from attacks.surrogates import Align, Moments
 from privbench.errors import UserError
@@ -77,9 +77,10 @@ def by_client(
 
 
 def required_features(artifact: Artifact, who: str) -> Tensor:
-    """Closed-form h [V, c, s, s]; UserError where there is none."""
+    """Closed-form h [V, c, s, s]; UserError where there is none, or of gradients of more images than the artifact says."""
     h = features.closed_form(artifact)
     if h is not None:
+        case.check_batch_size(artifact)
         return h
     reason = (
         f"its gradients are of {artifact.batch_size} images each; attack with --batch-size 1"
@@ -92,7 +93,7 @@ def required_features(artifact: Artifact, who: str) -> Tensor:
 def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> World:
     """The world of an artifact; UserError without closed-form features or auxiliary images."""
     assert knowledge.auxiliary is not None, f"the needs of {who} name auxiliary images"
-    colluder = knowledge.colluder or {}
+    clients, colluder = clients_of(artifact.client), knowledge.colluder or {}
     return World(
         "real",
         artifact.model,
@@ -102,16 +103,20 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> World
         labels.recover(artifact)[:, 0],
         artifact.client,
         knowledge.auxiliary,
-        {k: _generated(artifact, k, seed) for k in clients_of(artifact.client)}
-        if "generator" in artifact.uploads
-        else {},
-        {k: own.params["extractor"] for k, own in colluder.items()},
+        _told_by_generators(artifact, clients, seed) if "generator" in artifact.uploads else {},
+        {k: own.params["extractor"] for k, own in colluder.items() if k in clients},
     )
 
 
 def clients_of(client: Tensor) -> list[int]:
     """The clients [V] that sent some uploads, each once and in ascending order."""
     return sorted(set(client.tolist()))
+
+
+def _told_by_generators(artifact: Artifact, clients: list[int], seed: int) -> dict[int, Moments]:
+    """The moments of each client whose generator makes finite features."""
+    each = {k: _generated(artifact, k, seed) for k in clients}
+    return {k: told for k, told in each.items() if all(bool(t.isfinite().all()) for t in told)}
 
 
 def _generated(artifact: Artifact, client: int, seed: int) -> Moments:

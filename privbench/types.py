@@ -209,7 +209,8 @@ class Reconstruction(NamedTuple):
     images: Tensor  # [V, B, C, H, W], as the optimiser left them, not clipped
     labels: Tensor  # [V, B] int64, known or recovered
     loss: Tensor  # [V] the attacker's own final objective
-    trace: Tensor  # [V, T] the objective of the chosen restart over the iterations (T may be 1)
+    trace: Tensor  # [V, T] the objective of the chosen restart over the iterations; where a victim alone was not
+    # descended on, NaN after the first, and where none was, T = 1
     restart: Tensor  # [V] int64, which restart was chosen, by the attacker's own loss
     gradient_evaluations: int  # objective gradients of one victim, summed over victims and restarts
 

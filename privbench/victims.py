@@ -80,11 +80,15 @@ def gradient_norms(seen: Artifact) -> Tensor:
 
 
 def loss_fell(trace: Tensor) -> list[bool | None]:
-    """Whether each victim's objective ended lower than it began [V]; None where nothing was descended on (T = 1)."""
+    """Whether each victim's objective ended lower than it began [V]; None where nothing was descended on.
+
+    That is where T = 1, and where a number is followed by NaN alone: others of the same artifact were descended on.
+    """
     if trace.shape[1] < 2:
         return [None] * len(trace)
-    fell: list[bool | None] = (trace[:, -1] < trace[:, 0]).tolist()
-    return fell
+    descended = ~(trace[:, 0].isfinite() & trace[:, 1:].isnan().all(1))
+    fell = trace[:, -1] < trace[:, 0]
+    return [bool(f) if d else None for f, d in zip(fell, descended, strict=True)]
 
 
 def _finite(value: Tensor) -> float | None:

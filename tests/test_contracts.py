@@ -1,13 +1,16 @@
 """What every plug-in must keep, counted, so that none is forgotten."""
 
 import dataclasses
+import shutil
 
 import pytest
 import torch
 
-from privbench import artifact, checkpoint, harness, knowledge, observe, partition, plugins, run, spec
+from attacks.floors import Grey
+from privbench import artifact, checkpoint, harness, knowledge, observe, partition, plugins, record, run, spec, storage
 from privbench.artifact import load
 from privbench.methods.form import ClassByCount
+from privbench.store import Store
 from privbench.types import Knowledge, LocalSteps, Networks
 from tests.privbench.federations import digits_federation
 
@@ -139,7 +142,7 @@ def test_there_are_as_many_plug_ins_as_the_documentation_says():
     whole_gradient = ("learned-inverse", "extractor-matching", "posterior")  # of FedAvg, FedProx and FedDF
     assert len(fitting()) == 9 * 20 + 2 * 3 + 3 * len(whole_gradient) + len(fedper)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
-    assert {a for a, _ in DISTINCT} == set(plugins.ATTACKS)  # so that the truth is swapped under every one of them
+    assert {a for a, _ in DISTINCT} == set(plugins.ATTACKS)
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
 
@@ -187,20 +190,83 @@ def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
     assert found.trace.shape[0] == 2
 
 
-@pytest.mark.parametrize(("name", "method"), DISTINCT)
-def test_truth_swapped_for_noise_gives_bit_identical_reconstructions(name, method, observed, tmp_path):
-    folder, whole = observed[method]
-    before = attacked(name, folder, whole)
-    truth = artifact.load_truth(folder / "truth.safetensors")
-    noise = truth._replace(images=torch.rand_like(truth.images), labels=9 - truth.labels)
-    artifact.save_truth(noise, folder / "truth.safetensors")
-    try:
-        after = attacked(name, folder, whole)
-    finally:
-        artifact.save_truth(truth, folder / "truth.safetensors")
-    assert torch.equal(before.images, after.images)
-    assert torch.equal(before.labels, after.labels)
-    assert torch.equal(before.loss, after.loss)
+# Every attack where it does work of its own: on FedCG's artifact alone attackers of private extractors have something to stand in
+# for, and without noise `posterior` is `staged`.
+WATCHED = {
+    "fedavg": [a for a, m in fitting() if m == "fedavg" and a not in (*STAND_INS, "posterior", "update-matching")],
+    "fedavg + gaussian": ["staged", "learned-inverse", "posterior"],
+    "fedcg": [*STAND_INS, "imprint", "feature-statistics", "feature-hijacking"],
+    "fedper": ["dlg", "extractor-matching"],
+    "whole updates of fedavg": ["dataset-mean", "update-matching"],
+}
+
+
+def watched(names, setup):
+    """The cells of some attacks on one of the set-ups of `WATCHED`."""
+    method = {"fedavg + gaussian": "fedavg", "whole updates of fedavg": "fedavg"}.get(setup, setup)
+    defense = "gaussian:0.001" if "gaussian" in setup else "none"
+    observed = {"observe": "update", "local_steps": 2} if "updates" in setup else {}
+    train = spec.train_spec("smoke", "digits", method, defense=defense, clients=2, changes={"rounds": 1})
+    brief = {name: short(name) for name in names}
+    return [
+        spec.cell_spec("smoke", train, name, victims=2, round_="last", attack_settings=brief[name], **observed)
+        for name in names
+    ]
+
+
+def reconstructions(cells, root):
+    """What lies on disk of each cell once it is run: the tensors by name, and the mean PSNR in dB."""
+    assert run.run_cells(cells, root, None, "cpu", lambda *_: None, lambda *_: None) == []
+    store = Store(root)
+    return [
+        (
+            storage.load_tensors(store.result(cell, 0), "reconstruction")[0],
+            record.read(store.record(cell)).scores.psnr_db.mean,
+        )
+        for cell in cells
+    ]
+
+
+def with_another_truth(root, other):
+    """A copy of a folder of results in which nothing is attacked yet, and every truth is noise and wrong labels."""
+    shutil.copytree(root, other, ignore=shutil.ignore_patterns("cells", "trained"))
+    paths = list((other / "artifacts").glob("*/truth.safetensors"))
+    for path in paths:
+        truth = artifact.load_truth(path)
+        artifact.save_truth(truth._replace(images=torch.rand_like(truth.images), labels=9 - truth.labels), path)
+    return len(paths)
+
+
+def test_every_attack_is_watched():
+    assert {name for names in WATCHED.values() for name in names} == set(plugins.ATTACKS)
+
+
+@pytest.mark.parametrize("setup", WATCHED)
+def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, tmp_path, monkeypatch):
+    monkeypatch.setattr("privbench.pool.cores", lambda: 1)  # in this process
+    cells = watched(WATCHED[setup], setup)
+    before = reconstructions(cells, tmp_path / "before")
+    assert with_another_truth(tmp_path / "before", tmp_path / "after") > 0
+    after = reconstructions(cells, tmp_path / "after")
+    for cell, (one, psnr_db), (other, other_psnr_db) in zip(cells, before, after, strict=True):
+        assert one.keys() == other.keys() == {"images", "labels", "loss", "trace"}
+        assert all(torch.equal(one[name], other[name]) for name in one), cell.attack
+        assert psnr_db != other_psnr_db  # the truth did change
+
+
+def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeypatch):
+    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
+
+    def cheating(self, seen, known, seed, report):
+        truth = artifact.load_truth(known.cache.parent / "truth.safetensors")
+        return Grey().reconstruct(seen, known, seed, report)._replace(images=truth.images)
+
+    monkeypatch.setattr(plugins.resolve("attack", "learned-inverse"), "reconstruct", cheating)
+    cells = watched(["learned-inverse"], "fedavg")
+    ((before, _),) = reconstructions(cells, tmp_path / "before")
+    with_another_truth(tmp_path / "before", tmp_path / "after")
+    ((after, _),) = reconstructions(cells, tmp_path / "after")
+    assert not torch.equal(before["images"], after["images"])
 
 
 def test_an_attack_is_handed_only_what_it_asks_for(observed, monkeypatch):

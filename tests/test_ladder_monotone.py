@@ -1,11 +1,8 @@
-"""The whole ladder on a small fixed case, from training to records: monotone, and blind to the truth."""
-
-import shutil
+"""The whole ladder on a small fixed case, from training to records: monotone."""
 
 import pytest
-import torch
 
-from privbench import artifact, plugins, record, run, spec, storage
+from privbench import plugins, record, run, spec
 from privbench.store import Store
 from reports import doubts
 
@@ -14,15 +11,19 @@ SETTINGS = {
     "grnn": {"steps": 10}, "unsplit": {"turns": 2, "steps": 10}, "staged": {"steps": 20, "feature_steps": 20},
     "analytic-features": {"steps": 40}, "oracle": {"steps": 40},
 }  # fmt: skip
-STAND_IN = {"steps": 10, "members": 1, "train_steps": 10, "shadow_steps": 2}
+STAND_IN = {"steps": 10, "exact_steps": 40, "members": 1, "train_steps": 10, "shadow_steps": 2}
 SETTINGS |= {
     "surrogate": STAND_IN, "aligned-surrogate": STAND_IN | {"align_steps": 4}, "collusion": STAND_IN | {"align_steps": 4},
-    "decoder": STAND_IN | {"decoder_steps": 4},
+    "initial-surrogate": STAND_IN | {"align_steps": 4}, "decoder": STAND_IN | {"decoder_steps": 4},
 }  # fmt: skip
 
 
 def cells():
-    """Every attack that FedSplit's gradients allow, in round 0."""
+    """Every attack that FedSplit's gradients allow, in round 0, but `imprint`.
+
+    Its server is active: it gives features up for which a passive one has a closed form, and inverts them through a random
+    stand-in. So it scores below `grey`, and is flagged `not-monotone` where it is published (docs/results).
+    """
     train = spec.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 0})
     names = [name for name in plugins.ATTACKS if name in SETTINGS or name in plugins.FLOORS]
     return [
@@ -81,21 +82,3 @@ def test_a_rung_that_falls_raises_its_flag(fallen, flag, climbed):
     scores = low.scores.model_copy(update={"psnr_db": low.scores.psnr_db.model_copy(update={"mean": 3.0})})
     broken = [r if r is not low else low.model_copy(update={"victims": victims, "scores": scores}) for r in records]
     assert [(r.spec["attack"], f.name) for r, f in doubts.not_monotone(broken)] == [(fallen, flag)]
-
-
-def test_truth_swapped_for_noise_on_disk_leaves_every_reconstruction_alone(climbed, tmp_path, monkeypatch):
-    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
-    root, records = climbed
-    shutil.copytree(root, tmp_path / "copy", ignore=shutil.ignore_patterns("cells", "trained"))
-    (path,) = (tmp_path / "copy" / "artifacts").glob("*/truth.safetensors")
-    truth = artifact.load_truth(path)
-    artifact.save_truth(truth._replace(images=torch.rand_like(truth.images), labels=9 - truth.labels), path)
-    others = attacked(tmp_path / "copy")
-    for cell, one, other in zip(cells(), records, others, strict=True):
-        before, after = (
-            storage.load_tensors(Store(folder).result(cell, 0), "reconstruction")[0]
-            for folder in (root, tmp_path / "copy")
-        )
-        assert before.keys() == after.keys() == {"images", "labels", "loss", "trace"}
-        assert all(torch.equal(before[key], after[key]) for key in before), cell.attack
-        assert one.scores.psnr_db.mean != other.scores.psnr_db.mean  # the truth did change

@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 
+from attacks import separate
 from privbench import artifact, flags, knowledge, plugins, record, run, spec, storage
 from privbench.errors import AttackRefused
 from privbench.store import Store
@@ -17,10 +18,12 @@ def quiet(*_):
     pass
 
 
-def cell(attack):
+def cell(attack, batch_size=1):
     train = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
     settings = {"steps": 5} if attack == "dlg" else {}
-    return spec.cell_spec("smoke", train, attack, victims=VICTIMS, round_="0", attack_settings=settings)
+    return spec.cell_spec(
+        "smoke", train, attack, victims=VICTIMS, batch_size=batch_size, round_="0", attack_settings=settings
+    )
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +89,31 @@ def test_nan_in_the_gradient_raises_its_flag_and_keeps_the_victim(planted, attac
     found = told(attack)
     assert names(found) == ["not-finite"]
     assert found.scores.n == VICTIMS
+
+
+@pytest.mark.parametrize("attack", ["dlg", "staged", "class-mean", "imprint"])
+@pytest.mark.parametrize(("value", "flag"), [(torch.nan, "not-finite"), (0.0, "zero-gradient")])
+def test_a_batch_without_a_gradient_raises_its_flag_and_every_floor_is_scored(
+    attack, value, flag, planted, monkeypatch
+):
+    for name in ("RESTARTS", "EXCHANGES", "SHORT_STEPS", "LONG_STEPS"):
+        monkeypatch.setattr(separate, name, 4)  # quick
+    folder, _ = planted
+    root, own = folder.parent.parent, cell(attack, batch_size=2)
+    assert run.run_cells([own], root, None, "cpu", quiet, quiet) == []
+    store = Store(root)
+    sound = record.read(store.record(own))
+    change_gradient(store.artifact(own, own.train, 0), 1, value)
+    shutil.rmtree(root / "cells")
+    assert run.run_cells([own], root, None, "cpu", quiet, quiet) == []
+    found = record.read(store.record(own))
+    assert names(sound) == []
+    assert names(found) == [flag]
+    assert found.flags[0].sentence.startswith("1 of 4 victims")
+    assert found.scores.n == VICTIMS
+    assert all(set(v.floors) == set(plugins.FLOORS) for v in found.victims)
+    others = [[v for i, v in enumerate(each.victims) if i != 1] for each in (sound, found)]
+    assert [v.psnr_db for v in others[1]] == pytest.approx([v.psnr_db for v in others[0]], abs=1e-3)
 
 
 def test_a_duplicated_victim_raises_its_flag(planted):

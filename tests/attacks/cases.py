@@ -77,20 +77,27 @@ def trained_on_digits(count=12, seed=0):
     400 steps of Adam on 600 training digits, 92% to 95% of the test digits right; the attacker knows the other 600, and victims
     are test digits.
     """
+    own, test, known = central_network(400, seed)
+    x, y = (t[:count] for t in test)
+    seen = artifact(x, y, ("classifier",), own=own)
+    return replace(seen, round=2, uploads={}, upload_buffers={}), x, known
+
+
+@cache
+def central_network(steps, seed=0):
+    """Networks after `steps` of Adam on 600 training digits, the test digits, and the other training digits."""
     digits = load_digits(Path()).domains["all"]
     train, test = ((one.images.float() / 255, one.labels) for one in (digits.train, digits.test))
     own = {part: {n: t.requires_grad_() for n, t in net.items()} for part, net in networks(seed).items()}
     optimiser = torch.optim.Adam([t for net in own.values() for t in net.values()], lr=3e-3)
     rng = torch.Generator().manual_seed(seed)
-    for _ in range(400):
+    for _ in range(steps):
         index = torch.randint(600, (32,), generator=rng)
         optimiser.zero_grad()
         F.cross_entropy(logits(own, train[0][index])[0], train[1][index]).backward()
         optimiser.step()
     own = {part: {n: t.detach() for n, t in net.items()} for part, net in own.items()}
-    x, y = (t[:count] for t in test)
-    seen = artifact(x, y, ("classifier",), own=own)
-    return replace(seen, round=2, uploads={}, upload_buffers={}), x, Batch(*(t[600:] for t in train))
+    return own, Batch(*test), Batch(*(t[600:] for t in train))
 
 
 def update(images, labels, local):

@@ -13,15 +13,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import case, match
+from attacks import broken, case, match, world
 from attacks.feature_statistics import statistics
 from attacks.imprint import Imprint
+from attacks.stand_in import Choice, StandIn
 from privbench import plugins
 from privbench.score import score
 from privbench.types import Artifact, Batch, Knowledge, LocalSteps, Networks, Reconstruction, Truth
 from tests.attacks.cases import (
     MODEL,
     artifact,
+    central_network,
     images_like_the_victims,
     networks,
     smooth_images,
@@ -92,10 +94,16 @@ def central() -> Any:
     return seen, x[:, None], Knowledge(known)
 
 
-def noised() -> Any:
-    """Noisy gradients, and many auxiliary images."""
+def slightly_noised() -> Any:
+    """The untrained network's gradients under noise far below the studied variances, and many auxiliary images."""
     x = images(3)
     return artifact(x, Y, noise=1e-8), x[:, None], Knowledge(auxiliary(300))
+
+
+def noised(seed: int = 0) -> Any:
+    """Six digits' gradients at a network trained centrally, under noise of a studied variance."""
+    own, (x, y), known = central_network(100, seed)
+    return artifact(x[:6], y[:6], own=own, noise=1e-3), x[:6, None], Knowledge(known)
 
 
 CLAIMS = {
@@ -115,10 +123,13 @@ CLAIMS = {
     "update-matching": Claim("FedAvg, three steps of SGD", updates,
                              {"steps": 30, "start_steps": 30, "feature_steps": 30}, 2.0, 0.1),
     "imprint": Claim("FedAvg, a batch of twelve, active server", imprinted, {"feature_steps": 60}, 1.0, 0.5),
-    "learned-inverse": Claim("FedAvg under Gaussian noise", noised, {"epochs": 20}, 0.5, 0.8),
+    # At the studied variances, 1e-3 and 0.1, no published cell shows a sure gain: -3.2 to +0.5 dB, no interval above 0.
+    "learned-inverse": Claim("FedAvg, untrained, under Gaussian noise of variance 1e-8", slightly_noised, {"epochs": 20}, 0.5, 0.8),
     "analytic-features": Claim("FedSplit in round 0", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
-    # 0.99, because most of F is the noise of 62,006 numbers, which no image explains.
-    "posterior": Claim("FedAvg under Gaussian noise", noised, {"steps": 60, "cooling_steps": 15}, 1.0, 0.99),
+    # 0.999, because most of F is the noise of 62,006 numbers, which no image explains. With the networks of seeds 0-2 the mean
+    # gains are 1.2 to 1.4 dB, and every victim gains.
+    "posterior": Claim("both gradients, trained centrally for 100 steps, under Gaussian noise of variance 1e-3, as studied", noised,
+                       {"steps": 40, "cooling_steps": 10}, 0.5, 0.999),
     "oracle": Claim("FedSplit", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
     "collusion": Claim("FedSplit in round 0, where the colluder holds the victim's own extractor", lambda: untrained(C, 3),
                        {"exact_steps": 40}, 10.0, 1e-2),
@@ -230,13 +241,43 @@ def test_a_victim_attacked_with_others_ends_as_alone(name):
     assert torch.equal(together.labels[0], alone.labels[0])
 
 
+@pytest.mark.parametrize("name", POOLED)
+@pytest.mark.parametrize("own", [False, True])
+def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, own, monkeypatch):
+    """Through stand-ins once the rehearsal has chosen, and through the victims' own extractor, where there is none.
+
+    The choice is one for all clients, by medians over them, and the decoder is trained on all clients' surrogates: of the decoder
+    these surrogates are compared.
+    """
+    recipe = "from initial" if name == "initial-surrogate" else "aligned"
+    exact = own and name in ("initial-surrogate", "collusion")
+    monkeypatch.setattr(StandIn, "rehearse", lambda *_: pytest.fail("no need") if exact else Choice(recipe, 0.1))
+    held = Networks(networks(0 if own else 1), {"extractor": {}, "classifier": {}})
+    known = Knowledge(images_like_the_victims(), initial=held, colluder={0: held, 1: held})
+    seen = replace(artifact(images(3), Y, C), uploads={}, upload_buffers={}, client=torch.tensor([0, 1, 0]))
+    cls = plugins.resolve("attack", name)
+    brief = SHORT | {"exact_steps": 8}
+    attack = cls(**{setting: value for setting, value in brief.items() if setting in cls.__dataclass_fields__})
+
+    def ends(some: Artifact) -> tuple[Tensor, ...]:
+        whole = handed(attack, known)
+        if name == "decoder":
+            made = attack.aligned(world.real(some, whole, 0, "test"), 0, whole)
+            return tuple(torch.cat([t.flatten() for t in made[k][0].values()]) for k in some.client.tolist())
+        found = attack.reconstruct(some, whole, 0)
+        assert (found.loss < found.trace[:, 0]).all()
+        return tuple(found.images)
+
+    together = ends(seen)
+    for rows in ([0, 2], [1]):
+        for row, alone in zip(rows, ends(broken.some(seen, torch.tensor(rows))), strict=True):
+            torch.testing.assert_close(together[row], alone, atol=1e-5, rtol=1e-5)
+    assert not torch.equal(together[0], together[1])
+
+
 def first_victim(seen: Artifact) -> Artifact:
     """The same artifact with its first upload alone."""
-    one = {
-        group: {part: {n: t[:1] for n, t in net.items()} for part, net in getattr(seen, group).items()}
-        for group in ("gradients", "updates")
-    }
-    return replace(seen, **one, client=seen.client[:1])
+    return broken.some(seen, torch.tensor([0]))
 
 
 def test_equation_8_brings_the_features_statistics_nearer_to_the_generators_than_equation_7_does():

@@ -1,0 +1,136 @@
+"""Uploads that are not finite, or of another batch size than declared: no other victim suffers, and none is passed over."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attacks import broken, labels, separate
+from privbench import plugins
+from privbench.errors import UserError
+from privbench.types import Knowledge, Networks
+from privbench.victims import loss_fell
+from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
+from tests.attacks.test_claims import CLAIMS, SHORT, handed, imprinted, untrained
+
+C = ("classifier",)
+Y = torch.tensor([3, 0, 9])
+PRIVATE = (
+    "surrogate", "aligned-surrogate", "initial-surrogate", "decoder", "collusion", "oracle", "analytic-features",
+)  # fmt: skip
+AS_WITHOUT_IT = PRIVATE[:5]  # pool over victims; all others draw by the victim's number, and pool nothing
+OWN, FOREIGN = (Networks(networks(seed), {"extractor": {}, "classifier": {}}) for seed in (0, 1))
+
+
+def made(name):
+    """An attack with settings that make it quick."""
+    attack, brief = plugins.resolve("attack", name), SHORT | {"steps": 3, "exact_steps": 4, "shadow_rounds": 1}
+    return attack(**{setting: value for setting, value in brief.items() if setting in attack.__dataclass_fields__})
+
+
+def known(initial, colluder):
+    whole = Knowledge(
+        images_like_the_victims(), initial=initial, colluder=colluder, oracle=dict.fromkeys(colluder, OWN)
+    )
+    return lambda attack: handed(attack, whole)
+
+
+def planted(seen, victim, value):
+    """The artifact with one victim's upload made of one value."""
+
+    def of(parts):
+        return {part: {n: put(t, victim, value) for n, t in net.items()} for part, net in parts.items()}
+
+    return replace(seen, gradients=of(seen.gradients), updates=of(seen.updates))
+
+
+def put(t, victim, value):
+    t = t.clone()
+    t[victim] = value
+    return t
+
+
+def twice(uploads):
+    """What one client uploads, for two."""
+    return {part: {n: torch.cat([t, t]) for n, t in net.items()} for part, net in uploads.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "noise", "value"),
+    [*((name, (0, 0, 0), 0.0, torch.nan) for name in AS_WITHOUT_IT), ("collusion", (1, 0, 0), 1e-6, torch.inf)],
+)
+def test_sound_victims_end_as_if_the_broken_one_had_not_been_there(name, clients, noise, value):
+    attack, whole = made(name), known(FOREIGN, {0: FOREIGN, 1: OWN})
+    seen = replace(artifact(smooth_images(3), Y, C, noise=noise), client=torch.tensor(clients), round=1)
+    seen = replace(seen, uploads=twice(seen.uploads), upload_buffers=twice(seen.upload_buffers))
+    found = attack.reconstruct(planted(seen, 0, value), whole(attack), 0)
+    alone = attack.reconstruct(broken.some(seen, torch.tensor([1, 2])), whole(attack), 0)
+    for field in ("images", "labels", "loss", "trace", "restart"):
+        assert torch.equal(getattr(found, field)[1:], getattr(alone, field).to(getattr(found, field))), field
+    assert found.loss[0].isnan()
+    assert found.trace[0].isnan().all()
+    assert (found.images[0] == 0.5).all()
+
+
+@pytest.mark.parametrize("name", [name for name in (*CLAIMS, *plugins.FLOORS) if name not in AS_WITHOUT_IT])
+def test_a_broken_upload_leaves_the_other_victims_alone(name):
+    seen, _, whole = imprinted(6) if name == "imprint" else CLAIMS[name].shown() if name in CLAIMS else untrained()
+    attack = made(name)
+    healthy, found = (
+        attack.reconstruct(each, handed(attack, whole), 0) for each in (seen, planted(seen, 0, torch.nan))
+    )
+    torch.testing.assert_close(found.images[1:], healthy.images[1:], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.loss[1:], healthy.loss[1:])
+    assert torch.equal(found.labels[1:], healthy.labels[1:])
+    if name not in plugins.FLOORS:  # which look at no more than the label
+        assert not found.loss[0].isfinite() or not found.images[0].isfinite().all()
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_an_artifact_of_broken_uploads_alone_is_one_of_failures(name):
+    attack, whole = made(name), known(OWN, {0: OWN})
+    seen = artifact(smooth_images(2), Y[:2], C)
+    found = attack.reconstruct(planted(planted(seen, 0, torch.nan), 1, torch.nan), whole(attack), 0)
+    assert found.loss.isnan().all()
+    assert found.images.shape == (2, 1, 1, 32, 32)
+    assert found.images.isfinite().all()
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_gradient_of_four_images_declared_as_one_is_refused(name):
+    seen = replace(artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), C, batch_size=4), batch_size=1)
+    attack, whole = made(name), known(OWN, {0: OWN})
+    with pytest.raises(UserError, match=r"has rank 4.*but the artifact says batch size 1"):
+        attack.reconstruct(seen, whole(attack), 0)
+
+
+def test_labels_of_a_broken_batch_are_classes_and_the_others_stay():
+    seen = artifact(smooth_images(6), torch.tensor([1, 1, 7, 3, 0, 4]), batch_size=2)
+    whole = labels.recover(seen)
+    for value in (torch.nan, torch.inf, -torch.inf):
+        found = labels.recover(planted(seen, 1, value))
+        assert torch.equal(found[[0, 2]], whole[[0, 2]])
+        assert ((found[1] >= 0) & (found[1] < 10)).all()
+        assert torch.equal(found, labels.recover(planted(seen, 1, value)))
+
+
+@pytest.mark.parametrize("value", [torch.nan, 0.0])
+def test_a_batch_without_a_gradient_is_left_out_of_the_separation(value, monkeypatch):
+    monkeypatch.setattr(separate, "RESTARTS", 4)
+    seen = artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), batch_size=2)
+    whole, found = separate.separate(seen, 0), separate.separate(planted(seen, 0, value), 0)
+    assert found.sound.tolist() == [False, True]
+    assert found.residual[0].isnan()
+    torch.testing.assert_close(found.h[1], whole.h[1], atol=1e-6, rtol=1e-6)
+    assert torch.equal(found.labels[1], whole.labels[1])
+
+
+def test_a_victim_that_was_not_descended_on_is_told_from_one_whose_loss_did_not_fall():
+    """Client 0's extractor is not its colluder's, and too few images are at hand for a rehearsal; client 1's is."""
+    attack, whole = made("collusion"), known(FOREIGN, {0: FOREIGN, 1: OWN})
+    seen = artifact(smooth_images(3), Y, C)
+    seen = replace(seen, client=torch.tensor([0, 1, 0]), uploads={}, upload_buffers={})
+    few = replace(whole(attack), auxiliary=images_like_the_victims(3))
+    found = attack.reconstruct(seen, few, 0)
+    assert loss_fell(found.trace) == [None, True, None]
+    assert found.loss.tolist()[::2] == [0, 0]
