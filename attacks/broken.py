@@ -7,48 +7,27 @@ attacked as if the others had not been there, and these are grey images with a l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from attacks import case, labels
-from privbench.types import Artifact, Parts, Reconstruction
-
-
-def finite(artifact: Artifact) -> Tensor:
-    """Which victims' gradients are numbers throughout, [V] bool."""
-    gradients = [g for net in artifact.gradients.values() for g in net.values()]
-    return torch.stack([g.isfinite().flatten(1).all(1) for g in gradients]).all(0)
+from privbench import finite
+from privbench.types import Artifact, Reconstruction
 
 
 def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) -> Reconstruction:
     """What `attack` makes of the finite victims by themselves; the others are grey, their loss and trace NaN."""
-    sound = torch.nonzero(finite(artifact))[:, 0]
+    gradients = [g for net in artifact.gradients.values() for g in net.values()]
+    sound = torch.nonzero(finite.rows(*gradients))[:, 0]
     if len(sound) == artifact.victims:
         return attack(artifact)
     images, known = case.grey_start(artifact), labels.recover(artifact)
     loss, restart = torch.full_like(images[:, 0, 0, 0, 0], torch.nan), torch.zeros_like(known[:, 0])
     if not len(sound):
         return Reconstruction(images, known, loss, loss[:, None], restart, 0)
-    found = attack(some(artifact, sound))
+    found = attack(artifact.some(sound))
     trace = loss[:, None].repeat(1, found.trace.shape[1])
     ours = (images, known, loss, trace, restart)
     for whole, part in zip(ours, found[:5], strict=True):
         whole[sound] = part.to(whole)
     return Reconstruction(*ours, gradient_evaluations=found.gradient_evaluations)
-
-
-def some(artifact: Artifact, rows: Tensor) -> Artifact:
-    """The same artifact with some of its victims."""
-
-    def of(parts: Parts) -> Parts:
-        return {part: {name: t[rows] for name, t in net.items()} for part, net in parts.items()}
-
-    return replace(
-        artifact,
-        gradients=of(artifact.gradients),
-        updates=of(artifact.updates),
-        client=artifact.client[rows],
-        labels=None if artifact.labels is None else artifact.labels[rows],
-    )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attacks import labels
+from privbench import finite
 from privbench.errors import UserError
 from privbench.nets import LinearClassifier, Model, train_mode
 from privbench.seeds import stream
@@ -70,7 +71,7 @@ def check_batch_size(artifact: Artifact) -> None:
     gradient, classifier = artifact.gradients["classifier"], artifact.model.classifier
     layer = "fc1" if isinstance(classifier, LinearClassifier) else classifier.logits_layer
     whole = torch.cat([gradient[f"{layer}.bias"][..., None], gradient[f"{layer}.weight"]], -1).double()
-    whole = whole.where(whole.isfinite().flatten(1).all(1)[:, None, None], 0.0)
+    whole = whole.where(finite.rows(whole)[:, None, None], 0.0)
     size = torch.linalg.eigvalsh(whole @ whole.mT).clamp_min(0).sqrt()
     rank = (size > RANK * size[:, -1:]).sum(1)
     worst = int(rank.argmax())

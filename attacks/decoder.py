@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import broadcast, broken, inversion, match, surrogates, trained, world
+from attacks import inversion, match, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.inversion import Extractors
 from attacks.stand_in import FEWEST, moment_shift
@@ -45,16 +45,10 @@ class Decoder(AlignedSurrogate):
 
     rung: ClassVar[str] = "L5"
 
-    def reconstruct(
+    def through_stand_ins(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
-        """One pass of D per victim, or `staged` where the extractor is broadcast."""
-        if "extractor" in artifact.weights:
-            return broadcast.attack(artifact, knowledge, seed, report)
-        return broken.set_aside(artifact, lambda sound: self.read_off(sound, knowledge, seed))
-
-    def read_off(self, artifact: Artifact, knowledge: Knowledge, seed: int) -> Reconstruction:
-        """All victims of a private extractor; their gradients are finite."""
+        """One pass of D per victim of a private extractor; their gradients are finite."""
         real = world.real(artifact, knowledge, seed, "Decoder")
         share, members = 0.0, Extractors()
         if len(real.auxiliary.labels) >= FEWEST:

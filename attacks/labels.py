@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from privbench import finite
 from privbench.types import Artifact
 
 ROUNDING = 1e-5  # of a count, in single precision
@@ -100,10 +101,8 @@ def _last(artifact: Artifact) -> tuple[Tensor, Tensor]:
     """dL/db [V, Y] and dL/dw [V, Y, n] of the layer that makes the logits; zeros for victims where they are not finite."""
     gradient, layer = artifact.gradients["classifier"], artifact.model.classifier.logits_layer
     bias, weight = gradient[f"{layer}.bias"].double(), gradient[f"{layer}.weight"].double()
-    finite = bias.isfinite().all(1) & weight.isfinite().flatten(1).all(1)
-    if bool(finite.all()):
-        return bias, weight
-    return bias.where(finite[:, None], 0.0), weight.where(finite[:, None, None], 0.0)
+    sound = finite.rows(bias, weight)
+    return bias.where(sound[:, None], 0.0), weight.where(sound[:, None, None], 0.0)
 
 
 def _rounded(expected: Tensor, fewest: Tensor, batch: int) -> Tensor:

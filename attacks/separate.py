@@ -27,6 +27,7 @@ from torch.func import grad
 
 from attacks import case, descend, labels, match
 from attacks.descend import Data, each_of
+from privbench import finite
 from privbench.nets import LinearClassifier
 from privbench.seeds import stream
 from privbench.types import Artifact, Params, Report, no_report
@@ -129,10 +130,8 @@ class _Problem:
         self.params: Params = {n: t.double() for n, t in artifact.weights["classifier"].items()}
         gradient = {n: t.double() for n, t in artifact.gradients["classifier"].items()}
         whole = torch.cat([gradient["fc1.bias"][..., None], gradient["fc1.weight"]], -1)
-        finite = torch.stack([t.isfinite().flatten(1).all(1) for t in gradient.values()]).all(0)
-        self.solvable = finite & (whole != 0).flatten(1).any(1)
-        if not bool(self.solvable.all()):
-            whole = whole.where(self.solvable[:, None, None], 0.0)
+        self.solvable = finite.rows(*gradient.values()) & (whole != 0).flatten(1).any(1)
+        whole = whole.where(self.solvable[:, None, None], 0.0)
         _, size, right = torch.linalg.svd(whole, full_matrices=False)
         b = artifact.batch_size
         scale, right = size[:, :b] + FLOOR * size[:, :1], right[:, :b]

@@ -23,7 +23,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -126,9 +126,7 @@ def undefended(dataset: str, victims: int, tuning: bool = False) -> tuple[Artifa
 def some(seen: Artifact, truth: Truth, rows: Sequence[int]) -> tuple[Artifact, Truth]:
     """The victims in `rows` alone."""
     kept = torch.tensor(rows)
-    gradients = {p: {n: t[kept] for n, t in params.items()} for p, params in seen.gradients.items()}
-    chosen = replace(seen, gradients=gradients, client=seen.client[kept])
-    return chosen, Truth(truth.images[kept], truth.labels[kept])
+    return seen.some(kept), Truth(truth.images[kept], truth.labels[kept])
 
 
 class Look(NamedTuple):

@@ -21,7 +21,7 @@ from scipy.stats import bootstrap, wilcoxon
 from skimage.metrics import structural_similarity
 from torch import Tensor
 
-from privbench import perceptual
+from privbench import finite, perceptual
 from privbench.seeds import stream
 from privbench.types import Reconstruction, Truth
 
@@ -100,7 +100,7 @@ def aligned(images: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
     A failed victim is grey, and the images of a batch stand in the order that fits the truth best.
     """
     images = images.detach().cpu().double()
-    failed = ~images.flatten(1).isfinite().all(1)
+    failed = ~finite.rows(images)
     images = torch.where(failed.view(-1, 1, 1, 1, 1), torch.full_like(images, 0.5), images)
     if images.shape[1] > 1:
         images = torch.stack([x[assignment(x, t)] for x, t in zip(images, truth.images, strict=True)])

@@ -136,6 +136,20 @@ class Artifact:
             label_counts=None if self.label_counts is None else self.label_counts.to(device),
         )
 
+    def some(self, rows: Tensor) -> Artifact:
+        """The same artifact with the uploads in `rows` [n] alone."""
+
+        def of(parts: Parts) -> Parts:
+            return {part: {name: t[rows] for name, t in net.items()} for part, net in parts.items()}
+
+        return replace(
+            self,
+            gradients=of(self.gradients),
+            updates=of(self.updates),
+            client=self.client[rows],
+            labels=None if self.labels is None else self.labels[rows],
+        )
+
     @property
     def victims(self) -> int:
         """V."""

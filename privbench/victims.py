@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from privbench import flags, score
+from privbench import finite, flags, score
 from privbench.flags import Flag
 from privbench.score import Scores
 from privbench.types import Artifact, Reconstruction, Truth
@@ -64,7 +64,7 @@ class _Unseen(NamedTuple):
 def doubts_without_truth(seen: Artifact, found: Reconstruction) -> list[Flag]:
     """The doubts that an artifact and what an attack made of it raise by themselves; how many victims there are is not asked."""
     norms, fell = gradient_norms(seen), loss_fell(found.trace)
-    failed = (~found.images.flatten(1).isfinite().all(1)).tolist()
+    failed = (~finite.rows(found.images)).tolist()
     each = [
         _Unseen(0, [], False, _finite(norms[v]), _finite(found.loss[v]), fell[v], failed[v])
         for v in range(seen.victims)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -59,10 +60,13 @@ def attack_file(
     floors = None if known is None else _floors(seen, known, place, data_dir)
     if floors is not None and floors.note:
         print(f"note: {floors.note}")
+    images = cache(
+        lambda: _auxiliary(seen, dataset, auxiliary, data_dir)
+    )  # once, and only where an attack asks for them
     for name in each:
         whole = Knowledge(cache=out / "trained")
         if "auxiliary" in plugins.resolve("attack", name).needs:
-            whole = replace(whole, auxiliary=_auxiliary(seen, dataset, auxiliary, data_dir))
+            whole = replace(whole, auxiliary=images())
         try:
             found = run.attack_artifact(name, each[name], seen, whole, SEED, place, lambda *_: None)
         except AttackRefused as error:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import broken, case, match, world
+from attacks import case, match, world
 from attacks.feature_statistics import statistics
 from attacks.imprint import Imprint
 from attacks.stand_in import Choice, StandIn
@@ -234,7 +234,7 @@ def test_a_victim_attacked_with_others_ends_as_alone(name):
     seen, _, known = imprinted(6) if name == "imprint" else CLAIMS[name].shown() if name in CLAIMS else untrained()
     attack = plugins.resolve("attack", name)
     own = attack(**{setting: value for setting, value in SHORT.items() if setting in attack.__dataclass_fields__})
-    together, alone = (own.reconstruct(each, handed(own, known), 0) for each in (seen, first_victim(seen)))
+    together, alone = (own.reconstruct(each, handed(own, known), 0) for each in (seen, seen.some(torch.tensor([0]))))
     assert len(together.images) > len(alone.images) == 1
     torch.testing.assert_close(together.images[0], alone.images[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(together.loss[0], alone.loss[0])
@@ -270,14 +270,9 @@ def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, o
 
     together = ends(seen)
     for rows in ([0, 2], [1]):
-        for row, alone in zip(rows, ends(broken.some(seen, torch.tensor(rows))), strict=True):
+        for row, alone in zip(rows, ends(seen.some(torch.tensor(rows))), strict=True):
             torch.testing.assert_close(together[row], alone, atol=1e-5, rtol=1e-5)
     assert not torch.equal(together[0], together[1])
-
-
-def first_victim(seen: Artifact) -> Artifact:
-    """The same artifact with its first upload alone."""
-    return broken.some(seen, torch.tensor([0]))
 
 
 def test_equation_8_brings_the_features_statistics_nearer_to_the_generators_than_equation_7_does():
