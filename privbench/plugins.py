@@ -128,6 +128,17 @@ def is_active(attack: str) -> bool:
     return bool(getattr(resolve("attack", attack), "active", False))
 
 
+def revision(attack: str) -> int:
+    """How often what an attack returns has changed since spec.ATTACK_REVISION was last raised; part of its cells' names.
+
+    0 where the class does not say, and for an attack that is not at hand: its old cells can then still be listed.
+    """
+    try:
+        return int(getattr(resolve("attack", attack), "revision", 0))
+    except UserError:
+        return 0
+
+
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
     """A plug-in with its settings.
 

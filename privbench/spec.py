@@ -21,13 +21,15 @@ from pydantic import (
     model_validator,
 )
 
-from privbench import data, partition
+from privbench import data, partition, plugins
 from privbench.errors import UserError
 from privbench.nets import check_backbone
 
 # Raised whenever an unchanged specification gives other numbers, or leaves more on disk; part of every run's name.
 REVISION = 3  # of training; 3: predictions, global accuracy and consistency are kept
-ATTACK_REVISION = 4  # of attacks and scores: trained networks stay in use; 4: stronger stand-ins, another peeling
+# The same of all attacks and scores: trained networks stay in use. Where one attack alone changes, its class raises its own
+# `revision`, so that no other has to be run again. 4: stronger stand-ins, another peeling.
+ATTACK_REVISION = 4
 PRESETS = ("smoke", "quick", "paper")
 
 
@@ -154,7 +156,10 @@ class CellSpec(Strict):
     @property
     def id(self) -> str:
         """Twelve hexadecimal digits that name this cell."""
-        return self._digest(REVISION if self.attack is None else [REVISION, ATTACK_REVISION])
+        if self.attack is None:
+            return self._digest(REVISION)
+        own = plugins.revision(self.attack)
+        return self._digest([REVISION, ATTACK_REVISION, *([own] if own else [])])
 
     def flat(self) -> dict[str, Any]:
         """The cell's own fields and those of its training in one dict, as a record's `spec` has them."""

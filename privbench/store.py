@@ -65,7 +65,10 @@ class Store:
         labels = "-labels" if cell.labels_known else ""
         sent = ""
         if cell.attack is not None and plugins.is_active(cell.attack):
-            settings = json.dumps(cell.attack_settings | {"auxiliary": cell.auxiliary}, sort_keys=True)
+            craft = cell.attack_settings | {"auxiliary": cell.auxiliary}
+            if own := plugins.revision(cell.attack):
+                craft |= {"revision": own}
+            settings = json.dumps(craft, sort_keys=True)
             sent = f"-by-{cell.attack.replace(':', '.')}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
         local = local_update.local_steps(cell)
         steps = f"-k{local.steps}-{'-'.join(f'{n}{v}' for n, v in local.optimiser.items())}" if local else ""

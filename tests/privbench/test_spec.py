@@ -1,9 +1,14 @@
 """Specifications: validated, hashed, and faithful to the published settings."""
 
+from pathlib import Path
+
 import pytest
 
+from attacks.dlg import DLG
+from attacks.imprint import Imprint
 from privbench import spec
 from privbench.errors import UserError
+from privbench.store import Store
 
 
 def test_the_paper_preset_is_the_published_schedule():
@@ -106,3 +111,22 @@ def test_an_accuracy_cell_has_no_settings_of_an_attack():
             spec.cell_spec("smoke", train, None, **given)
     with pytest.raises(UserError, match="an attack needs at least one victim"):
         spec.checked(spec.CellSpec, cell.model_dump() | {"attack": "dlg"})
+
+
+@pytest.mark.parametrize(("name", "attack"), [("dlg", DLG), ("imprint", Imprint)])
+def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(name, attack, monkeypatch):
+    train = spec.train_spec("smoke", "digits", "fedavg")
+    cells = [spec.cell_spec("smoke", train, one) for one in (name, "staged", None)]
+    before = [cell.id for cell in cells]
+    kept = Store(Path("runs")).artifact(cells[0], train, 2)
+    monkeypatch.setattr(attack, "revision", 7, raising=False)
+    assert cells[0].id != before[0]
+    assert [cell.id for cell in cells[1:]] == before[1:]
+    # What an active server crafts is its attack's work too; other artifacts are what honest clients sent.
+    assert (Store(Path("runs")).artifact(cells[0], train, 2) == kept) == (name == "dlg")
+
+
+def test_a_cell_of_an_attack_that_is_no_longer_at_hand_still_has_its_name():
+    train = spec.train_spec("smoke", "digits", "fedavg")
+    cell = spec.cell_spec("smoke", train, "no_such_package.module:Attack")
+    assert len(cell.id) == 12
