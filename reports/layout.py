@@ -45,12 +45,21 @@ def latex(columns: Sequence[str], rows: Rows, caption: str) -> str:
         r"\toprule",
         *(_tex_row(part) for part in stacked(columns)),
         r"\midrule",
-        *(_tex_row(part) for row in rows for part in stacked(row)),
+        *_tex_rows(rows),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table*}",
     ]
     return "\n".join(lines)
+
+
+def _tex_rows(rows: Rows) -> list[str]:
+    """All rows, line by line; a gap behind a row of several lines, whose cells would read as the next row's otherwise."""
+    lines: list[str] = []
+    for row in rows:
+        parts = [_tex_row(part) for part in stacked(row)]
+        lines += parts if len(parts) == 1 else [*parts, r"\addlinespace[2pt]"]
+    return lines
 
 
 def _tex_row(row: Sequence[str]) -> str:

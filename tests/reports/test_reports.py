@@ -178,6 +178,12 @@ def test_latex_is_escaped_and_balanced():
         assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {columns - 1}
 
 
+def test_latex_leaves_a_gap_behind_a_row_of_several_lines_alone():
+    lines = layout.latex(["a", "b"], [["x", "1\n[0, 2]"], ["y", "2"]], "").splitlines()
+    body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
+    assert body == [r"x & 1 \\", r" & {[}0, 2{]} \\", r"\addlinespace[2pt]", r"y & 2 \\"]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
