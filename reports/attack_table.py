@@ -146,6 +146,7 @@ def _csv_row(r: AttackRecord, told: Sequence[Flag]) -> dict[str, Any]:
     return {
         "id": r.id,
         **{name: r.spec[name] for name in kept},
+        "observe": r.spec.get("observe", "gradient"),
         "backbone": r.spec.get("backbone", "lenet5"),
         "image_size": r.spec.get("image_size", 32),
         "attacked_rounds": " ".join(map(str, r.rounds)),

@@ -32,6 +32,7 @@ from reports.published_form import (
     strongest,
     title_of,
     unique,
+    update_text,
 )
 
 # What an attack on undefended FedAvg reaches at least where `known_to_leak` says so.
@@ -46,8 +47,8 @@ def by_record(records: Sequence[AttackRecord]) -> dict[str, list[Flag]]:
     found = {r.id: [*r.flags, *below_floor(r)] for r in records}
     for key in groups(records):
         own = [r for r in records if group(r.spec) == key]
-        for name, seen in unique((label(r.spec), observed(r.spec)) for r in own):
-            column = [r for r in own if (label(r.spec), observed(r.spec)) == (name, seen)]
+        for name in unique(label(r.spec) for r in own):
+            column = [r for r in own if label(r.spec) == name]
             for r, flag in (
                 *not_monotone(column), *oracle_fails(column), *fedavg_fails(column), *no_control(column, own),
                 *overlapping_floor(column),
@@ -102,12 +103,6 @@ def identifies(identification: float, n: int, chance: float) -> bool:
     """Whether more of n victims are identified than by chance (one-sided binomial test at 5%)."""
     hits = round(identification * n)
     return bool(binomtest(hits, n, chance, alternative="greater").pvalue < comparison.ALPHA)
-
-
-def observed(spec: Spec) -> str:
-    """What the server saw of a victim batch: its "gradient", or the whole local "update"."""
-    seen: str = spec.get("observe", "gradient")
-    return seen
 
 
 def knowledge_of(record: AttackRecord) -> frozenset[str]:
@@ -221,12 +216,7 @@ def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
 
 def known_to_leak(spec: Spec) -> bool:
     """Whether UNTRAINED_DB and TRAINED_DB hold: CIFAR-10, the papers' LeNet-5, the gradient of one image."""
-    return (spec["dataset"], networks(spec), spec.get("batch_size", 1), observed(spec)) == (
-        "cifar10",
-        "",
-        1,
-        "gradient",
-    )
+    return (spec["dataset"], networks(spec), spec.get("batch_size", 1), update_text(spec)) == ("cifar10", "", 1, "")
 
 
 def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
@@ -248,14 +238,11 @@ def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
 
 
 def no_control(column: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
-    """The strongest attack of a column without an oracle, where the table `own` has no attack on undefended FedAvg either.
-
-    The control must have seen what the column's attackers saw: gradients, or whole updates.
-    """
+    """The strongest attack of a column without an oracle, where the table `own` has no attack on undefended FedAvg either."""
     attacks = _attacks(column)
     if not attacks or any(r.knowledge.get("rung") == ORACLE for r in attacks):
         return []
-    if any(_undefended(r) and observed(r.spec) == observed(attacks[0].spec) for r in _attacks(own)):
+    if any(map(_undefended, _attacks(own))):
         return []
     sentence = (
         "neither an oracle nor undefended FedAvg was attacked beside it, so nothing shows what these attacks can do here, and a "

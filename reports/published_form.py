@@ -119,6 +119,7 @@ def group(spec: Spec) -> tuple[Any, ...]:
         spec.get("batch_size", 1),
         spec.get("labels_known", False),
         partition_text(spec),
+        update_text(spec),
     )
 
 
@@ -128,6 +129,17 @@ def networks(spec: Spec) -> str:
     return "" if backbone == "lenet5" else f"{backbone} at {side}x{side}"
 
 
+def update_text(spec: Spec) -> str:
+    """What the server saw where it was whole local updates, e.g. "whole updates of 3 SGD steps at 0.1"; nothing of gradients."""
+    if spec.get("observe", "gradient") == "gradient":
+        return ""
+    steps = spec.get("local_steps") or spec.get("schedule", {}).get("local_epochs")
+    rate = spec.get("local_lr")
+    kind = "" if rate is None else "SGD "
+    told = f" of {steps} {kind}{'step' if steps == 1 else 'steps'}" if steps else ""
+    return f"whole updates{told}{'' if rate is None else f' at {rate:g}'}"
+
+
 def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:
     """The tables that some records make, in the order of their first record."""
     return unique(group(r.spec) for r in records)
@@ -135,7 +147,7 @@ def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:
 
 def title_of(key: tuple[Any, ...]) -> str:
     """The heading of one group."""
-    dataset, domains, asked, preset, nets, clients, batch, labels, dealt = key
+    dataset, domains, asked, preset, nets, clients, batch, labels, dealt, update = key
     name = plugins.short(dataset)
     parts = [
         f"{name} ({', '.join(domains)})" if domains else name,
@@ -145,7 +157,8 @@ def title_of(key: tuple[Any, ...]) -> str:
     parts += [nets] if nets else []
     parts += [dealt] if dealt else []
     parts += [f"{clients} clients"] if clients else []
-    parts += [f"{batch} images per gradient"] if batch > 1 else []
+    parts += [update] if update else []
+    parts += [f"{batch} images per {'update' if update else 'gradient'}"] if batch > 1 else []
     parts += ["labels known"] if labels else []
     return ", ".join(parts)
 
