@@ -10,29 +10,30 @@ overlapping-intervals   a difference between methods, or a gain, is claimed whos
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from scipy.stats import binomtest
 
 from privbench import knowledge, plugins
-from privbench.errors import UserError
 from privbench.flags import Flag
 from privbench.record import AttackRecord, Range
 from reports import comparison
 from reports.published_form import (
     ORACLE,
     Spec,
+    attacker_text,
     group,
     groups,
     knowledge_text,
     label,
     networks,
     range_text,
+    shares,
     strongest,
     title_of,
     unique,
     update_text,
+    where_shared,
 )
 
 # What an attack on undefended FedAvg reaches at least where `known_to_leak` says so.
@@ -108,24 +109,15 @@ def identifies(identification: float, n: int, chance: float) -> bool:
 def knowledge_of(record: AttackRecord) -> frozenset[str]:
     """What the attacker looked at: "gradient", shared networks by name, the fields of Knowledge, ACTIVE.
 
-    Which parts' gradients an attack makes use of is its own affair. A part that its tag names "where shared" counts where the
-    method shares it.
+    Which parts' gradients an attack makes use of is its own affair.
     """
     atoms = set()
-    for need in record.knowledge["needs"]:
+    for need in [*record.knowledge["needs"], *record.knowledge.get("uses", ())]:
         source, colon, part = need.partition(":")
         atoms.add(part if source in ("upload", "broadcast") else source if colon else need)
-    wanted = re.findall(r"(\w+) where shared", record.knowledge["tag"])
-    atoms |= {part for part in wanted if part in _shares(record.spec["method"])}
+    told = where_shared(record.knowledge["tag"])  # by a record from before `uses`
+    atoms |= {part for part in told if part in shares(record.spec["method"])}
     return frozenset(atoms | {ACTIVE} if record.knowledge.get("active") else atoms)
-
-
-def _shares(method: str) -> tuple[str, ...]:
-    """What a method shares; nothing where it is a user's own that is not at hand."""
-    try:
-        return tuple(plugins.resolve("method", method).shares)
-    except UserError:
-        return ()
 
 
 def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
@@ -187,9 +179,7 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
 
 def _best(column: Sequence[AttackRecord]) -> list[AttackRecord]:
     """The strongest attack of each knowledge tag."""
-    return [
-        strongest([r for r in column if knowledge_text(r) == known]) for known in unique(map(knowledge_text, column))
-    ]
+    return [strongest([r for r in column if attacker_text(r) == known]) for known in unique(map(attacker_text, column))]
 
 
 def _above(more: AttackRecord, less: AttackRecord) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from privbench import partition, plugins
+from privbench.errors import UserError
+from privbench.knowledge import WHERE_SHARED
 from privbench.record import AttackRecord, Range
 from reports.published import UNCOMPARED, Published, of
 
@@ -77,7 +80,7 @@ def _form_rows(
         if not records:
             return MISSING
         best = strongest(records)
-        return f"{best.spec['attack']} ({best.knowledge['tag']})" + (f"; {', '.join(lost)} missing" if lost else "")
+        return f"{best.spec['attack']} ({knowledge_text(best)})" + (f"; {', '.join(lost)} missing" if lost else "")
 
     return [
         row("accuracy of the trained method, %", lambda r: spread_text(r[0].accuracy.mean, r[0].accuracy.std)),
@@ -208,10 +211,35 @@ def _settings_text(spec: Spec) -> str:
 
 
 def knowledge_text(record: AttackRecord) -> str:
-    """What the attacker knew, in words; which auxiliary images, where they are not all of the attacked data set's."""
+    """What the attacker used, in words; which auxiliary images, where they are not all of the attacked data set's."""
     tag: str = record.knowledge["tag"]
+    for part in where_shared(tag):  # a record from before `uses`
+        used = f" + {part}" if part in shares(record.spec["method"]) else ""
+        tag = tag.replace(f" + {part}{WHERE_SHARED}", used)
+    return _with_images(tag, record)
+
+
+def attacker_text(record: AttackRecord) -> str:
+    """The same whatever the method shares, for comparing methods: e.g. "gradient + auxiliary + generator where shared"."""
+    return _with_images(record.knowledge.get("tag_in_general", record.knowledge["tag"]), record)
+
+
+def _with_images(tag: str, record: AttackRecord) -> str:
     images = record.spec.get("auxiliary", "same")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge["needs"] and images != "same" else tag
+
+
+def where_shared(tag: str) -> list[str]:
+    """The parts that a tag names with "where shared"."""
+    return re.findall(rf"(\w+){WHERE_SHARED}", tag)
+
+
+def shares(method: str) -> tuple[str, ...]:
+    """What a method shares; nothing where it is a user's own that is not at hand."""
+    try:
+        return tuple(plugins.resolve("method", method).shares)
+    except UserError:
+        return ()
 
 
 def round_label(record: AttackRecord) -> str:
