@@ -30,7 +30,7 @@ class AlignedSurrogate(StandIn):
     align_steps: Count = 300
     align_weight: Weight = 3.0  # of the alignment terms, with 1 for the cross-entropy
 
-    knowledge: ClassVar[str] = "gradient + auxiliary + generator where shared"
+    uses: ClassVar[frozenset[str]] = StandIn.uses | {"upload:generator"}
     rung: ClassVar[str] = "L5"
 
     def recipes(self) -> Mapping[str, Recipe]:

@@ -28,6 +28,7 @@ class AnalyticFeatures:
     tau: Positive = 0.001  # of the logit of h, relative to its spread, while nothing has been trained
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "initial"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient + initial networks"
     rung: ClassVar[str] = "L3"
 

@@ -1,7 +1,8 @@
-"""Uploads that are not finite are set aside before anything is pooled over victims, and put back as failures.
+"""Uploads that are not finite, or zero throughout, are set aside before anything is pooled over victims, and put back as failures.
 
-Medians and moments over a client's victims, or over clients, would be NaN for all where one upload is. So the sound victims are
-attacked as if the others had not been there, and these are grey images with a loss that is NaN.
+Medians and moments over a client's victims, or over clients, would be NaN for all where one upload is; a gradient of zeros has no
+features, and those that a closed form makes of it would be pooled as if it had. So the sound victims are attacked as if the others
+had not been there, and these are grey images with a loss that is NaN.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from privbench.types import Artifact, Reconstruction
 
 
 def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) -> Reconstruction:
-    """What `attack` makes of the finite victims by themselves; the others are grey, their loss and trace NaN."""
+    """What `attack` makes of the sound victims by themselves; the others are grey, their loss and trace NaN."""
     gradients = [g for net in artifact.gradients.values() for g in net.values()]
-    sound = torch.nonzero(finite.rows(*gradients))[:, 0]
+    told = torch.stack([g.flatten(1).any(1) for g in gradients]).any(0)
+    sound = torch.nonzero(finite.rows(*gradients) & told)[:, 0]
     if len(sound) == artifact.victims:
         return attack(artifact)
     images, known = case.grey_start(artifact), labels.recover(artifact)

@@ -28,6 +28,7 @@ class ExtractorMatching:
     weight: Weight = 3.0  # lambda (docs/tuning_attacks.md)
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
 

@@ -42,6 +42,7 @@ class GRNN:
     lr: Positive = 3e-3
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
 

@@ -41,6 +41,7 @@ class Imprint:
     feature_steps: Count = 300
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "active server + auxiliary"
     rung: ClassVar[str] = "L7"
     active: ClassVar[bool] = True

@@ -29,6 +29,7 @@ class InvertingGradients:
     lr: Positive = 0.025
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
 

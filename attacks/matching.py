@@ -33,6 +33,7 @@ class Matching:
     start: Literal["random", "grey"] = "grey"
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
 

@@ -19,6 +19,7 @@ class Oracle:
     steps: Count = 400
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
 

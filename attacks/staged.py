@@ -58,6 +58,7 @@ class Staged:
     stand_in_weight: Weight = 100.0  # lambda_h where E is a stand-in
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
 

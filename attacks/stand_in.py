@@ -62,6 +62,7 @@ class StandIn:
     shadow_steps: Count = 100  # a round and client
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
 

@@ -37,6 +37,7 @@ class UnSplit:
     extractor_lr: Positive = 3e-3
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
 

@@ -52,6 +52,7 @@ class UpdateMatching:
     start_steps: CountOrZero = 100
 
     needs: ClassVar[frozenset[str]] = frozenset({"update:classifier"})
+    uses: ClassVar[frozenset[str]] = frozenset({"update:extractor"})
     knowledge: ClassVar[str] = "update"
     rung: ClassVar[str] = "L2"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from privbench.types import CLASSIFICATION, Artifact, Batch, Federation, Images,
 
 SAME = "same"
 FIELDS = ("auxiliary", "initial", "colluder", "oracle")  # of Knowledge, as `needs` name them
+WHERE_SHARED = " where shared"
 ABSENT = {
     "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
     "initial": "the networks the clients started with, which an artifact file does not hold; attack a run of your own",
@@ -158,6 +159,22 @@ def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
         if value is None:
             raise UserError(f"{name} needs {ABSENT[field]}")
     return Knowledge(**asked, cache=whole.cache if "auxiliary" in needs else None)
+
+
+def uses(attack: Any) -> frozenset[str]:
+    """What an attack looks at where the artifact has it, besides its needs."""
+    found: frozenset[str] = getattr(attack, "uses", frozenset())
+    return found
+
+
+def tag(attack: Any, offered: Collection[str] | None = None) -> str:
+    """What an attack knows, in words: on artifacts that offer that much, e.g. "gradient + auxiliary + generator"; else in general.
+
+    In general what it uses stands with WHERE_SHARED. Gradients and updates are in `knowledge` already, whichever parts' they are.
+    """
+    found = sorted(use for use in uses(attack) if use.partition(":")[0] not in ("gradient", "update"))
+    words = [(use.partition(":")[2] or use).replace("_", " ") for use in found if offered is None or use in offered]
+    return "".join([attack.knowledge, *(f" + {word}{WHERE_SHARED if offered is None else ''}" for word in words)])
 
 
 def _classification(params: dict[str, Any], buffers: dict[str, Any]) -> Networks:

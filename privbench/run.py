@@ -453,9 +453,11 @@ def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str
     """What the attacker knew, as the record says it; `auxiliary` is None where the attack was given no such images."""
     attack = plugins.resolve("attack", name)
     return {
-        "tag": attack.knowledge,
+        "tag": known.tag(attack, seen.offers()),
+        "tag_in_general": known.tag(attack),
         "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
         "needs": sorted(attack.needs),
+        "uses": sorted(known.uses(attack) & seen.offers()),
         "active": plugins.is_active(name),
         "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "labels": "known" if seen.labels is not None else "recovered",

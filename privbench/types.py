@@ -230,10 +230,15 @@ class Reconstruction(NamedTuple):
 
 
 class Attack(Protocol):
-    """A frozen dataclass of hyper-parameters with one method."""
+    """A frozen dataclass of hyper-parameters with one method.
+
+    A class attribute `uses`, where it has one, names further entries of Artifact.offers(): looked at where the artifact has them.
+    """
 
     needs: ClassVar[frozenset[str]]  # entries of Artifact.offers(), or fields of Knowledge
-    knowledge: ClassVar[str]  # the tag printed in tables, e.g. "gradient", "gradient + auxiliary"
+    knowledge: ClassVar[
+        str
+    ]  # the tag printed in tables, e.g. "gradient", "gradient + auxiliary"; what it `uses` is added
     rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/attacks.md
     # A class may also say `revision: ClassVar[int]`, raised whenever it returns other numbers (privbench/plugins.py).
 

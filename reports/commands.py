@@ -17,6 +17,7 @@ from rich.table import Table
 from privbench import (
     checkpoint,
     harness,
+    knowledge,
     partition,
     plugins,
     pool,
@@ -252,7 +253,7 @@ def train_and_show(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None,
 
 LISTED = {
     "method": ("shares",),
-    "attack": ("rung", "needs", "knowledge"),
+    "attack": ("rung", "needs", "uses where sent", "knowledge"),
     "dataset": ("default layout",),
     "defense": (),
 }  # columns between the name and the docstring
@@ -275,7 +276,8 @@ def _listed(kind: str, name: str, plugin: Any) -> tuple[str, ...]:
     if kind == "method":
         return (", ".join(plugin.shares) or "nothing",)
     if kind == "attack":
-        return plugin.rung, ", ".join(sorted(plugin.needs)) or "nothing", plugin.knowledge
+        needs, uses = (", ".join(sorted(each)) or "nothing" for each in (plugin.needs, knowledge.uses(plugin)))
+        return plugin.rung, needs, uses, knowledge.tag(plugin)
     if kind == "defense":
         return ()
     how, clients, per_client = partition.defaults(name)

@@ -10,28 +10,30 @@ overlapping-intervals   a difference between methods, or a gain, is claimed whos
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from scipy.stats import binomtest
 
 from privbench import knowledge, plugins
-from privbench.errors import UserError
 from privbench.flags import Flag
 from privbench.record import AttackRecord, Range
 from reports import comparison
 from reports.published_form import (
     ORACLE,
     Spec,
+    attacker_text,
     group,
     groups,
     knowledge_text,
     label,
     networks,
     range_text,
+    shares,
     strongest,
     title_of,
     unique,
+    update_text,
+    where_shared,
 )
 
 # What an attack on undefended FedAvg reaches at least where `known_to_leak` says so.
@@ -46,8 +48,8 @@ def by_record(records: Sequence[AttackRecord]) -> dict[str, list[Flag]]:
     found = {r.id: [*r.flags, *below_floor(r)] for r in records}
     for key in groups(records):
         own = [r for r in records if group(r.spec) == key]
-        for name, seen in unique((label(r.spec), observed(r.spec)) for r in own):
-            column = [r for r in own if (label(r.spec), observed(r.spec)) == (name, seen)]
+        for name in unique(label(r.spec) for r in own):
+            column = [r for r in own if label(r.spec) == name]
             for r, flag in (
                 *not_monotone(column), *oracle_fails(column), *fedavg_fails(column), *no_control(column, own),
                 *overlapping_floor(column),
@@ -104,33 +106,18 @@ def identifies(identification: float, n: int, chance: float) -> bool:
     return bool(binomtest(hits, n, chance, alternative="greater").pvalue < comparison.ALPHA)
 
 
-def observed(spec: Spec) -> str:
-    """What the server saw of a victim batch: its "gradient", or the whole local "update"."""
-    seen: str = spec.get("observe", "gradient")
-    return seen
-
-
 def knowledge_of(record: AttackRecord) -> frozenset[str]:
     """What the attacker looked at: "gradient", shared networks by name, the fields of Knowledge, ACTIVE.
 
-    Which parts' gradients an attack makes use of is its own affair. A part that its tag names "where shared" counts where the
-    method shares it.
+    Which parts' gradients an attack makes use of is its own affair.
     """
     atoms = set()
-    for need in record.knowledge["needs"]:
+    for need in [*record.knowledge["needs"], *record.knowledge.get("uses", ())]:
         source, colon, part = need.partition(":")
         atoms.add(part if source in ("upload", "broadcast") else source if colon else need)
-    wanted = re.findall(r"(\w+) where shared", record.knowledge["tag"])
-    atoms |= {part for part in wanted if part in _shares(record.spec["method"])}
+    told = where_shared(record.knowledge["tag"])  # by a record from before `uses`
+    atoms |= {part for part in told if part in shares(record.spec["method"])}
     return frozenset(atoms | {ACTIVE} if record.knowledge.get("active") else atoms)
-
-
-def _shares(method: str) -> tuple[str, ...]:
-    """What a method shares; nothing where it is a user's own that is not at hand."""
-    try:
-        return tuple(plugins.resolve("method", method).shares)
-    except UserError:
-        return ()
 
 
 def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
@@ -192,9 +179,7 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
 
 def _best(column: Sequence[AttackRecord]) -> list[AttackRecord]:
     """The strongest attack of each knowledge tag."""
-    return [
-        strongest([r for r in column if knowledge_text(r) == known]) for known in unique(map(knowledge_text, column))
-    ]
+    return [strongest([r for r in column if attacker_text(r) == known]) for known in unique(map(attacker_text, column))]
 
 
 def _above(more: AttackRecord, less: AttackRecord) -> str:
@@ -221,12 +206,7 @@ def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
 
 def known_to_leak(spec: Spec) -> bool:
     """Whether UNTRAINED_DB and TRAINED_DB hold: CIFAR-10, the papers' LeNet-5, the gradient of one image."""
-    return (spec["dataset"], networks(spec), spec.get("batch_size", 1), observed(spec)) == (
-        "cifar10",
-        "",
-        1,
-        "gradient",
-    )
+    return (spec["dataset"], networks(spec), spec.get("batch_size", 1), update_text(spec)) == ("cifar10", "", 1, "")
 
 
 def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
@@ -248,14 +228,11 @@ def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
 
 
 def no_control(column: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
-    """The strongest attack of a column without an oracle, where the table `own` has no attack on undefended FedAvg either.
-
-    The control must have seen what the column's attackers saw: gradients, or whole updates.
-    """
+    """The strongest attack of a column without an oracle, where the table `own` has no attack on undefended FedAvg either."""
     attacks = _attacks(column)
     if not attacks or any(r.knowledge.get("rung") == ORACLE for r in attacks):
         return []
-    if any(_undefended(r) and observed(r.spec) == observed(attacks[0].spec) for r in _attacks(own)):
+    if any(map(_undefended, _attacks(own))):
         return []
     sentence = (
         "neither an oracle nor undefended FedAvg was attacked beside it, so nothing shows what these attacks can do here, and a "

@@ -198,6 +198,7 @@ def _csv_row(r: AttackRecord, doubts: Sequence[flags.Flag]) -> dict[str, Any]:
     return {
         "id": r.id,
         **{name: r.spec[name] for name in kept},
+        "observe": r.spec.get("observe", "gradient"),
         "attacked_rounds": " ".join(map(str, r.rounds)),
         "rung": rung(r),
         "knowledge": knowledge_text(r),

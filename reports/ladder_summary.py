@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from privbench import flags, plugins
+from privbench import flags, knowledge, plugins
 from privbench.record import AttackRecord
 from reports import doubts, ladder, layout, rows
 from reports.ladder import rung, rungs
@@ -21,6 +21,7 @@ from reports.published_form import (
     REFUSED,
     Gap,
     asked_text,
+    attacker_text,
     group,
     knowledge_text,
     label,
@@ -30,11 +31,13 @@ from reports.published_form import (
     range_text,
     round_place,
     rounds_text,
+    shares,
     span,
     spread_text,
     strongest,
     title_of,
     unique,
+    where_shared,
 )
 from reports.remarks import header, of_training
 from reports.tables import Form, Report
@@ -71,7 +74,17 @@ def how(records: Sequence[AttackRecord]) -> str:
         "A cell is the strongest attack with that knowledge, its name beneath. It is bold where the 95% interval of its paired "
         f"gain over the floor lies above 0, each cell by itself: of {cells} cells that gained nothing some {cells * 0.025:.0f} "
         "would be, by chance. The long tables hold every attack, and tests adjusted for their number."
+        + _of_sharing(records)
     )
+
+
+def _of_sharing(records: Sequence[AttackRecord]) -> str:
+    """Which methods shared what some tags say was used where it is shared."""
+    told = []
+    for part in unique(part for r in records for part in where_shared(attacker_text(r))):
+        sharing = unique(label(r.spec) for r in records if part in shares(r.spec["method"]))
+        told.append(f" Of these methods {', '.join(sharing) or 'none'} shared the {part}.")
+    return "".join(told)
 
 
 def _by_round(records: Sequence[AttackRecord]) -> list[list[AttackRecord]]:
@@ -93,7 +106,7 @@ def _columns(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> dict[str, 
 def _tags(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
     """Knowledge tag -> its attacks, rungs from below."""
     attacks = sorted((r for r in records if r.spec["attack"] not in plugins.FLOORS), key=lambda r: ladder.order(r)[:2])
-    return {tag: [r for r in attacks if knowledge_text(r) == tag] for tag in unique(map(knowledge_text, attacks))}
+    return {tag: [r for r in attacks if attacker_text(r) == tag] for tag in unique(map(attacker_text, attacks))}
 
 
 def is_sure(r: AttackRecord) -> bool:
@@ -137,7 +150,7 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Form:
 def _cell(alike: Sequence[AttackRecord], tag: str, lost: Sequence[Gap]) -> str:
     """The strongest attack of one tag on one method."""
     if not alike:
-        return MISSING if any(plugins.resolve("attack", g.spec["attack"]).knowledge == tag for g in lost) else NONE
+        return MISSING if any(knowledge.tag(plugins.resolve("attack", g.spec["attack"])) == tag for g in lost) else NONE
     r = strongest(alike)
     text = range_text(r.scores.psnr_db)
     return f"{layout.bold(text) if is_sure(r) else text} {layout.small(r.spec['attack'])}"

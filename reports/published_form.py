@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from privbench import partition, plugins
+from privbench.errors import UserError
+from privbench.knowledge import WHERE_SHARED
 from privbench.record import AttackRecord, Range
 from reports.published import UNCOMPARED, Published, of
 
@@ -77,7 +80,7 @@ def _form_rows(
         if not records:
             return MISSING
         best = strongest(records)
-        return f"{best.spec['attack']} ({best.knowledge['tag']})" + (f"; {', '.join(lost)} missing" if lost else "")
+        return f"{best.spec['attack']} ({knowledge_text(best)})" + (f"; {', '.join(lost)} missing" if lost else "")
 
     return [
         row("accuracy of the trained method, %", lambda r: spread_text(r[0].accuracy.mean, r[0].accuracy.std)),
@@ -119,6 +122,7 @@ def group(spec: Spec) -> tuple[Any, ...]:
         spec.get("batch_size", 1),
         spec.get("labels_known", False),
         partition_text(spec),
+        update_text(spec),
     )
 
 
@@ -128,6 +132,17 @@ def networks(spec: Spec) -> str:
     return "" if backbone == "lenet5" else f"{backbone} at {side}x{side}"
 
 
+def update_text(spec: Spec) -> str:
+    """What the server saw where it was whole local updates, e.g. "whole updates of 3 SGD steps at 0.1"; nothing of gradients."""
+    if spec.get("observe", "gradient") == "gradient":
+        return ""
+    steps = spec.get("local_steps") or spec.get("schedule", {}).get("local_epochs")
+    rate = spec.get("local_lr")
+    kind = "" if rate is None else "SGD "
+    told = f" of {steps} {kind}{'step' if steps == 1 else 'steps'}" if steps else ""
+    return f"whole updates{told}{'' if rate is None else f' at {rate:g}'}"
+
+
 def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:
     """The tables that some records make, in the order of their first record."""
     return unique(group(r.spec) for r in records)
@@ -135,7 +150,7 @@ def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:
 
 def title_of(key: tuple[Any, ...]) -> str:
     """The heading of one group."""
-    dataset, domains, asked, preset, nets, clients, batch, labels, dealt = key
+    dataset, domains, asked, preset, nets, clients, batch, labels, dealt, update = key
     name = plugins.short(dataset)
     parts = [
         f"{name} ({', '.join(domains)})" if domains else name,
@@ -145,7 +160,8 @@ def title_of(key: tuple[Any, ...]) -> str:
     parts += [nets] if nets else []
     parts += [dealt] if dealt else []
     parts += [f"{clients} clients"] if clients else []
-    parts += [f"{batch} images per gradient"] if batch > 1 else []
+    parts += [update] if update else []
+    parts += [f"{batch} images per {'update' if update else 'gradient'}"] if batch > 1 else []
     parts += ["labels known"] if labels else []
     return ", ".join(parts)
 
@@ -195,10 +211,35 @@ def _settings_text(spec: Spec) -> str:
 
 
 def knowledge_text(record: AttackRecord) -> str:
-    """What the attacker knew, in words; which auxiliary images, where they are not all of the attacked data set's."""
+    """What the attacker used, in words; which auxiliary images, where they are not all of the attacked data set's."""
     tag: str = record.knowledge["tag"]
+    for part in where_shared(tag):  # a record from before `uses`
+        used = f" + {part}" if part in shares(record.spec["method"]) else ""
+        tag = tag.replace(f" + {part}{WHERE_SHARED}", used)
+    return _with_images(tag, record)
+
+
+def attacker_text(record: AttackRecord) -> str:
+    """The same whatever the method shares, for comparing methods: e.g. "gradient + auxiliary + generator where shared"."""
+    return _with_images(record.knowledge.get("tag_in_general", record.knowledge["tag"]), record)
+
+
+def _with_images(tag: str, record: AttackRecord) -> str:
     images = record.spec.get("auxiliary", "same")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge["needs"] and images != "same" else tag
+
+
+def where_shared(tag: str) -> list[str]:
+    """The parts that a tag names with "where shared"."""
+    return re.findall(rf"(\w+){WHERE_SHARED}", tag)
+
+
+def shares(method: str) -> tuple[str, ...]:
+    """What a method shares; nothing where it is a user's own that is not at hand."""
+    try:
+        return tuple(plugins.resolve("method", method).shares)
+    except UserError:
+        return ()
 
 
 def round_label(record: AttackRecord) -> str:

@@ -23,7 +23,7 @@ from privbench import plugins
 from privbench.record import AttackRecord
 from reports import figures, ladder, rows
 from reports.comparison import range_of
-from reports.published_form import ORACLE, knowledge_text, label, place, strongest, unique
+from reports.published_form import ORACLE, attacker_text, label, place, strongest, unique
 
 PANEL_INCHES = 1.5
 SINGLE_INCHES = 1.75  # of one method by itself
@@ -46,10 +46,10 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     if len({r.spec["round"] for r in attacks}) < 2:
         return []
     methods = unique(label(r.spec) for r in sorted(attacks, key=lambda r: place(r.spec)))
-    tags = unique(map(knowledge_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
-    looks = {tag: _look(tags, tag, [r for r in attacks if knowledge_text(r) == tag]) for tag in tags}
+    tags = unique(map(attacker_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
+    looks = {tag: _look(tags, tag, [r for r in attacks if attacker_text(r) == tag]) for tag in tags}
     handles = [
-        Line2D([], [], label=f"{ladder.rungs([r for r in attacks if knowledge_text(r) == tag])} {tag}", **look)
+        Line2D([], [], label=f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}", **look)
         for tag, look in looks.items()
     ]
     handles.append(Line2D([], [], label="best floor", **FLOOR))
@@ -114,7 +114,7 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[st
         rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
     )
     for i, (tag, look) in enumerate(looks.items()):
-        own = points([r for r in records if knowledge_text(r) == tag])
+        own = points([r for r in records if attacker_text(r) == tag])
         if not own:
             continue
         psnr = [r.scores.psnr_db for _, r in own]

@@ -172,12 +172,86 @@ def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
 def test_an_attack_declares_what_it_needs(name):
     attack = plugins.resolve("attack", name)
     known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
-    assert attack.needs <= known | {"gradient", "labels"} | set(Knowledge.__dataclass_fields__)
+    known |= {"gradient", "labels"}
+    assert attack.needs <= known | set(Knowledge.__dataclass_fields__)
+    assert knowledge.uses(attack) <= known - attack.needs
     assert attack.knowledge
     assert attack.rung in {f"L{n}" for n in range(9)}
     assert dataclasses.is_dataclass(attack)
     with pytest.raises(dataclasses.FrozenInstanceError):
         attack().anything = 1
+
+
+def declared(seen, attack):
+    """The artifact without the parts that an attack names neither in `needs` nor in `uses`.
+
+    Whose gradient is named, its broadcast networks are too: there the gradient was taken. Labels are given by the cell, not by an
+    attack's choice, and tables have a column for them.
+    """
+    named = attack.needs | knowledge.uses(attack)
+
+    def kept(group, parts):
+        return {p: net for p, net in parts.items() if {group, f"{group}:{p}"} & named}
+
+    gradients, updates = kept("gradient", seen.gradients), kept("update", seen.updates)
+    broadcast = {p for p in seen.weights if p in {**gradients, **updates} or f"broadcast:{p}" in named}
+    return dataclasses.replace(
+        seen, gradients=gradients, updates=updates,
+        weights={p: net for p, net in seen.weights.items() if p in broadcast},
+        buffers={p: net for p, net in seen.buffers.items() if p in broadcast},
+        uploads=kept("upload", seen.uploads), upload_buffers=kept("upload", seen.upload_buffers),
+        label_counts=seen.label_counts if "label_counts" in named else None,
+    )  # fmt: skip
+
+
+def looks_at_more(name, folder, whole):
+    """Whether an attack ends otherwise where it is given what it declares and nothing more; None where that is all there is."""
+    attack, seen = plugins.resolve("attack", name), load(folder / file_for(name))
+    own = declared(seen, attack)
+    if own.offers() == seen.offers():
+        return None
+    before, after = (
+        run.attack_artifact(name, short(name), each, whole, 0, CPU, lambda *_: None)[:4] for each in (seen, own)
+    )
+    return not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, after, strict=True))
+
+
+def test_an_attack_looks_at_nothing_that_it_does_not_declare(observed):
+    """On FedMD-CG, of whose artifact, with generators and label counts, something is held back from every attack; and on FedAvg."""
+    for method, held_back in (("fedavg", 4), ("fedmd-cg", 22)):
+        found = {a: looks_at_more(a, *observed[method]) for a, m in DISTINCT if m == method}
+        assert [name for name, more in found.items() if more] == []
+        assert len([name for name, more in found.items() if more is not None]) == held_back, found
+
+
+def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypatch):
+    attack = plugins.resolve("attack", "grey")
+    original = attack.reconstruct
+
+    def looking(self, seen, known, seed, report):
+        found = original(self, seen, known, seed, report)
+        return found._replace(images=found.images + len(seen.uploads))
+
+    assert looks_at_more("grey", *observed["fedcg"]) is False
+    monkeypatch.setattr(attack, "reconstruct", looking)
+    assert looks_at_more("grey", *observed["fedcg"]) is True
+
+
+def test_the_tag_of_an_attack_says_what_it_used(observed):
+    tags = {
+        (name, method): run._knowledge(name, load(observed[method][0] / "artifact.safetensors"), {})["tag"]
+        for name in ("surrogate", "aligned-surrogate", "decoder", "collusion", "staged")
+        for method in ("fedavg", "fedsplit", "fedcg")
+    }
+    plain = "gradient + auxiliary"
+    assert {tags["aligned-surrogate", m] for m in ("fedavg", "fedsplit")} == {plain}
+    assert tags["aligned-surrogate", "fedcg"] == tags["decoder", "fedcg"] == f"{plain} + generator"
+    assert tags["collusion", "fedcg"] == f"{plain} + colluding client + generator"
+    assert {tags["surrogate", m] for m in ("fedavg", "fedsplit", "fedcg")} == {plain}
+    assert {tags["staged", m] for m in ("fedavg", "fedsplit", "fedcg")} == {"gradient"}
+    decoder = run._knowledge("decoder", load(observed["fedcg"][0] / "artifact.safetensors"), {})
+    assert decoder["uses"] == ["upload:generator"]
+    assert decoder["tag_in_general"] == f"{plain} + generator where shared"
 
 
 @pytest.mark.parametrize(("name", "method"), DISTINCT)

@@ -1,4 +1,4 @@
-"""Uploads that are not finite, or of another batch size than declared: no other victim suffers, and none is passed over."""
+"""Uploads that are not finite, zero, or of another batch size than declared: no other victim suffers, and none is passed over."""
 
 from dataclasses import replace
 
@@ -57,7 +57,12 @@ def twice(uploads):
 
 @pytest.mark.parametrize(
     ("name", "clients", "noise", "value"),
-    [*((name, (0, 0, 0), 0.0, torch.nan) for name in AS_WITHOUT_IT), ("collusion", (1, 0, 0), 1e-6, torch.inf)],
+    [
+        *((name, (0, 0, 0), 0.0, torch.nan) for name in AS_WITHOUT_IT),
+        ("collusion", (1, 0, 0), 1e-6, torch.inf),
+        ("surrogate", (0, 0, 0), 0.0, 0.0),
+        ("aligned-surrogate", (0, 0, 0), 0.0, 0.0),
+    ],
 )
 def test_sound_victims_end_as_if_the_broken_one_had_not_been_there(name, clients, noise, value):
     attack, whole = made(name), known(FOREIGN, {0: FOREIGN, 1: OWN})

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from attacks import case, match, world
+from attacks.feature_hijacking import imitate
 from attacks.feature_statistics import statistics
 from attacks.imprint import Imprint
 from attacks.stand_in import Choice, StandIn
 from privbench import plugins
-from privbench.score import score
-from privbench.types import Artifact, Batch, Knowledge, LocalSteps, Networks, Reconstruction, Truth
+from privbench.score import interval, score
+from privbench.seeds import stream
+from privbench.types import Artifact, Batch, Knowledge, LocalSteps, Networks, Params, Reconstruction, Truth
 from tests.attacks.cases import (
     MODEL,
     artifact,
@@ -35,6 +37,7 @@ from tests.privbench.test_settings import MAY_BE_ZERO
 E, C = ("extractor",), ("classifier",)
 Y = torch.tensor([3, 0, 9])
 SGD = LocalSteps(3, {"kind": "sgd", "lr": 0.2, "weight_decay": 0.0})
+ENOUGH = 6  # victims of which an interval says something
 # It works through rounds of training on what it sends: tests/attacks/test_feature_hijacking.py shows fall, gain and trust.
 SHOWN_ELSEWHERE = ("feature-hijacking",)
 
@@ -94,10 +97,29 @@ def central() -> Any:
     return seen, x[:, None], Knowledge(known)
 
 
-def slightly_noised() -> Any:
-    """The untrained network's gradients under noise far below the studied variances, and many auxiliary images."""
-    x = images(3)
-    return artifact(x, Y, noise=1e-8), x[:, None], Knowledge(auxiliary(300))
+def surprised(seed: int = 0) -> Any:
+    """Twelve images unlike what the network was trained on, so that gradients are large, under noise of a studied variance."""
+    own, _, _ = central_network(400, seed)
+    x = images(12)
+    return artifact(x, torch.arange(12) % 10, own=own, noise=1e-3), x[:, None], Knowledge(auxiliary(1000))
+
+
+@cache
+def imitated(seed: int = 0) -> tuple[Params, Params]:
+    """A generator (parameters, buffers) that imitates the features of `networks(seed)`, as the clients of FedCG train theirs to."""
+    start = MODEL.net("generator").init(stream(0, "test", "generator"))
+    return imitate(MODEL, start, networks(seed)["extractor"], auxiliary(), 100, torch.Generator().manual_seed(0))
+
+
+def known_extractor(seed: int = 0) -> Any:
+    """The classifier's gradients and a generator that imitates well; and E~ = E, where Eq. 8 has a random one: an upper bound."""
+    x, own = images(6), networks(seed)
+    params, buffers = ({"generator": {n: t[None] for n, t in made.items()}} for made in imitated(seed))
+    seen = artifact(x, torch.arange(6), C, own=own)
+    seen = replace(
+        seen, weights=own, buffers={"extractor": {}, "classifier": {}}, uploads=params, upload_buffers=buffers
+    )
+    return seen, x[:, None], Knowledge(auxiliary())
 
 
 def noised(seed: int = 0) -> Any:
@@ -123,8 +145,10 @@ CLAIMS = {
     "update-matching": Claim("FedAvg, three steps of SGD", updates,
                              {"steps": 30, "start_steps": 30, "feature_steps": 30}, 2.0, 0.1),
     "imprint": Claim("FedAvg, a batch of twelve, active server", imprinted, {"feature_steps": 60}, 1.0, 0.5),
-    # At the studied variances, 1e-3 and 0.1, no published cell shows a sure gain: -3.2 to +0.5 dB, no interval above 0.
-    "learned-inverse": Claim("FedAvg, untrained, under Gaussian noise of variance 1e-8", slightly_noised, {"epochs": 20}, 0.5, 0.8),
+    # With the networks of seeds 0-3 the mean gains are 1.3 to 2.7 dB. No published cell, of networks trained on the victims,
+    # shows a sure gain: -3.2 to +0.5 dB, no interval above 0.
+    "learned-inverse": Claim("FedAvg under Gaussian noise of variance 1e-3, as studied, a network trained on other images",
+                             surprised, {"epochs": 20}, 1.0, 0.8),
     "analytic-features": Claim("FedSplit in round 0", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
     # 0.999, because most of F is the noise of 62,006 numbers, which no image explains. With the networks of seeds 0-2 the mean
     # gains are 1.2 to 1.4 dB, and every victim gains.
@@ -146,10 +170,10 @@ CLAIMS = {
                      {"members": 1, "train_steps": 100, "shadow_rounds": 1, "shadow_steps": 100, "align_steps": 100,
                       "decoder_steps": 100}, 0.5, None,
                      "a network is trained and read off once: nothing descends on the victims"),
-    "feature-statistics": Claim(
-        "FedCG, untrained", lambda: untrained(C), {"steps": 60}, -8.0, 0.3,
-        "FedCG claims that its attack fails on FedCG (8.99 dB published, below grey): a random stand-in for E fits any image",
-    ),
+    # With the networks of seeds 0-3 the mean gains are 1.0 to 1.1 dB, of Eq. 7 alone (alpha 0) 1.1 to 1.2: the statistics do not
+    # help. At alpha 1, the default, they are the objective, and the gain is -3.0 dB (seed 0).
+    "feature-statistics": Claim("FedCG's classifier gradient and generator, with the true extractor for E~: FedCG has a random one",
+                                known_extractor, {"steps": 60, "alpha": 1e-3}, 0.5, 0.2),
 }  # fmt: skip
 
 
@@ -208,6 +232,8 @@ def test_an_attack_lowers_its_own_objective(name):
 def test_an_attack_beats_the_floor_on_the_case_that_it_claims(name):
     _, gain = made(name)
     assert gain.mean() > CLAIMS[name].gain_db, gain
+    if len(gain) >= ENOUGH:
+        assert interval(gain.tolist()).low > 0, gain
 
 
 @pytest.mark.parametrize("name", plugins.FLOORS)
@@ -273,6 +299,27 @@ def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, o
         for row, alone in zip(rows, ends(seen.some(torch.tensor(rows))), strict=True):
             torch.testing.assert_close(together[row], alone, atol=1e-5, rtol=1e-5)
     assert not torch.equal(together[0], together[1])
+
+
+def test_equation_8_with_a_random_extractor_fails_as_fedcg_says():
+    """FedCG publishes 8.99 dB, below grey: a random stand-in for E fits any image."""
+    seen, x, known = untrained(C)
+    attack = plugins.create(plugins.resolve("attack", "feature-statistics"), {"steps": 60})
+    found = attack.reconstruct(seen, known, 0)
+    truth = Truth(x, seen.client.new_zeros(x.shape[:2]))
+    assert (found.loss < 0.3 * found.trace[:, 0]).all()
+    assert (score(found, truth).psnr_db < score(floor("grey").reconstruct(seen, known, 0), truth).psnr_db).all()
+
+
+def test_unsplits_stand_in_learns_to_explain_features_that_it_cannot_explain_as_it_began():
+    seen, _, known = untrained(C)
+    learning, fixed = (
+        plugins.create(plugins.resolve("attack", "unsplit"), {"turns": 6, "extractor_lr": lr}).reconstruct(
+            seen, known, 0
+        )
+        for lr in (3e-3, 1e-12)
+    )
+    assert (learning.loss < 0.5 * fixed.loss).all(), (learning.loss, fixed.loss)
 
 
 def test_equation_8_brings_the_features_statistics_nearer_to_the_generators_than_equation_7_does():

@@ -16,6 +16,7 @@ from privbench.score import score
 from privbench.seeds import stream
 from privbench.types import Batch, Knowledge, Networks
 from tests.attacks.cases import MODEL, artifact, networks, smooth_images
+from tests.attacks.test_broken_uploads import planted
 
 Y = torch.tensor([3, 0, 9])
 SHORT = {
@@ -167,3 +168,16 @@ def test_batches_and_classifiers_without_a_linear_layer_are_refused_in_one_line(
         ATTACK.reconstruct(batch, know, 0)
     with pytest.raises(UserError, match="begins with a linear layer, but it is resnet18's"):
         ATTACK.craft(Model("resnet18", 1, 10), broadcast(), know, 0)
+
+
+def test_uploads_that_say_nothing_are_set_aside_and_the_others_end_as_without_them(crafted, tmp_path):
+    know, seen = Knowledge(images_like_the_victims(), cache=tmp_path), shown(crafted)
+    alone = ATTACK.reconstruct(seen.some(torch.tensor([0, 2])), know, 0)
+    for value in (torch.nan, torch.inf, 0.0):
+        broken = planted(seen, 1, value)
+        found = ATTACK.reconstruct(broken, know, 0)
+        for field in ("images", "labels", "loss", "trace", "restart"):
+            assert torch.equal(getattr(found, field)[[0, 2]], getattr(alone, field)), (value, field)
+        assert found.loss[1].isnan()
+        assert (found.images[1] == 0.5).all()
+        assert ATTACK.reconstruct(broken.some(torch.tensor([1])), know, 0).loss.isnan().all()

@@ -2,10 +2,11 @@
 
 import pytest
 
-from privbench import flags, plugins
+from privbench import flags, knowledge, observe, plugins
 from privbench.flags import Flag
 from reports import comparison, doubts, remarks
 from reports.doubts import below_floor
+from reports.published_form import attacker_text, knowledge_text
 from tests.reports.records import record
 
 SOUND = {"victims": 64, "seeds": (0, 1, 2)}
@@ -13,8 +14,8 @@ SOUND = {"victims": 64, "seeds": (0, 1, 2)}
 
 def own(attack, psnr, tag="gradient", needs=("gradient:classifier",), rung="L2", method="fedsplit", **changes):
     found = record(method, attack=attack, psnr=psnr, seeds=(0, 1, 2), **changes)
-    knowledge = found.knowledge | {"tag": tag, "needs": list(needs), "rung": rung}
-    return found.model_copy(update={"knowledge": knowledge, "flags": []})
+    known = found.knowledge | {"tag": tag, "needs": list(needs), "rung": rung}
+    return found.model_copy(update={"knowledge": known, "flags": []})
 
 
 def surrogate(psnr, **changes):
@@ -25,11 +26,25 @@ def oracle(psnr, **changes):
     return own("oracle", psnr, "oracle", ("gradient:classifier", "oracle"), "L8", **changes)
 
 
-def real(attack, psnr, **changes):
-    """With the needs, tag and rung of the attack's plug-in, as a record holds them."""
-    plugin = plugins.resolve("attack", attack)
-    found = own(attack, psnr, plugin.knowledge, plugin.needs, plugin.rung, **changes)
-    return found.model_copy(update={"knowledge": found.knowledge | {"active": plugins.is_active(attack)}})
+def real(attack, psnr, method="fedsplit", **changes):
+    """With needs, uses, tag and rung of the attack's plug-in on what the method sends, as a record holds them."""
+    plugin, offered = (
+        plugins.resolve("attack", attack),
+        observe.offers(plugins.create(plugins.resolve("method", method), {})),
+    )
+    found = own(attack, psnr, knowledge.tag(plugin, offered), plugin.needs, plugin.rung, method, **changes)
+    told = {
+        "uses": sorted(knowledge.uses(plugin) & offered), "tag_in_general": knowledge.tag(plugin),
+        "active": plugins.is_active(attack),
+    }  # fmt: skip
+    return found.model_copy(update={"knowledge": found.knowledge | told})
+
+
+def before_uses(attack, psnr, method):
+    """The same in the form that records had when the tag alone told of what was used."""
+    found = real(attack, psnr, method)
+    told = {k: v for k, v in found.knowledge.items() if k not in ("uses", "tag_in_general")}
+    return found.model_copy(update={"knowledge": told | {"tag": found.knowledge["tag_in_general"]}})
 
 
 def names(records):
@@ -105,6 +120,15 @@ def test_every_rung_of_the_real_attacks_is_compared_with_those_below_it(method, 
     assert not any(flag.name == "not-monotone" for flag in found[high.id])
     upright = [real(above, 20.0, method=method), real(below, 16.0, method=method)]
     assert "not-monotone" not in names(upright)
+
+
+@pytest.mark.parametrize(("method", "used"), [("fedavg", ""), ("fedsplit", ""), ("fedcg", " + generator")])
+@pytest.mark.parametrize("form", [real, before_uses])
+def test_a_tag_says_whether_the_generator_was_there_to_be_used(method, used, form):
+    found = form("aligned-surrogate", 16.0, method)
+    assert knowledge_text(found) == f"gradient + auxiliary{used}"
+    assert attacker_text(found) == "gradient + auxiliary + generator where shared"
+    assert doubts.knowledge_of(found) == {"gradient", "auxiliary", *(["generator"] if used else [])}
 
 
 @pytest.mark.parametrize(

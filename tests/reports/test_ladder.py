@@ -8,9 +8,9 @@ from PIL import Image
 from rich.console import Console
 
 from reports import figures, ladder, round_curve
-from reports.published_form import Gap, strongest
+from reports.published_form import Gap, knowledge_text, strongest
 from tests.reports.records import record
-from tests.reports.test_doubts import oracle, own, surrogate
+from tests.reports.test_doubts import oracle, own, real, surrogate
 
 
 def floor(round_="best", method="fedsplit"):
@@ -60,6 +60,14 @@ def test_the_answer_names_the_strongest_attack_its_gain_and_whether_the_floor_is
     assert "No attack surely beats the floor" in ladder.strongest_line(weak)
     (bare,) = ladder.blocks([floor()])
     assert "no attack was run" in ladder.strongest_line(bare)
+
+
+def test_the_same_knowledge_is_one_row_whatever_the_attacker_would_have_used_elsewhere():
+    both = [real("surrogate", 18.0), real("decoder", 19.0)]
+    (split,), (cg,) = ladder.blocks(both), ladder.blocks([real(r.spec["attack"], 18.0, "fedcg") for r in both])
+    rows = ladder.best_rows(split, {r.id: [] for r in both})
+    assert [(row["rung"], row["knowledge"]) for row in rows] == [("L4-L5", "gradient + auxiliary")]
+    assert [knowledge_text(r) for r in cg.best] == ["gradient + auxiliary", "gradient + auxiliary + generator"]
 
 
 def test_the_amount_of_auxiliary_images_is_knowledge_and_has_a_row_of_its_own():

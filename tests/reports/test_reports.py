@@ -106,9 +106,15 @@ def test_fedcg_is_compared_by_equation_8_and_the_others_by_equation_7():
 
 
 def test_records_of_different_settings_never_share_a_table():
-    settings = [{}, {"batch_size": 4}, {"labels_known": True}, {"clients": 8}, {"preset": "paper"}, {"domains": ["a"]}]
+    settings = [
+        {}, {"batch_size": 4}, {"labels_known": True}, {"clients": 8}, {"preset": "paper"}, {"domains": ["a"]},
+        {"backbone": "resnet18"}, {"partition": "dirichlet", "omega": 1.0}, {"observe": "update"},
+        {"observe": "update", "local_steps": 3}, {"observe": "update", "local_steps": 3, "local_lr": 0.1},
+        {"observe": "update", "local_steps": 3, "batch_size": 4},
+    ]  # fmt: skip
     forms = attack_table.compact([record(spec=s) for s in settings])
     assert len(forms) == len({form.title for form in forms}) == len(settings)
+    assert forms[-1].title.endswith("whole updates of 3 steps, 4 images per update")
     both = [record(defense="gaussian:0.1", spec={"where": w}) for w in ("step", "update")]
     assert attack_table.compact(both)[0].columns == ["", "FedAvg + Gaussian 0.1 (every step)", "FedAvg + Gaussian 0.1"]
 
