@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from attacks import broadcast, features, inversion, labels, world
+from attacks import broadcast, each_image, features, inversion, labels, world
 from privbench.settings import Count, Positive
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
@@ -38,6 +38,12 @@ class AnalyticFeatures:
         """All victims through E_0, or those of `staged` where E is broadcast."""
         if "extractor" in artifact.weights:
             return broadcast.attack(artifact, knowledge, seed, report)
+        return each_image.attack(
+            artifact, knowledge, seed, lambda single: self.through_initial(single, knowledge, report), report
+        )
+
+    def through_initial(self, artifact: Artifact, knowledge: Knowledge, report: Report) -> Reconstruction:
+        """All victims of a private extractor, one image each."""
         assert knowledge.initial is not None, "the needs of this attack name the initial networks"
         h = world.required_features(artifact, "AnalyticFeatures")
         noise, y = features.noise_variance(artifact), labels.recover(artifact)[:, 0]

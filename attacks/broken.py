@@ -32,4 +32,4 @@ def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) 
     ours = (images, known, loss, trace, restart)
     for whole, part in zip(ours, found[:5], strict=True):
         whole[sound] = part.to(whole)
-    return Reconstruction(*ours, gradient_evaluations=found.gradient_evaluations)
+    return Reconstruction(*ours, gradient_evaluations=found.gradient_evaluations, notes=found.notes)

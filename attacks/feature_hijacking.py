@@ -86,7 +86,7 @@ class FeatureHijacking(StandIn):
     ) -> Reconstruction:
         """All victims through the pilot; UserError where the clients did not get its classifier."""
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
-        world.required_features(artifact, type(self).__name__)
+        world.check_features(artifact, type(self).__name__)
         _, classifier = self.pilot(artifact.model, knowledge.auxiliary, seed, knowledge)
         if relative_change(artifact.weights["classifier"], classifier) > ITS_OWN:
             raise UserError(

@@ -7,7 +7,7 @@ images as the prior. Where the gradient was noised, through h itself and with it
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attacks import broadcast, descend, exact, world
+from attacks import broadcast, descend, each_image, exact, world
 from privbench.settings import Count
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
@@ -29,6 +29,12 @@ class Oracle:
         """Each victim through its own client's extractor."""
         if "extractor" in artifact.weights:
             return broadcast.attack(artifact, knowledge, seed, report)
+        return each_image.attack(
+            artifact, knowledge, seed, lambda single: self.through_own(single, knowledge, seed, report), report
+        )
+
+    def through_own(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
+        """All victims of a private extractor, one image each."""
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
         own = world.real(artifact, knowledge, seed, "Oracle")
         nets = {client: [knowledge.oracle[client].params["extractor"]] for client in own.client.unique().tolist()}

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import broadcast, broken, descend, exact, inversion, surrogates, trained, world
+from attacks import broadcast, broken, descend, each_image, exact, inversion, surrogates, trained, world
 from attacks.inversion import Belief, Extractors
 from attacks.surrogates import Align
 from attacks.world import World
@@ -80,12 +80,16 @@ class StandIn:
         """All victims, or those of `staged` where the extractor is broadcast."""
         if "extractor" in artifact.weights:
             return broadcast.attack(artifact, knowledge, seed, report)
-        return broken.set_aside(artifact, lambda sound: self.through_stand_ins(sound, knowledge, seed, report))
+
+        def single(artifact: Artifact) -> Reconstruction:
+            return broken.set_aside(artifact, lambda sound: self.through_stand_ins(sound, knowledge, seed, report))
+
+        return each_image.attack(artifact, knowledge, seed, single, report)
 
     def through_stand_ins(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
-        """All victims of a private extractor; their gradients are finite."""
+        """All victims of a private extractor; their gradients are finite, and of one image each."""
         real = world.real(artifact, knowledge, seed, type(self).__name__)
         held = self.whole(real, knowledge)
         own = exact.fitting(real, held, min(exact.SCREEN, self.exact_steps), seed, report) if held else set()

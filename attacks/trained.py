@@ -22,7 +22,7 @@ from privbench.errors import UserError
 from privbench.types import Artifact, Attack, Knowledge, Reconstruction, Report, no_report
 
 REVISION = 2  # raised whenever training changes in a way that no setting tells
-SPENT = "gradient_evaluations"
+TENSORS, SPENT = Reconstruction._fields[:5], "gradient_evaluations"
 
 
 def kept(
@@ -72,12 +72,13 @@ def reconstructed(
         lambda: _packed(attack.reconstruct(artifact, knowledge, seed, report)),
         artifact.client.device,
     )
-    tensors = {name: t for name, t in found.items() if name != SPENT}
-    return Reconstruction(**tensors, gradient_evaluations=int(found[SPENT]))
+    images, y, loss, trace, restart = (found[name] for name in TENSORS)
+    return Reconstruction(images, y, loss, trace, restart, int(found[SPENT]))
 
 
 def _packed(found: Reconstruction) -> dict[str, Tensor]:
-    return found._asdict() | {SPENT: torch.tensor(found.gradient_evaluations)}
+    assert not found.notes, "notes have no place in the file"
+    return dict(zip(TENSORS, found[:5], strict=True)) | {SPENT: torch.tensor(found.gradient_evaluations)}
 
 
 def _name(what: str, settings: Mapping[str, Any], depends_on: Iterable[Tensor], device: torch.device) -> str:

@@ -24,7 +24,7 @@ from attacks import case, descend, features, inversion, labels, surrogates, trai
 from attacks.inversion import Belief, Extractors
 from attacks.surrogates import Align, Moments
 from privbench.errors import UserError
-from privbench.nets import Model
+from privbench.nets import LinearClassifier, Model
 from privbench.seeds import stream
 from privbench.types import Artifact, Batch, Knowledge, Params, Report
 
@@ -76,18 +76,22 @@ def by_client(
     return descend.joined(parts)
 
 
+def check_features(artifact: Artifact, who: str) -> None:
+    """UserError where no linear layer takes the features, or of gradients of more images than the artifact says."""
+    if not isinstance(artifact.model.classifier, LinearClassifier):
+        raise UserError(
+            f"{who} needs the features of each image in closed form, but the classifier of {artifact.model.backbone} begins with "
+            "convolutions; attack lenet5"
+        )
+    case.check_batch_size(artifact)
+
+
 def required_features(artifact: Artifact, who: str) -> Tensor:
-    """Closed-form h [V, c, s, s]; UserError where there is none, or of gradients of more images than the artifact says."""
+    """Closed-form h [V, c, s, s] of one-image gradients; UserError as `check_features`."""
+    check_features(artifact, who)
     h = features.closed_form(artifact)
-    if h is not None:
-        case.check_batch_size(artifact)
-        return h
-    reason = (
-        f"its gradients are of {artifact.batch_size} images each; attack with --batch-size 1"
-        if artifact.batch_size > 1
-        else f"the classifier of {artifact.model.backbone} begins with convolutions; attack lenet5"
-    )
-    raise UserError(f"{who} needs the features of each image in closed form, but {reason}")
+    assert h is not None, "attacks/each_image.py makes batches single images"
+    return h
 
 
 def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> World:

@@ -374,6 +374,7 @@ def attack_seed(
             auxiliary={*score.digests(same.images), *score.digests(chosen.images)},
         ),
     }  # fmt: skip
+    info["notes"] += found.notes
     info["cost"] |= {"attack_seconds": seconds, "gradient_evaluations": int(found.gradient_evaluations)}
     tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
     storage.save_tensors(path, "reconstruction", tensors, info)

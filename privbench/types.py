@@ -227,6 +227,7 @@ class Reconstruction(NamedTuple):
     # descended on, NaN after the first, and where none was, T = 1
     restart: Tensor  # [V] int64, which restart was chosen, by the attacker's own loss
     gradient_evaluations: int  # objective gradients of one victim, summed over victims and restarts
+    notes: tuple[str, ...] = ()  # sentences that a reader of the numbers must know; printed under every table
 
 
 class Attack(Protocol):

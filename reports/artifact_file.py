@@ -83,8 +83,12 @@ def attack_file(
         print(
             f"{name}: {seen.victims} victims, median objective {float(found.loss.nanmedian()):.3g}{line}; wrote {target}"
         )
-        for flag in told:
-            print(f"  {flag.name}: {flag.sentence}")
+        _print_doubts(told, found.notes)
+
+
+def _print_doubts(told: Sequence[Flag], notes: Sequence[str]) -> None:
+    for line in [*(f"{flag.name}: {flag.sentence}" for flag in told), *(f"note: {note}" for note in notes)]:
+        print(f"  {line}")
 
 
 def _auxiliary(seen: Artifact, dataset: str, choice: str, data_dir: Path | None) -> Batch:

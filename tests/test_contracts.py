@@ -270,6 +270,8 @@ WATCHED = {
     "fedavg": [a for a, m in fitting() if m == "fedavg" and a not in (*STAND_INS, "posterior", "update-matching")],
     "fedavg + gaussian": ["staged", "learned-inverse", "posterior"],
     "fedcg": [*STAND_INS, "imprint", "feature-statistics", "feature-hijacking"],
+    "batches of fedcg": STAND_INS,
+    "batches of fedsplit + gaussian": ["oracle"],
     "fedper": ["dlg", "extractor-matching"],
     "whole updates of fedavg": ["dataset-mean", "update-matching"],
 }
@@ -277,9 +279,10 @@ WATCHED = {
 
 def watched(names, setup):
     """The cells of some attacks on one of the set-ups of `WATCHED`."""
-    method = {"fedavg + gaussian": "fedavg", "whole updates of fedavg": "fedavg"}.get(setup, setup)
+    method = setup.removeprefix("whole updates of ").removeprefix("batches of ").removesuffix(" + gaussian")
     defense = "gaussian:0.001" if "gaussian" in setup else "none"
     observed = {"observe": "update", "local_steps": 2} if "updates" in setup else {}
+    observed |= {"batch_size": 2} if "batches" in setup else {}
     train = spec.train_spec("smoke", "digits", method, defense=defense, clients=2, changes={"rounds": 1})
     brief = {name: short(name) for name in names}
     return [
@@ -318,6 +321,7 @@ def test_every_attack_is_watched():
 @pytest.mark.parametrize("setup", WATCHED)
 def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, tmp_path, monkeypatch):
     monkeypatch.setattr("privbench.pool.cores", lambda: 1)  # in this process
+    monkeypatch.setattr("attacks.separate.RESTARTS", 4)
     cells = watched(WATCHED[setup], setup)
     before = reconstructions(cells, tmp_path / "before")
     assert with_another_truth(tmp_path / "before", tmp_path / "after") > 0
@@ -326,6 +330,14 @@ def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(set
         assert one.keys() == other.keys() == {"images", "labels", "loss", "trace"}
         assert all(torch.equal(one[name], other[name]) for name in one), cell.attack
         assert psnr_db != other_psnr_db  # the truth did change
+
+
+def test_what_an_attack_notes_stands_in_its_record(tmp_path, monkeypatch):
+    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
+    (cell,) = watched(["oracle"], "batches of fedsplit + gaussian")
+    reconstructions([cell], tmp_path)
+    (note,) = record.read(Store(tmp_path).record(cell)).notes
+    assert note.startswith("digits, fedsplit, round 1, seed 0: 2 of 2 batches of 2 images could not be separated")
 
 
 def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeypatch):

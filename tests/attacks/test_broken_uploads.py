@@ -102,10 +102,11 @@ def test_an_artifact_of_broken_uploads_alone_is_one_of_failures(name):
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_a_gradient_of_four_images_declared_as_one_is_refused(name):
-    seen = replace(artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), C, batch_size=4), batch_size=1)
+@pytest.mark.parametrize("declared", [1, 2])
+def test_a_gradient_of_four_images_declared_as_fewer_is_refused(name, declared):
+    seen = replace(artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), C, batch_size=4), batch_size=declared)
     attack, whole = made(name), known(OWN, {0: OWN})
-    with pytest.raises(UserError, match=r"has rank 4.*but the artifact says batch size 1"):
+    with pytest.raises(UserError, match=rf"has rank 4.*but the artifact says batch size {declared}"):
         attack.reconstruct(seen, whole(attack), 0)
 
 

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from attacks import surrogates, world
+from attacks import separate, surrogates, world
 from attacks.feature_hijacking import FeatureHijacking, to_class_means
-from attacks.floors import ClassMean
+from attacks.floors import ClassMean, Grey
 from privbench import active, harness, observe, run, spec
 from privbench.engine import Replica
 from privbench.errors import UserError
@@ -161,11 +161,8 @@ def test_clients_of_an_honest_server_are_refused_in_one_line():
     assert "\n" not in str(caught.value)
 
 
-def test_batches_and_classifiers_without_a_linear_layer_are_refused_in_one_line(crafted):
+def test_a_classifier_without_a_linear_layer_is_refused_in_one_line():
     know = Knowledge(images_like_the_victims())
-    batch = artifact(smooth_images(4), torch.arange(4), ("classifier",), batch_size=2)
-    with pytest.raises(UserError, match="gradients are of 2 images each; attack with --batch-size 1"):
-        ATTACK.reconstruct(batch, know, 0)
     with pytest.raises(UserError, match="begins with a linear layer, but it is resnet18's"):
         ATTACK.craft(Model("resnet18", 1, 10), broadcast(), know, 0)
 
@@ -181,3 +178,19 @@ def test_uploads_that_say_nothing_are_set_aside_and_the_others_end_as_without_th
         assert found.loss[1].isnan()
         assert (found.images[1] == 0.5).all()
         assert ATTACK.reconstruct(broken.some(torch.tensor([1])), know, 0).loss.isnan().all()
+
+
+def test_hijacked_batches_are_attacked_image_by_image(crafted, monkeypatch):
+    monkeypatch.setattr(separate, "RESTARTS", 4)
+    own = networks() | {"classifier": crafted.params["classifier"]}
+    batch = artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), ("classifier",), batch_size=2, own=own)
+    handed = []
+    monkeypatch.setattr(
+        FeatureHijacking, "through_stand_ins",
+        lambda _self, one, *_: handed.append(one) or Grey().reconstruct(one, Knowledge(), 0),
+    )  # fmt: skip
+    found = ATTACK.reconstruct(batch, Knowledge(images_like_the_victims()), 0)
+    assert [(one.victims, one.batch_size) for one in handed] == [(4, 1)]
+    assert found.images.shape == (2, 2, 1, 32, 32)
+    with pytest.raises(UserError, match=r"has rank 2.*but the artifact says batch size 1"):
+        ATTACK.reconstruct(dataclasses.replace(batch, batch_size=1), Knowledge(images_like_the_victims()), 0)

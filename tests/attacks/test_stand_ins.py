@@ -221,14 +221,6 @@ def test_the_central_image_is_one_of_the_class():
         assert any(torch.equal(image, each) for each in own)
 
 
-@pytest.mark.parametrize("attack", [AnalyticFeatures(), Oracle(), Surrogate(), Decoder(), InitialSurrogate()])
-def test_batches_have_no_closed_form_and_get_one_line(attack):
-    seen = artifact(smooth_images(4), torch.arange(4), ("classifier",), batch_size=2)
-    with pytest.raises(UserError, match="gradients are of 2 images each; attack with --batch-size 1") as caught:
-        attack.reconstruct(seen, known(), 0)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("name", STAND_INS)
 def test_a_broadcast_extractor_needs_no_stand_in(name):
     seen = artifact(smooth_images(1), Y[:1])
