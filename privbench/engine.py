@@ -168,14 +168,17 @@ def run_alone(
 
 def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, protect: Protect) -> dict[str, float]:
     workings = [_Working(stage, job, [replica]) for stage in job.phase.stages]
+    # Views, made once: steps are taken in place, so that they always show the parameters as they are.
+    fixed = _replace(replica.params, workings, 0)
+    trained = [
+        {part: {n: fixed[part][n].detach().requires_grad_() for n in fixed[part]} for part in working.stage.trains}
+        for working in workings
+    ]
     for step in range(plan.steps):
         images = plan.images(step)
-        for working in workings:
+        for working, leaves in zip(workings, trained, strict=True):
             stage = working.stage
             batch = MiniBatch(images, plan.labels[step], {k: v[step] for k, v in plan.noise[stage.name].items()})
-            current = working.layout.views(working.flat[0])
-            leaves = {p: {n: t.detach().requires_grad_() for n, t in params.items()} for p, params in current.items()}
-            fixed = _replace(replica.params, workings, 0)
             loss, after = working.loss(leaves, fixed, replica.buffers, around, batch)
             flat_leaves = [leaves[part][name] for part, name, _ in working.layout.entries]
             grads = torch.autograd.grad(loss, flat_leaves, materialize_grads=True)
@@ -243,12 +246,14 @@ class _Working:
         self.grad = torch.empty_like(
             self.flat
         )  # one place for all steps: 45 MB a time cost more to allocate than to fill
-        fresh = Moments(torch.zeros_like(self.flat[0]), torch.zeros_like(self.flat[0]), 0)
-        moments = [r.moments.get(stage.name, fresh) for r in replicas]
+        moments = [r.moments.get(stage.name) or self._fresh() for r in replicas]
         self.mean = _rows([m.mean for m in moments])
         self.square = _rows([m.square for m in moments])
         self.steps = torch.tensor([m.steps for m in moments], dtype=torch.float32, device=self.flat.device)
         self.total = torch.zeros(len(replicas), device=self.flat.device)
+
+    def _fresh(self) -> Moments:
+        return Moments(torch.zeros_like(self.flat[0]), torch.zeros_like(self.flat[0]), 0)
 
     def step(self, grad: Tensor, active: list[int] | None = None) -> None:
         state = (self.mean, self.square, self.steps)
