@@ -22,6 +22,7 @@ from torch.optim.adam import adam as fused_adam
 
 from privbench.methods.form import Clock, MiniBatch, Nets, Phase, Stage
 from privbench.nets import Model
+from privbench.pool import threads
 from privbench.spec import SGD, Adam, Optimiser
 from privbench.types import Params, Parts
 
@@ -152,18 +153,18 @@ def run_alone(
 ) -> list[dict[str, float]]:
     """One epoch, every replica by itself; returns each replica's mean loss by stage.
 
-    As many run at a time as torch may use threads, each on one thread: networks this small gain nothing from two. So the
+    As many run at a time as there are threads to use, each on one thread: networks this small gain nothing from two. So the
     numbers do not depend on how many threads there are.
     """
-    each, allowed = list(zip(replicas, around, plans, protects, strict=True)), torch.get_num_threads()
+    each, before, at_once = list(zip(replicas, around, plans, protects, strict=True)), torch.get_num_threads(), threads()
     torch.set_num_threads(1)
     try:
-        if min(allowed, len(each)) == 1:
+        if min(at_once, len(each)) == 1:
             return [_run_one(job, *one) for one in each]
-        with ThreadPoolExecutor(allowed, initializer=partial(torch.set_num_threads, 1)) as executor:
+        with ThreadPoolExecutor(at_once, initializer=partial(torch.set_num_threads, 1)) as executor:
             return list(executor.map(lambda one: _run_one(job, *one), each))
     finally:
-        torch.set_num_threads(allowed)
+        torch.set_num_threads(before)
 
 
 def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, protect: Protect) -> dict[str, float]:
