@@ -57,7 +57,8 @@ def conv_transpose2x2(x: Tensor, weight: Tensor) -> Tensor:
     if side == 1:  # one position: nothing overlaps
         return (x.flatten(1) @ weight.flatten(1)).view(batch, -1, 2, 2)
     product = x.permute(0, 2, 3, 1).reshape(batch * side * side, channels) @ weight.flatten(1)
-    added: Tensor = _Overlap.apply(product.view(batch, side, side, -1, 2, 2))
+    pieces = product.view(batch, side, side, -1, 4)
+    added: Tensor = (_Overlap.apply if pieces.requires_grad else _Overlap.forward)(pieces)
     return added.permute(0, 3, 1, 2)
 
 
@@ -67,19 +68,20 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 class _Overlap(torch.autograd.Function):
-    """Adds up 2x2 pieces where they overlap, as torch.nn.functional.fold does and in its order: [B, s, s, o, 2, 2] -> [B, s+1, s+1, o]."""
+    """Adds up 2x2 pieces where they overlap, as torch.nn.functional.fold does and in its order: [B, s, s, o, 4] -> [B, s+1, s+1, o]."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(pieces: Tensor) -> Tensor:
         """Two to three times as quick as fold, which walks channel by channel."""
-        batch, side, _, channels, _, _ = pieces.shape
+        batch, side, _, channels, _ = pieces.shape
+        top_left, top_right, bottom_left, bottom_right = pieces.unbind(-1)
         whole = pieces.new_zeros(batch, side + 1, side + 1, channels)
-        whole[:, :-1, :-1] = pieces[..., 0, 0]
-        whole[:, :-1, 1:] += pieces[..., 0, 1]
-        whole[:, 1:, :-1] += pieces[..., 1, 0]
-        whole[:, 1:, 1:] += pieces[..., 1, 1]
+        whole[:, :-1, :-1] = top_left
+        whole[:, :-1, 1:].add_(top_right)
+        whole[:, 1:, :-1].add_(bottom_left)
+        whole[:, 1:, 1:].add_(bottom_right)
         return whole
 
     @staticmethod
@@ -89,7 +91,7 @@ class _Overlap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         """Every piece is given the gradient of the places that it was added to."""
-        return _pieces(grad).unflatten(-1, (2, 2))
+        return _pieces(grad)
 
 
 def padded_conv(x: Tensor, weight: Tensor, stride: int) -> Tensor:
