@@ -145,8 +145,12 @@ def spectral_norm(weight: Tensor, u: Tensor, *, train: bool) -> tuple[Tensor, Te
     without bias divides its small output by sigma instead of its large weight: the same value, a third of the cost.
     """
     matrix = weight.flatten(1)
-    with torch.no_grad():
-        v = F.normalize(matrix.detach().T @ u, dim=0, eps=1e-12)
-        if train:
-            u = F.normalize(matrix.detach() @ v, dim=0, eps=1e-12)
-    return u @ (matrix @ v), u
+    v = _unit(matrix.detach().T @ u)
+    product = matrix @ v
+    u = _unit(product.detach()) if train else u
+    return u @ product, u
+
+
+def _unit(x: Tensor) -> Tensor:
+    """x / max(|x|, 1e-12), as torch.nn.functional.normalize of a vector."""
+    return x / torch.linalg.vector_norm(x).clamp_min(1e-12)
