@@ -156,7 +156,8 @@ def run_alone(
     As many run at a time as there are threads to use, each on one thread: networks this small gain nothing from two. So the
     numbers do not depend on how many threads there are.
     """
-    each, before, at_once = list(zip(replicas, around, plans, protects, strict=True)), torch.get_num_threads(), threads()
+    each = list(zip(replicas, around, plans, protects, strict=True))
+    before, at_once = torch.get_num_threads(), threads()
     torch.set_num_threads(1)
     try:
         if min(at_once, len(each)) == 1:
@@ -171,10 +172,7 @@ def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, prote
     workings = [_Working(stage, job, [replica]) for stage in job.phase.stages]
     # Views, made once: steps are taken in place, so that they always show the parameters as they are.
     fixed = _replace(replica.params, workings, 0)
-    trained = [
-        {part: {n: fixed[part][n].detach().requires_grad_() for n in fixed[part]} for part in working.stage.trains}
-        for working in workings
-    ]
+    trained = [_map(lambda t: t.detach().requires_grad_(), w.layout.views(w.flat[0])) for w in workings]
     for step in range(plan.steps):
         images = plan.images(step)
         for working, leaves in zip(workings, trained, strict=True):

@@ -58,17 +58,17 @@ def conv_transpose2x2(x: Tensor, weight: Tensor) -> Tensor:
         return (x.flatten(1) @ weight.flatten(1)).view(batch, -1, 2, 2)
     product = x.permute(0, 2, 3, 1).reshape(batch * side * side, channels) @ weight.flatten(1)
     pieces = product.view(batch, side, side, -1, 4)
-    added: Tensor = (_Overlap.apply if pieces.requires_grad else _Overlap.forward)(pieces)
+    added: Tensor = (Overlap.apply if pieces.requires_grad else Overlap.forward)(pieces)
     return added.permute(0, 3, 1, 2)
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """The same values [B, c, s, s], laid out in memory as [B, s, s, c]; as Tensor.contiguous(memory_format=...), which vmap refuses."""
+    """The same values [B, c, s, s], laid out in memory as [B, s, s, c]; vmap refuses torch's own way of asking for it."""
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
-class _Overlap(torch.autograd.Function):
-    """Adds up 2x2 pieces where they overlap, as torch.nn.functional.fold does and in its order: [B, s, s, o, 4] -> [B, s+1, s+1, o]."""
+class Overlap(torch.autograd.Function):
+    """Adds up 2x2 pieces where they overlap: [B, s, s, o, 4] -> [B, s+1, s+1, o]; in the order of torch's fold."""
 
     generate_vmap_rule = True
 

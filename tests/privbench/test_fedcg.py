@@ -78,7 +78,9 @@ def test_the_first_round_has_no_use_for_the_global_generator(case):
     (params, buffers), _, batch = case
     nets = Nets(MODEL, params, buffers, ("extractor", "classifier"))
     logits = nets.classifier(nets.extractor(batch.images))
-    assert FedCG().task_loss(nets, batch, Clock(1, 100)).item() == nn.functional.cross_entropy(logits, batch.labels).item()
+    assert (
+        FedCG().task_loss(nets, batch, Clock(1, 100)).item() == nn.functional.cross_entropy(logits, batch.labels).item()
+    )
 
 
 def test_gamma_rises_from_zero_to_almost_one():
