@@ -157,13 +157,18 @@ def run_alone(
     numbers do not depend on how many threads there are.
     """
     each = list(zip(replicas, around, plans, protects, strict=True))
-    before, at_once = torch.get_num_threads(), threads()
+    before = torch.get_num_threads()
+    done: list[dict[str, float]] = []
     torch.set_num_threads(1)
     try:
-        if min(at_once, len(each)) == 1:
-            return [_run_one(job, *one) for one in each]
-        with ThreadPoolExecutor(at_once, initializer=partial(torch.set_num_threads, 1)) as executor:
-            return list(executor.map(lambda one: _run_one(job, *one), each))
+        while rest := each[len(done) :]:
+            at_once = min(threads(before), len(rest))  # asked anew: cores may have fallen idle
+            if at_once == 1:
+                done.append(_run_one(job, *rest[0]))
+                continue
+            with ThreadPoolExecutor(at_once, initializer=partial(torch.set_num_threads, 1)) as executor:
+                done += executor.map(lambda one: _run_one(job, *one), rest)
+        return done
     finally:
         torch.set_num_threads(before)
 

@@ -55,11 +55,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads() -> int:
-    """How many threads, each on a core of its own, training may use just now: torch's, or in a worker its share of the cores."""
-    import torch
-
-    return torch.get_num_threads() if _share is None else int(_share.value)
+def threads(alone: int) -> int:
+    """How many threads, each on a core of its own, training may use just now: in a worker its share, elsewhere `alone`."""
+    return alone if _share is None else int(_share.value)
 
 
 def take_share(share: Any) -> None:

@@ -91,10 +91,10 @@ class Wait(Write):
 
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not (
-            (not self.other or (self.folder / self.other).exists()) and threads() == self.cores
+            (not self.other or (self.folder / self.other).exists()) and threads(9) == self.cores
         ):
             time.sleep(0.01)
-        (self.folder / self.title).write_text(f"{threads()} {torch.get_num_threads()}")
+        (self.folder / self.title).write_text(f"{threads(9)} {torch.get_num_threads()}")
 
 
 def test_the_last_job_may_train_on_all_cores(tmp_path):
