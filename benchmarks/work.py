@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,7 +23,7 @@ from attacks import case, descend, match
 from attacks.dlg import DLG
 from attacks.staged import Staged
 from benchmarks import plain
-from privbench import data, harness, observe, partition, plugins, spec
+from privbench import data, harness, observe, partition, plugins, pool, spec
 from privbench import machine as measured_on
 from privbench.checkpoint import Snapshot
 from privbench.data.dataset import Dataset
@@ -107,26 +109,37 @@ class Rounds:
         return [plain.Training(setup, state) for setup, state in zip(self.setups, self.states, strict=True)]
 
 
-def _share(method: str, seeds: Sequence[int], barrier: Any) -> tuple[float, float]:
-    torch.set_num_threads(1)
-    every = [Rounds(method, seeds=(seed,)) for seed in seeds]
+def _worker(method: str, seeds: int, barrier: Any, waiting: Any, share: Any, busy: Any) -> tuple[float, float]:
+    pool.take_share(share)
+    every = [Rounds(method, seeds=(seed,)) for seed in range(seeds)]
     for rounds in every:
         rounds.run("alone")
     barrier.wait()
     started = time.perf_counter()
-    for rounds in every:
-        rounds.run("alone")
-    return started, time.perf_counter()
+    with suppress(queue.Empty):
+        while True:
+            every[waiting.get_nowait()].run("alone")
+    ended = time.perf_counter()
+    busy.get()
+    share.value = pool.cores() // max(busy.qsize(), 1)
+    return started, ended
 
 
 def seeds_in_processes(method: str, seeds: int, workers: int) -> float:
-    """From the first start to the last end of one-thread processes that share the seeds' rounds, start-up left out."""
-    context = get_context("spawn")
-    workers = min(workers, seeds)
+    """From the first start to the last end of processes that take the seeds' rounds one by one, start-up left out.
+
+    As in privbench/pool.py: one thread each, and the cores of those that found nothing left for those still at work.
+    """
+    context, workers = get_context("spawn"), min(workers, seeds)
     with context.Manager() as manager, ProcessPoolExecutor(workers, context) as executor:
-        barrier = manager.Barrier(workers)
-        shares = [range(first, seeds, workers) for first in range(workers)]
-        spans = list(executor.map(_share, [method] * workers, shares, [barrier] * workers))
+        barrier, waiting, busy = manager.Barrier(workers), manager.Queue(), manager.Queue()
+        share = manager.Value("i", pool.cores() // workers)
+        for seed in range(seeds):
+            waiting.put(seed)
+        for one in range(workers):
+            busy.put(one)
+        begun = [executor.submit(_worker, method, seeds, barrier, waiting, share, busy) for _ in range(workers)]
+        spans = [each.result() for each in begun]
     return max(end for _, end in spans) - min(start for start, _ in spans)
 
 

@@ -22,6 +22,7 @@ from torch.optim.adam import adam as fused_adam
 
 from privbench.methods.form import Clock, MiniBatch, Nets, Phase, Stage
 from privbench.nets import Model
+from privbench.pool import threads
 from privbench.spec import SGD, Adam, Optimiser
 from privbench.types import Params, Parts
 
@@ -152,30 +153,36 @@ def run_alone(
 ) -> list[dict[str, float]]:
     """One epoch, every replica by itself; returns each replica's mean loss by stage.
 
-    As many run at a time as torch may use threads, each on one thread: networks this small gain nothing from two. So the
+    As many run at a time as there are threads to use, each on one thread: networks this small gain nothing from two. So the
     numbers do not depend on how many threads there are.
     """
-    each, allowed = list(zip(replicas, around, plans, protects, strict=True)), torch.get_num_threads()
+    each = list(zip(replicas, around, plans, protects, strict=True))
+    before = torch.get_num_threads()
+    done: list[dict[str, float]] = []
     torch.set_num_threads(1)
     try:
-        if min(allowed, len(each)) == 1:
-            return [_run_one(job, *one) for one in each]
-        with ThreadPoolExecutor(allowed, initializer=partial(torch.set_num_threads, 1)) as executor:
-            return list(executor.map(lambda one: _run_one(job, *one), each))
+        while rest := each[len(done) :]:
+            at_once = min(threads(before), len(rest))  # asked anew: cores may have fallen idle
+            if at_once == 1:
+                done.append(_run_one(job, *rest[0]))
+                continue
+            with ThreadPoolExecutor(at_once, initializer=partial(torch.set_num_threads, 1)) as executor:
+                done += executor.map(lambda one: _run_one(job, *one), rest)
+        return done
     finally:
-        torch.set_num_threads(allowed)
+        torch.set_num_threads(before)
 
 
 def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, protect: Protect) -> dict[str, float]:
     workings = [_Working(stage, job, [replica]) for stage in job.phase.stages]
+    # Views, made once: steps are taken in place, so that they always show the parameters as they are.
+    fixed = _replace(replica.params, workings, 0)
+    trained = [_map(lambda t: t.detach().requires_grad_(), w.layout.views(w.flat[0])) for w in workings]
     for step in range(plan.steps):
         images = plan.images(step)
-        for working in workings:
+        for working, leaves in zip(workings, trained, strict=True):
             stage = working.stage
             batch = MiniBatch(images, plan.labels[step], {k: v[step] for k, v in plan.noise[stage.name].items()})
-            current = working.layout.views(working.flat[0])
-            leaves = {p: {n: t.detach().requires_grad_() for n, t in params.items()} for p, params in current.items()}
-            fixed = _replace(replica.params, workings, 0)
             loss, after = working.loss(leaves, fixed, replica.buffers, around, batch)
             flat_leaves = [leaves[part][name] for part, name, _ in working.layout.entries]
             grads = torch.autograd.grad(loss, flat_leaves, materialize_grads=True)
@@ -243,12 +250,14 @@ class _Working:
         self.grad = torch.empty_like(
             self.flat
         )  # one place for all steps: 45 MB a time cost more to allocate than to fill
-        fresh = Moments(torch.zeros_like(self.flat[0]), torch.zeros_like(self.flat[0]), 0)
-        moments = [r.moments.get(stage.name, fresh) for r in replicas]
+        moments = [r.moments.get(stage.name) or self._fresh() for r in replicas]
         self.mean = _rows([m.mean for m in moments])
         self.square = _rows([m.square for m in moments])
         self.steps = torch.tensor([m.steps for m in moments], dtype=torch.float32, device=self.flat.device)
         self.total = torch.zeros(len(replicas), device=self.flat.device)
+
+    def _fresh(self) -> Moments:
+        return Moments(torch.zeros_like(self.flat[0]), torch.zeros_like(self.flat[0]), 0)
 
     def step(self, grad: Tensor, active: list[int] | None = None) -> None:
         state = (self.mean, self.square, self.steps)

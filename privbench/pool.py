@@ -1,7 +1,8 @@
 """Independent jobs on the cores at hand: one single-threaded process per core, progress reported back, clean on Ctrl-C.
 
 Networks this small leave a second thread inside an operation little to do, and attacks have long stretches on one, so that
-each core gets a process of its own. Jobs write their own results to disk, so nothing finished is lost when one fails.
+each core gets a process of its own. When fewer jobs are left than cores, training takes the idle ones too, as its clients can
+learn side by side with the same numbers. Jobs write their own results to disk, so nothing finished is lost when one fails.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from privbench.errors import Interrupted, UserError
 from privbench.types import Report
 
 _messages: Any = None  # set once in each worker process, by its initialiser
+_share: Any = None  # the same: how many cores every job in flight may use just now, as the parent last said
 
 
 class Job(Protocol):
@@ -51,6 +53,20 @@ Outcome = Callable[[str, str | None], None]  # (job title, one-line reason when 
 def cores() -> int:
     """How many processes may run at once."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(alone: int) -> int:
+    """How many threads, each on a core of its own, training may use just now: in a worker its share, elsewhere `alone`."""
+    return alone if _share is None else int(_share.value)
+
+
+def take_share(share: Any) -> None:
+    """Makes this process a worker that may use `share.value` cores, a number that the parent changes."""
+    global _share  # noqa: PLW0603 (a worker process has no other place for it)
+    import torch
+
+    torch.set_num_threads(1)
+    _share = share
 
 
 def run_jobs(jobs: Sequence[Job], workers: int, progress: Progress, outcome: Outcome) -> list[str]:
@@ -86,8 +102,8 @@ def _in_processes(
 ) -> tuple[list[Job], list[Job]]:
     """Runs jobs in processes of their own until one dies: (jobs in flight just then, jobs not begun), both empty at the end."""
     context = multiprocessing.get_context("spawn")
-    messages = context.Queue()
-    executor = ProcessPoolExecutor(workers, context, _start_worker, (messages,))
+    messages, share = context.Queue(), context.Value("i", 1)
+    executor = ProcessPoolExecutor(workers, context, _start_worker, (messages, share))
     waiting, in_flight = deque(jobs), dict[Future[str | None], Job]()
     lost: list[Job] = []
     try:
@@ -98,6 +114,7 @@ def _in_processes(
                     in_flight[executor.submit(_work, job)] = job
                 except BrokenProcessPool:
                     lost.append(job)
+            share.value = max(workers // max(len(in_flight), 1), 1)
             done, _ = wait(in_flight, timeout=0.2, return_when=FIRST_COMPLETED)
             _drain(messages, progress)
             for future in done:
@@ -143,12 +160,10 @@ def in_words(error: Exception, log: Path | None = None) -> str:
     return f"internal error: {said}" + (f"; see {log}" if log else "")
 
 
-def _start_worker(messages: Any) -> None:
+def _start_worker(messages: Any, share: Any) -> None:
     global _messages  # noqa: PLW0603 (a worker process has no other place for its queue)
-    import torch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    torch.set_num_threads(1)
+    take_share(share)
     _messages = messages
 
 

@@ -99,8 +99,11 @@ class FedCG(Method):
         """L_task = L_cls + gamma L_mse (Eq. 1-3)."""
         h = nets.extractor(batch.images)
         l_cls = F.cross_entropy(nets.classifier(dropped(h, batch, self.dropout)), batch.labels)  # (1)
+        gamma = self.gamma(clock)
+        if gamma == 0:
+            return l_cls
         l_mse = F.mse_loss(h, nets.received.generator(batch.noise["z"], batch.labels))  # (2)
-        return l_cls + self.gamma(clock) * l_mse  # (3)
+        return l_cls + gamma * l_mse  # (3)
 
     def discriminator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
         """L_disc (Eq. 4): real features to 1, imitated ones to 0."""

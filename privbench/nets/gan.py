@@ -18,7 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.nets.layers import batch_norm_init, conv2x2, conv_transpose2x2, named_batch_norm, spectral_norm
+from privbench.nets.layers import (
+    batch_norm_init,
+    channels_last,
+    conv2x2,
+    conv_transpose2x2,
+    named_batch_norm,
+    spectral_norm,
+)
 from privbench.types import Params
 
 NOISE_DIM = 100
@@ -71,9 +78,11 @@ class Generator:
         for i, shape in enumerate(KERNELS[self.side]):
             x = _conv_transpose(x, params[f"up{i}.weight"], shape)
             if i < 3:
+                # Channels last is quicker, but torch adds up batch statistics in another order there, to other last bits.
+                x = channels_last(x) if shape == STEP and not train else x.contiguous()
                 x, state = _norm(x, f"norm{i}", params, buffers, train)
                 after |= state
-        return torch.sigmoid(x), after
+        return torch.sigmoid(x.contiguous()), after
 
 
 @dataclass(frozen=True)
@@ -122,4 +131,4 @@ def _conv(x: Tensor, weight: Tensor, shape: tuple[int, int, int]) -> Tensor:
 def _conv_transpose(x: Tensor, weight: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if shape == STEP:
         return conv_transpose2x2(x, weight)
-    return F.conv_transpose2d(x, weight, stride=shape[1], padding=shape[2])
+    return F.conv_transpose2d(x.contiguous(), weight, stride=shape[1], padding=shape[2])

@@ -3,6 +3,8 @@
 `torch.nn.BatchNorm2d` buffers and `torch.nn.utils.spectral_norm` do not survive `vmap` in train mode; these do.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,23 +37,61 @@ def conv2x2(x: Tensor, weight: Tensor) -> Tensor:
     where positions are few and channels many (docs/performance.md).
     """
     batch, side = len(x), x.shape[-1] - 1
-    x = x.permute(0, 2, 3, 1)
-    patches = torch.stack([x[:, :-1, :-1], x[:, :-1, 1:], x[:, 1:, :-1], x[:, 1:, 1:]], -1)
     # Flattened by hand: torch's matmul would take one product per image, and lose what it is for.
-    product = patches.reshape(batch * side * side, -1) @ weight.flatten(1).T
+    product = _pieces(x.permute(0, 2, 3, 1)).reshape(batch * side * side, -1) @ weight.flatten(1).T
     return product.view(batch, side, side, -1).permute(0, 3, 1, 2)
+
+
+def _pieces(x: Tensor) -> Tensor:
+    """The four pixels under a 2x2 kernel at each of its places: [B, s, s, i] -> [B, s-1, s-1, i, 4]."""
+    return torch.stack([x[:, :-1, :-1], x[:, :-1, 1:], x[:, 1:, :-1], x[:, 1:, 1:]], -1)
 
 
 def conv_transpose2x2(x: Tensor, weight: Tensor) -> Tensor:
     """torch.nn.functional.conv_transpose2d with a 2x2 kernel, stride 1, no padding, as one matrix product.
 
-    x [B, i, s, s], weight [i, o, 2, 2] -> [B, o, s+1, s+1]. Quicker than torch's on a CPU (docs/performance.md).
+    x [B, i, s, s], weight [i, o, 2, 2] -> [B, o, s+1, s+1], channels last in memory where s > 1. Quicker than torch's on a
+    CPU (docs/performance.md).
     """
     batch, channels, side, _ = x.shape
     if side == 1:  # one position: nothing overlaps
         return (x.flatten(1) @ weight.flatten(1)).view(batch, -1, 2, 2)
     product = x.permute(0, 2, 3, 1).reshape(batch * side * side, channels) @ weight.flatten(1)
-    return F.fold(product.view(batch, side * side, -1).transpose(1, 2), (side + 1, side + 1), 2)
+    pieces = product.view(batch, side, side, -1, 4)
+    added: Tensor = (Overlap.apply if pieces.requires_grad else Overlap.forward)(pieces)
+    return added.permute(0, 3, 1, 2)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """The same values [B, c, s, s], laid out in memory as [B, s, s, c]; vmap refuses torch's own way of asking for it."""
+    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
+class Overlap(torch.autograd.Function):
+    """Adds up 2x2 pieces where they overlap: [B, s, s, o, 4] -> [B, s+1, s+1, o]; in the order of torch's fold."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(pieces: Tensor) -> Tensor:
+        """Two to three times as quick as fold, which walks channel by channel."""
+        batch, side, _, channels, _ = pieces.shape
+        top_left, top_right, bottom_left, bottom_right = pieces.unbind(-1)
+        whole = pieces.new_zeros(batch, side + 1, side + 1, channels)
+        whole[:, :-1, :-1] = top_left
+        whole[:, :-1, 1:].add_(top_right)
+        whole[:, 1:, :-1].add_(bottom_left)
+        whole[:, 1:, 1:].add_(bottom_right)
+        return whole
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        """Linear: nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Every piece is given the gradient of the places that it was added to."""
+        return _pieces(grad)
 
 
 def padded_conv(x: Tensor, weight: Tensor, stride: int) -> Tensor:
@@ -105,8 +145,12 @@ def spectral_norm(weight: Tensor, u: Tensor, *, train: bool) -> tuple[Tensor, Te
     without bias divides its small output by sigma instead of its large weight: the same value, a third of the cost.
     """
     matrix = weight.flatten(1)
-    with torch.no_grad():
-        v = F.normalize(matrix.detach().T @ u, dim=0, eps=1e-12)
-        if train:
-            u = F.normalize(matrix.detach() @ v, dim=0, eps=1e-12)
-    return u @ (matrix @ v), u
+    v = _unit(matrix.detach().T @ u)
+    product = matrix @ v
+    u = _unit(product.detach()) if train else u
+    return u @ product, u
+
+
+def _unit(x: Tensor) -> Tensor:
+    """x / max(|x|, 1e-12), as torch.nn.functional.normalize of a vector."""
+    return x / torch.linalg.vector_norm(x).clamp_min(1e-12)

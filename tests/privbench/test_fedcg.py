@@ -73,6 +73,16 @@ def test_task_loss_is_equation_1_to_3(case):
     assert FedCG().task_loss(nets, batch, CLOCK).item() == pytest.approx(l_cls + gamma * l_mse, rel=1e-5)
 
 
+def test_the_first_round_has_no_use_for_the_global_generator(case):
+    """gamma is 0, so Eq. 3 is Eq. 1, and nothing received is evaluated."""
+    (params, buffers), _, batch = case
+    nets = Nets(MODEL, params, buffers, ("extractor", "classifier"))
+    logits = nets.classifier(nets.extractor(batch.images))
+    assert (
+        FedCG().task_loss(nets, batch, Clock(1, 100)).item() == nn.functional.cross_entropy(logits, batch.labels).item()
+    )
+
+
 def test_gamma_rises_from_zero_to_almost_one():
     method = FedCG()
     values = [method.gamma(Clock(r, 100)) for r in (1, 26, 51, 100)]

@@ -5,7 +5,14 @@ import torch
 import torch.nn.functional as F
 
 from privbench.nets import Model
-from privbench.nets.layers import batch_norm, conv2x2, conv_then_average_pool, conv_transpose2x2, spectral_norm
+from privbench.nets.layers import (
+    Overlap,
+    batch_norm,
+    conv2x2,
+    conv_then_average_pool,
+    conv_transpose2x2,
+    spectral_norm,
+)
 from privbench.seeds import stream
 
 
@@ -25,6 +32,23 @@ def test_2x2_convolutions_as_products_equal_torchs(side, batch):
     for own in (x, x[..., :1, :1]):
         up = torch.randn(3, 7, 2, 2, generator=rng)
         torch.testing.assert_close(conv_transpose2x2(own, up), torch.nn.functional.conv_transpose2d(own, up))
+        grads = []
+        for way in (conv_transpose2x2, torch.nn.functional.conv_transpose2d):
+            leaves = own.double().requires_grad_(), up.double().requires_grad_()
+            grads.append(torch.autograd.grad(way(*leaves).square().sum(), leaves))
+        torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("side", [2, 4])
+def test_overlapping_pieces_are_added_as_fold_adds_them(side):
+    """Bit for bit: published runs were trained with fold."""
+    pieces = torch.randn(3, side, side, 7, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    columns = pieces.view(3, side * side, 28).transpose(1, 2)
+    folded = F.fold(columns, (side + 1, side + 1), 2).permute(0, 2, 3, 1)
+    added = Overlap.apply(pieces)
+    assert torch.equal(added, folded)
+    grad = torch.randn(added.shape, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(*(torch.autograd.grad(each, pieces, grad)[0] for each in (added, folded)))
 
 
 @pytest.mark.parametrize("train", [True, False])

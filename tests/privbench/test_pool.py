@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from privbench.errors import Interrupted, UserError
-from privbench.pool import run_jobs
+from privbench.pool import run_jobs, threads
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,34 @@ def test_a_bug_in_a_job_is_one_line_with_its_traceback_on_disk(workers, tmp_path
     assert "1 / 0" in log
     assert run_jobs([Write("a", tmp_path)], 1, progress, outcome) == []
     assert not (tmp_path / "log" / "a.txt").exists()
+
+
+@dataclass(frozen=True)
+class Wait(Write):
+    """Waits for `other` to end, then (up to a minute) for a share of `cores` cores, and writes the share that it has."""
+
+    other: str = ""
+    cores: int = 1
+
+    def run(self, report):
+        import torch
+
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (
+            (not self.other or (self.folder / self.other).exists()) and threads(9) == self.cores
+        ):
+            time.sleep(0.01)
+        (self.folder / self.title).write_text(f"{threads(9)} {torch.get_num_threads()}")
+
+
+def test_the_last_job_may_train_on_all_cores(tmp_path):
+    """The pool lends the cores that found no other job; torch's own threads, on which attacks depend, stay one."""
+    jobs = [Wait("a", tmp_path), Wait("b", tmp_path, other="a", cores=2)]
+    _, ended, progress, outcome = watch()
+    assert run_jobs(jobs, 2, progress, outcome) == []
+    assert (tmp_path / "a").read_text() == "1 1"
+    assert (tmp_path / "b").read_text() == "2 1"
+    assert ended == {"a": None, "b": None}
 
 
 def test_a_bug_is_told_even_where_its_traceback_cannot_be_written(tmp_path):
