@@ -138,6 +138,56 @@ def test_the_rehearsal_takes_the_class_mean_unless_something_is_better_on_averag
     assert stand_in.best(better) == (1, stand_in.TAUS[2])
 
 
+@pytest.mark.parametrize(
+    ("from_initial", "below", "own", "taken"),
+    [(0, 5, 0.3, "from initial"), (5, 0, 0.3, "aligned"), (0, 5, math.inf, "aligned"), (0, 0, 0.3, "aligned")],
+    ids=["it is the victims' own", "the other is", "its rehearsal trusts nothing", "both are alike"],
+)
+def test_surrogates_from_the_initial_networks_are_taken_where_they_explain_the_real_features_better(
+    from_initial, below, own, taken, monkeypatch
+):
+    """Planted: extractors of seeds `from_initial` and `below`, of which 0 is the victims' own; the rehearsals are given."""
+    lower = stand_in.Choice("aligned", 0.1)
+    monkeypatch.setattr(AlignedSurrogate, "aligned", lambda *_: {0: [networks(below)["extractor"]]})
+    monkeypatch.setattr(InitialSurrogate, "from_initial", lambda *_: {0: [networks(from_initial)["extractor"]]})
+
+    def best_of(attack, names, real, round_, seed, knowledge, report):
+        if names == ["from initial"]:
+            assert knowledge.initial is not None
+            return stand_in.Choice("from initial", own)
+        assert type(attack) is AlignedSurrogate
+        assert knowledge.initial is None
+        return lower
+
+    monkeypatch.setattr(stand_in.StandIn, "best_of", best_of)
+    real = world.real(shown(), known(), 0, "test")
+    chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_report)
+    assert chosen == (lower if taken == "aligned" else stand_in.Choice("from initial", own))
+
+
+@pytest.mark.parametrize("own", [0.3, math.inf])
+def test_where_the_attacker_without_the_initial_networks_trusts_nothing_the_rehearsal_from_them_decides(
+    own, monkeypatch
+):
+    choices = {"from initial": stand_in.Choice("from initial", own)}
+    nothing = stand_in.Choice("none", math.inf)
+    monkeypatch.setattr(stand_in.StandIn, "best_of", lambda _, names, *__: choices.get(names[0], nothing))
+    real = world.real(shown(), known(), 0, "test")
+    chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_report)
+    assert chosen == (nothing if math.isinf(own) else choices["from initial"])
+
+
+def test_without_a_better_start_the_initial_networks_change_no_bit(monkeypatch):
+    foreign = Networks(networks(1), {"extractor": {}, "classifier": {}})
+    seen, whole = shown(), dataclasses.replace(known(), initial=foreign)
+    monkeypatch.setattr(stand_in.StandIn, "best_of", lambda _, names, *__: stand_in.Choice(names[0], 0.1))
+    monkeypatch.setattr(InitialSurrogate, "explains_more", lambda *_: False)
+    found = STAND_INS["initial-surrogate"].reconstruct(seen, whole, 0)
+    below = STAND_INS["aligned-surrogate"].reconstruct(seen, dataclasses.replace(whole, initial=None), 0)
+    assert all(torch.equal(a, b) for a, b in zip(found[:5], below[:5], strict=True))
+    assert not torch.equal(found.images, ClassMean().reconstruct(seen, whole, 0).images)
+
+
 def test_an_attacker_who_trusts_nothing_hands_in_the_class_mean_and_claims_no_descent():
     seen, whole = shown(), dataclasses.replace(known(), auxiliary=images_like_the_victims(3))  # too few for a rehearsal
     found = Surrogate(**SHORT).reconstruct(seen, whole, 0)
