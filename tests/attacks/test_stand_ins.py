@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from attacks import broadcast, exact, features, inversion, stand_in, surrogates, trained, world
+from attacks import broadcast, decoder, exact, features, inversion, stand_in, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.analytic_features import AnalyticFeatures, relative_change
 from attacks.collusion import Collusion
@@ -19,7 +19,7 @@ from attacks.surrogate import Surrogate
 from privbench.errors import UserError
 from privbench.score import psnr_db
 from privbench.seeds import stream
-from privbench.types import Knowledge, Networks, no_report
+from privbench.types import Batch, Knowledge, Networks, no_report
 from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
 Y = torch.tensor([3, 0, 9])
@@ -277,6 +277,43 @@ def test_batches_have_no_closed_form_and_get_one_line(attack):
     with pytest.raises(UserError, match="gradients are of 2 images each; attack with --batch-size 1") as caught:
         attack.reconstruct(seen, known(), 0)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("seed", "fits"), [(5, True), (9, False)], ids=["as rehearsed", "foreign"])
+def test_the_decoder_keeps_its_answers_to_features_such_as_it_was_rehearsed_on_and_next_to_nothing_of_others(
+    seed, fits
+):
+    """Planted: D is trained and rehearsed through the network of seed 5; the victims' features are of it or of a foreign one."""
+    images, labels = images_like_the_victims(240)
+    own = world.real(shown(), known(), 0, "test")._replace(auxiliary=Batch(images[40:], labels[40:]))
+    params = decoder.train(own, [networks(5)["extractor"]], 60, 0)
+    means = decoder.class_means(own)
+
+    def read(extractor_seed, rows):
+        h = surrogates.extract(MODEL, networks(extractor_seed)["extractor"], images[rows])
+        return decoder.decode(params, h, labels[rows], 10, means[labels[rows]]), images[rows] - means[labels[rows]]
+
+    answer, missing = read(5, slice(0, 20))
+    share = float((answer * missing).sum() / answer.square().sum())
+    rehearsed = decoder.Rehearsed(min(share, 1.0), float(answer.square().mean()))
+    answer, missing = read(seed, slice(20, 40))
+    kept = decoder.carried_over(rehearsed, answer)
+    floor, whole, now = (float((missing - a * answer).square().mean()) for a in (0.0, rehearsed.share, kept))
+    if fits:
+        assert kept > 0.8 * rehearsed.share
+        assert now < 0.6 * floor
+    else:
+        assert whole > 2 * floor  # what the rehearsed share alone would cost
+        assert kept < 0.1 * rehearsed.share
+        assert now < 1.1 * floor
+
+
+def test_answers_smaller_than_the_rehearsed_ones_get_no_greater_share_and_none_nothing():
+    answer = torch.full((2, 1, 2, 2), 0.5)
+    assert decoder.carried_over(decoder.Rehearsed(0.8, 0.25), answer) == 0.8
+    assert decoder.carried_over(decoder.Rehearsed(0.8, 1.0), answer) == 0.8
+    assert decoder.carried_over(decoder.Rehearsed(0.8, 0.125), answer) == pytest.approx(0.4)
+    assert decoder.carried_over(decoder.Rehearsed(0.8, 0.125), torch.zeros(2, 3)) == 0
 
 
 @pytest.mark.parametrize("name", STAND_INS)
