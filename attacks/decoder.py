@@ -4,9 +4,12 @@
 mu_y is the mean of the class's auxiliary images; the surrogates are those of all clients (attacks/aligned_surrogate.py). Trained on
 several at once, D learns what can be read whichever of them is right, and fades towards mu_y where they disagree. Real
 extractors disagree more; how much of D's answer is worth keeping,
-    x = mu_y + a D(h, y),  a = <D, x' - mu> / ||D||^2 over the shadow's victims x', within [0, 1],
-is settled by a decoder trained in the same way in the shadow federation (attacks/world.py), where that applies
-(attacks/stand_in.py). Learned inverses: Dosovitskiy and Brox, CVPR 2016; LTI (Wu et al., UAI 2023, arXiv 2210.10880) for
+    x = mu_y + a D(h, y),  a = <D', x' - mu> / max(||D'||^2, ||D||^2), within [0, 1],
+is settled by a decoder D' trained in the same way in the shadow federation (attacks/world.py), where that applies
+(attacks/stand_in.py). The least-squares share of D itself, <D, x - mu> / ||D||^2, has a numerator that nobody knows, and the one
+rehearsed on the shadow's victims x' stands for it; the denominator, the mean square of the answers, is there to be seen. Features
+unlike those that D was trained on make it extrapolate: its answers grow, though they say no more of the images, and count for less.
+Learned inverses: Dosovitskiy and Brox, CVPR 2016; LTI (Wu et al., UAI 2023, arXiv 2210.10880) for
 gradients. There is no descent on the victims, so the loss that is reported is the relative feature distance of the answer
 through the client's surrogate.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +40,13 @@ BATCH = 32
 LR = 2e-3
 
 
+class Rehearsed(NamedTuple):
+    """What the rehearsal says of D's answers."""
+
+    share: float  # in [0, 1], that is worth keeping of them
+    energy: float  # their mean square
+
+
 @dataclass(frozen=True)
 class Decoder(AlignedSurrogate):
     """D on top of aligned surrogates."""
@@ -44,21 +54,22 @@ class Decoder(AlignedSurrogate):
     decoder_steps: Count = 500
 
     rung: ClassVar[str] = "L5"
+    revision: ClassVar[int] = 1
 
     def through_stand_ins(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """One pass of D per victim of a private extractor; their gradients are finite."""
         real = world.real(artifact, knowledge, seed, "Decoder")
-        share, members = 0.0, Extractors()
+        rehearsed, members = Rehearsed(0.0, 0.0), Extractors()
         if len(real.auxiliary.labels) >= FEWEST:
-            share = self.share(real, artifact.round, seed, knowledge)
+            rehearsed = self.share(real, artifact.round, seed, knowledge)
         means, answer = class_means(real)[real.labels], torch.zeros_like(real.h[:, :1, :1, :1])
-        if share:
+        if rehearsed.share:
             members = self.aligned(real, seed, knowledge)
             params = self.decoder(real, members, seed, knowledge)
             answer = decode(params, real.h.float(), real.labels, real.model.classes, means)
-        x = means + share * answer.to(means)
+        x = means + carried_over(rehearsed, answer) * answer.to(means)
         loss = torch.zeros(len(x), device=x.device)
         for v, client in enumerate(real.client.tolist() if members else ()):
             found = surrogates.extract(real.model, members[client][0], x[v : v + 1])[0]
@@ -66,17 +77,25 @@ class Decoder(AlignedSurrogate):
         first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
 
-    def share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> float:
-        """How much of D's answer is worth keeping, by the rehearsal; 0 unless it helps by a standard error."""
+    def share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> Rehearsed:
+        """How much of D's answer is worth keeping in the shadow; 0 unless it helps there by a standard error, and applies here."""
         kept = trained.kept(
             knowledge.cache,
             "rehearsal-decoder",
-            {**asdict(self), "seed": seed, "round": round_, "initial": knowledge.initial is not None},
+            {
+                **asdict(self),
+                "seed": seed,
+                "round": round_,
+                "initial": knowledge.initial is not None,
+                "of": "share, energy",
+            },
             self.depends_on(real),
             lambda: self._share(real, round_, seed, knowledge),
             real.h.device,
         )
-        return float(kept["share"]) if self.applies("aligned", real, float(kept["shift"]), seed, knowledge) else 0.0
+        if not self.applies("aligned", real, float(kept["shift"]), seed, knowledge):
+            return Rehearsed(0.0, 0.0)
+        return Rehearsed(float(kept["share"]), float(kept["energy"]))
 
     def _share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
         other, images = self.shadow(real, round_, seed, knowledge)
@@ -88,7 +107,8 @@ class Decoder(AlignedSurrogate):
         share = ((answer * missing).sum() / answer.square().sum().clamp_min(1e-12)).clamp(0, 1)
         gain = missing.square().mean(1) - (missing - share * answer).square().mean(1)
         helps = gain.mean() > gain.std() / math.sqrt(len(gain))
-        return {"share": share * helps, "shift": torch.tensor(moment_shift(other, made))}
+        shift = torch.tensor(moment_shift(other, made))
+        return {"share": share * helps, "energy": answer.square().mean(), "shift": shift}
 
     def decoder(self, own: World, members: Extractors, seed: int, knowledge: Knowledge) -> Params:
         """D of one world, for all its clients."""
@@ -101,6 +121,12 @@ class Decoder(AlignedSurrogate):
             lambda: train(own, networks, self.decoder_steps, seed),
             own.h.device,
         )
+
+
+def carried_over(rehearsed: Rehearsed, answer: Tensor) -> float:
+    """The share of real answers [V, ...] that is worth keeping: less than was rehearsed where these are larger."""
+    energy = float(answer.square().mean())
+    return rehearsed.share * min(1.0, rehearsed.energy / energy) if energy > 0 else 0.0
 
 
 def class_means(own: World) -> Tensor:

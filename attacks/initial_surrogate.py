@@ -2,18 +2,33 @@
 
 In round 0 the initial extractor is every client's own, and inverted as such (attacks/exact.py), with the prior learned from
 auxiliary images that `analytic-features` lacks. Later it is where the clients began: the recipe "from initial" trains and
-aligns a surrogate from there, and the clients of the shadow federation start there too.
+aligns a surrogate from there, rehearsed in a shadow federation whose clients start there too.
+
+A shadow that starts at E_0 flatters a surrogate that does: its clients have stayed nearer to E_0 than real ones. So a rehearsal
+alone cannot tell whether "from initial" is better than what the attacker without E_0 would take, which is rehearsed in his own
+shadow. The victims' real features tell, without their images, by the objective of attacks/inversion.py at one tau,
+    J(h; E') = min over z of ||E'(x(z)) - h||^2 / tau^2 + ||z||^2,
+twice the negative logarithm of the posterior at its mode: E' is the nearer to the victims' extractor, the more probable the
+images that explain what was seen. "from initial" is taken where most victims' J is lower with it, and where the attacker
+without E_0 would have taken nothing. Otherwise both attackers hand in the same images.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
+
+import torch
 
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.inversion import Extractors
-from attacks.stand_in import Recipe
+from attacks.stand_in import Choice, Recipe
 from attacks.world import World
-from privbench.types import Knowledge, Params
+from privbench.types import Knowledge, Params, Report
+
+OWN = "from initial"  # the recipe that the attacker without the initial networks lacks
 
 
 @dataclass(frozen=True)
@@ -23,6 +38,7 @@ class InitialSurrogate(AlignedSurrogate):
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "initial"})
     knowledge: ClassVar[str] = "gradient + auxiliary + initial networks"
     rung: ClassVar[str] = "L5"
+    revision: ClassVar[int] = 1
 
     def whole(self, real: World, knowledge: Knowledge) -> dict[int, Params]:
         """The initial extractor for every attacked client."""
@@ -30,11 +46,31 @@ class InitialSurrogate(AlignedSurrogate):
 
     def recipes(self) -> Mapping[str, Recipe]:
         """Those of the rungs below, and surrogates that start where the clients did."""
-        return {**super().recipes(), "from initial": self.from_initial}
+        return {**super().recipes(), OWN: self.from_initial}
 
     def from_initial(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """One surrogate per client, trained and aligned from E_0."""
         return self.aligned_from(own, _initial(knowledge), "initial", seed, knowledge)
+
+    def rehearse(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> Choice:
+        """What the attacker without E_0 would take, or "from initial" where that explains the victims' features better."""
+        below = AlignedSurrogate(**asdict(self))
+        lower = below.rehearse(real, round_, seed, replace(knowledge, initial=None), report)
+        own = self.best_of([OWN], real, round_, seed, knowledge, report)
+        if math.isinf(own.tau) or lower.recipe == OWN:
+            return lower
+        if math.isinf(lower.tau) or self.explains_more(own.recipe, lower, real, seed, knowledge, report):
+            return own
+        return lower
+
+    def explains_more(
+        self, recipe: str, than: Choice, real: World, seed: int, knowledge: Knowledge, report: Report
+    ) -> bool:
+        """Whether J is lower through a recipe for more than half of the victims, at the other's tau for both."""
+        taus = torch.full((len(real.h),), than.tau)
+        made = (self.recipes()[name](real, seed, knowledge) for name in (recipe, than.recipe))
+        first, second = (self.invert(real, each, taus, report).loss for each in made)
+        return bool((first < second).double().mean() > 0.5)
 
 
 def _initial(knowledge: Knowledge) -> Params:

@@ -118,9 +118,14 @@ class StandIn:
 
     def rehearse(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> Choice:
         """The recipe and tau that serve best in the shadow."""
+        return self.best_of(sorted(self.recipes()), real, round_, seed, knowledge, report)
+
+    def best_of(
+        self, names: list[str], real: World, round_: int, seed: int, knowledge: Knowledge, report: Report
+    ) -> Choice:
+        """Of some recipes the one, and its tau, that serve best in the shadow; tau inf where none does."""
         if len(real.auxiliary.labels) < FEWEST:
             return Choice("none", math.inf)
-        names = sorted(self.recipes())
         kept = {name: self.rehearsed(name, real, round_, seed, knowledge, report) for name in names}
         sound = [name for name in names if self.applies(name, real, float(kept[name]["shift"]), seed, knowledge)]
         if not sound:

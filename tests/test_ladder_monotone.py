@@ -72,6 +72,21 @@ def test_in_round_0_whoever_holds_the_common_extractor_beats_the_floor(climbed):
     assert mean["oracle"] > floor + 10
     assert mean["analytic-features"] > floor + 10
     assert mean["collusion"] > floor
+    assert mean["initial-surrogate"] > mean["aligned-surrogate"] + 10
+
+
+def test_after_training_the_initial_networks_make_surrogates_no_worse(tmp_path, monkeypatch):
+    monkeypatch.setattr("privbench.pool.cores", lambda: 1)  # in this process
+    train = spec.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 1})
+    brief = STAND_IN | {"steps": 15, "train_steps": 60, "align_steps": 60, "shadow_steps": 40}
+    made = [
+        spec.cell_spec("smoke", train, name, seeds=1, victims=4, round_="1", attack_settings=brief)
+        for name in ("aligned-surrogate", "initial-surrogate")
+    ]
+    assert run.run_cells(made, tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
+    below, own = (record.read(Store(tmp_path).record(cell)) for cell in made)
+    assert own.scores.psnr_db.mean >= below.scores.psnr_db.mean
+    assert own.scores.psnr_db.mean > own.floor.psnr_db
 
 
 @pytest.mark.parametrize(("fallen", "flag"), [("oracle", "not-monotone"), ("analytic-features", "not-monotone")])

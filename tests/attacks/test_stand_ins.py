@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from attacks import broadcast, exact, features, inversion, stand_in, surrogates, trained, world
+from attacks import broadcast, decoder, exact, features, inversion, stand_in, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.analytic_features import AnalyticFeatures, relative_change
 from attacks.collusion import Collusion
@@ -19,7 +19,7 @@ from attacks.surrogate import Surrogate
 from privbench.errors import UserError
 from privbench.score import psnr_db
 from privbench.seeds import stream
-from privbench.types import Knowledge, Networks, no_report
+from privbench.types import Batch, Knowledge, Networks, no_report
 from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
 Y = torch.tensor([3, 0, 9])
@@ -138,6 +138,56 @@ def test_the_rehearsal_takes_the_class_mean_unless_something_is_better_on_averag
     assert stand_in.best(better) == (1, stand_in.TAUS[2])
 
 
+@pytest.mark.parametrize(
+    ("from_initial", "below", "own", "taken"),
+    [(0, 5, 0.3, "from initial"), (5, 0, 0.3, "aligned"), (0, 5, math.inf, "aligned"), (0, 0, 0.3, "aligned")],
+    ids=["it is the victims' own", "the other is", "its rehearsal trusts nothing", "both are alike"],
+)
+def test_surrogates_from_the_initial_networks_are_taken_where_they_explain_the_real_features_better(
+    from_initial, below, own, taken, monkeypatch
+):
+    """Planted: extractors of seeds `from_initial` and `below`, of which 0 is the victims' own; the rehearsals are given."""
+    lower = stand_in.Choice("aligned", 0.1)
+    monkeypatch.setattr(AlignedSurrogate, "aligned", lambda *_: {0: [networks(below)["extractor"]]})
+    monkeypatch.setattr(InitialSurrogate, "from_initial", lambda *_: {0: [networks(from_initial)["extractor"]]})
+
+    def best_of(attack, names, real, round_, seed, knowledge, report):
+        if names == ["from initial"]:
+            assert knowledge.initial is not None
+            return stand_in.Choice("from initial", own)
+        assert type(attack) is AlignedSurrogate
+        assert knowledge.initial is None
+        return lower
+
+    monkeypatch.setattr(stand_in.StandIn, "best_of", best_of)
+    real = world.real(shown(), known(), 0, "test")
+    chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_report)
+    assert chosen == (lower if taken == "aligned" else stand_in.Choice("from initial", own))
+
+
+@pytest.mark.parametrize("own", [0.3, math.inf])
+def test_where_the_attacker_without_the_initial_networks_trusts_nothing_the_rehearsal_from_them_decides(
+    own, monkeypatch
+):
+    choices = {"from initial": stand_in.Choice("from initial", own)}
+    nothing = stand_in.Choice("none", math.inf)
+    monkeypatch.setattr(stand_in.StandIn, "best_of", lambda _, names, *__: choices.get(names[0], nothing))
+    real = world.real(shown(), known(), 0, "test")
+    chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_report)
+    assert chosen == (nothing if math.isinf(own) else choices["from initial"])
+
+
+def test_without_a_better_start_the_initial_networks_change_no_bit(monkeypatch):
+    foreign = Networks(networks(1), {"extractor": {}, "classifier": {}})
+    seen, whole = shown(), dataclasses.replace(known(), initial=foreign)
+    monkeypatch.setattr(stand_in.StandIn, "best_of", lambda _, names, *__: stand_in.Choice(names[0], 0.1))
+    monkeypatch.setattr(InitialSurrogate, "explains_more", lambda *_: False)
+    found = STAND_INS["initial-surrogate"].reconstruct(seen, whole, 0)
+    below = STAND_INS["aligned-surrogate"].reconstruct(seen, dataclasses.replace(whole, initial=None), 0)
+    assert all(torch.equal(a, b) for a, b in zip(found[:5], below[:5], strict=True))
+    assert not torch.equal(found.images, ClassMean().reconstruct(seen, whole, 0).images)
+
+
 def test_an_attacker_who_trusts_nothing_hands_in_the_class_mean_and_claims_no_descent():
     seen, whole = shown(), dataclasses.replace(known(), auxiliary=images_like_the_victims(3))  # too few for a rehearsal
     found = Surrogate(**SHORT).reconstruct(seen, whole, 0)
@@ -219,6 +269,43 @@ def test_the_central_image_is_one_of_the_class():
     for image, y in zip(found.images[:, 0], Y, strict=True):
         own = whole.auxiliary.images[whole.auxiliary.labels == y]
         assert any(torch.equal(image, each) for each in own)
+
+
+@pytest.mark.parametrize(("seed", "fits"), [(5, True), (9, False)], ids=["as rehearsed", "foreign"])
+def test_the_decoder_keeps_its_answers_to_features_such_as_it_was_rehearsed_on_and_next_to_nothing_of_others(
+    seed, fits
+):
+    """Planted: D is trained and rehearsed through the network of seed 5; the victims' features are of it or of a foreign one."""
+    images, labels = images_like_the_victims(240)
+    own = world.real(shown(), known(), 0, "test")._replace(auxiliary=Batch(images[40:], labels[40:]))
+    params = decoder.train(own, [networks(5)["extractor"]], 60, 0)
+    means = decoder.class_means(own)
+
+    def read(extractor_seed, rows):
+        h = surrogates.extract(MODEL, networks(extractor_seed)["extractor"], images[rows])
+        return decoder.decode(params, h, labels[rows], 10, means[labels[rows]]), images[rows] - means[labels[rows]]
+
+    answer, missing = read(5, slice(0, 20))
+    share = float((answer * missing).sum() / answer.square().sum())
+    rehearsed = decoder.Rehearsed(min(share, 1.0), float(answer.square().mean()))
+    answer, missing = read(seed, slice(20, 40))
+    kept = decoder.carried_over(rehearsed, answer)
+    floor, whole, now = (float((missing - a * answer).square().mean()) for a in (0.0, rehearsed.share, kept))
+    if fits:
+        assert kept > 0.8 * rehearsed.share
+        assert now < 0.6 * floor
+    else:
+        assert whole > 2 * floor  # what the rehearsed share alone would cost
+        assert kept < 0.1 * rehearsed.share
+        assert now < 1.1 * floor
+
+
+def test_answers_smaller_than_the_rehearsed_ones_get_no_greater_share_and_none_nothing():
+    answer = torch.full((2, 1, 2, 2), 0.5)
+    assert decoder.carried_over(decoder.Rehearsed(0.8, 0.25), answer) == 0.8
+    assert decoder.carried_over(decoder.Rehearsed(0.8, 1.0), answer) == 0.8
+    assert decoder.carried_over(decoder.Rehearsed(0.8, 0.125), answer) == pytest.approx(0.4)
+    assert decoder.carried_over(decoder.Rehearsed(0.8, 0.125), torch.zeros(2, 3)) == 0
 
 
 @pytest.mark.parametrize("name", STAND_INS)
