@@ -82,8 +82,8 @@ def check_batch_size(artifact: Artifact) -> None:
     worst = int(rank.argmax())
     if int(rank[worst]) > artifact.batch_size:
         raise UserError(
-            f"the gradient of victim {int(doubtful[worst])} has rank {int(rank[worst])}, so it is one of at least that many images, "
-            f"but the artifact says batch size {artifact.batch_size}"
+            f"the gradient of victim {int(doubtful[worst])} has rank {int(rank[worst])}, so it is one of at least that many "
+            f"images, but the artifact says batch size {artifact.batch_size}"
         )
 
 

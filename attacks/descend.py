@@ -174,7 +174,7 @@ def _finite(gradient: Tensor, loss: Tensor) -> Tensor:
 
 def _written(old: Tensor, rows: Tensor | slice, new: Tensor, good: Tensor) -> Tensor:
     """`old` [n, ...] with those of `rows` that are `good` taken from `new`; without a copy where that is everyone."""
-    if rows is EVERYONE:
+    if isinstance(rows, slice):
         return new if bool(good.all()) else torch.where(good.view(-1, *(1,) * (new.ndim - 1)), new, old)
     old[rows[good]] = new[good]
     return old
@@ -240,7 +240,7 @@ class _Lbfgs:
         size = torch.ones_like(loss)
         if not self.pairs.order:
             size = (1 / gradient.norm(dim=1).clamp_min(1e-300)).clamp_max(1.0)
-        ends = x, gradient, loss
+        ends: tuple[Tensor, ...] = x, gradient, loss
         open_: Tensor | slice = EVERYONE
         for _ in range(MOST_BACKTRACKS):
             trial = x[open_] + size[open_, None] * d[open_]
