@@ -65,6 +65,7 @@ def check_batch_size(artifact: Artifact) -> None:
     """Refuses a batch size that the rank of a linear layer's gradient [dL/db | dL/dW] contradicts: each image adds at most 1.
 
     A defence may change any rank, so only undefended gradients are looked at. A lower rank contradicts nothing: images alike.
+    Singular values are computed only where `_nearly_of_rank` does not settle it.
     """
     if artifact.defense.get("name", "none") != "none" or "classifier" not in artifact.gradients:
         return
@@ -72,14 +73,33 @@ def check_batch_size(artifact: Artifact) -> None:
     layer = "fc1" if isinstance(classifier, LinearClassifier) else classifier.logits_layer
     whole = torch.cat([gradient[f"{layer}.bias"][..., None], gradient[f"{layer}.weight"]], -1).double()
     whole = whole.where(finite.rows(whole)[:, None, None], 0.0)
+    doubtful = torch.nonzero(~_nearly_of_rank(whole, artifact.batch_size))[:, 0]
+    if not len(doubtful):
+        return
+    whole = whole[doubtful]
     size = torch.linalg.eigvalsh(whole @ whole.mT).clamp_min(0).sqrt()
     rank = (size > RANK * size[:, -1:]).sum(1)
     worst = int(rank.argmax())
     if int(rank[worst]) > artifact.batch_size:
         raise UserError(
-            f"the gradient of victim {worst} has rank {int(rank[worst])}, so it is one of at least that many images, "
-            f"but the artifact says batch size {artifact.batch_size}"
+            f"the gradient of victim {int(doubtful[worst])} has rank {int(rank[worst])}, so it is one of at least that many "
+            f"images, but the artifact says batch size {artifact.batch_size}"
         )
+
+
+def _nearly_of_rank(matrices: Tensor, most: int) -> Tensor:
+    """Whether [V, m, n] have a rank of `most` for sure: singular value most + 1 is at most RANK of the largest one, [V] bool.
+
+    The norm of what is left after `most` projections, each along the longest row left, is no smaller than the former
+    (Eckart and Young 1936), and the longest row no longer than the latter. False decides nothing.
+    """
+    left, everyone = matrices, torch.arange(len(matrices), device=matrices.device)
+    largest = matrices.norm(dim=2).amax(1)
+    for _ in range(most):
+        row = left[everyone, left.norm(dim=2).argmax(1)][:, :, None]
+        unit = row / row.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        left = torch.baddbmm(left, left @ unit, unit.mT, alpha=-1)
+    return left.flatten(1).norm(dim=1) <= RANK * largest
 
 
 def features(case: Case, x: Tensor) -> Tensor:
@@ -94,13 +114,22 @@ def repeat(t: Tensor, times: int) -> Tensor:
 
 
 def data(case: Case, restarts: int = 1) -> dict[str, Tensor]:
-    """What every restart of every victim descends on: the observed gradient by name, and "labels"; [V x restarts, ...]."""
-    return {name: repeat(t, restarts) for name, t in (case.observed | {"labels": case.labels}).items()}
+    """What every restart of every victim descends on: the observed gradient by name, and "labels"; [V x restarts, ...].
+
+    Each parameter's |G|^2, which no candidate changes, is summed here, once, under the name `squared(name)`.
+    """
+    sizes = {squared(name): t.flatten(1).square().sum(1) for name, t in case.observed.items()}
+    return {name: repeat(t, restarts) for name, t in (case.observed | sizes | {"labels": case.labels}).items()}
+
+
+def squared(name: str) -> str:
+    """The name under which data hold the squared norm of an observed parameter's gradient."""
+    return f"|{name}|^2"
 
 
 def observed_of(case: Case, data: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The observed gradient among one problem's data."""
-    return {name: data[name] for name in case.observed}
+    """The observed gradient among one problem's data, with its squared norms where they are there."""
+    return {name: data[name] for own in case.observed for name in (own, squared(own)) if name in data}
 
 
 def random_start(artifact: Artifact, restarts: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:

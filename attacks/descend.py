@@ -31,6 +31,7 @@ CHUNK = 32  # problems descended at once, at most: LeNet-5's take about 6 MB eac
 CHUNK_BYTES = (
     2**28
 )  # of data (observed gradients) in a chunk, which its graph takes a few times: ResNet-18's are 90 MB each
+EVERYONE = slice(None)  # rows of all problems under way
 ARMIJO = 1e-4
 MOST_BACKTRACKS = 12
 SMALLEST_CURVATURE = 1e-12  # relative to |y|^2
@@ -139,7 +140,8 @@ class _Pairs:
         """Takes one more pair of every problem, [n, D] each; the oldest goes when there are more than m."""
         curvature = (s * y).sum(1)
         sound = curvature > SMALLEST_CURVATURE * (y * y).sum(1)
-        s, y = s.where(sound[:, None], torch.zeros_like(s)), y.where(sound[:, None], torch.zeros_like(y))
+        if not bool(sound.all()):
+            s, y = s.where(sound[:, None], 0.0), y.where(sound[:, None], 0.0)
         slot = len(self.order) if len(self.order) < self.most else self.order.pop(0)
         self.order.append(slot)
         self.s[:, slot], self.y[:, slot] = s, y
@@ -163,6 +165,19 @@ class _Pairs:
         along_s, along_y = (torch.zeros_like(self.sy[:, 0]) for _ in range(2))
         along_s[:, used], along_y[:, used] = lower, -c * upper
         return -(c * gradient + _times(self.s.mT, along_s) + _times(self.y.mT, along_y))
+
+
+def _finite(gradient: Tensor, loss: Tensor) -> Tensor:
+    """Which problems have numbers alone, [n] bool, for a gradient [n, D] and a loss [n]; the largest size in one pass."""
+    return loss.isfinite() & gradient.abs().amax(1).isfinite()
+
+
+def _written(old: Tensor, rows: Tensor | slice, new: Tensor, good: Tensor) -> Tensor:
+    """`old` [n, ...] with those of `rows` that are `good` taken from `new`; without a copy where that is everyone."""
+    if isinstance(rows, slice):
+        return new if bool(good.all()) else torch.where(good.view(-1, *(1,) * (new.ndim - 1)), new, old)
+    old[rows[good]] = new[good]
+    return old
 
 
 def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
@@ -190,7 +205,7 @@ class _Lbfgs:
         gradient, loss = self.at(x)
         end_x, end_loss = x.clone(), loss.clone()
         trace = [loss]
-        alive = everyone[loss.isfinite() & gradient.isfinite().all(1)]
+        alive = everyone[_finite(gradient, loss)]
         x, gradient, loss, self.data = x[alive], gradient[alive], loss[alive], pick(self.data, alive)
         self.pairs = _Pairs(len(alive), self.history, x)
         for step in range(self.steps):
@@ -199,20 +214,21 @@ class _Lbfgs:
             if step % 10 == 0:
                 self.report(step, self.steps, f"({len(alive)} of {len(everyone)} under way)")
             x, gradient, loss, moving = self.one_step(x, gradient, loss)
-            end_x[alive], end_loss[alive] = x, loss
+            end_loss[alive] = loss
             trace.append(end_loss.clone())
             if not bool(moving.all()):
+                end_x[alive] = x
                 alive, x, gradient, loss = alive[moving], x[moving], gradient[moving], loss[moving]
                 self.data = pick(self.data, moving)
                 self.pairs.keep(moving)
+        end_x[alive] = x
         trace += [end_loss] * (self.steps + 1 - len(trace))
         return Descent(end_x.unflatten(1, self.shape), end_loss, torch.stack(trace, 1), self.evaluations)
 
-    def at(self, x: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def at(self, x: Tensor, rows: Tensor | slice = EVERYONE) -> tuple[Tensor, Tensor]:
         """(gradient [n, D], loss [n]) of the problems under way, or of some `rows` of them."""
         self.evaluations += len(x)
-        own = self.data if rows is None else pick(self.data, rows)
-        gradient, loss = self.evaluate(x.unflatten(1, self.shape), own)
+        gradient, loss = self.evaluate(x.unflatten(1, self.shape), pick(self.data, rows))
         return gradient.flatten(1), loss
 
     def one_step(self, x: Tensor, gradient: Tensor, loss: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -224,23 +240,22 @@ class _Lbfgs:
         size = torch.ones_like(loss)
         if not self.pairs.order:
             size = (1 / gradient.norm(dim=1).clamp_min(1e-300)).clamp_max(1.0)
-        new_x, new_gradient, new_loss = x.clone(), gradient.clone(), loss.clone()
-        open_ = torch.arange(len(x), device=x.device)
+        ends: tuple[Tensor, ...] = x, gradient, loss
+        open_: Tensor | slice = EVERYONE
         for _ in range(MOST_BACKTRACKS):
             trial = x[open_] + size[open_, None] * d[open_]
-            g, f = self.at(trial, None if len(open_) == len(x) else open_)
-            good = f.isfinite() & g.isfinite().all(1) & (f <= loss[open_] + ARMIJO * size[open_] * slope[open_])
-            taken = open_[good]
-            new_x[taken], new_gradient[taken], new_loss[taken] = trial[good], g[good], f[good]
-            bad, f = open_[~good], f[~good]
-            if not len(bad):
-                open_ = bad
+            g, f = self.at(trial, open_)
+            good = _finite(g, f) & (f <= loss[open_] + ARMIJO * size[open_] * slope[open_])
+            ends = tuple(_written(end, open_, new, good) for end, new in zip(ends, (trial, g, f), strict=True))
+            if bool(good.all()):
                 break
+            bad, f = torch.arange(len(x), device=x.device)[open_][~good], f[~good]
             # The parabola through f(0), f'(0) and f(size) has its minimum here; kept between a tenth and a half.
             gap = f - loss[bad] - size[bad] * slope[bad]
             ratio = torch.where(gap.isfinite() & (gap > 0), -slope[bad] * size[bad] / (2 * gap), torch.zeros_like(gap))
             size[bad] = size[bad] * ratio.clamp(0.1, 0.5)
             open_ = bad
+        new_x, new_gradient, new_loss = ends
         self.pairs.push(new_x - x, new_gradient - gradient)
         moving = loss - new_loss > self.tolerance * loss.abs()
         return new_x, new_gradient, new_loss, moving

@@ -41,13 +41,13 @@ class FeatureStatistics:
         mean, variance = statistics(artifact, own.labels, seed)
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            observed = {name: data[name] for name in own.observed}
-            gap = match.squared_distance(match.gradient_products(own, x, data["labels"], observed))
+            products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
+            gap = match.squared_distance(products)
             return gap + self.alpha * match.statistics_distance(case.features(own, x), data["mean"], data["variance"])
 
         start = case.random_start(artifact, self.restarts, seed)
-        data = own.observed | {"labels": own.labels, "mean": mean, "variance": variance}
-        data = {name: case.repeat(t, self.restarts) for name, t in data.items()}
+        moments = {"mean": mean, "variance": variance}
+        data = case.data(own, self.restarts) | {n: case.repeat(t, self.restarts) for n, t in moments.items()}
         end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="Eq. 8")
         x, loss, trace, restart = descend.best_restart(end, self.restarts)
         return Reconstruction(x, own.labels, loss, trace, restart, end.evaluations)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks.case import Case
+from attacks.case import Case, squared
 from privbench.nets import LinearClassifier
 from privbench.types import Params, Parts
 
@@ -35,7 +35,8 @@ class Products(NamedTuple):
 def gradient_products(own: Case, x: Tensor, y: Tensor, observed: dict[str, Tensor]) -> dict[str, Products]:
     """Products of the gradient of CE(C(E(x)), y) with the observed one, by "<part>/<parameter>".
 
-    x [B, C, H, W], y [B] int64, `observed` the gradient; only its parameters are matched. The case gives the networks (E the true
+    x [B, C, H, W], y [B] int64, `observed` the gradient, with its squared norms where they are known (case.data); only its
+    parameters are matched. The case gives the networks (E the true
     one or a stand-in), and batch norm the mode of the observed gradient. Linear layers go without their weight gradients
     where the classifier consists of them; every other parameter's gradient is taken as it is.
     """
@@ -61,7 +62,8 @@ def gradient_products(own: Case, x: Tensor, y: Tensor, observed: dict[str, Tenso
         for layer in inputs
         if f"{layer}.bias" in leaves["classifier"]
     }
-    products = {f"{p}/{n}": products_of(g, observed[f"{p}/{n}"]) for p, net in gradient.items() for n, g in net.items()}
+    rest = {f"{p}/{n}": g for p, net in gradient.items() for n, g in net.items()}
+    products = {name: products_of(g, observed[name], observed.get(squared(name))) for name, g in rest.items()}
     return products | _linear_products(inputs, deltas, observed)
 
 
@@ -87,15 +89,16 @@ def _linear_products(
     for layer, d in deltas.items():
         h, bias, weight = inputs[layer], f"classifier/{layer}.bias", f"classifier/{layer}.weight"
         if bias in observed:
-            products[bias] = products_of(d.sum(0), observed[bias])
+            products[bias] = products_of(d.sum(0), observed[bias], observed.get(squared(bias)))
         norm, seen = ((d @ d.T) * (h @ h.T)).sum(), observed[weight]
-        products[weight] = Products(norm, ((d @ seen) * h).sum(), seen.square().sum())
+        size = observed.get(squared(weight))
+        products[weight] = Products(norm, ((d @ seen) * h).sum(), seen.square().sum() if size is None else size)
     return products
 
 
-def products_of(own: Tensor, observed: Tensor) -> Products:
-    """Products of one parameter's gradient, as it is."""
-    return Products(own.square().sum(), (own * observed).sum(), observed.square().sum())
+def products_of(own: Tensor, observed: Tensor, size: Tensor | None = None) -> Products:
+    """Products of one parameter's gradient, as it is; `size` is |observed|^2, summed here where it is not known."""
+    return Products(own.square().sum(), (own * observed).sum(), observed.square().sum() if size is None else size)
 
 
 def squared_distance(products: dict[str, Products]) -> Tensor:

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from attacks import case, descend, match
-from attacks.dlg import DLG
+from attacks import case, descend
+from attacks.dlg import DLG, equation_7
 from attacks.staged import Staged
 from benchmarks import plain
 from privbench import data, harness, observe, partition, plugins, pool, spec
@@ -198,10 +198,9 @@ def dlg_gradient(seen: Artifact) -> Callable[[], object]:
     own = case.make(seen, 0)
 
     def objective(x: torch.Tensor, known: dict[str, torch.Tensor]) -> torch.Tensor:
-        observed = {name: known[name] for name in own.observed}
-        return match.squared_distance(match.gradient_products(own, x, known["labels"], observed))
+        return equation_7(own, x, known["labels"], known)
 
-    known, start = own.observed | {"labels": own.labels}, case.random_start(seen, 1, 0)
+    known, start = case.data(own), case.random_start(seen, 1, 0)
     return lambda: descend.gradients(objective)(start, known)
 
 

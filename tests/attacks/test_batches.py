@@ -121,6 +121,22 @@ def test_a_batch_size_that_the_rank_contradicts_is_refused_in_one_line():
     case.make(artifact(smooth_images(4), SEVERAL[2:6], batch_size=2, noise=1e-3), 0)  # noise has every rank
 
 
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_projections_call_no_matrix_low_in_rank_that_singular_values_do_not(most):
+    """Of matrices whose next singular value passes RANK, from far below to far above it; zeros have every rank."""
+    rng = torch.Generator().manual_seed(most)
+    u, v = (torch.linalg.qr(torch.randn(40, n, 12, generator=rng, dtype=torch.float64)).Q for n in (30, 50))
+    sizes = torch.ones(40, 12, dtype=torch.float64)
+    sizes[:, most:] = case.RANK * torch.logspace(-3, 3, 40, dtype=torch.float64)[:, None]
+    matrices = u * sizes[:, None] @ v.mT
+    sure = case._nearly_of_rank(matrices, most)
+    exact = torch.linalg.svdvals(matrices)
+    assert not (sure & (exact[:, most] > case.RANK * exact[:, 0])).any()
+    assert sure[0]
+    assert not sure[-1]
+    assert case._nearly_of_rank(matrices[:2] * 0, most).all()
+
+
 def crafted(batch_size, monkeypatch):
     """(the artifact of imprinted batches, their features, images) of twelve images."""
     own, x, y = networks(), smooth_images(12), torch.arange(12) % 10

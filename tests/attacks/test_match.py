@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import match, prior
-from tests.attacks.cases import case_of, logits, networks, smooth_images
+from attacks import case, match, prior
+from attacks.descend import each_of
+from tests.attacks.cases import artifact, case_of, logits, networks, smooth_images
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -39,6 +40,27 @@ def test_the_true_image_has_distance_zero():
     observed = {f"{p}/{n}": t.grad for p, net in own.items() for n, t in net.items()}
     weights = {p: {n: t.detach() for n, t in net.items()} for p, net in own.items()}
     assert match.squared_distance(match.gradient_products(case_of(weights), x.double(), y, observed)).item() < 1e-15
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_observed_norms_summed_once_are_those_summed_at_every_evaluation(restarts):
+    """Bit for bit, of three one-image victims and in every product of Eq. 7."""
+    x = smooth_images(3)
+    own = case.make(artifact(x, torch.tensor([3, 1, 4])), 0)
+    data, images = case.data(own, restarts), case.repeat(x.double()[:, None], restarts) * 0.9
+
+    def products(observed_of):
+        def of_one(image, known):
+            found = match.gradient_products(own, image, known["labels"], observed_of(known))
+            return torch.stack([torch.stack(p) for p in found.values()])
+
+        return each_of(of_one)(images, data)
+
+    handed_in = products(lambda known: case.observed_of(own, known))
+    summed = products(lambda known: {name: known[name] for name in own.observed})
+    assert handed_in.shape == (3 * restarts, len(own.observed), 3)
+    assert torch.equal(handed_in, summed)
+    assert all(torch.equal(data[case.squared(n)][0], t[0].square().sum()) for n, t in own.observed.items())
 
 
 def test_the_statistics_term_of_equation_8_by_hand():
