@@ -178,7 +178,8 @@ def gentled(artifact: Artifact) -> Artifact:
     def loss(params: Params, h: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(own.apply(params, {}, h[None], train=False)[0], y)
 
-    found = descend.each_of(lambda h, y: grad(loss)(gentle, h, y))(h, y)
+    each = descend.each_of(lambda h, y: grad(loss)(gentle, h, y))
+    found: Params = each(h, y)  # type: ignore[assignment]  # a dict of tensors comes back as one
     brought = artifact.gradients["classifier"]["fc1.bias"].double() @ slopes
     factor = torch.where(brought == 0, 0.0, found["fc1.bias"].sum(1) * slope / brought)
     extractor = {
