@@ -13,7 +13,8 @@ What the rows bring is used as far as it goes:
                                    ||G_E - a g||^2 + ||[dL/db | dL/dW] - d u'||^2     each with its best a and d,
                                which are not asked to fit x: they hang on it too steeply to descend on.
     one image, E private       h in closed form, and the stand-ins of `aligned-surrogate` for E, trained through the classifier that
-                               an honest server would have sent. Without that one (an artifact file alone) the class mean.
+                               an honest server would have sent. Without that one (an artifact file alone), and for an
+                               image that falls on no level, the class mean.
     a batch, E broadcast       features of single images are inverted as in attacks/staged.py; under noise those of rows that
                                stand out of it, given its variance and the prior of the auxiliary images. For an image without
                                such a row that is their mean.
@@ -50,6 +51,7 @@ SHARPNESS = 5.0  # of z from one level to the next
 WIDENED = 1.2  # the range of levels, relative to that of the auxiliary images
 LIVE = 1e-5  # of the largest dL/db_j: rows below it hold no image
 SAME = 1e-2  # relative distance below which two rows hold the same image
+DEAD = 1e-36  # largest |dL/db_j| of an image that no level is near: single precision has lost its h
 GENTLE = 2.0  # |z| of the outermost levels, as a gentle classifier has it
 CLEAR = 5.0  # standard deviations of the noise: rows whose dL/db_j is below hold no image
 LEGS = 5  # of the descent under noise, each a share of its steps
@@ -114,7 +116,20 @@ class Imprint(AlignedSurrogate):
             case.check_batch_size(artifact)
             return ClassMean().reconstruct(artifact, knowledge, seed, report)
         honest = {"classifier": knowledge.broadcast.params["classifier"]}
-        return super().reconstruct(replace(artifact, weights=artifact.weights | honest), knowledge, seed, report)
+        whole = replace(artifact, weights=artifact.weights | honest)
+        dead = artifact.gradients["classifier"]["fc1.bias"].abs().amax(1) < DEAD
+        means = ClassMean().reconstruct(artifact, knowledge, seed, report)
+        if bool(dead.all()):
+            return means
+        if not bool(dead.any()):
+            return super().reconstruct(whole, knowledge, seed, report)
+        rows = torch.nonzero(~dead)[:, 0]
+        found = super().reconstruct(whole.some(rows), knowledge, seed, report)
+        images, loss, trace = means.images.to(found.images), means.loss.to(found.loss), found.loss.new_full(
+            (len(dead), found.trace.shape[1]), torch.nan
+        )  # fmt: skip
+        images[rows], loss[rows], trace[:, 0], trace[rows] = found.images, found.loss, 0.0, found.trace
+        return means._replace(images=images, loss=loss, trace=trace, gradient_evaluations=found.gradient_evaluations)
 
     def _noised(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         own = case.make(artifact, seed)

@@ -138,3 +138,13 @@ def test_without_the_honest_classifier_or_of_a_batch_private_extractors_leave_th
     seen, _ = observed(parts=("classifier",), batch_size=size)
     found = Imprint(**STAND_IN).reconstruct(seen, KNOWN, 0)
     assert torch.equal(found.images, ClassMean().reconstruct(seen, KNOWN, 0).images)
+
+
+def test_an_image_that_falls_on_no_level_of_a_private_extractor_is_its_class_mean():
+    seen, _ = observed(parts=("classifier",))
+    honest = Networks({"classifier": networks()["classifier"]}, {"classifier": {}})
+    for t in (seen.gradients["classifier"]["fc1.bias"], seen.gradients["classifier"]["fc1.weight"]):
+        t[1] = 0
+    found = Imprint(**STAND_IN).reconstruct(seen, replace(KNOWN, broadcast=honest), 0)
+    assert torch.equal(found.images[1].float(), ClassMean().reconstruct(seen, KNOWN, 0).images[1])
+    assert found.images.isfinite().all()
