@@ -2,7 +2,8 @@
 
 The squared distance of a linear layer's weight gradient needs no weight gradient: with d_i = dL/dz_i and inputs h_i,
     || sum_i d_i h_i' - G ||^2 = sum_ij (d_i.d_j)(h_i.h_j) - 2 sum_i d_i' G h_i + ||G||^2,
-and the d_i are the gradients over biases that come one per image.
+and the d_i are the gradients over biases that come one per image. Near a solution these three cancel: what is left is exact to
+the precision times ||G||^2, not times itself. In single precision that ends a descent early (docs/attacks.md).
 """
 
 from __future__ import annotations
@@ -104,6 +105,11 @@ def products_of(own: Tensor, observed: Tensor, size: Tensor | None = None) -> Pr
 def squared_distance(products: dict[str, Products]) -> Tensor:
     """Eq. 7 of FedCG: || grad(x) - grad(x~) ||^2."""
     return torch.stack([p.gap for p in products.values()]).sum()
+
+
+def relative_distance(products: dict[str, Products]) -> Tensor:
+    """|| g - G ||^2 / ||G||^2 over all parameters together: Eq. 7, whatever the size of the gradient."""
+    return squared_distance(products) / torch.stack([p.observed for p in products.values()]).sum().clamp_min(1e-300)
 
 
 def layer_scaled_distance(products: dict[str, Products]) -> Tensor:

@@ -1,9 +1,10 @@
-"""Gradient matching with what can be added to Eq. 7: conditioning, a prior, double precision, a grey start.
+"""Gradient matching with what can be added to Eq. 7: a prior, double precision, a grey start, other conditioning.
 
-    min over x of  mean over parameters l of ||g_l(x) - G_l||^2 / ||G_l||^2  +  lambda TV(x)
-in double precision by L-BFGS. Every part can be taken back to its plain form (scale="none" is Eq. 7, weight=0 has no prior,
-precision="single", optimiser="adam"), so that docs/attacks.md can say what each contributes. `staged` puts closed forms
-before this descent.
+    min over x of  ||g(x) - G||^2 / ||G||^2  +  lambda TV(x)
+over all parameters together, in double precision by L-BFGS from grey. Divided by ||G||^2, lambda means the same for a gradient
+of any size. Every part can be taken back to its plain form (scale="none" is Eq. 7, weight=0 has no prior, start="random",
+precision="single", optimiser="adam"), so that docs/attacks.md can say what each contributes; scale="layer" divides each
+parameter's squared error by its own ||G_l||^2 and averages over parameters. `staged` puts closed forms before such a descent.
 
 Batches are matched as they are, for any size. Where E is private, x goes through a random stand-in E~.
 """
@@ -18,16 +19,22 @@ from attacks import case, descend, match, prior
 from privbench.settings import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
+DISTANCES = {
+    "total": match.relative_distance,
+    "layer": match.layer_scaled_distance,
+    "none": match.squared_distance,
+}
+
 
 @dataclass(frozen=True)
 class Matching:
-    """Layer-scaled squared error + total variation, double precision, L-BFGS."""
+    """Relative squared error + total variation, double precision, L-BFGS."""
 
     steps: Count = 400
     restarts: Count = 1
-    weight: Weight = 3e-4  # lambda
-    scale: Literal["layer", "none"] = "layer"
-    precision: Literal["double", "single"] = "double"
+    weight: Weight = 1e-8  # lambda, in units of the distance that `scale` names
+    scale: Literal["total", "layer", "none"] = "total"
+    precision: Literal["double", "single"] = "double"  # single ends early: the distance cancels (attacks/match.py)
     optimiser: Literal["lbfgs", "adam"] = "lbfgs"
     lr: Positive = 0.05  # of Adam
     start: Literal["random", "grey"] = "grey"
@@ -36,6 +43,7 @@ class Matching:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
+    revision: ClassVar[int] = 1  # 1: relative to the whole gradient, where each layer's error was relative to its own
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -43,7 +51,7 @@ class Matching:
         """All victims and restarts at once; grey images have one start."""
         dtype = torch.float64 if self.precision == "double" else torch.float32
         own = case.make(artifact, seed, dtype)
-        distance = match.layer_scaled_distance if self.scale == "layer" else match.squared_distance
+        distance = DISTANCES[self.scale]
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))

@@ -13,6 +13,7 @@ Balunovic et al.: Bayesian Framework for Gradient Leakage, ICLR 2022, arXiv 2111
 handcrafted one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,10 +21,14 @@ import torch
 from torch import Tensor
 
 from attacks import case, descend, inversion, labels, match, staged
+from attacks.case import Case
+from attacks.inversion import Belief
 from privbench.settings import Count
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 COOLING = (1000.0, 100.0, 10.0, 1.0)
+
+Distance = Callable[[Tensor, dict[str, Tensor]], Tensor]  # (x [B, C, H, W], one victim's data) -> ||g(x) - G||^2
 
 
 @dataclass(frozen=True)
@@ -46,26 +51,40 @@ class Posterior:
         assert knowledge.auxiliary is not None, "the needs of this attack name auxiliary images"
         own = case.make(artifact, seed)
         belief = inversion.learned(knowledge.auxiliary, artifact.model.classes, next(iter(own.observed.values())))
-        data = case.data(own) | {"mean": labels.probabilities(artifact).to(belief.means) @ belief.means}  # [V, B, D]
+        mean = labels.probabilities(artifact).to(belief.means) @ belief.means  # [V, B, D]
 
-        def image(z: Tensor, mean: Tensor) -> Tensor:
-            return ((mean + belief.gaussian.root(z) + 1) / 2).unflatten(1, artifact.image_shape)
+        def distance(x: Tensor, data: dict[str, Tensor]) -> Tensor:
+            return match.squared_distance(match.gradient_products(own, x, data["labels"], case.observed_of(own, data)))
 
-        def surprise(z: Tensor, data: dict[str, Tensor]) -> Tensor:
-            x = image(z, data["mean"])
-            products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
-            return match.squared_distance(products) / (own.variance * data["factor"]) + z.square().sum()
+        end = most_probable(distance, own, belief, mean, self.steps, self.cooling_steps, report)
+        return descend.reconstruction(end, 1, own.labels)
 
-        def descent(start: Tensor, factor: float, steps: int) -> descend.Descent:
-            all_ = data | {"factor": torch.full_like(start[:, 0, 0], factor)}
-            return descend.lbfgs(surprise, start, all_, steps=steps, report=report, what="noisy gradient")
 
-        start = torch.zeros_like(data["mean"])
-        direct = descent(start, 1.0, self.steps)
-        legs: list[descend.Descent] = []
-        for factor in COOLING:
-            legs.append(descent(legs[-1].x if legs else start, factor, self.cooling_steps))
-        end = descend.lower(direct, legs[-1])
-        x = torch.stack([image(z, mean) for z, mean in zip(end.x, data["mean"], strict=True)])
-        spent = direct.evaluations + sum(leg.evaluations for leg in legs)
-        return descend.reconstruction(end._replace(x=x, evaluations=spent), 1, own.labels)
+def most_probable(
+    distance: Distance, own: Case, belief: Belief, mean: Tensor, steps: int, cooling_steps: int, report: Report
+) -> descend.Descent:
+    """All victims of a noised case both ways from the images `mean` [V, B, D] of u, each end where F is lower.
+
+    Returns x [V, B, C, H, W]. `distance` is that of F: how far the gradient of an image is from the observed one.
+    """
+    data = case.data(own) | {"mean": mean}
+
+    def image(z: Tensor, mean: Tensor) -> Tensor:
+        return ((mean + belief.gaussian.root(z) + 1) / 2).unflatten(1, belief.gaussian.variance.shape)
+
+    def surprise(z: Tensor, data: dict[str, Tensor]) -> Tensor:
+        return distance(image(z, data["mean"]), data) / (own.variance * data["factor"]) + z.square().sum()
+
+    def descent(start: Tensor, factor: float, steps: int) -> descend.Descent:
+        all_ = data | {"factor": torch.full_like(start[:, 0, 0], factor)}
+        return descend.lbfgs(surprise, start, all_, steps=steps, report=report, what="noisy gradient")
+
+    start = torch.zeros_like(mean)
+    direct = descent(start, 1.0, steps)
+    legs: list[descend.Descent] = []
+    for factor in COOLING:
+        legs.append(descent(legs[-1].x if legs else start, factor, cooling_steps))
+    end = descend.lower(direct, legs[-1])
+    x = torch.stack([image(z, one) for z, one in zip(end.x, mean, strict=True)])
+    spent = direct.evaluations + sum(leg.evaluations for leg in legs)
+    return end._replace(x=x, evaluations=spent)

@@ -6,6 +6,7 @@ initial     the networks every client started with: whoever knows the seed of th
 colluder    for each attacked client, the networks of the next one, which hands them to the server
 oracle      for each attacked client, its own private networks: an upper bound, not an attacker
 
+An active attack is also handed the broadcast itself, which it crafts from and its artifact does not hold.
 Networks come from the snapshot at which the gradients were taken; nothing here looks at the victims.
 """
 
@@ -152,13 +153,15 @@ def colluder(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks] | None:
 def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
     """The part of `whole` that an attack's needs name; UserError where that is not there.
 
-    An attack that is given auxiliary images is also told where to keep what it trains on them.
+    An attack that is given auxiliary images is also told where to keep what it trains on them, and an active one what it would
+    have sent, had it been honest.
     """
     asked = {field: getattr(whole, field) for field in FIELDS if field in needs}
     for field, value in asked.items():
         if value is None:
             raise UserError(f"{name} needs {ABSENT[field]}")
-    return Knowledge(**asked, cache=whole.cache if "auxiliary" in needs else None)
+    honest = whole.broadcast if whole.broadcast is not None and plugins.is_active(name) else None
+    return Knowledge(**asked, broadcast=honest, cache=whole.cache if "auxiliary" in needs else None)
 
 
 def uses(attack: Any) -> frozenset[str]:

@@ -36,7 +36,7 @@ from privbench.errors import AttackRefused, Interrupted, UserError
 from privbench.nets import train_mode
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
-from privbench.types import Artifact, Federation, Knowledge, Reconstruction, Report, Truth, no_report
+from privbench.types import Artifact, Federation, Knowledge, Networks, Reconstruction, Report, Truth, no_report
 
 NO_GUARANTEE = "no (epsilon, delta) guarantee"
 
@@ -293,6 +293,7 @@ def knowledge_of(
         initial=known.initial(first),
         colluder=known.colluder(shot, seen),
         oracle=known.oracle(shot, seen),
+        broadcast=None if active.rounds(cell) else Networks(shot.server.params, shot.server.buffers),
         cache=store.artifact(cell, spec, seen.round) / "trained",
     )
 

@@ -193,6 +193,7 @@ class Knowledge:
     initial     the networks that every client started with
     colluder    attacked client -> the networks of another client at the attacked round
     oracle      attacked client -> its own networks at the attacked round
+    broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it. No need of its own
     cache       a folder for what an attack trains on auxiliary images (attacks/trained.py); no knowledge, and no need of its own
     """
 
@@ -200,6 +201,7 @@ class Knowledge:
     initial: Networks | None = None
     colluder: Mapping[int, Networks] | None = None
     oracle: Mapping[int, Networks] | None = None
+    broadcast: Networks | None = None
     cache: Path | None = None
 
     def to(self, device: torch.device) -> Knowledge:
@@ -213,6 +215,7 @@ class Knowledge:
             initial=None if self.initial is None else self.initial.to(device),
             colluder=each(self.colluder),
             oracle=each(self.oracle),
+            broadcast=None if self.broadcast is None else self.broadcast.to(device),
             cache=self.cache,
         )
 

@@ -19,11 +19,7 @@ SETTINGS |= {
 
 
 def cells():
-    """Every attack that FedSplit's gradients allow, in round 0, but `imprint`.
-
-    Its server is active: it gives features up for which a passive one has a closed form, and inverts them through a random
-    stand-in. So it scores below `grey`, and is flagged `not-monotone` where it is published (docs/results).
-    """
+    """Every attack that FedSplit's gradients allow, in round 0, but `imprint`, whose server is active: its artifact is another."""
     train = spec.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 0})
     names = [name for name in plugins.ATTACKS if name in SETTINGS or name in plugins.FLOORS]
     return [

@@ -25,6 +25,10 @@ def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, parts):
     products = match.gradient_products(case_of(weights), x, y, gradients[1])
     assert set(products) == set(gradients[1])
     assert match.squared_distance(products).item() == pytest.approx(by_hand, rel=1e-9)
+    whole = sum((g**2).sum().item() for g in gradients[1].values())
+    assert match.relative_distance(products).item() == pytest.approx(by_hand / whole, rel=1e-9)
+    larger = {n: match.Products(*(64 * t for t in p)) for n, p in products.items()}
+    assert match.relative_distance(larger).item() == pytest.approx(by_hand / whole, rel=1e-9)
     scaled = [((gradients[0][n] - g) ** 2).sum() / (g**2).sum() for n, g in gradients[1].items()]
     assert match.layer_scaled_distance(products).item() == pytest.approx(float(sum(scaled)) / len(scaled), rel=1e-9)
     a, b = (torch.cat([g[n].flatten() for n in gradients[1]]) for g in gradients)
