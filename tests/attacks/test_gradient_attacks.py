@@ -190,7 +190,7 @@ def test_a_learned_inverse_beats_grey_under_noise_and_is_trained_once(tmp_path, 
             "start should be 'noise' or 'grey', but 'white' was given; its default is 'noise'",
         ),
         (lambda: create(Matching, {"start": "white"}), "start should be 'random' or 'grey', but 'white' was given"),
-        (lambda: create(Matching, {"scale": "x"}), "scale should be 'layer' or 'none', but 'x' was given"),
+        (lambda: create(Matching, {"scale": "x"}), "scale should be 'total', 'layer' or 'none', but 'x' was given"),
         (
             lambda: LearnedInverse().reconstruct(artifact(smooth_images(2), Y[:2], batch_size=2), NOTHING, 0),
             "one image per gradient off a classifier that begins with a linear layer; try --attack staged",
