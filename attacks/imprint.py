@@ -64,7 +64,7 @@ class Imprint(AlignedSurrogate):
     feature_steps: Count = 300  # of the inversion of a batch's features, and of the descent under noise
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
-    knowledge: ClassVar[str] = "active server + auxiliary + generator where shared"
+    knowledge: ClassVar[str] = "active server + auxiliary"
     rung: ClassVar[str] = "L7"
     active: ClassVar[bool] = True
     revision: ClassVar[int] = 1  # 1: the noise, the auxiliary images and E's gradient are used

@@ -176,6 +176,7 @@ def test_an_attack_declares_what_it_needs(name):
     assert attack.needs <= known | set(Knowledge.__dataclass_fields__)
     assert knowledge.uses(attack) <= known - attack.needs
     assert attack.knowledge
+    assert knowledge.WHERE_SHARED not in attack.knowledge  # knowledge.tag says so, by `uses`
     assert attack.rung in {f"L{n}" for n in range(9)}
     assert dataclasses.is_dataclass(attack)
     with pytest.raises(dataclasses.FrozenInstanceError):
