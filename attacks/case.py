@@ -118,8 +118,17 @@ def data(case: Case, restarts: int = 1) -> dict[str, Tensor]:
 
     Each parameter's |G|^2, which no candidate changes, is summed here, once, under the name `squared(name)`.
     """
-    sizes = {squared(name): t.flatten(1).square().sum(1) for name, t in case.observed.items()}
+    sizes = {squared(name): _squared_norms(t) for name, t in case.observed.items()}
     return {name: repeat(t, restarts) for name, t in (case.observed | sizes | {"labels": case.labels}).items()}
+
+
+def _squared_norms(gradients: Tensor) -> Tensor:
+    """|G|^2 of each of [V, ...]: [V], to the same bits on any number of threads.
+
+    A row by itself torch would split among its threads, and add up in another order: it is summed beside a second one.
+    """
+    rows = gradients.flatten(1)
+    return (rows.expand(2, -1) if len(rows) == 1 else rows).square().sum(1)[: len(rows)]
 
 
 def squared(name: str) -> str:

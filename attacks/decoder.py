@@ -4,11 +4,12 @@
 mu_y is the mean of the class's auxiliary images; the surrogates are those of all clients (attacks/aligned_surrogate.py). Trained on
 several at once, D learns what can be read whichever of them is right, and fades towards mu_y where they disagree. Real
 extractors disagree more; how much of D's answer is worth keeping,
-    x = mu_y + a D(h, y),  a = <D', x' - mu> / max(||D'||^2, ||D||^2), within [0, 1],
+    x = mu_y + a D(h, y),  a = [<D', x' - mu> / ||D'||^2, within [0, 1]] min(1, ||D'||^2 / ||D||^2),
 is settled by a decoder D' trained in the same way in the shadow federation (attacks/world.py), where that applies
-(attacks/stand_in.py). The least-squares share of D itself, <D, x - mu> / ||D||^2, has a numerator that nobody knows, and the one
-rehearsed on the shadow's victims x' stands for it; the denominator, the mean square of the answers, is there to be seen. Features
-unlike those that D was trained on make it extrapolate: its answers grow, though they say no more of the images, and count for less.
+(attacks/stand_in.py); norms are mean squares over victims and pixels. The least-squares share of D itself,
+<D, x - mu> / ||D||^2, has a numerator that nobody knows, and the one rehearsed on the shadow's victims x' stands for it; the
+denominator is there to be seen. Features unlike those that D was trained on make it extrapolate: its answers grow, though they
+say no more of the images, and count for less.
 Learned inverses: Dosovitskiy and Brox, CVPR 2016; LTI (Wu et al., UAI 2023, arXiv 2210.10880) for
 gradients. There is no descent on the victims, so the loss that is reported is the relative feature distance of the answer
 through the client's surrogate.

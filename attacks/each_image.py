@@ -7,9 +7,9 @@ that is written for one image per gradient reads the h_i off it in closed form (
 folded: images side by side, losses and traces averaged over a batch. No gradient tells their order; scores assign it by
 the Hungarian method (privbench/score.py).
 
-A batch whose residual stays above separate.SEPARATED (gradients of noise, images alike) ends at the class means of its recovered
-labels, as the floor `class-mean` does, or grey where the attacker has no auxiliary images. Nothing is descended on there, and the
-reconstruction says so: by its trace, and in a note.
+A batch whose residual stays above separate.SEPARATED (images alike), and every batch under a defence, whose gradient is not exact
+(separate.possible), ends at the class means of its recovered labels, as the floor `class-mean` does, or grey where the attacker has
+no auxiliary images. Nothing is descended on there, and the reconstruction says so: by its trace, and in a note.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _batches(
     rows = torch.nonzero(found.sound)[:, 0]
     if len(rows):
         of_rows = Separated(found.h[rows], found.labels[rows], found.residual[rows], 0)
-        whole = _put(whole, rows, folded(single(singles(artifact.some(rows), of_rows)), artifact.batch_size))
+        whole = put(whole, rows, folded(single(singles(artifact.some(rows), of_rows)), artifact.batch_size))
     if len(rows) == artifact.victims:
         return whole
     return whole._replace(notes=(*whole.notes, _note(artifact, seed, artifact.victims - len(rows))))
@@ -125,7 +125,7 @@ def folded(found: Reconstruction, batch: int) -> Reconstruction:
     )
 
 
-def _put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruction:
+def put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruction:
     """`whole`, of which nothing was descended on, with some victims' rows from `part`."""
     trace = F.pad(whole.trace, (0, part.trace.shape[1] - 1), value=math.nan)
     theirs = (whole.images, whole.labels, whole.loss, trace, whole.restart)

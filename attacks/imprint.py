@@ -37,7 +37,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks import case, descend, features, inversion, labels, match, posterior, staged
+from attacks import case, descend, each_image, features, inversion, labels, match, posterior, staged
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.case import Case
 from attacks.floors import ClassMean
@@ -54,7 +54,7 @@ SAME = 1e-2  # relative distance below which two rows hold the same image
 DEAD = 1e-36  # largest |dL/db_j| of an image that no level is near: single precision has lost its h
 GENTLE = 2.0  # |z| of the outermost levels, as a gentle classifier has it
 CLEAR = 5.0  # standard deviations of the noise: rows whose dL/db_j is below hold no image
-LEGS = 5  # of the descent under noise, each a share of its steps
+LEGS = 5  # a leg of the cooled descent under noise takes one in so many of the direct one's steps
 
 
 @dataclass(frozen=True)
@@ -124,25 +124,21 @@ class Imprint(AlignedSurrogate):
             return super().reconstruct(whole, knowledge, seed, report)
         rows = torch.nonzero(~dead)[:, 0]
         found = super().reconstruct(whole.some(rows), knowledge, seed, report)
-        images, loss, trace = means.images.to(found.images), means.loss.to(found.loss), found.loss.new_full(
-            (len(dead), found.trace.shape[1]), torch.nan
-        )  # fmt: skip
-        images[rows], loss[rows], trace[:, 0], trace[rows] = found.images, found.loss, 0.0, found.trace
-        return means._replace(images=images, loss=loss, trace=trace, gradient_evaluations=found.gradient_evaluations)
+        return each_image.put(means, rows, found)
 
     def _noised(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         own = case.make(artifact, seed)
         belief = _belief(knowledge, artifact.model.classes, own)
         mean = labels.probabilities(artifact).to(belief.means) @ belief.means
-        legs = max(1, self.feature_steps // LEGS)
-        end = posterior.most_probable(imprinted(own), own, belief, mean, self.feature_steps, legs, report)
+        cooling_steps = max(1, self.feature_steps // LEGS)
+        end = posterior.most_probable(imprinted(own), own, belief, mean, self.feature_steps, cooling_steps, report)
         return descend.reconstruction(end, 1, own.labels)
 
     def _batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         own, variance = case.make(artifact, seed), labels.noise_variance(artifact)
         if not variance:
-            inversion_ = staged.Staged(feature_steps=self.feature_steps)
-            end = inversion_.invert(own, features_of(artifact), None, case.plain_start(artifact, seed), report)
+            h, start = features_of(artifact), case.plain_start(artifact, seed)
+            end = staged.Staged(feature_steps=self.feature_steps).invert(own, h, None, start, report)
             return descend.reconstruction(end, 1, own.labels)
         h, error = noisy_features_of(artifact, variance)
         nobody = torch.zeros(h.shape[0] * h.shape[1], dtype=torch.int64, device=h.device)  # whose label each row is

@@ -57,7 +57,7 @@ class InitialSurrogate(AlignedSurrogate):
         below = AlignedSurrogate(**asdict(self))
         lower = below.rehearse(real, round_, seed, replace(knowledge, initial=None), report)
         own = self.best_of([OWN], real, round_, seed, knowledge, report)
-        if math.isinf(own.tau) or lower.recipe == OWN:
+        if math.isinf(own.tau):
             return lower
         if math.isinf(lower.tau) or self.explains_more(own.recipe, lower, real, seed, knowledge, report):
             return own

@@ -61,7 +61,10 @@ def threads(alone: int) -> int:
 
 
 def take_share(share: Any) -> None:
-    """Makes this process a worker that may use `share.value` cores, a number that the parent changes."""
+    """Makes this process a worker that may use `share.value` cores, a number that the parent alone changes.
+
+    It has no lock: a worker that was killed while it held one would stop the parent for good.
+    """
     global _share  # noqa: PLW0603 (a worker process has no other place for it)
     import torch
 
@@ -102,7 +105,7 @@ def _in_processes(
 ) -> tuple[list[Job], list[Job]]:
     """Runs jobs in processes of their own until one dies: (jobs in flight just then, jobs not begun), both empty at the end."""
     context = multiprocessing.get_context("spawn")
-    messages, share = context.Queue(), context.Value("i", 1)
+    messages, share = context.Queue(), context.RawValue("i", 1)
     executor = ProcessPoolExecutor(workers, context, _start_worker, (messages, share))
     waiting, in_flight = deque(jobs), dict[Future[str | None], Job]()
     lost: list[Job] = []

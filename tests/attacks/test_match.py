@@ -67,6 +67,22 @@ def test_observed_norms_summed_once_are_those_summed_at_every_evaluation(restart
     assert all(torch.equal(data[case.squared(n)][0], t[0].square().sum()) for n, t in own.observed.items())
 
 
+def test_observed_norms_are_the_same_bits_on_any_number_of_threads():
+    """Of one victim too: torch splits a single long sum among its threads."""
+    own, before = case.make(artifact(smooth_images(1), torch.tensor([3])), 0), torch.get_num_threads()
+    rng = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(1, 120, 400, generator=rng, dtype=torch.float64) for _ in range(16)]
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append([case.data(own._replace(observed={"w": t}))[case.squared("w")] for t in drawn])
+    finally:
+        torch.set_num_threads(before)
+    assert found[0][0].shape == (1,)
+    assert found[0] == found[1] == found[2]
+
+
 def test_the_statistics_term_of_equation_8_by_hand():
     features = torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]], [[[5.0, 7.0]], [[0.0, 4.0]]]])  # [2, 2, 1, 2]
     mean, variance = torch.tensor([3.0, 1.0]), torch.tensor([4.0, 2.0])
