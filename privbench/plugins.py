@@ -135,7 +135,7 @@ def revision(attack: str) -> int:
     """
     try:
         return int(getattr(resolve("attack", attack), "revision", 0))
-    except UserError:
+    except (UserError, ImportError):
         return 0
 
 

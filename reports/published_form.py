@@ -133,14 +133,28 @@ def networks(spec: Spec) -> str:
 
 
 def update_text(spec: Spec) -> str:
-    """What the server saw where it was whole local updates, e.g. "whole updates of 3 SGD steps at 0.1"; nothing of gradients."""
+    """What the server saw where it was whole local updates, e.g. "whole updates of 3 SGD steps at 0.1"; nothing of gradients.
+
+    Of a record's `spec`, which holds the steps taken as `local`, and of a cell's (privbench.spec.CellSpec.flat), which holds what
+    was asked: the same words for both.
+    """
     if spec.get("observe", "gradient") == "gradient":
         return ""
-    steps = spec.get("local_steps") or spec.get("schedule", {}).get("local_epochs")
-    rate = spec.get("local_lr")
-    kind = "" if rate is None else "SGD "
-    told = f" of {steps} {kind}{'step' if steps == 1 else 'steps'}" if steps else ""
-    return f"whole updates{told}{'' if rate is None else f' at {rate:g}'}"
+    steps, optimiser = _local_steps(spec)
+    if not steps:
+        return "whole updates"
+    sgd = optimiser.get("kind") == "sgd"
+    kind, rate = ("SGD ", f" at {optimiser['lr']:g}") if sgd else ("", "")
+    return f"whole updates of {steps} {kind}{'step' if steps == 1 else 'steps'}{rate}"
+
+
+def _local_steps(spec: Spec) -> tuple[int | None, Mapping[str, Any]]:
+    """How many steps a client took before it sent, and by which optimiser; None where an old record does not say."""
+    if "local" in spec:
+        return spec["local"]["steps"], spec["local"]["optimiser"]
+    schedule, rate = spec.get("schedule", {}), spec.get("local_lr")
+    optimiser = schedule.get("task", {}) if rate is None else {"kind": "sgd", "lr": rate}
+    return spec.get("local_steps") or schedule.get("local_epochs"), optimiser
 
 
 def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:

@@ -126,7 +126,12 @@ def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(
     assert (Store(Path("runs")).artifact(cells[0], train, 2) == kept) == (name == "dlg")
 
 
-def test_a_cell_of_an_attack_that_is_no_longer_at_hand_still_has_its_name():
-    train = spec.train_spec("smoke", "digits", "fedavg")
-    cell = spec.cell_spec("smoke", train, "no_such_package.module:Attack")
+@pytest.mark.parametrize("imports", ["", "import no_such_package"])
+def test_a_cell_of_an_attack_that_is_no_longer_at_hand_still_has_its_name(imports, tmp_path, monkeypatch):
+    """Its module may be gone, or what that imports."""
+    if imports:
+        (tmp_path / "attack_without_its_package.py").write_text(imports)
+        monkeypatch.syspath_prepend(tmp_path)
+    name = "attack_without_its_package:Attack"
+    cell = spec.cell_spec("smoke", spec.train_spec("smoke", "digits", "fedavg"), name)
     assert len(cell.id) == 12

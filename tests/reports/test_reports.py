@@ -9,9 +9,12 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from privbench.spec import train_spec
+from privbench import run
+from privbench.record import read
+from privbench.spec import cell_spec, train_spec
+from privbench.store import Store
 from reports import attack_table, figures, grid, layout, scatter, study
-from reports.published_form import Gap, published
+from reports.published_form import Gap, group, published, update_text
 from tests.reports.records import record
 
 FIVE = [
@@ -109,14 +112,36 @@ def test_records_of_different_settings_never_share_a_table():
     settings = [
         {}, {"batch_size": 4}, {"labels_known": True}, {"clients": 8}, {"preset": "paper"}, {"domains": ["a"]},
         {"backbone": "resnet18"}, {"partition": "dirichlet", "omega": 1.0}, {"observe": "update"},
-        {"observe": "update", "local_steps": 3}, {"observe": "update", "local_steps": 3, "local_lr": 0.1},
-        {"observe": "update", "local_steps": 3, "batch_size": 4},
+        {"observe": "update", "local": {"steps": 2, "optimiser": {"lr": 0.1}}},
+        {"observe": "update", "local": {"steps": 3, "optimiser": {"kind": "sgd", "lr": 0.1}}},
+        {"observe": "update", "local": {"steps": 3, "optimiser": {"kind": "sgd", "lr": 0.2}}},
+        {"observe": "update", "local": {"steps": 3, "optimiser": {"lr": 0.1}}, "batch_size": 4},
     ]  # fmt: skip
     forms = attack_table.compact([record(spec=s) for s in settings])
     assert len(forms) == len({form.title for form in forms}) == len(settings)
     assert forms[-1].title.endswith("whole updates of 3 steps, 4 images per update")
     both = [record(defense="gaussian:0.1", spec={"where": w}) for w in ("step", "update")]
     assert attack_table.compact(both)[0].columns == ["", "FedAvg + Gaussian 0.1 (every step)", "FedAvg + Gaussian 0.1"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"observe": "gradient"}, ""),
+        ({"observe": "update"}, "whole updates of 1 step"),  # the smoke preset's local epochs
+        ({"observe": "update", "local_steps": 3}, "whole updates of 3 steps"),
+        ({"observe": "update", "local_steps": 3, "local_lr": 0.1}, "whole updates of 3 SGD steps at 0.1"),
+    ],
+)
+def test_a_record_and_the_cell_it_is_of_tell_the_same_of_whole_updates(asked, text, tmp_path, monkeypatch):
+    """A finished cell and a missing one (a Gap) belong to one table."""
+    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
+    train = train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
+    cell = cell_spec("smoke", train, "grey", seeds=1, victims=1, **asked)
+    assert run.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
+    found = read(Store(tmp_path).record(cell)).spec
+    assert update_text(found) == update_text(cell.flat()) == text
+    assert group(found) == group(cell.flat())
 
 
 def without(attacks, method="fedcg"):
