@@ -37,9 +37,9 @@ def gradient_products(own: Case, x: Tensor, y: Tensor, observed: dict[str, Tenso
     """Products of the gradient of CE(C(E(x)), y) with the observed one, by "<part>/<parameter>".
 
     x [B, C, H, W], y [B] int64, `observed` the gradient, with its squared norms where they are known (case.data); only its
-    parameters are matched. The case gives the networks (E the true
-    one or a stand-in), and batch norm the mode of the observed gradient. Linear layers go without their weight gradients
-    where the classifier consists of them; every other parameter's gradient is taken as it is.
+    parameters are matched. The case gives the networks (E the true one or a stand-in), and batch norm the mode of the observed
+    gradient. Linear layers go without their weight gradients where the classifier consists of them; every other parameter's
+    gradient is taken as it is.
     """
     extractor, classifier = own.model.net("extractor"), own.model.classifier
     leaves = {p: {n: t for n, t in net.items() if f"{p}/{n}" in observed} for p, net in own.weights.items()}

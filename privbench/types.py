@@ -242,7 +242,7 @@ class Attack(Protocol):
     needs: ClassVar[frozenset[str]]  # entries of Artifact.offers(), or fields of Knowledge
     knowledge: ClassVar[
         str
-    ]  # the tag printed in tables, e.g. "gradient", "gradient + auxiliary"; what it `uses` is added
+    ]  # the tag in tables, e.g. "gradient + auxiliary"; what it `uses` is added (privbench/knowledge.py)
     rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/attacks.md
     # A class may also say `revision: ClassVar[int]`, raised whenever it returns other numbers (privbench/plugins.py).
 
