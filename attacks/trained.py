@@ -59,6 +59,8 @@ def reconstructed(
 ) -> Reconstruction:
     """What an attack makes of an artifact with some auxiliary images, or none; read back where another attack has asked for it."""
     settings = {field.name: getattr(attack, field.name) for field in fields(attack)}  # type: ignore[arg-type]
+    if revision := getattr(attack, "revision", 0):
+        settings["revision"] = revision
     parts = (artifact.weights, artifact.buffers, artifact.gradients)
     found = kept(
         knowledge.cache,

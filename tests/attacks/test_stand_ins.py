@@ -271,6 +271,16 @@ def test_the_central_image_is_one_of_the_class():
         assert any(torch.equal(image, each) for each in own)
 
 
+def test_a_kept_reconstruction_is_not_taken_for_that_of_a_changed_attack(tmp_path, monkeypatch):
+    seen, whole, made = shown(), Knowledge(cache=tmp_path), []
+    original = Grey.reconstruct
+    monkeypatch.setattr(Grey, "reconstruct", lambda self, *given: made.append(self) or original(self, *given))
+    for revision in (0, 0, 1):  # 0 is that of a class that says nothing
+        monkeypatch.setattr(Grey, "revision", revision, raising=False)
+        trained.reconstructed(Grey(), seen, whole, 0)
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize(("seed", "fits"), [(5, True), (9, False)], ids=["as rehearsed", "foreign"])
 def test_the_decoder_keeps_its_answers_to_features_such_as_it_was_rehearsed_on_and_next_to_nothing_of_others(
     seed, fits
