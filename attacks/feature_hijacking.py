@@ -63,7 +63,7 @@ class FeatureHijacking(StandIn):
     generator_steps: Count = 300
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator", "auxiliary"})
-    knowledge: ClassVar[str] = "active server + auxiliary"
+    knowledge: ClassVar[str] = "active server + auxiliary + generator"
     rung: ClassVar[str] = "L7"
     active: ClassVar[bool] = True
 
