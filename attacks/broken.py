@@ -19,8 +19,8 @@ from privbench.types import Artifact, Reconstruction
 def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) -> Reconstruction:
     """What `attack` makes of the sound victims by themselves; the others are grey, their loss and trace NaN."""
     gradients = [g for net in artifact.gradients.values() for g in net.values()]
-    told = torch.stack([g.flatten(1).any(1) for g in gradients]).any(0)
-    sound = torch.nonzero(finite.rows(*gradients) & told)[:, 0]
+    nonzero = torch.stack([g.flatten(1).any(1) for g in gradients]).any(0)
+    sound = torch.nonzero(finite.rows(*gradients) & nonzero)[:, 0]
     if len(sound) == artifact.victims:
         return attack(artifact)
     images, known = case.grey_start(artifact), labels.recover(artifact)

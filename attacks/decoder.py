@@ -64,7 +64,7 @@ class Decoder(AlignedSurrogate):
         real = world.real(artifact, knowledge, seed, "Decoder")
         rehearsed, members = Rehearsed(0.0, 0.0), Extractors()
         if len(real.auxiliary.labels) >= FEWEST:
-            rehearsed = self.share(real, artifact.round, seed, knowledge)
+            rehearsed = self.rehearsed_share(real, artifact.round, seed, knowledge)
         means, answer = class_means(real)[real.labels], torch.zeros_like(real.h[:, :1, :1, :1])
         if rehearsed.share:
             members = self.aligned(real, seed, knowledge)
@@ -78,7 +78,7 @@ class Decoder(AlignedSurrogate):
         first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
 
-    def share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> Rehearsed:
+    def rehearsed_share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> Rehearsed:
         """How much of D's answer is worth keeping in the shadow; 0 unless it helps there by a standard error, and applies here."""
         kept = trained.kept(
             knowledge.cache,
@@ -88,17 +88,17 @@ class Decoder(AlignedSurrogate):
                 "seed": seed,
                 "round": round_,
                 "initial": knowledge.initial is not None,
-                "of": "share, energy",
+                "revision": self.revision,
             },
             self.depends_on(real),
-            lambda: self._share(real, round_, seed, knowledge),
+            lambda: self._rehearse_share(real, round_, seed, knowledge),
             real.h.device,
         )
         if not self.applies("aligned", real, float(kept["shift"]), seed, knowledge):
             return Rehearsed(0.0, 0.0)
         return Rehearsed(float(kept["share"]), float(kept["energy"]))
 
-    def _share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
+    def _rehearse_share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
         other, images = self.shadow(real, round_, seed, knowledge)
         means = class_means(other)[other.labels]
         made = self.aligned(other, seed, knowledge)

@@ -139,8 +139,9 @@ def put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruc
 
 def _note(artifact: Artifact, seed: int, failed: int) -> str:
     """What a reader must know of the batches that were not explained."""
+    why = "could not be" if separate.possible(artifact) else "are of defended gradients and so were not"
     return (
         f"{artifact.dataset}, {artifact.method}, round {artifact.round}, seed {seed}: {failed} of {artifact.victims} batches of "
-        f"{artifact.batch_size} images could not be separated into single features; attacks on these hand in the class means "
+        f"{artifact.batch_size} images {why} separated into single features; attacks on these hand in the class means "
         "there, or grey without auxiliary images"
     )

@@ -28,7 +28,6 @@ E is private, w is that of a random stand-in's features, and levels are spread o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -37,7 +36,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks import case, descend, each_image, features, inversion, labels, match, posterior, staged
+from attacks import (
+    broken,
+    case,
+    descend,
+    each_image,
+    features,
+    imprinted_rows,
+    inversion,
+    labels,
+    match,
+    posterior,
+    staged,
+)
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.case import Case
 from attacks.floors import ClassMean
@@ -49,12 +60,9 @@ from privbench.types import Artifact, Batch, Knowledge, Networks, Params, Recons
 
 SHARPNESS = 5.0  # of z from one level to the next
 WIDENED = 1.2  # the range of levels, relative to that of the auxiliary images
-LIVE = 1e-5  # of the largest dL/db_j: rows below it hold no image
-SAME = 1e-2  # relative distance below which two rows hold the same image
 DEAD = 1e-36  # largest |dL/db_j| of an image that no level is near: single precision has lost its h
 GENTLE = 2.0  # |z| of the outermost levels, as a gentle classifier has it
-CLEAR = 5.0  # standard deviations of the noise: rows whose dL/db_j is below hold no image
-LEGS = 5  # a leg of the cooled descent under noise takes one in so many of the direct one's steps
+STAGE = 5  # a stage of the cooled descent under noise takes one in so many of the direct one's steps
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,9 @@ class Imprint(AlignedSurrogate):
                 "imprint reads what its own crafted classifier brought back, but these clients got an honest one; name it "
                 "with --attack in a run of your own"
             )
+        return broken.set_aside(artifact, lambda sound: self._sound(sound, knowledge, seed, report))
+
+    def _sound(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         if "extractor" not in artifact.weights:
             return self._private(artifact, knowledge, seed, report)
         if artifact.batch_size > 1:
@@ -130,17 +141,17 @@ class Imprint(AlignedSurrogate):
         own = case.make(artifact, seed)
         belief = _belief(knowledge, artifact.model.classes, own)
         mean = labels.probabilities(artifact).to(belief.means) @ belief.means
-        cooling_steps = max(1, self.feature_steps // LEGS)
+        cooling_steps = max(1, self.feature_steps // STAGE)
         end = posterior.most_probable(imprinted(own), own, belief, mean, self.feature_steps, cooling_steps, report)
         return descend.reconstruction(end, 1, own.labels)
 
     def _batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         own, variance = case.make(artifact, seed), labels.noise_variance(artifact)
         if not variance:
-            h, start = features_of(artifact), case.plain_start(artifact, seed)
+            h, start = imprinted_rows.features_of(artifact), case.plain_start(artifact, seed)
             end = staged.Staged(feature_steps=self.feature_steps).invert(own, h, None, start, report)
             return descend.reconstruction(end, 1, own.labels)
-        h, error = noisy_features_of(artifact, variance)
+        h, error = imprinted_rows.noisy_features_of(artifact, variance)
         nobody = torch.zeros(h.shape[0] * h.shape[1], dtype=torch.int64, device=h.device)  # whose label each row is
         end = inversion.invert(
             own.model, [own.weights["extractor"]], _belief(knowledge, 1, own), h.flatten(0, 1), nobody, error.flatten(),
@@ -184,8 +195,8 @@ def direction(classifier: Params) -> Tensor:
 def gentled(artifact: Artifact) -> Artifact:
     """One-image gradients as a classifier of moderate slopes along the same w would have brought them; no noise.
 
-    E's gradient is a number times that of w h over E's parameters, whatever the slopes are, and only the number hangs on
-    them. The client's rounding of z_j, which steep slopes make large, is in that number alone: it is read off dL/db.
+    With one image, G_E = (sum_j s_j dL/db_j) grad of w E(x) over E's parameters: only the number hangs on the slopes. The
+    client's rounding of z_j, which steep slopes make large, is in that number alone: it is read off dL/db.
     """
     sent, h = artifact.weights["classifier"], features.closed_form(artifact)
     assert h is not None, "of one image through a linear layer, features have a closed form"
@@ -230,67 +241,3 @@ def imprinted(own: Case) -> posterior.Distance:
         )
 
     return distance
-
-
-def features_of(artifact: Artifact) -> Tensor:
-    """h [V, B, c, s, s] of every batch, as the rows of its imprinted layer hold them; the mean where a row is missing."""
-    found = [_rows(weight, bias, artifact.batch_size) for weight, bias in _layers(artifact)]
-    return torch.stack(found).unflatten(2, artifact.model.feature_shape)
-
-
-def noisy_features_of(artifact: Artifact, variance: float) -> tuple[Tensor, Tensor]:
-    """The same under noise of some variance, and the variance of their error [V, B]: inf, and h 0, where a row is missing."""
-    found = [_noisy_rows(weight, bias, artifact.batch_size, variance) for weight, bias in _layers(artifact)]
-    h, error = (torch.stack(each) for each in zip(*found, strict=True))
-    return h.unflatten(2, artifact.model.feature_shape), error
-
-
-def _layers(artifact: Artifact) -> Iterator[tuple[Tensor, Tensor]]:
-    """dL/dW [m, n] and dL/db [m] of each victim's imprinted layer."""
-    gradient = artifact.gradients["classifier"]
-    return zip(gradient["fc1.weight"].double(), gradient["fc1.bias"].double(), strict=True)
-
-
-def _rows(weight: Tensor, bias: Tensor, batch: int) -> Tensor:
-    """The features [B, n] that the rows of one gradient hold, those first on which neighbours agree best."""
-    live = torch.nonzero(bias.abs() > LIVE * bias.abs().max())[:, 0]
-    quotient = weight[live] / bias[live, None]
-    size = quotient.norm(dim=1).clamp_min(1e-300)
-    gap = (quotient[1:] - quotient[:-1]).norm(dim=1) / size[1:]
-    adjacent = live[1:] == live[:-1] + 1
-    gap = torch.where(adjacent, gap, torch.inf)
-    edge = gap.new_full((1,), torch.inf)
-    agreement = torch.minimum(torch.cat([gap, edge]), torch.cat([edge, gap]))[: len(live)]  # none where no row is live
-    chosen: list[Tensor] = []
-    for row in agreement.argsort().tolist():
-        one = quotient[row]
-        if len(chosen) < batch and all((one - other).norm() > SAME * size[row] for other in chosen):
-            chosen.append(one)
-    mean = bias @ weight / bias.square().sum().clamp_min(1e-300)
-    return torch.stack(chosen + [mean] * (batch - len(chosen))).clamp(0, 1)
-
-
-def _noisy_rows(weight: Tensor, bias: Tensor, batch: int, variance: float) -> tuple[Tensor, Tensor]:
-    """(features [B, n], error variance [B]) of rows that stand out of the noise and agree with a neighbour, loudest first.
-
-    A quotient's error is variance (1 + h^2) / dL/db_j^2, here with the mean h^2; rows whose quotients differ by no more than
-    theirs agree.
-    """
-    quotient = weight / bias[:, None]
-    error = variance * (1 + quotient.square().mean(1)) / bias.square()
-    live = bias.abs() > CLEAR * variance**0.5
-    n = weight.shape[1]
-
-    def alike(one: int, other: int) -> bool:
-        gap = float((quotient[one] - quotient[other]).square().sum() / (error[one] + error[other]))
-        return gap < n + CLEAR * (2 * n) ** 0.5
-
-    chosen: list[int] = []
-    for row in bias.abs().argsort(descending=True)[: int(live.sum())].tolist():
-        beside = [other for other in (row - 1, row + 1) if 0 <= other < len(bias) and bool(live[other])]
-        sure = any(alike(row, other) for other in beside)
-        if sure and len(chosen) < batch and not any(alike(row, other) for other in chosen):
-            chosen.append(row)
-    missing = batch - len(chosen)
-    h = torch.cat([quotient[chosen], quotient.new_zeros(missing, n)])
-    return h, torch.cat([error[chosen], error.new_full((missing,), torch.inf)])

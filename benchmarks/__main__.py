@@ -15,7 +15,7 @@ import torch
 import typer
 
 from benchmarks import against_breaching, measure, plots, work
-from benchmarks.measure import Row, Rows
+from benchmarks.measure import Row, Rows, Way
 from privbench import pool, spec
 from privbench import run as running
 
@@ -29,13 +29,13 @@ def attack_rows(rows: Rows, place: torch.device) -> None:
     seen, few = work.victims(VICTIMS, place=place), work.victims(FEW_VICTIMS, place=place)
     name = f"DLG, {VICTIMS} victims ({seen.dataset}), {STEPS} L-BFGS steps"
     work.dlg(few, 2), work.plain.dlg(work.victims(1, place=place), 2)
-    plain = rows.measure(
-        "goal", name, "loop over victims",
-        lambda: work.clock(lambda: work.plain.dlg(few, STEPS), place) * VICTIMS / FEW_VICTIMS,
-        note=f"timed on {FEW_VICTIMS} victims, scaled",
+    work.dlg(seen, 2)
+    rows.measure_by_turns(
+        "goal", name,
+        Way("loop over victims", lambda: work.clock(lambda: work.plain.dlg(few, STEPS), place) * VICTIMS / FEW_VICTIMS,
+            note=f"timed on {FEW_VICTIMS} victims, scaled"),
+        Way("privbench", lambda: work.dlg(seen, STEPS), goal=200 if place.type == "cuda" else 30),
     )  # fmt: skip
-    goal = 200 if place.type == "cuda" else 30
-    rows.measure("goal", name, "privbench", lambda: work.dlg(seen, STEPS), plain=plain, goal=goal)
     for count in (1, 4, 16, 64, 256, 1024):
         some = work.victims(count, place=place)
         rows.measure(
@@ -62,10 +62,12 @@ def training_rows(rows: Rows, place: torch.device) -> tuple[dict[str, float], di
         loop.round()
         goal = (20 if gpu else 4) if method == "fedcg" else None
         group = "goal" if method == "fedcg" else "way"
-        plain = rows.measure(group, f"{name}, 1 seed", "plain loop", lambda p=loop: work.clock(p.round, place))
         rounds.run(execution)
-        rows.measure(group, f"{name}, 1 seed", f"privbench ({execution})",
-                     lambda r=rounds: r.run(execution), plain=plain, goal=goal)  # fmt: skip
+        plain = rows.measure_by_turns(
+            group, f"{name}, 1 seed",
+            Way("plain loop", lambda p=loop: work.clock(p.round, place)),
+            Way(f"privbench ({execution})", lambda r=rounds: r.run(execution), goal=goal),
+        )  # fmt: skip
         several = f"{name}, {SEEDS} seeds"
         many = Row(group, several, "plain loop", [SEEDS * value for value in plain.values], note="one seed, times 5")
         rows.add(many)

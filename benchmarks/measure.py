@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +33,15 @@ class Row:
         return statistics.median(self.values)
 
 
+class Way(NamedTuple):
+    """One of two ways that are measured by turns."""
+
+    name: str
+    action: Callable[[], float]  # returns what it measured, in seconds
+    goal: float | None = None
+    note: str = ""
+
+
 class Rows:
     """Rows in the order they were measured."""
 
@@ -46,6 +55,18 @@ class Rows:
         row = Row(group, work, way, [action() for _ in range(self.repeats)], **more)
         row.times = plain.median / row.median if plain is not None else None
         return self.add(row)
+
+    def measure_by_turns(self, group: str, work: str, plain: Way, fast: Way) -> Row:
+        """The same of two ways, one repetition of each after the other: a machine that slows down slows both. The plain row."""
+        taken = [(plain.action(), fast.action()) for _ in range(self.repeats)]
+        rows = [
+            Row(group, work, way.name, list(values), note=way.note, goal=way.goal)
+            for way, values in zip((plain, fast), zip(*taken, strict=True), strict=True)
+        ]
+        rows[1].times = rows[0].median / rows[1].median
+        for row in rows:
+            self.add(row)
+        return rows[0]
 
     def add(self, row: Row) -> Row:
         """Takes and prints a row."""

@@ -1,8 +1,9 @@
 """Independent jobs on the cores at hand: one single-threaded process per core, progress reported back, clean on Ctrl-C.
 
 Networks this small leave a second thread inside an operation little to do, and attacks have long stretches on one, so that
-each core gets a process of its own. When fewer jobs are left than cores, training takes the idle ones too, as its clients can
-learn side by side with the same numbers. Jobs write their own results to disk, so nothing finished is lost when one fails.
+each core gets a process of its own. When at most half as many jobs are left as cores, training takes the idle ones too, as its
+clients can learn side by side with the same numbers. Jobs write their own results to disk, so nothing finished is lost when
+one fails.
 """
 
 from __future__ import annotations

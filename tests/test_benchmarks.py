@@ -9,7 +9,7 @@ from attacks import case
 from attacks.dlg import DLG
 from benchmarks import __main__ as bench
 from benchmarks import measure, plots, work
-from benchmarks.measure import Row, Rows
+from benchmarks.measure import Row, Rows, Way
 from privbench.types import Knowledge
 
 CPU = torch.device("cpu")
@@ -94,3 +94,21 @@ def test_the_projection_counts_what_is_published(monkeypatch):
     assert plain == pytest.approx((3 * 1 + 2 + 3) * 100 * 312.5 / 3600)
     assert ours == pytest.approx(plain / 10)
     assert attacks == pytest.approx(5 * 9 * (64 / 16) * 5 / 3600)
+
+
+def test_two_ways_are_measured_by_turns_and_compared_by_their_medians(capsys):
+    taken: list[str] = []
+
+    def action(way, seconds):
+        taken.append(way)
+        return seconds.pop(0)
+
+    slow, quick = [6.0, 9.0, 6.0], [2.0, 3.0, 1.0]
+    rows = Rows(3)
+    plain = rows.measure_by_turns(
+        "goal", "work", Way("plain", lambda: action("plain", slow)), Way("fast", lambda: action("fast", quick), goal=4)
+    )
+    assert taken == ["plain", "fast"] * 3
+    assert (plain.values, plain.times) == ([6.0, 9.0, 6.0], None)
+    assert (rows.rows[1].values, rows.rows[1].times, rows.rows[1].goal) == ([2.0, 3.0, 1.0], 3.0, 4)
+    assert "3.0x" in capsys.readouterr().out

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import case, imprint, labels, separate
+from attacks import case, imprinted_rows, labels, separate
 from attacks.floors import Grey
 from attacks.imprint import Imprint
 from attacks.staged import Staged
@@ -150,7 +150,7 @@ def crafted(batch_size, monkeypatch):
 
 def test_an_imprinted_layer_holds_the_features_of_single_images(monkeypatch):
     seen, h, _ = crafted(6, monkeypatch)
-    found = imprint.features_of(seen).flatten(2)
+    found = imprinted_rows.features_of(seen).flatten(2)
     spread = (h - h.mean(0)).flatten(1).norm(dim=1).mean()
     apart = torch.stack(
         [torch.cdist(f, t).min(0).values for f, t in zip(found, h.flatten(1).view(2, 6, -1), strict=True)]

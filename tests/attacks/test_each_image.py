@@ -151,7 +151,8 @@ def test_noised_batches_end_at_the_floor_without_a_descent(name):
     assert torch.equal(found.images, floor_of(attack, seen))
     assert found.trace.shape == (2, 1)
     assert found.gradient_evaluations == 0
-    assert [note.split(": ")[1].split(" could")[0] for note in found.notes] == ["2 of 2 batches of 2 images"]
+    told = "2 of 2 batches of 2 images are of defended gradients and so were not separated"
+    assert [note.split(": ")[1].split(" into")[0] for note in found.notes] == [told]
 
 
 def test_a_broken_batch_is_a_failure_and_changes_no_other():

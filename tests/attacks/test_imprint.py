@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import case, features, imprint
+from attacks import case, features, imprint, imprinted_rows
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.floors import ClassMean
 from attacks.imprint import Imprint
@@ -109,7 +109,9 @@ def test_noisy_rows_give_each_images_features_and_say_how_sure_they_are():
         n: t + variance**0.5 * torch.randn(t.shape, generator=rng) if n.startswith("fc1") else t
         for n, t in seen.gradients["classifier"].items()
     }
-    h, error = imprint.noisy_features_of(replace(seen, gradients=seen.gradients | {"classifier": noisy}), variance)
+    h, error = imprinted_rows.noisy_features_of(
+        replace(seen, gradients=seen.gradients | {"classifier": noisy}), variance
+    )
     sure = error[0].isfinite()
     assert sure.sum() >= 3
     true = logits(sent(), x)[1].double().flatten(1)
