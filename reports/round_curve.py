@@ -9,6 +9,7 @@ lines run together, markers lie within one another: a higher rung has a smaller 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -28,6 +29,7 @@ from reports.published_form import ORACLE, attacker_text, label, place, stronges
 PANEL_INCHES = 1.5
 SINGLE_INCHES = 1.75  # of one method by itself
 LEGEND_ROW_INCHES = 0.17
+LEGEND_CHARACTERS = 48  # of a line beside its handle, in the width of a column
 MARGIN_INCHES = 0.5
 LARGEST_MARKER, SMALLEST_MARKER = 6.0, 2.5  # points
 FLOOR: dict[str, Any] = {"color": "0.45", "linestyle": (0, (4, 2)), "linewidth": 0.9}
@@ -49,14 +51,15 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     tags = unique(map(attacker_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
     looks = {tag: _look(tags, tag, [r for r in attacks if attacker_text(r) == tag]) for tag in tags}
     handles = [
-        Line2D([], [], label=f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}", **look)
+        Line2D([], [], label=_wrapped(f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}"), **look)
         for tag, look in looks.items()
     ]
     handles.append(Line2D([], [], label="best floor", **FLOOR))
     across = min(2, len(methods))
     down = -(-len(methods) // across)
     legend_columns = 1 if max(map(len, tags)) > 20 else 2
-    legend_rows = -(-len(handles) // legend_columns)
+    lines = sum(str(handle.get_label()).count("\n") + 1 for handle in handles)
+    legend_rows = -(-lines // legend_columns)
     height = (PANEL_INCHES if across > 1 else SINGLE_INCHES) * down + LEGEND_ROW_INCHES * legend_rows + MARGIN_INCHES
     figure = figures.new_figure(figures.COLUMN_INCHES, height)
     panels = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
@@ -84,6 +87,10 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
         handlelength=2.6, columnspacing=1.2, labelspacing=0.3,
     )  # fmt: skip
     return figures.save(figure, stem)
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, LEGEND_CHARACTERS, subsequent_indent="    ", break_on_hyphens=False))
 
 
 def points(records: Sequence[AttackRecord]) -> list[tuple[float, AttackRecord]]:

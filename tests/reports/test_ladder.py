@@ -156,6 +156,19 @@ def test_the_curve_has_a_line_per_knowledge_tag_from_round_0_on(tmp_path, drawn)
     assert min(text.get_fontsize() for text in drawn[0].legends[0].get_texts()) >= 7
 
 
+def test_a_long_name_of_an_attacker_is_broken_so_that_the_legend_stays_inside(tmp_path, drawn):
+    long = "gradient + auxiliary + initial networks + generator where shared"
+    shown = [r.model_copy(update={"knowledge": {**r.knowledge, "tag": long, "tag_in_general": long}}) for r in rounds()]
+    round_curve.write(shown, tmp_path / "x")
+    (figure,) = drawn
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert [" ".join(text.split()) for text in texts] == [f"L1-L4 {long}", "best floor"]
+    figure.draw_without_rendering()
+    box, (width, height) = figure.legends[0].get_window_extent(), figure.get_size_inches() * figure.dpi
+    assert 0 <= box.x0 < box.x1 <= width
+    assert 0 <= box.y0 < box.y1 <= height
+
+
 def test_two_names_of_one_round_are_one_point():
     best, seven = record(seeds=(0,), round_="best", psnr=15.0), record(seeds=(0,), round_="7", psnr=16.0)
     assert best.rounds == seven.rounds == [7]
