@@ -15,12 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
 from privbench import checkpoint, local_update, plugins, storage
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec, checked
+
+Spec = TypeVar("Spec", TrainSpec, CellSpec)
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,8 @@ class Store:
         return self.root / "artifacts" / f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}{sent}"
 
     def trained(self) -> list[tuple[Path, TrainSpec]]:
-        """Every training run on disk, finished or not."""
-        folders = sorted(self.root.glob("train/*/spec.json"))
-        return [(path.parent, checked(TrainSpec, storage.read_json(path))) for path in folders]
+        """Every training run on disk, finished or not; without those of `earlier` revisions."""
+        return [(folder, spec) for folder, spec in self._kept("train", TrainSpec) if folder.name == spec.id]
 
     def check_writable(self) -> None:
         """Checks early, before any computing, that results can be written here."""
@@ -88,8 +90,19 @@ class Store:
             probe.unlink()
 
     def cells(self) -> list[CellSpec]:
-        """Every cell on disk, finished or not."""
-        return [checked(CellSpec, storage.read_json(path)) for path in sorted(self.root.glob("cells/*/spec.json"))]
+        """Every cell on disk, finished or not; without those of `earlier` revisions."""
+        return [cell for folder, cell in self._kept("cells", CellSpec) if folder.name == cell.id]
+
+    def earlier(self) -> list[Path]:
+        """Folders whose specification has another name by now: of another revision of training or attack, and read no more."""
+        kept = [*self._kept("train", TrainSpec), *self._kept("cells", CellSpec)]
+        return [folder for folder, spec in kept if folder.name != spec.id]
+
+    def _kept(self, kind: str, form: type[Spec]) -> list[tuple[Path, Spec]]:
+        return [
+            (path.parent, checked(form, storage.read_json(path)))
+            for path in sorted(self.root.glob(f"{kind}/*/spec.json"))
+        ]
 
     @contextmanager
     def lock(self, folder: Path) -> Iterator[None]:

@@ -335,8 +335,8 @@ def _record_of(prefix: str, out: Path) -> Record:
 def list_runs(out: Path) -> None:
     """Training runs and finished cells under a folder."""
     store = Store(out)
-    trained, cells = store.trained(), store.cells()
-    if not trained and not cells:
+    trained, cells, earlier = store.trained(), store.cells(), store.earlier()
+    if not trained and not cells and not earlier:
         raise UserError(f"there are no runs under {out}; start one with `privbench train` or `privbench attack`")
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("id", "data set", "method", "defence", "seed", "attack", "round", "state"):
@@ -350,6 +350,11 @@ def list_runs(out: Path) -> None:
         t = cell.train
         table.add_row(cell.id, t.dataset, t.method, t.defense, seeds, *_attack_and_round(cell), state)
     Console().print(table)
+    if earlier:
+        example = earlier[0].relative_to(out)
+        print(
+            f"not listed: {len(earlier)} folder(s) of earlier revisions, which nothing reads any more, e.g. {example}"
+        )
 
 
 def _attack_and_round(cell: CellSpec) -> tuple[str, str]:

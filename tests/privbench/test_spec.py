@@ -6,9 +6,10 @@ import pytest
 
 from attacks.dlg import DLG
 from attacks.imprint import Imprint
-from privbench import spec
+from privbench import spec, storage
 from privbench.errors import UserError
 from privbench.store import Store
+from reports import commands
 
 
 def test_the_paper_preset_is_the_published_schedule():
@@ -124,6 +125,23 @@ def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(
     assert [cell.id for cell in cells[1:]] == before[1:]
     # What an active server crafts is its attack's work too; other artifacts are what honest clients sent.
     assert (Store(Path("runs")).artifact(cells[0], train, 2) == kept) == (name == "dlg")
+
+
+def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_path, monkeypatch, capsys):
+    train = spec.train_spec("smoke", "digits", "fedavg")
+    store, cell = Store(tmp_path), spec.cell_spec("smoke", train, "dlg")
+    for folder, kept in ((store.cell(cell), cell), (store.train(train), train)):
+        storage.write_json(folder / "spec.json", kept.model_dump(mode="json"))
+    assert ([c.id for c in store.cells()], [s.id for _, s in store.trained()]) == ([cell.id], [train.id])
+    assert store.earlier() == []
+    old = [store.train(train), store.cell(cell)]
+    monkeypatch.setattr(DLG, "revision", 1, raising=False)
+    assert ([c.id for c in store.cells()], [s.id for _, s in store.trained()]) == ([], [train.id])
+    assert store.earlier() == old[1:]
+    monkeypatch.setattr(spec, "REVISION", 99)
+    assert (store.cells(), store.trained(), store.earlier()) == ([], [], old)
+    commands.list_runs(tmp_path)
+    assert "not listed: 2 folder(s) of earlier revisions" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("imports", ["", "import no_such_package"])
