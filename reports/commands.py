@@ -264,10 +264,12 @@ def list_plugins(kind: str) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("name", *LISTED[kind], "what"):
         table.add_column(column, overflow="fold", no_wrap=column in ("name", "rung"))
+    modules = [plugin.__module__ for plugin in {plugins.resolve(kind, name) for name in plugins.KINDS[kind]}]
     for name in plugins.KINDS[kind]:
         plugin = plugins.resolve(kind, name)
         module = __import__(plugin.__module__, fromlist=["_"])
-        what = (module.__doc__ or "").strip().splitlines()[0]
+        alone = modules.count(plugin.__module__) == 1  # else the module's first line says nothing of the single one
+        what = ((module if alone else plugin).__doc__ or "").strip().splitlines()[0]
         table.add_row(name, *_listed(kind, name, plugin), what)
     Console().print(table)
 

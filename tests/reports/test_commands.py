@@ -81,3 +81,12 @@ def test_a_search_chooses_by_validation_accuracy_and_never_by_test(tmp_path, cap
     nothing = {"mu=1": [spec.train_spec("smoke", "digits", "fedprox", changes={"rounds": 0})]}
     with pytest.raises(UserError, match="at least one round"):
         commands.search_and_show(nothing, tmp_path, None, "cpu")
+
+
+def test_plug_ins_of_one_file_are_told_apart_in_a_listing(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    commands.list_plugins("attack")
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert "Every pixel 0.5." in lines["grey"]
+    assert "the victim's class" in lines["class-mean"]
+    assert "DLG, the plain form of gradient matching" in lines["dlg"]
