@@ -130,6 +130,9 @@ def _in_processes(
                 else:
                     ended(job, reason)
         executor.shutdown()
+        _drain(
+            messages, progress
+        )  # a job may end before its last words are here; a process that has ended has sent them
     except BaseException:
         _kill(executor)
         raise

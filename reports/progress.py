@@ -30,6 +30,7 @@ class JobBars:
         self.overall = self.bars.add_task("all jobs", total=total, left="")
         self.rows: dict[str, TaskID] = {}
         self.since: dict[str, float] = {}
+        self.over: set[str] = set()
 
     def __enter__(self) -> JobBars:
         self.bars.start()
@@ -41,7 +42,9 @@ class JobBars:
         self.bars.stop()
 
     def progress(self, title: str, done: int, total: int, what: str) -> None:
-        """One job got on; time left is judged from its own pace at this kind of work."""
+        """One job got on; time left is judged from its own pace at this kind of work. Words that come after its end are late."""
+        if title in self.over:
+            return
         now = time.monotonic()
         kind = f"{title}: {what.split(' ')[0]}"
         begun = self.since.setdefault(kind, now)
@@ -53,6 +56,7 @@ class JobBars:
     def outcome(self, title: str, reason: str | None) -> None:
         """One job ended."""
         self.finished += 1
+        self.over.add(title)
         if title in self.rows:
             self.bars.remove_task(self.rows.pop(title))
         passed = time.monotonic() - self.started

@@ -7,6 +7,7 @@ from privbench import record as records
 from privbench.errors import UserError
 from privbench.store import Store
 from reports import commands, study
+from reports.progress import JobBars
 from tests.reports.records import record
 
 
@@ -90,3 +91,13 @@ def test_plug_ins_of_one_file_are_told_apart_in_a_listing(capsys, monkeypatch):
     assert "Every pixel 0.5." in lines["grey"]
     assert "the victim's class" in lines["class-mean"]
     assert "DLG, the plain form of gradient matching" in lines["dlg"]
+
+
+def test_a_job_s_words_that_come_after_its_end_bring_no_bar_back():
+    with JobBars(2) as bars:
+        bars.progress("a", 1, 2, "half")
+        assert list(bars.rows) == ["a"]
+        bars.outcome("a", None)
+        bars.progress("a", 2, 2, "late")
+        bars.progress("b", 1, 2, "half")
+        assert list(bars.rows) == ["b"]
