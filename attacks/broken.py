@@ -7,9 +7,12 @@ had not been there, and these are grey images with a loss that is NaN.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from attacks import case, labels
 from privbench import finite
@@ -25,11 +28,17 @@ def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) 
         return attack(artifact)
     images, known = case.grey_start(artifact), labels.recover(artifact)
     loss, restart = torch.full_like(images[:, 0, 0, 0, 0], torch.nan), torch.zeros_like(known[:, 0])
-    if not len(sound):
-        return Reconstruction(images, known, loss, loss[:, None], restart, 0)
-    found = attack(artifact.some(sound))
-    trace = loss[:, None].repeat(1, found.trace.shape[1])
-    ours = (images, known, loss, trace, restart)
-    for whole, part in zip(ours, found[:5], strict=True):
-        whole[sound] = part.to(whole)
-    return Reconstruction(*ours, gradient_evaluations=found.gradient_evaluations, notes=found.notes)
+    failed = Reconstruction(images, known, loss, loss[:, None], restart, 0)
+    return put(failed, sound, attack(artifact.some(sound))) if len(sound) else failed
+
+
+def put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruction:
+    """`whole`, of which nothing was descended on, with some victims' rows from `part`."""
+    trace = F.pad(whole.trace, (0, part.trace.shape[1] - 1), value=math.nan)
+    theirs = (whole.images, whole.labels, whole.loss, trace, whole.restart)
+    ours = [t.to(own, copy=True) for t, own in zip(theirs, part[:5], strict=True)]
+    for t, own in zip(ours, part[:5], strict=True):
+        t[rows] = own
+    images, y, loss, trace, restart = ours
+    spent = whole.gradient_evaluations + part.gradient_evaluations
+    return Reconstruction(images, y, loss, trace, restart, spent, part.notes)

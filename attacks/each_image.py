@@ -14,7 +14,6 @@ no auxiliary images. Nothing is descended on there, and the reconstruction says 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -60,7 +59,7 @@ def _batches(
     rows = torch.nonzero(found.sound)[:, 0]
     if len(rows):
         of_rows = Separated(found.h[rows], found.labels[rows], found.residual[rows], 0)
-        whole = put(whole, rows, folded(single(singles(artifact.some(rows), of_rows)), artifact.batch_size))
+        whole = broken.put(whole, rows, folded(single(singles(artifact.some(rows), of_rows)), artifact.batch_size))
     if len(rows) == artifact.victims:
         return whole
     return whole._replace(notes=(*whole.notes, _note(artifact, seed, artifact.victims - len(rows))))
@@ -123,18 +122,6 @@ def folded(found: Reconstruction, batch: int) -> Reconstruction:
     return found._replace(
         images=images[:, :, 0], labels=y[:, :, 0], loss=loss.mean(1), trace=trace.mean(1), restart=restart[:, 0]
     )
-
-
-def put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruction:
-    """`whole`, of which nothing was descended on, with some victims' rows from `part`."""
-    trace = F.pad(whole.trace, (0, part.trace.shape[1] - 1), value=math.nan)
-    theirs = (whole.images, whole.labels, whole.loss, trace, whole.restart)
-    ours = [t.to(own, copy=True) for t, own in zip(theirs, part[:5], strict=True)]
-    for t, own in zip(ours, part[:5], strict=True):
-        t[rows] = own
-    images, y, loss, trace, restart = ours
-    spent = whole.gradient_evaluations + part.gradient_evaluations
-    return Reconstruction(images, y, loss, trace, restart, spent, part.notes)
 
 
 def _note(artifact: Artifact, seed: int, failed: int) -> str:

@@ -40,7 +40,6 @@ from attacks import (
     broken,
     case,
     descend,
-    each_image,
     features,
     imprinted_rows,
     inversion,
@@ -135,7 +134,7 @@ class Imprint(AlignedSurrogate):
             return super().reconstruct(whole, knowledge, seed, report)
         rows = torch.nonzero(~dead)[:, 0]
         found = super().reconstruct(whole.some(rows), knowledge, seed, report)
-        return each_image.put(means, rows, found)
+        return broken.put(means, rows, found)
 
     def _noised(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         own = case.make(artifact, seed)
