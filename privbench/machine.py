@@ -12,6 +12,16 @@ from typing import Any
 import torch
 
 from privbench import __version__, perceptual, pool
+from privbench.errors import UserError
+
+
+def device(name: str) -> torch.device:
+    """The place to compute: "auto" is the GPU when there is one; one that is not there raises UserError."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(f"unknown device '{name}'; known: auto, cpu, cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda was asked for, but torch sees no GPU here; use --device cpu or auto")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def peak_memory_mib(place: torch.device) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from privbench import pool, record, results, run, storage
+from privbench import machine, pool, record, results, run, storage
 from privbench.errors import UserError
 from privbench.record import Record
 from privbench.spec import CellSpec, TrainSpec, checked
@@ -62,7 +62,7 @@ def again(
             shutil.copytree(old.train(spec), new.train(spec))
     device, threads = str(found.environment["device"]), int(found.environment["threads"])
     trials = run.trials_of([cell], fresh, data_root, device)
-    workers = pool.cores() if threads == 1 and run.device(device).type == "cpu" else 1
+    workers = pool.cores() if threads == 1 and machine.device(device).type == "cpu" else 1
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

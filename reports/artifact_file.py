@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from privbench import artifact as artifacts
-from privbench import flags, knowledge, plugins, run, score, storage, victims
+from privbench import federations, flags, knowledge, machine, measure, plugins, score, storage, victims
 from privbench.errors import AttackRefused, UserError
 from privbench.flags import Flag
 from privbench.record import Range, Victim
@@ -51,7 +51,7 @@ def attack_file(
     shape = (seen.victims, seen.batch_size, *seen.image_shape)
     if known is not None and tuple(known.images.shape) != shape:
         raise UserError(f"{truth} holds images of shape {tuple(known.images.shape)}, but {path} speaks of {shape}")
-    place = run.device(device)
+    place = machine.device(device)
     Store(out).check_writable()
     if climbed:
         met = seen.offers() | {"auxiliary"}
@@ -68,7 +68,7 @@ def attack_file(
         if "auxiliary" in plugins.resolve("attack", name).needs:
             whole = replace(whole, auxiliary=images())
         try:
-            found = run.attack_artifact(name, each[name], seen, whole, SEED, place, lambda *_: None)
+            found = measure.attack_artifact(name, each[name], seen, whole, SEED, place, lambda *_: None)
         except AttackRefused as error:
             if not climbed:
                 raise
@@ -94,7 +94,7 @@ def _print_doubts(told: Sequence[Flag], notes: Sequence[str]) -> None:
 def _auxiliary(seen: Artifact, dataset: str, choice: str, data_dir: Path | None) -> Batch:
     """Auxiliary images as a federation of a data set in its default layout has them."""
     guess = train_spec("quick", dataset, seen.method).model_copy(update={"image_size": seen.model.image_size})
-    fed, _ = run.federation_of(guess, data_dir)
+    fed, _ = federations.of(guess, data_dir)
     return knowledge.auxiliary(fed, choice, data_dir, seen.image_shape, SEED)[0]
 
 
@@ -109,7 +109,7 @@ def _floors(seen: Artifact, truth: Truth, place: torch.device, data_dir: Path | 
     psnr_db = {}
     for name in plugins.FLOORS:
         if plugins.resolve("attack", name).needs <= met:
-            found = run.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, lambda *_: None)
+            found = measure.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, lambda *_: None)
             psnr_db[name] = score.psnr_of(found, truth).tolist()
     return _Floors(psnr_db, set() if images is None else set(score.digests(images.images)), note)
 

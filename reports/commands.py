@@ -16,8 +16,10 @@ from rich.table import Table
 
 from privbench import (
     checkpoint,
+    federations,
     harness,
     knowledge,
+    machine,
     partition,
     plugins,
     pool,
@@ -112,7 +114,7 @@ def _tell(paths: Sequence[Path], console: Console) -> None:
 
 def draw_clients(specs: Sequence[TrainSpec], data_dir: Path | None, stem: Path) -> None:
     """Lays the data out as each specification says, without training; prints who holds what and draws it."""
-    feds = [run.federation_of(spec, data_dir) for spec in specs]
+    feds = [federations.of(spec, data_dir) for spec in specs]
     panels = []
     for spec, (fed, note) in zip(specs, feds, strict=True):
         panels.append(_show_clients(spec, partition.census(fed), 0 if fed.public is None else len(fed.public.labels)))
@@ -190,7 +192,7 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     """Trains what is not trained; UserError with the first failure."""
     store = Store(out)
     store.check_writable()
-    stacked = run.device(device).type == "cuda"
+    stacked = machine.device(device).type == "cuda"
     todo = [spec for spec in specs if checkpoint.history(store.train(spec)) is None]
     alike: dict[str, list[TrainSpec]] = {}
     for spec in todo:  # on a GPU the seeds of one specification train together

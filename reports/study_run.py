@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from privbench import data, plugins, results, run, storage
+from privbench import data, federations, plugins, results, run, storage
 from privbench.errors import Interrupted, UserError
 from privbench.record import Record
 from privbench.spec import CellSpec
@@ -110,7 +110,7 @@ def absent_data(
             found[name] = f"`privbench data check {name}` says which files go where"
             continue
         try:
-            run.dataset_of(name, data_dir, domains, cell.train.image_size)
+            federations.read(name, data_dir, domains, cell.train.image_size)
         except UserError as error:
             found[name] = str(error)
     return found

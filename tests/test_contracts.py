@@ -7,7 +7,20 @@ import pytest
 import torch
 
 from attacks.floors import Grey
-from privbench import artifact, checkpoint, harness, knowledge, observe, partition, plugins, record, run, spec, storage
+from privbench import (
+    artifact,
+    checkpoint,
+    harness,
+    knowledge,
+    measure,
+    observe,
+    partition,
+    plugins,
+    record,
+    run,
+    spec,
+    storage,
+)
 from privbench.artifact import load
 from privbench.methods.form import ClassByCount
 from privbench.store import Store
@@ -133,7 +146,7 @@ def short(name):
 
 def attacked(name, folder, whole):
     seen = load(folder / file_for(name))
-    return run.attack_artifact(name, short(name), seen, whole, 0, CPU, lambda *_: None)
+    return measure.attack_artifact(name, short(name), seen, whole, 0, CPU, lambda *_: None)
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
@@ -212,7 +225,7 @@ def looks_at_more(name, folder, whole):
     if own.offers() == seen.offers():
         return None
     before, after = (
-        run.attack_artifact(name, short(name), each, whole, 0, CPU, lambda *_: None)[:4] for each in (seen, own)
+        measure.attack_artifact(name, short(name), each, whole, 0, CPU, lambda *_: None)[:4] for each in (seen, own)
     )
     return not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, after, strict=True))
 
@@ -240,7 +253,7 @@ def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypa
 
 def test_the_tag_of_an_attack_says_what_it_used(observed):
     tags = {
-        (name, method): run._knowledge(name, load(observed[method][0] / "artifact.safetensors"), {})["tag"]
+        (name, method): measure._knowledge(name, load(observed[method][0] / "artifact.safetensors"), {})["tag"]
         for name in ("surrogate", "aligned-surrogate", "decoder", "collusion", "staged")
         for method in ("fedavg", "fedsplit", "fedcg")
     }
@@ -250,7 +263,7 @@ def test_the_tag_of_an_attack_says_what_it_used(observed):
     assert tags["collusion", "fedcg"] == f"{plain} + colluding client + generator"
     assert {tags["surrogate", m] for m in ("fedavg", "fedsplit", "fedcg")} == {plain}
     assert {tags["staged", m] for m in ("fedavg", "fedsplit", "fedcg")} == {"gradient"}
-    decoder = run._knowledge("decoder", load(observed["fedcg"][0] / "artifact.safetensors"), {})
+    decoder = measure._knowledge("decoder", load(observed["fedcg"][0] / "artifact.safetensors"), {})
     assert decoder["uses"] == ["upload:generator"]
     assert decoder["tag_in_general"] == f"{plain} + generator where shared"
 

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from privbench import data, harness, partition, plugins, run, spec
+from privbench import data, harness, measure, partition, plugins, spec
 from privbench.types import Knowledge
 from tests.attacks.cases import artifact, smooth_images
 from tests.privbench.federations import digits_federation
@@ -45,7 +45,7 @@ def test_the_method_trains_and_its_term_matters(example):
 def test_the_attack_lowers_its_objective(example):
     _, attack = example("attack", "Cosine")
     shown = artifact(smooth_images(2), torch.tensor([1, 2]))
-    run.check_needs("mine", attack, shown)
+    measure.check_needs("mine", attack, shown)
     found = attack(steps=30).reconstruct(shown, Knowledge(), 0, lambda *_: None)
     assert (found.trace[:, -1] < found.trace[:, 0]).all()
 

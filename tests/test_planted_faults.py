@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks import separate
-from privbench import artifact, flags, knowledge, plugins, record, run, spec, storage
+from privbench import artifact, flags, knowledge, measure, plugins, record, run, spec, storage
 from privbench.errors import AttackRefused
 from privbench.store import Store
 from privbench.types import Batch
@@ -252,4 +252,4 @@ def test_a_refusal_is_a_users_mistake_like_any_other(attacked):
     (folder,) = (attacked / "artifacts").iterdir()
     seen = artifact.load(folder / "artifact.safetensors")
     with pytest.raises(AttackRefused, match="needs the upload:generator"):
-        run.check_needs("feature-statistics", plugins.resolve("attack", "feature-statistics"), seen)
+        measure.check_needs("feature-statistics", plugins.resolve("attack", "feature-statistics"), seen)

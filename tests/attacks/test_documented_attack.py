@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from privbench import plugins, run
+from privbench import measure, plugins
 from privbench.score import psnr_db
 from privbench.types import Knowledge
 from tests.attacks.cases import artifact, smooth_images
@@ -16,6 +16,6 @@ def test_the_documented_attack_runs(repository, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     attack = plugins.resolve("attack", "mine_peel:Peel")
     shown = artifact(smooth_images(1), torch.tensor([1]))
-    run.check_needs("mine_peel:Peel", attack, shown)
+    measure.check_needs("mine_peel:Peel", attack, shown)
     found = attack(iterations=4).reconstruct(shown, Knowledge(), 0, lambda *_: None)
     assert psnr_db(found.images[0], smooth_images(1)) > 30

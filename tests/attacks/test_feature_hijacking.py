@@ -8,7 +8,7 @@ import torch
 from attacks import separate, surrogates, world
 from attacks.feature_hijacking import FeatureHijacking, to_class_means
 from attacks.floors import ClassMean, Grey
-from privbench import active, harness, observe, run, spec
+from privbench import active, federations, harness, observe, spec
 from privbench.engine import Replica
 from privbench.errors import UserError
 from privbench.nets import Model
@@ -84,7 +84,7 @@ def hijacked(tmp_path_factory):
     train = spec.train_spec(
         "smoke", "digits", "fedcg", clients=2, per_client=60, method_settings=method, changes=changes
     )
-    federation, _ = run.federation_of(train, None)
+    federation, _ = federations.of(train, None)
     setup = harness.prepare(train, federation, CPU)
     settings = {
         "steps": 30, "members": 1, "train_steps": 40, "shadow_rounds": 3, "shadow_steps": 40, "pilot_steps": 150,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from attacks import case, features, labels, match, peeling, prior
 from attacks.descend import CHUNK, chunk_size
 from privbench import artifact as artifacts
-from privbench import checkpoint, harness, observe, plugins, run, spec
+from privbench import checkpoint, harness, measure, observe, plugins, spec
 from privbench.errors import UserError
 from privbench.nets import Model
 from privbench.seeds import stream
@@ -128,7 +128,7 @@ def test_there_are_no_closed_form_features_and_nothing_to_peel(observed):
 def test_staged_lowers_its_objective_without_closed_forms(method, observed):
     """One image in eval mode through a stand-in; two images in train mode. The other attacks: tests/test_command_line.py."""
     seen, truth, _ = observed[method]
-    found = run.attack_artifact("staged", {"steps": 1}, seen, Knowledge(), 0, CPU, lambda *_: None)
+    found = measure.attack_artifact("staged", {"steps": 1}, seen, Knowledge(), 0, CPU, lambda *_: None)
     assert found.images.shape == truth.images.shape
     assert (found.trace[:, -1] < found.trace[:, 0]).all()
 
@@ -137,7 +137,7 @@ def test_every_floor_can_be_scored(observed):
     seen, truth, _ = observed["fedsplit"]
     whole = Knowledge(auxiliary=observe.auxiliary(digits_federation((16, 16))))
     for name in plugins.FLOORS:
-        found = run.attack_artifact(name, {}, seen, whole, 0, CPU, lambda *_: None)
+        found = measure.attack_artifact(name, {}, seen, whole, 0, CPU, lambda *_: None)
         assert found.images.shape == truth.images.shape
 
 

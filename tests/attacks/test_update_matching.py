@@ -17,7 +17,7 @@ from attacks.update_matching import (
     without_adam,
 )
 from privbench import artifact as artifacts
-from privbench import checkpoint, harness, local_update, observe, run, spec
+from privbench import checkpoint, harness, local_update, measure, observe, spec
 from privbench.errors import UserError
 from privbench.score import psnr_db, score
 from privbench.types import Knowledge, LocalSteps
@@ -158,7 +158,7 @@ def test_an_attack_on_gradients_is_refused_in_one_line(untrained):
     with pytest.raises(
         UserError, match="but this artifact holds whole local updates; try --attack update-matching"
     ) as error:
-        run.attack_artifact("dlg", {}, seen, Knowledge(), 0, CPU, lambda *_: None)
+        measure.attack_artifact("dlg", {}, seen, Knowledge(), 0, CPU, lambda *_: None)
     assert "\n" not in str(error.value)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from privbench import active, checkpoint, harness, run, spec
+from privbench import active, checkpoint, harness, look, run, spec
 from privbench.errors import AttackRefused
 from privbench.store import Store
 from privbench.types import Networks
@@ -129,7 +129,7 @@ def test_what_cannot_be_crafted_is_refused_in_one_line(method, round_, settings,
 def test_the_artifact_holds_what_was_crafted_and_lies_apart(tmp_path):
     cell, store, (train,) = cell_of(), Store(tmp_path), cell_of().train_specs()
     run.train(store, [train], None, "cpu")
-    seen, _, shot = run.observed(store, cell, train, None, "cpu", lambda *_: None)
+    seen, _, shot = look.observed(store, cell, train, None, "cpu", lambda *_: None)
     assert equal(seen.weights, shot.server.params)
     assert equal(seen.buffers, shot.server.buffers)
     other = cell_of(settings={"active_rounds": 1})

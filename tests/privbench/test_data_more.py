@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from privbench import data, knowledge, partition, plugins, run, spec
+from privbench import data, federations, knowledge, partition, plugins, spec
 from privbench.data import cifar10, digit5, domainnet, emnist, files, formats, image_folder, mnist, photos, resize, tree
 from privbench.data.dataset import Dataset, Domain, sound
 from privbench.data.download import torchvision_datasets
@@ -348,8 +348,8 @@ def test_a_folder_with_other_content_is_another_run(tmp_path):
     three = spec.train_spec("smoke", name_of(tmp_path), "fedavg", per_client=2)
     assert len({one.id, two.id, three.id}) == 3
     assert data.content("digits") is None
-    refused(lambda: run.federation_of(one, None), "have changed since this run began")
-    assert len(run.federation_of(three, None)[0].clients) == 4
+    refused(lambda: federations.of(one, None), "have changed since this run began")
+    assert len(federations.of(three, None)[0].clients) == 4
 
 
 def test_the_same_folder_has_one_name_from_wherever_it_is_named(tmp_path, monkeypatch):
@@ -567,13 +567,13 @@ def test_images_may_be_stored_at_32_or_at_the_side_asked_for_all_alike():
 
 def test_a_data_set_with_larger_originals_is_federated_and_lent_to_the_attacker_at_224(monkeypatch):
     monkeypatch.setattr(photos, "COUNT", {"train": 6, "validation": 2, "test": 2})
-    for cached in (run.dataset_of, run.federation):
+    for cached in (federations.read, federations.laid_out):
         cached.cache_clear()
     try:
-        federation, _ = run.federation("photos", None, None, 2, 8, "iid", 0, 224)
+        federation, _ = federations.laid_out("photos", None, None, 2, 8, "iid", 0, 224)
         images, _ = knowledge.auxiliary(federation, "photos", None, (3, 224, 224), 0)
     finally:
-        for cached in (run.dataset_of, run.federation):
+        for cached in (federations.read, federations.laid_out):
             cached.cache_clear()
     assert all(client.train.images.shape == (8, 3, 224, 224) for client in federation.clients)
     assert images.images.shape[1:] == (3, 224, 224)
@@ -581,5 +581,8 @@ def test_a_data_set_with_larger_originals_is_federated_and_lent_to_the_attacker_
 
 def test_a_data_set_of_the_users_own_is_looked_over_before_it_is_used(tmp_path, monkeypatch):
     monkeypatch.setattr(cifar10, "load", lambda root: made(labels=((0, 0), (0, 0))))
-    run.dataset_of.cache_clear()
-    refused(lambda: run.federation("cifar10", None, tmp_path, 2, 1, "domain", 0), "no training image of the class 'b'")
+    federations.read.cache_clear()
+    refused(
+        lambda: federations.laid_out("cifar10", None, tmp_path, 2, 1, "domain", 0),
+        "no training image of the class 'b'",
+    )

@@ -7,7 +7,7 @@ import torch
 
 from attacks.floors import ClassMean
 from privbench import artifact as artifacts
-from privbench import knowledge, run, score, spec
+from privbench import federations, knowledge, score, spec
 from privbench.data.resize import pixels
 from privbench.types import Knowledge, Truth
 from reports.artifact_file import attack_file
@@ -17,7 +17,7 @@ from tests.attacks import cases
 @pytest.fixture(scope="module")
 def digits():
     """(federation, auxiliary images) of the default layout, from which a file's floors are made."""
-    fed, _ = run.federation_of(spec.train_spec("quick", "digits", "fedavg"), None)
+    fed, _ = federations.of(spec.train_spec("quick", "digits", "fedavg"), None)
     return fed, knowledge.auxiliary(fed, knowledge.SAME, None, (1, 32, 32), 0)[0]
 
 

@@ -3,7 +3,7 @@
 import matplotlib.figure
 import pytest
 
-from privbench import checkpoint, data, harness, partition, run, spec
+from privbench import checkpoint, data, federations, harness, partition, run, spec
 from privbench.errors import UserError
 from privbench.store import Store
 from reports import commands, drawings, label_histogram
@@ -82,7 +82,7 @@ def test_the_clients_of_a_trained_run_are_drawn_from_disk_alone(tmp_path, drawn,
     def forbidden(*_, **__):
         raise AssertionError("data was read or a round was trained")
 
-    monkeypatch.setattr(run, "federation", forbidden)
+    monkeypatch.setattr(federations, "laid_out", forbidden)
     monkeypatch.setattr(harness, "train_round", forbidden)
     commands.draw_clients_of_run(each.id[:6], tmp_path)
     fed = partition.census(_laid_out(each))

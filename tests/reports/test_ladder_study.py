@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from privbench import plugins, pool, record, run
+from privbench import measure, plugins, pool, record, run
 from privbench.store import Store
 from reports import climb, study, study_run
 
@@ -93,9 +93,9 @@ def test_an_interrupted_study_continues_with_what_is_missing(few, out, monkeypat
     assert f"{len(able) - 1} of {len(able)} cells done, 1 interrupted" in told
     assert "Left out" in told
     attacked = []
-    real = run.attack_seed
+    real = measure.attack_seed
     monkeypatch.setattr(
-        run, "attack_seed", lambda store, cell, *rest: attacked.append(cell.id) or real(store, cell, *rest)
+        measure, "attack_seed", lambda store, cell, *rest: attacked.append(cell.id) or real(store, cell, *rest)
     )
     study_run.run_study(own, cells, out, None, "cpu")
     assert attacked == [lost.id]

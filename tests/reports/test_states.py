@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from privbench import checkpoint, run, storage
+from privbench import checkpoint, federations, run, storage
 from privbench import record as records
 from privbench.errors import Interrupted, UserError
 from privbench.store import Store
@@ -80,7 +80,7 @@ def test_only_data_that_unrecorded_cells_need_is_looked_for(tmp_path):
 def test_looking_at_the_state_downloads_nothing(tmp_path, monkeypatch, capsys):
     own = study.read("accuracy")
     cells = study.cells(own, "smoke", [("cifar10", None)], methods=["local"])
-    monkeypatch.setattr(run, "dataset_of", lambda *_: pytest.fail("tried to load"))
+    monkeypatch.setattr(federations, "read", lambda *_: pytest.fail("tried to load"))
     study_run.show_status(own, cells, tmp_path / "out", tmp_path / "nowhere")
     assert "0 of 1 cells done, 1 no data" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()

@@ -1,0 +1,66 @@
+"""The federation of a training run: its data set read once per process and laid out over clients."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from pathlib import Path
+
+from privbench import data, partition, storage
+from privbench.data.dataset import Dataset, sound
+from privbench.errors import UserError
+from privbench.spec import TrainSpec
+from privbench.store import Store
+from privbench.types import Federation
+
+
+@cache
+def laid_out(
+    dataset: str,
+    domains: tuple[str, ...] | None,
+    root: Path | None,
+    clients: int,
+    per_client: int,
+    how: str,
+    seed: int,
+    image_size: int = 32,
+    omega: float | None = None,
+    minimum: int | None = None,
+) -> tuple[Federation, str]:
+    """A data set laid out over clients, and the note on what differs from the published one."""
+    loaded = read(dataset, root, domains, image_size)
+    fed = partition.federate(
+        loaded, clients=clients, per_client=per_client, how=how, seed=seed, omega=omega, minimum=minimum
+    )
+    return fed, loaded.note
+
+
+@lru_cache(maxsize=1)
+def read(dataset: str, root: Path | None, domains: tuple[str, ...] | None, image_size: int) -> Dataset:
+    """A data set, read once for all seeds of a process and looked over."""
+    return sound(data.load(dataset, root, domains, image_size), image_size)
+
+
+def of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
+    """The federation of a training run; UserError when the user's folder is no longer what the run was specified on."""
+    if spec.content is not None and data.content(spec.dataset) != spec.content:
+        raise UserError(f"the files of {spec.dataset} have changed since this run began; run the command again")
+    return laid_out(
+        spec.dataset,
+        spec.domains,
+        root,
+        spec.clients,
+        spec.per_client,
+        spec.partition,
+        spec.seed,
+        spec.image_size,
+        spec.omega,
+        spec.min_per_client,
+    )
+
+
+def write_clients(store: Store, spec: TrainSpec, fed: Federation) -> None:
+    """Writes clients.json, from which the label histogram is drawn without training or reading the data again."""
+    if not store.clients(spec).exists():
+        public = 0 if fed.public is None else len(fed.public.labels)
+        value = {"classes": list(fed.classes), "clients": partition.census(fed), "public": public}
+        storage.write_json(store.clients(spec), value)

@@ -1,0 +1,79 @@
+"""The look: what the server sees of one seed of a cell at the attacked round of a finished run, and the truth behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privbench import active, artifact, checkpoint, federations, harness, local_update, machine, observe
+from privbench.errors import UserError
+from privbench.spec import CellSpec, TrainSpec
+from privbench.store import Store
+from privbench.types import Artifact, Federation, Report, Truth
+
+
+def observed(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report
+) -> tuple[Artifact, Truth, checkpoint.Snapshot]:
+    """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round."""
+    fed, _ = federations.of(spec, data_root)
+    rounds = checkpoint.history(store.train(spec))
+    if rounds is None:
+        raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
+    round_ = resolve_round(cell.round, rounds)
+    setup = harness.prepare(spec, fed, torch.device("cpu"))
+    folder = store.artifact(cell, spec, round_)
+    if active.rounds(cell):
+        trainer = harness.prepare(spec, fed, machine.device(device_name))
+        shot = active.trained(cell, trainer, round_, folder, data_root, report)
+    else:
+        shot = snapshot(store, spec, round_, fed, device_name, report)
+    if not (folder / "truth.safetensors").exists():
+        seen, truth = observe.observe(
+            active.sent(cell, setup, shot, data_root),
+            fed,
+            setup.model,
+            setup.method,
+            setup.defense,
+            method_name=spec.method,
+            dataset=spec.dataset,
+            victims=cell.victims,
+            batch_size=cell.batch_size,
+            labels_known=cell.labels_known,
+            seed=spec.seed,
+            local=local_update.local_steps(cell),
+        )
+        artifact.save(seen, folder / "artifact.safetensors")
+        artifact.save_truth(truth, folder / "truth.safetensors")
+    return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), shot
+
+
+def resolve_round(text: str, rounds: Sequence[dict[str, Any]]) -> int:
+    """The round that "0", "N", "last" or "best" names in a finished run."""
+    if text == "last":
+        return len(rounds)
+    if text == "best":
+        return harness.best_round(rounds)
+    if not text.isdigit():
+        raise UserError(f"--round takes 0, a number, 'last' or 'best', but '{text}' was given")
+    if int(text) > len(rounds):
+        raise UserError(f"--round {text} was asked for, but the run ended after {len(rounds)} rounds")
+    return int(text)
+
+
+def snapshot(
+    store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report
+) -> checkpoint.Snapshot:
+    """The networks after one round. A round that was not kept is trained again, with the same numbers."""
+    folder = store.train(spec)
+    if not checkpoint.snapshot_path(folder, round_).exists():
+        setup = harness.prepare(spec, fed, machine.device(device_name))
+        state = harness.initial(setup)
+        while state.round < round_:
+            report(state.round, round_, f"{spec.method}: repeating round {state.round + 1}, which was not kept")
+            harness.train_round([setup], [state], "alone")
+        checkpoint.save_snapshot(folder, spec, state)
+    return checkpoint.load_snapshot(folder, round_)

@@ -1,0 +1,215 @@
+"""One seed of a cell, from the look to its result on disk: look -> attack -> score, and what the method was worth."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privbench import (
+    active,
+    checkpoint,
+    evaluation,
+    federations,
+    harness,
+    look,
+    machine,
+    partition,
+    plugins,
+    score,
+    storage,
+    victims,
+)
+from privbench import knowledge as known
+from privbench.errors import AttackRefused, UserError
+from privbench.nets import train_mode
+from privbench.spec import CellSpec, TrainSpec
+from privbench.store import Store
+from privbench.types import Artifact, Federation, Knowledge, Networks, Reconstruction, Report, no_report
+
+NO_GUARANTEE = "no (epsilon, delta) guarantee"
+
+
+def attack_seed(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report = no_report
+) -> None:
+    """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk."""
+    path = store.result(cell, spec.seed)
+    if path.exists() or cell.attack is None:
+        return
+    if not store.cell_spec(cell).exists():
+        storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
+    seen, truth, shot = look.observed(store, cell, spec, data_root, device_name, report)
+    fed, _ = federations.of(spec, data_root)
+    place = machine.device(device_name)
+    # The floors ask what anybody could score, so they always have the images of the attacked distribution.
+    same, same_info = known.auxiliary(fed, known.SAME, data_root, seen.image_shape, spec.seed)
+    chosen, chosen_info = same, same_info
+    if cell.auxiliary != known.SAME:
+        chosen, chosen_info = known.auxiliary(fed, cell.auxiliary, data_root, seen.image_shape, spec.seed)
+    whole = knowledge_of(store, cell, spec, fed, seen, shot)
+    started = time.perf_counter()
+    whole = replace(whole, auxiliary=chosen)
+    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, spec.seed, place, report)
+    seconds = time.perf_counter() - started
+    scores = score.score(found, truth, _true_features(seen, shot))
+    whole = Knowledge(auxiliary=same)
+    floors = {
+        floor: score.psnr_of(attack_artifact(floor, {}, seen, whole, spec.seed, place, no_report), truth).tolist()
+        for floor in plugins.FLOORS
+        if plugins.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
+    }
+    info = _trial(store, spec, data_root, place)
+    info |= {
+        "round": seen.round,
+        "knowledge": _knowledge(cell.attack, seen, chosen_info)
+        | active.told(store.artifact(cell, spec, seen.round)),
+        "accuracy_at_round": [
+            evaluation.accuracy(seen.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
+            for k, client in enumerate(fed.clients)
+        ],
+        "guarantee": guarantee(
+            plugins.defense(spec.defense, spec.where), len(checkpoint.history(store.train(spec)) or [])
+        ),
+        "victims": victims.described(
+            seen, truth, found, scores, seed=spec.seed, floors=floors,
+            auxiliary={*score.digests(same.images), *score.digests(chosen.images)},
+        ),
+    }  # fmt: skip
+    info["notes"] += found.notes
+    info["cost"] |= {"attack_seconds": seconds, "gradient_evaluations": int(found.gradient_evaluations)}
+    tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
+    storage.save_tensors(path, "reconstruction", tensors, info)
+
+
+def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
+    """Writes what one seed of an accuracy cell gives besides its training; does nothing when it is on disk."""
+    path = store.result(cell, spec.seed)
+    if path.exists():
+        return
+    if not store.cell_spec(cell).exists():
+        storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
+    storage.write_json(path, _trial(store, spec, data_root, machine.device(device_name)))
+
+
+def attack_artifact(
+    name: str,
+    settings: dict[str, Any],
+    seen: Artifact,
+    whole: Knowledge,
+    seed: int,
+    place: torch.device,
+    report: Report,
+) -> Reconstruction:
+    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more.
+
+    AttackRefused where it cannot be made.
+    """
+    attack = plugins.create(plugins.resolve("attack", name), settings)
+    check_needs(name, attack, seen)
+    try:
+        handed = known.only(attack.needs, whole, name).to(place)
+        found = attack.reconstruct(seen.to(place), handed, seed, report)
+    except UserError as error:
+        raise AttackRefused(str(error)) from error
+    return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
+
+
+def check_needs(name: str, attack: Any, seen: Artifact) -> None:
+    """Refuses an attack whose needs the artifact does not meet, and names the attacks whose needs it does."""
+    given = seen.offers() | set(known.FIELDS)
+    missing = sorted(attack.needs - given)
+    if not missing:
+        return
+    ways = [
+        other
+        for other in plugins.ATTACKS
+        if plugins.resolve("attack", other).needs <= given and other not in plugins.FLOORS
+    ]
+    shared = ", ".join(seen.shares) or "nothing"
+    way = " or ".join(ways) or "grey"
+    if seen.local is not None and all(need.startswith("gradient") for need in missing):
+        raise AttackRefused(
+            f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
+        )
+    raise AttackRefused(
+        f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {way}"
+    )
+
+
+def knowledge_of(
+    store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: checkpoint.Snapshot
+) -> Knowledge:
+    """All that an attacker of this run could know besides the artifact, but for the auxiliary images."""
+    start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
+    first = harness.Replica(
+        start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers
+    )
+    return Knowledge(
+        initial=known.initial(first),
+        colluder=known.colluder(shot, seen),
+        oracle=known.oracle(shot, seen),
+        broadcast=None if active.rounds(cell) else Networks(shot.server.params, shot.server.buffers),
+        cache=store.artifact(cell, spec, seen.round) / "trained",
+    )
+
+
+def guarantee(defense: Any, rounds: int) -> str:
+    """What a defence promises one client over that many rounds, whatever the attack, in words.
+
+    A defence that proves something has a method `guarantee(rounds) -> str`, e.g. "(4.2, 1e-5)-differential privacy per client".
+    """
+    promise = getattr(defense, "guarantee", None)
+    return NO_GUARANTEE if promise is None else str(promise(rounds))
+
+
+def _trial(store: Store, spec: TrainSpec, data_root: Path | None, place: torch.device) -> dict[str, Any]:
+    """What the result of every seed says, attacked or not."""
+    fed, note = federations.of(spec, data_root)
+    census = partition.census(fed)
+    rounds = checkpoint.history(store.train(spec)) or []
+    return {
+        "seed": spec.seed,
+        "classes": len(fed.classes),
+        "class_names": list(fed.classes),
+        "client_domains": [client["domain"] for client in census],
+        "label_counts": [client["train"] for client in census],
+        "accuracy": [evaluation.right(p) for p in checkpoint.predictions(store.train(spec))],
+        "cost": {
+            "train_seconds": sum(entry["seconds"] for entry in rounds),
+            "peak_memory_mib": machine.peak_memory_mib(place),
+        },
+        "environment": machine.environment(place),
+        "notes": [note] if note else [],
+    }
+
+
+def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str, Any]:
+    """What the attacker knew, as the record says it; `auxiliary` is None where the attack was given no such images."""
+    attack = plugins.resolve("attack", name)
+    return {
+        "tag": known.tag(attack, seen.offers()),
+        "tag_in_general": known.tag(attack),
+        "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
+        "needs": sorted(attack.needs),
+        "uses": sorted(known.uses(attack) & seen.offers()),
+        "active": plugins.is_active(name),
+        "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
+        "labels": "known" if seen.labels is not None else "recovered",
+        "restart_chosen_by": "attacker's own loss",
+    }
+
+
+def _true_features(seen: Artifact, shot: checkpoint.Snapshot) -> score.Features:
+    """E(x) through each victim's own extractor, in the mode in which its gradient was taken; for scoring alone."""
+    own, net = known.oracle(shot, seen), seen.model.net("extractor")
+
+    def features(victim: int, images: torch.Tensor) -> torch.Tensor:
+        networks = own[int(seen.client[victim])]
+        params, buffers = networks.params["extractor"], networks.buffers["extractor"]
+        return net.apply(params, buffers, images, train=train_mode(seen.batch_size))[0]
+
+    return features
