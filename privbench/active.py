@@ -24,6 +24,7 @@ from privbench.methods.form import Method
 from privbench.spec import CellSpec
 from privbench.types import ActiveAttack, Knowledge, Networks, Report, no_report
 
+NEEDS_UPDATES = "needs whole local updates, and single gradients were observed; add --observe update"
 HISTORY = "active.json"  # how the clients fared in the crafted rounds, beside the artifact
 
 
@@ -56,8 +57,8 @@ def trained(
     if checkpoint.snapshot_path(folder, round_).exists():
         return checkpoint.load_snapshot(folder, round_)
     name, method = setup.spec.method, setup.method
-    if missing := unmet(cell, method):
-        raise AttackRefused(f"{cell.attack} needs the {', '.join(missing)}, which {name} does not send")
+    if lack := lacking(cell, method):
+        raise AttackRefused(f"{cell.attack} {lack}")
     if round_ == 0:
         raise AttackRefused(
             f"{cell.attack} works through training on what its server sends, and round 0 is before any; attack a later round"
@@ -89,11 +90,14 @@ def too_early(cell: CellSpec) -> bool:
     return cell.round == "0" and rounds(cell) > 0
 
 
-def unmet(cell: CellSpec, method: Method) -> list[str]:
-    """The needs of a cell's attack that its method does not meet, told before anything is trained."""
+def lacking(cell: CellSpec, method: Method) -> str:
+    """What a cell's attack needs and its method does not send, in words, before anything is trained; nothing where all is met."""
     given = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update")
     needs: frozenset[str] = plugins.resolve("attack", cell.attack or "").needs
-    return sorted(needs - given - set(known.FIELDS))
+    missing = sorted(needs - given - set(known.FIELDS))
+    if missing and cell.observe != "update" and all(need.startswith("update") for need in missing):
+        return NEEDS_UPDATES
+    return f"needs the {', '.join(missing)}, which {cell.train.method} does not send" if missing else ""
 
 
 def crafted(cell: CellSpec, setup: Setup, server: Replica, data_root: Path | None, cache: Path | None) -> Replica:

@@ -50,18 +50,19 @@ def attack_seed(
     chosen, chosen_info = same, same_info
     if cell.auxiliary != known.SAME:
         chosen, chosen_info = known.auxiliary(fed, cell.auxiliary, data_root, seen.image_shape, spec.seed)
-    whole = knowledge_of(store, cell, spec, fed, seen, shot)
-    started = time.perf_counter()
-    whole = replace(whole, auxiliary=chosen)
-    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, spec.seed, place, report)
-    seconds = time.perf_counter() - started
-    scores = score.score(found, truth, _true_features(seen, shot))
-    whole = Knowledge(auxiliary=same)
+    images, whole = {*score.digests(same.images), *score.digests(chosen.images)}, Knowledge(auxiliary=same)
     floors = {
         floor: score.psnr_of(attack_artifact(floor, {}, seen, whole, spec.seed, place, no_report), truth).tolist()
         for floor in plugins.FLOORS
         if plugins.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
     }
+    whole = replace(knowledge_of(store, cell, spec, fed, seen, shot), auxiliary=chosen)
+    started = time.perf_counter()
+    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, spec.seed, place, report)
+    seconds = time.perf_counter() - started
+    # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or hides a doubt.
+    seen, truth, shot = look.observed(store, cell, spec, data_root, device_name, report)
+    scores = score.score(found, truth, _true_features(seen, shot))
     info = _trial(store, spec, data_root, place)
     info |= {
         "round": seen.round,
@@ -75,8 +76,7 @@ def attack_seed(
             plugins.defense(spec.defense, spec.where), len(checkpoint.history(store.train(spec)) or [])
         ),
         "victims": victims.described(
-            seen, truth, found, scores, seed=spec.seed, floors=floors,
-            auxiliary={*score.digests(same.images), *score.digests(chosen.images)},
+            seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images
         ),
     }  # fmt: skip
     info["notes"] += found.notes
@@ -106,7 +106,7 @@ def attack_artifact(
 ) -> Reconstruction:
     """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more.
 
-    AttackRefused where it cannot be made.
+    AttackRefused where it cannot be made; UserError where it returns something else than a reconstruction of these victims.
     """
     attack = plugins.create(plugins.resolve("attack", name), settings)
     check_needs(name, attack, seen)
@@ -115,7 +115,27 @@ def attack_artifact(
         found = attack.reconstruct(seen.to(place), handed, seed, report)
     except UserError as error:
         raise AttackRefused(str(error)) from error
+    if fault := _fault(found, seen):
+        raise UserError(f"{name} should return a Reconstruction of {seen.victims} victims, but {fault}")
     return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
+
+
+def _fault(found: Any, seen: Artifact) -> str:
+    """What an attack of a user's own returned in place of a reconstruction, in words; nothing where all is as it should be."""
+    if not isinstance(found, Reconstruction):
+        return f"it returned {'nothing' if found is None else f'a {type(found).__name__}'}"
+    v, b = seen.victims, seen.batch_size
+    wanted = {"images": (v, b, *seen.image_shape), "labels": (v, b), "loss": (v,), "restart": (v,)}
+    for name in (*wanted, "trace"):
+        t = getattr(found, name)
+        if not isinstance(t, torch.Tensor):
+            return f"`{name}` is of type {type(t).__name__}"
+        fits = tuple(t.shape) == wanted[name] if name in wanted else t.ndim == 2 and len(t) == v and t.shape[1] > 0
+        if not fits:
+            return f"`{name}` has shape {tuple(t.shape)}, not {wanted.get(name, f'({v}, T)')}"
+        if name in ("images", "loss", "trace") and not t.is_floating_point():
+            return f"`{name}` is of {t.dtype}, not floating point"
+    return ""
 
 
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
@@ -124,6 +144,8 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     missing = sorted(attack.needs - given)
     if not missing:
         return
+    if seen.local is None and all(need.startswith("update") for need in missing):
+        raise AttackRefused(f"{name} {active.NEEDS_UPDATES}")
     ways = [
         other
         for other in plugins.ATTACKS

@@ -6,7 +6,7 @@ Nothing is imported before it is asked for, and nothing registers itself by bein
 import dataclasses
 import difflib
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ def target(kind: str, name: str) -> str:
         return table[name]
     if ":" in name:
         return name
-    near = difflib.get_close_matches(name, table, n=1, cutoff=0.5)
+    names = [*table, LADDER] if kind == "attack" else [*table]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(table)}"
     raise UserError(f"unknown {kind} '{name}'; {hint}")
 
@@ -110,7 +111,7 @@ def stem(name: str) -> str:
 
 
 def resolve(kind: str, name: str) -> Any:
-    """The class or function of a plug-in, imported now."""
+    """The class or function of a plug-in, imported now; UserError where it is not there, or is none (`_lack`)."""
     module_name, _, attribute = target(kind, name).partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -120,7 +121,25 @@ def resolve(kind: str, name: str) -> Any:
         raise
     if not hasattr(module, attribute):
         raise UserError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
-    return getattr(module, attribute)
+    found = getattr(module, attribute)
+    if kind != "dataset" and (lack := _lack(kind, found)):
+        raise UserError(f"{kind} '{name}' {lack}; docs/adding_your_own.md shows one")
+    return found
+
+
+def _lack(kind: str, plugin: Any) -> str:
+    """What a class of a user's own must still have to be a method, an attack or a defence; nothing where it has all."""
+    if not (isinstance(plugin, type) and dataclasses.is_dataclass(plugin)):
+        return "should be a class with @dataclass(frozen=True)"
+    if kind != "attack":
+        return ""
+    for name, empty in (("needs", None), ("uses", frozenset())):
+        value: Any = getattr(plugin, name, empty)
+        if not (isinstance(value, Set) and all(isinstance(each, str) for each in value)):
+            return f"should say `{name}` as a set of names, e.g. frozenset({{'gradient'}}), but it is {value!r}"
+    if not isinstance(getattr(plugin, "knowledge", None), str):
+        return "should say in words what it knows, e.g. knowledge = 'gradient'"
+    return "" if callable(getattr(plugin, "reconstruct", None)) else "has no method `reconstruct`"
 
 
 def is_active(attack: str) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from privbench import artifact as artifacts
 from privbench import federations, flags, knowledge, machine, measure, plugins, score, storage, victims
-from privbench.errors import AttackRefused, UserError
+from privbench.errors import UserError
 from privbench.flags import Flag
 from privbench.record import Range, Victim
 from privbench.spec import train_spec
@@ -68,8 +68,9 @@ def attack_file(
         if "auxiliary" in plugins.resolve("attack", name).needs:
             whole = replace(whole, auxiliary=images())
         try:
-            found = measure.attack_artifact(name, each[name], seen, whole, SEED, place, lambda *_: None)
-        except AttackRefused as error:
+            # Each attack has the file to itself: what one writes into it, no other sees and no doubt is told of.
+            found = measure.attack_artifact(name, each[name], artifacts.load(path), whole, SEED, place, lambda *_: None)
+        except UserError as error:
             if not climbed:
                 raise
             print(f"{name}: not run: {error}")

@@ -30,8 +30,8 @@ def climbable(cells: Sequence[CellSpec]) -> tuple[list[CellSpec], list[Gap]]:
 def _reason(cell: CellSpec) -> str | None:
     """Why a cell's attack cannot be made, whatever its gradients are; None where it can."""
     method = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
-    if lacks := active.unmet(cell, method):
-        return f"needs the {', '.join(lacks)}, which {cell.train.method} does not send"
+    if lack := active.lacking(cell, method):
+        return lack
     return "works through rounds of training, and round 0 is before any" if active.too_early(cell) else None
 
 

@@ -344,7 +344,7 @@ def list_runs(out: Path) -> None:
         raise UserError(f"there are no runs under {out}; start one with `privbench train` or `privbench attack`")
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("id", "data set", "method", "defence", "seed", "attack", "round", "state"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold", no_wrap=column == "id")
     for folder, spec in trained:
         table.add_row(spec.id, spec.dataset, spec.method, spec.defense, str(spec.seed), "", "", status(folder))
     for cell in cells:

@@ -252,6 +252,7 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
         (["data", "fetch", "folder:nowhere"], "nothing to fetch"),
         (["partition", "--run", "abc"], "'abc' is no training run under runs"),
         (["train", "--rounds", "-1"], "--rounds"),
+        (["attack", "--attack", "lader"], "unknown attack 'lader'; did you mean 'ladder'?"),
         (["nonsense"], "nonsense"),
         (["attack", "--colour"], "colour"),
     ],
@@ -273,6 +274,12 @@ def test_an_attack_whose_needs_are_not_met_names_the_way_out(tmp_path):
         "feature-statistics needs the upload:generator, but fedavg shares only [extractor, classifier]; try --attack dlg"
         in text
     )
+
+
+def test_an_attack_on_whole_updates_names_the_option_that_observes_them(tmp_path):
+    words = ["attack", "--method", "fedsplit", "--attack", "update-matching", "--dataset", "digits", *SMALL]
+    text = privbench(*words, cwd=tmp_path, expect=2)
+    assert "update-matching needs whole local updates, and single gradients were observed; add --observe update" in text
 
 
 def test_an_unwritable_output_folder_is_named(tmp_path):

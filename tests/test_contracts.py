@@ -1,12 +1,17 @@
 """What every plug-in must keep, counted, so that none is forgotten."""
 
 import dataclasses
+import math
+import re
 import shutil
 
 import pytest
 import torch
 
+from attacks.decoder import Decoder, Rehearsed
 from attacks.floors import Grey
+from attacks.initial_surrogate import InitialSurrogate
+from attacks.stand_in import Choice, StandIn
 from privbench import (
     artifact,
     checkpoint,
@@ -279,11 +284,22 @@ def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
 
 
 # Every attack where it does work of its own: on FedCG's artifact alone attackers of private extractors have something to stand in
-# for, and without noise `posterior` is `staged`.
+# for, and without noise `posterior` is `staged`. So short a rehearsal mistrusts its stand-ins and hands in class means; "through
+# stand-ins" it is told to trust them.
 WATCHED = {
     "fedavg": [a for a, m in fitting() if m == "fedavg" and a not in (*STAND_INS, "posterior", "update-matching")],
     "fedavg + gaussian": ["staged", "learned-inverse", "posterior"],
     "fedcg": [*STAND_INS, "imprint", "feature-statistics", "feature-hijacking"],
+    "fedcg through stand-ins": [
+        "surrogate",
+        "aligned-surrogate",
+        "initial-surrogate",
+        "decoder",
+        "collusion",
+        "imprint",
+        "feature-hijacking",
+    ],
+    "fedcg in round 0": ["initial-surrogate", "collusion"],  # through the victims' own extractor
     "batches of fedcg": STAND_INS,
     "batches of fedsplit + gaussian": ["oracle"],
     "fedper": ["dlg", "extractor-matching"],
@@ -293,26 +309,45 @@ WATCHED = {
 
 def watched(names, setup):
     """The cells of some attacks on one of the set-ups of `WATCHED`."""
-    method = setup.removeprefix("whole updates of ").removeprefix("batches of ").removesuffix(" + gaussian")
+    method = re.sub("^whole updates of |^batches of | \\+ gaussian$| through stand-ins$| in round 0$", "", setup)
     defense = "gaussian:0.001" if "gaussian" in setup else "none"
     observed = {"observe": "update", "local_steps": 2} if "updates" in setup else {}
     observed |= {"batch_size": 2} if "batches" in setup else {}
     train = spec.train_spec("smoke", "digits", method, defense=defense, clients=2, changes={"rounds": 1})
     brief = {name: short(name) for name in names}
     return [
-        spec.cell_spec("smoke", train, name, victims=2, round_="last", attack_settings=brief[name], **observed)
+        spec.cell_spec(
+            "smoke",
+            train,
+            name,
+            victims=2,
+            round_="0" if "round 0" in setup else "last",
+            attack_settings=brief[name],
+            **observed,
+        )
         for name in names
     ]
 
 
+def trust_stand_ins(patch):
+    """The attackers of private extractors invert their first recipe at tau 0.1, and keep half of the decoder's answer."""
+
+    def chosen(self, *_):
+        return Choice(min(self.recipes()), 0.1)
+
+    for attack in (StandIn, InitialSurrogate):
+        patch.setattr(attack, "rehearse", chosen)
+    patch.setattr(Decoder, "rehearsed_share", lambda *_: Rehearsed(0.5, math.inf))
+
+
 def reconstructions(cells, root):
-    """What lies on disk of each cell once it is run: the tensors by name, and the mean PSNR in dB."""
+    """What lies on disk of each cell once it is run: the tensors by name, and its record."""
     assert run.run_cells(cells, root, None, "cpu", lambda *_: None, lambda *_: None) == []
     store = Store(root)
     return [
         (
             storage.load_tensors(store.result(cell, 0), "reconstruction")[0],
-            record.read(store.record(cell)).scores.psnr_db.mean,
+            record.read(store.record(cell)),
         )
         for cell in cells
     ]
@@ -336,14 +371,19 @@ def test_every_attack_is_watched():
 def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, tmp_path, monkeypatch):
     monkeypatch.setattr("privbench.pool.cores", lambda: 1)  # in this process
     monkeypatch.setattr("attacks.separate.RESTARTS", 4)
+    if "through stand-ins" in setup:
+        trust_stand_ins(monkeypatch)
     cells = watched(WATCHED[setup], setup)
     before = reconstructions(cells, tmp_path / "before")
     assert with_another_truth(tmp_path / "before", tmp_path / "after") > 0
     after = reconstructions(cells, tmp_path / "after")
-    for cell, (one, psnr_db), (other, other_psnr_db) in zip(cells, before, after, strict=True):
+    for cell, (one, told), (other, other_told) in zip(cells, before, after, strict=True):
         assert one.keys() == other.keys() == {"images", "labels", "loss", "trace"}
         assert all(torch.equal(one[name], other[name]) for name in one), cell.attack
-        assert psnr_db != other_psnr_db  # the truth did change
+        assert told.scores.psnr_db.mean != other_told.scores.psnr_db.mean  # the truth did change
+        if "through stand-ins" in setup or "round 0" in setup:
+            assert told.scores.psnr_db.mean != told.floors["class-mean"]
+            assert cell.attack == "decoder" or all(v.loss_fell is not None for v in told.victims), cell.attack
 
 
 def test_what_an_attack_notes_stands_in_its_record(tmp_path, monkeypatch):

@@ -156,6 +156,26 @@ def test_an_attack_that_does_nothing_raises_its_flag(planted, monkeypatch):
     assert found.flags[0].sentence.startswith("4 of 4 victims")
 
 
+def test_an_attack_that_writes_into_what_it_was_given_changes_no_floor_and_hides_no_doubt(planted, monkeypatch):
+    _, told = planted
+    from attacks.dlg import DLG
+
+    honest = DLG.reconstruct
+
+    def writing(self, seen, known, seed, report):
+        found = honest(self, seen, known, seed, report)
+        for t in (t for net in (*seen.gradients.values(), *seen.weights.values()) for t in net.values()):
+            t.zero_()
+        return found
+
+    sound = told()
+    shutil.rmtree(planted[0].parent.parent / "cells")
+    monkeypatch.setattr(DLG, "reconstruct", writing)
+    found = told()
+    assert found.victims == sound.victims
+    assert (found.floors, found.flags, found.accuracy_at_round) == (sound.floors, sound.flags, sound.accuracy_at_round)
+
+
 def test_a_guarantee_is_the_defences_own_over_all_rounds_that_were_trained(planted, monkeypatch):
     _, told = planted
     from defenses.none import NoDefense
