@@ -1,16 +1,15 @@
 """UnSplit: the client's extractor is unknown, so a stand-in and the images descend until they explain the features.
 
     h in closed form (attacks/features.py; batches: attacks/separate.py), then from E~ drawn at random and (nearly) grey x
-    min over x, E~ of F = mean over i of [ ||E~(x_i) - h_i||^2 / spread of h_i + lambda TV(x_i) ] + mu R(E~)
-    R = mean over the weights w of E~ of (w / root mean square of w's layer as first drawn)^2
+    min over x, E~ of F = mean over i of [ ||E~(x_i) - h_i||^2 / spread of h_i + lambda TV(x_i) ]
 by Adam in turns, as in Algorithm 1, or on both together (`descent`). i are the images that share a stand-in: one victim's, or
 those of all victims of a client, whose extractor is one and the same (`stand_in_of`). Of several draws the lowest F is kept.
 
 Erdogan, Kupcu, Cicek: UnSplit: Data-Oblivious Model Inversion, Model Stealing, and Label Inference Attacks Against Split Learning,
 WPES 2022, arXiv 2108.09033, Algorithm 1. Of FedSplit and FedCG the server sees gradients instead of features, but those give the
 features exactly. Deviations: the steps; the same start for all images, where the authors' code hands one stand-in on from image to
-image; no ||x||^2, which that code has with weight 1, and which takes images to be dark; restarts; R, without which larger weights
-explain less contrast. The defaults beat no floor where E is private; what does, and where, stands in docs/attacks.md.
+image; no ||x||^2, which that code has with weight 1, and which takes images to be dark; restarts. The defaults beat no floor for
+sure where E is private; what does, and where, stands in docs/attacks.md.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class UnSplit:
     descent: Literal["turns", "together"] = "turns"
     stand_in_of: Literal["victim", "client"] = "victim"
     restarts: Count = 1  # draws of a stand-in
-    size_weight: Weight = 0.0  # mu
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
@@ -93,14 +91,12 @@ class UnSplit:
         restarts = 1 if own.extractor_known else self.restarts
         weight = self.weight if own.extractor_known else self.stand_in_weight
         e, victims = _Flat(own.weights["extractor"]), h.shape[1]
-        size = e.size(e.start)
 
         def objective(x: Tensor, w: Tensor, h: Tensor) -> Tensor:
             through = own._replace(weights=own.weights | {"extractor": e.named(w)})
             found = case.features(through, x.flatten(0, 1))
             gaps = [match.feature_distance(f, t) for f, t in zip(found, h.flatten(0, 1), strict=True)]
-            value = torch.stack(gaps).mean() + weight * prior.total_variation(x)
-            return value + self.size_weight * (w / size).square().mean() if self.size_weight else value
+            return torch.stack(gaps).mean() + weight * prior.total_variation(x)
 
         draws = torch.stack([e.start, *(self._draw(own, e, seed, r) for r in range(1, restarts))])
         w, x, h = draws.repeat(len(h), 1), case.repeat(x, restarts), case.repeat(h, restarts)
@@ -182,8 +178,3 @@ class _Flat:
         """[P] -> parameters."""
         pieces = flat.split([shape.numel() for shape in self.shapes.values()], -1)
         return {n: t.unflatten(-1, shape) for (n, shape), t in zip(self.shapes.items(), pieces, strict=True)}
-
-    def size(self, flat: Tensor) -> Tensor:
-        """The root mean square of each tensor's numbers, at the place of each: [P] -> [P]."""
-        pieces = [t.square().mean().sqrt().expand(t.shape).flatten() for t in self.named(flat).values()]
-        return torch.cat(pieces).clamp_min(1e-12)

@@ -68,7 +68,7 @@ MAY_BE_ZERO = {
     *(("staged", s) for s in ("peel_iterations", "feature_steps", "steps", "feature_weight", "weight", "anchor")),
     ("staged", "stand_in_weight"),
     *((name, "weight") for name in ("inverting-gradients", "extractor-matching", "matching", "grnn", "unsplit")),
-    ("unsplit", "stand_in_weight"), ("unsplit", "size_weight"), ("feature-statistics", "alpha"),
+    ("unsplit", "stand_in_weight"), ("feature-statistics", "alpha"),
     *(("update-matching", s) for s in ("weight", "feature_steps", "start_steps")),
     *((name, "shadow_rounds") for name in ("surrogate", *ALIGNED)),
     *((name, "align_weight") for name in ALIGNED), ("feature-hijacking", "shadow_rounds"),
