@@ -269,14 +269,14 @@ def adam(
     steps: int,
     lr: float,
     sign: bool = False,
-    box: tuple[float, float] | None = None,
+    box: tuple[float, float] | tuple[Tensor, Tensor] | None = None,
     report: Report = no_report,
     what: str = "Adam",
 ) -> Descent:
     """Adam on N problems; with `sign` each gradient is replaced by its sign, and the rate falls by 10 at 3/8, 5/8 and 7/8.
 
-    That decay is the one of Geiping et al. 2020, as is the projection onto a `box` (lowest, highest) after every step. The
-    point with the lowest own objective is returned.
+    That decay is the one of Geiping et al. 2020, as is the projection onto a `box` (lowest, highest; one for all numbers, or for
+    each) after every step. The point with the lowest own objective is returned.
     """
 
     def run(x: Tensor, own: Data, inner: Report) -> Descent:

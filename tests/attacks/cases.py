@@ -3,17 +3,66 @@
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from attacks.case import Case
 from privbench.data.digits import load as load_digits
-from privbench.nets import Model
+from privbench.nets import Model, uniform_init
 from privbench.seeds import stream
 from privbench.types import Artifact, Batch, LocalSteps
 
 MODEL = Model("lenet5", 1, 10)
+
+
+class OneConvolution(Model):
+    """UnSplit's MNIST network (the authors' `MnistNet`) cut behind its first block, without its second convolution.
+
+    E: Conv(1,8,5) ReLU MaxPool2 of images in [0, 1] as they are -> [B, 8, 14, 14];  C: Linear(1568,120) ReLU Linear(120,84) ReLU
+    Linear(84,10), so that the features come in closed form. No backbone of the suite: other attacks expect features in (0, 1).
+    """
+
+    feature_shape = (8, 14, 14)
+    classifier = property(lambda self: self)
+    logits_layer = "fc3"
+    widths: ClassVar = {"fc1": (1568, 120), "fc2": (120, 84), "fc3": (84, 10)}
+
+    def __post_init__(self):
+        """There is no such backbone, and nothing to refuse."""
+
+    def net(self, part):
+        return {"extractor": FirstBlock(), "classifier": self}.get(part) or MODEL.net(part)
+
+    def init(self, rng):
+        made = {n: uniform_init(shape, i, rng) for layer, (i, o) in self.widths.items()
+                for n, shape in ((f"{layer}.weight", (o, i)), (f"{layer}.bias", (o,)))}  # fmt: skip
+        return made, {}
+
+    def apply(self, params, buffers, features, *, train):
+        return self.linear_layers(params, features)[0], buffers
+
+    def linear_layers(self, params, features):
+        inputs, z = {}, features.flatten(1)
+        for layer in self.widths:
+            inputs[layer] = z if layer == "fc1" else F.relu(z)
+            z = F.linear(inputs[layer], params[f"{layer}.weight"]) + params[f"{layer}.bias"]
+        return z, inputs
+
+
+class FirstBlock:
+    """E of the above."""
+
+    def init(self, rng):
+        return {"conv1.weight": uniform_init((8, 1, 5, 5), 25, rng), "conv1.bias": uniform_init((8,), 25, rng)}, {}
+
+    def apply(self, params, buffers, images, *, train):
+        # Pooled first: the same maximum, of a quarter of the values.
+        return F.relu(F.max_pool2d(F.conv2d(images, params["conv1.weight"], params["conv1.bias"]), 2)), buffers
+
+
+SHALLOW = OneConvolution("one convolution", 1, 10)
 
 
 def smooth_images(count, channels=1):
@@ -22,13 +71,14 @@ def smooth_images(count, channels=1):
     return F.interpolate(rough, size=32, mode="bicubic").clamp(0, 1)
 
 
-def logits(params, x):
-    h, _ = MODEL.net("extractor").apply(params["extractor"], {}, x, train=True)
-    return MODEL.net("classifier").apply(params["classifier"], {}, h, train=True)[0], h
+def logits(params, x, model=None):
+    model = model or MODEL
+    h, _ = model.net("extractor").apply(params["extractor"], {}, x, train=True)
+    return model.net("classifier").apply(params["classifier"], {}, h, train=True)[0], h
 
 
-def networks(seed=0, parts=("extractor", "classifier")):
-    return {part: MODEL.net(part).init(stream(seed, "test", part))[0] for part in parts}
+def networks(seed=0, parts=("extractor", "classifier"), model=None):
+    return {part: (model or MODEL).net(part).init(stream(seed, "test", part))[0] for part in parts}
 
 
 def case_of(weights, buffers=None, train=True, model=MODEL):
@@ -44,22 +94,25 @@ def images_like_the_victims(count=40):
     return Batch(F.interpolate(rough, size=32, mode="bicubic").clamp(0, 1), torch.arange(count) % 10)
 
 
-def artifact(images, labels, parts=("extractor", "classifier"), batch_size=1, noise=0.0, known=False, own=None):
+def artifact(
+    images, labels, parts=("extractor", "classifier"), batch_size=1, noise=0.0, known=False, own=None, model=None
+):
     """An artifact of victims [V x B] with the gradients of `parts` at the networks `own`; `noise` is a variance."""
-    own = own or networks()
+    model = model or MODEL
+    own = own or networks(model=model)
     gradients = {part: {} for part in parts}
     rng = torch.Generator().manual_seed(5)
     for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
         params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in own.items()}
-        F.cross_entropy(logits(params, x)[0], y).backward()
+        F.cross_entropy(logits(params, x, model)[0], y).backward()
         for part in parts:
             for name, t in params[part].items():
                 noisy = t.grad + noise**0.5 * torch.randn(t.shape, generator=rng)
                 gradients[part].setdefault(name, []).append(noisy)
-    uploads, buffers = MODEL.net("generator").init(stream(0, "test", "generator"))
+    uploads, buffers = model.net("generator").init(stream(0, "test", "generator"))
     shares_generator = parts == ("classifier",)
     return Artifact(
-        method="test", dataset="digits", model=MODEL, round=0, shares=parts,
+        method="test", dataset="digits", model=model, round=0, shares=parts,
         gradients={p: {n: torch.stack(g) for n, g in part.items()} for p, part in gradients.items()},
         weights={p: own[p] for p in parts}, buffers={p: {} for p in parts},
         uploads={"generator": {n: t[None] for n, t in uploads.items()}} if shares_generator else {},
@@ -84,17 +137,17 @@ def trained_on_digits(count=12, seed=0):
 
 
 @cache
-def central_network(steps, seed=0):
+def central_network(steps, seed=0, model=None):
     """Networks after `steps` of Adam on 600 training digits, the test digits, and the other training digits."""
     digits = load_digits(Path()).domains["all"]
     train, test = ((one.images.float() / 255, one.labels) for one in (digits.train, digits.test))
-    own = {part: {n: t.requires_grad_() for n, t in net.items()} for part, net in networks(seed).items()}
+    own = {part: {n: t.requires_grad_() for n, t in net.items()} for part, net in networks(seed, model=model).items()}
     optimiser = torch.optim.Adam([t for net in own.values() for t in net.values()], lr=3e-3)
     rng = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         index = torch.randint(600, (32,), generator=rng)
         optimiser.zero_grad()
-        F.cross_entropy(logits(own, train[0][index])[0], train[1][index]).backward()
+        F.cross_entropy(logits(own, train[0][index], model)[0], train[1][index]).backward()
         optimiser.step()
     own = {part: {n: t.detach() for n, t in net.items()} for part, net in own.items()}
     return own, Batch(*test), Batch(*(t[600:] for t in train))

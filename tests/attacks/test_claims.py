@@ -24,6 +24,7 @@ from privbench.seeds import stream
 from privbench.types import Artifact, Batch, Knowledge, LocalSteps, Networks, Params, Reconstruction, Truth
 from tests.attacks.cases import (
     MODEL,
+    SHALLOW,
     artifact,
     central_network,
     images_like_the_victims,
@@ -40,6 +41,12 @@ SGD = LocalSteps(3, {"kind": "sgd", "lr": 0.2, "weight_decay": 0.0})
 ENOUGH = 6  # victims of which an interval says something
 # It works through rounds of training on what it sends: tests/attacks/test_feature_hijacking.py shows fall, gain and trust.
 SHOWN_ELSEWHERE = ("feature-hijacking",)
+
+
+# Chosen on other digits with the networks of these seeds (docs/attacks.md).
+ONE_CONVOLUTION = {
+    "descent": "together", "stand_in_of": "client", "restarts": 4, "stand_in_weight": 0.1, "lr": 0.05, "extractor_lr": 0.02,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,12 @@ def central() -> Any:
     return seen, x[:, None], Knowledge(known)
 
 
+def one_convolution(seed: int = 0) -> Any:
+    """The classifier's gradients of six digits at UnSplit's network, trained centrally on others (96% of the test digits right)."""
+    own, (x, y), known = central_network(400, seed, SHALLOW)
+    return artifact(x[:6], y[:6], C, own=own, model=SHALLOW), x[:6, None], Knowledge(known)
+
+
 def surprised(seed: int = 0) -> Any:
     """Twelve images unlike what the network was trained on, so that gradients are large, under noise of a studied variance."""
     own, _, _ = central_network(400, seed)
@@ -139,8 +152,10 @@ CLAIMS = {
     "grnn": Claim("FedAvg, untrained", untrained, {"steps": 100}, 1.0, 0.2),
     "staged": Claim("FedAvg, untrained, without peeling", untrained,
                     {"steps": 40, "feature_steps": 40, "peel_iterations": 0}, 5.0, 0.1),
-    "unsplit": Claim("FedAvg: with the client's true extractor, where its source has a stand-in learned for it",
-                     untrained, {"turns": 6}, 3.0, 0.2),
+    # With the networks of seeds 0-2 the mean gains are 7.6, 3.2 and 8.9 dB, every interval above 0. What LeNet-5, which keeps
+    # two convolutions private, gives away stands in docs/attacks.md.
+    "unsplit": Claim("classifier's gradient, a private extractor of one convolution, trained centrally: the source's own network",
+                     one_convolution, ONE_CONVOLUTION, 1.0, 0.2),
     "extractor-matching": Claim("FedPer, untrained", lambda: untrained(E), {"steps": 100}, 0.5, 1e-2),
     "update-matching": Claim("FedAvg, three steps of SGD", updates,
                              {"steps": 30, "start_steps": 30, "feature_steps": 30}, 2.0, 0.1),
@@ -185,10 +200,14 @@ def made(name: str) -> tuple[Reconstruction, Tensor]:
     attack = plugins.create(plugins.resolve("attack", name), claim.settings)
     found = attack.reconstruct(seen, handed(attack, known), 0)
     truth = Truth(x, seen.client.new_zeros(x.shape[:2]))
+    return found, score(found, truth).psnr_db - best_floor(seen, known, truth)
+
+
+def best_floor(seen: Artifact, known: Knowledge, truth: Truth) -> Tensor:
+    """The best floor of each victim [V] in dB, whatever its attacker knows."""
     given = seen.offers() | {"auxiliary"}
     floors = [f for f in map(floor, plugins.FLOORS) if f.needs <= given]
-    best = torch.stack([score(f.reconstruct(seen, handed(f, known), 0), truth).psnr_db for f in floors]).amax(0)
-    return found, score(found, truth).psnr_db - best
+    return torch.stack([score(f.reconstruct(seen, handed(f, known), 0), truth).psnr_db for f in floors]).amax(0)
 
 
 def floor(name: str) -> Any:
@@ -309,6 +328,34 @@ def test_equation_8_with_a_random_extractor_fails_as_fedcg_says():
     truth = Truth(x, seen.client.new_zeros(x.shape[:2]))
     assert (found.loss < 0.3 * found.trace[:, 0]).all()
     assert (score(found, truth).psnr_db < score(floor("grey").reconstruct(seen, known, 0), truth).psnr_db).all()
+
+
+def test_unsplit_beats_the_floor_with_a_shared_extractor():
+    seen, x, known = untrained()
+    attack = plugins.create(plugins.resolve("attack", "unsplit"), {"turns": 6})
+    truth = Truth(x, seen.client.new_zeros(x.shape[:2]))
+    gain = score(attack.reconstruct(seen, Knowledge(), 0), truth).psnr_db - best_floor(seen, known, truth)
+    assert (gain > 3).all(), gain
+
+
+@pytest.mark.parametrize("descent", ["turns", "together"])
+def test_victims_of_unsplit_end_as_their_client_alone(descent):
+    """Their stand-in is their client's; one whose features are not finite stands alone."""
+    seen = replace(artifact(images(5), torch.arange(5), C), uploads={}, upload_buffers={})
+    seen = replace(seen, client=torch.tensor([0, 1, 0, 2, 0]))
+    seen.gradients["classifier"]["fc1.weight"][4] = torch.nan
+    short = {"turns": 2, "steps": 5, "stand_in_of": "client", "restarts": 2, "descent": descent}
+    attack = plugins.create(plugins.resolve("attack", "unsplit"), short)
+    together = attack.reconstruct(seen, Knowledge(), 0)
+    for rows in ([0, 2], [1], [3]):
+        alone = attack.reconstruct(seen.some(torch.tensor(rows)), Knowledge(), 0)
+        torch.testing.assert_close(together.images[rows], alone.images, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(together.loss[rows], alone.loss)
+        assert (alone.loss < alone.trace[:, 0]).all()
+    assert together.loss[0] == together.loss[2]
+    own = plugins.create(type(attack), short | {"stand_in_of": "victim"}).reconstruct(seen, Knowledge(), 0)
+    torch.testing.assert_close(own.images[[1, 3]], together.images[[1, 3]], atol=1e-5, rtol=1e-5)
+    assert not torch.equal(own.images[0], together.images[0])
 
 
 def test_unsplits_stand_in_learns_to_explain_features_that_it_cannot_explain_as_it_began():
