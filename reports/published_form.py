@@ -70,11 +70,10 @@ def _form_rows(
         return [name, *(text(records) if records else MISSING for records in own)]
 
     def plain(records: list[AttackRecord], lost: list[str]) -> str:
-        name = PLAIN.get(records[0].spec["method"], PLAIN_OTHERWISE) if records else MISSING
-        found = next((r for r in records if r.spec["attack"] == name), None)
+        found = papers_attack(records)
         if found is not None:
             return range_text(found.scores.psnr_db)
-        return MISSING if not records or name in lost else NONE
+        return MISSING if not records or papers_own(records[0].spec["method"]) in lost else NONE
 
     def which(records: list[AttackRecord], lost: list[str]) -> str:
         if not records:
@@ -95,6 +94,16 @@ def _form_rows(
         ["ceiling (undefended FedAvg), dB", *(ceiling for _ in own)],
         row("n / failures", lambda r: f"{span(sorted({x.scores.n for x in r}))} / {max(x.scores.failures for x in r)}"),
     ]
+
+
+def papers_own(method: str) -> str:
+    """The attack by which the papers measured a method."""
+    return PLAIN.get(method, PLAIN_OTHERWISE)
+
+
+def papers_attack(own: Sequence[AttackRecord]) -> AttackRecord | None:
+    """The record of the papers' own attack among those of one method, if it was made."""
+    return next((r for r in own if r.spec["attack"] == papers_own(r.spec["method"])), None)
 
 
 def strongest(own: Sequence[AttackRecord]) -> AttackRecord:

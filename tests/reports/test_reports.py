@@ -176,6 +176,20 @@ def test_a_published_value_below_the_floor_is_called_a_failed_attack():
     assert "the published 24.14" not in told
 
 
+def test_a_disagreement_with_the_published_value_is_told_once_per_column_and_never_of_floors():
+    cells = [record("fedcg", attack=a, psnr=p) for a, p in
+             (("grey", 30.0), ("feature-statistics", 5.0), ("surrogate", 16.0), ("decoder", 14.0))]  # fmt: skip
+    (told,) = (line for line in attack_table.remarks(cells) if "published 8.99 dB;" in line)
+    one, other = (cells[k].scores.psnr_db.mean for k in (2, 1))
+    assert told == (
+        f"cifar10, FedCG, round best (7-8): published 8.99 dB; the strongest attack here, surrogate, {one:.2f} "
+        f"({one - 8.99:+.1f}); the paper's attack, feature-statistics, {other:.2f} ({other - 8.99:+.1f})."
+    )
+    assert not any("published 8.99 dB;" in line for line in attack_table.remarks(cells[:1]))
+    near = [record("fedcg", attack="feature-statistics", psnr=10.0)]
+    assert not any("published 8.99 dB;" in line for line in attack_table.remarks(near))
+
+
 def test_accuracy_is_held_against_the_published_one_in_the_paper_preset_alone():
     told = "FedCG: accuracy 42.25%, published 47.52% (-5.3)"
     assert not any(told in line for line in attack_table.remarks([record("fedcg")]))
