@@ -145,18 +145,23 @@ def _attempt(job: Job, report: Report) -> str | None:
         job.log.unlink(missing_ok=True)
     try:
         job.run(report)
-    except UserError as error:
-        return str(error)
     except Interrupted:
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, the other jobs go on)
-        try:
-            job.log.parent.mkdir(parents=True, exist_ok=True)
-            job.log.write_text("".join(traceback.format_exception(error)))
-        except OSError:
-            return in_words(error)
-        return in_words(error, job.log)
+        return logged(error, job.log)
     return None
+
+
+def logged(error: Exception, log: Path) -> str:
+    """One line that says why something failed; the traceback of an error that no user caused is written to `log`."""
+    if isinstance(error, UserError):
+        return str(error)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("".join(traceback.format_exception(error)))
+    except OSError:
+        return in_words(error)
+    return in_words(error, log)
 
 
 def in_words(error: Exception, log: Path | None = None) -> str:

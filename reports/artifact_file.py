@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from privbench import artifact as artifacts
-from privbench import federations, flags, knowledge, machine, measure, plugins, score, storage, victims
+from privbench import federations, flags, knowledge, machine, measure, plugins, pool, score, storage, victims
 from privbench.errors import UserError
 from privbench.flags import Flag
 from privbench.record import Range, Victim
@@ -70,10 +70,13 @@ def attack_file(
         try:
             # Each attack has the file to itself: what one writes into it, no other sees and no doubt is told of.
             found = measure.attack_artifact(name, each[name], artifacts.load(path), whole, SEED, place, lambda *_: None)
-        except UserError as error:
-            if not climbed:
+        except Exception as error:
+            if not climbed and isinstance(error, UserError):
                 raise
-            print(f"{name}: not run: {error}")
+            reason = pool.logged(error, out / f"{path.stem}-{name}-error.txt")
+            if not climbed:
+                raise UserError(f"{name}: {reason}") from error
+            print(f"{name}: not run: {reason}")
             continue
         target = out / f"{path.stem}-{name}.safetensors"
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}

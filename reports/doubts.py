@@ -91,8 +91,11 @@ def below_floor(r: AttackRecord) -> list[Flag]:
 
 
 def gain_below_floor(attack: str, gain_db: Range, identification: float, n: int, chance: float) -> list[Flag]:
-    """The same from the numbers: the paired gain, and the share of n victims that are identified, with that of chance."""
-    if gain_db.high >= 0 or attack in plugins.FLOORS:
+    """The same from the numbers: the paired gain, and the share of n victims that are identified, with that of chance.
+
+    An attack that hands in the floor itself differs from it by rounding, which is not below it.
+    """
+    if round(gain_db.high, 2) >= 0 or attack in plugins.FLOORS:
         return []
     if identifies(identification, n, chance):
         told = "below the floor in PSNR, and yet it tells the victims' images apart better than chance: noisy, and no protection"

@@ -305,7 +305,9 @@ def spread_text(mean: float, std: float | None, digits: int = 2) -> str:
 def range_text(range_: Range, *, sign: bool = False) -> str:
     """A mean with its interval."""
     plus = "+" if sign else ""
-    return f"{range_.mean:{plus}.2f} [{range_.low:{plus}.2f}, {range_.high:{plus}.2f}]"
+    # Rounded first, and 0 added, as what rounds to zero has no sign.
+    mean, low, high = (f"{round(value, 2) + 0.0:{plus}.2f}" for value in (range_.mean, range_.low, range_.high))
+    return f"{mean} [{low}, {high}]"
 
 
 def span(values: Sequence[Any]) -> str:

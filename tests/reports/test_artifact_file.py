@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.floors import ClassMean
+from attacks.floors import ClassMean, Grey
 from privbench import artifact as artifacts
-from privbench import federations, knowledge, score, spec
+from privbench import federations, knowledge, plugins, score, spec
 from privbench.data.resize import pixels
+from privbench.errors import UserError
 from privbench.types import Knowledge, Truth
 from reports.artifact_file import attack_file
 from tests.attacks import cases
@@ -31,9 +32,10 @@ def told(tmp_path, capsys):
         truth = tmp_path / "truth.safetensors" if scored else None
         if truth is not None:
             artifacts.save_truth(Truth(images[:, None], labels[:, None]), truth)
-        attack_file(
-            tmp_path / "seen.safetensors", truth, [attack], False, settings, "digits", "same", "cpu", None, tmp_path
-        )
+        climbed = attack == "ladder"
+        attacks = [] if climbed else [attack]
+        path = tmp_path / "seen.safetensors"
+        attack_file(path, truth, attacks, climbed, settings, "digits", "same", "cpu", None, tmp_path)
         return capsys.readouterr().out
 
     return call
@@ -85,3 +87,16 @@ def test_without_the_images_of_its_data_set_the_floor_is_grey_and_says_so(datase
     text = told(*victims_of(digits[0]), "grey", dataset=dataset)
     assert text.startswith("note: the floor is that of a grey image alone")
     assert "dB (grey), gain +0.00 [+0.00, +0.00] dB" in text
+
+
+def test_an_attack_that_crashes_on_a_file_leaves_its_traceback_and_the_others_are_made(
+    told, digits, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Grey, "reconstruct", lambda *_: 1 // 0)
+    with pytest.raises(UserError, match=r"grey: internal error: ZeroDivisionError: .*; see .*seen-grey-error\.txt$"):
+        told(*victims_of(digits[0], 1), "grey", scored=False)
+    assert "1 // 0" in (tmp_path / "seen-grey-error.txt").read_text()
+    monkeypatch.setattr("privbench.plugins.ATTACKS", {n: plugins.ATTACKS[n] for n in ("grey", "class-mean")})
+    text = told(*victims_of(digits[0], 1), "ladder", scored=False)
+    assert "grey: not run: internal error: ZeroDivisionError" in text
+    assert "class-mean: 1 victims" in text

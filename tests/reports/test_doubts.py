@@ -4,9 +4,10 @@ import pytest
 
 from privbench import flags, knowledge, observe, plugins
 from privbench.flags import Flag
+from privbench.record import Range
 from reports import comparison, doubts, remarks
 from reports.doubts import below_floor
-from reports.published_form import attacker_text, knowledge_text
+from reports.published_form import attacker_text, knowledge_text, range_text
 from tests.reports.records import record
 
 SOUND = {"victims": 64, "seeds": (0, 1, 2)}
@@ -210,6 +211,13 @@ def test_only_an_attack_on_the_same_round_batch_and_observation_is_a_control():
 def test_an_attack_below_the_floor_is_told_and_a_floor_is_not():
     assert names([own("staged", 9.0)]) == ["below-floor"]
     assert names([own("grey", 9.0, "nothing", (), "L0")]) == []
+
+
+def test_an_attack_that_hands_in_the_floor_is_not_below_it_and_its_gain_of_zero_has_no_sign():
+    rounding = Range(mean=-1e-7, low=-2e-7, high=-1e-8)
+    assert below_floor(own("surrogate", 9.0).model_copy(update={"gain_db": rounding})) == []
+    assert range_text(rounding, sign=True) == "+0.00 [+0.00, +0.00]"
+    assert range_text(Range(mean=-0.006, low=-0.4, high=0.004)) == "-0.01 [-0.40, 0.00]"
 
 
 def test_an_attack_below_the_floor_that_identifies_its_victims_is_no_protection():
