@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import case, labels
+from attacks import case, labels, updates
 from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Report, no_report
 
 
@@ -29,7 +29,7 @@ def _auxiliary(knowledge: Knowledge) -> Batch:
 def _by_class(artifact: Artifact, knowledge: Knowledge, pick: Callable[[Tensor], Tensor]) -> Reconstruction:
     """`pick` of the auxiliary images of each victim's class; of all where there is none of the class."""
     images, classes = _auxiliary(knowledge)
-    known = labels.recover(artifact)
+    known = labels.recover(updates.nearly_gradients(artifact))
     picked = {int(c): pick(images[classes == c]) for c in classes.unique()}
     other = pick(images)
     rows = [torch.stack([picked.get(int(c), other) for c in batch]) for batch in known]
@@ -70,9 +70,9 @@ class DatasetMean:
 
 @dataclass(frozen=True)
 class ClassMean:
-    """The mean of other images of the victim's class; the class is read off the gradient (attacks/labels.py)."""
+    """The mean of other images of the victim's class; the class is read off the gradient or update (attacks/labels.py)."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "gradient:classifier"})
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "classes"})
     knowledge: ClassVar[str] = "label + auxiliary mean"
     rung: ClassVar[str] = "L0"
 
@@ -87,11 +87,11 @@ class ClassMean:
 class NearestAuxiliary:
     """The auxiliary image of the victim's class that is nearest to the class's mean: the best guess among real images.
 
-    Nearest to the victim would take the truth. The label, read off the gradient, is all that tells auxiliary images apart
+    Nearest to the victim would take the truth. The label, read off the gradient or update, is all that tells auxiliary images apart
     without an extractor; of the class's images the one nearest to their mean has the least mean squared error to the others.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "gradient:classifier"})
+    needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "classes"})
     knowledge: ClassVar[str] = "label + auxiliary image"
     rung: ClassVar[str] = "L0"
 

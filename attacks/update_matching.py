@@ -9,15 +9,14 @@ Dimitrov et al.: Data Leakage in Federated Averaging, TMLR 2022, arXiv 2206.1239
 whole batch, as privbench/local_update.py has it); so does the `breaching` package. Private extractors: a random stand-in
 takes the steps.
 
-One step of Adam hides its gradient worse than its reputation: single precision tells g / (|g| + eps) from a sign for most
-entries of an untrained LeNet, and it is taken back to g (`without_adam`; ours). Of several steps none is: entries change sign,
-and U says little of the first gradient. There the simulated steps are all there is, and an image that they do not explain is
-given up for grey.
+One step of Adam hides its gradient worse than its reputation, and is taken back to it (attacks/updates.py). Of several steps
+none is: entries change sign, and U says little of the first gradient. There the simulated steps are all there is, and an image
+that they do not explain is given up for grey.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -25,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks import case, descend, prior
+from attacks import case, descend, prior, updates
 from attacks.case import Case
 from attacks.staged import Staged
 from privbench.engine import ADAM_EPS
@@ -34,8 +33,6 @@ from privbench.settings import Count, CountOrZero, Weight
 from privbench.spec import SGD, Adam, Optimiser
 from privbench.types import Artifact, Knowledge, LocalSteps, Parts, Reconstruction, Report, no_report
 
-TRUSTED = 0.02  # relative error at which an entry of a gradient counts half
-LOST = 0.2  # and above which it does not count
 EXPLAINED = (
     1e-3  # objective below which an image explains an update by Adam; 4 of 12 images above it came closer than grey
 )
@@ -65,10 +62,10 @@ class UpdateMatching:
         """
         assert artifact.local is not None, "the needs name an update"
         by_adam = isinstance(optimiser_of(artifact.local), Adam)
-        artifact, trust = without_adam(artifact)
+        artifact, trust = updates.without_adam(artifact)
         local = artifact.local
         assert local is not None, "it is still an update"
-        taken = with_steady_rows(as_gradient(artifact, local), trust)
+        taken = updates.with_steady_rows(updates.as_gradient(artifact, local), trust)
         first = Staged(peel_iterations=0, feature_steps=self.feature_steps, steps=self.start_steps).reconstruct(
             taken, knowledge, seed, report
         )
@@ -90,59 +87,6 @@ class UpdateMatching:
             images=torch.where(hopeless[:, None, None, None, None], case.grey_start(artifact), found.images),
             gradient_evaluations=end.evaluations * local.steps + first.gradient_evaluations,
         )
-
-
-def without_adam(artifact: Artifact) -> tuple[Artifact, dict[str, Tensor]]:
-    """One step of Adam as the step of SGD (rate 1) that it hides; how far each entry is to be trusted, [V, ...] in [0, 1] by name.
-
-    From zero moments the step is -lr g / (|g| + eps), weight decay in g. It is no mere sign: 1 - |step| / lr = eps / (|g| + eps),
-    which single precision still tells from 0 where |g| lies below about 1e-3; there g = eps u / (1 - |u|) with u = -step / lr.
-    The error of u is that of storing theta in single precision, and of the few roundings of the step.
-    Anything else (several steps, SGD, a defended update) comes back as it is, with an empty dict: trusted everywhere.
-    """
-    local = artifact.local
-    setting = None if local is None else optimiser_of(local)
-    if local is None or local.steps > 1 or not isinstance(setting, Adam) or artifact.defense.get("name") != "none":
-        return artifact, {}
-    updates: Parts = {}
-    trust: dict[str, Tensor] = {}
-    for part, net in artifact.updates.items():
-        updates[part] = {}
-        for name, step in net.items():
-            theta, ulp = artifact.weights[part][name].double(), torch.finfo(step.dtype).eps
-            u = -step.double() / setting.lr
-            error = ulp * (theta.abs() / (4 * setting.lr) + 1)
-            short = (1 - u.abs()).clamp_min(error.expand_as(u))  # eps / (|g| + eps)
-            relative = error / short
-            trust[f"{part}/{name}"] = torch.where(relative < LOST, 1 / (1 + (relative / TRUSTED).square()), 0.0)
-            updates[part][name] = setting.weight_decay * theta - ADAM_EPS * u / short
-    sgd = {"kind": "sgd", "lr": 1.0, "weight_decay": 0.0}
-    return replace(artifact, updates=updates, local=LocalSteps(1, sgd)), trust
-
-
-def with_steady_rows(taken: Artifact, trust: dict[str, Tensor]) -> Artifact:
-    """The gradient with the rows of C's first layer scaled so that a least-squares h weighs each by its precision.
-
-    Row j says h = dL/dW_j / d_j; with d_j scaled to 1 / (its relative error), sum_j d_j dL/dW_j / sum_j d_j^2 is the weighted mean.
-    """
-    w, gradient = trust.get("classifier/fc1.bias"), taken.gradients.get("classifier", {})
-    if w is None:
-        return taken
-    scale = (w / (1 - w).clamp_min(TINY)).sqrt() / gradient["fc1.bias"].abs().clamp_min(TINY)
-    rows = {"fc1.bias": gradient["fc1.bias"] * scale, "fc1.weight": gradient["fc1.weight"] * scale[..., None]}
-    return replace(taken, gradients=taken.gradients | {"classifier": gradient | rows})
-
-
-def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
-    """The update taken for one gradient: -U / (lr K). It is that for K = 1 and SGD, and near it for small steps.
-
-    The defence is named "local steps", so that nothing about rank and signs is taken to be exact.
-    """
-    rate = optimiser_of(local).lr * local.steps
-    gradients = {p: {n: -t / rate for n, t in net.items()} for p, net in artifact.updates.items()}
-    variance = float(artifact.defense.get("variance", 0.0)) / rate**2
-    defense = {"name": "local steps"} | ({"variance": variance} if variance else {})
-    return replace(artifact, gradients=gradients, updates={}, local=None, defense=defense)
 
 
 def local_change(own: Case, x: Tensor, y: Tensor, local: LocalSteps) -> dict[str, Tensor]:

@@ -21,7 +21,18 @@ from privbench.errors import UserError
 from privbench.methods.form import Clock, Known, Method, MiniBatch, Nets
 from privbench.nets import Model, train_mode
 from privbench.seeds import stream
-from privbench.types import CLASSIFICATION, Artifact, Batch, Defense, Federation, Images, LocalSteps, Parts, Truth
+from privbench.types import (
+    CLASSIFICATION,
+    TELL_CLASSES,
+    Artifact,
+    Batch,
+    Defense,
+    Federation,
+    Images,
+    LocalSteps,
+    Parts,
+    Truth,
+)
 
 AUXILIARY_BYTES = 2**30
 FLOAT_BYTES = 4
@@ -34,7 +45,8 @@ def offers(method: Method, *, labels_known: bool = False, update: bool = False) 
     sent += [f"upload:{part}" for part in method.shares if part not in CLASSIFICATION]
     sent += [f"broadcast:{part}" for part in (*method.shares, *method.serves)]
     sent += ["label_counts"] if method.uploads_counts else []
-    return frozenset([*sent, "labels"] if labels_known else sent)
+    sent += ["labels"] if labels_known else []
+    return frozenset([*sent, "classes"] if TELL_CLASSES & {*sent} else sent)
 
 
 def choose_victims(

@@ -26,6 +26,9 @@ CLASSIFICATION = (
     "extractor",
     "classifier",
 )  # the parts that L_cls has gradients of; other shared parts are sent as weights
+TELL_CLASSES = frozenset(
+    {"labels", "gradient:classifier", "update:classifier"}
+)  # any of these offers tells the victims' classes
 Report = Callable[[int, int, str], None]  # progress: (steps done, steps in all, what)
 
 
@@ -159,12 +162,13 @@ class Artifact:
         """What an attack may ask for in `needs`.
 
         "gradient:<part>" or "update:<part>", "broadcast:<part>", "upload:<part>", "labels", "label_counts"; "gradient" is that of
-        any part.
+        any part, "classes" whatever tells the victims' classes: their labels, or C's gradient or update.
         """
         groups = {"gradient": self.gradients, "update": self.updates, "broadcast": self.weights, "upload": self.uploads}
         found = {f"{group}:{part}" for group, parts in groups.items() for part in parts}
         single = {"labels": self.labels, "label_counts": self.label_counts, "gradient": self.gradients or None}
-        return frozenset(found | {name for name, value in single.items() if value is not None})
+        found |= {name for name, value in single.items() if value is not None}
+        return frozenset(found | ({"classes"} if found & TELL_CLASSES else set()))
 
 
 class Truth(NamedTuple):

@@ -7,20 +7,18 @@ import torch
 import torch.nn.functional as F
 
 from attacks import case, features
-from attacks.floors import Grey
+from attacks.floors import ClassMean, Grey
 from attacks.update_matching import (
     EXPLAINED,
     UpdateMatching,
-    as_gradient,
     local_change,
-    with_steady_rows,
-    without_adam,
 )
+from attacks.updates import as_gradient, with_steady_rows, without_adam
 from privbench import artifact as artifacts
 from privbench import checkpoint, harness, local_update, measure, observe, spec
 from privbench.errors import UserError
 from privbench.score import psnr_db, score
-from privbench.types import Knowledge, LocalSteps
+from privbench.types import Batch, Knowledge, LocalSteps
 from tests.attacks.cases import artifact, logits, networks, smooth_images, update
 from tests.privbench.federations import digits_federation
 
@@ -174,3 +172,16 @@ def test_what_is_observed_is_part_of_a_cells_name_and_the_default_is_not():
     assert local_update.local_steps(slow) == LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
     with pytest.raises(UserError, match="--local-steps and --local-lr go with --observe update"):
         spec.cell_spec("quick", train, "staged", local_steps=2)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_updates_have_the_floor_of_their_class_as_gradients_have(name, untrained):
+    local, _, _ = OPTIMISERS[name]
+    local = local._replace(steps=1)
+    seen, truth = seen_by(untrained, local)
+    assert "classes" in seen.offers()
+    assert "gradient:classifier" not in seen.offers()
+    images = torch.linspace(0, 1, 10)[:, None, None, None].expand(10, 1, 32, 32)
+    found = ClassMean().reconstruct(seen, Knowledge(auxiliary=Batch(images, torch.arange(10))), 0)
+    assert torch.equal(found.labels.sort(1).values, truth.labels.sort(1).values)
+    assert torch.equal(found.images[:, :, 0, 0, 0], found.labels / 9)

@@ -55,6 +55,7 @@ def test_the_artifact_holds_what_the_method_shares_and_nothing_else(method, grad
         assert shown.label_counts.tolist() == [[each.count(y) for y in range(10)] for each in labels]
     offered = {"gradient"} | {f"gradient:{p}" for p in gradients} | {f"upload:{p}" for p in uploads}
     offered |= {f"broadcast:{p}" for p in shown.weights} | ({"label_counts"} if method == "fedmd-cg" else set())
+    offered |= {"classes"} if "classifier" in gradients else set()
     assert shown.offers() == offered
     private = {p for p in state.clients[0].params if p not in shown.shares}
     secrets = [t for c in state.clients for p in private for t in c.params[p].values() if t.numel() > 10]
