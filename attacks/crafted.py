@@ -26,7 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.types import Params
+from privbench.nets import Model
+from privbench.types import Batch, Networks, Params
 
 GENTLE = 2.0  # |z| of the outermost t in the gentlest case
 SHARPNESS = 5.0  # of z from one level to the next in a steep layer
@@ -52,6 +53,32 @@ class Rows(NamedTuple):
 
     slope: Tensor  # [m] float64
     level: Tensor  # [m] float64
+
+
+def made_for(model: Model, broadcast: Networks, auxiliary: Batch, batch_size: int, noise_std: float) -> Networks:
+    """The classifier to send in place of the honest one of `broadcast`, to clients whose uploads have that much noise.
+
+    Where E is private nothing is known of t but where it can lie: w is the direction along which the honest first layer looks
+    most, and under noise the two rarest classes win.
+    """
+    honest, several = broadcast.params["classifier"], batch_size > 1
+    count = len(honest["fc1.bias"])
+    if "extractor" in broadcast.params:
+        params, buffers = broadcast.params["extractor"], broadcast.buffers.get("extractor", {})
+        with torch.no_grad():
+            h, _ = model.net("extractor").apply(params, buffers, auxiliary.images, train=False)
+        h, y = h.flatten(1).double(), auxiliary.labels
+        w = principal_direction(h) if several else discriminant(h, y, model.classes)
+        t = h @ w
+        rows = steep(quantiles(t, count)) if several else gentle(*widened(t), count, w)
+        winners = told_apart(t, y, model.classes)[1]
+    else:
+        w = principal_direction(honest["fc1.weight"].double(), centred=False)
+        low, high = whole_range(w)
+        rows = steep(torch.linspace(low, high, count).to(w)) if several else gentle(low, high, count, w)
+        rarest = torch.bincount(auxiliary.labels, minlength=model.classes).argsort(stable=True)
+        winners = Winners(int(rarest[0]), int(rarest[1]), (low + high) / 2)
+    return Networks({"classifier": classifier(honest, w, rows, winners, loudness(noise_std))}, {})
 
 
 def gentle(low: float, high: float, rows: int, like: Tensor) -> Rows:

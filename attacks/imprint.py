@@ -19,8 +19,7 @@ is then attacked as by that attacker, bit by bit. Whether it was honest is told 
 
 Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, told apart by differences of rows; a
 sigmoid's slope makes bins of its own). Deviations: the layer stands at its place in the architecture, behind the extractor,
-as a client would look at shapes, so that features are imprinted and not images. Where E is private, w is the direction along which
-the honest first layer looks most, and levels are spread over all that w h can be.
+as a client would look at shapes, so that features are imprinted and not images; the layers behind it are crafted too.
 """
 
 from __future__ import annotations
@@ -30,12 +29,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from attacks import broadcast as passive
-from attacks import broken, case, crafted, descend, each_image, features, imprinted_rows, labels, rehearsal, staged
+from attacks import broken, case, crafted, descend, each_image, imprinted_rows, labels, loud, rehearsal, staged
 from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.crafted import Winners
 from attacks.floors import ClassMean
 from attacks.separate import Separated
 from privbench.errors import UserError
@@ -44,7 +41,6 @@ from privbench.settings import Count, CountOrZero
 from privbench.types import Artifact, Batch, Knowledge, Look, Networks, Reconstruction, Report, no_report
 
 HONEST = Networks({}, {})  # nothing in place of the broadcast
-LOST = 1e-6  # |dL/db| of a loud classifier's first layer relative to S, below which the image's class has won
 
 
 @dataclass(frozen=True)
@@ -70,10 +66,10 @@ class Imprint(AlignedSurrogate):
         noise = rehearsal.noise_std(look.defense, seed)
         if "extractor" not in broadcast.params:
             alone = look.batch_size == 1 and not noise
-            return HONEST if alone else self._crafted(model, broadcast, auxiliary, look, noise, seed)
+            return HONEST if alone else crafted.made_for(model, broadcast, auxiliary, look.batch_size, noise)
         if not self._serves(model, broadcast, auxiliary, look, noise, seed):
             return HONEST
-        return self._crafted(model, broadcast, auxiliary, look, noise, seed)
+        return crafted.made_for(model, broadcast, auxiliary, look.batch_size, noise)
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -91,41 +87,13 @@ class Imprint(AlignedSurrogate):
             )
         return broken.set_aside(artifact, lambda sound: self._read(sound, knowledge, seed, report))
 
-    def _crafted(
-        self, model: Model, broadcast: Networks, auxiliary: Batch, look: Look, noise: float, seed: int
-    ) -> Networks:
-        """What to send in place of an honest classifier."""
-        honest, several = broadcast.params["classifier"], look.batch_size > 1
-        rows = len(honest["fc1.bias"])
-        if "extractor" in broadcast.params:
-            params, buffers = broadcast.params["extractor"], broadcast.buffers.get("extractor", {})
-            with torch.no_grad():
-                h, _ = model.net("extractor").apply(params, buffers, auxiliary.images, train=False)
-            h, y = h.flatten(1).double(), auxiliary.labels
-            w = crafted.principal_direction(h) if several else crafted.discriminant(h, y, model.classes)
-            t = h @ w
-            layer = (
-                crafted.steep(crafted.quantiles(t, rows)) if several else crafted.gentle(*crafted.widened(t), rows, w)
-            )
-            winners = crafted.told_apart(t, y, model.classes)[1]
-        else:
-            w = crafted.principal_direction(honest["fc1.weight"].double(), centred=False)
-            low, high = crafted.whole_range(w)
-            layer = (
-                crafted.steep(torch.linspace(low, high, rows).to(w)) if several else crafted.gentle(low, high, rows, w)
-            )
-            rarest = torch.bincount(auxiliary.labels, minlength=model.classes).argsort(stable=True)
-            winners = Winners(int(rarest[0]), int(rarest[1]), (low + high) / 2)
-        sent = crafted.classifier(honest, w, layer, winners, crafted.loudness(noise))
-        return Networks({"classifier": sent}, {})
-
     def _serves(self, model: Model, broadcast: Networks, auxiliary: Batch, look: Look, noise: float, seed: int) -> bool:
         """Whether a crafted classifier brings back more of the attacker's own images than an honest one."""
         others, mine = rehearsal.halves(auxiliary, seed)
         if not self.rehearsal_images or len(others.labels) < look.batch_size:
             return True
         clients, known = rehearsal.batches(others, self.rehearsal_images, look.batch_size), Knowledge(mine)
-        sent = self._crafted(model, broadcast, mine, look, noise, seed)
+        sent = crafted.made_for(model, broadcast, mine, look.batch_size, noise)
 
         def worth(networks: Networks, attack: Callable[[Artifact], Reconstruction]) -> float:
             return rehearsal.psnr_db(attack, rehearsal.observed(model, networks, clients, look, seed), clients.images)
@@ -140,22 +108,16 @@ class Imprint(AlignedSurrogate):
         """What a crafted classifier brought back of all victims."""
         if artifact.batch_size > 1:
             case.check_batch_size(artifact)
-            clear = (
-                replace(artifact, defense={"name": "none"})
-                if crafted.is_loud(artifact.weights["classifier"])
-                else artifact
-            )
-            return (self._batches if "extractor" in artifact.weights else self._private_batches)(
-                clear, knowledge, seed, report
-            )
+            if crafted.is_loud(artifact.weights["classifier"]):
+                artifact = replace(artifact, defense={"name": "none"})
+            read = self._batches if "extractor" in artifact.weights else self._private_batches
+            return read(artifact, knowledge, seed, report)
         if not crafted.is_loud(artifact.weights["classifier"]):
             return self._single(artifact, knowledge, seed, report)
-        left = artifact.gradients["classifier"]["fc1.bias"].norm(dim=1)
-        heard = torch.nonzero(left > LOST * artifact.weights["classifier"]["fc3.bias"].abs().max())[:, 0]
-        found = _means_of_winners(artifact, knowledge)
-        if not len(heard):
+        found, rows = loud.unheard(artifact, knowledge), loud.heard(artifact)
+        if not len(rows):
             return found
-        return broken.put(found, heard, self._single(_cleared(artifact.some(heard)), knowledge, seed, report))
+        return broken.put(found, rows, self._single(loud.cleared(artifact.some(rows)), knowledge, seed, report))
 
     def _single(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         """Gradients of one image each, without noise."""
@@ -173,7 +135,8 @@ class Imprint(AlignedSurrogate):
     def _batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         """The features of single images, inverted."""
         found, own = imprinted_rows.features_of(artifact), case.make(artifact, seed)
-        own = own._replace(labels=_completed(imprinted_rows.labels_of(artifact, found), own.labels))
+        if artifact.labels is None:
+            own = own._replace(labels=imprinted_rows.completed(imprinted_rows.labels_of(artifact, found), own.labels))
         start = case.plain_start(artifact, seed)
         end = staged.Staged(feature_steps=self.feature_steps).invert(own, found.h, None, start, report)
         return descend.reconstruction(end, 1, own.labels)
@@ -183,7 +146,7 @@ class Imprint(AlignedSurrogate):
         found = imprinted_rows.features_of(artifact)
         y = imprinted_rows.labels_of(artifact, found)
         told = y != imprinted_rows.NONE
-        y = _completed(y, labels.recover(artifact))
+        y = imprinted_rows.completed(y, labels.recover(artifact))
         each = each_image.singles(artifact, Separated(found.h, y, y[:, 0].double(), 0))
         whole = ClassMean().reconstruct(each, knowledge, seed)
         rows = torch.nonzero(told.flatten())[:, 0]
@@ -206,43 +169,3 @@ def _note(artifact: Artifact, seed: int) -> str:
         f"{artifact.dataset}, {artifact.method}, round {artifact.round}, seed {seed}: imprint sent the honest classifier, which "
         "brought back more in its rehearsal than a crafted one"
     )
-
-
-def _cleared(artifact: Artifact) -> Artifact:
-    """One-image gradients of a loud classifier as they would be without noise.
-
-    C's gradient is computed of the features in closed form and the label, which is told by how large that of the first layer is:
-    the last layer's is no louder than the noise.
-    """
-    h = features.closed_form(artifact)
-    assert h is not None, "of one image through a linear layer, features have a closed form"
-    every = torch.arange(artifact.weights["classifier"]["fc1.bias"].numel(), device=h.device)
-    told = [imprinted_rows.likeliest_label(artifact, v, one, every)[0] for v, one in enumerate(h)]
-    y = torch.tensor(told, device=h.device)[:, None] if artifact.labels is None else artifact.labels
-    each = each_image.singles(artifact, Separated(h[:, None], y, h[:, 0, 0, 0], 0))
-    return replace(each, gradients=artifact.gradients | each.gradients, defense={"name": "none"})
-
-
-def _means_of_winners(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
-    """For images of which a loud classifier leaves no gradient, as they are of either class that wins: the mean of these two."""
-    assert knowledge.auxiliary is not None, "the needs name auxiliary images"
-    images, y = knowledge.auxiliary
-    below, above = crafted.winners_of(artifact.weights["classifier"])
-    either = (y == below) | (y == above)
-    mean = images[either if bool(either.any()) else slice(None)].mean(0)
-    zero = torch.zeros(artifact.victims, dtype=torch.float64, device=images.device)
-    x = mean.expand(artifact.victims, 1, *mean.shape).double()
-    first = torch.zeros_like(artifact.client)
-    return Reconstruction(x, torch.full_like(first, below)[:, None], zero, zero[:, None], first, 0)
-
-
-def _completed(told: Tensor, recovered: Tensor) -> Tensor:
-    """Labels [V, B]: those `told`, and in place of NONE what is left of the batch's `recovered` ones."""
-    whole = told.clone()
-    for v, (own, every) in enumerate(zip(told.tolist(), recovered.tolist(), strict=True)):
-        left = list(every)
-        for label in own:
-            if label in left:
-                left.remove(label)
-        whole[v, told[v] == imprinted_rows.NONE] = told.new_tensor(left[: own.count(imprinted_rows.NONE)])
-    return whole

@@ -57,6 +57,18 @@ def likeliest_label(artifact: Artifact, victim: int, h: Tensor, rows: Tensor) ->
     return int(gap.argmin()), float(gap.min())
 
 
+def completed(told: Tensor, recovered: Tensor) -> Tensor:
+    """Labels [V, B]: those `told`, and in place of NONE what is left of the batch's `recovered` ones."""
+    whole = told.clone()
+    for v, (own, every) in enumerate(zip(told.tolist(), recovered.tolist(), strict=True)):
+        left = list(every)
+        for label in own:
+            if label in left:
+                left.remove(label)
+        whole[v, told[v] == NONE] = told.new_tensor(left[: own.count(NONE)])
+    return whole
+
+
 def _rows(weight: Tensor, bias: Tensor, batch: int) -> tuple[Tensor, Tensor]:
     """The features [B, n] in the rows of one gradient, dL/dW [m, n] and dL/db [m], and the rows [B]."""
     live = torch.nonzero(bias.abs() > LIVE * bias.abs().max())[:, 0]

@@ -230,9 +230,8 @@ def test_what_an_honest_server_gets_is_attacked_as_by_a_passive_one(noise, monke
     assert "imprint sent the honest classifier" in found.notes[0]
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_an_honest_server_of_private_extractors_is_aligned_surrogate(size):
-    seen = artifact(smooth_images(3), Y, ("classifier",), batch_size=size)
+def test_an_honest_server_of_private_extractors_is_aligned_surrogate():
+    seen = artifact(smooth_images(3), Y, ("classifier",))
     honest = honest_networks(("classifier",))
     found = Imprint(**STAND_IN).reconstruct(seen, replace(KNOWN, broadcast=honest), 0)
     assert torch.equal(found.images, AlignedSurrogate(**STAND_IN).reconstruct(seen, KNOWN, 0).images)
