@@ -90,7 +90,7 @@ def separated(artifact: Artifact, knowledge: Knowledge, seed: int, report: Repor
 def singles(artifact: Artifact, found: Separated) -> Artifact:
     """The artifact of V B clients' uploads that would hold one image each, a batch's in a row, with known labels."""
     y = found.labels.flatten()
-    each = [_gradient(artifact, *one) for one in zip(found.h.flatten(0, 1), y, strict=True)]
+    each = [gradient_of(artifact, *one) for one in zip(found.h.flatten(0, 1), y, strict=True)]
     return replace(
         artifact,
         gradients={"classifier": {name: torch.stack([one[name] for one in each]) for name in each[0]}},
@@ -100,7 +100,7 @@ def singles(artifact: Artifact, found: Separated) -> Artifact:
     )
 
 
-def _gradient(artifact: Artifact, h: Tensor, y: Tensor) -> Params:
+def gradient_of(artifact: Artifact, h: Tensor, y: Tensor) -> Params:
     """The gradient of CE(C(h), y) over C, in double precision; h [c, s, s], y []."""
     classifier = artifact.model.classifier
     assert isinstance(classifier, LinearClassifier), "the caller has looked at the classifier"

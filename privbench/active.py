@@ -1,6 +1,7 @@
 """An active server: it sends crafted networks in place of its broadcast, at the look alone or for some rounds before it too.
 
-An attack with `active = True` has `craft(model, broadcast, knowledge, seed) -> Networks`. Its field `active_rounds`, where it has
+An attack with `active = True` has `craft(model, broadcast, knowledge, seed) -> Networks`, which may hand in nothing and so be
+honest; `knowledge.look` says how large the victim batches are and what defends them. Its field `active_rounds`, where it has
 one, says for how many rounds before the look the server has been sending them already: with n such rounds and a look after
 round r it is honest for r - n rounds, crafts once from what it would send then, and sends that at the start of each of the
 rounds r - n + 1 .. r and once more at the look. The clients train on it as on any broadcast (harness.train_round, on the
@@ -22,7 +23,7 @@ from privbench.errors import AttackRefused, UserError
 from privbench.harness import Setup
 from privbench.methods.form import Method
 from privbench.spec import CellSpec
-from privbench.types import ActiveAttack, Knowledge, Networks, Report, no_report
+from privbench.types import ActiveAttack, Knowledge, Look, Networks, Report, no_report
 
 NEEDS_UPDATES = "needs whole local updates, and single gradients were observed; add --observe update"
 HISTORY = "active.json"  # how the clients fared in the crafted rounds, beside the artifact
@@ -106,7 +107,8 @@ def crafted(cell: CellSpec, setup: Setup, server: Replica, data_root: Path | Non
     attack, shape = _attack(cell), (model.channels, model.image_size, model.image_size)
     images, _ = known.auxiliary(setup.federation, cell.auxiliary, data_root, shape, setup.spec.seed)
     broadcast = Networks(server.params, server.buffers).to(torch.device("cpu"))
-    handed = known.only(attack.needs, Knowledge(auxiliary=images, cache=cache), name)
+    whole = Knowledge(auxiliary=images, look=Look(cell.batch_size, setup.defense), cache=cache)
+    handed = known.only(attack.needs, whole, name)
     try:
         found = attack.craft(model, broadcast, handed, setup.spec.seed)
     except UserError as error:

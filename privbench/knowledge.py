@@ -154,14 +154,15 @@ def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
     """The part of `whole` that an attack's needs name; UserError where that is not there.
 
     An attack that is given auxiliary images is also told where to keep what it trains on them, and an active one what it would
-    have sent, had it been honest.
+    have sent, had it been honest, and what is known of the uploads before they come.
     """
     asked = {field: getattr(whole, field) for field in FIELDS if field in needs}
     for field, value in asked.items():
         if value is None:
             raise UserError(f"{name} needs {ABSENT[field]}")
-    honest = whole.broadcast if whole.broadcast is not None and plugins.is_active(name) else None
-    return Knowledge(**asked, broadcast=honest, cache=whole.cache if "auxiliary" in needs else None)
+    acts = (whole.broadcast is not None or whole.look is not None) and plugins.is_active(name)
+    honest, look = (whole.broadcast, whole.look) if acts else (None, None)
+    return Knowledge(**asked, broadcast=honest, look=look, cache=whole.cache if "auxiliary" in needs else None)
 
 
 def uses(attack: Any) -> frozenset[str]:

@@ -205,7 +205,7 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "unsplit": {"turns": 2, "steps": 5},
         "update-matching": {"steps": 5, "feature_steps": 5, "start_steps": 5},
         "learned-inverse": {"epochs": 2},
-        "imprint": _SMOKE_STAND_IN | {"align_steps": 3, "feature_steps": 5},
+        "imprint": _SMOKE_STAND_IN | {"align_steps": 3, "feature_steps": 5, "rehearsal_images": 0},
         "posterior": {"steps": 5, "cooling_steps": 2},
         "analytic-features": {"steps": 5},
         "surrogate": _SMOKE_STAND_IN,

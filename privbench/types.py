@@ -189,6 +189,13 @@ class Networks(NamedTuple):
         return Networks(*({p: {n: t.to(device) for n, t in net.items()} for p, net in parts.items()} for parts in self))
 
 
+class Look(NamedTuple):
+    """What a server knows of the uploads before they come."""
+
+    batch_size: int  # B
+    defense: Defense  # what every upload goes through
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """What an attacker has besides the artifact. Only what the attack's `needs` name is handed over; the rest is None.
@@ -198,6 +205,7 @@ class Knowledge:
     colluder    attacked client -> the networks of another client at the attacked round
     oracle      attacked client -> its own networks at the attacked round
     broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it. No need of its own
+    look        what is known of the uploads to come: for active attacks, to `craft` by. No need of its own
     cache       a folder for what an attack trains on auxiliary images (attacks/trained.py); no knowledge, and no need of its own
     """
 
@@ -206,6 +214,7 @@ class Knowledge:
     colluder: Mapping[int, Networks] | None = None
     oracle: Mapping[int, Networks] | None = None
     broadcast: Networks | None = None
+    look: Look | None = None
     cache: Path | None = None
 
     def to(self, device: torch.device) -> Knowledge:
@@ -220,6 +229,7 @@ class Knowledge:
             colluder=each(self.colluder),
             oracle=each(self.oracle),
             broadcast=None if self.broadcast is None else self.broadcast.to(device),
+            look=self.look,
             cache=self.cache,
         )
 
@@ -263,7 +273,7 @@ class ActiveAttack(Attack, Protocol):
     active: ClassVar[bool]  # True
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
-        """What to send in place of some of the `broadcast` networks; UserError where that cannot be made."""
+        """What to send in place of some of the `broadcast` networks, nothing to be honest; UserError where that cannot be made."""
         ...
 
 

@@ -29,7 +29,7 @@ from privbench import (
 from privbench.artifact import load
 from privbench.methods.form import ClassByCount
 from privbench.store import Store
-from privbench.types import Knowledge, LocalSteps, Networks
+from privbench.types import Knowledge, LocalSteps, Look, Networks
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -65,6 +65,7 @@ def observed(tmp_path_factory):
         whole = Knowledge(
             auxiliary=observe.auxiliary(federation), initial=knowledge.of_client(shot, 0),
             colluder=knowledge.colluder(shot, seen), oracle=knowledge.oracle(shot, seen),
+            broadcast=Networks(shot.server.params, shot.server.buffers),
         )  # fmt: skip
         found[method] = (folder, whole)
     return found
@@ -85,7 +86,7 @@ def variants(shot, setup):
         attack, server = plugins.create(plugins.resolve("attack", name), short(name)), shot.server
         if not attack.needs <= observe.offers(setup.method) | set(knowledge.FIELDS):
             continue
-        whole = Knowledge(auxiliary=observe.auxiliary(setup.federation))
+        whole = Knowledge(auxiliary=observe.auxiliary(setup.federation), look=Look(1, setup.defense))
         crafted = attack.craft(setup.model, Networks(server.params, server.buffers), whole, 0)
         sent = harness.Replica(server.params | crafted.params, server.buffers | crafted.buffers)
         yield name, shot._replace(server=sent), None
@@ -128,8 +129,8 @@ DISTINCT = [(a, m) for a, m in fitting() if m not in ALIKE and not (a in STAND_I
 
 SHORT = {
     "steps": 4,
-    "exact_steps": 4,
     "feature_steps": 4,
+    "rehearsal_images": 0,
     "members": 1,
     "train_steps": 2,
     "shadow_steps": 2,

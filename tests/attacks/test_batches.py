@@ -9,9 +9,10 @@ from attacks import case, imprinted_rows, labels, separate
 from attacks.floors import Grey
 from attacks.imprint import Imprint
 from attacks.staged import Staged
+from defenses.none import NoDefense
 from privbench.errors import UserError
 from privbench.score import score
-from privbench.types import Batch, Knowledge, Networks, Truth
+from privbench.types import Batch, Knowledge, Look, Networks, Truth
 from tests.attacks.cases import MODEL, artifact, logits, networks, smooth_images
 
 SEVERAL = torch.tensor([1, 1, 7, 3, 0, 4, 9, 2])
@@ -142,15 +143,18 @@ def crafted(batch_size, monkeypatch):
     own, x, y = networks(), smooth_images(12), torch.arange(12) % 10
     other = smooth_images(212)[12:]
     assert torch.equal(smooth_images(212)[:12], x)
-    know = Knowledge(auxiliary=Batch(other, torch.zeros(200, dtype=torch.int64)))
-    sent = own | Imprint().craft(MODEL, Networks(own, {"extractor": {}, "classifier": {}}), know, 0).params
+    know = Knowledge(Batch(other, torch.zeros(200, dtype=torch.int64)), look=Look(batch_size, NoDefense()))
+    sent = (
+        own
+        | Imprint(rehearsal_images=0).craft(MODEL, Networks(own, {"extractor": {}, "classifier": {}}), know, 0).params
+    )
     monkeypatch.setattr("tests.attacks.cases.networks", lambda: sent)
     return artifact(x, y, batch_size=batch_size), logits(sent, x)[1].double(), x
 
 
 def test_an_imprinted_layer_holds_the_features_of_single_images(monkeypatch):
     seen, h, _ = crafted(6, monkeypatch)
-    found = imprinted_rows.features_of(seen).flatten(2)
+    found = imprinted_rows.features_of(seen).h.flatten(2)
     spread = (h - h.mean(0)).flatten(1).norm(dim=1).mean()
     apart = torch.stack(
         [torch.cdist(f, t).min(0).values for f, t in zip(found, h.flatten(1).view(2, 6, -1), strict=True)]

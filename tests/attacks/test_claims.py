@@ -18,10 +18,11 @@ from attacks.feature_hijacking import imitate
 from attacks.feature_statistics import statistics
 from attacks.imprint import Imprint
 from attacks.stand_in import Choice, StandIn
+from defenses.none import NoDefense
 from privbench import plugins
 from privbench.score import interval, score
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Knowledge, LocalSteps, Networks, Params, Reconstruction, Truth
+from privbench.types import Artifact, Batch, Knowledge, LocalSteps, Look, Networks, Params, Reconstruction, Truth
 from tests.attacks.cases import (
     MODEL,
     SHALLOW,
@@ -94,7 +95,13 @@ def imprinted(batch_size: int = 12) -> Any:
     """Twelve images in batches at the classifier that the active server sent."""
     x, y, known = images(12), torch.arange(12) % 10, Knowledge(auxiliary(200))
     own = networks()
-    sent = own | Imprint().craft(MODEL, Networks(own, {"extractor": {}, "classifier": {}}), known, 0).params
+    broadcast = Networks(own, {"extractor": {}, "classifier": {}})
+    sent = (
+        own
+        | Imprint(rehearsal_images=0)
+        .craft(MODEL, broadcast, replace(known, look=Look(batch_size, NoDefense())), 0)
+        .params
+    )
     return artifact(x, y, batch_size=batch_size, own=sent), x.unflatten(0, (-1, batch_size)), known
 
 

@@ -1,144 +1,142 @@
-"""Imprint: what the crafted layer brings back of one image and of batches, with noise and without, E broadcast and private."""
+"""Imprint: what it crafts, when it prefers to be honest, and what comes back of one image and of batches."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import case, features, imprint, imprinted_rows
+from attacks import case, crafted, each_image, features, imprinted_rows, rehearsal
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.floors import ClassMean
-from attacks.imprint import Imprint
+from attacks.imprint import HONEST, Imprint
 from attacks.posterior import Posterior
+from attacks.separate import Separated
+from attacks.staged import Staged
+from defenses.gaussian import Gaussian
+from defenses.none import NoDefense
+from privbench.errors import UserError
+from privbench.nets import Model
 from privbench.score import psnr_db
-from privbench.types import Knowledge, Networks
-from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
+from privbench.types import Batch, Knowledge, Look, Networks
+from tests.attacks.cases import (
+    MODEL,
+    artifact,
+    central_network,
+    images_like_the_victims,
+    logits,
+    networks,
+    smooth_images,
+)
 
-Y = torch.tensor([3, 0, 9])
+Y = torch.tensor([3, 2, 9])
 KNOWN = Knowledge(images_like_the_victims(100))
 STAND_IN = {"steps": 5, "members": 1, "train_steps": 5, "shadow_rounds": 1, "shadow_steps": 5, "align_steps": 5}
 
 
-def sent():
-    """The initial extractor and the classifier crafted in place of the initial one."""
-    own = networks()
-    return own | Imprint().craft(MODEL, Networks(own, {"extractor": {}, "classifier": {}}), KNOWN, 0).params
+@dataclass(frozen=True)
+class Clipped:
+    """A user's defence: the norm of what is sent of each part is at most 1, and then noise."""
+
+    variance: float = 1e-3
+    where: str = "update"
+
+    def protect(self, tensors, rng):
+        size = torch.stack([t.square().sum() for t in tensors.values()]).sum().sqrt().clamp_min(1)
+        return Gaussian(self.variance).protect({n: t / size for n, t in tensors.items()}, rng)
+
+    def describe(self):
+        return {"name": "clipped", "variance": self.variance}
 
 
-def observed(count=3, **options):
+def defense_of(noise):
+    return Gaussian(noise) if noise else NoDefense()
+
+
+def sent(own=None, batch_size=1, noise=0.0, known=KNOWN, parts=("extractor", "classifier")):
+    """The networks with the classifier crafted in place of the honest one, without a rehearsal."""
+    own = own or networks()
+    broadcast = Networks({p: own[p] for p in parts}, {p: {} for p in parts})
+    look = Look(batch_size, defense_of(noise))
+    return own | Imprint(rehearsal_images=0).craft(MODEL, broadcast, replace(known, look=look), 0).params
+
+
+def observed(count=3, batch_size=1, noise=0.0, parts=("extractor", "classifier")):
     """(artifact at the crafted classifier, images)."""
-    x = smooth_images(count)
-    return artifact(x, torch.arange(count) % 10 if count > 3 else Y, own=sent(), **options), x
+    x, y = smooth_images(count), torch.arange(count) % 10 if count > 3 else Y
+    own = sent(batch_size=batch_size, noise=noise, parts=parts)
+    return artifact(x, y, parts, own=own, batch_size=batch_size, noise=noise), x
 
 
 def psnr(found, x):
     return psnr_db(found.images.float().flatten(0, 1), x).mean()
 
 
-def test_gentled_gradients_are_those_of_the_gentle_classifier_by_plain_autograd():
-    seen, x = observed()
-    gentle = imprint.gentled(seen)
-    double = {p: {n: t.double() for n, t in net.items()} for p, net in gentle.weights.items()}
-    for v in range(3):
-        own = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in double.items()}
-        F.cross_entropy(logits(own, x[v : v + 1].double())[0], Y[v : v + 1]).backward()
-        for part, net in own.items():
-            for name, t in net.items():
-                gap = (gentle.gradients[part][name][v] - t.grad).norm() / t.grad.norm()
-                assert gap < 1e-3, (part, name, gap)
+def honest_networks(parts=("extractor", "classifier")):
+    return Networks({p: networks()[p] for p in parts}, {p: {} for p in parts})
 
 
-def test_an_upload_of_zeros_is_gentled_into_finite_numbers():
-    seen, _ = observed()
-    nothing = {p: {n: torch.zeros_like(t) for n, t in net.items()} for p, net in seen.gradients.items()}
-    gentle = imprint.gentled(replace(seen, gradients=nothing))
-    assert all(bool(t.isfinite().all()) for net in gentle.gradients.values() for t in net.values())
+# What is crafted.
 
 
-def test_the_profiled_distance_is_the_least_over_both_amplitudes():
-    seen, x = observed()
-    own = case.make(seen, 0)
-    distance, data = imprint.imprinted(own), {n: t[0] for n, t in own.observed.items()}
-    other = x[1:2].double()
-    e = {n: t.requires_grad_() for n, t in own.weights["extractor"].items()}
-    h = MODEL.net("extractor").apply(e, {}, other, train=True)[0].flatten()
-    w = imprint.direction(own.weights["classifier"])
-    g = torch.cat([t.flatten() for t in torch.autograd.grad(h @ w, list(e.values()))])[:, None]
-    target = torch.cat([data[f"extractor/{n}"].flatten() for n in e])[:, None]
-    rows = torch.cat([data["classifier/fc1.bias"][:, None], data["classifier/fc1.weight"]], 1)
-    u = torch.cat([torch.ones(1, dtype=torch.float64), h.detach()])[:, None]
-    a, d = torch.linalg.lstsq(g, target).solution, torch.linalg.lstsq(u, rows.T).solution
-    by_hand = (target - g @ a).square().sum() + (rows.T - u @ d).square().sum()
-    assert distance(other, data).item() == pytest.approx(by_hand.item(), rel=1e-6)
-    size = target.square().sum() + rows.square().sum()
-    assert distance(x[:1].double(), data) < 1e-6 * size
-    assert by_hand > 1e-3 * size
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_a_crafted_classifier_looks_along_one_direction_and_is_loud_under_noise_alone(batch_size, noise):
+    made = sent(batch_size=batch_size, noise=noise)["classifier"]
+    assert crafted.is_crafted(made)
+    assert crafted.is_loud(made) == bool(noise)
+    assert not crafted.is_crafted(networks()["classifier"])
+    assert {n: t.shape for n, t in made.items()} == {n: t.shape for n, t in networks()["classifier"].items()}
+    assert all(t.isfinite().all() for t in made.values())
 
 
-def test_one_image_comes_back_as_from_an_honest_classifier():
-    seen, x = observed()
-    assert psnr(Imprint().reconstruct(seen, KNOWN, 0), x) > 30
+def test_under_a_quiet_classifier_every_class_leaves_a_gradient_of_its_own_size():
+    made, h = sent()["classifier"], logits(networks(), smooth_images(1))[1].double()
+    seen = artifact(smooth_images(2), Y[:2], own=sent())
+    sizes = torch.stack([each_image.gradient_of(seen, h[0], y)["fc1.bias"].sum() for y in torch.arange(10)])
+    gaps = (sizes[:, None] - sizes).abs() + torch.eye(10)
+    assert sizes.abs().min() > 0.1 * sizes.abs().max()
+    assert gaps.min() > 0.01 * sizes.abs().max()
+    assert made["fc1.weight"].dtype == torch.float32
 
 
-def test_under_noise_the_crafted_layer_tells_more_than_an_honest_one():
-    seen, x = observed(noise=1e-3)
-    found = Imprint(feature_steps=60).reconstruct(seen, KNOWN, 0)
-    honest = artifact(x, Y, noise=1e-3)
-    passive = Posterior(steps=60, cooling_steps=12).reconstruct(honest, KNOWN, 0)
-    floor = psnr(ClassMean().reconstruct(seen, KNOWN, 0), x)
-    assert psnr(found, x) > max(floor, psnr(passive, x)) + 1
-    assert torch.equal(found.labels[:, 0], Y)
+def test_under_a_loud_classifier_one_of_two_classes_wins_by_the_side_of_the_level():
+    own = sent(noise=1e-3)
+    winners = logits(own, KNOWN.auxiliary.images)[0].argmax(1)
+    below, above = crafted.winners_of(own["classifier"])
+    assert set(winners.tolist()) == {below, above}
+    t = logits(own, KNOWN.auxiliary.images)[1].flatten(1) @ own["classifier"]["fc1.weight"][0]
+    assert t[winners == below].max() < t[winners == above].min()
 
 
-def test_under_hopeless_noise_the_answer_is_the_mean_image():
-    for size in (1, 3):
-        seen, x = observed(noise=1e8, batch_size=size)
-        found = Imprint(feature_steps=20).reconstruct(seen, KNOWN, 0)
-        mean = KNOWN.auxiliary.images.mean(0)
-        assert (found.images - mean).square().mean() < 0.01
-        assert psnr(found, x) > psnr_db(mean.expand_as(x), x).mean() - 1
+def test_the_winning_classes_are_those_told_apart_and_each_wins_where_the_other_lies():
+    t = torch.cat([torch.linspace(-1, 1, 40), torch.linspace(4, 5, 20), torch.linspace(-6, -5, 20)]).double()
+    y = torch.cat([torch.arange(40) % 2, torch.full((20,), 2), torch.full((20,), 3)])
+    apart, winners = crafted.told_apart(t, y, 5)
+    assert (winners.below, winners.above) == (2, 3)  # class 2 wins below the level, and its images lie above
+    assert -5 < winners.level < 4
+    assert apart > crafted.told_apart(t[:60], y[:60], 5)[0]
 
 
-def test_noisy_rows_give_each_images_features_and_say_how_sure_they_are():
-    seen, x = observed(6, batch_size=6)
-    biases = seen.gradients["classifier"]["fc1.bias"]
-    variance = float((1e-4 * biases.abs().max()) ** 2)
+def test_fishers_discriminant_of_two_gaussians_is_the_whitened_difference_of_their_means():
     rng = torch.Generator().manual_seed(0)
-    noisy = {
-        n: t + variance**0.5 * torch.randn(t.shape, generator=rng) if n.startswith("fc1") else t
-        for n, t in seen.gradients["classifier"].items()
-    }
-    h, error = imprinted_rows.noisy_features_of(
-        replace(seen, gradients=seen.gradients | {"classifier": noisy}), variance
+    scale = torch.tensor([1.0, 0.1, 3.0], dtype=torch.float64)
+    y = torch.arange(20_000) % 2
+    h = scale * torch.randn(20_000, 3, generator=rng, dtype=torch.float64) + y[:, None] * torch.tensor([1.0, 0.2, 1.0])
+    within = torch.stack([(h[y == c] - h[y == c].mean(0)).T @ (h[y == c] - h[y == c].mean(0)) for c in (0, 1)]).sum(0)
+    within = within / len(h)
+    by_hand = torch.linalg.solve(
+        within + crafted.SHRUNK * within.diagonal().mean() * torch.eye(3), h[y == 0].mean(0) - h[y == 1].mean(0)
     )
-    sure = error[0].isfinite()
-    assert sure.sum() >= 3
-    true = logits(sent(), x)[1].double().flatten(1)
-    gaps = torch.cdist(h.flatten(2)[0], true).square().min(1).values / true.shape[1]
-    assert (gaps[sure] < 2 * error[0][sure]).float().mean() > 0.7
-    assert (h.flatten(2)[0][~sure] == 0).all()
-
-
-def test_private_extractors_are_attacked_through_the_classifier_an_honest_server_would_have_sent():
-    seen, _ = observed(parts=("classifier",))
-    honest = Networks({"classifier": networks()["classifier"]}, {"classifier": {}})
-    found = Imprint(**STAND_IN).reconstruct(seen, replace(KNOWN, broadcast=honest), 0)
-    passive = replace(seen, weights={"classifier": honest.params["classifier"]})
-    assert torch.equal(found.images, AlignedSurrogate(**STAND_IN).reconstruct(passive, KNOWN, 0).images)
-
-
-def test_the_features_of_a_private_extractor_are_those_an_honest_classifier_brings():
-    seen, x = observed(parts=("classifier",))
-    torch.testing.assert_close(features.closed_form(seen), logits(networks(), x)[1].double(), atol=1e-4, rtol=1e-4)
+    found = crafted.between_classes(h, y, 2)[0]
+    torch.testing.assert_close(found, by_hand / by_hand.norm(), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("place", [0.02, 0.3, 0.97])
-def test_whatever_a_private_extractor_makes_of_an_image_falls_on_a_level(place):
-    """Features anywhere in [0, 1], far from those of the stand-in that the levels were made without."""
-    own = (
-        Imprint().craft(MODEL, Networks({"classifier": networks()["classifier"]}, {"classifier": {}}), KNOWN, 0).params
-    )
+@pytest.mark.parametrize("batch_size", [2, 1])
+def test_whatever_a_private_extractor_makes_of_an_image_falls_on_a_level(place, batch_size):
+    """Features anywhere in [0, 1]; a single image is sent a crafted classifier under noise alone."""
+    own = sent(batch_size=batch_size, noise=0.0 if batch_size > 1 else 1e-3, parts=("classifier",))
     w = {n: t.clone().requires_grad_() for n, t in own["classifier"].items()}
     h = (place + 0.03 * torch.rand(MODEL.feature_shape, generator=torch.Generator().manual_seed(0)))[None]
     F.cross_entropy(MODEL.classifier.apply(w, {}, h, train=True)[0], Y[:1]).backward()
@@ -146,18 +144,219 @@ def test_whatever_a_private_extractor_makes_of_an_image_falls_on_a_level(place):
     torch.testing.assert_close(found, h.flatten().double(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_without_the_honest_classifier_or_of_a_batch_private_extractors_leave_the_class_means(size):
-    seen, _ = observed(parts=("classifier",), batch_size=size)
-    found = Imprint(**STAND_IN).reconstruct(seen, KNOWN, 0)
-    assert torch.equal(found.images, ClassMean().reconstruct(seen, KNOWN, 0).images)
+def test_few_auxiliary_images_of_few_classes_are_enough_to_craft():
+    few = Knowledge(Batch(*(t[:1] for t in KNOWN.auxiliary)))
+    for noise in (0.0, 1e-3):
+        assert all(t.isfinite().all() for t in sent(noise=noise, known=few)["classifier"].values())
 
 
-def test_an_image_that_falls_on_no_level_of_a_private_extractor_is_its_class_mean():
-    seen, _ = observed(parts=("classifier",))
-    honest = Networks({"classifier": networks()["classifier"]}, {"classifier": {}})
-    for t in (seen.gradients["classifier"]["fc1.bias"], seen.gradients["classifier"]["fc1.weight"]):
-        t[1] = 0
+def test_a_classifier_that_begins_with_convolutions_is_refused():
+    with pytest.raises(UserError, match="begins with a linear layer"):
+        Imprint().craft(Model("resnet18", 1, 10), honest_networks(), replace(KNOWN, look=Look(1, NoDefense())), 0)
+
+
+# The choice.
+
+
+def choice(defense, monkeypatch, batch_size=1):
+    """What is sent after a rehearsal on four images."""
+    monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=20, cooling_steps=5))
+    known = replace(KNOWN, look=Look(batch_size, defense))
+    return Imprint(rehearsal_images=4, feature_steps=20).craft(MODEL, honest_networks(), known, 0)
+
+
+def test_the_rehearsal_prefers_a_crafted_classifier_where_noise_can_be_drowned(monkeypatch):
+    made = choice(Gaussian(1e-3), monkeypatch)
+    assert crafted.is_loud(made.params["classifier"])
+
+
+def test_the_rehearsal_prefers_to_be_honest_where_a_defence_clips(monkeypatch):
+    assert choice(Clipped(), monkeypatch) == HONEST
+
+
+def test_the_rehearsal_is_on_images_that_nothing_was_crafted_of_and_no_prior_was_learned_from(monkeypatch):
+    looked_at, attacked_from = [], []
+    monkeypatch.setattr(
+        "attacks.rehearsal.observed", lambda m, own, clients, look, seed: looked_at.append(clients.images)
+    )
+    monkeypatch.setattr("attacks.rehearsal.psnr_db", lambda attack, seen, images: float(attack(seen) is None))
+    monkeypatch.setattr(
+        "attacks.imprint.Imprint._read", lambda s, seen, known, *_: attacked_from.append(known.auxiliary)
+    )
+    monkeypatch.setattr("attacks.broadcast.attack", lambda seen, known, seed: attacked_from.append(known.auxiliary))
+    Imprint().craft(MODEL, honest_networks(), replace(KNOWN, look=Look(2, NoDefense())), 0)
+    assert len(looked_at) == len(attacked_from) == 2
+    assert looked_at[0].shape == (6, 2, 1, 32, 32)  # twelve images
+    assert torch.equal(*looked_at)
+    for one in looked_at[0].flatten(0, 1):
+        for known in attacked_from:
+            assert len(known.labels) == 50
+            assert not (known.images == one).flatten(1).all(1).any()
+
+
+def test_rehearsed_gradients_are_those_of_clients():
+    x, y = smooth_images(4), torch.tensor([1, 2, 3, 4])
+    clients = Batch(x.unflatten(0, (2, 2)), y.view(2, 2))
+    seen = rehearsal.observed(MODEL, honest_networks(), clients, Look(2, NoDefense()), 0)
+    for part, net in artifact(x, y, batch_size=2).gradients.items():
+        for name, t in net.items():
+            torch.testing.assert_close(seen.gradients[part][name], t)
+    noisy = rehearsal.observed(MODEL, honest_networks(), clients, Look(2, Gaussian(0.25)), 0)
+    gap = noisy.gradients["classifier"]["fc1.weight"] - seen.gradients["classifier"]["fc1.weight"]
+    assert gap.std().item() == pytest.approx(0.5, rel=0.02)
+    assert noisy.defense == Gaussian(0.25).describe()
+
+
+def test_noise_is_measured_on_zeros():
+    assert rehearsal.noise_std(NoDefense(), 0) == 0
+    assert rehearsal.noise_std(Gaussian(0.04), 0) == pytest.approx(0.2, rel=0.05)
+    assert rehearsal.noise_std(Clipped(0.04), 0) == pytest.approx(0.2, rel=0.05)
+
+
+def test_of_one_image_of_a_private_extractor_nothing_is_crafted():
+    known = replace(KNOWN, look=Look(1, NoDefense()))
+    assert Imprint().craft(MODEL, honest_networks(("classifier",)), known, 0) == HONEST
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_what_an_honest_server_gets_is_attacked_as_by_a_passive_one(noise, monkeypatch):
+    monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=5, cooling_steps=2))
+    seen = artifact(smooth_images(3), Y, noise=noise)
+    found = Imprint().reconstruct(seen, replace(KNOWN, broadcast=honest_networks()), 0)
+    attack = Posterior(steps=5, cooling_steps=2) if noise else Staged()
+    other = attack.reconstruct(seen, KNOWN, 0)
+    for one, two in zip(found[:5], other[:5], strict=True):
+        assert torch.equal(one, two)
+    assert "imprint sent the honest classifier" in found.notes[0]
+
+
+def test_an_honest_server_of_private_extractors_is_aligned_surrogate():
+    seen = artifact(smooth_images(3), Y, ("classifier",))
+    honest = honest_networks(("classifier",))
     found = Imprint(**STAND_IN).reconstruct(seen, replace(KNOWN, broadcast=honest), 0)
-    assert torch.equal(found.images[1].float(), ClassMean().reconstruct(seen, KNOWN, 0).images[1])
-    assert found.images.isfinite().all()
+    assert torch.equal(found.images, AlignedSurrogate(**STAND_IN).reconstruct(seen, KNOWN, 0).images)
+
+
+def test_an_honest_classifier_that_is_not_known_to_be_its_own_choice_is_refused():
+    seen = artifact(smooth_images(3), Y)
+    other = Networks(networks(seed=1), {"extractor": {}, "classifier": {}})
+    for known in (KNOWN, replace(KNOWN, broadcast=other)):
+        with pytest.raises(UserError, match="but these clients got an honest one"):
+            Imprint().reconstruct(seen, known, 0)
+
+
+# What comes back.
+
+
+def test_one_image_comes_back_as_from_an_honest_classifier():
+    seen, x = observed()
+    honest = Staged().reconstruct(artifact(x, Y), Knowledge(), 0)
+    assert psnr(Imprint().reconstruct(seen, KNOWN, 0), x) > max(30, psnr(honest, x) - 1)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 10.0])
+def test_noise_cannot_be_heard_under_a_loud_classifier(noise):
+    seen, x = observed(noise=noise)
+    found = Imprint().reconstruct(seen, KNOWN, 0)
+    assert psnr(found, x) > 30
+    assert torch.equal(found.labels[:, 0], Y)
+
+
+def test_of_the_class_that_wins_nothing_is_left_but_the_mean_of_both_that_can():
+    own = sent(noise=1e-3)
+    x = smooth_images(3)
+    won = logits(own, x)[0].argmax(1)
+    y = torch.stack([won[0], (won[1] + 1) % 10, (won[2] + 1) % 10])
+    seen = artifact(x, y, own=own, noise=1e-3)
+    found = Imprint().reconstruct(seen, KNOWN, 0)
+    images, classes = KNOWN.auxiliary
+    either = sum(classes == c for c in crafted.winners_of(own["classifier"])).bool()
+    torch.testing.assert_close(found.images[0, 0].float(), images[either].mean(0))
+    assert psnr_db(found.images[1:, 0].float(), x[1:]).min() > 25
+    assert found.trace[0, 1:].isnan().all()
+
+
+def test_private_extractors_under_noise_are_attacked_by_features_without_it():
+    seen, x = observed(noise=0.1, parts=("classifier",))
+    torch.testing.assert_close(features.closed_form(seen), logits(networks(), x)[1].double(), atol=1e-4, rtol=1e-4)
+    found = Imprint(**STAND_IN).reconstruct(seen, replace(KNOWN, broadcast=honest_networks(("classifier",))), 0)
+    passive = AlignedSurrogate(**STAND_IN).reconstruct(artifact(x, Y, ("classifier",), known=True), KNOWN, 0)
+    torch.testing.assert_close(found.images, passive.images, atol=1e-2, rtol=1e-2)
+
+
+def test_without_the_honest_classifier_private_extractors_leave_the_class_means():
+    seen, _ = observed(noise=1e-3, parts=("classifier",))
+    found = Imprint(**STAND_IN).reconstruct(seen, KNOWN, 0)
+    known = replace(seen, labels=found.labels)
+    assert torch.equal(found.images.float(), ClassMean().reconstruct(known, KNOWN, 0).images)
+
+
+def test_batches_under_noise_come_back_as_without_it():
+    """Twelve images at once, whose classes are not those that win."""
+    x = smooth_images(12)
+    ends = []
+    for noise in (0.0, 1e-3):
+        own = sent(batch_size=12, noise=noise, known=Knowledge(images_like_the_victims(200)))
+        a, b = crafted.winners_of(own["classifier"]) if noise else (0, 1)
+        y = torch.tensor([c for c in range(10) if c not in (a, b)] * 2)[:12]
+        seen = artifact(x, y, own=own, batch_size=12, noise=noise)
+        found = imprinted_rows.features_of(replace(seen, defense={"name": "none"}))
+        ends.append((found.row != imprinted_rows.NONE).sum())
+        apart = torch.cdist(found.h[0].flatten(1), logits(own, x)[1].double().flatten(1)).min(1).values
+        assert (apart < 1e-2).sum() >= 6
+    assert ends[0] == ends[1]
+
+
+# Batches of a private extractor.
+
+
+def digits_in_batches(size=2, count=12):
+    """(artifact of batches of digits at a private extractor, its features [V, B, n], labels, honest networks, what is known)."""
+    own, test, known = central_network(400)
+    x, y = (t[:count] for t in test)
+    honest = Networks({"classifier": own["classifier"]}, {"classifier": {}})
+    made = own | sent(own, size, known=Knowledge(known), parts=("classifier",))
+    seen = replace(artifact(x, y, ("classifier",), batch_size=size, own=made), uploads={}, upload_buffers={}, round=2)
+    h = logits(own, x)[1].double().flatten(1).unflatten(0, (-1, size))
+    return seen, h, y.view(-1, size), honest, Knowledge(known, broadcast=honest)
+
+
+def test_rows_hold_features_and_labels_of_single_images_of_a_private_extractor():
+    seen, h, y, _, _ = digits_in_batches()
+    found = imprinted_rows.features_of(seen)
+    told = imprinted_rows.labels_of(seen, found)
+    alone = told != imprinted_rows.NONE
+    assert alone.float().mean() > 0.7
+    gap = torch.cdist(found.h.flatten(2), h)
+    assert gap.min(2).values[alone].max() < 1e-2 * h.flatten(0, 1).norm(dim=1).mean()
+    assert torch.equal(told[alone], y.gather(1, gap.argmin(2))[alone])
+
+
+def test_every_image_with_a_row_of_its_own_is_a_victim_of_its_own():
+    seen, _, y, honest, known = digits_in_batches()
+    found = Imprint(**STAND_IN).reconstruct(seen, known, 0)
+    rows = imprinted_rows.features_of(seen)
+    told = imprinted_rows.labels_of(seen, rows)
+    assert torch.equal(found.labels.sort(1).values, y.sort(1).values)
+    # At an honest classifier the same features and labels would be attacked so:
+    plain = replace(seen, weights={"classifier": honest.params["classifier"]})
+    each = each_image.singles(plain, Separated(rows.h, found.labels, told[:, 0], 0))
+    alone = torch.nonzero((told != imprinted_rows.NONE).flatten())[:, 0]
+    passive = AlignedSurrogate(**STAND_IN).reconstruct(each.some(alone), known, 0)
+    torch.testing.assert_close(found.images.flatten(0, 1)[alone], passive.images[:, 0], atol=1e-4, rtol=1e-4)
+
+
+def test_images_without_a_row_of_their_own_end_at_the_class_means(monkeypatch):
+    seen, _, _, _, known = digits_in_batches()
+    monkeypatch.setattr("attacks.imprinted_rows.labels_of", lambda seen, found: torch.full_like(found.row, -1))
+    found = Imprint(**STAND_IN).reconstruct(seen, known, 0)
+    means = ClassMean().reconstruct(seen, known, 0)
+    assert torch.equal(found.images, means.images)
+    assert found.trace.shape[1] == 1
+
+
+def test_a_batch_larger_than_declared_is_refused():
+    seen, _ = observed(6, batch_size=6)
+    with pytest.raises(UserError, match="batch size 2"):
+        Imprint().reconstruct(replace(seen, batch_size=2), KNOWN, 0)
+    assert case.make(seen, 0).labels.shape == (1, 6)

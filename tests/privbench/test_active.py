@@ -7,10 +7,10 @@ from typing import ClassVar
 import pytest
 import torch
 
-from privbench import active, checkpoint, harness, look, run, spec
+from privbench import active, checkpoint, harness, knowledge, look, run, spec
 from privbench.errors import AttackRefused
 from privbench.store import Store
-from privbench.types import Networks
+from privbench.types import Knowledge, Look, Networks
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -45,7 +45,10 @@ NAME = f"{__name__}:Halves"
 
 def cell_of(method="fedcg", attack=NAME, settings=None, **changes):
     own = METHOD if method == "fedcg" else {}
-    train = spec.train_spec("smoke", "digits", method, method_settings=own, changes={"rounds": 4, **changes})
+    defense = changes.pop("defense", "none")
+    train = spec.train_spec(
+        "smoke", "digits", method, defense=defense, method_settings=own, changes={"rounds": 4, **changes}
+    )
     return spec.cell_spec("smoke", train, attack, attack_settings=settings)
 
 
@@ -104,7 +107,7 @@ def test_an_attack_without_such_rounds_looks_at_the_honest_networks():
     setup = setup_of(cell)
     state = harness.initial(setup)
     shot = checkpoint.Snapshot(0, state.server, state.clients, state.uploads)
-    sent = active.sent(cell, setup, shot, None)
+    sent = active.sent(cell.model_copy(update={"batch_size": 2}), setup, shot, None)
     assert torch.linalg.matrix_rank(sent.server.params["classifier"]["fc1.weight"]) == 1
     assert equal({"generator": sent.server.params["generator"]}, shot.server.params)
     assert sent.clients is shot.clients
@@ -124,6 +127,28 @@ def test_what_cannot_be_crafted_is_refused_in_one_line(method, round_, settings,
     with pytest.raises(AttackRefused, match=message) as caught:
         active.trained(cell, setup_of(cell), round_, tmp_path, None)
     assert "\n" not in str(caught.value)
+
+
+def test_who_hands_in_nothing_is_honest():
+    cell = cell_of(attack="imprint")  # of one image and a private extractor nothing is crafted
+    state = harness.initial(setup_of(cell))
+    shot = checkpoint.Snapshot(0, state.server, state.clients, state.uploads)
+    sent = active.sent(cell, setup_of(cell), shot, None)
+    assert equal(sent.server.params, shot.server.params)
+
+
+def test_an_active_attack_is_told_of_the_uploads_to_come_and_no_other_is(monkeypatch):
+    cell, told = cell_of(defense="gaussian:0.5").model_copy(update={"batch_size": 3}), []
+    monkeypatch.setattr(
+        Halves, "craft", lambda s, model, broadcast, known, seed: told.append(known) or Networks({}, {})
+    )
+    setup = setup_of(cell)
+    active.crafted(cell, setup, harness.initial(setup).server, None, None)
+    assert told[0].look == Look(3, setup.defense)
+    assert told[0].broadcast is None
+    whole = Knowledge(told[0].auxiliary, look=told[0].look, broadcast=Networks({}, {}))
+    passive = knowledge.only(frozenset({"auxiliary"}), whole, "surrogate")
+    assert passive.look is passive.broadcast is None
 
 
 def test_the_artifact_holds_what_was_crafted_and_lies_apart(tmp_path):

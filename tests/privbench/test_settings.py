@@ -71,7 +71,7 @@ MAY_BE_ZERO = {
     ("unsplit", "stand_in_weight"), ("feature-statistics", "alpha"),
     *(("update-matching", s) for s in ("weight", "feature_steps", "start_steps")),
     *((name, "shadow_rounds") for name in ("surrogate", *ALIGNED)),
-    *((name, "align_weight") for name in ALIGNED), ("feature-hijacking", "shadow_rounds"),
+    *((name, "align_weight") for name in ALIGNED), ("feature-hijacking", "shadow_rounds"), ("imprint", "rehearsal_images"),
 }  # fmt: skip
 
 
