@@ -129,6 +129,12 @@ def feature_distance(features: Tensor, target: Tensor) -> Tensor:
     return (features - target).square().sum() / (target - target.mean()).square().sum().clamp_min(1e-12)
 
 
+def direction_distance(products: dict[str, Products]) -> Tensor:
+    """min over a >= 0 of || a g - G ||^2 = ||G||^2 - <g, G>^2 / ||g||^2: Eq. 7 whatever the length of the candidate's gradient."""
+    own, cross, observed = (torch.stack([getattr(p, f) for p in products.values()]).sum() for f in Products._fields)
+    return observed - cross.clamp_min(0).square() / own.clamp_min(1e-60)
+
+
 def statistics_distance(features: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """The second term of FedCG's Eq. 8: sum_c (mean(E~(x~)_c) - mu_c)^2 + (var(E~(x~)_c) - sigma_c^2)^2.
 

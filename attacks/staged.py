@@ -16,10 +16,14 @@ gradient, and the image with the lower layer-scaled distance is kept: Reconstruc
 where only one way was gone) and 1 for the descent; loss and trace are those of the kept way.
 
 Where E is private, step 2 runs through a randomly initialised stand-in, with a prior so strong that a hopeless inversion
-ends plain instead of noisy; there is no step 3. Under Gaussian noise of known variance sigma^2, both steps become maximum
-a-posteriori estimates: ||g(x) - G||^2 / sigma^2 + squared differences of neighbouring pixels / tau^2 + squared distances
-from grey / spread^2, and the closed-form h has the variance sigma^2 / ||d||^2. Weights were chosen on images disjoint from
-all victims (docs/tuning_attacks.md).
+ends plain instead of noisy; there is no step 3.
+
+Under Gaussian noise of known variance sigma^2 the steps are others. With E known attacks/noisy.py finds the most probable image of
+a gradient, or images of a batch: `feature_steps` by the gradient's direction, then `steps` by the gradient itself; `restart` is the
+start that won. With E private what is descended on is ||E~(x) - h||^2 ||d||^2 / sigma^2 for one image and ||g(x) - G||^2 / sigma^2
+for a batch, + squared differences of neighbouring pixels / tau^2 + squared distances from grey / spread^2.
+
+Weights were chosen on images disjoint from all victims (docs/tuning_attacks.md).
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +32,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import case, descend, features, match, peeling, prior, separate, trained
+from attacks import case, descend, features, match, noisy, peeling, prior, separate, trained
 from attacks.case import Case
 from attacks.match import Products
 from privbench.settings import Count, CountOrZero, Weight
@@ -56,17 +60,21 @@ class Staged:
     weight: Weight = 3e-4  # lambda_g
     anchor: Weight = 30.0
     stand_in_weight: Weight = 100.0  # lambda_h where E is a stand-in
+    starts: Count = 7  # of attacks/noisy.py, at most
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
+    revision: ClassVar[int] = 1  # 1: another prior, and several starts, under noise; all else as before
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """All victims through all stages."""
         own, h = case.make(artifact, seed), features.closed_form(artifact)
+        if own.variance and own.extractor_known:
+            return noisy.most_probable(own, artifact, seed, self.feature_steps, self.steps, self.starts, report)
         if h is None and separate.possible(artifact):
             return self._batches(artifact, own, seed, report)
         peelable = own.extractor_known and not own.variance and artifact.model.backbone == "lenet5"

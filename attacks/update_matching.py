@@ -52,6 +52,7 @@ class UpdateMatching:
     uses: ClassVar[frozenset[str]] = frozenset({"update:extractor"})
     knowledge: ClassVar[str] = "update"
     rung: ClassVar[str] = "L2"
+    revision: ClassVar[int] = 1  # 1: under noise `staged`, from whose image it begins, is another
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -66,9 +67,9 @@ class UpdateMatching:
         local = artifact.local
         assert local is not None, "it is still an update"
         taken = updates.with_steady_rows(updates.as_gradient(artifact, local), trust)
-        first = Staged(peel_iterations=0, feature_steps=self.feature_steps, steps=self.start_steps).reconstruct(
-            taken, knowledge, seed, report
-        )
+        first = Staged(
+            peel_iterations=0, feature_steps=self.feature_steps, steps=self.start_steps, starts=1
+        ).reconstruct(taken, knowledge, seed, report)
         own = case.make(taken, seed)._replace(labels=first.labels)
         observed = {f"{p}/{n}": t.double() for p, net in artifact.updates.items() for n, t in net.items()}
 

@@ -1,0 +1,123 @@
+"""`staged` on noised gradients: the most probable image without auxiliary images."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from attacks import case, match, noisy, prior
+from attacks.floors import Grey
+from attacks.inverting_gradients import InvertingGradients
+from attacks.staged import Staged
+from privbench.score import interval, score
+from privbench.types import Knowledge, Truth
+from tests.attacks.cases import artifact, central_network, smooth_images
+
+NOBODY = Knowledge()
+SHORT = Staged(feature_steps=25, steps=20)
+BRIEF = Staged(feature_steps=4, steps=4)
+Y = torch.arange(12) % 10
+
+
+@cache
+def surprised():
+    """Six images unlike what the network was trained on, so that gradients stand out of noise of a studied variance."""
+    own, _, _ = central_network(400, 0)
+    x = smooth_images(6)
+    return artifact(x, Y[:6], own=own, noise=1e-3), x[:, None]
+
+
+@cache
+def found():
+    return SHORT.reconstruct(surprised()[0], NOBODY, 0)
+
+
+def scores(reconstruction, x):
+    return score(reconstruction, Truth(x, torch.zeros(x.shape[:2], dtype=torch.int64))).psnr_db
+
+
+def test_it_beats_grey_surely_and_inverting_gradients_on_a_noised_gradient():
+    seen, x = surprised()
+    own = scores(found(), x)
+    gain = own - scores(Grey().reconstruct(seen, NOBODY, 0), x)
+    assert interval(gain.tolist()).low > 1, gain
+    other = InvertingGradients(steps=100, restarts=1).reconstruct(seen, NOBODY, 0)
+    assert own.mean() > scores(other, x).mean() + 0.5, (own, scores(other, x))
+    assert (found().loss < found().trace[:, 0]).all()
+    assert torch.equal(found().loss, found().trace[:, -1])
+
+
+def test_a_victim_with_others_ends_as_alone():
+    seen, _ = surprised()
+    together, alone = (BRIEF.reconstruct(each, NOBODY, 0) for each in (seen, seen.some(torch.tensor([0]))))
+    torch.testing.assert_close(together.images[0], alone.images[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(together.loss[0], alone.loss[0])
+    assert together.restart[0] == alone.restart[0]
+
+
+def test_only_victims_whose_gradient_nothing_explains_are_tried_from_further_starts(monkeypatch):
+    seen, _ = surprised()
+    seen, tried = seen.some(torch.tensor([0, 1])), []
+    plain = noisy.starts
+    monkeypatch.setattr("attacks.noisy.starts", lambda *a: tried.append(a[2]) or plain(*a))
+    monkeypatch.setattr("attacks.noisy.UNEXPLAINED", 1e9)
+    BRIEF.reconstruct(seen, NOBODY, 0)
+    assert tried == list(range(noisy.EVERYONE))
+    tried.clear()
+    monkeypatch.setattr("attacks.noisy.UNEXPLAINED", -1e9)
+    Staged(feature_steps=1, steps=1).reconstruct(seen, NOBODY, 0)
+    assert tried == list(range(Staged().starts))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_under_hopeless_noise_the_answer_is_grey(batch):
+    seen = artifact(smooth_images(3), Y[:3], batch_size=batch, noise=1e8)
+    end = SHORT.reconstruct(seen, NOBODY, 0)
+    assert (end.images - 0.5).abs().max() < 1e-2
+    assert end.images.shape == (3 // batch, batch, 1, 32, 32)
+
+
+def test_a_noised_batch_ends_nearer_than_grey():
+    own, _, _ = central_network(400, 0)
+    x = smooth_images(4)
+    seen = artifact(x, Y[:4], batch_size=2, own=own, noise=1e-6)
+    x = x.unflatten(0, (2, 2))
+    end = Staged(feature_steps=30, steps=30).reconstruct(seen, NOBODY, 0)
+    assert scores(end, x).mean() > scores(Grey().reconstruct(seen, NOBODY, 0), x).mean() + 1
+
+
+def test_the_distance_of_directions_is_the_least_over_all_lengths():
+    seen, x = surprised()
+    own = case.make(seen, 0)
+    data = {n: t[0] for n, t in case.data(own).items()}
+    for other in (x[1], 1 - x[0]):
+        products = match.gradient_products(own, other.double(), data["labels"], case.observed_of(own, data))
+        a, b = (sum(getattr(p, f) for p in products.values()) for f in ("own", "cross"))
+        length = max(float(b / a), 0.0)
+        by_hand = sum(float(length**2 * p.own - 2 * length * p.cross + p.observed) for p in products.values())
+        assert match.direction_distance(products).item() == pytest.approx(by_hand, rel=1e-9)
+        assert by_hand <= match.squared_distance(products)
+
+
+def test_the_prior_of_photographs_falls_with_the_square_of_the_frequency_and_has_a_way_back():
+    like = torch.zeros(1).double()
+    gaussian = prior.photographed(3, 32, 0.4, (15.0, 50.0), like)
+    frequency = 2 - 2 * torch.cos(torch.tensor(torch.pi / 32 * 5).double())
+    by_hand = 0.4 * torch.exp(-frequency / 2) / (15 * (frequency + 0.002))
+    torch.testing.assert_close(gaussian.variance[1, 0, 5], by_hand)
+    t = torch.randn(4, 3072, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(gaussian.whitened(gaussian.root(t)), t)
+
+
+def test_the_starts_are_grey_flat_images_and_different_draws():
+    seen, _ = surprised()
+    seen = seen.some(torch.tensor([0, 1]))
+    gaussian = prior.photographed(1, 32, noisy.STRENGTH, noisy.CHROMA, torch.zeros(1).double())
+    images = [
+        torch.stack([noisy.image(gaussian, z) for z in noisy.starts(seen, gaussian, n, 0)])
+        for n in range(Staged().starts)
+    ]
+    for number, brightness in enumerate((0.5, *noisy.FLAT)):
+        torch.testing.assert_close(images[number], torch.full_like(images[number], brightness))
+    drawn = torch.stack(images[1 + len(noisy.FLAT) :]).flatten(0, 1)
+    assert len({t.numpy().tobytes() for t in drawn}) == len(drawn) == 2 * (Staged().starts - 1 - len(noisy.FLAT))
