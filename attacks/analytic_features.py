@@ -31,7 +31,7 @@ class AnalyticFeatures:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient + initial networks"
     rung: ClassVar[str] = "L3"
-    revision: ClassVar[int] = 1  # 1: `staged` is another under noise
+    hands_in: ClassVar[tuple[str, ...]] = ("staged",)
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

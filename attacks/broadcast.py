@@ -4,6 +4,8 @@ from attacks import labels, staged, trained
 from attacks.posterior import Posterior
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
+ATTACKS = ("staged", "posterior")  # by name, as a class's `hands_in` says it
+
 
 def attack(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
     """`staged`, or `posterior` under noise for attackers with auxiliary images; once per artifact for all of them."""

@@ -1,8 +1,8 @@
-"""The most probable image given a noised gradient, by an attacker who knows the noise and has no images.
+"""The most probable image given a noised gradient, by an attacker who knows the noise and believes something about images.
 
-    min over z of  F(z) = ||g(x) - G||^2 / sigma^2 + ||z||^2,   2x - 1 = Sigma^(1/2) z
-as attacks/posterior.py, with what is true of photographs in general in the place of auxiliary images (prior.photographed): mu is
-grey, Sigma falls with the square of the spatial frequency.
+    min over z of  F(z) = ||g(x) - G||^2 / sigma^2 + ||z||^2,   2x - 1 = mu + Sigma^(1/2) z
+sigma^2 is the variance of the defence's noise. mu and Sigma are those of photographs in general (attacks/staged.py, mu is grey), or
+of the attacker's own images (attacks/posterior.py).
 
 F has many minima, for the length of g hangs on the image as steeply as its direction does. So the direction is matched first,
     D(z) = min over a >= 0 of ||a g(x) - G||^2 / sigma^2 + ||z||^2,  the first term being (||G||^2 - <g, G>^2 / ||g||^2) / sigma^2,
@@ -16,6 +16,8 @@ Balunovic et al.: Bayesian Framework for Gradient Leakage, ICLR 2022, arXiv 2111
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -23,76 +25,88 @@ from attacks import case, descend, match, prior
 from attacks.case import Case
 from privbench.types import Artifact, Reconstruction, Report, no_report
 
-STRENGTH = 0.8  # of the prior: the variance of a cosine pattern of brightness times its squared frequency, in 2x - 1
-CHROMA = (15.0, 50.0)  # as in attacks/staged.py
-FLAT = (0.5, 0.2, 0.8)  # brightness of flat images to start from, number 1 to 3; behind them come draws from the prior
-EVERYONE = 3  # number 0 is F at once from grey, then D first from grey and from dark
+EVERYONE = 3  # number 0 is F at once from mu, then D first from mu and from the first of FLAT
+FIRST_FLAT = 2
+FLAT = (0.2, 0.8)  # brightness of flat images to start from; behind them come draws from the prior
 UNEXPLAINED = 5.0  # standard deviations of the noise's squared length
 TOLERANCE = 1e-7  # of F in one step: less than a hundredth in 62,006
 NUDGE = 0.2  # of a draw from the prior, for networks with kinks, which grey enters as zero
 
 
+class Steps(NamedTuple):
+    """Of L-BFGS."""
+
+    direction: int  # on D
+    whole: int  # on F
+
+
+class Belief(NamedTuple):
+    """u = 2x - 1 of every image of the victims before their gradients are seen: N(mean, Sigma)."""
+
+    gaussian: prior.Gaussian
+    mean: Tensor  # [V, B, D]
+
+
 def most_probable(
-    own: Case, artifact: Artifact, seed: int, direction_steps: int, steps: int, most: int, report: Report = no_report
+    own: Case, artifact: Artifact, belief: Belief, seed: int, steps: Steps, most: int, report: Report = no_report
 ) -> Reconstruction:
     """All victims of a noised case with a known extractor, [V, B, C, H, W], from `most` starts or fewer.
 
     `restart` is the number of the start, loss and trace are those of F.
     """
-    gaussian = prior.photographed(*artifact.image_shape[:2], STRENGTH, CHROMA, _like(own))
-    found = _Descents(own, gaussian, direction_steps, steps, report)
+    found = _Descents(own, belief, steps, report)
     noise = sum(t[0].numel() for t in own.observed.values())
     enough = noise + UNEXPLAINED * (2 * noise) ** 0.5
     rows = torch.arange(len(own.labels), device=own.labels.device)
-    z = starts(artifact, gaussian, 0, seed)
+    z = starts(artifact, belief, 0, seed)
     best, which = found.at_once(z, rows), torch.zeros_like(rows)
     for number in range(1, most):
         if number >= EVERYONE:
             rows = torch.nonzero(~(best.loss - best.x.square().sum((1, 2)) <= enough))[:, 0]
             if not len(rows):
                 break
-        other = found.by_direction(starts(artifact, gaussian, number, seed)[rows], rows)
+        other = found.by_direction(starts(artifact, belief, number, seed)[rows], rows)
         which[rows[other.loss < best.loss[rows]]] = number
         best = _put(best, rows, descend.lower(best._replace(**_rows(best, rows), evaluations=0), other))
-    x = torch.stack([image(gaussian, z) for z in best.x])
+    x = torch.stack([image(belief.gaussian, z, mean) for z, mean in zip(best.x, belief.mean, strict=True)])
     return Reconstruction(x, own.labels, best.loss, best.trace, which, best.evaluations)
 
 
-def starts(artifact: Artifact, gaussian: prior.Gaussian, number: int, seed: int) -> Tensor:
+def starts(artifact: Artifact, belief: Belief, number: int, seed: int) -> Tensor:
     """z [V, B, D] of the start with this number."""
-    shape, like = (artifact.batch_size, gaussian.variance.numel()), gaussian.variance
-    flat = max(number - 1, 0)
-    random = flat >= len(FLAT)
-    drawn = random or artifact.model.backbone != "lenet5"
-    z = like.new_zeros(artifact.victims, *shape)
-    if drawn:
-        z = (1.0 if random else NUDGE) * case.draws(artifact, shape, 1, seed, f"image {number}").to(like)
-    if not random:
-        z = z + gaussian.whitened(torch.full((1, shape[1]), 2 * FLAT[flat] - 1).to(like))
+    z, flat = torch.zeros_like(belief.mean), number - FIRST_FLAT
+    drawn = flat >= len(FLAT)
+    if drawn or artifact.model.backbone != "lenet5":
+        draws = case.draws(artifact, z.shape[1:], 1, seed, f"image {number}").to(z)
+        z = z + (1.0 if drawn else NUDGE) * draws
+    if 0 <= flat < len(FLAT):
+        z = z + torch.stack([belief.gaussian.whitened(2 * FLAT[flat] - 1 - mean) for mean in belief.mean])
     return z
 
 
-def image(gaussian: prior.Gaussian, z: Tensor) -> Tensor:
-    """x [B, C, H, W] of one victim's z [B, D]."""
-    return ((gaussian.root(z) + 1) / 2).unflatten(1, gaussian.variance.shape)
+def image(gaussian: prior.Gaussian, z: Tensor, mean: Tensor) -> Tensor:
+    """x [B, C, H, W] of one victim's z and mean [B, D]."""
+    return ((mean + gaussian.root(z) + 1) / 2).unflatten(1, gaussian.variance.shape)
 
 
 class _Descents:
     """Descents of some victims of a case by D and F."""
 
-    def __init__(self, own: Case, gaussian: prior.Gaussian, direction_steps: int, steps: int, report: Report) -> None:
-        self.own, self.gaussian, self.report = own, gaussian, report
-        self.direction_steps, self.steps, self.data = direction_steps, steps, case.data(own)
+    def __init__(self, own: Case, belief: Belief, steps: Steps, report: Report) -> None:
+        self.own, self.gaussian, self.steps, self.report = own, belief.gaussian, steps, report
+        self.data = case.data(own) | {"mean": belief.mean}
 
     def at_once(self, z: Tensor, rows: Tensor) -> descend.Descent:
         """F from z [n, B, D] of the victims `rows`."""
-        return self._descent(self._surprise, z, rows, self.steps)
+        return self._descent(self._surprise, z, rows, self.steps.whole)
 
     def by_direction(self, z: Tensor, rows: Tensor) -> descend.Descent:
-        """D from z, and F from where that ended."""
-        first = self._descent(self._of_direction, z, rows, self.direction_steps)
+        """D from z, and F from where that ended; the trace is that of F, from z on."""
+        before = self._descent(self._surprise, z, rows, 0)
+        first = self._descent(self._of_direction, z, rows, self.steps.direction)
         end = self.at_once(first.x, rows)
-        return end._replace(evaluations=first.evaluations + end.evaluations)
+        spent = before.evaluations + first.evaluations + end.evaluations
+        return end._replace(trace=torch.cat([before.loss[:, None], end.trace], 1), evaluations=spent)
 
     def _descent(self, objective: descend.Objective, z: Tensor, rows: Tensor, steps: int) -> descend.Descent:
         return descend.lbfgs(
@@ -101,7 +115,7 @@ class _Descents:
         )  # fmt: skip
 
     def _products(self, z: Tensor, data: descend.Data) -> dict[str, match.Products]:
-        x, observed = image(self.gaussian, z), case.observed_of(self.own, data)
+        x, observed = image(self.gaussian, z, data["mean"]), case.observed_of(self.own, data)
         return match.gradient_products(self.own, x, data["labels"], observed)
 
     def _surprise(self, z: Tensor, data: descend.Data) -> Tensor:
@@ -109,10 +123,6 @@ class _Descents:
 
     def _of_direction(self, z: Tensor, data: descend.Data) -> Tensor:
         return match.direction_distance(self._products(z, data)) / self.own.variance + z.square().sum()
-
-
-def _like(own: Case) -> Tensor:
-    return next(iter(own.observed.values()))
 
 
 def _rows(end: descend.Descent, rows: Tensor) -> dict[str, Tensor]:

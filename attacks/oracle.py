@@ -20,6 +20,7 @@ class Oracle:
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
+    hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
 

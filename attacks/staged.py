@@ -42,6 +42,7 @@ PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural 
 PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
 PEELED_STEP = 0.1  # the same in 2x - 1, for brightness; only its ratio to the errors of the equations counts
 CHROMA = (15.0, 50.0)  # how much less red-blue and green-magenta change than brightness (squared)
+STRENGTH = 0.8  # of the prior under noise: the variance of a cosine pattern of brightness times its squared frequency, in 2x - 1
 EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the gradient
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
@@ -74,7 +75,8 @@ class Staged:
         """All victims through all stages."""
         own, h = case.make(artifact, seed), features.closed_form(artifact)
         if own.variance and own.extractor_known:
-            return noisy.most_probable(own, artifact, seed, self.feature_steps, self.steps, self.starts, report)
+            steps = noisy.Steps(self.feature_steps, self.steps)
+            return noisy.most_probable(own, artifact, _of_photographs(artifact, own), seed, steps, self.starts, report)
         if h is None and separate.possible(artifact):
             return self._batches(artifact, own, seed, report)
         peelable = own.extractor_known and not own.variance and artifact.model.backbone == "lenet5"
@@ -199,6 +201,13 @@ def _surprise(x: Tensor) -> Tensor:
 
 def _of_extractor(products: dict[str, Products]) -> dict[str, Products]:
     return {name: p for name, p in products.items() if name.startswith("extractor/")}
+
+
+def _of_photographs(artifact: Artifact, own: Case) -> noisy.Belief:
+    """What an attacker without images believes of every victim's."""
+    like = next(iter(own.observed.values()))
+    gaussian = prior.photographed(*artifact.image_shape[:2], STRENGTH, CHROMA, like)
+    return noisy.Belief(gaussian, like.new_zeros(artifact.victims, artifact.batch_size, gaussian.variance.numel()))
 
 
 def _finished(end: descend.Descent, known: Tensor, spent: int) -> Reconstruction:

@@ -63,6 +63,7 @@ class StandIn:
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
+    hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
 

@@ -147,13 +147,16 @@ def is_active(attack: str) -> bool:
     return bool(getattr(resolve("attack", attack), "active", False))
 
 
-def revision(attack: str) -> int:
-    """How often what an attack returns has changed since spec.ATTACK_REVISION was last raised; part of its cells' names.
+def revision(attack: str, method: str) -> int:
+    """How often what an attack returns on a method has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
 
-    0 where the class does not say, and for an attack that is not at hand: its old cells can then still be listed.
+    Its class's `revision`, and where the method broadcasts its extractor those of the attacks whose answers it then hands in
+    (`hands_in`). 0 where classes say nothing, and for plug-ins that are not at hand: their old cells can then still be listed.
     """
     try:
-        return int(getattr(resolve("attack", attack), "revision", 0))
+        own = resolve("attack", attack)
+        others = getattr(own, "hands_in", ()) if "extractor" in resolve("method", method).shares else ()
+        return sum(int(getattr(each, "revision", 0)) for each in (own, *(resolve("attack", name) for name in others)))
     except (UserError, ImportError):
         return 0
 

@@ -158,7 +158,7 @@ class CellSpec(Strict):
         """Twelve hexadecimal digits that name this cell."""
         if self.attack is None:
             return self._digest(REVISION)
-        own = plugins.revision(self.attack)
+        own = plugins.revision(self.attack, self.train.method)
         return self._digest([REVISION, ATTACK_REVISION, *([own] if own else [])])
 
     def flat(self) -> dict[str, Any]:
@@ -206,7 +206,7 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "update-matching": {"steps": 5, "feature_steps": 5, "start_steps": 5},
         "learned-inverse": {"epochs": 2},
         "imprint": _SMOKE_STAND_IN | {"align_steps": 3, "feature_steps": 5, "rehearsal_images": 0},
-        "posterior": {"steps": 5, "cooling_steps": 2},
+        "posterior": {"steps": 5, "direction_steps": 5, "starts": 3},
         "analytic-features": {"steps": 5},
         "surrogate": _SMOKE_STAND_IN,
         "aligned-surrogate": _SMOKE_STAND_IN | {"align_steps": 3},

@@ -69,7 +69,7 @@ class Store:
         sent = ""
         if cell.attack is not None and plugins.is_active(cell.attack):
             craft = cell.attack_settings | {"auxiliary": cell.auxiliary}
-            if own := plugins.revision(cell.attack):
+            if own := plugins.revision(cell.attack, cell.train.method):
                 craft |= {"revision": own}
             settings = json.dumps(craft, sort_keys=True)
             sent = f"-by-{cell.attack.replace(':', '.')}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"

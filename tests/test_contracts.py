@@ -1,6 +1,7 @@
 """What every plug-in must keep, counted, so that none is forgotten."""
 
 import dataclasses
+import inspect
 import math
 import re
 import shutil
@@ -8,6 +9,7 @@ import shutil
 import pytest
 import torch
 
+from attacks import broadcast
 from attacks.decoder import Decoder, Rehearsed
 from attacks.floors import Grey
 from attacks.initial_surrogate import InitialSurrogate
@@ -188,10 +190,25 @@ def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
 
 
 @pytest.mark.parametrize("name", plugins.ATTACKS)
+def test_an_attack_declares_whose_answers_it_hands_in(name):
+    attack = plugins.resolve("attack", name)
+    sources = [
+        inspect.getsource(inspect.getmodule(each)) for each in attack.__mro__ if each.__module__.startswith("attacks.")
+    ]
+    called = set(re.findall(r"(?:broadcast|passive)\.attack\(|staged\.once\(", "".join(sources)))
+    named = set(getattr(attack, "hands_in", ()))
+    assert named <= set(broadcast.ATTACKS)
+    assert bool(named) == bool(called), (named, called)
+    both = any("attack" in each for each in called) and "auxiliary" in attack.needs
+    assert named in (set(), {"staged"}, set(broadcast.ATTACKS))
+    assert (named == set(broadcast.ATTACKS)) == both
+
+
+@pytest.mark.parametrize("name", plugins.ATTACKS)
 def test_an_attack_declares_what_it_needs(name):
     attack = plugins.resolve("attack", name)
     known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
-    known |= {"gradient", "labels"}
+    known |= {"gradient", "labels", "classes"}
     assert attack.needs <= known | set(Knowledge.__dataclass_fields__)
     assert knowledge.uses(attack) <= known - attack.needs
     assert attack.knowledge

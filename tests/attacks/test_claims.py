@@ -175,7 +175,7 @@ CLAIMS = {
     # 0.999, because most of F is the noise of 62,006 numbers, which no image explains. With the networks of seeds 0-2 the mean
     # gains are 1.2 to 1.4 dB, and every victim gains.
     "posterior": Claim("both gradients, trained centrally for 100 steps, under Gaussian noise of variance 1e-3, as studied", noised,
-                       {"steps": 40, "cooling_steps": 10}, 0.5, 0.999),
+                       {"steps": 30, "direction_steps": 30, "starts": 3}, 0.5, 0.999),
     "oracle": Claim("FedSplit", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
     "collusion": Claim("FedSplit in round 0, where the colluder holds the victim's own extractor", lambda: untrained(C, 3),
                        {"exact_steps": 40}, 10.0, 1e-2),
@@ -271,7 +271,7 @@ def test_a_floor_hands_in_what_any_other_victim_of_the_class_would_get(name):
 
 SHORT = {
     "steps": 6, "feature_steps": 6, "start_steps": 6, "peel_iterations": 1, "turns": 2, "epochs": 2, "members": 1,
-    "train_steps": 4, "shadow_steps": 2, "align_steps": 2, "decoder_steps": 4, "cooling_steps": 2,
+    "train_steps": 4, "shadow_steps": 2, "align_steps": 2, "decoder_steps": 4, "direction_steps": 2,
 }  # fmt: skip
 POOLED = (
     "aligned-surrogate",

@@ -160,7 +160,7 @@ def test_a_classifier_that_begins_with_convolutions_is_refused():
 
 def choice(defense, monkeypatch, batch_size=1):
     """What is sent after a rehearsal on four images."""
-    monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=20, cooling_steps=5))
+    monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=20, direction_steps=10, starts=3))
     known = replace(KNOWN, look=Look(batch_size, defense))
     return Imprint(rehearsal_images=4, feature_steps=20).craft(MODEL, honest_networks(), known, 0)
 
@@ -220,10 +220,10 @@ def test_of_one_image_of_a_private_extractor_nothing_is_crafted():
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
 def test_what_an_honest_server_gets_is_attacked_as_by_a_passive_one(noise, monkeypatch):
-    monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=5, cooling_steps=2))
+    monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=5, direction_steps=2, starts=2))
     seen = artifact(smooth_images(3), Y, noise=noise)
     found = Imprint().reconstruct(seen, replace(KNOWN, broadcast=honest_networks()), 0)
-    attack = Posterior(steps=5, cooling_steps=2) if noise else Staged()
+    attack = Posterior(steps=5, direction_steps=2, starts=2) if noise else Staged()
     other = attack.reconstruct(seen, KNOWN, 0)
     for one, two in zip(found[:5], other[:5], strict=True):
         assert torch.equal(one, two)

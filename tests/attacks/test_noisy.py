@@ -109,15 +109,20 @@ def test_the_prior_of_photographs_falls_with_the_square_of_the_frequency_and_has
     torch.testing.assert_close(gaussian.whitened(gaussian.root(t)), t)
 
 
-def test_the_starts_are_grey_flat_images_and_different_draws():
+@pytest.mark.parametrize("mean", [0.0, 0.3])
+def test_the_starts_are_the_mean_flat_images_and_different_draws(mean):
     seen, _ = surprised()
     seen = seen.some(torch.tensor([0, 1]))
-    gaussian = prior.photographed(1, 32, noisy.STRENGTH, noisy.CHROMA, torch.zeros(1).double())
+    gaussian = prior.photographed(1, 32, 0.8, (15.0, 50.0), torch.zeros(1).double())
+    belief = noisy.Belief(gaussian, torch.full((2, 1, 1024), mean).double())
     images = [
-        torch.stack([noisy.image(gaussian, z) for z in noisy.starts(seen, gaussian, n, 0)])
+        torch.stack(
+            [noisy.image(gaussian, *z) for z in zip(noisy.starts(seen, belief, n, 0), belief.mean, strict=True)]
+        )
         for n in range(Staged().starts)
     ]
-    for number, brightness in enumerate((0.5, *noisy.FLAT)):
-        torch.testing.assert_close(images[number], torch.full_like(images[number], brightness))
-    drawn = torch.stack(images[1 + len(noisy.FLAT) :]).flatten(0, 1)
-    assert len({t.numpy().tobytes() for t in drawn}) == len(drawn) == 2 * (Staged().starts - 1 - len(noisy.FLAT))
+    brightness = (*([(1 + mean) / 2] * noisy.FIRST_FLAT), *noisy.FLAT)
+    for found, value in zip(images, brightness, strict=False):
+        torch.testing.assert_close(found, torch.full_like(found, value))
+    drawn = torch.stack(images[len(brightness) :]).flatten(0, 1)
+    assert len({t.numpy().tobytes() for t in drawn}) == len(drawn) == 2 * (Staged().starts - len(brightness))

@@ -6,6 +6,7 @@ import pytest
 
 from attacks.dlg import DLG
 from attacks.imprint import Imprint
+from attacks.staged import Staged
 from privbench import spec, storage
 from privbench.errors import UserError
 from privbench.store import Store
@@ -125,6 +126,14 @@ def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(
     assert [cell.id for cell in cells[1:]] == before[1:]
     # What an active server crafts is its attack's work too; other artifacts are what honest clients sent.
     assert (Store(Path("runs")).artifact(cells[0], train, 2) == kept) == (name == "dlg")
+
+
+@pytest.mark.parametrize("name", ["analytic-features", "surrogate", "oracle", "collusion"])
+def test_an_attack_that_hands_in_another_ones_answers_is_changed_with_it_where_it_does(name, monkeypatch):
+    cells = [spec.cell_spec("smoke", spec.train_spec("smoke", "digits", m), name) for m in ("fedavg", "fedsplit")]
+    before = [cell.id for cell in cells]
+    monkeypatch.setattr(Staged, "revision", Staged.revision + 1)
+    assert [cell.id == old for cell, old in zip(cells, before, strict=True)] == [False, True]
 
 
 def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_path, monkeypatch, capsys):
