@@ -23,7 +23,7 @@ STEP = 0.1  # a usual difference of neighbouring pixels, in 2x - 1
 CHROMA = (15.0, 50.0)  # as in attacks/staged.py
 USUAL_WORTH = 50.0  # how many auxiliary images the usual variances are worth
 CLASS_WORTH = 5.0  # and the mean of all images, in the mean of a class
-LOGIT_EDGE = 1e-7
+LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
 Extractors = dict[int, list[Params]]  # attacked client -> stand-ins for its extractor
 

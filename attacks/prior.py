@@ -17,17 +17,6 @@ def absolute_variation(x: Tensor) -> Tensor:
     return (x[..., :, 1:] - x[..., :, :-1]).abs().mean() + (x[..., 1:, :] - x[..., :-1, :]).abs().mean()
 
 
-def edge_variation(x: Tensor, knee: float = 0.02) -> Tensor:
-    """Mean smoothed absolute difference of neighbouring pixels: as total variation, but kinder to edges."""
-    across, down = x[..., :, 1:] - x[..., :, :-1], x[..., 1:, :] - x[..., :-1, :]
-    return ((across.square() + knee**2).sqrt() - knee).mean() + ((down.square() + knee**2).sqrt() - knee).mean()
-
-
-def outside_box(x: Tensor) -> Tensor:
-    """Mean squared distance of pixels from [0, 1]."""
-    return (x - x.clamp(0, 1)).square().mean()
-
-
 def l2(x: Tensor) -> Tensor:
     """Mean squared distance of pixels from grey."""
     return torch.square(x - 0.5).mean()

@@ -32,7 +32,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import case, descend, features, match, noisy, peeling, prior, separate, trained
+from attacks import case, descend, features, inversion, match, noisy, peeling, prior, separate, trained
 from attacks.case import Case
 from attacks.match import Products
 from privbench.settings import Count, CountOrZero, Weight
@@ -44,7 +44,6 @@ PEELED_STEP = 0.1  # the same in 2x - 1, for brightness; only its ratio to the e
 CHROMA = (15.0, 50.0)  # how much less red-blue and green-magenta change than brightness (squared)
 STRENGTH = 0.8  # of the prior under noise: the variance of a cosine pattern of brightness times its squared frequency, in 2x - 1
 EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the gradient
-LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,9 @@ class Staged:
                 return (found - data["h"]).square().sum() / data["noise"] + _surprise(x)
             if not own.extractor_known:
                 return _feature_gap(found, data["h"]) + self.stand_in_weight * (prior.total_variation(x) + prior.l2(x))
-            return _feature_gap(_logit(found), _logit(data["h"])) + self.feature_weight * prior.total_variation(x)
+            return _feature_gap(
+                inversion.logit(found), inversion.logit(data["h"])
+            ) + self.feature_weight * prior.total_variation(x)
 
         data = {"h": h} if noise is None else {"h": h, "noise": noise}
         return descend.lbfgs(objective, start, data, steps=self.feature_steps, report=report, what="feature inversion")
@@ -141,7 +142,7 @@ class Staged:
             smooth = self.weight * prior.total_variation(x)
             if h is None:
                 return match.layer_scaled_distance(products) + smooth
-            anchor = _feature_gap(_logit(case.features(own, x)), _logit(data["h"]))
+            anchor = _feature_gap(inversion.logit(case.features(own, x)), inversion.logit(data["h"]))
             return match.layer_scaled_distance(_of_extractor(products)) + self.anchor * anchor + smooth
 
         data = case.data(own) | ({} if h is None else {"h": h})
@@ -188,10 +189,6 @@ def _feature_gap(features: Tensor, target: Tensor) -> Tensor:
     """Mean over the images of a batch of their feature distances, both [B, c, s, s]."""
     gaps = [match.feature_distance(own, true) for own, true in zip(features, target, strict=True)]
     return torch.stack(gaps).mean()
-
-
-def _logit(h: Tensor) -> Tensor:
-    return torch.logit(h.clamp(LOGIT_EDGE, 1 - LOGIT_EDGE))
 
 
 def _surprise(x: Tensor) -> Tensor:

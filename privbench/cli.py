@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -81,7 +82,13 @@ DEFAULT_OUT = Path("runs")
 
 
 def main() -> None:
-    """Entry point: a user's mistake is one line and status 2, an interruption one line and status 130."""
+    """Entry point: a user's mistake is one line and status 2, a stop (Ctrl-C, SIGTERM, SIGHUP) one line and status 130."""
+    for name in (
+        "SIGTERM",
+        "SIGHUP",
+    ):  # batch systems send the one, a closed terminal the other, unless nohup has it ignored
+        if (number := getattr(signal, name, None)) and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
     try:
         status = app(standalone_mode=False)  # the exit code of a command that ended early, else None
     except UserError as error:

@@ -27,7 +27,7 @@ from privbench.methods.form import Clock, Known, Method, Phase
 from privbench.nets import Model
 from privbench.seeds import stream
 from privbench.spec import Schedule, TrainSpec
-from privbench.types import Defense, Federation, Parts, Report, no_report
+from privbench.types import Defense, Federation, Parts, Report, moved, no_report
 
 Execution = Literal["alone", "stacked"]
 
@@ -97,7 +97,7 @@ def initial(setup: Setup) -> State:
     method, params, buffers = setup.method, {}, {}
     for part in (*method.parts, *method.serves):
         params[part], buffers[part] = setup.model.net(part).init(stream(setup.spec.seed, "init", part))
-    whole = Replica(_to(params, setup.device), _to(buffers, setup.device))
+    whole = Replica(moved(params, setup.device), moved(buffers, setup.device))
     clients = [Replica(*networks_of(whole, method.parts)) for _ in setup.federation.clients]
     server = Replica(*networks_of(whole, (*method.shares, *method.serves)))
     return State(0, server, clients, [networks_of(whole, method.shares)] * len(clients))
@@ -377,7 +377,3 @@ def _columns(rows: list[dict[str, float]]) -> dict[str, list[float]]:
 
 def _bytes(networks: tuple[Parts, Parts]) -> int:
     return sum(t.numel() * t.element_size() for parts in networks for p in parts.values() for t in p.values())
-
-
-def _to(parts: Parts, device: torch.device) -> Parts:
-    return {part: {name: t.to(device) for name, t in params.items()} for part, params in parts.items()}

@@ -152,13 +152,14 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
         if plugins.resolve("attack", other).needs <= given and other not in plugins.FLOORS
     ]
     shared = ", ".join(seen.shares) or "nothing"
-    way = " or ".join(ways) or "grey"
+    way = next((name for name in ("staged", *ways) if name in ways), "grey")
     if seen.local is not None and all(need.startswith("gradient") for need in missing):
         raise AttackRefused(
             f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
         )
     raise AttackRefused(
-        f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {way}"
+        f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {way}, or "
+        "--attack ladder for every one that can be made"
     )
 
 

@@ -1,4 +1,4 @@
-"""Independent jobs on the cores at hand: one single-threaded process per core, progress reported back, clean on Ctrl-C.
+"""Independent jobs on the cores at hand: one single-threaded process per core, progress reported back, clean when stopped.
 
 Networks this small leave a second thread inside an operation little to do, and attacks have long stretches on one, so that
 each core gets a process of its own. When at most half as many jobs are left as cores, training takes the idle ones too, as its
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -175,8 +176,17 @@ def in_words(error: Exception, log: Path | None = None) -> str:
 def _start_worker(messages: Any, share: Any) -> None:
     global _messages  # noqa: PLW0603 (a worker process has no other place for its queue)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     take_share(share)
     _messages = messages
+
+
+def _end_with_parent() -> None:
+    """Ends a worker whose parent was killed outright: nobody would hear of what it does."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker has a parent"
+    parent.join()
+    os._exit(1)
 
 
 def _work(job: Job) -> str | None:

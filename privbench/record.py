@@ -342,17 +342,3 @@ def read(path: Path) -> Record:
         raise UserError(
             f"{path} is damaged ({place}: {fault['msg']}); remove it and run the same command again"
         ) from error
-
-
-def find(folder: Path) -> tuple[list[Record], dict[Path, str]]:
-    """(every readable record under a folder, in order of path; the path of each damaged one with a line that says why).
-
-    A damaged record never hides the others.
-    """
-    records, faults = [], {}
-    for path in sorted(folder.rglob(FILE_NAME)):
-        try:
-            records.append(read(path))
-        except UserError as error:
-            faults[path] = str(error)
-    return records, faults

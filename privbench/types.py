@@ -32,6 +32,11 @@ TELL_CLASSES = frozenset(
 Report = Callable[[int, int, str], None]  # progress: (steps done, steps in all, what)
 
 
+def moved(parts: Parts, device: torch.device) -> Parts:
+    """The same networks with their tensors on `device`."""
+    return {part: {name: t.to(device) for name, t in params.items()} for part, params in parts.items()}
+
+
 def no_report(done: int, total: int, what: str) -> None:
     """The silent progress report."""
 
@@ -122,18 +127,14 @@ class Artifact:
 
     def to(self, device: torch.device) -> Artifact:
         """The same artifact with its tensors on `device`."""
-
-        def move(parts: Parts) -> Parts:
-            return {part: {name: t.to(device) for name, t in params.items()} for part, params in parts.items()}
-
         return replace(
             self,
-            gradients=move(self.gradients),
-            updates=move(self.updates),
-            weights=move(self.weights),
-            buffers=move(self.buffers),
-            uploads=move(self.uploads),
-            upload_buffers=move(self.upload_buffers),
+            gradients=moved(self.gradients, device),
+            updates=moved(self.updates, device),
+            weights=moved(self.weights, device),
+            buffers=moved(self.buffers, device),
+            uploads=moved(self.uploads, device),
+            upload_buffers=moved(self.upload_buffers, device),
             client=self.client.to(device),
             labels=None if self.labels is None else self.labels.to(device),
             label_counts=None if self.label_counts is None else self.label_counts.to(device),
@@ -186,7 +187,7 @@ class Networks(NamedTuple):
 
     def to(self, device: torch.device) -> Networks:
         """The same networks on `device`."""
-        return Networks(*({p: {n: t.to(device) for n, t in net.items()} for p, net in parts.items()} for parts in self))
+        return Networks(*(moved(parts, device) for parts in self))
 
 
 class Look(NamedTuple):

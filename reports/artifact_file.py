@@ -64,6 +64,7 @@ def attack_file(
         lambda: _auxiliary(seen, dataset, auxiliary, data_dir)
     )  # once, and only where an attack asks for them
     for name in each:
+        stem = f"{path.stem}-{name.replace(':', '.')}"  # not every system has colons in file names
         whole = Knowledge(cache=out / "trained")
         if "auxiliary" in plugins.resolve("attack", name).needs:
             whole = replace(whole, auxiliary=images())
@@ -73,12 +74,12 @@ def attack_file(
         except Exception as error:
             if not climbed and isinstance(error, UserError):
                 raise
-            reason = pool.logged(error, out / f"{path.stem}-{name}-error.txt")
+            reason = pool.logged(error, out / f"{stem}-error.txt")
             if not climbed:
                 raise UserError(f"{name}: {reason}") from error
             print(f"{name}: not run: {reason}")
             continue
-        target = out / f"{path.stem}-{name}.safetensors"
+        target = out / f"{stem}.safetensors"
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
         storage.save_tensors(target, "reconstruction", tensors, {"artifact": path.name, "attack": name})
         line, told = "", victims.doubts_without_truth(seen, found)

@@ -271,7 +271,7 @@ def test_an_attack_whose_needs_are_not_met_names_the_way_out(tmp_path):
     words = ["attack", "--method", "fedavg", "--attack", "feature-statistics", "--dataset", "digits", *SMALL]
     text = privbench(*words, cwd=tmp_path, expect=2)
     assert (
-        "feature-statistics needs the upload:generator, but fedavg shares only [extractor, classifier]; try --attack dlg"
+        "feature-statistics needs the upload:generator, but fedavg shares only [extractor, classifier]; try --attack staged"
         in text
     )
 
@@ -301,7 +301,8 @@ def test_a_damaged_and_a_foreign_artifact_are_named(finished, tmp_path):
     assert "is not a privbench artifact but truth" in privbench("attack", "--artifact", truth, cwd=tmp_path, expect=2)
 
 
-def test_ctrl_c_leaves_a_state_that_the_same_command_continues(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_leaves_a_state_that_the_same_command_continues(number, tmp_path):
     # A shell starts what it puts into the background with interruptions ignored; the child must not inherit that. FedCG's
     # rounds are long enough that the interruption cannot come after the last.
     start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from privbench.cli import main; main()"
@@ -315,7 +316,7 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_continues(tmp_path):
         if {"checkpoint.safetensors", "checkpoint-previous.safetensors"} <= kept:
             break
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command continues from there" in errors

@@ -100,6 +100,4 @@ def test_feature_distance_is_relative_to_the_spread():
 def test_priors_by_hand():
     x = torch.tensor([[[[0.0, 1.0], [0.0, 3.0]]]])
     assert prior.total_variation(x).item() == pytest.approx((1 + 9) / 2 + (0 + 4) / 2)
-    assert prior.outside_box(x).item() == pytest.approx(4 / 4)
     assert prior.l2(x).item() == pytest.approx((0.25 * 3 + 6.25) / 4)
-    assert prior.edge_variation(x).item() == pytest.approx((1 + 3) / 2 + (0 + 2) / 2, abs=0.06)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,9 @@ class Write:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "slow":
             time.sleep(1)
+        if self.fault == "endless":
+            (self.folder / self.title).write_text(str(os.getpid()))
+            time.sleep(600)
         import torch
 
         (self.folder / self.title).write_text(str(torch.get_num_threads()))
@@ -129,3 +134,41 @@ def test_an_interruption_is_told_apart_from_a_failure(tmp_path):
     with pytest.raises(Interrupted):
         run_jobs([Write("a", tmp_path), Write("b", tmp_path, "interrupt")], 1, progress, outcome)
     assert (tmp_path / "a").exists()
+
+
+def test_workers_end_when_their_parent_is_killed_outright(tmp_path):
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom privbench.pool import run_jobs\nfrom tests.privbench.test_pool import Write\n"
+        "if __name__ == '__main__':\n"
+        "    jobs = [Write(name, Path(sys.argv[1]), 'endless') for name in 'ab']\n"
+        "    run_jobs(jobs, 2, lambda *_: None, lambda *_: None)\n"
+    )
+    (tmp_path / "go.py").write_text(script)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    parent = subprocess.Popen([sys.executable, tmp_path / "go.py", tmp_path], env=environment)
+    workers = [_written(tmp_path / name) for name in "ab"]
+    assert all(_lives(pid) for pid in workers)
+    parent.kill()
+    parent.wait()
+    for _ in range(100):
+        if not any(_lives(pid) for pid in workers):
+            return
+        time.sleep(0.1)
+    pytest.fail("workers outlived their parent by ten seconds")
+
+
+def _written(path):
+    for _ in range(600):
+        if path.exists() and (text := path.read_text()):
+            return int(text)
+        time.sleep(0.1)
+    raise AssertionError(f"{path} was not written")
+
+
+def _lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")  # one that has ended and that nobody has waited for is no more
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -63,17 +63,6 @@ def test_an_unwritable_folder_is_named(tmp_path):
         records.write(record(), tmp_path / "runs" / "record.json")
 
 
-def test_a_damaged_record_is_told_and_hides_no_other(tmp_path):
-    for name in ("a", "b", "c"):
-        records.write(record(attack=f"attack-{name}"), tmp_path / name / "record.json")
-    (tmp_path / "b" / "record.json").write_text('{"schema_version": 2, "id"')
-    found, faults = records.find(tmp_path)
-    assert [r.spec["attack"] for r in found] == ["attack-a", "attack-c"]
-    assert list(faults) == [tmp_path / "b" / "record.json"]
-    assert "is damaged" in faults[tmp_path / "b" / "record.json"]
-    assert records.find(tmp_path / "nowhere") == ([], {})
-
-
 @pytest.mark.parametrize("name", ["ssim", "loss", "psnr_raw_db"])
 def test_a_number_that_is_not_finite_never_enters_a_record(name):
     with pytest.raises(ValueError, match="finite"):
