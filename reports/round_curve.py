@@ -65,7 +65,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     panels = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for axes in panels.flat[len(methods) :]:
         axes.set_visible(False)
-    rounds = sorted({fmean(r.rounds) for r in attacks})
+    rounds = {fmean(r.rounds): _round_text(r) for r in sorted(attacks, key=lambda r: fmean(r.rounds))}
     top = max(r.scores.psnr_db.high for r in attacks)
     tall = top > TALL_DB
     for i, (axes, name) in enumerate(zip(panels.flat, methods, strict=False)):
@@ -132,20 +132,22 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[st
         )  # fmt: skip
 
 
-def _axes(axes: Axes, rounds: Sequence[float], inches: float) -> None:
+def _axes(axes: Axes, rounds: dict[float, str], inches: float) -> None:
     """The scale of rounds; `inches` is about how wide the axis is drawn."""
     axes.set_xscale("symlog", linthresh=1, linscale=0.7)
-    axes.set_xlim(-0.15, rounds[-1] * 1.15 + 0.1)
-    axes.xaxis.set_major_locator(FixedLocator(rounds))
+    axes.set_xlim(-0.15, max(rounds) * 1.15 + 0.1)
+    axes.xaxis.set_major_locator(FixedLocator(list(rounds)))
     axes.xaxis.set_minor_locator(NullLocator())
-    named = _apart(axes, rounds, LEAST_GAP_INCHES / inches)
-    axes.xaxis.set_major_formatter(lambda x, _: _round_text(x) if any(abs(x - r) < 1e-9 for r in named) else "")
+    named = _apart(axes, list(rounds), LEAST_GAP_INCHES / inches)
+    axes.xaxis.set_major_formatter(lambda x, _: next((rounds[r] for r in named if abs(x - r) < 1e-9), ""))
     figures.plain(axes)
     axes.margins(y=0.08)
 
 
-def _round_text(mean: float) -> str:
-    return f"{mean:.0f}" if mean == round(mean) else f"{mean:.1f}"
+def _round_text(record: AttackRecord) -> str:
+    """The round attacked; where seeds have different ones, what was asked for, e.g. "best"."""
+    rounds = set(record.rounds)
+    return str(rounds.pop()) if len(rounds) == 1 else str(record.spec["round"])
 
 
 def _press(axes: Axes, top: float) -> None:
