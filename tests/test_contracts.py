@@ -31,7 +31,7 @@ from privbench import (
 from privbench.artifact import load
 from privbench.methods.form import ClassByCount
 from privbench.store import Store
-from privbench.types import Knowledge, LocalSteps, Look, Networks
+from privbench.types import TELL_CLASSES, Knowledge, LocalSteps, Look, Networks
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -109,6 +109,7 @@ def fitting():
         gradients = {f"gradient:{p}" for p in ("extractor", "classifier") if p in method.shares}
         uploads = {"upload:generator"} if "generator" in method.shares else set()
         gradients |= {need.replace("gradient", "update") for need in gradients} | ({"gradient"} if gradients else set())
+        uploads |= {"classes"} if "classifier" in method.shares else set()
         return (
             gradients | uploads | {f"broadcast:{p}" for p in (*method.shares, *method.serves)} | set(knowledge.FIELDS)
         )
@@ -226,6 +227,7 @@ def declared(seen, attack):
     attack's choice, and tables have a column for them.
     """
     named = attack.needs | knowledge.uses(attack)
+    named |= TELL_CLASSES if "classes" in named else set()
 
     def kept(group, parts):
         return {p: net for p, net in parts.items() if {group, f"{group}:{p}"} & named}

@@ -33,7 +33,7 @@ def confident(params, strength=20.0):
 def shown(request, monkeypatch):
     """Two batches of four at networks with even, and with uneven predictions."""
     own = networks() if request.param == "untrained" else confident(networks())
-    monkeypatch.setattr("tests.attacks.cases.networks", lambda: own)
+    monkeypatch.setattr("tests.attacks.cases.networks", lambda **_: own)
     return artifact(smooth_images(8), SEVERAL, batch_size=4), own
 
 
@@ -55,7 +55,7 @@ def test_the_linear_system_gives_the_counts_where_predictions_do_not_depend_on_t
     own = networks()
     own["classifier"]["fc3.weight"] = torch.zeros_like(own["classifier"]["fc3.weight"])
     own["classifier"]["fc3.bias"] = torch.linspace(-2, 2, 10)
-    monkeypatch.setattr("tests.attacks.cases.networks", lambda: own)
+    monkeypatch.setattr("tests.attacks.cases.networks", lambda **_: own)
     y = torch.tensor([9, 9, 9, 8, 1, 9])
     seen = artifact(smooth_images(6), y, batch_size=6)
     torch.testing.assert_close(labels.expected_counts(seen), counts(y[None]).double(), atol=0.05, rtol=0)
@@ -148,7 +148,7 @@ def crafted(batch_size, monkeypatch):
         own
         | Imprint(rehearsal_images=0).craft(MODEL, Networks(own, {"extractor": {}, "classifier": {}}), know, 0).params
     )
-    monkeypatch.setattr("tests.attacks.cases.networks", lambda: sent)
+    monkeypatch.setattr("tests.attacks.cases.networks", lambda **_: sent)
     return artifact(x, y, batch_size=batch_size), logits(sent, x)[1].double(), x
 
 
