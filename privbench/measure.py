@@ -40,8 +40,7 @@ def attack_seed(
     path = store.result(cell, spec.seed)
     if path.exists() or cell.attack is None:
         return
-    if not store.cell_spec(cell).exists():
-        storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
+    _write_spec(store, cell)
     seen, truth, shot = look.observed(store, cell, spec, data_root, device_name, report)
     fed, _ = federations.of(spec, data_root)
     place = machine.device(device_name)
@@ -90,8 +89,7 @@ def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path 
     path = store.result(cell, spec.seed)
     if path.exists():
         return
-    if not store.cell_spec(cell).exists():
-        storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
+    _write_spec(store, cell)
     storage.write_json(path, _trial(store, spec, data_root, machine.device(device_name)))
 
 
@@ -146,6 +144,10 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
         return
     if seen.local is None and all(need.startswith("update") for need in missing):
         raise AttackRefused(f"{name} {active.NEEDS_UPDATES}")
+    if seen.local is not None and all(need.startswith("gradient") for need in missing):
+        raise AttackRefused(
+            f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
+        )
     ways = [
         other
         for other in plugins.ATTACKS
@@ -153,10 +155,6 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     ]
     shared = ", ".join(seen.shares) or "nothing"
     way = next((name for name in ("staged", *ways) if name in ways), "grey")
-    if seen.local is not None and all(need.startswith("gradient") for need in missing):
-        raise AttackRefused(
-            f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
-        )
     raise AttackRefused(
         f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {way}, or "
         "--attack ladder for every one that can be made"
@@ -187,6 +185,11 @@ def guarantee(defense: Any, rounds: int) -> str:
     """
     promise = getattr(defense, "guarantee", None)
     return NO_GUARANTEE if promise is None else str(promise(rounds))
+
+
+def _write_spec(store: Store, cell: CellSpec) -> None:
+    if not store.cell_spec(cell).exists():
+        storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
 
 
 def _trial(store: Store, spec: TrainSpec, data_root: Path | None, place: torch.device) -> dict[str, Any]:

@@ -131,9 +131,8 @@ def _in_processes(
                 else:
                     ended(job, reason)
         executor.shutdown()
-        _drain(
-            messages, progress
-        )  # a job may end before its last words are here; a process that has ended has sent them
+        # A job may end before its last words are here; a process that has ended has sent them.
+        _drain(messages, progress)
     except BaseException:
         _kill(executor)
         raise

@@ -22,13 +22,10 @@ if TYPE_CHECKING:
 
 Params = dict[str, Tensor]  # one network: parameter name -> tensor
 Parts = dict[str, Params]  # part name ("extractor", "classifier", "generator", "discriminator") -> network
-CLASSIFICATION = (
-    "extractor",
-    "classifier",
-)  # the parts that L_cls has gradients of; other shared parts are sent as weights
-TELL_CLASSES = frozenset(
-    {"labels", "gradient:classifier", "update:classifier"}
-)  # any of these offers tells the victims' classes
+# The parts that L_cls has gradients of; other shared parts are sent as weights.
+CLASSIFICATION = ("extractor", "classifier")
+# Any of these offers tells the victims' classes.
+TELL_CLASSES = frozenset({"labels", "gradient:classifier", "update:classifier"})
 Report = Callable[[int, int, str], None]  # progress: (steps done, steps in all, what)
 
 
