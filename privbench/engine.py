@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
-from torch.optim.adam import adam as fused_adam
 
 from privbench.methods.form import Clock, MiniBatch, Nets, Phase, Stage
 from privbench.nets import Model
@@ -27,6 +26,7 @@ from privbench.spec import SGD, Adam, Optimiser
 from privbench.types import Params, Parts
 
 ADAM_EPS = 1e-8
+KERNEL_AXES = 4  # of a convolution's weight, [o, i, k, k]
 Protect = Callable[[Parts], Parts]  # a defence bound to one replica's random stream
 
 
@@ -78,31 +78,36 @@ class Job(NamedTuple):
     optimisers: Mapping[str, Optimiser]
 
 
-def adam(flat: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, setting: Adam) -> None:
-    """One Adam step in place over [R, P], each replica with its own step count in `steps` [R]: torch's fused Adam."""
-    fused_adam(
-        list(flat), list(grad), list(mean), list(square), [], list(steps),
-        fused=True, amsgrad=False, maximize=False,
+Pieces = list[Tensor]
+
+
+def adam(params: Pieces, grads: Pieces, means: Pieces, squares: Pieces, steps: Pieces, setting: Adam) -> None:
+    """Adam's step `steps` (the first is 1) in place, each tensor with its own count: torch's fused Adam."""
+    torch._fused_adam_(
+        params, grads, means, squares, [], steps, amsgrad=False, maximize=False,
         lr=setting.lr, beta1=setting.beta1, beta2=setting.beta2, eps=ADAM_EPS, weight_decay=setting.weight_decay,
     )  # fmt: skip
 
 
-def sgd(flat: Tensor, grad: Tensor, steps: Tensor, setting: SGD) -> None:
-    """One step of plain stochastic gradient descent in place over [R, P]."""
-    flat.sub_(setting.lr * (grad + setting.weight_decay * flat))
-    steps.add_(1)
+def sgd(params: Pieces, grads: Pieces, setting: SGD) -> None:
+    """One step of plain stochastic gradient descent in place."""
+    for flat, grad in zip(params, grads, strict=True):
+        flat.sub_(setting.lr * (grad + setting.weight_decay * flat))
 
 
-def descend(flat: Tensor, grad: Tensor, mean: Tensor, square: Tensor, steps: Tensor, setting: Optimiser) -> None:
-    """One step in place over [R, P] by the optimiser of a stage; SGD leaves the moments alone."""
+def descend(params: Pieces, grads: Pieces, means: Pieces, squares: Pieces, steps: Pieces, setting: Optimiser) -> None:
+    """Step `steps` in place by the optimiser of a stage; SGD leaves the moments alone."""
     if isinstance(setting, Adam):
-        adam(flat, grad, mean, square, steps, setting)
+        adam(params, grads, means, squares, steps, setting)
     else:
-        sgd(flat, grad, steps, setting)
+        sgd(params, grads, setting)
 
 
 class Layout:
-    """Lays a stage's trained parameters end to end as [R, P], and gives them back as named views."""
+    """Lays a stage's trained parameters end to end as [R, P], and gives them back as named views.
+
+    Kernels lie channels last, [o, k, k, i] in memory, as the products of privbench/nets/layers.py take them.
+    """
 
     def __init__(self, parts: Parts, trains: Sequence[str]) -> None:
         # Sorted, so that Adam's moments mean the same parameters after a checkpoint was read back in another order.
@@ -111,13 +116,22 @@ class Layout:
 
     def flatten(self, parts: Parts, axes: int = 0, out: Tensor | None = None) -> Tensor:
         """[*lead, P] of parameters that have `axes` leading axes; written to `out` where there is one."""
-        return torch.cat([parts[part][name].flatten(axes) for part, name, _ in self.entries], axes, out=out)
+        return torch.cat([each.flatten(axes) for each in self.in_memory_order(parts, axes)], axes, out=out)
+
+    def in_memory_order(self, parts: Parts, axes: int = 0) -> list[Tensor]:
+        """The parameters in order, each [*lead, ...] with its axes as they lie in memory."""
+        each = [parts[part][name] for part, name, _ in self.entries]
+        return [t.movedim(axes + 1, -1) if t.ndim - axes == KERNEL_AXES else t for t in each]
 
     def views(self, flat: Tensor) -> Parts:
         """Named views of flat [*lead, P]."""
         parts: Parts = {}
         for (part, name, shape), piece in zip(self.entries, flat.split(self.sizes, -1), strict=True):
-            parts.setdefault(part, {})[name] = piece.unflatten(-1, shape) if shape else piece.squeeze(-1)
+            if len(shape) == KERNEL_AXES:
+                view = piece.unflatten(-1, (shape[0], *shape[2:], shape[1])).movedim(-1, -3)
+            else:
+                view = piece.unflatten(-1, shape) if shape else piece.squeeze(-1)
+            parts.setdefault(part, {})[name] = view
         return parts
 
 
@@ -189,7 +203,7 @@ def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, prote
             named: Parts = {}
             for (part, name, _), grad in zip(working.layout.entries, grads, strict=True):
                 named.setdefault(part, {})[name] = grad
-            working.step(working.layout.flatten(protect(named), out=working.grad[0])[None])
+            working.step_one(protect(named))
             working.total += loss.detach()[None]
             replica.buffers = _merge(replica.buffers, after)
     for working in workings:
@@ -247,9 +261,6 @@ class _Working:
         self.stage, self.setting, self.loss = stage, job.optimisers[stage.optimiser], loss_of(stage, job)
         self.layout = Layout(replicas[0].params, stage.trains)
         self.flat = _rows([self.layout.flatten(r.params) for r in replicas])
-        self.grad = torch.empty_like(
-            self.flat
-        )  # one place for all steps: 45 MB a time cost more to allocate than to fill
         moments = [r.moments.get(stage.name) or self._fresh() for r in replicas]
         self.mean = _rows([m.mean for m in moments])
         self.square = _rows([m.square for m in moments])
@@ -260,14 +271,24 @@ class _Working:
         return Moments(torch.zeros_like(self.flat[0]), torch.zeros_like(self.flat[0]), 0)
 
     def step(self, grad: Tensor, active: list[int] | None = None) -> None:
-        state = (self.mean, self.square, self.steps)
+        """One step of the `active` replicas (all by default) by gradients [R, P]."""
         if active is None:
-            descend(self.flat, grad, *state, self.setting)
+            self.steps.add_(1)
+            descend(list(self.flat), list(grad), list(self.mean), list(self.square), list(self.steps), self.setting)
             return
-        flat, mean, square, steps = (t[active] for t in (self.flat, *state))
-        descend(flat, grad, mean, square, steps, self.setting)
-        for whole, piece in zip((self.flat, *state), (flat, mean, square, steps), strict=True):
+        self.steps[active] += 1
+        state = self.flat, self.mean, self.square
+        flat, mean, square = (t[active] for t in state)
+        descend(list(flat), list(grad), list(mean), list(square), list(self.steps[active]), self.setting)
+        for whole, piece in zip(state, (flat, mean, square), strict=True):
             whole[active] = piece
+
+    def step_one(self, grads: Parts) -> None:
+        """One step of a single replica, by gradients that are not copied together."""
+        each = [grad.reshape(-1) for grad in self.layout.in_memory_order(grads)]
+        state = [list(t[0].split(self.layout.sizes)) for t in (self.flat, self.mean, self.square)]
+        self.steps.add_(1)
+        descend(state[0], each, state[1], state[2], [self.steps[0]] * len(each), self.setting)
 
     def store(self, replicas: Sequence[Replica]) -> None:
         for i, replica in enumerate(replicas):

@@ -107,8 +107,8 @@ class FedCG(Method):
 
     def discriminator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
         """L_disc (Eq. 4): real features to 1, imitated ones to 0."""
-        real = nets.discriminator(nets.extractor(batch.images), batch.labels)
-        fake = nets.discriminator(nets.generator(batch.noise["z"], batch.labels), batch.labels)
+        features = nets.extractor(batch.images), nets.generator(batch.noise["z"], batch.labels)
+        real, fake = nets.discriminator_in_turn(features, batch.labels)
         return -F.logsigmoid(real).mean() - F.logsigmoid(-fake).mean()
 
     def generator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from privbench.nets import Model
+from privbench.nets import Discriminator, Model
 from privbench.types import Parts
 
 
@@ -100,6 +100,16 @@ class Nets:
     def discriminator(self, features: Tensor, labels: Tensor) -> Tensor:
         """The logit of D(h, y): [B, c, s, s], [B] -> [B]."""
         return self._call("discriminator", features, labels)
+
+    def discriminator_in_turn(self, batches: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, ...]:
+        """The same of several batches of features [B, c, s, s] with the same labels, as from one call after another."""
+        net = cast("Discriminator", self.model.net("discriminator"))
+        part, train = "discriminator", "discriminator" in self.trains
+        state = self.after.get(part, self.buffers.get(part, {}))
+        logits, after = net.apply_in_turn(self.params[part], state, batches, labels, train=train)
+        if train and after:
+            self.after[part] = after
+        return logits
 
 
 Loss = Callable[[Nets, MiniBatch, Clock], Tensor]

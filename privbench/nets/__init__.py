@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -29,6 +29,16 @@ class Net(Protocol):
     @property
     def apply(self) -> Callable[..., tuple[Tensor, Params]]:
         """(params, buffers, *inputs, train) -> (output, buffers after the call)."""
+        ...
+
+
+class Discriminator(Net, Protocol):
+    """D of features."""
+
+    def apply_in_turn(
+        self, params: Params, buffers: Params, batches: Sequence[Tensor], labels: Tensor, *, train: bool
+    ) -> tuple[tuple[Tensor, ...], Params]:
+        """(logits [B] of each of several batches of features, buffers), as from one call after another."""
         ...
 
 

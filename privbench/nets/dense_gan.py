@@ -8,6 +8,7 @@ normalisation sits are ours: after the first two layers, as in FedCG's generator
 extractors' features lie in (0, 1). Initial weights are torch's defaults.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -80,3 +81,14 @@ class Discriminator:
         """Logits; the labels are not used."""
         logits, after = self.classifier.apply(params, buffers, features, train=train)
         return logits.flatten(), after
+
+    def apply_in_turn(
+        self, params: Params, buffers: Params, batches: Sequence[Tensor], labels: Tensor, *, train: bool
+    ) -> tuple[tuple[Tensor, ...], Params]:
+        """Logits of H batches of features, as from H calls in turn, and the state after the last."""
+        logits, after = [], dict[str, Tensor]()
+        for features in batches:
+            own, changed = self.apply(params, buffers | after, features, labels, train=train)
+            logits.append(own)
+            after |= changed
+        return tuple(logits), after

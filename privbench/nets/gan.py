@@ -12,6 +12,7 @@ embeddings N(0, 1) (torch's default). D returns the logit, not the sigmoid, so t
 binary cross-entropy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,11 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.nets.layers import (
+    SpectralProduct,
+    as_matrix,
     batch_norm_init,
-    channels_last,
-    conv2x2,
     conv_transpose2x2,
     named_batch_norm,
+    patches2x2,
+    power_iteration,
     spectral_norm,
 )
 from privbench.types import Params
@@ -73,16 +76,14 @@ class Generator:
         self, params: Params, buffers: Params, noise: Tensor, labels: Tensor, *, train: bool
     ) -> tuple[Tensor, Params]:
         """Imitated features and the batch-norm statistics after the call."""
-        x = torch.cat([noise, params["embed.weight"][labels]], 1)[:, :, None, None]
+        x = torch.cat([noise, F.embedding(labels, params["embed.weight"])], 1)[:, :, None, None]
         after: Params = {}
         for i, shape in enumerate(KERNELS[self.side]):
             x = _conv_transpose(x, params[f"up{i}.weight"], shape)
             if i < 3:
-                # Channels last is quicker, but torch adds up batch statistics in another order there, to other last bits.
-                x = channels_last(x) if shape == STEP and not train else x.contiguous()
                 x, state = _norm(x, f"norm{i}", params, buffers, train)
                 after |= state
-        return torch.sigmoid(x.contiguous()), after
+        return torch.sigmoid(x), after
 
 
 @dataclass(frozen=True)
@@ -111,24 +112,62 @@ class Discriminator:
         self, params: Params, buffers: Params, features: Tensor, labels: Tensor, *, train: bool
     ) -> tuple[Tensor, Params]:
         """Logits, and the batch-norm and spectral-norm state after the call."""
-        planes = params["embed.weight"][labels][:, :, None, None].expand(-1, -1, self.side, self.side)
-        x = torch.cat([features, planes], 1)
+        (logits,), after = self.apply_in_turn(params, buffers, (features,), labels, train=train)
+        return logits, after
+
+    def apply_in_turn(
+        self, params: Params, buffers: Params, batches: Sequence[Tensor], labels: Tensor, *, train: bool
+    ) -> tuple[tuple[Tensor, ...], Params]:
+        """Logits of H batches of features, as from H calls in turn, and the state after the last.
+
+        Each batch has statistics and, in train mode, a power iteration of its own; a layer's products are one.
+        """
+        planes = F.embedding(labels, params["embed.weight"])[:, None, None].expand(-1, self.side, self.side, -1)
+        each = [torch.cat([features.permute(0, 2, 3, 1), planes], -1) for features in batches]
+        x, turns = torch.cat(each).permute(0, 3, 1, 2), len(batches)
         after: Params = {}
         for i, shape in enumerate(reversed(KERNELS[self.side])):
-            weight = params[f"down{i}.weight"]
-            sigma, after[f"down{i}.u"] = spectral_norm(weight, buffers[f"down{i}.u"], train=train)
-            x = _conv(x, weight, shape) / sigma
+            convolve = _spectral_product if shape == STEP else _spectral_conv
+            u = buffers[f"down{i}.u"]
+            x, after[f"down{i}.u"] = convolve(x, params[f"down{i}.weight"], u, shape, turns, train)
             if i < 3:
-                x, state = _norm(x, f"norm{i}", params, buffers, train)
-                after |= state
-        return x.flatten(), after
+                state, normed = buffers, []
+                for own in x.chunk(turns):
+                    y, changed = _norm(own, f"norm{i}", params, state, train)
+                    normed.append(y)
+                    state = state | changed
+                    after |= changed
+                x = torch.cat(normed) if turns > 1 else normed[0]
+        return x.flatten().chunk(turns), after
 
 
-def _conv(x: Tensor, weight: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    return conv2x2(x, weight) if shape == STEP else F.conv2d(x, weight, stride=shape[1], padding=shape[2])
+def _spectral_product(
+    x: Tensor, weight: Tensor, u: Tensor, shape: tuple[int, int, int], turns: int, train: bool
+) -> tuple[Tensor, Tensor]:
+    """(2x2 convolution by W / sigma of H batches end to end, u after them)."""
+    matrix = as_matrix(weight)
+    found = [power_iteration(matrix, u, train=train)]
+    while train and len(found) < turns:
+        found.append(power_iteration(matrix, found[-1].u, train=True))
+    us, vs, sigmas = (torch.stack(each) for each in zip(*found, strict=True))
+    patches = patches2x2(x)
+    rows = patches.view(len(found), -1, patches.shape[-1])
+    product: Tensor = SpectralProduct.apply(rows, matrix, us, vs, sigmas)
+    return product.view(*patches.shape[:3], -1).permute(0, 3, 1, 2), found[-1].u
+
+
+def _spectral_conv(
+    x: Tensor, weight: Tensor, u: Tensor, shape: tuple[int, int, int], turns: int, train: bool
+) -> tuple[Tensor, Tensor]:
+    """The same with kernel, stride and padding `shape`."""
+    each = []
+    for own in F.conv2d(x, weight, stride=shape[1], padding=shape[2]).chunk(turns):
+        sigma, u = spectral_norm(weight, u, train=train)
+        each.append(own / sigma)
+    return torch.cat(each), u
 
 
 def _conv_transpose(x: Tensor, weight: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if shape == STEP:
         return conv_transpose2x2(x, weight)
-    return F.conv_transpose2d(x.contiguous(), weight, stride=shape[1], padding=shape[2])
+    return F.conv_transpose2d(x, weight, stride=shape[1], padding=shape[2])

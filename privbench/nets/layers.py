@@ -3,16 +3,20 @@
 `torch.nn.BatchNorm2d` buffers and `torch.nn.utils.spectral_norm` do not survive `vmap` in train mode; these do.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from privbench.types import Params
 
 BN_MOMENTUM = 0.1  # torch's defaults, as the reference implementation uses
 BN_EPS = 1e-5
+# A linear layer by oneDNN; None where this torch has none.
+ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+LARGE = 2**19  # multiplications from which on a product is quicker by oneDNN than by MKL
 
 
 def conv_then_average_pool(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -30,54 +34,106 @@ def conv_then_average_pool(images: Tensor, weight: Tensor, bias: Tensor) -> Tens
     return F.conv2d(images, shifted / 4, bias, stride=2)
 
 
-def conv2x2(x: Tensor, weight: Tensor) -> Tensor:
-    """torch.nn.functional.conv2d with a 2x2 kernel, stride 1, no padding, as one matrix product.
+def times(x: Tensor, matrix: Tensor) -> Tensor:
+    """x W: [M, K] and [K, N] -> [M, N].
 
-    x [B, i, s, s], weight [o, i, 2, 2] -> [B, o, s-1, s-1]. Quicker than torch's convolution on a CPU
-    where positions are few and channels many (docs/performance.md).
+    In single precision on a CPU by oneDNN where the product is large: it uses the machine's widest vectors whatever the maker,
+    while MKL, which torch's own product calls, leaves half of them idle on AMD (docs/performance.md).
     """
-    batch, side = len(x), x.shape[-1] - 1
-    # Flattened by hand: torch's matmul would take one product per image, and lose what it is for.
-    product = _pieces(x.permute(0, 2, 3, 1)).reshape(batch * side * side, -1) @ weight.flatten(1).T
-    return product.view(batch, side, side, -1).permute(0, 3, 1, 2)
+    product: Tensor = Product.apply(x, matrix)
+    return product
 
 
-def _pieces(x: Tensor) -> Tensor:
-    """The four pixels under a 2x2 kernel at each of its places: [B, s, s, i] -> [B, s-1, s-1, i, 4]."""
-    return torch.stack([x[:, :-1, :-1], x[:, :-1, 1:], x[:, 1:, :-1], x[:, 1:, 1:]], -1)
+class Product(torch.autograd.Function):
+    """x W with derivatives of any order, alone and under vmap."""
+
+    @staticmethod
+    def forward(x: Tensor, matrix: Tensor) -> Tensor:
+        """[M, K], [K, N] -> [M, N]."""
+        if len(x) * matrix.numel() >= LARGE and ONEDNN and x.dtype == torch.float32 and x.device.type == "cpu":
+            result: Tensor = ONEDNN(x, matrix.mT, None, "none", [], "")
+            return result
+        return x @ matrix
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        """Both factors are kept."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """g W' and x' g."""
+        x, matrix = ctx.saved_tensors
+        over_x, over_matrix = ctx.needs_input_grad
+        return times(grad, matrix.mT) if over_x else None, times(x.mT, grad) if over_matrix else None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, matrix: Tensor) -> tuple[Tensor, int]:
+        """One batched product."""
+        x, matrix = (
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip((x, matrix), in_dims, strict=True)
+        )
+        return x @ matrix, 0
+
+
+def patches2x2(x: Tensor) -> Tensor:
+    """The four pixels under a 2x2 kernel at each of its places: [B, i, s, s] -> [B, s-1, s-1, 4 i]."""
+    patches: Tensor = Patches.apply(x.permute(0, 2, 3, 1))
+    return patches
+
+
+def as_matrix(weight: Tensor) -> Tensor:
+    """[o, i, k, k] -> [o, k k i], in the order of patches; no copy where the weight lies channels last."""
+    return weight.permute(0, 2, 3, 1).flatten(1)
 
 
 def conv_transpose2x2(x: Tensor, weight: Tensor) -> Tensor:
     """torch.nn.functional.conv_transpose2d with a 2x2 kernel, stride 1, no padding, as one matrix product.
 
-    x [B, i, s, s], weight [i, o, 2, 2] -> [B, o, s+1, s+1], channels last in memory where s > 1. Quicker than torch's on a
-    CPU (docs/performance.md).
+    x [B, i, s, s], weight [i, o, 2, 2] -> [B, o, s+1, s+1], channels last in memory. Quicker than torch's on a CPU
+    (docs/performance.md), without a copy where both lie channels last.
     """
     batch, channels, side, _ = x.shape
+    product = times(x.permute(0, 2, 3, 1).reshape(batch * side * side, channels), as_matrix(weight))
     if side == 1:  # one position: nothing overlaps
-        return (x.flatten(1) @ weight.flatten(1)).view(batch, -1, 2, 2)
-    product = x.permute(0, 2, 3, 1).reshape(batch * side * side, channels) @ weight.flatten(1)
-    pieces = product.view(batch, side, side, -1, 4)
-    added: Tensor = (Overlap.apply if pieces.requires_grad else Overlap.forward)(pieces)
+        return product.view(batch, 2, 2, -1).permute(0, 3, 1, 2)
+    added: Tensor = Overlap.apply(product.view(batch, side, side, -1))
     return added.permute(0, 3, 1, 2)
 
 
-def channels_last(x: Tensor) -> Tensor:
-    """The same values [B, c, s, s], laid out in memory as [B, s, s, c]; vmap refuses torch's own way of asking for it."""
-    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+class Patches(torch.autograd.Function):
+    """What a 2x2 kernel sees at each of its places: [B, s, s, i] -> [B, s-1, s-1, 4 i]; the transpose of Overlap."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        """Four copies of whole rows of channels."""
+        return torch.cat([x[:, :-1, :-1], x[:, :-1, 1:], x[:, 1:, :-1], x[:, 1:, 1:]], -1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        """Linear: nothing is kept."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Every pixel is given the gradients of all its places."""
+        added: Tensor = Overlap.apply(grad)
+        return added
 
 
 class Overlap(torch.autograd.Function):
-    """Adds up 2x2 pieces where they overlap: [B, s, s, o, 4] -> [B, s+1, s+1, o]; in the order of torch's fold."""
+    """Adds up 2x2 pieces where they overlap: [B, s, s, 4 o] -> [B, s+1, s+1, o]; in the order of torch's fold."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(pieces: Tensor) -> Tensor:
         """Two to three times as quick as fold, which walks channel by channel."""
-        batch, side, _, channels, _ = pieces.shape
-        top_left, top_right, bottom_left, bottom_right = pieces.unbind(-1)
-        whole = pieces.new_zeros(batch, side + 1, side + 1, channels)
+        batch, side, _, channels = pieces.shape
+        top_left, top_right, bottom_left, bottom_right = pieces.chunk(4, -1)
+        whole = pieces.new_zeros(batch, side + 1, side + 1, channels // 4)
         whole[:, :-1, :-1] = top_left
         whole[:, :-1, 1:].add_(top_right)
         whole[:, 1:, :-1].add_(bottom_left)
@@ -91,7 +147,8 @@ class Overlap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         """Every piece is given the gradient of the places that it was added to."""
-        return _pieces(grad)
+        patches: Tensor = Patches.apply(grad)
+        return patches
 
 
 def padded_conv(x: Tensor, weight: Tensor, stride: int) -> Tensor:
@@ -138,17 +195,70 @@ def batch_norm(
     return x, torch.lerp(mean, batch_mean.detach(), BN_MOMENTUM), torch.lerp(var, batch_var, BN_MOMENTUM)
 
 
-def spectral_norm(weight: Tensor, u: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
-    """(sigma, u'): Miyato et al. 2018, one power iteration a call in train mode, as torch.nn.utils.spectral_norm.
+class PowerIteration(NamedTuple):
+    """What spectral norm knows of a weight read as a matrix [o, k]."""
 
-    sigma = u' W v is differentiated with u' and v held constant. weight [o, ...] is read as a matrix [o, rest]. A layer
-    without bias divides its small output by sigma instead of its large weight: the same value, a third of the cost.
+    u: Tensor  # [o] left direction after the call, of length 1
+    v: Tensor  # [k] right direction, of length 1
+    sigma: Tensor  # [] u' W v, the estimate of the largest singular value
+
+
+def power_iteration(matrix: Tensor, u: Tensor, *, train: bool) -> PowerIteration:
+    """Miyato et al. 2018: one iteration a call in train mode, none in eval mode, as torch.nn.utils.spectral_norm.
+
+    Without derivatives; that of sigma over W, with u and v held constant, is u v'.
+    """
+    matrix = matrix.detach()
+    v = _unit(matrix.mT @ u)
+    product = matrix @ v
+    u = _unit(product) if train else u
+    return PowerIteration(u, v, u @ product)
+
+
+def spectral_norm(weight: Tensor, u: Tensor, *, train: bool) -> tuple[Tensor, Tensor]:
+    """(sigma, u'), sigma differentiated with u' and v held constant. weight [o, ...] is read as a matrix [o, rest].
+
+    A layer without bias divides its small output by sigma instead of its large weight: the same value, a third of the cost.
     """
     matrix = weight.flatten(1)
-    v = _unit(matrix.detach().T @ u)
-    product = matrix @ v
-    u = _unit(product.detach()) if train else u
-    return u @ product, u
+    found = power_iteration(matrix, u, train=train)
+    return found.u @ (matrix @ found.v), found.u
+
+
+class SpectralProduct(torch.autograd.Function):
+    """y = x W' / sigma for H batches of rows, each with a sigma of its own: [H, M, k], [o, k] -> [H, M, o].
+
+    Takes the power iterations' u [H, o], v [H, k] and sigma [H]; sigma's derivative over W is in the one over W, as H further
+    rows of the product that makes it. There is no second derivative.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, u: Tensor, v: Tensor, sigma: Tensor) -> Tensor:
+        """One product for all batches."""
+        return times(x.flatten(0, 1), weight.mT).view(*x.shape[:2], -1) / sigma[:, None, None]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+        """Inputs and output are kept."""
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        """Over x: g W / sigma. Over W: sum_h (g' x - (g . y) u v') / sigma."""
+        x, weight, u, v, sigma, y = ctx.saved_tensors
+        over_x, over_weight, *_ = ctx.needs_input_grad
+        scaled = grad / sigma[:, None, None]
+        rows = scaled.flatten(0, 1)
+        x_grad = times(rows, weight).view(x.shape) if over_x else None
+        weight_grad = None
+        if over_weight:
+            along = -(scaled * y).sum((1, 2))
+            left, right = torch.cat([rows, along[:, None] * u]), torch.cat([x.flatten(0, 1), v])
+            weight_grad = times(left.mT, right)
+        return x_grad, weight_grad, None, None, None
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -123,7 +123,8 @@ def test_adam_equals_torch_adam_with_weight_decay():
     reference = torch.nn.Parameter(start.clone())
     optimiser = torch.optim.Adam([reference], lr=0.01, betas=(0.5, 0.9), weight_decay=0.1)
     for grad in grads:
-        adam(flat, grad.clone(), moments.mean, moments.square, steps, setting)
+        steps += 1
+        adam(list(flat), list(grad.clone()), list(moments.mean), list(moments.square), list(steps), setting)
         reference.grad = grad.clone()
         optimiser.step()
     torch.testing.assert_close(flat, reference.detach())
@@ -135,7 +136,7 @@ def test_sgd_equals_torch_sgd_with_weight_decay():
     flat, reference = start.clone(), torch.nn.Parameter(start.clone())
     optimiser = torch.optim.SGD([reference], lr=0.05, weight_decay=0.1)
     for grad in grads:
-        sgd(flat, grad.clone(), torch.zeros(2), spec.SGD(kind="sgd", lr=0.05, weight_decay=0.1))
+        sgd(list(flat), list(grad.clone()), spec.SGD(kind="sgd", lr=0.05, weight_decay=0.1))
         reference.grad = grad.clone()
         optimiser.step()
     torch.testing.assert_close(flat, reference.detach())
@@ -143,12 +144,10 @@ def test_sgd_equals_torch_sgd_with_weight_decay():
 
 def test_each_replica_counts_its_own_adam_steps():
     setting = spec.Adam(lr=0.01)
-    grad = torch.ones(1, 3)
-    late, early = torch.zeros(1, 3), torch.zeros(1, 3)
-    zeros = [torch.zeros(1, 3) for _ in range(4)]
-    adam(early, grad, zeros[0], zeros[1], torch.tensor([0.0]), setting)
-    adam(late, grad, zeros[2], zeros[3], torch.tensor([9.0]), setting)
-    torch.testing.assert_close(early, torch.full((1, 3), -0.01))
+    early, late, *zeros = torch.zeros(6, 3)
+    grads, steps = [torch.ones(3), torch.ones(3)], [torch.tensor(1.0), torch.tensor(10.0)]
+    adam([early, late], grads, zeros[:2], zeros[2:], steps, setting)
+    torch.testing.assert_close(early, torch.full((3,), -0.01))
     assert not torch.allclose(early, late)
 
 

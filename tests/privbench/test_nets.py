@@ -6,12 +6,17 @@ import torch.nn.functional as F
 
 from privbench.nets import Model
 from privbench.nets.layers import (
+    LARGE,
     Overlap,
+    SpectralProduct,
+    as_matrix,
     batch_norm,
-    conv2x2,
     conv_then_average_pool,
     conv_transpose2x2,
+    patches2x2,
+    power_iteration,
     spectral_norm,
+    times,
 )
 from privbench.seeds import stream
 
@@ -22,33 +27,79 @@ def test_folded_convolution_and_pooling_equal_the_two_steps():
     torch.testing.assert_close(conv_then_average_pool(x, w, b), plain, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("side", [2, 3, 5])
+def channels_last(t):
+    """The same values, laid out as training lays its kernels."""
+    return t.contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("laid", [torch.clone, channels_last])
+@pytest.mark.parametrize("side", [1, 2, 5])
 @pytest.mark.parametrize("batch", [1, 4])
-def test_2x2_convolutions_as_products_equal_torchs(side, batch):
+def test_transposed_2x2_convolution_as_a_product_equals_torchs(side, batch, laid):
     rng = torch.Generator().manual_seed(0)
-    x = torch.randn(batch, 3, side, side, generator=rng)
-    weight = torch.randn(7, 3, 2, 2, generator=rng)
-    torch.testing.assert_close(conv2x2(x, weight), torch.nn.functional.conv2d(x, weight))
-    for own in (x, x[..., :1, :1]):
-        up = torch.randn(3, 7, 2, 2, generator=rng)
-        torch.testing.assert_close(conv_transpose2x2(own, up), torch.nn.functional.conv_transpose2d(own, up))
-        grads = []
-        for way in (conv_transpose2x2, torch.nn.functional.conv_transpose2d):
-            leaves = own.double().requires_grad_(), up.double().requires_grad_()
-            grads.append(torch.autograd.grad(way(*leaves).square().sum(), leaves))
-        torch.testing.assert_close(*grads)
+    x = torch.randn(batch, 3, side, side, dtype=torch.float64, generator=rng)
+    weight = laid(torch.randn(3, 7, 2, 2, dtype=torch.float64, generator=rng))
+    found = []
+    for way in (conv_transpose2x2, torch.nn.functional.conv_transpose2d):
+        leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        y = way(*leaves)
+        first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+        found.append((y, *first, *second))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("side", [2, 3, 5])
+def test_patches_times_the_kernel_are_torchs_convolution(side):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 3, side, side, dtype=torch.float64, generator=rng)
+    weight = channels_last(torch.randn(7, 3, 2, 2, dtype=torch.float64, generator=rng))
+    patches = patches2x2(x)
+    product = (patches @ as_matrix(weight).T).permute(0, 3, 1, 2)
+    torch.testing.assert_close(product, F.conv2d(x, weight))
 
 
 @pytest.mark.parametrize("side", [2, 4])
 def test_overlapping_pieces_are_added_as_fold_adds_them(side):
-    """Bit for bit: published runs were trained with fold."""
-    pieces = torch.randn(3, side, side, 7, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    columns = pieces.view(3, side * side, 28).transpose(1, 2)
+    pieces = torch.randn(3, side, side, 4 * 7, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    columns = pieces.view(3, side * side, 4, 7).permute(0, 3, 2, 1).reshape(3, 28, side * side)
     folded = F.fold(columns, (side + 1, side + 1), 2).permute(0, 2, 3, 1)
     added = Overlap.apply(pieces)
     assert torch.equal(added, folded)
     grad = torch.randn(added.shape, generator=torch.Generator().manual_seed(1))
     assert torch.equal(*(torch.autograd.grad(each, pieces, grad)[0] for each in (added, folded)))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_large_product_equals_that_in_double_precision(transposed):
+    """Whichever library takes it; a sum of K products in single precision is off by at most K eps |x| |W|."""
+    rng = torch.Generator().manual_seed(0)
+    x, matrix = torch.randn(64, 300, generator=rng), torch.randn(300, 256, generator=rng)
+    assert len(x) * matrix.numel() >= LARGE
+    matrix = matrix.T.contiguous().T if transposed else matrix
+    grad = torch.randn(64, 256, generator=rng)
+    leaves = x.clone().requires_grad_(), matrix.detach().requires_grad_()
+    y = times(*leaves)
+    over_x, over_matrix = torch.autograd.grad(y, leaves, grad)
+    eps = torch.finfo(torch.float32).eps
+    for found, left, right in ((y, x, matrix), (over_x, grad, matrix.T), (over_matrix, x.T, grad)):
+        exact, bound = left.double() @ right.double(), left.double().abs() @ right.double().abs()
+        assert ((found.double() - exact).abs() <= left.shape[1] * eps * bound).all()
+
+
+def test_the_products_of_many_networks_at_once_equal_each_alone():
+    rng = torch.Generator().manual_seed(0)
+    x, matrices = (
+        torch.randn(5, 3, dtype=torch.float64, generator=rng),
+        torch.randn(4, 3, 2, dtype=torch.float64, generator=rng),
+    )
+
+    def loss(x, matrix):
+        return times(x, matrix).square().sum()
+
+    both = torch.func.vmap(torch.func.grad(loss, (0, 1)), (None, 0))(x, matrices)
+    each = [torch.func.grad(loss, (0, 1))(x, matrix) for matrix in matrices]
+    torch.testing.assert_close(both, tuple(torch.stack(one) for one in zip(*each, strict=True)))
 
 
 @pytest.mark.parametrize("train", [True, False])
@@ -76,6 +127,46 @@ def test_spectral_norm_equals_torch_over_several_steps():
     (own,) = torch.autograd.grad(y.square().sum(), weight)
     (theirs,) = torch.autograd.grad(expected.square().sum(), layer.weight_orig)
     torch.testing.assert_close(own, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize(
+    "model", [Model("lenet5", 3, 10), Model("resnet18", 3, 10), Model("lenet5", 3, 10, gan="dense")]
+)
+def test_the_discriminator_of_two_batches_equals_two_calls_in_turn(model, train):
+    """Statistics of its own for each batch, one power iteration for each: state and gradients as from plain calls."""
+    net, rng = model.net("discriminator"), torch.Generator().manual_seed(0)
+    params, buffers = ({n: t.double() for n, t in group.items()} for group in net.init(rng))
+    params = {n: t.requires_grad_() for n, t in params.items()}
+    real, fake = torch.rand(2, 6, *model.feature_shape, dtype=torch.float64, generator=rng).requires_grad_()
+    labels = torch.arange(6)
+    first, state = net.apply(params, buffers, real, labels, train=train)
+    second, after = net.apply(params, buffers | state, fake, labels, train=train)
+    both, found = net.apply_in_turn(params, buffers, (real, fake), labels, train=train)
+    torch.testing.assert_close(both, (first, second))
+    torch.testing.assert_close(dict(found), dict(state | after))
+    inputs = [*params.values(), real, fake]
+    grads = [
+        torch.autograd.grad(a.sigmoid().mean() - b.sin().mean(), inputs, allow_unused=True)
+        for a, b in ((first, second), both)
+    ]
+    torch.testing.assert_close(*grads)
+
+
+def test_the_spectral_product_equals_the_layer_divided_by_sigma():
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 3, 5, 5, dtype=torch.float64, generator=rng)
+    weight = torch.randn(7, 3, 2, 2, dtype=torch.float64, generator=rng).requires_grad_()
+    u = F.normalize(torch.randn(7, dtype=torch.float64, generator=rng), dim=0)
+    sigma, _ = spectral_norm(weight, u, train=True)
+    plain = F.conv2d(x, weight) / sigma
+    matrix, patches = as_matrix(weight), patches2x2(x)
+    found = power_iteration(matrix, u, train=True)
+    y = SpectralProduct.apply(patches.flatten(0, 2)[None], matrix, *(t[None] for t in found))
+    y = y.view(4, 4, 4, 7).permute(0, 3, 1, 2)
+    torch.testing.assert_close(y, plain)
+    grads = [torch.autograd.grad(each.sin().sum(), weight)[0] for each in (y, plain)]
+    torch.testing.assert_close(*grads)
 
 
 def test_lenet_equals_the_papers_layers_in_torch_nn():
