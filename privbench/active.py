@@ -48,12 +48,19 @@ def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -
 
 
 def trained(
-    cell: CellSpec, setup: Setup, round_: int, folder: Path, data_root: Path | None, report: Report = no_report
+    cell: CellSpec,
+    setup: Setup,
+    round_: int,
+    folder: Path,
+    honest: Path,
+    data_root: Path | None,
+    report: Report = no_report,
 ) -> Snapshot:
     """The networks after `round_` rounds, the last `rounds(cell)` of them (or as many as there are) on crafted networks.
 
-    `server` is what was crafted. The snapshot is kept in `folder`, as it belongs to this attack alone. AttackRefused as `sent`,
-    where the method does not send what the attack needs, and before the first round.
+    `server` is what was crafted. The snapshot is kept in `folder`, as it belongs to this attack alone; the honest rounds before
+    begin at the latest whole state that the run in `honest` kept. AttackRefused as `sent`, where the method does not send what
+    the attack needs, and before the first round.
     """
     if checkpoint.snapshot_path(folder, round_).exists():
         return checkpoint.load_snapshot(folder, round_)
@@ -64,10 +71,8 @@ def trained(
         raise AttackRefused(
             f"{cell.attack} works through training on what its server sends, and round 0 is before any; attack a later round"
         )
-    state, first = harness.initial(setup), round_ - min(rounds(cell), round_)
-    while state.round < first:
-        report(state.round, round_, f"{name}: repeating round {state.round + 1}, honest")
-        harness.train_round([setup], [state], "alone")
+    first = round_ - min(rounds(cell), round_)
+    state = harness.state_at(setup, honest, first, report)
     server = crafted(cell, setup, state.server, data_root, folder / "trained")
     while state.round < round_:
         report(state.round, round_, f"{name}: round {state.round + 1} under {cell.attack}")

@@ -3,6 +3,7 @@
 spec.json                            the specification, for people and for `privbench show`
 checkpoint.safetensors               everything needed to go on, after the last complete round
 checkpoint-previous.safetensors      the round before, should the last one be damaged
+full-0007.safetensors                the checkpoint of a round that stays, of long runs: rounds FULL_ROUNDS, the best and the last
 round-0007.safetensors               a snapshot: the networks alone, without discriminators and optimiser state
 predictions.safetensors              each client's test logits at its best validation round; written before finished.json
 finished.json                        the history; present when the run is complete
@@ -10,6 +11,7 @@ finished.json                        the history; present when the run is comple
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +36,9 @@ CHECKPOINT, PREVIOUS, PREDICTIONS, FINISHED, SPEC = (
     "finished.json",
     "spec.json",
 )
+# Whole checkpoints stay of runs this long. A shorter run is soon trained again, and would be mostly checkpoints.
+LONG = 50
+FULL_ROUNDS = (0, 1, 2, 5, 10, 20, 50)
 
 
 class Snapshot(NamedTuple):
@@ -72,16 +77,37 @@ def save(folder: Path, spec: TrainSpec, state: State) -> None:
 
 def load(folder: Path, spec: TrainSpec, device: torch.device) -> State | None:
     """The state to go on from, or None when nothing is there."""
-    from privbench.harness import State
-
     path = next((folder / name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()), None)
     if path is None:
         return None
+    spare = path.name == CHECKPOINT and (folder / PREVIOUS).exists()
+    return _read(path, spec, device, "the round before it" if spare else "the beginning")
+
+
+def full(folder: Path, spec: TrainSpec, round_: int, device: torch.device) -> State | None:
+    """Everything of a run after `round_` rounds, optimiser state and discriminators included; None where it was not kept."""
+    path = full_path(folder, round_)
+    return _read(path, spec, device, "an earlier round") if path.exists() else None
+
+
+def nearest(folder: Path, spec: TrainSpec, round_: int, device: torch.device) -> State | None:
+    """The latest kept state of at most `round_` rounds, from which that round can be trained again; None without any."""
+    earlier = [number for number in _numbers(folder, "full") if number <= round_]
+    return full(folder, spec, max(earlier), device) if earlier else None
+
+
+def full_path(folder: Path, round_: int) -> Path:
+    """Where the whole checkpoint of one round lies."""
+    return folder / f"full-{round_:04d}.safetensors"
+
+
+def _read(path: Path, spec: TrainSpec, device: torch.device, rest: str) -> State:
+    """A checkpoint; UserError when it is damaged, with `rest` from which the run then continues, or is of another run."""
+    from privbench.harness import State
+
     try:
         tensors, info = storage.load_tensors(path, "checkpoint")
     except UserError as error:
-        spare = path.name == CHECKPOINT and (folder / PREVIOUS).exists()
-        rest = "the round before it" if spare else "the beginning"
         raise UserError(f"{error}; remove it and run the same command again to continue from {rest}") from error
     if info["spec"] != spec.id:
         raise UserError(f"{path} belongs to run {info['spec']}, not to {spec.id}")
@@ -123,25 +149,58 @@ def load_snapshot(folder: Path, round_: int) -> Snapshot:
 
 
 def keep(folder: Path, spec: TrainSpec, state: State) -> None:
-    """After a round: writes its checkpoint and snapshot, and drops snapshots that are neither asked for nor the best."""
+    """After a round, and before the first: writes its checkpoint and snapshot, and drops earlier ones that need not stay.
+
+    Snapshots stay of every `keep_every`-th round, whole checkpoints of FULL_ROUNDS where the schedule is LONG; both of the first,
+    the best and the last round.
+    """
     from privbench.harness import best_round
 
     save_snapshot(folder, spec, state)
     save(folder, spec, state)
     wanted = {0, state.round, best_round(state.history)}
-    for path in folder.glob("round-*.safetensors"):
-        number = int(path.stem.removeprefix("round-"))
+    for number in _numbers(folder, "round"):
         if number % spec.schedule.keep_every and number not in wanted and number < state.round:
-            path.unlink(missing_ok=True)
+            snapshot_path(folder, number).unlink(missing_ok=True)
+    if spec.schedule.rounds >= LONG:
+        if state.round in FULL_ROUNDS or state.round == best_round(state.history):
+            _keep_checkpoint(folder, state.round)
+        for number in _numbers(folder, "full"):
+            if number not in wanted | {*FULL_ROUNDS} and number < state.round:
+                full_path(folder, number).unlink(missing_ok=True)
+
+
+def _keep_checkpoint(folder: Path, round_: int) -> None:
+    """Gives the checkpoint a second name under which it stays: no copy where the file system knows links."""
+    path = full_path(folder, round_)
+    with storage.writing(path):
+        path.unlink(missing_ok=True)
+        try:
+            os.link(folder / CHECKPOINT, path)
+        except OSError:
+            storage.write_bytes(path, (folder / CHECKPOINT).read_bytes())
 
 
 def finish(folder: Path, spec: TrainSpec, state: State) -> None:
-    """Marks the run complete. Its checkpoint is no longer needed: snapshots, predictions and history say all."""
+    """Marks the run complete. Its last checkpoint stays as that round's, of a long run; else snapshots and history say all."""
+    if spec.schedule.rounds >= LONG:
+        _keep_checkpoint(folder, state.round)
     info = {"spec": spec.id, "clients": len(state.clients)}
     storage.save_tensors(folder / PREDICTIONS, "predictions", _prediction_tensors(state.predictions), info)
     storage.write_json(folder / FINISHED, {"spec": spec.id, "round": state.round, "history": state.history})
-    for name in (CHECKPOINT, PREVIOUS):
-        (folder / name).unlink(missing_ok=True)
+    tidy(folder)
+
+
+def tidy(folder: Path) -> None:
+    """Drops the checkpoints of a finished run, which a kill between its last two writes leaves behind."""
+    if (folder / FINISHED).exists():
+        for name in (CHECKPOINT, PREVIOUS):
+            (folder / name).unlink(missing_ok=True)
+
+
+def _numbers(folder: Path, kind: str) -> list[int]:
+    """The rounds of which there is a file `kind`-NNNN.safetensors."""
+    return [int(path.stem.removeprefix(f"{kind}-")) for path in folder.glob(f"{kind}-*.safetensors")]
 
 
 def history(folder: Path) -> list[dict[str, Any]] | None:

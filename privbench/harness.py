@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from privbench import checkpoint, evaluation, plugins
+from privbench import checkpoint, evaluation, machine, plugins
 from privbench.data.resize import pixels
 from privbench.engine import Job, Plan, Protect, Replica, Surroundings, average, run_alone, run_stacked
 from privbench.errors import UserError
@@ -132,6 +132,7 @@ def train_round(
                 "loss": own,
                 **evaluate(setups[s], state, predictions),
                 "seconds": seconds / len(states),
+                "machine": machine.trained_on(setup.device),
                 "bytes_up": [_bytes(u) + counts_up for u in state.uploads],
                 "bytes_down": [_bytes((state.server.params, state.server.buffers)) + counts_down] * clients,
             }
@@ -352,8 +353,7 @@ def train(
     for setup, folder in zip(setups, folders, strict=True):
         state = checkpoint.load(folder, setup.spec, device) or initial(setup)
         if state.round == 0:
-            checkpoint.save_snapshot(folder, setup.spec, state)
-            checkpoint.save(folder, setup.spec, state)
+            checkpoint.keep(folder, setup.spec, state)
         states.append(state)
     schedule = setups[0].spec.schedule
     while True:
@@ -369,6 +369,15 @@ def train(
     for setup, state, folder in zip(setups, states, folders, strict=True):
         state.predictions = state.predictions or predict(setup, state)  # of the initial networks, without any round
         checkpoint.finish(folder, setup.spec, state)
+
+
+def state_at(setup: Setup, folder: Path, round_: int, report: Report = no_report) -> State:
+    """The whole state after `round_` rounds: trained again from the nearest that `folder` kept, to the same numbers."""
+    state = checkpoint.nearest(folder, setup.spec, round_, setup.device) or initial(setup)
+    while state.round < round_:
+        report(state.round, round_, f"{setup.spec.method}: repeating round {state.round + 1}, which was not kept")
+        train_round([setup], [state], "alone")
+    return state
 
 
 def _columns(rows: list[dict[str, float]]) -> dict[str, list[float]]:

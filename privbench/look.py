@@ -28,7 +28,7 @@ def observed(
     folder = store.artifact(cell, spec, round_)
     if active.rounds(cell):
         trainer = harness.prepare(spec, fed, machine.device(device_name))
-        shot = active.trained(cell, trainer, round_, folder, data_root, report)
+        shot = active.trained(cell, trainer, round_, folder, store.train(spec), data_root, report)
     else:
         shot = snapshot(store, spec, round_, fed, device_name, report)
     if not (folder / "truth.safetensors").exists():
@@ -71,9 +71,5 @@ def snapshot(
     folder = store.train(spec)
     if not checkpoint.snapshot_path(folder, round_).exists():
         setup = harness.prepare(spec, fed, machine.device(device_name))
-        state = harness.initial(setup)
-        while state.round < round_:
-            report(state.round, round_, f"{spec.method}: repeating round {state.round + 1}, which was not kept")
-            harness.train_round([setup], [state], "alone")
-        checkpoint.save_snapshot(folder, spec, state)
+        checkpoint.save_snapshot(folder, spec, harness.state_at(setup, folder, round_, report))
     return checkpoint.load_snapshot(folder, round_)

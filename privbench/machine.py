@@ -5,7 +5,9 @@ from __future__ import annotations
 import platform
 import resource
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,28 @@ def environment(place: torch.device) -> dict[str, Any]:
     }
 
 
+def trained_on(place: torch.device) -> dict[str, Any]:
+    """The kind of machine that a round is trained on, as far as its last bits can depend on it; it names no host."""
+    return {
+        "processor": torch.cuda.get_device_name(place) if place.type == "cuda" else _processor(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "device": place.type,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def kinds(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The kinds of machine that a run's rounds were trained on, in the order in which it met them: one unless it was moved."""
+    found: list[dict[str, Any]] = []
+    for entry in history:
+        own = entry.get("machine")
+        if own is not None and own not in found:
+            found.append(own)
+    return found
+
+
+@cache
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

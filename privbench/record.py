@@ -96,6 +96,16 @@ class ClientMetrics(_Strict):
     consistency: float | None  # cross-entropy of C_i on G_i(z, y), nats; None without a generator
 
 
+class Machine(_Strict):
+    """The kind of machine that a round was trained on (privbench.machine.trained_on)."""
+
+    processor: str
+    capability: str  # the widest vectors that torch uses there
+    device: str
+    threads: int
+    torch: str
+
+
 class Round(_Strict):
     """One round of one seed: lists have one entry per client. A loss that was not finite is None."""
 
@@ -108,6 +118,7 @@ class Round(_Strict):
     bytes_up: list[int]  # what each client sent
     bytes_down: list[int]  # what each client received
     seconds: float  # of training, without evaluation
+    machine: Machine | None = None  # None in a record from before it was noted
 
 
 class Training(_Strict):

@@ -21,7 +21,8 @@ from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.store import Store
 
 PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of the environment, what bits depend on
-TIMED = ("seconds", "train_seconds", "attack_seconds", "peak_memory_mib")  # never the same twice
+# Never the same twice, or the place itself.
+TIMED = ("seconds", "train_seconds", "attack_seconds", "peak_memory_mib", "machine")
 APART = ("environment", "notes")  # told, not compared: notes may speak of the environment
 
 

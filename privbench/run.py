@@ -106,6 +106,8 @@ def train(
 ) -> None:
     """Trains to the end what is not finished, resuming where it stopped."""
     todo = [spec for spec in specs if checkpoint.history(store.train(spec)) is None]
+    for spec in specs:
+        checkpoint.tidy(store.train(spec))
     place = machine.device(device_name)
     groups = [todo] if place.type == "cuda" and todo else [[spec] for spec in todo]
     for group in groups:

@@ -78,7 +78,7 @@ def by_hand(cell, honest, crafted):
 @pytest.mark.parametrize(("round_", "honest"), [(3, 1), (1, 0)])
 def test_clients_train_on_what_was_crafted_and_look_no_later(round_, honest, tmp_path):
     cell = cell_of()
-    shot = active.trained(cell, setup_of(cell), round_, tmp_path, None)
+    shot = active.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)
     state, sent = by_hand(cell, honest, round_ - honest)
     assert shot.round == round_
     assert equal(shot.server.params, sent.params)
@@ -87,14 +87,14 @@ def test_clients_train_on_what_was_crafted_and_look_no_later(round_, honest, tmp
         assert equal(client.params, own.params)
         assert equal(upload[0], mine[0])
     assert active.told(tmp_path) == {"active_rounds": round_ - honest}
-    again = active.trained(cell, setup_of(cell), round_, tmp_path, None)  # read back
+    again = active.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)  # read back
     assert all(equal(a.params, b.params) for a, b in zip(shot.clients, again.clients, strict=True))
     assert active.sent(cell, setup_of(cell), shot, None) is shot
 
 
 def test_crafted_rounds_lead_elsewhere_than_honest_ones(tmp_path):
     cell = cell_of()
-    shot = active.trained(cell, setup_of(cell), 2, tmp_path, None)
+    shot = active.trained(cell, setup_of(cell), 2, tmp_path, tmp_path / "run", None)
     honest, _ = by_hand(cell, 2, 0)
     assert not equal(shot.clients[0].params, honest.clients[0].params)
 
@@ -125,7 +125,7 @@ def test_an_attack_without_such_rounds_looks_at_the_honest_networks():
 def test_what_cannot_be_crafted_is_refused_in_one_line(method, round_, settings, message, tmp_path):
     cell = cell_of(method, settings=settings)
     with pytest.raises(AttackRefused, match=message) as caught:
-        active.trained(cell, setup_of(cell), round_, tmp_path, None)
+        active.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)
     assert "\n" not in str(caught.value)
 
 

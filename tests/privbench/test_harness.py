@@ -5,10 +5,12 @@ import math
 import pytest
 import torch
 
-from privbench import checkpoint, harness, spec
+from privbench import checkpoint, harness, machine, record, spec
+from privbench import run as training
 from privbench.data.resize import pixels
 from privbench.engine import Replica
 from privbench.errors import Interrupted, UserError
+from privbench.store import Store
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -23,6 +25,24 @@ def smoke(method, **changes):
 def run(each, folder, report=lambda *_: None, federation=None):
     harness.train([each], [federation or digits_federation()], [folder], CPU, "alone", report)
     return checkpoint.history(folder)
+
+
+def same_bits(a, b):
+    """Whether two states hold the same networks, optimiser state and history."""
+    for x, y in zip([a.server, *a.clients], [b.server, *b.clients], strict=True):
+        for one, other in ((x.params, y.params), (x.buffers, y.buffers)):
+            assert {p: set(net) for p, net in one.items()} == {p: set(net) for p, net in other.items()}
+            if not all(torch.equal(t, other[p][n]) for p, net in one.items() for n, t in net.items()):
+                return False
+        assert set(x.moments) == set(y.moments)
+        if not all(
+            m.steps == y.moments[s].steps
+            and torch.equal(m.mean, y.moments[s].mean)
+            and torch.equal(m.square, y.moments[s].square)
+            for s, m in x.moments.items()
+        ):
+            return False
+    return without_times(a.history) == without_times(b.history)
 
 
 def without_times(rounds):
@@ -251,3 +271,90 @@ def test_snapshots_hold_no_discriminator_and_no_shared_extractor(tmp_path):
     assert set(shot.server.params) == {"classifier", "generator"}
     assert all(set(client.params) == {"extractor"} for client in shot.clients)
     assert all(set(params) == {"generator"} for params, _ in shot.uploads)
+
+
+def full_rounds(folder):
+    return sorted(int(path.stem.removeprefix("full-")) for path in folder.glob("full-*.safetensors"))
+
+
+def test_a_long_run_keeps_whole_checkpoints_from_which_later_rounds_are_trained_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "LONG", 4)
+    monkeypatch.setattr(checkpoint, "FULL_ROUNDS", (0, 1, 2))
+    each = smoke("fedcg", rounds=5, keep_every=10)
+    rounds = run(each, tmp_path)
+    assert full_rounds(tmp_path) == sorted({0, 1, 2, 5, harness.best_round(rounds)})
+    assert not list(tmp_path.glob("checkpoint*"))
+
+    setup = harness.prepare(each, digits_federation(), CPU)
+    plain = harness.initial(setup)
+    for _ in range(4):
+        harness.train_round([setup], [plain], "alone")
+    trained = []
+    state = harness.state_at(setup, tmp_path, 4, lambda done, *_: trained.append(done))
+    assert trained == list(range(max(n for n in full_rounds(tmp_path) if n <= 4), 4))
+    assert state.round == 4
+    assert {"task", "discriminator", "generator"} == set(state.clients[0].moments)
+    assert same_bits(state, plain)
+    last = checkpoint.full(tmp_path, each, 5, CPU)
+    assert not same_bits(last, plain)
+    harness.train_round([setup], [plain], "alone")
+    assert same_bits(last, plain)
+    assert checkpoint.full(tmp_path, each, 3, CPU) is None or harness.best_round(rounds) == 3
+
+
+def test_a_short_run_keeps_no_whole_checkpoint(tmp_path):
+    run(smoke("fedcg", rounds=3), tmp_path)
+    assert (full_rounds(tmp_path), list(tmp_path.glob("checkpoint*"))) == ([], [])
+
+
+def test_of_a_long_run_only_the_last_best_round_stays_besides_the_fixed_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "LONG", 1)
+    monkeypatch.setattr(checkpoint, "FULL_ROUNDS", (0,))
+    each = smoke("fedavg", rounds=4)
+    setup = harness.prepare(each, digits_federation(), CPU)
+    state = harness.initial(setup)
+    checkpoint.keep(tmp_path, each, state)
+    for accuracy, kept in ((50.0, [0, 1]), (40.0, [0, 1]), (60.0, [0, 3]), (60.0, [0, 3])):
+        harness.train_round([setup], [state], "alone")
+        state.history[-1]["validation_accuracy"] = [accuracy] * 2
+        checkpoint.keep(tmp_path, each, state)
+        assert full_rounds(tmp_path) == kept
+    checkpoint.finish(tmp_path, each, state)
+    assert full_rounds(tmp_path) == [0, 3, 4]
+
+
+@pytest.mark.parametrize("after", ["predictions", "finished"])
+def test_a_kill_while_a_run_is_finished_leaves_nothing_but_what_stays(after, tmp_path, monkeypatch):
+    """Killed after one of the last two files was written; asked again, the run is complete and its checkpoints are gone."""
+    monkeypatch.setattr(checkpoint, "LONG", 1)
+    each, write = smoke("fedavg", rounds=1), checkpoint.storage.write_bytes
+
+    def killed(path, data):
+        write(path, data)
+        if path.name.startswith(after):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.storage, "write_bytes", killed)
+    store, data_root = Store(tmp_path), None
+    with pytest.raises(KeyboardInterrupt):
+        training.train(store, [each], data_root, "cpu")
+    folder = store.train(each)
+    assert (folder / checkpoint.CHECKPOINT).exists()
+    monkeypatch.setattr(checkpoint.storage, "write_bytes", write)
+    training.train(store, [each], data_root, "cpu")
+    assert (full_rounds(folder), list(folder.glob("checkpoint*"))) == ([0, 1], [])
+    assert len(checkpoint.history(folder)) == 1
+
+
+def test_the_history_says_on_which_kinds_of_machine_the_rounds_were_trained(tmp_path, monkeypatch):
+    each, real = smoke("fedavg", rounds=3), machine.trained_on
+    elsewhere = {"processor": "another", "capability": "AVX2", "device": "cpu", "threads": 1, "torch": "2.13"}
+
+    def moved_after_one_round(done, total, what):
+        monkeypatch.setattr(machine, "trained_on", real if done == 0 else lambda _: elsewhere)
+
+    rounds = run(each, tmp_path, moved_after_one_round)
+    assert [entry["machine"] == elsewhere for entry in rounds] == [False, True, True]
+    assert machine.kinds(rounds) == [real(CPU), elsewhere]
+    assert record.Round(**rounds[1]).machine.processor == "another"
+    assert machine.kinds([{"round": 1}]) == []
