@@ -124,7 +124,7 @@ class _Pairs:
     The compact form of the two-loop recursion: the same direction, but the pairs are read in a few products instead of one
     by one. With S, Y [m, D] in order of time, R the upper triangle of S Y', E its diagonal and c = s'y / y'y of the last pair,
         H g = c g + S' (R^-T (E + c Y Y') R^-1 S g - c R^-T Y g) - c Y' R^-1 S g.
-    A pair left out is zero in S and Y and 1 on R's diagonal.
+    A pair left out is zero in S and Y and 1 on R's diagonal. Slots are filled from the first on; empty ones are never read.
     """
 
     def __init__(self, problems: int, most: int, like: Tensor) -> None:
@@ -145,8 +145,9 @@ class _Pairs:
         slot = len(self.order) if len(self.order) < self.most else self.order.pop(0)
         self.order.append(slot)
         self.s[:, slot], self.y[:, slot] = s, y
-        self.sy[:, :, slot] = _times(self.s, y)
-        self.yy[:, slot] = self.yy[:, :, slot] = _times(self.y, y)
+        filled = len(self.order)
+        self.sy[:, :filled, slot] = _times(self.s[:, :filled], y)
+        self.yy[:, slot, :filled] = self.yy[:, :filled, slot] = _times(self.y[:, :filled], y)
 
     def direction(self, gradient: Tensor) -> Tensor:
         """-H gradient, [n, D]."""
@@ -158,13 +159,14 @@ class _Pairs:
         r = self.sy[:, used][:, :, used].triu() + torch.diag_embed((~sound).to(gradient))
         yy = self.yy[:, used][:, :, used]
         c = torch.where(sound[:, -1], diagonal[:, -1] / yy[:, -1, -1].clamp_min(1e-300), 1.0)[:, None]
-        s_g, y_g = _times(self.s, gradient)[:, used], _times(self.y, gradient)[:, used]
+        all_s, all_y = self.s[:, : len(used)], self.y[:, : len(used)]
+        s_g, y_g = _times(all_s, gradient)[:, used], _times(all_y, gradient)[:, used]
         upper = torch.linalg.solve_triangular(r, s_g[:, :, None], upper=True)[..., 0]
         middle = diagonal * upper + c * (_times(yy, upper) - y_g)
         lower = torch.linalg.solve_triangular(r.mT, middle[:, :, None], upper=False)[..., 0]
-        along_s, along_y = (torch.zeros_like(self.sy[:, 0]) for _ in range(2))
+        along_s, along_y = torch.empty_like(lower), torch.empty_like(upper)
         along_s[:, used], along_y[:, used] = lower, -c * upper
-        return -(c * gradient + _times(self.s.mT, along_s) + _times(self.y.mT, along_y))
+        return -(c * gradient + _times(all_s.mT, along_s) + _times(all_y.mT, along_y))
 
 
 def _finite(gradient: Tensor, loss: Tensor) -> Tensor:

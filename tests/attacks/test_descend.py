@@ -163,3 +163,32 @@ def test_of_two_descents_each_problem_takes_its_lower_end_with_that_ends_trace()
     assert found.loss.tolist() == [1.0, 4.0, 2.0]
     assert torch.equal(found.trace, found.loss[:, None].repeat(1, 4))
     assert found.evaluations == 18
+
+
+def two_loops(gradient, pairs):
+    """-H gradient of one problem by Nocedal and Wright's Algorithm 7.4; pairs from the oldest to the newest."""
+    q, alphas = gradient.clone(), []
+    for s, y in reversed(pairs):
+        alphas.append(s @ q / (s @ y))
+        q = q - alphas[-1] * y
+    if pairs:
+        s, y = pairs[-1]
+        q = (s @ y) / (y @ y) * q
+    for (s, y), alpha in zip(pairs, reversed(alphas), strict=True):
+        q = q + (alpha - y @ q / (s @ y)) * s
+    return -q
+
+
+def test_the_direction_equals_the_two_loop_recursion_while_slots_fill_and_when_they_are_reused():
+    problems, dimension, most = 3, 12, 4
+    rng = torch.Generator().manual_seed(0)
+    pairs = descend._Pairs(problems, most, torch.zeros(problems, dimension, dtype=torch.float64))
+    kept = []
+    for step in range(2 * most + 1):
+        gradient = torch.randn(problems, dimension, dtype=torch.float64, generator=rng)
+        expected = torch.stack([two_loops(gradient[n], [(s[n], y[n]) for s, y in kept]) for n in range(problems)])
+        torch.testing.assert_close(pairs.direction(gradient), expected, rtol=1e-9, atol=1e-12)
+        s = torch.randn(problems, dimension, dtype=torch.float64, generator=rng)
+        y = (1 + step) * s + 0.1 * torch.randn(problems, dimension, dtype=torch.float64, generator=rng)
+        pairs.push(s, y)
+        kept = [*kept, (s, y)][-most:]
