@@ -52,7 +52,7 @@ def test_a_record_says_how_it_came_about(finished):
     assert len(paths) == 2
     for path in paths:
         value = json.loads(path.read_text())
-        assert value["spec"]["seeds"] == [0]
+        assert value["spec"]["seeds"] == [100]
         assert value["knowledge"]["labels"] == "recovered"
         assert set(value["floors"]) == set(plugins.FLOORS)
         assert value["cost"]["gradient_evaluations"] > 0
@@ -86,7 +86,7 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, tmp_
     assert "G.acc" in shown
     trained = next(folder.glob("train/*")).name
     shown = privbench("show", trained[:8], "--out", folder, cwd=tmp_path)
-    assert "Metrics per client, seed 0" in shown
+    assert "Metrics per client, seed 100" in shown
     assert "Confusion matrix (rows: true class)" in shown
     privbench("grid", "--dataset", "digits", "--out", folder, "--target", tmp_path / "x.png", cwd=tmp_path)
     assert [p.name for p in tmp_path.glob("x.*")] == ["x.png"]
@@ -112,7 +112,7 @@ def test_a_study_runs_resumes_and_tells_its_state(tmp_path):
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("cells/*/*.json")}
     assert len(before) == 3  # specification, one seed, record
     text = privbench(*words, cwd=tmp_path)
-    assert "[1/1] digits local seed 0: done" in text
+    assert "[1/1] digits local seed 100: done" in text
     assert {p: p.stat().st_mtime_ns for p in before} == before
     written = {path.name for path in (tmp_path / "accuracy-smoke").iterdir()}
     assert {
@@ -391,7 +391,7 @@ def test_clients_are_shown_from_data_and_again_from_a_run_on_disk(tmp_path, monk
     before = told("partition", *layout)
     assert "Dirichlet(0.1), 4 clients" in before
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
-        "digits-clients-dirichlet-0.1-seed0.png", "digits-clients-dirichlet-0.1-seed0.pdf",
+        "digits-clients-dirichlet-0.1-seed100.png", "digits-clients-dirichlet-0.1-seed100.pdf",
     }  # fmt: skip
     told("train", *layout, "--rounds", "0", "--seeds", "1")
     (run,) = (tmp_path / "runs/train").iterdir()
