@@ -128,6 +128,30 @@ def test_a_study_runs_resumes_and_tells_its_state(tmp_path):
     assert "2 of 2 cells done" in privbench(*words, "--status", cwd=tmp_path)
 
 
+def test_a_learning_rate_is_searched_from_the_command_line(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "search",
+        "--method",
+        "local",
+        "--dataset",
+        "digits",
+        "--over",
+        "task.lr=0.001,0.01",
+        "--per-client",
+        "16",
+        *SMALL,
+    ]
+    ran = command(*words, "--first-seed", "3", "--local-epochs", "2", "--schedule", "task.kind=sgd")
+    assert not ran.status
+    specs = [json.loads(path.read_text()) for path in tmp_path.glob("runs/train/*/spec.json")]
+    assert {s["seed"] for s in specs} == {3}
+    assert {s["schedule"]["local_epochs"] for s in specs} == {2}
+    tasks = sorted((s["schedule"]["task"] for s in specs), key=lambda task: task["lr"])
+    assert tasks == [{"kind": "sgd", "lr": lr, "weight_decay": 1e-4} for lr in (0.001, 0.01)]
+    assert ran.out.count("best") == 1
+
+
 def test_every_study_is_listed(tmp_path):
     text = privbench("list", "studies", cwd=tmp_path)
     assert all(
@@ -252,6 +276,18 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
         (["data", "fetch", "folder:nowhere"], "nothing to fetch"),
         (["partition", "--run", "abc"], "'abc' is no training run under runs"),
         (["train", "--rounds", "-1"], "--rounds"),
+        (["train", "--schedule", "rouds=3"], "a schedule has no 'rouds'; did you mean 'rounds'?"),
+        (["study", "accuracy", "--schedule", "patience"], "a setting is written name=value, but 'patience' was given"),
+        (["attack", "--lr", "-1"], "schedule.task.lr: Input should be greater than 0, but -1.0 was given"),
+        (["table", "--batch", "0"], "--batch"),
+        (["train", "--batch", "8", "--schedule", "batch=4"], "batch is given twice"),
+        (["train", "--protocol", "fedgc"], "unknown protocol 'fedgc'; did you mean 'fedcg'?"),
+        (["train", "--measured", "broadcst"], "'personal', 'uploaded' or 'broadcast', but 'broadcst' was given"),
+        (
+            ["search", "--over", "task.rl=1,2"],
+            "neither FedProx nor a schedule has a 'task.rl'; did you mean 'task.lr'?",
+        ),
+        (["search", "--over", "mu"], "--over takes a setting and its values"),
         (["attack", "--attack", "lader"], "unknown attack 'lader'; did you mean 'ladder'?"),
         (["nonsense"], "nonsense"),
         (["attack", "--colour"], "colour"),
