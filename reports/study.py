@@ -47,6 +47,14 @@ class Data(spec.Strict):
     )  # of the paper preset alone: per_client, and fields of the schedule
 
 
+class Variant(spec.Strict):
+    """One choice of what a source leaves open of its attack."""
+
+    settings: Settings = Field(default_factory=dict)  # of the attack; attacks that lack one have no such cell
+    batch_size: int = 1
+    labels_known: bool = False
+
+
 class Study(spec.Strict):
     """The content of a file."""
 
@@ -69,6 +77,7 @@ class Study(spec.Strict):
     embedded: tuple[str, ...]  # data sets that stand in for the published ones in smoke and quick
     data: tuple[Data, ...] = ()
     column: tuple[Column, ...] = Field(min_length=1)
+    variant: tuple[Variant, ...] = (Variant(),)  # every attack is made once per variant
 
     @property
     def climbs(self) -> bool:
@@ -144,11 +153,25 @@ def cells(
                     if not attacks:
                         found.append(spec.cell_spec(preset, train, None, seeds=seeds))
                     found += [
-                        spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
+                        spec.cell_spec(
+                            preset, train, attack, round_=round_, seeds=seeds, victims=victims,
+                            batch_size=variant.batch_size, labels_known=variant.labels_known,
+                            attack_settings=variant.settings,
+                        )
                         for round_ in _rounds(study, rounds, train.schedule.rounds)
                         for attack in attacks
-                    ]
+                        for variant in _variants_of(study, attack)
+                    ]  # fmt: skip
     return list({cell.id: cell for cell in found}.values())
+
+
+def _variants_of(study: Study, attack: str) -> list[Variant]:
+    """The variants that an attack has all settings for; UserError for a setting that no attack of the study has."""
+    named = {name for column in study.column for name in _attacks(study, column)}
+    for variant in study.variant:
+        plugins.settings_of_each(named, variant.settings)
+    own = {field.name for field in fields(plugins.resolve("attack", attack))}
+    return [variant for variant in study.variant if variant.settings.keys() <= own]
 
 
 def _attacks(study: Study, column: Column) -> list[str]:

@@ -6,6 +6,7 @@ import torch
 from attacks import case, descend, match, prior
 from attacks.descend import each_of
 from attacks.dlg import DLG
+from attacks.feature_statistics import FeatureStatistics
 from attacks.floors import Grey
 from attacks.grnn import draw, weight_shapes
 from attacks.learned_inverse import LearnedInverse, Signals, noised
@@ -99,6 +100,25 @@ def test_dlg_from_grey_ends_lower_and_nearer_than_from_noise(labels):
     assert gain.min() > 3, gain
 
 
+@pytest.mark.parametrize("optimiser", ["lbfgs", "adam"])
+def test_eq_7_and_eq_8_begin_where_they_are_told_and_descend_as_they_are_told(optimiser):
+    shown = artifact(smooth_images(2), Y[:2], parts=("classifier",))
+    normal = [
+        torch.randn((1, 1, 32, 32), generator=stream(7, "attacker", "start", v, 0), dtype=torch.float64)
+        for v in range(2)
+    ]
+    for attack in (DLG, FeatureStatistics):
+        begin = attack(steps=1, lr=1e-12, optimiser="adam", start="normal").reconstruct(shown, NOTHING, 7).images
+        assert torch.allclose(begin, torch.stack(normal), atol=1e-11, rtol=0), attack
+        ends = [attack(steps=8, optimiser=optimiser, start=start).reconstruct(shown, NOTHING, 7)
+                for start in ("noise", "normal", "grey")]  # fmt: skip
+        assert len({float(end.trace[0, 0]) for end in ends}) == 3
+        assert all((end.loss < end.trace[:, 0]).all() for end in ends)
+        other = attack(steps=8, optimiser="adam" if optimiser == "lbfgs" else "lbfgs").reconstruct(shown, NOTHING, 7)
+        assert not torch.equal(other.images, ends[0].images)
+        assert torch.equal(other.trace[:, 0], ends[0].trace[:, 0])
+
+
 def test_dlg_from_grey_has_one_start_unless_labels_descend_too():
     shown = artifact(smooth_images(2), Y[:2])
     once, twice = (DLG(steps=6, restarts=r, start="grey").reconstruct(shown, NOTHING, 0) for r in (1, 2))
@@ -187,7 +207,7 @@ def test_a_learned_inverse_beats_grey_under_noise_and_is_trained_once(tmp_path, 
         ),
         (
             lambda: create(DLG, {"start": "white"}),
-            "start should be 'noise' or 'grey', but 'white' was given; its default is 'noise'",
+            "start should be 'noise', 'normal' or 'grey', but 'white' was given; its default is 'noise'",
         ),
         (lambda: create(Matching, {"start": "white"}), "start should be 'random' or 'grey', but 'white' was given"),
         (lambda: create(Matching, {"scale": "x"}), "scale should be 'total', 'layer' or 'none', but 'x' was given"),
