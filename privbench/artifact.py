@@ -10,7 +10,7 @@ import torch
 from privbench import storage
 from privbench.errors import UserError
 from privbench.nets import Model
-from privbench.types import Artifact, LocalSteps, Truth
+from privbench.types import Artifact, LocalSteps, LocalTraining, Truth
 
 GROUPS = ("gradients", "updates", "weights", "buffers", "uploads", "upload_buffers")
 
@@ -36,6 +36,8 @@ def save(artifact: Artifact, path: Path) -> None:
     }
     if artifact.local is not None:
         info["local"] = {"steps": artifact.local.steps, "optimiser": dict(artifact.local.optimiser)}
+    if artifact.training is not None:
+        info["training"] = artifact.training._asdict() | {"optimiser": dict(artifact.training.optimiser)}
     storage.save_tensors(path, "artifact", tensors, info)
 
 
@@ -57,6 +59,7 @@ def load(path: Path) -> Artifact:
             label_counts=tensors.get("label_counts"),
             defense=info["defense"],
             local=LocalSteps(**info["local"]) if "local" in info else None,
+            training=LocalTraining(**info["training"]) if "training" in info else None,
             **groups,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:

@@ -147,6 +147,9 @@ def attack(
     local_lr: Annotated[
         float | None, typer.Option(help="Local steps by plain SGD at this rate; default the schedule's optimiser.")
     ] = None,
+    wire: Annotated[
+        str, typer.Option(help="The number format of what clients send: float32, bf16 or fp16.")
+    ] = "float32",
     auxiliary: Annotated[
         str,
         typer.Option(
@@ -231,6 +234,7 @@ def attack(
             observe=observe,
             local_steps=local_steps,
             local_lr=local_lr,
+            wire=wire,
             attack_settings=settings[name],
         )
         for when in dict.fromkeys(round_.split(","))

@@ -8,6 +8,9 @@ gradients. The server knows K and the optimiser, as federated protocols fix them
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import torch
@@ -17,8 +20,8 @@ from privbench.engine import Job, Plan, Replica, Surroundings, run_alone
 from privbench.methods.form import Clock, Method, MiniBatch, Phase, Stage
 from privbench.nets import Model
 from privbench.seeds import stream
-from privbench.spec import SGD, Adam, CellSpec, Optimiser
-from privbench.types import CLASSIFICATION, Defense, LocalSteps, Parts
+from privbench.spec import SGD, Adam, CellSpec, Optimiser, Schedule
+from privbench.types import CLASSIFICATION, Defense, LocalSteps, LocalTraining, Parts
 
 
 def local_steps(cell: CellSpec) -> LocalSteps | None:
@@ -28,6 +31,12 @@ def local_steps(cell: CellSpec) -> LocalSteps | None:
     schedule = cell.train.schedule
     optimiser: Optimiser = schedule.task if cell.local_lr is None else SGD(kind="sgd", lr=cell.local_lr)
     return LocalSteps(cell.local_steps or schedule.local_epochs, optimiser.model_dump())
+
+
+def local_training(schedule: Schedule, samples: Sequence[int]) -> LocalTraining:
+    """How clients with that many training images train on the task by a schedule."""
+    each = [schedule.client_steps or schedule.local_epochs * math.ceil(n / schedule.batch) for n in samples]
+    return LocalTraining(schedule.task.model_dump(), schedule.batch, round(median(each)))
 
 
 def optimiser_of(local: LocalSteps) -> Optimiser:

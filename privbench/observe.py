@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from privbench import local_update
+from privbench import local_update, wire
 from privbench.checkpoint import Snapshot
 from privbench.data.resize import SIDE, pixels
 from privbench.errors import UserError
@@ -30,6 +30,7 @@ from privbench.types import (
     Federation,
     Images,
     LocalSteps,
+    LocalTraining,
     Parts,
     Truth,
 )
@@ -119,8 +120,13 @@ def observe(
     labels_known: bool,
     seed: int,
     local: LocalSteps | None = None,
+    training: LocalTraining | None = None,
+    form: wire.Format = "float32",
 ) -> tuple[Artifact, Truth]:
-    """Everything the server holds about V victim batches (whole updates where there are `local` steps), and the truth."""
+    """Everything the server holds about V victim batches (whole updates where there are `local` steps), and the truth.
+
+    `form` is the number format in which the clients send.
+    """
     images, labels, clients = choose_victims(federation, victims, batch_size, seed, model.image_size)
     visible = tuple(p for p in CLASSIFICATION if p in method.shares)
     if not visible:
@@ -139,6 +145,7 @@ def observe(
         exact = client_gradient(model, snapshot, k, batch, method, visible)
         rng = stream(seed, "victims", v, "defence")
         sent.append({p: defense.protect(g, rng) for p, g in exact.items()})
+    sent = [wire.rounded(parts, form) for parts in sent]
     uploads = [u[0] for u in snapshot.uploads]
     upload_buffers = [u[1] for u in snapshot.uploads]
     artifact = Artifact(
@@ -157,9 +164,10 @@ def observe(
         image_shape=(int(images.shape[2]), int(images.shape[3]), int(images.shape[4])),
         labels=labels if labels_known else None,
         label_counts=federation.label_counts() if method.uploads_counts else None,
-        defense=defense.describe(),
+        defense=wire.described(defense.describe(), form),
         updates={} if local is None else _stack(sent),
         local=local,
+        training=training,
     )
     return artifact, Truth(images, labels)
 

@@ -129,11 +129,12 @@ class CellSpec(Strict):
     local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's local epochs
     local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
     auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
+    wire: Literal["float32", "bf16", "fp16"] = "float32"  # the number format of what clients send: privbench/wire.py
 
     @model_serializer(mode="wrap")
     def _without_the_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Defaults are not written, so that a cell from before there was a choice keeps its name."""
-        usual = {"auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None}
+        usual = {"auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None, "wire": "float32"}
         return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
     @model_validator(mode="after")
@@ -149,6 +150,7 @@ class CellSpec(Strict):
             or self.round != "best"
             or self.observe != "gradient"
             or self.auxiliary != "same"
+            or self.wire != "float32"
         ):
             raise ValueError("a cell without an attack has no settings of one")
         return self
@@ -350,6 +352,7 @@ def cell_spec(
     observe: str = "gradient",
     local_steps: int | None = None,
     local_lr: float | None = None,
+    wire: str = "float32",
     attack_settings: dict[str, Any] | None = None,
 ) -> CellSpec:
     """The preset's cell for one training specification and attack, or None; `seeds` takes the seeds 0 .. seeds-1."""
@@ -374,6 +377,7 @@ def cell_spec(
             "observe": observe,
             "local_steps": local_steps,
             "local_lr": local_lr,
+            "wire": wire,
         },
     )
 

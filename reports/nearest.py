@@ -7,17 +7,16 @@ gradient, labels known. PSNR stands clipped to [0, 1], as the suite has it, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from privbench.record import AttackRecord
 from privbench.spec import ATTACK_SETTINGS
-from reports import published, remarks, rows
-from reports.published_form import NONE, asked_text, label, unique
+from reports import published, remarks, rows, variants
+from reports.published_form import NONE, label, unique
 from reports.tables import Form, Report
 
-PLAINEST = "as set by default"
 ALPHA = "alpha"  # of Eq. 8 alone, so that it tells no setting of all columns from another
 
 
@@ -67,20 +66,12 @@ def measured(r: AttackRecord) -> Measured:
     raw = r.scores.psnr_raw_db
     return Measured(
         label(spec),
-        _words(spec, settings),
-        _words(spec, {name: value for name, value in settings.items() if name != ALPHA}),
+        variants.words(spec, settings),
+        variants.words(spec, {name: value for name, value in settings.items() if name != ALPHA}),
         published.printed("FedCG", "2", spec["dataset"], named, "psnr_db"),
         r.scores.psnr_db.mean,
         None if raw is None else raw.mean,
     )
-
-
-def _words(spec: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """A setting, e.g. "round 0, start normal, 16 images per gradient"."""
-    parts = [f"round {asked_text(spec['round'])}", *(f"{name} {value}" for name, value in sorted(settings.items()))]
-    parts += ["labels known"] if spec.get("labels_known") else []
-    parts += [f"{spec['batch_size']} images per gradient"] if spec.get("batch_size", 1) > 1 else []
-    return ", ".join([*parts, *([PLAINEST] if len(parts) == 1 else [])])
 
 
 def _columns(own: Sequence[Measured]) -> list[str]:

@@ -132,6 +132,7 @@ def group(spec: Spec) -> tuple[Any, ...]:
         spec.get("labels_known", False),
         partition_text(spec),
         update_text(spec),
+        spec.get("wire", "float32"),
     )
 
 
@@ -173,7 +174,7 @@ def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:
 
 def title_of(key: tuple[Any, ...]) -> str:
     """The heading of one group."""
-    dataset, domains, asked, preset, nets, clients, batch, labels, dealt, update = key
+    dataset, domains, asked, preset, nets, clients, batch, labels, dealt, update, wire = key
     name = plugins.short(dataset)
     parts = [
         f"{name} ({', '.join(domains)})" if domains else name,
@@ -186,6 +187,7 @@ def title_of(key: tuple[Any, ...]) -> str:
     parts += [update] if update else []
     parts += [f"{batch} images per {'update' if update else 'gradient'}"] if batch > 1 else []
     parts += ["labels known"] if labels else []
+    parts += [f"sent in {wire}"] if wire != "float32" else []
     return ", ".join(parts)
 
 

@@ -53,6 +53,10 @@ class Variant(spec.Strict):
     settings: Settings = Field(default_factory=dict)  # of the attack; attacks that lack one have no such cell
     batch_size: int = 1
     labels_known: bool = False
+    wire: str = "float32"
+    observe: str = "gradient"
+    local_steps: int | None = None
+    local_lr: float | None = None
 
 
 class Study(spec.Strict):
@@ -155,8 +159,7 @@ def cells(
                     found += [
                         spec.cell_spec(
                             preset, train, attack, round_=round_, seeds=seeds, victims=victims,
-                            batch_size=variant.batch_size, labels_known=variant.labels_known,
-                            attack_settings=variant.settings,
+                            attack_settings=variant.settings, **variant.model_dump(exclude={"settings"}),
                         )
                         for round_ in _rounds(study, rounds, train.schedule.rounds)
                         for attack in attacks

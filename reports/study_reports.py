@@ -29,6 +29,7 @@ from reports import (
     states,
     strips,
     tables,
+    variants,
 )
 from reports.published_form import Gap
 from reports.states import State
@@ -36,9 +37,9 @@ from reports.study import Study
 
 NAMES = (
     "accuracy", "ablation", "attack", "ladder", "pairs", "gain", "rta", "roc", "curves", "consistency", "boxes", "clients",
-    "nearest",
+    "nearest", "variants",
 )  # fmt: skip
-OF_ATTACKS = {"pairs": pairs.report, "nearest": nearest.report}
+OF_ATTACKS = {"pairs": pairs.report, "nearest": nearest.report, "variants": variants.report}
 CURVES = {"curves": ("loss", "accuracy"), "consistency": ("consistency",)}
 CURVE_TITLES = {"curves": "Loss and accuracy curves", "consistency": "Consistency of generator and classifier"}
 
@@ -151,6 +152,9 @@ def show(study: Study, records: Sequence[Record], gaps: Sequence[Gap], console: 
         forms = report.forms
     elif "nearest" in study.reports:
         report = nearest.report([r for r in records if isinstance(r, AttackRecord)])
+        forms = report.forms
+    elif "variants" in study.reports:
+        report = variants.report([r for r in records if isinstance(r, AttackRecord)])
         forms = report.forms
     elif "ablation" in study.reports:
         report = ablation.report(records, gaps, study.metrics)

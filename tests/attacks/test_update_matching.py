@@ -13,13 +13,14 @@ from attacks.update_matching import (
     UpdateMatching,
     local_change,
 )
-from attacks.updates import as_gradient, with_steady_rows, without_adam
+from attacks.updates import as_gradient, noise_variance, with_steady_rows, without_adam
+from defenses.gaussian import Gaussian
 from privbench import artifact as artifacts
 from privbench import checkpoint, harness, local_update, measure, observe, spec
 from privbench.errors import UserError
 from privbench.score import psnr_db, score
 from privbench.types import Batch, Knowledge, LocalSteps
-from tests.attacks.cases import artifact, logits, networks, smooth_images, update
+from tests.attacks.cases import artifact, central_network, logits, networks, smooth_images, update
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -149,6 +150,55 @@ def test_one_step_of_adam_gives_the_image_away_and_several_end_grey_instead_of_i
     assert (early.images == 0.5).all()
     assert (early.loss > EXPLAINED).all()
     assert (early.trace[:, -1] < early.trace[:, 0]).all()
+
+
+@pytest.fixture(scope="module")
+def noised():
+    """(artifact, images): three steps of SGD from a network trained on other images, under noise on the update."""
+    x, y, v = smooth_images(3), torch.tensor([3, 0, 9]), 1e-6
+    seen = update(x, y, LocalSteps(3, {"kind": "sgd", "lr": 0.05, "weight_decay": 0.0}), central_network(400)[0])
+    rng = torch.Generator().manual_seed(1)
+    parts = {
+        p: {n: t + v**0.5 * torch.randn(t.shape, generator=rng) for n, t in net.items()}
+        for p, net in seen.updates.items()
+    }
+    return replace(seen, updates=parts, defense={"name": "gaussian", "variance": v, "where": "update"}), x
+
+
+def test_an_update_under_noise_is_matched_by_its_likelihood(noised, monkeypatch):
+    """Against the objective without the noise, from the same first images; 3 images, on the networks of one seed."""
+    seen, x = noised
+    attack = UpdateMatching(steps=40, start_steps=20, feature_steps=20)
+    found = attack.reconstruct(seen, Knowledge(), 0)
+    monkeypatch.setattr("attacks.update_matching.noise_variance", lambda _: 0.0)
+    unaware = attack.reconstruct(seen, Knowledge(), 0)
+    mean = [
+        float(psnr_db(each.images[:, 0], x).mean())
+        for each in (found, unaware, Grey().reconstruct(seen, Knowledge(), 0))
+    ]
+    assert mean[0] > max(mean[1:]) + 1, mean
+    assert (found.loss < found.trace[:, 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("where", "local", "wanted"),
+    [("update", SGD, 0.5), ("update", ADAM, 0.5), ("step", SGD, 0.5 * 0.2**2 * 3), ("step", ADAM, 0.0)],
+)
+def test_the_noise_of_an_update_adds_up_over_the_steps_it_enters(where, local, wanted):
+    seen = replace(
+        update(smooth_images(1), torch.tensor([3]), local),
+        defense={"name": "gaussian", "variance": 0.5, "where": where},
+    )
+    assert noise_variance(seen) == pytest.approx(wanted)
+
+
+def test_the_variance_of_noise_at_every_step_is_that_of_what_the_steps_leave():
+    """The defence's own noise on three steps of SGD of zero gradients, 10,000 entries: 5 standard errors of a variance."""
+    rng, steps, many = torch.Generator().manual_seed(0), torch.zeros(10_000), 3
+    for _ in range(many):
+        steps -= 0.2 * Gaussian(0.5, "step").protect({"w": torch.zeros(10_000)}, rng)["w"]
+    seen = replace(update(smooth_images(1), torch.tensor([3]), SGD), defense=Gaussian(0.5, "step").describe())
+    assert float(steps.var()) == pytest.approx(noise_variance(seen), rel=5 * (2 / 10_000) ** 0.5)
 
 
 def test_an_attack_on_gradients_is_refused_in_one_line(untrained):
