@@ -116,8 +116,7 @@ class Imprint(AlignedSurrogate):
         sent = crafted.made_for(model, broadcast, mine, look.batch_size, noise)
 
         def worth(networks: Networks, attack: Callable[[Artifact], Reconstruction]) -> float:
-            seen = updates.nearly_gradients(rehearsal.observed(model, networks, clients, look, seed))
-            return rehearsal.psnr_db(attack, seen, clients.images)
+            return rehearsal.psnr_db(attack, rehearsal.observed(model, networks, clients, look, seed), clients.images)
 
         acting = worth(
             Networks(broadcast.params | sent.params, broadcast.buffers),

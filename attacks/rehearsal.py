@@ -7,14 +7,15 @@ with the rest of its auxiliary images as it would attack the victims, and compar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import surrogates
-from privbench import score, wire
+from attacks import surrogates, updates
+from privbench import finite, score, wire
 from privbench.nets import Model, train_mode
 from privbench.seeds import stream
 from privbench.types import CLASSIFICATION, Artifact, Batch, Defense, LocalSteps, Look, Networks, Parts, Reconstruction
@@ -42,11 +43,14 @@ def batches(images: Batch, most: int, size: int) -> Batch:
 
 
 def observed(model: Model, own: Networks, clients: Batch, look: Look, seed: int) -> Artifact:
-    """What clients with the batches [n, B, ...] would send of all networks in `own`, both of which they were sent."""
+    """What clients with the batches [n, B, ...] would send of all networks in `own`, both of which they were sent.
+
+    Whole updates are taken for gradients.
+    """
     sent: list[Parts] = []
     for v, (x, y) in enumerate(zip(*clients, strict=True)):
         rng = stream(seed, "attacker", "rehearsal", "defence", v)
-        exact = _gradient(model, own, x, y) if look.local is None else _update(model, own, x, y, look.local)
+        exact = _gradient(model, own, x, y) if look.local is None else local_change(model, own, x, y, look.local)
         protected = {part: look.defense.protect(t, rng) for part, t in exact.items()}
         sent.append(wire.rounded(protected, look.wire))
     n, size = clients.labels.shape
@@ -54,7 +58,7 @@ def observed(model: Model, own: Networks, clients: Batch, look: Look, seed: int)
         part: {name: torch.stack([one[part][name] for one in sent]) for name in own.params[part]}
         for part in CLASSIFICATION
     }
-    return Artifact(
+    seen = Artifact(
         method="rehearsal",
         dataset="auxiliary",
         model=model,
@@ -73,9 +77,10 @@ def observed(model: Model, own: Networks, clients: Batch, look: Look, seed: int)
         labels=None,
         defense=wire.described(look.defense.describe(), look.wire),
     )
+    return updates.nearly_gradients(seen)
 
 
-def _update(model: Model, own: Networks, images: Tensor, labels: Tensor, local: LocalSteps) -> Parts:
+def local_change(model: Model, own: Networks, images: Tensor, labels: Tensor, local: LocalSteps) -> Parts:
     """How the networks change in a client's local steps on one batch."""
     params = {part: {name: t.detach().clone() for name, t in own.params[part].items()} for part in CLASSIFICATION}
     optimiser = surrogates.optimiser_for([t for net in params.values() for t in net.values()], local.optimiser)
@@ -104,7 +109,12 @@ def _gradient(model: Model, own: Networks, images: Tensor, labels: Tensor) -> Pa
 
 
 def psnr_db(attack: Callable[[Artifact], Reconstruction], artifact: Artifact, images: Tensor) -> float:
-    """The mean PSNR in dB of what an attack makes of an artifact of images [n, B, C, H, W]; the order of a batch is free."""
+    """The mean PSNR in dB of what an attack makes of an artifact of images [n, B, C, H, W]; the order of a batch is free.
+
+    Minus infinity where an upload is not finite: what overflows on the wire is worth less than any image.
+    """
+    if not bool(finite.rows(*(g for net in artifact.gradients.values() for g in net.values())).all()):
+        return -math.inf
     found = attack(artifact).images.nan_to_num(nan=0.5)
     aligned = torch.stack([one[score.assignment(one, true)] for one, true in zip(found, images, strict=True)])
     return float(score.psnr_db(aligned, images).clamp_max(score.CAP_DB).mean())

@@ -204,12 +204,13 @@ def test_simulated_labels_are_distributed_as_those_recovered_from_noisy_gradient
 
 def test_a_learned_inverse_knows_the_label_where_the_gradient_says_nothing():
     """Planted: noise that drowns everything, classes that are each of one brightness, and labels that are declared known."""
-    y = torch.arange(200) % 10
+    y = torch.arange(200) // 20
     flat = (0.05 + 0.1 * y)[:, None, None, None].expand(200, 1, 32, 32).contiguous()
-    seen = artifact(flat[:10], y[:10], noise=1e3, known=True)
+    seen = artifact(flat[::20], y[::20], noise=1e3, known=True)
     found = LearnedInverse(epochs=60).reconstruct(seen, Knowledge(auxiliary=Batch(flat, y)), 0)
     level = found.images.mean((1, 2, 3, 4))
-    assert (level - flat[:10].mean((1, 2, 3))).abs().max() < 0.1, level
+    error = (level - flat[::20].mean((1, 2, 3))).abs().mean()
+    assert error < 0.1, level  # 0.25 without the label: then one brightness answers for all
 
 
 def test_a_learned_inverse_beats_grey_under_noise_and_is_trained_once(tmp_path, monkeypatch):
