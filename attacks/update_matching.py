@@ -9,8 +9,9 @@ Under noise of known variance v in U (attacks/updates.py) and with E known, what
 the posterior, as in attacks/noisy.py, with the same prior of photographs:
     min over z of  sum over parameters l of ||theta_l(x; K) - theta_l - U_l||^2 / v + ||z||^2,   2x - 1 = Sigma^(1/2) z
 
-The simulated client has the victim batch and nothing else. An update of a client with more images than are attacked is that of a
-batch of all of them: `--batch-size` says how many, and all are reconstructed.
+A client with more data than one step takes (`--batch-size 32 --local-batch 16`) sends the update of all of it, and all of it is
+reconstructed. Which images a step took is secret; the attacker's own steps take the mean over all of them, which is what a
+mini-batch's gradient is in expectation, and what its steps come to where they are small.
 
 Dimitrov et al.: Data Leakage in Federated Averaging, TMLR 2022, arXiv 2206.12395 (simulated epochs; here every step takes the
 whole batch, as privbench/local_update.py has it); so does the `breaching` package. Private extractors: a random stand-in

@@ -35,7 +35,7 @@ def save(artifact: Artifact, path: Path) -> None:
         "defense": dict(artifact.defense),
     }
     if artifact.local is not None:
-        info["local"] = {"steps": artifact.local.steps, "optimiser": dict(artifact.local.optimiser)}
+        info["local"] = artifact.local._asdict() | {"optimiser": dict(artifact.local.optimiser)}
     if artifact.training is not None:
         info["training"] = artifact.training._asdict() | {"optimiser": dict(artifact.training.optimiser)}
     storage.save_tensors(path, "artifact", tensors, info)

@@ -77,8 +77,11 @@ class Federation(NamedTuple):
 class LocalSteps(NamedTuple):
     """How a client came from the broadcast networks to those that it sends."""
 
-    steps: int  # K, each on the whole victim batch
+    steps: int  # K
     optimiser: Mapping[str, Any]  # privbench.spec.SGD or Adam, written out
+    batch: int | None = (
+        None  # images per step, drawn from one secret shuffle of the victim batch after another; None: all of them
+    )
 
 
 class LocalTraining(NamedTuple):

@@ -155,7 +155,9 @@ def update_text(spec: Spec) -> str:
         return "whole updates"
     sgd = optimiser.get("kind") == "sgd"
     kind, rate = ("SGD ", f" at {optimiser['lr']:g}") if sgd else ("", "")
-    return f"whole updates of {steps} {kind}{'step' if steps == 1 else 'steps'}{rate}"
+    batch = (spec.get("local") or {}).get("batch") or spec.get("local_batch")
+    part = f" on {batch} images each" if batch else ""
+    return f"whole updates of {steps} {kind}{'step' if steps == 1 else 'steps'}{rate}{part}"
 
 
 def _local_steps(spec: Spec) -> tuple[int | None, Mapping[str, Any]]:

@@ -413,7 +413,9 @@ def test_a_rehearsed_step_of_sgd_is_its_gradient_and_one_of_adam_is_no_longer_th
         double = {p: {n: t.double() for n, t in net.items()} for p, net in own.params.items()}
         y = (logits(double, x)[0].argmax(1) + 1) % 10  # a class that has won leaves no gradient
         change = rehearsal.local_change(MODEL, Networks(double, own.buffers), x, y, ADAM)
-        largest = max(float(t.abs().max()) for net in change.values() for t in net.values())
+        # Weights of 1e13, as the last layer of a loud classifier has, are stored to within the very step.
+        stored = [t[double[p][n].abs() < 1e6].abs() for p, net in change.items() for n, t in net.items()]
+        largest = float(torch.cat(stored).max())
         assert largest == pytest.approx(3e-3, rel=1e-3)
 
 

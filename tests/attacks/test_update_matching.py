@@ -19,6 +19,7 @@ from privbench import artifact as artifacts
 from privbench import checkpoint, harness, local_update, measure, observe, spec
 from privbench.errors import UserError
 from privbench.score import psnr_db, score
+from privbench.store import Store
 from privbench.types import Batch, Knowledge, LocalSteps
 from tests.attacks.cases import artifact, central_network, logits, networks, smooth_images, update
 from tests.privbench.federations import digits_federation
@@ -72,6 +73,50 @@ def test_the_observed_and_the_simulated_update_equal_a_plain_loop(name, untraine
                 torch.testing.assert_close(
                     seen.updates[part][n][v].double(), plain, rtol=1e-3, atol=2e-4 * plain.abs().max().item()
                 )
+
+
+def test_a_client_with_more_data_than_a_step_takes_draws_mini_batches_from_shuffles(untrained):
+    local = SGD._replace(steps=4, batch=2)
+    order = local_update.taken(local, 4, torch.Generator().manual_seed(0))
+    assert order.shape == (4, 2)
+    assert all(sorted(order[i : i + 2].flatten().tolist()) == [0, 1, 2, 3] for i in (0, 2))
+    seen, truth = seen_by(untrained, local, batch_size=4, victims=1)
+    own = case.make(as_gradient(seen, local), 0)
+    taken = local_update.taken(local, 4, local_update.defence_stream(0, 0))
+    leaves = {p: {n: t.clone().requires_grad_() for n, t in own.weights[p].items()} for p in own.weights}
+    descent = torch.optim.SGD([t for net in leaves.values() for t in net.values()], lr=0.2, weight_decay=1e-3)
+    for rows in taken:
+        descent.zero_grad()
+        F.cross_entropy(logits(leaves, truth.images[0, rows].double())[0], truth.labels[0, rows]).backward()
+        descent.step()
+    for part, net in leaves.items():
+        for n, t in net.items():
+            plain = (t - own.weights[part][n]).detach()
+            # The engine's weights are single-precision numbers of at most 1, so each of four steps rounds by 6e-8.
+            torch.testing.assert_close(seen.updates[part][n][0].double(), plain, rtol=1e-4, atol=4 * 6e-8)
+
+
+def test_mini_batches_are_matched_by_steps_on_all_images(untrained):
+    local = LocalSteps(4, {"kind": "sgd", "lr": 0.01, "weight_decay": 0.0}, 2)
+    seen, truth = seen_by(untrained, local, batch_size=4, victims=2)
+    found = UpdateMatching(steps=30, start_steps=30, feature_steps=30).reconstruct(seen, Knowledge(), 0)
+    grey = Grey().reconstruct(seen, Knowledge(), 0)
+    assert (score(found, truth).psnr_db > score(grey, truth).psnr_db + 1).all()
+    assert torch.equal(found.labels, truth.labels.sort(1).values)
+
+
+def test_images_per_step_are_part_of_a_cells_name_and_of_its_steps(tmp_path):
+    train = spec.train_spec("quick", "digits", "fedavg")
+    whole, part = (
+        spec.cell_spec("quick", train, "update-matching", observe="update", batch_size=32, local_batch=batch)
+        for batch in (None, 16)
+    )
+    assert "local_batch" not in whole.model_dump()
+    assert whole.id != part.id
+    epochs = train.schedule.local_epochs
+    assert local_update.local_steps(part)[::2] == (2 * epochs, 16)
+    assert local_update.local_steps(whole)[::2] == (epochs, None)
+    assert Store(tmp_path).artifact(whole, train, 0) != Store(tmp_path).artifact(part, train, 0)
 
 
 def test_one_step_of_sgd_is_a_gradient(untrained):
@@ -220,7 +265,7 @@ def test_what_is_observed_is_part_of_a_cells_name_and_the_default_is_not():
     assert local_update.local_steps(plain) is None
     assert local_update.local_steps(update).steps == train.schedule.local_epochs
     assert local_update.local_steps(slow) == LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
-    with pytest.raises(UserError, match="--local-steps and --local-lr go with --observe update"):
+    with pytest.raises(UserError, match="--local-steps, --local-lr and --local-batch go with --observe update"):
         spec.cell_spec("quick", train, "staged", local_steps=2)
 
 
