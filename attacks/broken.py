@@ -8,7 +8,7 @@ had not been there, and these are grey images with a loss that is NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -42,3 +42,22 @@ def put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruc
     images, y, loss, trace, restart = ours
     spent = whole.gradient_evaluations + part.gradient_evaluations
     return Reconstruction(images, y, loss, trace, restart, spent, part.notes)
+
+
+def joined(parts: Sequence[tuple[Tensor, Reconstruction]]) -> Reconstruction:
+    """Reconstructions of some victims each, put back in the order of all victims.
+
+    A shorter trace repeats its last value; one of a single entry, where nothing was descended on, goes on as NaN.
+    """
+    back = torch.cat([rows for rows, _ in parts]).argsort()
+    length = max(part.trace.shape[1] for _, part in parts)
+    traces = []
+    for _, part in parts:
+        more = part.trace[:, -1:] if part.trace.shape[1] > 1 else torch.full_like(part.trace, math.nan)
+        traces.append(torch.cat([part.trace, more.expand(-1, length - part.trace.shape[1])], 1))
+    images, y, loss, restart = (
+        torch.cat([getattr(part, name) for _, part in parts])[back] for name in ("images", "labels", "loss", "restart")
+    )
+    spent = sum(part.gradient_evaluations for _, part in parts)
+    notes = tuple(dict.fromkeys(note for _, part in parts for note in part.notes))
+    return Reconstruction(images, y, loss, torch.cat(traces)[back], restart, spent, notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ RANK = 1e-5  # of the largest singular value; what single precision adds is 1e-8
 NEARLY_GREY = 0.2  # share of uniform noise in the start
 Sample = Callable[..., Tensor]  # torch.rand or torch.randn
 KEPT = "kept"
+Start = Literal["noise", "normal", "grey"]  # uniform pixels, N(0, 1) ones, or 0.5
 
 
 class Case(NamedTuple):
@@ -159,6 +160,15 @@ def random_start(artifact: Artifact, restarts: int, seed: int, dtype: torch.dtyp
     """Uniform pixels [V x restarts, B, C, H, W]; every victim and restart has a stream of its own."""
     shape = (artifact.batch_size, *artifact.image_shape)
     return draws(artifact, shape, restarts, seed, "start", torch.rand).to(dtype)
+
+
+def starts(artifact: Artifact, start: Start, restarts: int, seed: int) -> Tensor:
+    """What descents in double precision start from, [V x restarts, B, C, H, W]; grey is the same for all restarts."""
+    if start == "grey":
+        return repeat(plain_start(artifact, seed), restarts)
+    if start == "noise":
+        return random_start(artifact, restarts, seed)
+    return draws(artifact, (artifact.batch_size, *artifact.image_shape), restarts, seed, "start")
 
 
 def draws(

@@ -2,19 +2,24 @@
 
 In round 0 it is the victims' own, and inverted as such (attacks/exact.py). Later clients share a classifier, not an extractor,
 and two of them may read the same classifier with opposite signs; whether the colluder's extractor or a surrogate is inverted
-is decided by the rehearsal, in which a shadow client colludes. The colluder's images are not used; they would join the
-auxiliary ones.
+is decided by the rehearsal, in which a shadow client colludes.
+
+The colluder hands its training images over, too, which join the auxiliary ones. Every attacked client has a colluder of its own,
+who knows nothing of the others' images: so each client's victims are attacked by themselves.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
+
+from attacks import broken, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.inversion import Extractors
 from attacks.stand_in import Recipe
 from attacks.world import World
-from privbench.types import Knowledge, Params
+from privbench.types import Artifact, Batch, Knowledge, Params, Reconstruction, Report, no_report
 
 
 @dataclass(frozen=True)
@@ -22,8 +27,25 @@ class Collusion(AlignedSurrogate):
     """The colluder's E_k, with what the rungs below have."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "colluder"})
-    knowledge: ClassVar[str] = "gradient + auxiliary + colluding client"
+    knowledge: ClassVar[str] = "gradient + auxiliary + colluding client with its images"
     rung: ClassVar[str] = "L6"
+    revision: ClassVar[int] = 3  # 3: the colluder's images
+
+    def through_stand_ins(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
+        """The victims of each client with the images of its colluder."""
+        assert knowledge.colluder is not None, "the needs name the colluder"
+        assert knowledge.auxiliary is not None, "the needs name auxiliary images"
+        parts = []
+        for client in world.clients_of(artifact.client):
+            rows = torch.nonzero(artifact.client == client)[:, 0]
+            theirs = knowledge.colluder[client]
+            pairs = zip(knowledge.auxiliary, theirs.images, strict=True)
+            both = Batch(*(torch.cat([mine, more.to(mine)]) for mine, more in pairs))
+            whole = replace(knowledge, auxiliary=both, colluder={client: theirs})
+            parts.append((rows, super().through_stand_ins(artifact.some(rows), whole, seed, report)))
+        return broken.joined(parts)
 
     def whole(self, real: World, knowledge: Knowledge) -> dict[int, Params]:
         """The extractor of each attacked client's colluder."""
@@ -35,4 +57,4 @@ class Collusion(AlignedSurrogate):
 
     def colluders(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The extractor of each attacked client's colluder."""
-        return {client: [params] for client, params in own.colluder.items()}
+        return world.of_clients(own, {client: [params] for client, params in own.colluder.items()})

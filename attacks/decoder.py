@@ -1,7 +1,8 @@
 """A convolutional decoder h -> x, trained on auxiliary images seen through aligned surrogates: a learned inverse.
 
     min over D of  mean over auxiliary (x, y) and surrogates m of ||mu_y + D(E_m(x), y) - x||^2
-mu_y is the mean of the class's auxiliary images; the surrogates are those of all clients (attacks/aligned_surrogate.py). Trained on
+mu_y is the mean of the class's auxiliary images; the surrogates are one of each client (attacks/aligned_surrogate.py), and no D
+reads features that its surrogates were aligned to. Trained on
 several at once, D learns what can be read whichever of them is right, and fades towards mu_y where they disagree. Real
 extractors disagree more; how much of D's answer is worth keeping,
     x = mu_y + a D(h, y),  a = [<D', x' - mu> / ||D'||^2, within [0, 1]] min(1, ||D'||^2 / ||D||^2),
@@ -26,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks import inversion, match, surrogates, trained, world
-from attacks.aligned_surrogate import AlignedSurrogate
+from attacks.aligned_surrogate import AlignedSurrogate, folds
 from attacks.inversion import Extractors
 from attacks.stand_in import FEWEST, moment_shift
 from attacks.world import World
@@ -55,7 +56,7 @@ class Decoder(AlignedSurrogate):
     decoder_steps: Count = 500
 
     rung: ClassVar[str] = "L5"
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 3  # 2, 3: as AlignedSurrogate
 
     def through_stand_ins(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -68,12 +69,11 @@ class Decoder(AlignedSurrogate):
         means, answer = class_means(real)[real.labels], torch.zeros_like(real.h[:, :1, :1, :1])
         if rehearsed.share:
             members = self.aligned(real, seed, knowledge)
-            params = self.decoder(real, members, seed, knowledge)
-            answer = decode(params, real.h.float(), real.labels, real.model.classes, means)
+            answer = self.answers(real, members, seed, knowledge)
         x = means + carried_over(rehearsed, answer) * answer.to(means)
         loss = torch.zeros(len(x), device=x.device)
-        for v, client in enumerate(real.client.tolist() if members else ()):
-            found = surrogates.extract(real.model, members[client][0], x[v : v + 1])[0]
+        for v, victim in enumerate(real.victim.tolist() if members else ()):
+            found = surrogates.extract(real.model, members[victim][0], x[v : v + 1])[0]
             loss[v] = match.feature_distance(found, real.h[v].to(found))
         first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
@@ -89,6 +89,7 @@ class Decoder(AlignedSurrogate):
                 "round": round_,
                 "initial": knowledge.initial is not None,
                 "revision": self.revision,
+                "training": str(real.training),
             },
             self.depends_on(real),
             lambda: self._rehearse_share(real, round_, seed, knowledge),
@@ -102,8 +103,7 @@ class Decoder(AlignedSurrogate):
         other, images = self.shadow(real, round_, seed, knowledge)
         means = class_means(other)[other.labels]
         made = self.aligned(other, seed, knowledge)
-        params = self.decoder(other, made, seed, knowledge)
-        answer = decode(params, other.h.float(), other.labels, other.model.classes, means).flatten(1)
+        answer = self.answers(other, made, seed, knowledge).flatten(1)
         missing = (images - means).flatten(1)
         share = ((answer * missing).sum() / answer.square().sum().clamp_min(1e-12)).clamp(0, 1)
         gain = missing.square().mean(1) - (missing - share * answer).square().mean(1)
@@ -111,9 +111,20 @@ class Decoder(AlignedSurrogate):
         shift = torch.tensor(moment_shift(other, made))
         return {"share": share * helps, "energy": answer.square().mean(), "shift": shift}
 
-    def decoder(self, own: World, members: Extractors, seed: int, knowledge: Knowledge) -> Params:
-        """D of one world, for all its clients."""
-        networks = [params for client in sorted(members) for params in members[client]]
+    def answers(self, own: World, members: Extractors, seed: int, knowledge: Knowledge) -> Tensor:
+        """D(h, y) of all victims, [V, C, H, W]; each fold's D is trained through surrogates that are not aligned to it."""
+        dealt, means = folds(own), class_means(own)[own.labels]
+        answer = torch.zeros_like(means)
+        for fold in sorted(set(dealt.tolist())):
+            rows = torch.nonzero(dealt == fold)[:, 0]
+            theirs = zip(own.client[rows].tolist(), own.victim[rows].tolist(), strict=True)
+            networks = [members[victim][0] for _, victim in sorted(dict(theirs).items())]
+            params = self.decoder(own, networks, seed, knowledge)
+            answer[rows] = decode(params, own.h[rows].float(), own.labels[rows], own.model.classes, means[rows])
+        return answer
+
+    def decoder(self, own: World, networks: list[Params], seed: int, knowledge: Knowledge) -> Params:
+        """D of one world, trained through one surrogate of each of its clients."""
         return trained.kept(
             knowledge.cache,
             f"decoder-{own.name}",

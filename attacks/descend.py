@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from privbench.types import Reconstruction, Report, no_report
 
 Data = dict[str, Tensor]
 Objective = Callable[[Tensor, Data], Tensor]
+Optimiser = Literal["lbfgs", "adam"]
 
 CHUNK = 32  # problems descended at once, at most: LeNet-5's take about 6 MB each, and this is the best size for a CPU's caches
 CHUNK_BYTES = (
@@ -304,6 +305,23 @@ def adam(
         return Descent(best_x, best_loss, torch.stack(trace, 1), len(x) * (steps + 1))
 
     return in_chunks(run, start, data, report, what)
+
+
+def by(
+    optimiser: Optimiser,
+    objective: Objective,
+    start: Tensor,
+    data: Data,
+    *,
+    steps: int,
+    lr: float,
+    report: Report = no_report,
+    what: str,
+) -> Descent:
+    """`lbfgs`, or `adam` at the rate `lr`, which L-BFGS does not look at."""
+    if optimiser == "adam":
+        return adam(objective, start, data, steps=steps, lr=lr, report=report, what=what)
+    return lbfgs(objective, start, data, steps=steps, report=report, what=what)
 
 
 def of_one_length(traces: list[Tensor]) -> list[Tensor]:

@@ -4,11 +4,11 @@ The objective is min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2, from noi
 
 Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Eq. 7 has x~ alone under the minimum, so the label
 is taken as given: recovered in closed form. DLG's own form, which descends on a soft label softmax(l) too, is
-labels="descended". Deviation: the arithmetic is double precision and the start uniform (attacks/idlg.py has
-the normal start). FedCG does not say where its descent starts; on LeNet-5 start="grey" decides more than any other change to
-it (docs/attacks.md). Where the method keeps E private (FedSplit), theta is C alone and x~ goes through a randomly initialised
-stand-in E~, as in FedCG's comparison. Where it keeps C private (FedPer), theta is E alone, C is a random stand-in, and
-the labels, which nothing tells then, are descended on unless they are declared known.
+labels="descended". Deviation: the arithmetic is double precision and the start uniform; start="normal" is the authors'. FedCG
+does not say where its descent starts; on LeNet-5 start="grey" decides more than any other change to it (docs/attacks.md). The
+study `papers-attack` varies what that paper leaves open. Where the method keeps E private (FedSplit), theta is C alone and x~ goes
+through a randomly initialised stand-in E~, as in FedCG's comparison. Where it keeps C private (FedPer), theta is E alone, C is a
+random stand-in, and the labels, which nothing tells then, are descended on unless they are declared known.
 """
 
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ class DLG:
 
     steps: Count = 300
     restarts: Count = 1
-    optimiser: Literal["lbfgs", "adam"] = "lbfgs"
+    optimiser: descend.Optimiser = "lbfgs"
     lr: Positive = 0.05  # of Adam
     labels: Literal["recovered", "descended"] = "recovered"  # "descended" as DLG's authors have it
-    start: Literal["noise", "grey"] = "noise"  # uniform pixels; with "grey" and labels recovered all restarts are one
+    start: case.Start = "noise"  # with "grey" and labels recovered all restarts are one
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient"})
     knowledge: ClassVar[str] = "gradient"
@@ -44,20 +44,17 @@ class DLG:
         """Descends from `start`; of several restarts the one with the lowest Eq. 7."""
         own = case.make(artifact, seed)
         if self.labels == "descended" or bool((own.labels < 0).any()):
-            return self._with_labels(artifact, own, self._images(artifact, self.restarts, seed), seed, report)
+            images = case.starts(artifact, self.start, self.restarts, seed)
+            return self._with_labels(artifact, own, images, seed, report)
         restarts = 1 if self.start == "grey" else self.restarts
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             return equation_7(own, x, data["labels"], data)
 
-        end = self._descend(objective, self._images(artifact, restarts, seed), case.data(own, restarts), report)
+        end = self._descend(
+            objective, case.starts(artifact, self.start, restarts, seed), case.data(own, restarts), report
+        )
         return descend.reconstruction(end, restarts, own.labels)
-
-    def _images(self, artifact: Artifact, restarts: int, seed: int) -> Tensor:
-        """What the descent starts from, [V x restarts, B, C, H, W]."""
-        if self.start == "grey":
-            return case.repeat(case.plain_start(artifact, seed), restarts)
-        return case.random_start(artifact, restarts, seed)
 
     def _with_labels(self, artifact: Artifact, own: Case, images: Tensor, seed: int, report: Report) -> Reconstruction:
         """Images and label logits descend together, laid end to end: [D + B Y]."""
@@ -81,9 +78,9 @@ class DLG:
     def _descend(
         self, objective: descend.Objective, start: Tensor, data: descend.Data, report: Report
     ) -> descend.Descent:
-        if self.optimiser == "adam":
-            return descend.adam(objective, start, data, steps=self.steps, lr=self.lr, report=report, what="DLG")
-        return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="DLG")
+        return descend.by(
+            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, report=report, what="DLG"
+        )
 
 
 def equation_7(own: Case, x: Tensor, y: Tensor, data: dict[str, Tensor]) -> Tensor:

@@ -33,7 +33,7 @@ def invert(own: World, nets: Extractors, steps: int, report: Report) -> descend.
     """The images [V, 1, C, H, W] of a world's victims through their own extractors."""
     known = inversion.learned(own.auxiliary, own.model.classes, own.h)
     exact = own.noise is None
-    return world.by_client(own, known, nets, variance(own), exact=exact, steps=steps, report=report)
+    return world.by_extractors(own, known, nets, variance(own), exact=exact, steps=steps, report=report)
 
 
 def fitting(own: World, held: dict[int, Params], steps: int, seed: int, report: Report) -> set[int]:
@@ -53,8 +53,10 @@ def fitting(own: World, held: dict[int, Params], steps: int, seed: int, report: 
             noise=None if noise is None else noise.expand(len(h)),
             labels=classes,
             client=torch.full_like(classes, k),
+            victim=torch.arange(len(h), device=h.device),
         )
-        losses = [invert(each, {k: [held[k]]}, steps, report).loss for each in (world.some(own, rows), known)]
+        pair = (world.some(own, rows), known)
+        losses = [invert(each, world.of_clients(each, {k: [held[k]]}), steps, report).loss for each in pair]
         if float(losses[0].median()) <= ALIKE * float(losses[1].median()):
             found.add(k)
     return found

@@ -44,7 +44,17 @@ from privbench.errors import UserError
 from privbench.nets import LinearClassifier, Model
 from privbench.seeds import stream
 from privbench.settings import Count
-from privbench.types import Artifact, Batch, Knowledge, Networks, Params, Reconstruction, Report, no_report
+from privbench.types import (
+    Artifact,
+    Batch,
+    Knowledge,
+    LocalTraining,
+    Networks,
+    Params,
+    Reconstruction,
+    Report,
+    no_report,
+)
 
 CPU = torch.device("cpu")
 BATCH = 64
@@ -102,12 +112,12 @@ class FeatureHijacking(StandIn):
     def alone(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The pilot for every client; in the shadow, that of the shadow's attacker."""
         extractor, _ = self.pilot(own.model, own.auxiliary, seed, knowledge)
-        return {client: [extractor] for client in own.clients}
+        return {victim: [extractor] for victim in own.victim.tolist()}
 
     def both(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The pilot and the imitators."""
         alone, more = self.alone(own, seed, knowledge), self.imitators(own, seed, knowledge)
-        return {client: alone[client] + more[client] for client in alone}
+        return {victim: alone[victim] + more[victim] for victim in alone}
 
     def imitators(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The same for every client: cross-entropy through C~ plus Eq. 2 on auxiliary images, each from a start of its own."""
@@ -120,7 +130,7 @@ class FeatureHijacking(StandIn):
             lambda: self.trained_members(own, seed, "imitator", to_class_means(own.model, pilot, own.auxiliary), 1.0),
             own.h.device,
         )
-        return dict.fromkeys(own.clients, stand_in.unpacked(kept, self.members))
+        return dict.fromkeys(own.victim.tolist(), stand_in.unpacked(kept, self.members))
 
     def applies(self, name: str, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
         """Whether the real clients were hijacked about as well as the shadow's."""
@@ -151,9 +161,8 @@ class FeatureHijacking(StandIn):
 
             rngs = [stream(seed, "attacker", "pilot", "batches", name) for name in ("first", "second")]
             steps, fresh = self.pilot_steps, start("classifier", "first")
-            first, classifier = surrogates.train_client(
-                model, start("extractor", "first"), fresh, own, 1, steps, rngs[0], batch=BATCH
-            )
+            how = LocalTraining(surrogates.UNTOLD.model_dump(), BATCH, steps)
+            first, classifier = surrogates.train_client(model, start("extractor", "first"), fresh, own, 1, how, rngs[0])
             align = to_class_means(model, first, own)
             second = start("extractor", "second")
             extractor = surrogates.train(model, second, classifier, own, 2 * steps, rngs[1], align, PULL)

@@ -3,8 +3,9 @@
     min over x~ of  || grad_C L_cls(x) - grad_C L_cls(x~) ||^2
                     + alpha sum_c ( (mean E~(x~)_c - mu_c)^2 + (var E~(x~)_c - sigma_c^2)^2 )
 E~ is randomly initialised because E is unknown; mu_c and sigma_c^2 are the mean and variance per channel of what the
-victim's uploaded generator G_i makes of the victim's label. The paper gives neither alpha, optimiser nor iterations: alpha
-= 1, L-BFGS and 300 here. It compares a variance with a standard deviation; here like is compared with like.
+victim's uploaded generator G_i makes of the victim's label. The paper gives neither alpha, start, optimiser nor iterations: here
+1, uniform noise, L-BFGS and 300; the study `papers-attack` varies them. It compares a variance with a standard deviation; here
+like is compared with like.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from attacks import case, descend, match
 from privbench.seeds import stream
-from privbench.settings import Count, Weight
+from privbench.settings import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 DRAWS = 256  # generator samples behind mu and sigma
@@ -28,6 +29,9 @@ class FeatureStatistics:
     steps: Count = 300
     restarts: Count = 1
     alpha: Weight = 1.0
+    optimiser: descend.Optimiser = "lbfgs"
+    lr: Positive = 0.05  # of Adam
+    start: case.Start = "noise"  # with "grey" all restarts are one
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator"})
     knowledge: ClassVar[str] = "gradient + generator"
@@ -36,7 +40,7 @@ class FeatureStatistics:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
-        """L-BFGS from uniform noise; of several restarts the one with the lowest Eq. 8."""
+        """Descends from `start`; of several restarts the one with the lowest Eq. 8."""
         own = case.make(artifact, seed)
         mean, variance = statistics(artifact, own.labels, seed)
 
@@ -45,12 +49,14 @@ class FeatureStatistics:
             gap = match.squared_distance(products)
             return gap + self.alpha * match.statistics_distance(case.features(own, x), data["mean"], data["variance"])
 
-        start = case.random_start(artifact, self.restarts, seed)
+        restarts = 1 if self.start == "grey" else self.restarts
+        start = case.starts(artifact, self.start, restarts, seed)
         moments = {"mean": mean, "variance": variance}
-        data = case.data(own, self.restarts) | {n: case.repeat(t, self.restarts) for n, t in moments.items()}
-        end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="Eq. 8")
-        x, loss, trace, restart = descend.best_restart(end, self.restarts)
-        return Reconstruction(x, own.labels, loss, trace, restart, end.evaluations)
+        data = case.data(own, restarts) | {n: case.repeat(t, restarts) for n, t in moments.items()}
+        end = descend.by(
+            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, report=report, what="Eq. 8"
+        )
+        return descend.reconstruction(end, restarts, own.labels)
 
 
 def statistics(artifact: Artifact, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:

@@ -39,8 +39,7 @@ class IDLG:
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             return equation_7(own, x, data["labels"], data)
 
-        shape = (artifact.batch_size, *artifact.image_shape)
-        start = case.draws(artifact, shape, self.restarts, seed, "start")
+        start = case.starts(artifact, "normal", self.restarts, seed)
         data = case.data(own, self.restarts)
         end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="iDLG")
         return descend.reconstruction(end, self.restarts, own.labels)

@@ -17,6 +17,12 @@ auxiliary images and tried on some of the other, against what a passive attacker
 classifier's gradients. An honest classifier it is where that scores higher, e.g. where a defence clips, and what comes back
 is then attacked as by that attacker, bit by bit. Whether it was honest is told from what it would have sent, had it been.
 
+All this is of single-precision gradients of one step (FedSGD) that nobody clips. A loud classifier's gradients have a root mean
+square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/updates.py); under Adam no step is
+longer than its rate, crafted or honest. The rehearsal plays clients that send in the same format (privbench/wire.py) and take the
+same local steps, so that such a server is honest where it gains nothing. What each leaves is measured in
+docs/results/imprint-on-the-wire.md.
+
 Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, told apart by differences of rows; a
 sigmoid's slope makes bins of its own). Deviations: the layer stands at its place in the architecture, behind the extractor,
 as a client would look at shapes, so that features are imprinted and not images; the layers behind it are crafted too.
@@ -43,11 +49,13 @@ from attacks import (
     loud,
     rehearsal,
     staged,
+    updates,
 )
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.floors import ClassMean
 from attacks.separate import Separated
 from privbench.errors import UserError
+from privbench.local_update import optimiser_of
 from privbench.nets import LinearClassifier, Model
 from privbench.settings import Count, CountOrZero
 from privbench.types import Artifact, Batch, Knowledge, Look, Networks, Reconstruction, Report, no_report
@@ -62,20 +70,28 @@ class Imprint(AlignedSurrogate):
     feature_steps: Count = 300  # of the inversion of a batch's features
     rehearsal_images: CountOrZero = 12  # 0: what is crafted is sent without a rehearsal
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
+    needs: ClassVar[frozenset[str]] = frozenset({"classes", "auxiliary"})
+    uses: ClassVar[frozenset[str]] = AlignedSurrogate.uses | {
+        f"{kind}:{part}" for kind in ("gradient", "update") for part in ("classifier", "extractor")
+    }
     knowledge: ClassVar[str] = "active server + auxiliary"
     rung: ClassVar[str] = "L7"
     active: ClassVar[bool] = True
-    revision: ClassVar[int] = 2  # 1: noise, auxiliary images, E's gradient; 2: gentle, loud or honest, as rehearsed
+    # 1: noise, auxiliary images, E's gradient; 2: gentle, loud or honest, as rehearsed; 4: as AlignedSurrogate
+    revision: ClassVar[int] = 4
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""
+        if "classifier" not in broadcast.params:
+            raise UserError("imprint crafts the classifier, which this method does not broadcast; try --attack staged")
         if not isinstance(model.classifier, LinearClassifier):
             raise UserError(f"imprint needs a classifier that begins with a linear layer, but it is {model.backbone}'s")
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
         assert knowledge.look is not None, "active attacks are told of the uploads to come"
         look, auxiliary = knowledge.look, knowledge.auxiliary
         noise = rehearsal.noise_std(look.defense, seed)
+        if look.local is not None and look.defense.where == "update":
+            noise /= optimiser_of(look.local).lr * look.local.steps  # in the update taken for a gradient
         if "extractor" not in broadcast.params:
             alone = look.batch_size == 1 and not noise
             return HONEST if alone else crafted.made_for(model, broadcast, auxiliary, look.batch_size, noise)
@@ -87,6 +103,11 @@ class Imprint(AlignedSurrogate):
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """All victims; UserError where the classifier is neither crafted nor, as far as is known, sent by this attack."""
+        if "classifier" not in artifact.weights:
+            raise UserError(
+                "imprint reads the classifier's gradient, which these clients do not send; try --attack staged"
+            )
+        artifact = updates.nearly_gradients(artifact)
         features.check_not_mixed(artifact)
         if _sent_honestly(artifact, knowledge):
             if "extractor" not in artifact.weights:

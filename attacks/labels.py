@@ -54,8 +54,25 @@ def probabilities(artifact: Artifact) -> Tensor:
     """
     if artifact.labels is None and artifact.batch_size == 1 and (variance := noise_variance(artifact)):
         _, weight = _last(artifact)
-        return torch.softmax(-_error(artifact) * (1 + INPUT**2 * weight.shape[2]) / variance, 1)[:, None]
+        return given_error(_error(artifact), variance / precision(weight.shape[2]))[:, None]
     return F.one_hot(recover(artifact), artifact.model.classes).double()
+
+
+def precision(inputs: int) -> float:
+    """How much less variance the noise has in the estimate of d = p - e_y than in a coordinate, with so many inputs."""
+    return 1 + INPUT**2 * inputs
+
+
+def estimate(bias: Tensor, sums: Tensor, inputs: int) -> Tensor:
+    """The least-squares d = p - e_y [V, Y] of dL/db and the sums of the rows of dL/dw, for inputs a = INPUT."""
+    return (bias + INPUT * sums) / precision(inputs)
+
+
+def given_error(error: Tensor, variance: float) -> Tensor:
+    """The probability of each class [V, Y] given an estimate of d = p - e_y, which has that much variance from noise."""
+    if not variance:
+        return F.one_hot(error.argmin(1), error.shape[1]).to(error)
+    return torch.softmax(-error / variance, 1)
 
 
 def _error(artifact: Artifact) -> Tensor:
@@ -63,7 +80,7 @@ def _error(artifact: Artifact) -> Tensor:
     bias, weight = _last(artifact)
     if not noise_variance(artifact):
         return bias
-    return (bias + INPUT * weight.sum(2)) / (1 + INPUT**2 * weight.shape[2])
+    return estimate(bias, weight.sum(2), weight.shape[2])
 
 
 def fewest(artifact: Artifact) -> Tensor:

@@ -35,7 +35,7 @@ class Matching:
     weight: Weight = 1e-8  # lambda, in units of the distance that `scale` names
     scale: Literal["total", "layer", "none"] = "total"
     precision: Literal["double", "single"] = "double"  # single ends early: the distance cancels (attacks/match.py)
-    optimiser: Literal["lbfgs", "adam"] = "lbfgs"
+    optimiser: descend.Optimiser = "lbfgs"
     lr: Positive = 0.05  # of Adam
     start: Literal["random", "grey"] = "grey"
 
@@ -61,8 +61,7 @@ class Matching:
         restarts = 1 if grey else self.restarts
         start = case.plain_start(artifact, seed, dtype) if grey else case.random_start(artifact, restarts, seed, dtype)
         data = case.data(own, restarts)
-        if self.optimiser == "adam":
-            end = descend.adam(objective, start, data, steps=self.steps, lr=self.lr, report=report, what="matching")
-        else:
-            end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="matching")
+        end = descend.by(
+            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, report=report, what="matching"
+        )
         return descend.reconstruction(end, restarts, own.labels)

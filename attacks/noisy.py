@@ -45,6 +45,16 @@ class Belief(NamedTuple):
 
     gaussian: prior.Gaussian
     mean: Tensor  # [V, B, D]
+    variance: Tensor | None = None  # [V, B, C, s, s] of each image, where it is not that of `gaussian` for all
+
+    def variances(self) -> Tensor:
+        """The variances [V, B, C, s, s] of all images."""
+        own = self.gaussian.variance
+        return own.expand(*self.mean.shape[:2], *own.shape) if self.variance is None else self.variance
+
+    def each(self) -> list[prior.Gaussian]:
+        """The prior of each victim's images about their mean."""
+        return [self.gaussian._replace(variance=variance) for variance in self.variances()]
 
 
 def most_probable(
@@ -68,7 +78,7 @@ def most_probable(
         other = found.by_direction(starts(artifact, belief, number, seed)[rows], rows)
         which[rows[other.loss < best.loss[rows]]] = number
         best = _put(best, rows, descend.lower(best._replace(**_rows(best, rows), evaluations=0), other))
-    x = torch.stack([image(belief.gaussian, z, mean) for z, mean in zip(best.x, belief.mean, strict=True)])
+    x = torch.stack([image(*one) for one in zip(belief.each(), best.x, belief.mean, strict=True)])
     return Reconstruction(x, own.labels, best.loss, best.trace, which, best.evaluations)
 
 
@@ -80,13 +90,15 @@ def starts(artifact: Artifact, belief: Belief, number: int, seed: int) -> Tensor
         draws = case.draws(artifact, z.shape[1:], 1, seed, f"image {number}").to(z)
         z = z + (1.0 if drawn else NUDGE) * draws
     if 0 <= flat < len(FLAT):
-        z = z + torch.stack([belief.gaussian.whitened(2 * FLAT[flat] - 1 - mean) for mean in belief.mean])
+        z = z + torch.stack(
+            [own.whitened(2 * FLAT[flat] - 1 - mean) for own, mean in zip(belief.each(), belief.mean, strict=True)]
+        )
     return z
 
 
 def image(gaussian: prior.Gaussian, z: Tensor, mean: Tensor) -> Tensor:
     """x [B, C, H, W] of one victim's z and mean [B, D]."""
-    return ((mean + gaussian.root(z) + 1) / 2).unflatten(1, gaussian.variance.shape)
+    return ((mean + gaussian.root(z) + 1) / 2).unflatten(1, gaussian.variance.shape[-3:])
 
 
 class _Descents:
@@ -94,7 +106,7 @@ class _Descents:
 
     def __init__(self, own: Case, belief: Belief, steps: Steps, report: Report) -> None:
         self.own, self.gaussian, self.steps, self.report = own, belief.gaussian, steps, report
-        self.data = case.data(own) | {"mean": belief.mean}
+        self.data = case.data(own) | {"mean": belief.mean, "variance": belief.variances()}
 
     def at_once(self, z: Tensor, rows: Tensor) -> descend.Descent:
         """F from z [n, B, D] of the victims `rows`."""
@@ -115,7 +127,8 @@ class _Descents:
         )  # fmt: skip
 
     def _products(self, z: Tensor, data: descend.Data) -> dict[str, match.Products]:
-        x, observed = image(self.gaussian, z, data["mean"]), case.observed_of(self.own, data)
+        gaussian = self.gaussian._replace(variance=data["variance"])
+        x, observed = image(gaussian, z, data["mean"]), case.observed_of(self.own, data)
         return match.gradient_products(self.own, x, data["labels"], observed)
 
     def _surprise(self, z: Tensor, data: descend.Data) -> Tensor:

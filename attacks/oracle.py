@@ -38,5 +38,5 @@ class Oracle:
         """All victims of a private extractor, one image each."""
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
         own = world.real(artifact, knowledge, seed, "Oracle")
-        nets = {client: [knowledge.oracle[client].params["extractor"]] for client in own.client.unique().tolist()}
+        nets = world.of_clients(own, {k: [knowledge.oracle[k].params["extractor"]] for k in own.clients})
         return descend.reconstruction(exact.invert(own, nets, self.steps, report), 1, own.labels[:, None])

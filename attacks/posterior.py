@@ -1,8 +1,9 @@
 """The most probable image given a noised gradient, by an attacker who knows the noise and has images of the same kind.
 
 F and how it is descended on stand in attacks/noisy.py. What is known here besides: mu is the mean of the auxiliary images' classes,
-each with its probability given the noised gradient (attacks/labels.py), Sigma holds their variances about it
-(attacks/inversion.py). Where the noise leaves nothing to be read, the answer stays at mu: the best guess without an image.
+each with its probability given the noised gradient (attacks/labels.py), Sigma holds the variances within a class
+(attacks/inversion.py) and, where the label is uncertain, those of the class means about mu. Where the noise leaves nothing to be
+read, the answer stays at mu: the best guess without an image.
 
 Closed-form features first, as attacks/staged.py has it without noise, led astray here (docs/tuning_attacks.md). Without noise
 there is nothing to weigh, and the attack is `staged`.
@@ -13,6 +14,9 @@ handcrafted one.
 
 from dataclasses import dataclass
 from typing import ClassVar
+
+import torch
+from torch import Tensor
 
 from attacks import case, inversion, labels, noisy, staged
 from privbench.settings import Count
@@ -31,7 +35,7 @@ class Posterior:
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
     hands_in: ClassVar[tuple[str, ...]] = ("staged",)
-    revision: ClassVar[int] = 1  # 1: the direction first, and several starts
+    revision: ClassVar[int] = 2  # 1: the direction first, and several starts; 2: wider where the label is uncertain
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -42,6 +46,18 @@ class Posterior:
         assert knowledge.auxiliary is not None, "the needs of this attack name auxiliary images"
         own = case.make(artifact, seed)
         learned = inversion.learned(knowledge.auxiliary, artifact.model.classes, next(iter(own.observed.values())))
-        mean = labels.probabilities(artifact).to(learned.means) @ learned.means  # [V, B, D]
-        belief, steps = noisy.Belief(learned.gaussian, mean), noisy.Steps(self.direction_steps, self.steps)
+        belief, steps = mixture(learned, labels.probabilities(artifact)), noisy.Steps(self.direction_steps, self.steps)
         return noisy.most_probable(own, artifact, belief, seed, steps, self.starts, report)
+
+
+def mixture(learned: inversion.Belief, probability: Tensor) -> noisy.Belief:
+    """What is believed of images whose class has some `probability` [V, B, Y], normal again.
+
+    The mean is sum_c p_c mu_c, the variance of every coefficient sum_c p_c (sigma^2 + (mu_c - mu)^2).
+    """
+    p = probability.to(learned.means)
+    mean = p @ learned.means  # [V, B, D]
+    apart = learned.gaussian.coefficients(learned.means)  # [Y, C, s, s]
+    middle = torch.einsum("vby,ychw->vbchw", p, apart)
+    between = torch.einsum("vby,vbychw->vbchw", p, (apart - middle[:, :, None]).square())
+    return noisy.Belief(learned.gaussian, mean, learned.gaussian.variance + between)

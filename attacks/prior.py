@@ -31,7 +31,7 @@ class Gaussian(NamedTuple):
 
     colours: Tensor  # [C, C] orthonormal rows
     cosines: Tensor  # [s, s] orthonormal rows
-    variance: Tensor  # [C, s, s]
+    variance: Tensor  # [C, s, s], or [n, C, s, s] where each of n images has its own
 
     def covariance(self, t: Tensor) -> Tensor:
         """Sigma t, [n, D]."""
@@ -53,8 +53,13 @@ class Gaussian(NamedTuple):
         """Sigma t of images whose channels are the opponent colours, [n, C, s, s]."""
         return self._spread(t, self.variance)
 
+    def coefficients(self, t: Tensor) -> Tensor:
+        """The independent coefficients of images [n, D], whose variances `variance` holds: [n, C, s, s]."""
+        opponents = torch.einsum("oc,nchw->nohw", self.colours, t.unflatten(1, self.variance.shape[-3:]))
+        return self.cosines @ opponents @ self.cosines.T
+
     def _scale(self, t: Tensor, by: Tensor) -> Tensor:
-        spread = self._spread(torch.einsum("oc,nchw->nohw", self.colours, t.unflatten(1, by.shape)), by)
+        spread = self._spread(torch.einsum("oc,nchw->nohw", self.colours, t.unflatten(1, by.shape[-3:])), by)
         return torch.einsum("oc,nohw->nchw", self.colours, spread).flatten(1)
 
     def _spread(self, t: Tensor, by: Tensor) -> Tensor:

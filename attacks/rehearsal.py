@@ -1,22 +1,24 @@
 """A rehearsal: what a network that a server might send would bring back, on images of the server's own.
 
-The server plays the client. It takes the gradient of auxiliary images at the networks in question, lets the defence that it knows
-act on it, attacks the outcome with the rest of its auxiliary images as it would attack the victims, and compares with the
-images, which here it knows.
+The server plays the client. It takes the gradient of auxiliary images at the networks in question, or the client's local steps.
+It lets the defence that it knows act on that, and rounds it to the number format in which clients send. It attacks the outcome
+with the rest of its auxiliary images as it would attack the victims, and compares with the images, which here it knows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench import score
+from attacks import surrogates, updates
+from privbench import finite, score, wire
 from privbench.nets import Model, train_mode
 from privbench.seeds import stream
-from privbench.types import CLASSIFICATION, Artifact, Batch, Defense, Look, Networks, Parts, Reconstruction
+from privbench.types import CLASSIFICATION, Artifact, Batch, Defense, LocalSteps, Look, Networks, Parts, Reconstruction
 
 NOISES = 10_000  # numbers sent through a defence to see how much noise it adds
 
@@ -41,22 +43,30 @@ def batches(images: Batch, most: int, size: int) -> Batch:
 
 
 def observed(model: Model, own: Networks, clients: Batch, look: Look, seed: int) -> Artifact:
-    """What clients with the batches [n, B, ...] would send of all networks in `own`, both of which they were sent."""
+    """What clients with the batches [n, B, ...] would send of all networks in `own`, both of which they were sent.
+
+    Whole updates are taken for gradients.
+    """
     sent: list[Parts] = []
     for v, (x, y) in enumerate(zip(*clients, strict=True)):
         rng = stream(seed, "attacker", "rehearsal", "defence", v)
-        sent.append({part: look.defense.protect(g, rng) for part, g in _gradient(model, own, x, y).items()})
+        exact = _gradient(model, own, x, y) if look.local is None else local_change(model, own, x, y, look.local)
+        protected = {part: look.defense.protect(t, rng) for part, t in exact.items()}
+        sent.append(wire.rounded(protected, look.wire))
     n, size = clients.labels.shape
-    return Artifact(
+    stacked = {
+        part: {name: torch.stack([one[part][name] for one in sent]) for name in own.params[part]}
+        for part in CLASSIFICATION
+    }
+    seen = Artifact(
         method="rehearsal",
         dataset="auxiliary",
         model=model,
         round=0,
         shares=CLASSIFICATION,
-        gradients={
-            part: {name: torch.stack([one[part][name] for one in sent]) for name in own.params[part]}
-            for part in CLASSIFICATION
-        },
+        gradients=stacked if look.local is None else {},
+        updates={} if look.local is None else stacked,
+        local=look.local,
         weights={part: own.params[part] for part in CLASSIFICATION},
         buffers={part: own.buffers.get(part, {}) for part in CLASSIFICATION},
         uploads={},
@@ -65,8 +75,22 @@ def observed(model: Model, own: Networks, clients: Batch, look: Look, seed: int)
         batch_size=size,
         image_shape=(int(clients.images.shape[2]), int(clients.images.shape[3]), int(clients.images.shape[4])),
         labels=None,
-        defense=look.defense.describe(),
+        defense=wire.described(look.defense.describe(), look.wire),
     )
+    return updates.nearly_gradients(seen)
+
+
+def local_change(model: Model, own: Networks, images: Tensor, labels: Tensor, local: LocalSteps) -> Parts:
+    """How the networks change in a client's local steps on one batch."""
+    params = {part: {name: t.detach().clone() for name, t in own.params[part].items()} for part in CLASSIFICATION}
+    optimiser = surrogates.optimiser_for([t for net in params.values() for t in net.values()], local.optimiser)
+    for _ in range(local.steps):
+        gradient = _gradient(model, Networks(params, own.buffers), images, labels)
+        for part, net in params.items():
+            for name, t in net.items():
+                t.grad = gradient[part][name]
+        optimiser.step()
+    return {part: {name: t - own.params[part][name] for name, t in net.items()} for part, net in params.items()}
 
 
 def _gradient(model: Model, own: Networks, images: Tensor, labels: Tensor) -> Parts:
@@ -85,7 +109,12 @@ def _gradient(model: Model, own: Networks, images: Tensor, labels: Tensor) -> Pa
 
 
 def psnr_db(attack: Callable[[Artifact], Reconstruction], artifact: Artifact, images: Tensor) -> float:
-    """The mean PSNR in dB of what an attack makes of an artifact of images [n, B, C, H, W]; the order of a batch is free."""
+    """The mean PSNR in dB of what an attack makes of an artifact of images [n, B, C, H, W]; the order of a batch is free.
+
+    Minus infinity where an upload is not finite: what overflows on the wire is worth less than any image.
+    """
+    if not bool(finite.rows(*(g for net in artifact.gradients.values() for g in net.values())).all()):
+        return -math.inf
     found = attack(artifact).images.nan_to_num(nan=0.5)
     aligned = torch.stack([one[score.assignment(one, true)] for one, true in zip(found, images, strict=True)])
     return float(score.psnr_db(aligned, images).clamp_max(score.CAP_DB).mean())

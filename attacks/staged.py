@@ -79,7 +79,7 @@ class Staged:
         own, told = case.make(artifact, seed), features.of_single(artifact)
         if own.variance and own.extractor_known:
             steps = noisy.Steps(self.feature_steps, self.steps)
-            return noisy.most_probable(own, artifact, _of_photographs(artifact, own), seed, steps, self.starts, report)
+            return noisy.most_probable(own, artifact, of_photographs(artifact, own), seed, steps, self.starts, report)
         if told is None and separate.possible(artifact):
             return self._batches(artifact, own, seed, report)
         peelable = own.extractor_known and not own.variance and artifact.model.backbone == "lenet5"
@@ -218,7 +218,7 @@ def _of_extractor(products: dict[str, Products]) -> dict[str, Products]:
     return {name: p for name, p in products.items() if name.startswith("extractor/")}
 
 
-def _of_photographs(artifact: Artifact, own: Case) -> noisy.Belief:
+def of_photographs(artifact: Artifact, own: Case) -> noisy.Belief:
     """What an attacker without images believes of every victim's."""
     like = next(iter(own.observed.values()))
     gaussian = prior.photographed(*artifact.image_shape[:2], STRENGTH, CHROMA, like)

@@ -59,13 +59,16 @@ class StandIn:
     members: Count = 2  # surrogates
     train_steps: Count = 400  # of each surrogate
     shadow_rounds: CountOrZero = 10  # at most, and no more than the attacked federation has behind it
-    shadow_steps: Count = 100  # a round and client
+    shadow_steps: Count = (
+        2500  # a round and client, at most, and no more than the attacked clients take (attacks/world.py)
+    )
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
+    revision: ClassVar[int] = 1  # 1: shadow clients train as the attacked ones do
 
     def recipes(self) -> Mapping[str, Recipe]:
         """By name: what makes stand-ins of (world, seed, knowledge)."""
@@ -98,8 +101,9 @@ class StandIn:
         parts = []
         if bool(sure.any()):
             rows = torch.nonzero(sure)[:, 0]
-            nets = {k: [held[k]] for k in own}
-            parts.append((rows, exact.invert(world.some(real, rows), nets, self.exact_steps, report)))
+            mine = world.some(real, rows)
+            nets = world.of_clients(mine, {k: [held[k]] for k in own})
+            parts.append((rows, exact.invert(mine, nets, self.exact_steps, report)))
         if not bool(sure.all()):
             rows = torch.nonzero(~sure)[:, 0]
             stood_in = self.stood_in(world.some(real, rows), artifact.round, seed, knowledge, report)
@@ -147,6 +151,7 @@ class StandIn:
                 "round": round_,
                 "taus": TAUS,
                 "initial": knowledge.initial is not None,
+                "training": str(real.training),
             },
             self.depends_on(real),
             lambda: self.rehearsal(name, real, round_, seed, knowledge, report),
@@ -189,7 +194,7 @@ class StandIn:
     def invert(self, own: World, made: Extractors, taus: Tensor, report: Report) -> descend.Descent:
         """The images [V, 1, C, H, W] of a world's victims through the stand-ins of their clients."""
         variance = taus.to(own.h).square() + (0 if own.noise is None else own.noise)
-        return world.by_client(own, belief(own), made, variance, exact=False, steps=self.steps, report=report)
+        return world.by_extractors(own, belief(own), made, variance, exact=False, steps=self.steps, report=report)
 
     def plain(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The same surrogates for every client: cross-entropy through C alone, each from a start of its own."""
@@ -202,7 +207,7 @@ class StandIn:
             own.h.device,
         )
         members = unpacked(kept, self.members)
-        return dict.fromkeys(own.clients, members)
+        return dict.fromkeys(own.victim.tolist(), members)
 
     def trained_members(
         self, own: World, seed: int, name: str, align: Align | None = None, weight: float = 0.0
@@ -221,7 +226,7 @@ class StandIn:
     def depends_on(self, own: World) -> list[Tensor]:
         """All that a rehearsal's outcome, or an aligned extractor, can depend on."""
         return [
-            *own.auxiliary, *own.classifier.values(), own.h, own.labels, own.client,
+            *own.auxiliary, *own.classifier.values(), own.h, own.labels, own.client, own.victim,
             *(() if own.noise is None else (own.noise,)),
             *(t for moments in own.moments.values() for t in moments),
         ]  # fmt: skip
@@ -237,12 +242,17 @@ def best(psnr_db: Tensor) -> tuple[int, float]:
 
 
 def moment_shift(own: World, made: Extractors) -> float:
-    """How far the channel moments of victims' features are from their stand-ins', relative to their own size; median client."""
+    """How far the channel moments of victims' features are from their stand-ins', relative to their own size; median client.
+
+    Of a client with several stand-ins the mean over them.
+    """
     gaps = []
     for client in own.clients:
-        seen = surrogates.extract(own.model, made[client][0], own.auxiliary.images)
-        observed = own.h[own.client == client].to(seen)
-        gaps.append(float(surrogates.to_features(observed)(seen, own.auxiliary.labels)))
+        mine = own.client == client
+        nets = {id(made[v][0]): made[v][0] for v in own.victim[mine].tolist()}
+        each = [surrogates.extract(own.model, params, own.auxiliary.images) for params in nets.values()]
+        align = surrogates.to_features(own.h[mine].to(each[0]))
+        gaps.append(statistics.fmean(float(align(seen, own.auxiliary.labels)) for seen in each))
     return statistics.median(gaps)
 
 

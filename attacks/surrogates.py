@@ -12,20 +12,22 @@ and by maximum mean discrepancy. Here: by first and second moments, which a hand
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.nets import Model
-from privbench.types import Batch, Params
+from privbench.spec import Adam
+from privbench.types import Batch, LocalTraining, Params
 
 BATCH = 64
-CLIENT_BATCH = 16  # of a client in the shadow federation, as in every preset
 LR = 3e-3
 WEIGHT_DECAY = 1e-4
+# How a client of the shadow federation trains where nobody says how the attacked ones do: as in the quick preset.
+UNTOLD, CLIENT_BATCH = Adam(lr=LR, weight_decay=WEIGHT_DECAY), 16
 EPS = 1e-4
 VICTIM_EPS = 1e-3  # in a variance of features: of untrained ones the spread is smaller, and says nothing
 PIECE = 512  # images at once, without gradients
@@ -141,26 +143,33 @@ def train(
     return {n: t.detach() for n, t in e.items()}
 
 
+def optimiser_for(leaves: list[Tensor], setting: Mapping[str, Any]) -> torch.optim.Optimizer:
+    """torch's optimiser of what privbench.spec.SGD or Adam say, written out."""
+    own = dict(setting)
+    if own.pop("kind", "adam") == "sgd":
+        return torch.optim.SGD(leaves, **own)
+    return torch.optim.Adam(leaves, betas=(own.pop("beta1"), own.pop("beta2")), **own)
+
+
 def train_client(
     model: Model,
     extractor: Params,
     classifier: Params,
     data: Batch,
     rounds: int,
-    steps: int,
+    training: LocalTraining,
     rng: torch.Generator,
     align: Align | None = None,
-    batch: int = CLIENT_BATCH,
 ) -> tuple[Params, Params]:
-    """(E, C) of a client that trains both by Adam on the cross-entropy plus A, in every round from the broadcast C."""
+    """(E, C) of a client that trains both on the cross-entropy plus A as `training` says, in every round from the broadcast C."""
     e = {n: t.detach().clone().requires_grad_() for n, t in extractor.items()}
     c = classifier
     nets = model.net("extractor"), model.net("classifier")
-    size = min(batch, len(data.labels))
+    size = min(training.batch, len(data.labels))
     for _ in range(rounds):
         c = {n: t.detach().clone().requires_grad_() for n, t in classifier.items()}
-        optimiser = torch.optim.Adam([*e.values(), *c.values()], lr=LR, weight_decay=WEIGHT_DECAY)
-        for _ in range(steps):
+        optimiser = optimiser_for([*e.values(), *c.values()], training.optimiser)
+        for _ in range(training.steps):
             index = torch.randint(len(data.labels), (size,), generator=rng).to(data.labels.device)
             y = data.labels[index]
             h, _ = nets[0].apply(e, {}, data.images[index], train=True)

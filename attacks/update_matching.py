@@ -5,6 +5,14 @@ where theta(x; K) are the networks after K steps on x by the client's optimiser 
 observed change. The derivative goes through all steps. Labels and start: the update divided by -lr K is nearly a gradient,
 from which `staged` makes labels and a first image.
 
+Under noise of known variance v in U (attacks/updates.py) and with E known, what is descended on is twice the negative logarithm of
+the posterior, as in attacks/noisy.py, with the same prior of photographs:
+    min over z of  sum over parameters l of ||theta_l(x; K) - theta_l - U_l||^2 / v + ||z||^2,   2x - 1 = Sigma^(1/2) z
+
+A client with more data than one step takes (`--batch-size 32 --local-batch 16`) sends the update of all of it, and all of it is
+reconstructed. Which images a step took is secret; the attacker's own steps take the mean over all of them, which is what a
+mini-batch's gradient is in expectation, and what its steps come to where they are small.
+
 Dimitrov et al.: Data Leakage in Federated Averaging, TMLR 2022, arXiv 2206.12395 (simulated epochs; here every step takes the
 whole batch, as privbench/local_update.py has it); so does the `breaching` package. Private extractors: a random stand-in
 takes the steps.
@@ -24,9 +32,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks import case, descend, prior, updates
+from attacks import case, descend, noisy, prior, updates
 from attacks.case import Case
-from attacks.staged import Staged
+from attacks.staged import Staged, of_photographs
+from attacks.updates import noise_variance
 from privbench.engine import ADAM_EPS
 from privbench.local_update import optimiser_of
 from privbench.settings import Count, CountOrZero, Weight
@@ -52,7 +61,9 @@ class UpdateMatching:
     uses: ClassVar[frozenset[str]] = frozenset({"update:extractor"})
     knowledge: ClassVar[str] = "update"
     rung: ClassVar[str] = "L2"
-    revision: ClassVar[int] = 1  # 1: under noise `staged`, from whose image it begins, is another
+    revision: ClassVar[int] = (
+        2  # 1: under noise `staged`, from whose image it begins, is another; 2: the noise's likelihood
+    )
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -72,6 +83,9 @@ class UpdateMatching:
         ).reconstruct(taken, knowledge, seed, report)
         own = case.make(taken, seed)._replace(labels=first.labels)
         observed = {f"{p}/{n}": t.double() for p, net in artifact.updates.items() for n, t in net.items()}
+        variance = noise_variance(artifact)
+        if variance and own.extractor_known:
+            return self._most_probable(artifact, own, observed, variance, first, report)
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             change = local_change(own, x, data["labels"], local)
@@ -88,6 +102,35 @@ class UpdateMatching:
             images=torch.where(hopeless[:, None, None, None, None], case.grey_start(artifact), found.images),
             gradient_evaluations=end.evaluations * local.steps + first.gradient_evaluations,
         )
+
+    def _most_probable(
+        self,
+        artifact: Artifact,
+        own: Case,
+        observed: dict[str, Tensor],
+        variance: float,
+        first: Reconstruction,
+        report: Report,
+    ) -> Reconstruction:
+        """L-BFGS on the posterior, from the image that the update gives when it is taken for a gradient, and from grey."""
+        local, belief = artifact.local, of_photographs(artifact, own)
+        assert local is not None, "the needs name an update"
+        gaussian = belief.gaussian
+
+        def objective(z: Tensor, data: dict[str, Tensor]) -> Tensor:
+            change = local_change(own, noisy.image(gaussian, z, data["mean"]), data["labels"], local)
+            gaps = [(change[n] - data[n]).square().sum() for n in observed]
+            return torch.stack(gaps).sum() / variance + z.square().sum()
+
+        begun = torch.stack([gaussian.whitened(2 * x.flatten(1).to(belief.mean) - 1) for x in first.images])
+        start = torch.stack([begun, torch.zeros_like(begun)], 1).flatten(0, 1)
+        data = observed | {"labels": own.labels, "mean": belief.mean}
+        data = {n: case.repeat(t, 2) for n, t in data.items()}
+        end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="update matching")
+        z, loss, trace, restart = descend.best_restart(end, 2)
+        x = torch.stack([noisy.image(gaussian, *one) for one in zip(z, belief.mean, strict=True)])
+        spent = end.evaluations * local.steps + first.gradient_evaluations
+        return Reconstruction(x, own.labels, loss, trace, restart, spent)
 
 
 def local_change(own: Case, x: Tensor, y: Tensor, local: LocalSteps) -> dict[str, Tensor]:

@@ -11,9 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from attacks import labels
 from privbench.engine import ADAM_EPS
 from privbench.local_update import optimiser_of
-from privbench.spec import Adam
+from privbench.spec import SGD, Adam
 from privbench.types import Artifact, LocalSteps, Parts
 
 TRUSTED = 0.02  # relative error at which an entry of a gradient counts half
@@ -55,6 +56,19 @@ def without_adam(artifact: Artifact) -> tuple[Artifact, dict[str, Tensor]]:
     return replace(artifact, updates=updates, local=LocalSteps(1, sgd)), trust
 
 
+def noise_variance(artifact: Artifact) -> float:
+    """The variance that the defence's noise gives each entry of a whole update; 0 without noise, and where it is not normal.
+
+    Noise in each of K steps of SGD adds up to lr^2 K times its variance; what it does to later gradients is left out. Adam divides
+    its noisy gradients by their size.
+    """
+    variance, local = labels.noise_variance(artifact), artifact.local
+    if not variance or local is None or artifact.defense.get("where") != "step":
+        return variance
+    setting = optimiser_of(local)
+    return variance * setting.lr**2 * local.steps if isinstance(setting, SGD) else 0.0
+
+
 def with_steady_rows(taken: Artifact, trust: dict[str, Tensor]) -> Artifact:
     """The gradient with the rows of C's first layer scaled so that a least-squares h weighs each by its precision.
 
@@ -75,6 +89,6 @@ def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
     """
     rate = optimiser_of(local).lr * local.steps
     gradients = {p: {n: -t / rate for n, t in net.items()} for p, net in artifact.updates.items()}
-    variance = float(artifact.defense.get("variance", 0.0)) / rate**2
+    variance = noise_variance(artifact) / rate**2
     defense = {"name": "local steps"} | ({"variance": variance} if variance else {})
     return replace(artifact, gradients=gradients, updates={}, local=None, defense=defense)

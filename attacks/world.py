@@ -5,7 +5,7 @@ labels, auxiliary images, per client what is known of its features, and possibly
 an artifact. `shadow` makes another around the same classifier: half of the auxiliary images are dealt to a few clients, each of
 which trains a private extractor through the classifier that was broadcast; some of their training images become victims, and
 the attacker there has the other half of the images. He knows those victims, so an attack's free numbers are chosen where they
-serve best in the shadow.
+serve best in the shadow. Shadow clients train as the server has the attacked ones train (Artifact.training).
 Shokri et al., S&P 2017, arXiv 1610.05820, used shadow models to train an attack; here they choose its settings.
 
 What the shadow leaves out: generators (their class-conditional moments are taken as exact), the defence, dropout while its clients
@@ -15,6 +15,7 @@ broadcasts. On `photos` that leaves them no more alike than extractors of indepe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -27,10 +28,11 @@ from attacks.surrogates import Align, Moments
 from privbench.errors import UserError
 from privbench.nets import LinearClassifier, Model
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Knowledge, Params, Report
+from privbench.types import Artifact, Batch, Knowledge, LocalTraining, Params, Report
 
 CLIENTS = 3
 VICTIMS = 6  # of each shadow client: about as many as a real one has, on whom alignment depends
+UNTOLD_STEPS = 100  # of a shadow client in a round, where it is not known how many the attacked ones take
 GENERATED = 64  # generator samples per class
 
 
@@ -45,11 +47,13 @@ class World(NamedTuple):
     noise: Tensor | None  # [V] variance of h
     labels: Tensor  # [V]
     client: Tensor  # [V]
+    victim: Tensor  # [V] each victim's number, which it keeps in `some`
     auxiliary: Batch
     moments: dict[
         int, Moments
     ]  # attacked client -> class-conditional moments of its features, where a generator tells them
     colluder: dict[int, Params]  # attacked client -> the extractor of another client, where one colludes
+    training: LocalTraining | None  # how the server has its clients train, where that is known
 
     @property
     def clients(self) -> list[int]:
@@ -60,18 +64,33 @@ class World(NamedTuple):
 def some(own: World, rows: Tensor) -> World:
     """The same world with some of its victims, possibly several times."""
     noise, known = (None if t is None else t[rows] for t in (own.noise, own.known))
-    return own._replace(h=own.h[rows], known=known, noise=noise, labels=own.labels[rows], client=own.client[rows])
+    return own._replace(
+        h=own.h[rows],
+        known=known,
+        noise=noise,
+        labels=own.labels[rows],
+        client=own.client[rows],
+        victim=own.victim[rows],
+    )
 
 
-def by_client(
+def of_clients(own: World, nets: Mapping[int, list[Params]]) -> Extractors:
+    """What stands in for each client's extractor, client -> networks, for each of its victims."""
+    return {v: nets[k] for v, k in zip(own.victim.tolist(), own.client.tolist(), strict=True)}
+
+
+def by_extractors(
     own: World, belief: Belief, nets: Extractors, variance: Tensor, *, exact: bool, steps: int, report: Report
 ) -> descend.Descent:
-    """attacks/inversion.py for all victims of a world, each through the extractors of its client; `variance` [V]."""
+    """attacks/inversion.py for all victims of a world, those with the same extractors together; `variance` [V]."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for row, victim in enumerate(own.victim.tolist()):
+        alike.setdefault(tuple(id(params) for params in nets[victim]), []).append(row)
     parts = []
-    for client in own.clients:
-        rows = torch.nonzero(own.client == client)[:, 0]
+    for group in alike.values():
+        rows = torch.tensor(group, device=own.h.device)
         end = inversion.invert(
-            own.model, nets[client], belief, own.h[rows], own.labels[rows], variance[rows],
+            own.model, nets[int(own.victim[group[0]])], belief, own.h[rows], own.labels[rows], variance[rows],
             exact=exact, steps=steps, known=None if own.known is None else own.known[rows], report=report,
         )  # fmt: skip
         parts.append((rows, end))
@@ -109,9 +128,11 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> World
         features.noise_variance(artifact),
         labels.recover(artifact)[:, 0],
         artifact.client,
+        torch.arange(artifact.victims, device=artifact.client.device),
         knowledge.auxiliary,
         _told_by_generators(artifact, clients, seed) if "generator" in artifact.uploads else {},
         {k: own.params["extractor"] for k, own in colluder.items() if k in clients},
+        artifact.training,
     )
 
 
@@ -148,7 +169,7 @@ class Pull(NamedTuple):
 def shadow(
     world: World,
     rounds: int,
-    steps: int,
+    most_steps: int,
     seed: int,
     knowledge: Knowledge,
     start: Params | None = None,
@@ -156,16 +177,18 @@ def shadow(
 ) -> tuple[World, Tensor]:
     """A shadow of a world, and its victims' images [V', C, H, W]; at least four auxiliary images are needed.
 
+    Each client takes as many steps a round as the attacked clients do, UNTOLD_STEPS where that is not known, `most_steps` at most.
     `start` is what its clients' extractors start from; without one each has a random start of its own.
     """
     images, classes = world.auxiliary
     theirs, mine = _halves(world, seed)
+    own = training_of(world, most_steps)
     shares = [share for share in theirs.tensor_split(CLIENTS) if len(share)]
     begun = "shared" if start is not None else "own"
     kept = trained.kept(
         knowledge.cache,
         "hijacked-shadow" if pull else "shadow",
-        {"rounds": rounds, "steps": steps, "seed": seed, "start": begun},
+        {"rounds": rounds, "training": str(own), "seed": seed, "start": begun},
         [
             images,
             classes,
@@ -173,7 +196,7 @@ def shadow(
             *(t for _, t in sorted((start or {}).items())),
             *(pull.depends_on if pull else ()),
         ],
-        lambda: _clients_of(world, [Batch(images[s], classes[s]) for s in shares], rounds, steps, seed, start, pull),
+        lambda: _clients_of(world, [Batch(images[s], classes[s]) for s in shares], rounds, own, seed, start, pull),
         images.device,
     )
     extractors = [_take(kept, f"extractor{k}/") for k in range(len(shares))]
@@ -185,8 +208,8 @@ def shadow(
     moments = {}
     if world.moments:
         for k, share in enumerate(shares):
-            own = surrogates.extract(world.model, extractors[k], images[share])
-            moments[k] = surrogates.class_moments(own, classes[share], world.model.classes)
+            seen_by = surrogates.extract(world.model, extractors[k], images[share])
+            moments[k] = surrogates.class_moments(seen_by, classes[share], world.model.classes)
     if world.noise is not None:
         h = noised(h, world.noise.median(), seed)
     other = World(
@@ -197,11 +220,19 @@ def shadow(
         None if world.noise is None else world.noise.median().expand(len(h)),
         classes[seen],
         torch.cat([torch.full((len(v),), k) for k, v in enumerate(victims)]).to(classes.device),
+        torch.arange(len(seen), device=classes.device),
         Batch(images[mine], classes[mine]),
         moments,
         {k: extractors[(k + 1) % len(shares)] for k in range(len(shares))} if world.colluder else {},
+        world.training,
     )
     return other, images[seen]
+
+
+def training_of(world: World, most_steps: int) -> LocalTraining:
+    """How a shadow's clients train: as the attacked ones do, as far as that is known, and `most_steps` a round at most."""
+    told = world.training or LocalTraining(surrogates.UNTOLD.model_dump(), surrogates.CLIENT_BATCH, UNTOLD_STEPS)
+    return told._replace(steps=min(told.steps, most_steps))
 
 
 def attackers_half(world: World, seed: int) -> Batch:
@@ -232,16 +263,22 @@ def dropped(model: Model, h: Tensor, seed: int) -> Features:
 
 
 def _clients_of(
-    world: World, shares: list[Batch], rounds: int, steps: int, seed: int, start: Params | None, pull: Pull | None
+    world: World,
+    shares: list[Batch],
+    rounds: int,
+    own: LocalTraining,
+    seed: int,
+    start: Params | None,
+    pull: Pull | None,
 ) -> dict[str, Tensor]:
     """Private extractors that the broadcast classifier understands, each trained on a share of the images."""
     names, kept = ("attacker", "shadow"), dict[str, Tensor]()
     for k, share in enumerate(shares):
-        own = start or world.model.net("extractor").init(stream(seed, *names, "client", k))[0]
-        own = {n: t.to(world.auxiliary.images) for n, t in own.items()}
+        begun = start or world.model.net("extractor").init(stream(seed, *names, "client", k))[0]
+        begun = {n: t.to(world.auxiliary.images) for n, t in begun.items()}
         rng = stream(seed, *names, "client", k, "batches")
         align = pull.align if pull else None
-        end, _ = surrogates.train_client(world.model, own, world.classifier, share, rounds, steps, rng, align)
+        end, _ = surrogates.train_client(world.model, begun, world.classifier, share, rounds, own, rng, align)
         kept |= {f"extractor{k}/{n}": t for n, t in end.items()}
     return kept
 

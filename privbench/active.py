@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from privbench import checkpoint, harness, observe, plugins, storage
+from privbench import checkpoint, harness, local_update, observe, plugins, storage
 from privbench import knowledge as known
 from privbench.checkpoint import Snapshot
 from privbench.engine import Replica
@@ -112,7 +112,11 @@ def crafted(cell: CellSpec, setup: Setup, server: Replica, data_root: Path | Non
     attack, shape = _attack(cell), (model.channels, model.image_size, model.image_size)
     images, _ = known.auxiliary(setup.federation, cell.auxiliary, data_root, shape, setup.spec.seed)
     broadcast = Networks(server.params, server.buffers).to(torch.device("cpu"))
-    whole = Knowledge(auxiliary=images, look=Look(cell.batch_size, setup.defense), cache=cache)
+    whole = Knowledge(
+        auxiliary=images,
+        look=Look(cell.batch_size, setup.defense, cell.wire, local_update.local_steps(cell)),
+        cache=cache,
+    )
     handed = known.only(attack.needs, whole, name)
     try:
         found = attack.craft(model, broadcast, handed, setup.spec.seed)

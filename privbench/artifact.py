@@ -10,7 +10,7 @@ import torch
 from privbench import storage
 from privbench.errors import UserError
 from privbench.nets import Model
-from privbench.types import Artifact, LocalSteps, Truth
+from privbench.types import Artifact, LocalSteps, LocalTraining, Truth
 
 GROUPS = ("gradients", "updates", "weights", "buffers", "uploads", "upload_buffers")
 
@@ -37,7 +37,9 @@ def save(artifact: Artifact, path: Path) -> None:
     if artifact.imitated:
         info["imitated"] = artifact.imitated
     if artifact.local is not None:
-        info["local"] = {"steps": artifact.local.steps, "optimiser": dict(artifact.local.optimiser)}
+        info["local"] = artifact.local._asdict() | {"optimiser": dict(artifact.local.optimiser)}
+    if artifact.training is not None:
+        info["training"] = artifact.training._asdict() | {"optimiser": dict(artifact.training.optimiser)}
     storage.save_tensors(path, "artifact", tensors, info)
 
 
@@ -60,6 +62,7 @@ def load(path: Path) -> Artifact:
             defense=info["defense"],
             local=LocalSteps(**info["local"]) if "local" in info else None,
             imitated=int(info.get("imitated", 0)),
+            training=LocalTraining(**info["training"]) if "training" in info else None,
             **groups,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:

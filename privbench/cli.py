@@ -119,6 +119,12 @@ def attack(
     local_lr: Annotated[
         float | None, typer.Option(help="Local steps by plain SGD at this rate; default the schedule's optimiser.")
     ] = None,
+    local_batch: Annotated[
+        int | None, typer.Option(min=1, help="Images per local step of an update; default the whole victim batch.")
+    ] = None,
+    wire: Annotated[
+        str, typer.Option(help="The number format of what clients send: float32, bf16 or fp16.")
+    ] = "float32",
     auxiliary: Annotated[
         str,
         typer.Option(
@@ -189,6 +195,8 @@ def attack(
             observe=observe,
             local_steps=local_steps,
             local_lr=local_lr,
+            local_batch=local_batch,
+            wire=wire,
             attack_settings=of_each[name],
         )
         for when in dict.fromkeys(round_.split(","))

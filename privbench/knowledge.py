@@ -3,7 +3,8 @@
 auxiliary   images disjoint from every client's training images, compared by content: the pooled validation images of the
             attacked data set ("same"), or another data set's training images ("digits"), all of them or a share ("digits:0.1")
 initial     the networks every client started with: whoever knows the seed of the run knows them
-colluder    for each attacked client, the networks of the next one, which hands them to the server
+colluder    for each attacked client, the next one, which hands its networks and its training images to the server; images equal
+            to one of the attacked client's are left out
 oracle      for each attacked client, its own private networks: an upper bound, not an attacker
 
 An active attack is also handed the broadcast itself, which it crafts from and its artifact does not hold.
@@ -27,7 +28,7 @@ from privbench.data.dataset import sound
 from privbench.engine import Replica
 from privbench.errors import UserError
 from privbench.seeds import stream
-from privbench.types import CLASSIFICATION, Artifact, Batch, Federation, Images, Knowledge, Networks
+from privbench.types import CLASSIFICATION, Artifact, Batch, Colluder, Federation, Images, Knowledge, Networks
 
 SAME = "same"
 FIELDS = ("auxiliary", "initial", "colluder", "oracle")  # of Knowledge, as `needs` name them
@@ -35,7 +36,7 @@ WHERE_SHARED = " where shared"
 ABSENT = {
     "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
     "initial": "the networks the clients started with, which an artifact file does not hold; attack a run of your own",
-    "colluder": "the networks of a colluding client, but there is no second client here; attack a run with more clients",
+    "colluder": "the networks and images of a colluding client, but there is no second client here; attack a run with more clients",
     "oracle": "the victims' private networks, which an artifact file does not hold; attack a run of your own",
 }
 
@@ -142,12 +143,19 @@ def oracle(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks]:
     return {k: of_client(snapshot, k) for k in sorted(set(seen.client.tolist()))}
 
 
-def colluder(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks] | None:
-    """Attacked client -> the networks of the next client, never its own; None where there is no other client."""
+def colluder(snapshot: Snapshot, seen: Artifact, federation: Federation) -> dict[int, Colluder] | None:
+    """Attacked client -> the next client, never itself; None where there is no other client."""
     clients = len(snapshot.clients)
     if clients < 2:
         return None
-    return {k: of_client(snapshot, (k + 1) % clients) for k in sorted(set(seen.client.tolist()))}
+    found = {}
+    for k in sorted(set(seen.client.tolist())):
+        other = (k + 1) % clients
+        theirs, forbidden = federation.clients[other].train, digests([federation.clients[k].train.images])
+        own = torch.tensor([digest not in forbidden for digest in _digests(theirs.images)], dtype=torch.bool)
+        images = observe.pooled([Images(theirs.images[own], theirs.labels[own])], seen.model.image_size)
+        found[k] = Colluder(*of_client(snapshot, other), images)
+    return found
 
 
 def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:

@@ -1,24 +1,29 @@
 """A client's whole local update: how its networks change in K steps on the victim batch, taken by the suite's own engine.
 
-The attacked client's data set is the victim batch alone; each of its K steps takes the whole batch, without flips, by the
-optimiser of its task stage with fresh moments (or by plain SGD at a rate of its own), on the same loss whose gradient would
-be attacked (privbench/observe.py). `broadcast minus what comes back` is what a server sees that is sent weights in place of
-gradients. The server knows K and the optimiser, as federated protocols fix them.
+The attacked client's data set is the victim batch alone. Each of its K steps takes the whole batch, or as many of its images as a
+mini-batch holds, from one shuffle after another, which no server sees. Steps go without flips, by the optimiser of its task stage
+with fresh moments (or by plain SGD at a rate of its own), on the same loss whose gradient would be attacked (privbench/observe.py).
+`broadcast minus what comes back` is what a server sees that is sent weights in place of gradients. The server knows K, the size of
+mini-batches and the optimiser, as federated protocols fix them.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from privbench.checkpoint import Snapshot
 from privbench.engine import Job, Plan, Replica, Surroundings, run_alone
 from privbench.methods.form import Clock, Method, MiniBatch, Phase, Stage
 from privbench.nets import Model
 from privbench.seeds import stream
-from privbench.spec import SGD, Adam, CellSpec, Optimiser
-from privbench.types import CLASSIFICATION, Defense, LocalSteps, Parts
+from privbench.spec import SGD, Adam, CellSpec, Optimiser, Schedule
+from privbench.types import CLASSIFICATION, Defense, LocalSteps, LocalTraining, Parts
 
 
 def local_steps(cell: CellSpec) -> LocalSteps | None:
@@ -27,7 +32,15 @@ def local_steps(cell: CellSpec) -> LocalSteps | None:
         return None
     schedule = cell.train.schedule
     optimiser: Optimiser = schedule.task if cell.local_lr is None else SGD(kind="sgd", lr=cell.local_lr)
-    return LocalSteps(cell.local_steps or schedule.local_epochs, optimiser.model_dump())
+    batch = cell.local_batch if cell.local_batch and cell.local_batch < cell.batch_size else None
+    epoch = math.ceil(cell.batch_size / batch) if batch else 1
+    return LocalSteps(cell.local_steps or schedule.local_epochs * epoch, optimiser.model_dump(), batch)
+
+
+def local_training(schedule: Schedule, samples: Sequence[int]) -> LocalTraining:
+    """How clients with that many training images train on the task by a schedule."""
+    each = [schedule.client_steps or schedule.local_epochs * math.ceil(n / schedule.batch) for n in samples]
+    return LocalTraining(schedule.task.model_dump(), schedule.batch, round(median(each)))
 
 
 def optimiser_of(local: LocalSteps) -> Optimiser:
@@ -49,7 +62,7 @@ def client_update(
 ) -> Parts:
     """Networks after K steps minus networks before, over the shared parts of E and C, after the defence at its own place.
 
-    `batch` holds the draws of every step, [K, B, ...].
+    `batch` holds the draws of every step, [K, N, ...] of the N images in all. The shuffles are the first draws from `rng`.
     """
     own, server = snapshot.clients[client], snapshot.server
     before = {p: {n: t.clone() for n, t in (own.params | server.params)[p].items()} for p in CLASSIFICATION}
@@ -57,8 +70,13 @@ def client_update(
     loss = method.observed().loss
     phase = Phase((Stage("local", CLASSIFICATION, loss, "task"),), "local_epochs")
     job = Job(model, phase, clock, {"task": optimiser_of(local)})
-    noise = {"local": batch.noise}
-    plan = Plan(lambda step: batch.images, batch.labels.expand(local.steps, -1), noise)
+    order = taken(local, len(batch.labels), rng)
+    every = torch.arange(len(order))[:, None]
+    plan = Plan(
+        lambda step: batch.images[order[step]],
+        batch.labels[order],
+        {"local": {n: t[every, order] for n, t in batch.noise.items()}},
+    )
     shared = tuple(p for p in CLASSIFICATION if p in method.shares)
 
     def protect(parts: Parts) -> Parts:
@@ -68,6 +86,15 @@ def client_update(
     run_alone(job, [replica], [Surroundings((server.params, server.buffers), (), None)], [plan], [at_steps])
     change = {p: {n: replica.params[p][n] - t for n, t in before[p].items()} for p in shared}
     return protect(change) if defense.where == "update" else change
+
+
+def taken(local: LocalSteps, samples: int, rng: torch.Generator) -> Tensor:
+    """Which of a client's images each step takes, [K, images]."""
+    if local.batch is None:
+        return torch.arange(samples).expand(local.steps, -1)
+    wanted = local.steps * local.batch
+    shuffles = [torch.randperm(samples, generator=rng) for _ in range(math.ceil(wanted / samples))]
+    return torch.cat(shuffles)[:wanted].view(local.steps, local.batch)
 
 
 def defence_stream(seed: int, victim: int) -> torch.Generator:

@@ -46,6 +46,8 @@ def observed(
             seed=spec.seed,
             local=local_update.local_steps(cell),
             rounds=spec.schedule.rounds,
+            training=local_update.local_training(spec.schedule, [len(c.train.labels) for c in fed.clients]),
+            form=cell.wire,
         )
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")

@@ -172,7 +172,7 @@ def knowledge_of(
     )
     return Knowledge(
         initial=known.initial(first),
-        colluder=known.colluder(shot, seen),
+        colluder=known.colluder(shot, seen, fed),
         oracle=known.oracle(shot, seen),
         broadcast=None if active.rounds(cell) else Networks(shot.server.params, shot.server.buffers),
         cache=store.artifact(cell, spec, seen.round) / "trained",

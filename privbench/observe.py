@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from privbench import local_update
+from privbench import local_update, wire
 from privbench.checkpoint import Snapshot
 from privbench.data.resize import SIDE, pixels
 from privbench.errors import UserError
@@ -30,6 +30,7 @@ from privbench.types import (
     Federation,
     Images,
     LocalSteps,
+    LocalTraining,
     Parts,
     Truth,
 )
@@ -127,11 +128,14 @@ def observe(
     labels_known: bool,
     seed: int,
     local: LocalSteps | None = None,
+    training: LocalTraining | None = None,
+    form: wire.Format = "float32",
     rounds: int | None = None,
 ) -> tuple[Artifact, Truth]:
     """Everything the server holds about V victim batches (whole updates where there are `local` steps), and the truth.
 
-    `rounds` are those of the whole training, on which the weights of some losses depend; by default the attacked one is the last.
+    `form` is the number format in which the clients send; `rounds` are those of the whole training, on which the weights of some
+    losses depend; by default the attacked one is the last.
     """
     images, labels, clients = choose_victims(federation, victims, batch_size, seed, model.image_size)
     visible = tuple(p for p in CLASSIFICATION if p in method.shares)
@@ -154,6 +158,7 @@ def observe(
         exact = client_gradient(model, snapshot, k, batch, method, visible, clock)
         rng = stream(seed, "victims", v, "defence")
         sent.append({p: defense.protect(g, rng) for p, g in exact.items()})
+    sent = [wire.rounded(parts, form) for parts in sent]
     uploads = [u[0] for u in snapshot.uploads]
     upload_buffers = [u[1] for u in snapshot.uploads]
     artifact = Artifact(
@@ -172,10 +177,11 @@ def observe(
         image_shape=(int(images.shape[2]), int(images.shape[3]), int(images.shape[4])),
         labels=labels if labels_known else None,
         label_counts=counts,
-        defense=defense.describe(),
+        defense=wire.described(defense.describe(), form),
         updates={} if local is None else _stack(sent),
         local=local,
         imitated=0 if local is not None else batch_size * method.imitated(clock),
+        training=training,
     )
     return artifact, Truth(images, labels)
 

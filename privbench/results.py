@@ -106,6 +106,7 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
             "observe": cell.observe,
             "local": local._asdict() if local else None,
             "auxiliary": cell.auxiliary,
+            **({} if cell.wire == "float32" else {"wire": cell.wire}),
         }
     path = store.record(cell)
     store.failure(cell).unlink(missing_ok=True)

@@ -148,12 +148,15 @@ class CellSpec(Strict):
     )
     local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's local epochs
     local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
+    local_batch: int | None = Field(None, ge=1)  # images per step of an update; None: the whole victim batch
     auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
+    wire: Literal["float32", "bf16", "fp16"] = "float32"  # the number format of what clients send: privbench/wire.py
 
     @model_serializer(mode="wrap")
     def _without_the_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Defaults are not written, so that a cell from before there was a choice keeps its name."""
-        usual = {"auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None}
+        usual: dict[str, Any] = {"auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None}
+        usual |= {"local_batch": None, "wire": "float32"}
         return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
     @model_validator(mode="after")
@@ -169,6 +172,7 @@ class CellSpec(Strict):
             or self.round != "best"
             or self.observe != "gradient"
             or self.auxiliary != "same"
+            or self.wire != "float32"
         ):
             raise ValueError("a cell without an attack has no settings of one")
         return self
@@ -469,11 +473,13 @@ def cell_spec(
     observe: str = "gradient",
     local_steps: int | None = None,
     local_lr: float | None = None,
+    local_batch: int | None = None,
+    wire: str = "float32",
     attack_settings: dict[str, Any] | None = None,
 ) -> CellSpec:
     """The preset's cell for one training specification and attack, or None; `seeds` and `first_seed` as `seeds_of` takes them."""
-    if observe == "gradient" and (local_steps or local_lr):
-        raise UserError("--local-steps and --local-lr go with --observe update")
+    if observe == "gradient" and (local_steps or local_lr or local_batch):
+        raise UserError("--local-steps, --local-lr and --local-batch go with --observe update")
     slow = (preset, train.backbone) == ("quick", "resnet18")
     defaults = (RESNET18_QUICK_ATTACKS if slow else ATTACK_SETTINGS[preset]).get(attack or "", {})
     every = seeds_of(preset, seeds, first_seed)
@@ -494,6 +500,8 @@ def cell_spec(
             "observe": observe,
             "local_steps": local_steps,
             "local_lr": local_lr,
+            "local_batch": local_batch,
+            "wire": wire,
         },
     )
 

@@ -75,7 +75,10 @@ class Store:
             sent = f"-by-{cell.attack.replace(':', '.')}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
         local = local_update.local_steps(cell)
         steps = f"-k{local.steps}-{'-'.join(f'{n}{v}' for n, v in local.optimiser.items())}" if local else ""
-        return self.root / "artifacts" / f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}{sent}"
+        steps += f"-m{local.batch}" if local and local.batch else ""
+        form = "" if cell.wire == "float32" else f"-{cell.wire}"
+        name = f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}{form}{sent}"
+        return self.root / "artifacts" / name
 
     def trained(self) -> list[tuple[Path, TrainSpec]]:
         """Every training run on disk, finished or not; without those of `earlier` revisions."""

@@ -77,8 +77,19 @@ class Federation(NamedTuple):
 class LocalSteps(NamedTuple):
     """How a client came from the broadcast networks to those that it sends."""
 
-    steps: int  # K, each on the whole victim batch
+    steps: int  # K
     optimiser: Mapping[str, Any]  # privbench.spec.SGD or Adam, written out
+    batch: int | None = (
+        None  # images per step, drawn from one secret shuffle of the victim batch after another; None: all of them
+    )
+
+
+class LocalTraining(NamedTuple):
+    """How a server has its clients train on the task, which it therefore knows."""
+
+    optimiser: Mapping[str, Any]  # privbench.spec.SGD or Adam, written out
+    batch: int  # images per mini-batch
+    steps: int  # mini-batches a client takes in a round; of clients with unlike numbers of images, the median
 
 
 @dataclass(frozen=True)
@@ -97,12 +108,14 @@ class Artifact:
     batch_size     B, known to the server
     labels         [V, B] int64 when they are declared known, else None
     label_counts   [K, Y] int64 where the method uploads them, else None: each client's training images per class
-    defense        name and parameters of the defence; the attacker knows it
+    defense        name and parameters of the defence, and the number format of the uploads where that is not single precision
+                   (privbench/wire.py); the attacker knows both
     updates        part -> parameter -> [V, ...]: networks after the client's local steps minus before, after the defence; empty
                    where gradients are attacked
     local          the client's local steps behind `updates`
     imitated       how many features of the broadcast generator each gradient over C is made of beside those of its B images: of
                    methods that train C on both, where they are observed (FedGen, FedMD-CG); the protocol tells the server
+    training       how the clients train between the rounds; None where the artifact does not say
     """
 
     method: str
@@ -124,6 +137,7 @@ class Artifact:
     updates: Parts = field(default_factory=dict)
     local: LocalSteps | None = None
     imitated: int = 0
+    training: LocalTraining | None = None
 
     def to(self, device: torch.device) -> Artifact:
         """The same artifact with its tensors on `device`."""
@@ -190,11 +204,26 @@ class Networks(NamedTuple):
         return Networks(*(moved(parts, device) for parts in self))
 
 
+class Colluder(NamedTuple):
+    """What a colluding client hands to the server: its extractor and classifier, and its training images."""
+
+    params: Parts
+    buffers: Parts
+    images: Batch
+
+    def to(self, device: torch.device) -> Colluder:
+        """The same on `device`."""
+        images = Batch(*(t.to(device) for t in self.images))
+        return Colluder(moved(self.params, device), moved(self.buffers, device), images)
+
+
 class Look(NamedTuple):
     """What a server knows of the uploads before they come."""
 
     batch_size: int  # B
     defense: Defense  # what every upload goes through
+    wire: str = "float32"  # the number format in which uploads are sent (privbench/wire.py)
+    local: LocalSteps | None = None  # behind uploads that are whole updates
 
 
 @dataclass(frozen=True)
@@ -203,7 +232,7 @@ class Knowledge:
 
     auxiliary   images disjoint from every client's training images
     initial     the networks that every client started with
-    colluder    attacked client -> the networks of another client at the attacked round
+    colluder    attacked client -> another client: its networks at the attacked round, and its training images
     oracle      attacked client -> its own networks at the attacked round
     broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it. No need of its own
     look        what is known of the uploads to come: for active attacks, to `craft` by. No need of its own
@@ -212,7 +241,7 @@ class Knowledge:
 
     auxiliary: Batch | None = None
     initial: Networks | None = None
-    colluder: Mapping[int, Networks] | None = None
+    colluder: Mapping[int, Colluder] | None = None
     oracle: Mapping[int, Networks] | None = None
     broadcast: Networks | None = None
     look: Look | None = None
@@ -220,15 +249,11 @@ class Knowledge:
 
     def to(self, device: torch.device) -> Knowledge:
         """The same knowledge with its tensors on `device`."""
-
-        def each(networks: Mapping[int, Networks] | None) -> dict[int, Networks] | None:
-            return None if networks is None else {k: own.to(device) for k, own in networks.items()}
-
         return Knowledge(
             auxiliary=None if self.auxiliary is None else Batch(*(t.to(device) for t in self.auxiliary)),
             initial=None if self.initial is None else self.initial.to(device),
-            colluder=each(self.colluder),
-            oracle=each(self.oracle),
+            colluder=None if self.colluder is None else {k: own.to(device) for k, own in self.colluder.items()},
+            oracle=None if self.oracle is None else {k: own.to(device) for k, own in self.oracle.items()},
             broadcast=None if self.broadcast is None else self.broadcast.to(device),
             look=self.look,
             cache=self.cache,

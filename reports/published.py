@@ -104,6 +104,16 @@ def of(spec: Mapping[str, Any], metric: str, first: Sequence[str] = ("2",)) -> P
     return None
 
 
+def printed(source: str, table: str, dataset: str, method: str, metric: str) -> float | None:
+    """A table's value of a data set and a method, as the file names both, whatever a cell's own setting; or None.
+
+    For the search for the setting that a source does not print (reports/nearest.py): no table may put it beside a cell.
+    """
+    wanted = (source, table, dataset, method, metric)
+    names = ("source", "table", "dataset", "method", "metric")
+    return next((float(row["value"]) for row in _rows() if tuple(row[n] for n in names) == wanted), None)
+
+
 def _laid_out(spec: Mapping[str, Any], source: str) -> bool:
     """Whether the suite lays the data set out as this source does and, in the paper preset, the cell trains as there."""
     layout, dataset = LAYOUTS[source], spec["dataset"]

@@ -132,6 +132,7 @@ def group(spec: Spec) -> tuple[Any, ...]:
         spec.get("labels_known", False),
         partition_text(spec),
         update_text(spec),
+        spec.get("wire", "float32"),
     )
 
 
@@ -154,7 +155,9 @@ def update_text(spec: Spec) -> str:
         return "whole updates"
     sgd = optimiser.get("kind") == "sgd"
     kind, rate = ("SGD ", f" at {optimiser['lr']:g}") if sgd else ("", "")
-    return f"whole updates of {steps} {kind}{'step' if steps == 1 else 'steps'}{rate}"
+    batch = (spec.get("local") or {}).get("batch") or spec.get("local_batch")
+    part = f" on {batch} images each" if batch else ""
+    return f"whole updates of {steps} {kind}{'step' if steps == 1 else 'steps'}{rate}{part}"
 
 
 def _local_steps(spec: Spec) -> tuple[int | None, Mapping[str, Any]]:
@@ -173,7 +176,7 @@ def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:
 
 def title_of(key: tuple[Any, ...]) -> str:
     """The heading of one group."""
-    dataset, domains, asked, preset, nets, clients, batch, labels, dealt, update = key
+    dataset, domains, asked, preset, nets, clients, batch, labels, dealt, update, wire = key
     name = plugins.short(dataset)
     parts = [
         f"{name} ({', '.join(domains)})" if domains else name,
@@ -186,6 +189,7 @@ def title_of(key: tuple[Any, ...]) -> str:
     parts += [update] if update else []
     parts += [f"{batch} images per {'update' if update else 'gradient'}"] if batch > 1 else []
     parts += ["labels known"] if labels else []
+    parts += [f"sent in {wire}"] if wire != "float32" else []
     return ", ".join(parts)
 
 

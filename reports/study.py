@@ -49,6 +49,18 @@ class Data(spec.Strict):
     paper: Settings = Field(default_factory=dict)
 
 
+class Variant(spec.Strict):
+    """One choice of what a source leaves open of its attack."""
+
+    settings: Settings = Field(default_factory=dict)  # of the attack; attacks that lack one have no such cell
+    batch_size: int = 1
+    labels_known: bool = False
+    wire: str = "float32"
+    observe: str = "gradient"
+    local_steps: int | None = None
+    local_lr: float | None = None
+
+
 class Study(spec.Strict):
     """The content of a file."""
 
@@ -75,6 +87,7 @@ class Study(spec.Strict):
     embedded: tuple[str, ...]  # data sets that stand in for the published ones in smoke and quick
     data: tuple[Data, ...] = ()
     column: tuple[Column, ...] = Field(min_length=1)
+    variant: tuple[Variant, ...] = (Variant(),)  # every attack is made once per variant
 
     @property
     def climbs(self) -> bool:
@@ -160,12 +173,23 @@ def cells(
                         found.append(spec.cell_spec(preset, train, None, seeds=seeds, first_seed=first_seed))
                     found += [
                         spec.cell_spec(
-                            preset, train, attack, round_=round_, seeds=seeds, first_seed=first_seed, victims=victims
+                            preset, train, attack, round_=round_, seeds=seeds, first_seed=first_seed, victims=victims,
+                            attack_settings=variant.settings, **variant.model_dump(exclude={"settings"}),
                         )
                         for round_ in _rounds(study, rounds, train.schedule.rounds)
                         for attack in attacks
-                    ]
+                        for variant in _variants_of(study, attack)
+                    ]  # fmt: skip
     return list({cell.id: cell for cell in found}.values())
+
+
+def _variants_of(study: Study, attack: str) -> list[Variant]:
+    """The variants that an attack has all settings for; UserError for a setting that no attack of the study has."""
+    named = {name for column in study.column for name in _attacks(study, column)}
+    for variant in study.variant:
+        plugins.settings_of_each(named, variant.settings)
+    own = {field.name for field in fields(plugins.resolve("attack", attack))}
+    return [variant for variant in study.variant if variant.settings.keys() <= own]
 
 
 def _attacks(study: Study, column: Column) -> list[str]:

@@ -22,12 +22,14 @@ from reports import (
     drawings,
     ladder_summary,
     layout,
+    nearest,
     pairs,
     roc,
     rows,
     states,
     strips,
     tables,
+    variants,
 )
 from reports.published_form import Gap
 from reports.states import State
@@ -35,7 +37,9 @@ from reports.study import Study
 
 NAMES = (
     "accuracy", "ablation", "attack", "ladder", "pairs", "gain", "rta", "roc", "curves", "consistency", "boxes", "clients",
+    "nearest", "variants",
 )  # fmt: skip
+OF_ATTACKS = {"pairs": pairs.report, "nearest": nearest.report, "variants": variants.report}
 CURVES = {"curves": ("loss", "accuracy"), "consistency": ("consistency",)}
 CURVE_TITLES = {"curves": "Loss and accuracy curves", "consistency": "Consistency of generator and classifier"}
 
@@ -73,8 +77,8 @@ def _write_one(
         return paths + drawings.attacked(store, [cell for cell, _ in pairs_of], attacked, folder)
     if name == "ladder":
         return climb.write(store, [cell for cell, _ in pairs_of], attacked, gaps, folder) if attacked else []
-    if name == "pairs":
-        return tables.write(pairs.report(attacked), folder / name) if attacked else []
+    if name in OF_ATTACKS:
+        return tables.write(OF_ATTACKS[name](attacked), folder / name) if attacked else []
     if name in strips.KINDS:
         return _with_figures(
             strips.report(records, name),
@@ -145,6 +149,12 @@ def show(study: Study, records: Sequence[Record], gaps: Sequence[Gap], console: 
     report: tables.Report
     if "ladder" in study.reports:
         report = ladder_summary.report([r for r in records if isinstance(r, AttackRecord)], gaps)
+        forms = report.forms
+    elif "nearest" in study.reports:
+        report = nearest.report([r for r in records if isinstance(r, AttackRecord)])
+        forms = report.forms
+    elif "variants" in study.reports:
+        report = variants.report([r for r in records if isinstance(r, AttackRecord)])
         forms = report.forms
     elif "ablation" in study.reports:
         report = ablation.report(records, gaps, study.metrics)

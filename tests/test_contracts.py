@@ -66,7 +66,7 @@ def observed(tmp_path_factory):
             artifact.save(other, folder / f"{kind}.safetensors")
         whole = Knowledge(
             auxiliary=observe.auxiliary(federation), initial=knowledge.of_client(shot, 0),
-            colluder=knowledge.colluder(shot, seen), oracle=knowledge.oracle(shot, seen),
+            colluder=knowledge.colluder(shot, seen, federation), oracle=knowledge.oracle(shot, seen),
             broadcast=Networks(shot.server.params, shot.server.buffers),
         )  # fmt: skip
         found[method] = (folder, whole)

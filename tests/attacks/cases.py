@@ -153,9 +153,9 @@ def central_network(steps, seed=0, model=None):
     return own, Batch(*test), Batch(*(t[600:] for t in train))
 
 
-def update(images, labels, local):
+def update(images, labels, local, own=None):
     """An artifact of FedAvg's whole local updates, one image [V, C, H, W] each, by torch's own optimiser."""
-    before, found = networks(), {"extractor": {}, "classifier": {}}
+    before, found = own or networks(), {"extractor": {}, "classifier": {}}
     for x, y in zip(images.split(1), labels.split(1), strict=True):
         params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in before.items()}
         leaves = [t for net in params.values() for t in net.values()]
@@ -168,7 +168,7 @@ def update(images, labels, local):
             for name, t in net.items():
                 found[part].setdefault(name, []).append((t - before[part][name]).detach())
     changes = {p: {n: torch.stack(t) for n, t in net.items()} for p, net in found.items()}
-    return replace(artifact(images, labels), gradients={}, updates=changes, local=local)
+    return replace(artifact(images, labels, own=before), gradients={}, updates=changes, local=local)
 
 
 def made_by(local: LocalSteps, leaves):

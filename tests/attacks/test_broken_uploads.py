@@ -8,7 +8,7 @@ import torch
 from attacks import labels, separate
 from privbench import plugins
 from privbench.errors import UserError
-from privbench.types import Knowledge, Networks
+from privbench.types import Colluder, Knowledge, Networks
 from privbench.victims import loss_fell
 from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
 from tests.attacks.test_claims import CLAIMS, SHORT, handed, imprinted, untrained
@@ -29,9 +29,8 @@ def made(name):
 
 
 def known(initial, colluder):
-    whole = Knowledge(
-        images_like_the_victims(), initial=initial, colluder=colluder, oracle=dict.fromkeys(colluder, OWN)
-    )
+    theirs = {k: Colluder(*held, images_like_the_victims()) for k, held in colluder.items()}
+    whole = Knowledge(images_like_the_victims(), initial=initial, colluder=theirs, oracle=dict.fromkeys(colluder, OWN))
     return lambda attack: handed(attack, whole)
 
 

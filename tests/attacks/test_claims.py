@@ -22,7 +22,18 @@ from defenses.none import NoDefense
 from privbench import plugins
 from privbench.score import interval, score
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Knowledge, LocalSteps, Look, Networks, Params, Reconstruction, Truth
+from privbench.types import (
+    Artifact,
+    Batch,
+    Colluder,
+    Knowledge,
+    LocalSteps,
+    Look,
+    Networks,
+    Params,
+    Reconstruction,
+    Truth,
+)
 from tests.attacks.cases import (
     MODEL,
     SHALLOW,
@@ -81,7 +92,8 @@ def auxiliary(count: int = 100, black_and_white: bool = False) -> Batch:
 def untrained(parts: tuple[str, ...] = (*E, *C), count: int = 2, black_and_white: bool = False, **options: Any) -> Any:
     """The untrained network's gradients of one image each; every client holds the initial networks, as all do in round 0."""
     x, whole = images(count, black_and_white), Networks(networks(), {"extractor": {}, "classifier": {}})
-    known = Knowledge(auxiliary(100, black_and_white), initial=whole, colluder={0: whole}, oracle={0: whole})
+    mine = auxiliary(100, black_and_white)
+    known = Knowledge(mine, initial=whole, colluder={0: Colluder(*whole, mine)}, oracle={0: whole})
     return artifact(x, Y[:count], parts, **options), x[:, None], known
 
 
@@ -305,7 +317,8 @@ def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, o
     exact = own and name in ("initial-surrogate", "collusion")
     monkeypatch.setattr(StandIn, "rehearse", lambda *_: pytest.fail("no need") if exact else Choice(recipe, 0.1))
     held = Networks(networks(0 if own else 1), {"extractor": {}, "classifier": {}})
-    known = Knowledge(images_like_the_victims(), initial=held, colluder={0: held, 1: held})
+    theirs = Colluder(*held, images_like_the_victims())
+    known = Knowledge(images_like_the_victims(), initial=held, colluder={0: theirs, 1: theirs})
     seen = replace(artifact(images(3), Y, C), uploads={}, upload_buffers={}, client=torch.tensor([0, 1, 0]))
     cls = plugins.resolve("attack", name)
     brief = SHORT | {"exact_steps": 8}
@@ -315,7 +328,7 @@ def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, o
         whole = handed(attack, known)
         if name == "decoder":
             made = attack.aligned(world.real(some, whole, 0, "test"), 0, whole)
-            return tuple(torch.cat([t.flatten() for t in made[k][0].values()]) for k in some.client.tolist())
+            return tuple(torch.cat([t.flatten() for t in made[v][0].values()]) for v in range(some.victims))
         found = attack.reconstruct(some, whole, 0)
         assert (found.loss < found.trace[:, 0]).all()
         return tuple(found.images)

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from attacks import case, descend, match, prior
+from attacks import case, descend, labels, match, prior
 from attacks.descend import each_of
 from attacks.dlg import DLG
+from attacks.feature_statistics import FeatureStatistics
 from attacks.floors import Grey
 from attacks.grnn import draw, weight_shapes
-from attacks.learned_inverse import LearnedInverse, Signals, noised
+from attacks.learned_inverse import LearnedInverse, Signals, noised, simulated
 from attacks.matching import Matching
 from attacks.unsplit import UnSplit
 from privbench.errors import UserError
@@ -99,6 +100,25 @@ def test_dlg_from_grey_ends_lower_and_nearer_than_from_noise(labels):
     assert gain.min() > 3, gain
 
 
+@pytest.mark.parametrize("optimiser", ["lbfgs", "adam"])
+def test_eq_7_and_eq_8_begin_where_they_are_told_and_descend_as_they_are_told(optimiser):
+    shown = artifact(smooth_images(2), Y[:2], parts=("classifier",))
+    normal = [
+        torch.randn((1, 1, 32, 32), generator=stream(7, "attacker", "start", v, 0), dtype=torch.float64)
+        for v in range(2)
+    ]
+    for attack in (DLG, FeatureStatistics):
+        begin = attack(steps=1, lr=1e-12, optimiser="adam", start="normal").reconstruct(shown, NOTHING, 7).images
+        assert torch.allclose(begin, torch.stack(normal), atol=1e-11, rtol=0), attack
+        ends = [attack(steps=8, optimiser=optimiser, start=start).reconstruct(shown, NOTHING, 7)
+                for start in ("noise", "normal", "grey")]  # fmt: skip
+        assert len({float(end.trace[0, 0]) for end in ends}) == 3
+        assert all((end.loss < end.trace[:, 0]).all() for end in ends)
+        other = attack(steps=8, optimiser="adam" if optimiser == "lbfgs" else "lbfgs").reconstruct(shown, NOTHING, 7)
+        assert not torch.equal(other.images, ends[0].images)
+        assert torch.equal(other.trace[:, 0], ends[0].trace[:, 0])
+
+
 def test_dlg_from_grey_has_one_start_unless_labels_descend_too():
     shown = artifact(smooth_images(2), Y[:2])
     once, twice = (DLG(steps=6, restarts=r, start="grey").reconstruct(shown, NOTHING, 0) for r in (1, 2))
@@ -156,7 +176,9 @@ def test_noised_signals_are_distributed_as_those_of_noisy_gradients():
     rng = torch.Generator().manual_seed(0)
     d, h = torch.randn(1, 30, generator=rng), torch.rand(1, 8, generator=rng)
     variance, many = 0.01, 4000
-    made = noised(Signals(d.expand(many, -1), h.expand(many, -1), torch.zeros(many, 2)), variance, rng)
+    shown = case.make(artifact(smooth_images(1), Y[:1], noise=variance), 0, torch.float32)
+    clean = Signals(d.expand(many, -1), h.expand(many, -1), torch.zeros(many, 2), torch.full((many, 10), 0.1))
+    made = noised(clean, shown, False, rng)
     noise = variance**0.5
     bias = d + noise * torch.randn(many, 30, generator=rng)
     rows = d[..., None] * h[:, None] + noise * torch.randn(many, 30, 8, generator=rng)
@@ -164,6 +186,31 @@ def test_noised_signals_are_distributed_as_those_of_noisy_gradients():
     torch.testing.assert_close(made.h.mean(0), direct.mean(0), atol=5e-3, rtol=0)
     torch.testing.assert_close(made.h.std(0), direct.std(0), rtol=0.08, atol=0)
     assert made.e.std() == pytest.approx(noise, rel=0.05)
+
+
+def test_simulated_labels_are_distributed_as_those_recovered_from_noisy_gradients():
+    """Of one image 2,000 times: the error p - e_y of the label as the server estimates it, mean and spread of each class's."""
+    many, variance = 2000, 1e-3
+    x, y = smooth_images(1), Y[:1]
+    seen = artifact(x.expand(many, -1, -1, -1), y.expand(many), noise=variance)
+    recovered = labels.probabilities(seen)[:, 0]
+    own = case.make(seen.some(torch.arange(1)), 0, torch.float32)
+    clean = simulated(own, Batch(x, y), told=False)
+    made = noised(Signals(*(t.expand(many, -1) for t in clean)), own, False, torch.Generator().manual_seed(1)).y
+    # Probabilities of 2,000 draws: their means differ by sampling alone, 4 standard errors of a difference.
+    error = 4 * (recovered.var(0) / many + made.double().var(0) / many).sqrt() + 1e-6
+    assert ((made.double().mean(0) - recovered.mean(0)).abs() < error).all(), (made.mean(0), recovered.mean(0))
+
+
+def test_a_learned_inverse_knows_the_label_where_the_gradient_says_nothing():
+    """Planted: noise that drowns everything, classes that are each of one brightness, and labels that are declared known."""
+    y = torch.arange(200) // 20
+    flat = (0.05 + 0.1 * y)[:, None, None, None].expand(200, 1, 32, 32).contiguous()
+    seen = artifact(flat[::20], y[::20], noise=1e3, known=True)
+    found = LearnedInverse(epochs=60).reconstruct(seen, Knowledge(auxiliary=Batch(flat, y)), 0)
+    level = found.images.mean((1, 2, 3, 4))
+    error = (level - flat[::20].mean((1, 2, 3))).abs().mean()
+    assert error < 0.1, level  # 0.25 without the label: then one brightness answers for all
 
 
 def test_a_learned_inverse_beats_grey_under_noise_and_is_trained_once(tmp_path, monkeypatch):
@@ -187,7 +234,7 @@ def test_a_learned_inverse_beats_grey_under_noise_and_is_trained_once(tmp_path, 
         ),
         (
             lambda: create(DLG, {"start": "white"}),
-            "start should be 'noise' or 'grey', but 'white' was given; its default is 'noise'",
+            "start should be 'noise', 'normal' or 'grey', but 'white' was given; its default is 'noise'",
         ),
         (lambda: create(Matching, {"start": "white"}), "start should be 'random' or 'grey', but 'white' was given"),
         (lambda: create(Matching, {"scale": "x"}), "scale should be 'total', 'layer' or 'none', but 'x' was given"),

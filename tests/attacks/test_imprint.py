@@ -15,10 +15,11 @@ from attacks.separate import Separated
 from attacks.staged import Staged
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
+from privbench import wire
 from privbench.errors import UserError
 from privbench.nets import Model
 from privbench.score import psnr_db
-from privbench.types import Batch, Knowledge, Look, Networks
+from privbench.types import Batch, Knowledge, LocalSteps, Look, Networks
 from tests.attacks.cases import (
     MODEL,
     artifact,
@@ -27,6 +28,7 @@ from tests.attacks.cases import (
     logits,
     networks,
     smooth_images,
+    update,
 )
 
 Y = torch.tensor([3, 2, 9])
@@ -360,3 +362,75 @@ def test_a_batch_larger_than_declared_is_refused():
     with pytest.raises(UserError, match="batch size 2"):
         Imprint().reconstruct(replace(seen, batch_size=2), KNOWN, 0)
     assert case.make(seen, 0).labels.shape == (1, 6)
+
+
+# What of it survives the wire.
+
+ADAM = LocalSteps(1, {"lr": 3e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0})
+SGD = LocalSteps(1, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
+
+
+def in_format(seen, form):
+    return replace(seen, gradients=wire.rounded(seen.gradients, form), defense=wire.described(seen.defense, form))
+
+
+def test_in_half_precision_a_loud_gradient_overflows_and_every_victim_is_a_failure():
+    seen, _ = observed(noise=1e-3)
+    size = torch.cat([g.flatten() for net in seen.gradients.values() for g in net.values()]).square().mean().sqrt()
+    assert size > torch.finfo(torch.float16).max
+    found = Imprint().reconstruct(in_format(seen, "fp16"), KNOWN, 0)
+    assert (found.images == 0.5).all()
+    assert found.loss.isnan().all()
+
+
+def test_a_server_that_knows_of_half_precision_is_honest_under_noise():
+    x, y = smooth_images(23)[3:], torch.arange(20) % 10
+    known = replace(Knowledge(Batch(x, y)), look=Look(1, Gaussian(1e-3), "fp16"))
+    assert Imprint(rehearsal_images=2).craft(MODEL, honest_networks(), known, 0) == HONEST
+
+
+def test_rehearsed_uploads_are_in_the_format_that_clients_send():
+    clients = Batch(smooth_images(2)[:, None], torch.tensor([[1], [2]]))
+    plain, sent_ = (rehearsal.observed(MODEL, honest_networks(), clients, Look(1, NoDefense(), form), 0)
+                    for form in ("float32", "bf16"))  # fmt: skip
+    for part, net in wire.rounded(plain.gradients, "bf16").items():
+        for name, t in net.items():
+            assert torch.equal(t, sent_.gradients[part][name])
+    assert sent_.defense["wire"] == "bf16"
+
+
+def test_a_rehearsed_step_of_sgd_is_its_gradient_and_one_of_adam_is_no_longer_than_its_rate():
+    clients = Batch(smooth_images(2)[:, None], torch.tensor([[1], [2]]))
+    whole = Networks(sent(noise=1e-3), {"extractor": {}, "classifier": {}})
+    gradient, step = (rehearsal.observed(MODEL, honest_networks(), clients, Look(1, NoDefense(), local=local), 0)
+                      for local in (None, SGD))  # fmt: skip
+    for part, net in gradient.gradients.items():
+        for name, t in net.items():
+            # A step is the difference of two weights of size 0.1: rounded at 1e-8, and divided by the rate.
+            torch.testing.assert_close(step.gradients[part][name], t, rtol=0, atol=1e-6)
+    x = clients.images[0].double()
+    for own in (honest_networks(), whole):
+        double = {p: {n: t.double() for n, t in net.items()} for p, net in own.params.items()}
+        y = (logits(double, x)[0].argmax(1) + 1) % 10  # a class that has won leaves no gradient
+        change = rehearsal.local_change(MODEL, Networks(double, own.buffers), x, y, ADAM)
+        # Weights of 1e13, as the last layer of a loud classifier has, are stored to within the very step.
+        stored = [t[double[p][n].abs() < 1e6].abs() for p, net in change.items() for n, t in net.items()]
+        largest = float(torch.cat(stored).max())
+        assert largest == pytest.approx(3e-3, rel=1e-3)
+
+
+def test_whole_updates_by_one_step_of_sgd_are_read_as_gradients():
+    x, own = smooth_images(3), sent()
+    seen = update(x, Y, SGD, own)
+    found = Imprint().reconstruct(seen, KNOWN, 0)
+    floor = ClassMean().reconstruct(artifact(x, Y, own=own), KNOWN, 0)
+    assert psnr(found, x) > psnr(floor, x) + 5
+    assert torch.equal(found.labels[:, 0], Y)
+
+
+@pytest.mark.parametrize("parts", [(), ("extractor",)])
+def test_without_a_classifier_on_the_wire_it_says_so_in_one_line(parts):
+    broadcast = Networks({p: networks()[p] for p in parts}, {p: {} for p in parts})
+    with pytest.raises(UserError, match="does not broadcast; try --attack") as error:
+        Imprint().craft(MODEL, broadcast, replace(KNOWN, look=Look(1, NoDefense())), 0)
+    assert "\n" not in str(error.value)

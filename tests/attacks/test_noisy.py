@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from attacks import case, match, noisy, prior
+from attacks import case, inversion, match, noisy, posterior, prior
 from attacks.floors import Grey
 from attacks.inverting_gradients import InvertingGradients
 from attacks.staged import Staged
@@ -126,3 +126,30 @@ def test_the_starts_are_the_mean_flat_images_and_different_draws(mean):
         torch.testing.assert_close(found, torch.full_like(found, value))
     drawn = torch.stack(images[len(brightness) :]).flatten(0, 1)
     assert len({t.numpy().tobytes() for t in drawn}) == len(drawn) == 2 * (Staged().starts - len(brightness))
+
+
+def test_a_victim_of_an_uncertain_class_has_a_wider_prior_and_one_of_a_certain_class_the_same():
+    """Two classes, black and white, of equal probability: the brightness has the variance of a coin's toss besides its own."""
+    shape = (1, 32, 32)
+    learned = inversion.usual(shape, 2, torch.zeros((), dtype=torch.float64))
+    level = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    learned = learned._replace(means=level[:, None].expand(2, 1024).contiguous())
+    certain, even = torch.tensor([[[0.0, 1.0]], [[0.5, 0.5]]])
+    found = posterior.mixture(learned, torch.stack([certain, even]))
+    torch.testing.assert_close(found.mean, torch.stack([learned.means[1:], torch.zeros_like(learned.means[1:])]))
+    torch.testing.assert_close(found.variance[0, 0], learned.gaussian.variance)
+    more = found.variance[1, 0] - learned.gaussian.variance
+    assert float(more[0, 0, 0]) == pytest.approx(1024)  # of the coefficient of the mean, 32 times the brightness
+    assert float(more.flatten()[1:].abs().max()) < 1e-9
+
+
+def test_every_image_is_drawn_and_whitened_by_its_own_variance():
+    gaussian = prior.photographed(3, 8, 0.8, (15.0, 50.0), torch.zeros((), dtype=torch.float64))
+    wide = torch.stack([gaussian.variance, 4 * gaussian.variance])
+    z = torch.randn(2, 192, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    own = gaussian._replace(variance=wide)
+    torch.testing.assert_close(own.root(z), torch.cat([gaussian.root(z[:1]), 2 * gaussian.root(z[1:])]))
+    torch.testing.assert_close(own.whitened(own.root(z)), z)
+    torch.testing.assert_close(
+        gaussian.coefficients(gaussian.root(z)).square().sum((1, 2, 3)), gaussian.root(z).square().sum(1)
+    )

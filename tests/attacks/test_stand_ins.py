@@ -6,7 +6,18 @@ import math
 import pytest
 import torch
 
-from attacks import broadcast, decoder, exact, features, inversion, stand_in, surrogates, trained, world
+from attacks import (
+    aligned_surrogate,
+    broadcast,
+    decoder,
+    exact,
+    features,
+    inversion,
+    stand_in,
+    surrogates,
+    trained,
+    world,
+)
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.analytic_features import AnalyticFeatures, relative_change
 from attacks.collusion import Collusion
@@ -19,7 +30,7 @@ from attacks.surrogate import Surrogate
 from privbench.errors import UserError
 from privbench.score import psnr_db
 from privbench.seeds import stream
-from privbench.types import Batch, Knowledge, Networks, no_report
+from privbench.types import Batch, Colluder, Knowledge, LocalTraining, Networks, no_report
 from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
 Y = torch.tensor([3, 0, 9])
@@ -35,8 +46,13 @@ STAND_INS = {
 
 def known(cache=None):
     own = Networks(networks(), {"extractor": {}, "classifier": {}})
-    other = Networks(networks(1), {"extractor": {}, "classifier": {}})
-    return Knowledge(images_like_the_victims(), initial=own, colluder={0: other}, oracle={0: own}, cache=cache)
+    return Knowledge(images_like_the_victims(), initial=own, colluder=colluding(1), oracle={0: own}, cache=cache)
+
+
+def colluding(seed, images=None, client=0):
+    """A colluder of one client, with networks of a seed and some images: by default two, one of each of two classes."""
+    theirs = images or Batch(smooth_images(5)[3:], torch.tensor([3, 0]))
+    return {client: Colluder(networks(seed), {"extractor": {}, "classifier": {}}, theirs)}
 
 
 def shown(count=3, **options):
@@ -148,8 +164,12 @@ def test_surrogates_from_the_initial_networks_are_taken_where_they_explain_the_r
 ):
     """Planted: extractors of seeds `from_initial` and `below`, of which 0 is the victims' own; the rehearsals are given."""
     lower = stand_in.Choice("aligned", 0.1)
-    monkeypatch.setattr(AlignedSurrogate, "aligned", lambda *_: {0: [networks(below)["extractor"]]})
-    monkeypatch.setattr(InitialSurrogate, "from_initial", lambda *_: {0: [networks(from_initial)["extractor"]]})
+
+    def theirs(own, seed):
+        return world.of_clients(own, {0: [networks(seed)["extractor"]]})
+
+    monkeypatch.setattr(AlignedSurrogate, "aligned", lambda _, own, *__: theirs(own, below))
+    monkeypatch.setattr(InitialSurrogate, "from_initial", lambda _, own, *__: theirs(own, from_initial))
 
     def best_of(attack, names, real, round_, seed, knowledge, report):
         if names == ["from initial"]:
@@ -200,18 +220,20 @@ def test_an_attacker_who_trusts_nothing_hands_in_the_class_mean_and_claims_no_de
 @pytest.mark.parametrize("name", ["collusion", "initial-surrogate"])
 def test_an_extractor_that_is_the_victims_own_is_told_from_another_and_inverted_as_the_oracle_s(name):
     seen, whole = shown(), known()
-    own = dataclasses.replace(whole, colluder=whole.oracle)
-    oracle = Oracle(steps=25).reconstruct(seen, own, 0)
+    own = dataclasses.replace(whole, colluder=colluding(0, whole.auxiliary))
+    both = Batch(*(torch.cat([t, t]) for t in whole.auxiliary))  # the colluder's images join the auxiliary ones
+    known_to_it = dataclasses.replace(own, auxiliary=both) if name == "collusion" else own
+    oracle = Oracle(steps=25).reconstruct(seen, known_to_it, 0)
     torch.testing.assert_close(STAND_INS[name].reconstruct(seen, own, 0).images, oracle.images)
     foreign = Networks(networks(1), {"extractor": {}, "classifier": {}})
-    other = dataclasses.replace(whole, colluder={0: foreign}, initial=foreign)
+    other = dataclasses.replace(whole, colluder=colluding(1), initial=foreign)
     assert not exact.fitting(
         world.real(seen, other, 0, "test"), {0: foreign.params["extractor"]}, exact.SCREEN, 0, no_report
     )
 
 
 def test_knowledge_of_the_extractor_never_scores_lower():
-    seen, whole = shown(), dataclasses.replace(known(), colluder=known().oracle)
+    seen, whole = shown(), dataclasses.replace(known(), colluder=colluding(0))
     initial = mean_psnr(AnalyticFeatures(steps=25).reconstruct(seen, whole, 0))
     floor = mean_psnr(STAND_INS["surrogate"].reconstruct(seen, whole, 0))
     for name in ("collusion", "initial-surrogate"):
@@ -337,3 +359,76 @@ def test_a_broadcast_extractor_is_attacked_once_for_all_of_them_and_every_one_ge
     broadcast.attack(seen, whole, 0)
     with pytest.raises(pytest.fail.Exception):
         broadcast.attack(artifact(smooth_images(1), Y[1:2]), whole, 0)
+
+
+def of_one_client(count=5):
+    """The world of some victims of one client."""
+    y = torch.arange(count)
+    return world.real(artifact(smooth_images(count), y, ("classifier",)), known(), 0, "test")
+
+
+def test_no_victims_own_features_align_the_surrogate_that_it_is_inverted_through():
+    own, attack = of_one_client(5), STAND_INS["aligned-surrogate"]
+    moved = own._replace(h=own.h.index_add(0, torch.tensor([1]), torch.full_like(own.h[:1], 0.3)))
+    before, after = (attack.aligned(each, 0, Knowledge()) for each in (own, moved))
+    fold = aligned_surrogate.folds(own)
+    assert fold.tolist() == [0, 1, 2, 3, 0]
+    for v in range(5):
+        same = all(torch.equal(t, after[v][0][n]) for n, t in before[v][0].items())
+        assert same == (v == 1), v
+
+
+def test_two_other_victims_at_least_align_a_surrogate():
+    for count, aligned in ((2, False), (3, True)):
+        own = of_one_client(count)._replace(moments={})
+        align = aligned_surrogate.alignment(own, 0, torch.arange(count) != 0)
+        h = own.h.float() + 0.1
+        assert bool(align(h, own.labels) > 0) == aligned
+
+
+def test_a_decoder_reads_no_features_that_its_surrogates_were_aligned_to(monkeypatch):
+    own, attack = of_one_client(5), STAND_INS["decoder"]
+    members, used = attack.aligned(own, 0, Knowledge()), []
+    original = decoder.train
+    monkeypatch.setattr(decoder, "train", lambda own, nets, *rest: used.append(nets) or original(own, nets, *rest))
+    attack.answers(own, members, 0, Knowledge())
+    assert [[id(net) for net in nets] for nets in used] == [[id(members[v][0])] for v in range(4)]
+
+
+def test_a_colluders_images_are_used_on_its_own_clients_victims_alone(monkeypatch):
+    seen = dataclasses.replace(shown(), client=torch.tensor([1, 0, 1]), uploads={}, upload_buffers={})
+    dark, bright = (Batch(torch.full((2, 1, 32, 32), level), torch.tensor([1, 2])) for level in (0.1, 0.9))
+    both = colluding(0, dark) | colluding(1, bright, client=1)
+    whole, given = dataclasses.replace(known(), colluder=both), []
+    original = stand_in.StandIn.through_stand_ins
+
+    def note(attack, some, handed, *rest):
+        given.append((some.client.tolist(), handed.auxiliary, list(handed.colluder)))
+        return original(attack, some, handed, *rest)
+
+    monkeypatch.setattr(stand_in.StandIn, "through_stand_ins", note)
+    found = STAND_INS["collusion"].reconstruct(seen, whole, 0)
+    assert [(clients, colluders) for clients, _, colluders in given] == [([0], [0]), ([1, 1], [1])]
+    for (_, auxiliary, _), theirs in zip(given, (dark, bright), strict=True):
+        assert torch.equal(auxiliary.images, torch.cat([known().auxiliary.images, theirs.images]))
+        assert torch.equal(auxiliary.labels, torch.cat([known().auxiliary.labels, theirs.labels]))
+    alone = STAND_INS["collusion"].reconstruct(seen.some(torch.tensor([1])), whole, 0)
+    torch.testing.assert_close(found.images[1], alone.images[0])  # client 0's own extractor, inverted to the end
+    assert found.labels[:, 0].tolist() == Y.tolist()
+
+
+def test_shadow_clients_train_as_the_attacked_ones_do_as_far_as_that_is_known():
+    own, e0 = of_one_client(), networks(3)["extractor"]
+
+    def moved(training, most=3):
+        other, images = world.shadow(own._replace(training=training), 1, most, 0, Knowledge(), e0)
+        return float((other.h - surrogates.extract(MODEL, e0, images)).abs().max())
+
+    still = LocalTraining({"kind": "sgd", "lr": 1e-12, "weight_decay": 0.0}, 16, 3)
+    assert moved(still) < 1e-6
+    far = moved(still._replace(optimiser={"kind": "sgd", "lr": 0.5, "weight_decay": 0.0}))
+    assert far > 1e-4
+    assert moved(still._replace(optimiser={"kind": "sgd", "lr": 0.5, "weight_decay": 0.0}, steps=9), most=3) == far
+    untold = LocalTraining(surrogates.UNTOLD.model_dump(), surrogates.CLIENT_BATCH, world.UNTOLD_STEPS)
+    assert world.training_of(own, 10_000) == untold
+    assert moved(None) == moved(untold)

@@ -13,13 +13,15 @@ from attacks.update_matching import (
     UpdateMatching,
     local_change,
 )
-from attacks.updates import as_gradient, with_steady_rows, without_adam
+from attacks.updates import as_gradient, noise_variance, with_steady_rows, without_adam
+from defenses.gaussian import Gaussian
 from privbench import artifact as artifacts
 from privbench import checkpoint, harness, local_update, measure, observe, spec
 from privbench.errors import UserError
 from privbench.score import psnr_db, score
+from privbench.store import Store
 from privbench.types import Batch, Knowledge, LocalSteps
-from tests.attacks.cases import artifact, logits, networks, smooth_images, update
+from tests.attacks.cases import artifact, central_network, logits, networks, smooth_images, update
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -71,6 +73,50 @@ def test_the_observed_and_the_simulated_update_equal_a_plain_loop(name, untraine
                 torch.testing.assert_close(
                     seen.updates[part][n][v].double(), plain, rtol=1e-3, atol=2e-4 * plain.abs().max().item()
                 )
+
+
+def test_a_client_with_more_data_than_a_step_takes_draws_mini_batches_from_shuffles(untrained):
+    local = SGD._replace(steps=4, batch=2)
+    order = local_update.taken(local, 4, torch.Generator().manual_seed(0))
+    assert order.shape == (4, 2)
+    assert all(sorted(order[i : i + 2].flatten().tolist()) == [0, 1, 2, 3] for i in (0, 2))
+    seen, truth = seen_by(untrained, local, batch_size=4, victims=1)
+    own = case.make(as_gradient(seen, local), 0)
+    taken = local_update.taken(local, 4, local_update.defence_stream(0, 0))
+    leaves = {p: {n: t.clone().requires_grad_() for n, t in own.weights[p].items()} for p in own.weights}
+    descent = torch.optim.SGD([t for net in leaves.values() for t in net.values()], lr=0.2, weight_decay=1e-3)
+    for rows in taken:
+        descent.zero_grad()
+        F.cross_entropy(logits(leaves, truth.images[0, rows].double())[0], truth.labels[0, rows]).backward()
+        descent.step()
+    for part, net in leaves.items():
+        for n, t in net.items():
+            plain = (t - own.weights[part][n]).detach()
+            # The engine's weights are single-precision numbers of at most 1, so each of four steps rounds by 6e-8.
+            torch.testing.assert_close(seen.updates[part][n][0].double(), plain, rtol=1e-4, atol=4 * 6e-8)
+
+
+def test_mini_batches_are_matched_by_steps_on_all_images(untrained):
+    local = LocalSteps(4, {"kind": "sgd", "lr": 0.01, "weight_decay": 0.0}, 2)
+    seen, truth = seen_by(untrained, local, batch_size=4, victims=2)
+    found = UpdateMatching(steps=30, start_steps=30, feature_steps=30).reconstruct(seen, Knowledge(), 0)
+    grey = Grey().reconstruct(seen, Knowledge(), 0)
+    assert (score(found, truth).psnr_db > score(grey, truth).psnr_db + 1).all()
+    assert torch.equal(found.labels, truth.labels.sort(1).values)
+
+
+def test_images_per_step_are_part_of_a_cells_name_and_of_its_steps(tmp_path):
+    train = spec.train_spec("quick", "digits", "fedavg")
+    whole, part = (
+        spec.cell_spec("quick", train, "update-matching", observe="update", batch_size=32, local_batch=batch)
+        for batch in (None, 16)
+    )
+    assert "local_batch" not in whole.model_dump()
+    assert whole.id != part.id
+    epochs = train.schedule.local_epochs
+    assert local_update.local_steps(part)[::2] == (2 * epochs, 16)
+    assert local_update.local_steps(whole)[::2] == (epochs, None)
+    assert Store(tmp_path).artifact(whole, train, 0) != Store(tmp_path).artifact(part, train, 0)
 
 
 def test_one_step_of_sgd_is_a_gradient(untrained):
@@ -151,6 +197,55 @@ def test_one_step_of_adam_gives_the_image_away_and_several_end_grey_instead_of_i
     assert (early.trace[:, -1] < early.trace[:, 0]).all()
 
 
+@pytest.fixture(scope="module")
+def noised():
+    """(artifact, images): three steps of SGD from a network trained on other images, under noise on the update."""
+    x, y, v = smooth_images(3), torch.tensor([3, 0, 9]), 1e-6
+    seen = update(x, y, LocalSteps(3, {"kind": "sgd", "lr": 0.05, "weight_decay": 0.0}), central_network(400)[0])
+    rng = torch.Generator().manual_seed(1)
+    parts = {
+        p: {n: t + v**0.5 * torch.randn(t.shape, generator=rng) for n, t in net.items()}
+        for p, net in seen.updates.items()
+    }
+    return replace(seen, updates=parts, defense={"name": "gaussian", "variance": v, "where": "update"}), x
+
+
+def test_an_update_under_noise_is_matched_by_its_likelihood(noised, monkeypatch):
+    """Against the objective without the noise, from the same first images; 3 images, on the networks of one seed."""
+    seen, x = noised
+    attack = UpdateMatching(steps=40, start_steps=20, feature_steps=20)
+    found = attack.reconstruct(seen, Knowledge(), 0)
+    monkeypatch.setattr("attacks.update_matching.noise_variance", lambda _: 0.0)
+    unaware = attack.reconstruct(seen, Knowledge(), 0)
+    mean = [
+        float(psnr_db(each.images[:, 0], x).mean())
+        for each in (found, unaware, Grey().reconstruct(seen, Knowledge(), 0))
+    ]
+    assert mean[0] > max(mean[1:]) + 1, mean
+    assert (found.loss < found.trace[:, 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("where", "local", "wanted"),
+    [("update", SGD, 0.5), ("update", ADAM, 0.5), ("step", SGD, 0.5 * 0.2**2 * 3), ("step", ADAM, 0.0)],
+)
+def test_the_noise_of_an_update_adds_up_over_the_steps_it_enters(where, local, wanted):
+    seen = replace(
+        update(smooth_images(1), torch.tensor([3]), local),
+        defense={"name": "gaussian", "variance": 0.5, "where": where},
+    )
+    assert noise_variance(seen) == pytest.approx(wanted)
+
+
+def test_the_variance_of_noise_at_every_step_is_that_of_what_the_steps_leave():
+    """The defence's own noise on three steps of SGD of zero gradients, 10,000 entries: 5 standard errors of a variance."""
+    rng, steps, many = torch.Generator().manual_seed(0), torch.zeros(10_000), 3
+    for _ in range(many):
+        steps -= 0.2 * Gaussian(0.5, "step").protect({"w": torch.zeros(10_000)}, rng)["w"]
+    seen = replace(update(smooth_images(1), torch.tensor([3]), SGD), defense=Gaussian(0.5, "step").describe())
+    assert float(steps.var()) == pytest.approx(noise_variance(seen), rel=5 * (2 / 10_000) ** 0.5)
+
+
 def test_an_attack_on_gradients_is_refused_in_one_line(untrained):
     seen, _ = seen_by(untrained, SGD)
     with pytest.raises(
@@ -170,7 +265,7 @@ def test_what_is_observed_is_part_of_a_cells_name_and_the_default_is_not():
     assert local_update.local_steps(plain) is None
     assert local_update.local_steps(update).steps == train.schedule.local_epochs
     assert local_update.local_steps(slow) == LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
-    with pytest.raises(UserError, match="--local-steps and --local-lr go with --observe update"):
+    with pytest.raises(UserError, match="--local-steps, --local-lr and --local-batch go with --observe update"):
         spec.cell_spec("quick", train, "staged", local_steps=2)
 
 

@@ -127,8 +127,8 @@ def test_the_initial_networks_are_those_that_every_client_started_with(trained):
 
 
 def test_the_oracle_is_the_victims_client_and_the_colluder_never_is(trained):
-    _, _, shot, seen = trained
-    oracle, colluder = knowledge.oracle(shot, seen), knowledge.colluder(shot, seen)
+    setup, _, shot, seen = trained
+    oracle, colluder = knowledge.oracle(shot, seen), knowledge.colluder(shot, seen, setup.federation)
     assert set(oracle) == set(colluder) == set(seen.client.tolist()) == {0, 1, 2}
     for k in range(3):
         own = shot.clients[k].params["extractor"]["conv1.weight"]
@@ -138,19 +138,34 @@ def test_the_oracle_is_the_victims_client_and_the_colluder_never_is(trained):
         assert torch.equal(oracle[k].params["classifier"]["fc1.weight"], shared)
 
 
+def test_a_colluder_hands_over_its_training_images_but_none_of_the_attacked_clients(trained):
+    setup, _, shot, seen = trained
+    clients = list(setup.federation.clients)
+    shared = clients[0].train._replace(**{n: t[:2] for n, t in clients[0].train._asdict().items()})
+    theirs = clients[1].train
+    both = Images(torch.cat([theirs.images, shared.images]), torch.cat([theirs.labels, shared.labels]))
+    clients[1] = clients[1]._replace(train=both)
+    found = knowledge.colluder(shot, seen, setup.federation._replace(clients=tuple(clients)))
+    torch.testing.assert_close(found[0].images.images, theirs.images.float() / 255)
+    assert torch.equal(found[0].images.labels, theirs.labels)
+    assert len(found[1].images.labels) == len(clients[2].train.labels)
+    attacked = knowledge.digests([clients[0].train.images])
+    assert not attacked & knowledge.digests([(255 * found[0].images.images).round().to(torch.uint8)])
+
+
 def test_a_federation_of_one_has_no_colluder(trained):
     _, _, shot, seen = trained
-    assert knowledge.colluder(shot._replace(clients=shot.clients[:1]), seen) is None
+    assert knowledge.colluder(shot._replace(clients=shot.clients[:1]), seen, digits_federation()) is None
     with pytest.raises(UserError, match="attack a run with more clients"):
         knowledge.only(frozenset({"colluder"}), Knowledge(), "collusion")
 
 
 def test_what_is_not_asked_for_is_withheld(trained, tmp_path):
-    _, _, shot, seen = trained
-    federation = digits_federation()
+    setup, _, shot, seen = trained
+    federation = setup.federation
     whole = Knowledge(
         auxiliary=observe.auxiliary(federation), initial=knowledge.of_client(shot, 0),
-        colluder=knowledge.colluder(shot, seen), oracle=knowledge.oracle(shot, seen), cache=tmp_path,
+        colluder=knowledge.colluder(shot, seen, federation), oracle=knowledge.oracle(shot, seen), cache=tmp_path,
     )  # fmt: skip
     assert knowledge.only(frozenset({"gradient:classifier"}), whole, "dlg") == Knowledge()
     for field in knowledge.FIELDS:

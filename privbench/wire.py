@@ -1,0 +1,33 @@
+"""The number format in which clients send: what does not fit into it is lost before any server sees it.
+
+Gradients and updates are rounded to the format once, after the defence, and widened again: entries beyond its range become inf, as
+the server gets them. What the server sends down stays in single precision, and so does the clients' own arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+
+from privbench.types import Parts
+
+Format = Literal["float32", "bf16", "fp16"]
+FORMATS = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def rounded(parts: Parts, form: str) -> Parts:
+    """What arrives of some single-precision tensors."""
+    kind = FORMATS[form]
+    return {part: {name: t.to(kind).to(t.dtype) for name, t in net.items()} for part, net in parts.items()}
+
+
+def described(defense: Mapping[str, Any], form: str) -> dict[str, Any]:
+    """A defence as the attacker knows it, with the format where that is not single precision.
+
+    Without a defence it is named "rounded" then, so that no attack takes ranks and signs to be exact.
+    """
+    if form == "float32":
+        return dict(defense)
+    return {**defense, "name": "rounded" if defense.get("name") == "none" else defense["name"], "wire": form}

@@ -1,0 +1,72 @@
+"""One attack in several settings: a row a setting (number format, whole updates, the attack's own), a column a method and defence.
+
+A pure function of records. Beside each mean PSNR stand the best floor of the same victims and how many reconstructions failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privbench.record import AttackRecord
+from privbench.spec import ATTACK_SETTINGS
+from reports import remarks, rows
+from reports.published_form import NONE, asked_text, label, range_text, unique, update_text
+from reports.tables import Form, Report
+
+PLAINEST = "as set by default"
+
+
+def report(records: Sequence[AttackRecord]) -> Report:
+    """One table per data set and attack."""
+    forms = []
+    for key in rows.settings(records):
+        own = [r for r in records if rows.setting(r.spec) == key]
+        forms += [
+            _form(f"{rows.title(key)}: {attack}", [r for r in own if r.spec["attack"] == attack])
+            for attack in unique(r.spec["attack"] for r in own)
+        ]
+    numbers = [
+        {
+            "id": r.id, "setting": rows.title(rows.setting(r.spec)), "column": label(r.spec), "attack": r.spec["attack"],
+            "variant": setting_words(r.spec), "psnr_db": r.scores.psnr_db.mean, "low": r.scores.psnr_db.low,
+            "high": r.scores.psnr_db.high, "floor": r.floor.psnr_db, "n": r.scores.n, "failures": r.scores.failures,
+            "seeds": " ".join(map(str, r.spec["seeds"])),
+        }
+        for r in records
+    ]  # fmt: skip
+    return Report("Variants of an attack", remarks.header(records), forms, numbers)
+
+
+def _form(title: str, own: Sequence[AttackRecord]) -> Form:
+    columns = unique(label(r.spec) for r in own)
+    body = []
+    for name in unique(setting_words(r.spec) for r in own):
+        cells = [name]
+        for column in columns:
+            found = [r for r in own if (setting_words(r.spec), label(r.spec)) == (name, column)]
+            cells += _cells(found[0]) if found else [NONE, NONE, NONE]
+        body.append(cells)
+    return Form(title, ["", *(text for c in columns for text in (f"{c}, dB", "floor", "failed"))], body)
+
+
+def _cells(r: AttackRecord) -> list[str]:
+    return [range_text(r.scores.psnr_db), f"{r.floor.psnr_db:.2f}", f"{r.scores.failures} of {r.scores.n}"]
+
+
+def setting_words(spec: Mapping[str, Any]) -> str:
+    """A setting, e.g. "round 0 (untrained), start normal, 16 images per gradient"."""
+    usual = ATTACK_SETTINGS[spec["preset"]].get(spec["attack"], {})
+    settings = {n: value for n, value in (spec.get("attack_settings") or {}).items() if usual.get(n) != value}
+    return words(spec, settings)
+
+
+def words(spec: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The same with those of the attack's own settings that are to be told."""
+    parts = [f"round {asked_text(spec['round'])}", *(f"{name} {value}" for name, value in sorted(settings.items()))]
+    update, form = update_text(spec), spec.get("wire", "float32")
+    parts += [update] if update else []
+    parts += [f"sent in {form}"] if form != "float32" else []
+    parts += ["labels known"] if spec.get("labels_known") else []
+    parts += [f"{spec['batch_size']} images per gradient"] if spec.get("batch_size", 1) > 1 else []
+    return ", ".join([*parts, *([PLAINEST] if len(parts) == 1 else [])])
