@@ -27,6 +27,7 @@ from torch import Tensor
 
 from attacks import inversion, match, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate
+from attacks.floors import gave_up
 from attacks.inversion import Extractors
 from attacks.stand_in import FEWEST, moment_shift
 from attacks.world import World
@@ -76,7 +77,8 @@ class Decoder(AlignedSurrogate):
             found = surrogates.extract(real.model, members[client][0], x[v : v + 1])[0]
             loss[v] = match.feature_distance(found, real.h[v].to(found))
         first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        return Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
+        answered = Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
+        return answered if rehearsed.share else gave_up(answered)
 
     def rehearsed_share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> Rehearsed:
         """How much of D's answer is worth keeping in the shadow; 0 unless it helps there by a standard error, and applies here."""

@@ -7,24 +7,24 @@ the best validation accuracy stands for the method.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, TypeVar
 
 from privbench import partition, plugins
 from privbench.record import Record
+from privbench.spec import CellSpec
 from reports.published_form import label, networks, partition_text, unique
 
-Spec = Mapping[str, Any]
 Setting = tuple[Any, ...]
 R = TypeVar("R", bound=Record)
 ALIASES = {"FedSplit": "FedSplit (LG-FedAvg)"}
 
 
-def setting(spec: Spec) -> Setting:
+def setting(cell: CellSpec) -> Setting:
     """What one comparison has in common."""
-    domains = tuple(spec.get("domains") or ())
-    return (spec["dataset"], domains, partition_text(spec), spec.get("clients"), networks(spec), spec["preset"])
+    domains = tuple(cell.train.domains or ())
+    return (cell.train.dataset, domains, partition_text(cell), cell.train.clients, networks(cell), cell.preset)
 
 
 def short_title(key: Setting) -> str:
@@ -56,9 +56,9 @@ def stem(key: Setting) -> str:
     return "-".join([part.replace(" ", "-") for part in parts if part] + [f"{clients}clients"])
 
 
-def row(spec: Spec) -> str:
+def row(cell: CellSpec) -> str:
     """The name of a row: the method with its settings and defence."""
-    name = label(spec)
+    name = label(cell)
     return ALIASES.get(name, name)
 
 
@@ -72,16 +72,16 @@ def legend_names(names: Sequence[str]) -> list[str]:
 
 def settings(records: Sequence[Record]) -> list[Setting]:
     """The comparisons that some records make, in the order of their first record."""
-    return unique(setting(r.spec) for r in records)
+    return unique(setting(r.cell) for r in records)
 
 
 def chosen(records: Sequence[Record], key: Setting) -> dict[str, Record]:
     """One record per row of one setting, in the order of the records; of several the best by validation accuracy."""
     found: dict[str, Record] = {}
     for r in records:
-        if setting(r.spec) != key:
+        if setting(r.cell) != key:
             continue
-        name = row(r.spec)
+        name = row(r.cell)
         if name not in found or validation_accuracy(r) > validation_accuracy(found[name]):
             found[name] = r
     return found
@@ -90,22 +90,22 @@ def chosen(records: Sequence[Record], key: Setting) -> dict[str, Record]:
 def best_searched(records: Sequence[R]) -> list[R]:
     """The records of every row's chosen settings alone, in order: of FedProx those with one mu, whatever attacked them."""
     own = {
-        (key, name): r.spec.get("method_settings")
+        (key, name): r.cell.train.method_settings
         for key in settings(records)
         for name, r in chosen(records, key).items()
     }
-    return [r for r in records if r.spec.get("method_settings") == own[setting(r.spec), row(r.spec)]]
+    return [r for r in records if r.cell.train.method_settings == own[setting(r.cell), row(r.cell)]]
 
 
 def searched(records: Sequence[Record], key: Setting) -> list[str]:
     """Which value of a searched setting stands for its method, one line per row that has several."""
     told = []
     for name, r in chosen(records, key).items():
-        rivals = [o for o in records if setting(o.spec) == key and row(o.spec) == name]
-        values = unique(v for o in rivals if (v := (o.spec.get("method_settings") or {}).get("mu")) is not None)
+        rivals = [o for o in records if setting(o.cell) == key and row(o.cell) == name]
+        values = unique(v for o in rivals if (v := o.cell.train.method_settings.get("mu")) is not None)
         if len(values) > 1:
             listed = ", ".join(f"{value:g}" for value in values)
-            mu = r.spec["method_settings"]["mu"]
+            mu = r.cell.train.method_settings["mu"]
             told.append(f"{short_title(key)}, {name}: mu {mu:g}, the best of {listed} by validation accuracy.")
     return told
 
