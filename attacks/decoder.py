@@ -165,8 +165,12 @@ def decode(params: Params, h: Tensor, labels: Tensor, classes: int, like: Tensor
 
 def train(own: World, members: list[Params], steps: int, seed: int) -> Params:
     """D after `steps` of Adam with cosine decay, a surrogate and a mini-batch drawn at each."""
+    return fitted(own, [surrogates.extract(own.model, member, own.auxiliary.images) for member in members], steps, seed)
+
+
+def fitted(own: World, seen: list[Tensor], steps: int, seed: int) -> Params:
+    """The same of the features [N, c, s, s] that each of several extractors makes of the world's auxiliary images."""
     images, classes = own.auxiliary
-    seen = [surrogates.extract(own.model, member, images) for member in members]
     every = torch.cat(seen)
     rng = stream(seed, "attacker", "decoder", own.name)
     shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))

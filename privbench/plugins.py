@@ -51,6 +51,7 @@ ATTACKS = {
     "decoder": "attacks.decoder:Decoder",
     "collusion": "attacks.collusion:Collusion",
     "oracle": "attacks.oracle:Oracle",
+    "oracle-decoder": "attacks.oracle_decoder:OracleDecoder",
 }
 DEFENSES = {
     "none": "defenses.none:NoDefense",

@@ -224,6 +224,7 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "collusion": _SMOKE_STAND_IN | {"align_steps": 3},
         "feature-hijacking": _SMOKE_STAND_IN | {"pilot_steps": 3, "generator_steps": 3},
         "oracle": {"steps": 5},
+        "oracle-decoder": {"decoder_steps": 3},
     },
     "quick": {
         "dlg": {"steps": 150},

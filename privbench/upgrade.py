@@ -11,6 +11,8 @@ outcome                                  "diverged" where the image or the loss 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
@@ -19,6 +21,7 @@ from privbench import plugins
 from privbench.spec import CellSpec, TrainSpec, checked
 
 REVISIONS = (3, 4)  # of training and of all attacks, when schema 2 was written
+ADDED = ("train", "local_steps", "local_lr", "victims")  # to what a flat specification tells, in a cell's name
 MOST_REVISIONS = 10  # of one attack's class, that are tried
 # Two images alike differ in PSNR by the rounding of float32 means over at least 784 numbers, relative errors of 1e-7 to 1e-6: below
 # 1e-5 dB. Two attacks that are not alike come this close once in thousands of victims.
@@ -45,7 +48,7 @@ def to_schema_3(value: Mapping[str, Any]) -> dict[str, Any]:
 def _cell(id_: str, spec: Mapping[str, Any], active: bool) -> CellSpec:
     """The specification whose schema 2 name is `id_`, or the plainest one."""
     found = list(_candidates(spec, active))
-    return next((cell for cell in found if _id(cell) == id_), found[0])
+    return next((cell for cell in found if _id(cell, spec) == id_), found[0])
 
 
 def _candidates(spec: Mapping[str, Any], active: bool) -> Iterator[CellSpec]:
@@ -61,10 +64,16 @@ def _candidates(spec: Mapping[str, Any], active: bool) -> Iterator[CellSpec]:
         yield checked(CellSpec, own | {"train": train} | changes)
 
 
-def _id(cell: CellSpec) -> str:
+def _id(cell: CellSpec, spec: Mapping[str, Any]) -> str:
+    """The name that schema 2 gave a cell: of the fields that there were, whichever came since."""
+    told = {name: value for name, value in cell.model_dump(mode="json").items() if name in (*spec, *ADDED)}
+    told["train"] = {name: value for name, value in told["train"].items() if name in (*spec, "seed")}
+    told["train"]["schedule"] = spec["schedule"]
     training, attacks = REVISIONS
     own = [cell.attack_revision] if cell.attack_revision else []
-    return cell.digest(training if cell.attack is None else [training, attacks, *own])
+    revision = training if cell.attack is None else [training, attacks, *own]
+    text = json.dumps([revision, CellSpec.__name__, told], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _knowledge(known: Mapping[str, Any]) -> dict[str, Any]:

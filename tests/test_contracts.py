@@ -126,6 +126,7 @@ STAND_INS = (
     "decoder",
     "collusion",
     "oracle",
+    "oracle-decoder",
 )
 DISTINCT = [(a, m) for a, m in fitting() if m not in ALIKE and not (a in STAND_INS and m == "fedavg")]
 
@@ -322,6 +323,7 @@ WATCHED = {
     "fedcg in round 0": ["initial-surrogate", "collusion"],  # through the victims' own extractor
     "batches of fedcg": STAND_INS,
     "batches of fedsplit + gaussian": ["oracle"],
+    "fedsplit + gaussian": ["oracle-decoder"],
     "fedper": ["dlg", "extractor-matching"],
     "whole updates of fedavg": ["dataset-mean", "update-matching"],
 }

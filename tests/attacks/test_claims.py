@@ -178,6 +178,8 @@ CLAIMS = {
     "posterior": Claim("both gradients, trained centrally for 100 steps, under Gaussian noise of variance 1e-3, as studied", noised,
                        {"steps": 30, "direction_steps": 30, "starts": 3}, 0.5, 0.999),
     "oracle": Claim("FedSplit", lambda: untrained(C), {"steps": 40}, 10.0, 1e-2),
+    "oracle-decoder": Claim("FedSplit", lambda: untrained(C), {"decoder_steps": 60}, 1.0, None,
+                            "a network is trained and read off once: nothing descends on the victims"),
     "collusion": Claim("FedSplit in round 0, where the colluder holds the victim's own extractor", lambda: untrained(C, 3),
                        {"exact_steps": 40}, 10.0, 1e-2),
     "initial-surrogate": Claim("FedSplit in round 0, where the initial extractor is the victim's own", lambda: untrained(C, 3),
