@@ -40,8 +40,10 @@ def put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruc
     for t, own in zip(ours, part[:5], strict=True):
         t[rows] = own
     images, y, loss, trace, restart = ours
+    outcome = torch.zeros_like(restart) if whole.outcome is None else whole.outcome.clone()
+    outcome[rows] = 0 if part.outcome is None else part.outcome.to(outcome)
     spent = whole.gradient_evaluations + part.gradient_evaluations
-    return Reconstruction(images, y, loss, trace, restart, spent, part.notes)
+    return Reconstruction(images, y, loss, trace, restart, spent, part.notes, outcome)
 
 
 def joined(parts: Sequence[tuple[Tensor, Reconstruction]]) -> Reconstruction:
@@ -60,4 +62,5 @@ def joined(parts: Sequence[tuple[Tensor, Reconstruction]]) -> Reconstruction:
     )
     spent = sum(part.gradient_evaluations for _, part in parts)
     notes = tuple(dict.fromkeys(note for _, part in parts for note in part.notes))
-    return Reconstruction(images, y, loss, torch.cat(traces)[back], restart, spent, notes)
+    outcomes = [torch.zeros_like(part.restart) if part.outcome is None else part.outcome for _, part in parts]
+    return Reconstruction(images, y, loss, torch.cat(traces)[back], restart, spent, notes, torch.cat(outcomes)[back])

@@ -5,7 +5,7 @@ auxiliary   images disjoint from every client's training images, compared by con
 initial     the networks every client started with: whoever knows the seed of the run knows them
 colluder    for each attacked client, the next one, which hands its networks and its training images to the server; images equal
             to one of the attacked client's are left out
-oracle      for each attacked client, its own private networks: an upper bound, not an attacker
+oracle      for each attacked client, its own private networks: a reference, not an attacker
 
 An active attack is also handed the broadcast itself, which it crafts from and its artifact does not hold.
 Networks come from the snapshot at which the gradients were taken; nothing here looks at the victims.

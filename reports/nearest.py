@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import NamedTuple
 
 from privbench.record import AttackRecord
-from privbench.spec import ATTACK_SETTINGS
 from reports import published, remarks, rows, variants
 from reports.published_form import NONE, label, unique
 from reports.tables import Form, Report
@@ -35,14 +34,14 @@ def report(records: Sequence[AttackRecord]) -> Report:
     """Two tables per data set: the nearest setting of each column, and every setting that all columns have."""
     forms: list[Form] = []
     for key in rows.settings(records):
-        own = [measured(r) for r in records if rows.setting(r.spec) == key]
+        own = [measured(r) for r in records if rows.setting(r.cell) == key]
         title = rows.title(key)
         forms.append(Form(f"{title}: each column by itself", COLUMNS, [_nearest(own, c) for c in _columns(own)]))
         forms.append(_together(own, title))
     numbers = [
         {
-            "id": r.id, "setting": rows.title(rows.setting(r.spec)), **measured(r)._asdict(),
-            "n": r.scores.n, "failures": r.scores.failures, "seeds": " ".join(map(str, r.spec["seeds"])),
+            "id": r.id, "setting": rows.title(rows.setting(r.cell)), **measured(r)._asdict(),
+            "n": r.scores.n, "failures": r.scores.failures, "seeds": " ".join(map(str, r.cell.seeds)),
         }
         for r in records
     ]  # fmt: skip
@@ -59,18 +58,15 @@ COLUMNS = ("", "printed", "nearest, clipped", "dB", "distance", "nearest, raw", 
 
 def measured(r: AttackRecord) -> Measured:
     """A record in this report's words."""
-    spec = r.spec
-    usual = ATTACK_SETTINGS[spec["preset"]].get(spec["attack"], {})
-    settings = {n: value for n, value in (spec.get("attack_settings") or {}).items() if usual.get(n) != value}
-    named = spec["method"] if spec["defense"] == "none" else f"{spec['method']}+{spec['defense']}"
-    raw = r.scores.psnr_raw_db
+    cell, train, settings = r.cell, r.cell.train, variants.unusual_settings(r.cell)
+    named = train.method if train.defense == "none" else f"{train.method}+{train.defense}"
     return Measured(
-        label(spec),
-        variants.words(spec, settings),
-        variants.words(spec, {name: value for name, value in settings.items() if name != ALPHA}),
-        published.printed("FedCG", "2", spec["dataset"], named, "psnr_db"),
-        r.scores.psnr_db.mean,
-        None if raw is None else raw.mean,
+        label(cell),
+        variants.words(cell, settings),
+        variants.words(cell, {name: value for name, value in settings.items() if name != ALPHA}),
+        published.printed("FedCG", "2", train.dataset, named, "psnr_db"),
+        r.scores.psnr_db,
+        r.scores.psnr_raw_db,
     )
 
 

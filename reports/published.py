@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from privbench import partition, plugins
+from privbench.spec import CellSpec
 
 FEDMD_CG_CLIENTS = {"emnist": 20, "fmnist": 10, "cifar10": 10}
 NFL_CGAN_CLIENTS = 4
@@ -72,33 +73,33 @@ def _rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def of(spec: Mapping[str, Any], metric: str, first: Sequence[str] = ("2",)) -> Published | None:
+def of(cell: CellSpec, metric: str, first: Sequence[str] = ("2",)) -> Published | None:
     """The published value of exactly this cell: data set, layout, clients, backbone, method and its settings; or None.
 
     `metric` is a key of METRICS; of several tables that hold a value, those in `first` go before. In the paper preset the images
     per client and the schedule must be the source's, too; the other presets are shorter on purpose, and their reports say so.
     """
     names = METRICS.get(metric, ())
-    backbone, clients = spec.get("backbone", "lenet5"), spec.get("clients")
-    if spec.get("domains") or (backbone == "resnet18" and spec.get("image_size", 32) != 32):
+    backbone, clients = cell.train.backbone, cell.train.clients
+    if cell.train.domains or (backbone == "resnet18" and cell.train.image_size != 32):
         return None
-    settings = {k: v for k, v in (spec.get("method_settings") or {}).items() if k not in UNCOMPARED}
+    settings = {k: v for k, v in cell.train.method_settings.items() if k not in UNCOMPARED}
     wanted: dict[str, tuple[list[str], str]] = {}  # of each source: names of the method, part of the setting
-    if spec.get("partition") == "dirichlet":
-        if backbone != "lenet5" or clients != FEDMD_CG_CLIENTS.get(spec["dataset"]) or spec["defense"] != "none":
+    if cell.train.partition == "dirichlet":
+        if backbone != "lenet5" or clients != FEDMD_CG_CLIENTS.get(cell.train.dataset) or cell.train.defense != "none":
             return None
-        wanted = {"FedMD-CG": (_fedmd_cg_names(spec["method"], settings), f"dirichlet {spec['omega']:.1f}")}
+        wanted = {"FedMD-CG": (_fedmd_cg_names(cell.train.method, settings), f"dirichlet {cell.train.omega:.1f}")}
     else:
-        usual = partition.DEFAULTS.get(spec["dataset"], (None,))[0]
-        if settings or spec.get("partition", usual) != usual:
+        usual = partition.DEFAULTS.get(cell.train.dataset, (None,))[0]
+        if settings or cell.train.partition != usual:
             return None
-        named = [spec["method"] if spec["defense"] == "none" else f"{spec['method']}+{spec['defense']}"]
+        named = [cell.train.method if cell.train.defense == "none" else f"{cell.train.method}+{cell.train.defense}"]
         wanted = {"FedCG": (named, f"{clients} clients")} if backbone == "lenet5" else {}
         wanted |= {"NFL-CGAN": (named, f"{backbone},{NFL_CGAN_CLIENTS} clients")} if clients == NFL_CGAN_CLIENTS else {}
-    wanted = {source: found for source, found in wanted.items() if _laid_out(spec, source)}
+    wanted = {source: found for source, found in wanted.items() if _laid_out(cell, source)}
     for row in sorted(_rows(), key=lambda row: (row["source"], row["table"] not in first)):
         called, setting = wanted.get(row["source"], ((), ""))
-        same = row["dataset"] == spec["dataset"] and row["method"] in called and row["metric"] in names
+        same = row["dataset"] == cell.train.dataset and row["method"] in called and row["metric"] in names
         if same and setting in row["setting"]:
             return Published(float(row["value"]), float(row["std"]) if row["std"] else None, _origin(row), clients or 0)
     return None
@@ -114,15 +115,15 @@ def printed(source: str, table: str, dataset: str, method: str, metric: str) -> 
     return next((float(row["value"]) for row in _rows() if tuple(row[n] for n in names) == wanted), None)
 
 
-def _laid_out(spec: Mapping[str, Any], source: str) -> bool:
+def _laid_out(cell: CellSpec, source: str) -> bool:
     """Whether the suite lays the data set out as this source does and, in the paper preset, the cell trains as there."""
-    layout, dataset = LAYOUTS[source], spec["dataset"]
-    if dataset not in layout.per_client or spec.get("preset") != "paper":
+    layout, dataset = LAYOUTS[source], cell.train.dataset
+    if dataset not in layout.per_client or cell.preset != "paper":
         return dataset in layout.per_client
-    trained = spec.get("schedule") or {}
+    trained = cell.train.schedule.model_dump()
     wanted = {"rounds": layout.rounds.get(dataset, ROUNDS), **layout.schedule}
     same = all(name in trained and trained[name] == value for name, value in wanted.items())
-    return same and spec.get("per_client") == layout.per_client[dataset]
+    return same and cell.train.per_client == layout.per_client[dataset]
 
 
 def _fedmd_cg_names(method: str, settings: Mapping[str, Any]) -> list[str]:

@@ -72,7 +72,7 @@ def _write_one(
     if name == "ablation":
         return tables.write(ablation.report(records, gaps, study.metrics), folder / name)
     if name == "attack":
-        lost = [gap for gap in gaps if gap.spec["attack"] is not None]
+        lost = [gap for gap in gaps if gap.cell.attack is not None]
         paths = attack_table.write_tables(attacked, folder, lost) if attacked else []
         return paths + drawings.attacked(store, [cell for cell, _ in pairs_of], attacked, folder)
     if name == "ladder":
@@ -144,7 +144,7 @@ def show(study: Study, records: Sequence[Record], gaps: Sequence[Gap], console: 
     if "attack" in study.reports:
         attacked = rows.best_searched([r for r in records if isinstance(r, AttackRecord)])
         if attacked:
-            attack_table.print_tables(attacked, console, [gap for gap in gaps if gap.spec["attack"] is not None])
+            attack_table.print_tables(attacked, console, [gap for gap in gaps if gap.cell.attack is not None])
         return
     report: tables.Report
     if "ladder" in study.reports:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from privbench.record import AttackRecord
-from privbench.spec import ATTACK_SETTINGS
-from reports import remarks, rows
+from privbench.spec import ATTACK_SETTINGS, CellSpec
+from reports import measured, remarks, rows
 from reports.published_form import NONE, asked_text, label, range_text, unique, update_text
 from reports.tables import Form, Report
 
@@ -21,17 +21,17 @@ def report(records: Sequence[AttackRecord]) -> Report:
     """One table per data set and attack."""
     forms = []
     for key in rows.settings(records):
-        own = [r for r in records if rows.setting(r.spec) == key]
+        own = [r for r in records if rows.setting(r.cell) == key]
         forms += [
-            _form(f"{rows.title(key)}: {attack}", [r for r in own if r.spec["attack"] == attack])
-            for attack in unique(r.spec["attack"] for r in own)
+            _form(f"{rows.title(key)}: {attack}", [r for r in own if r.cell.attack == attack])
+            for attack in unique(r.cell.attack for r in own)
         ]
     numbers = [
         {
-            "id": r.id, "setting": rows.title(rows.setting(r.spec)), "column": label(r.spec), "attack": r.spec["attack"],
-            "variant": setting_words(r.spec), "psnr_db": r.scores.psnr_db.mean, "low": r.scores.psnr_db.low,
-            "high": r.scores.psnr_db.high, "floor": r.floor.psnr_db, "n": r.scores.n, "failures": r.scores.failures,
-            "seeds": " ".join(map(str, r.spec["seeds"])),
+            "id": r.id, "setting": rows.title(rows.setting(r.cell)), "column": label(r.cell), "attack": r.cell.attack,
+            "variant": setting_words(r.cell), "psnr_db": r.scores.psnr_db, "low": measured.of(r).psnr_db.low,
+            "high": measured.of(r).psnr_db.high, "floor": r.floor.psnr_db, "n": r.scores.n, "failures": r.scores.failures,
+            "seeds": " ".join(map(str, r.cell.seeds)),
         }
         for r in records
     ]  # fmt: skip
@@ -39,34 +39,38 @@ def report(records: Sequence[AttackRecord]) -> Report:
 
 
 def _form(title: str, own: Sequence[AttackRecord]) -> Form:
-    columns = unique(label(r.spec) for r in own)
+    columns = unique(label(r.cell) for r in own)
     body = []
-    for name in unique(setting_words(r.spec) for r in own):
+    for name in unique(setting_words(r.cell) for r in own):
         cells = [name]
         for column in columns:
-            found = [r for r in own if (setting_words(r.spec), label(r.spec)) == (name, column)]
+            found = [r for r in own if (setting_words(r.cell), label(r.cell)) == (name, column)]
             cells += _cells(found[0]) if found else [NONE, NONE, NONE]
         body.append(cells)
     return Form(title, ["", *(text for c in columns for text in (f"{c}, dB", "floor", "failed"))], body)
 
 
 def _cells(r: AttackRecord) -> list[str]:
-    return [range_text(r.scores.psnr_db), f"{r.floor.psnr_db:.2f}", f"{r.scores.failures} of {r.scores.n}"]
+    return [range_text(measured.of(r).psnr_db), f"{r.floor.psnr_db:.2f}", f"{r.scores.failures} of {r.scores.n}"]
 
 
-def setting_words(spec: Mapping[str, Any]) -> str:
+def setting_words(cell: CellSpec) -> str:
     """A setting, e.g. "round 0 (untrained), start normal, 16 images per gradient"."""
-    usual = ATTACK_SETTINGS[spec["preset"]].get(spec["attack"], {})
-    settings = {n: value for n, value in (spec.get("attack_settings") or {}).items() if usual.get(n) != value}
-    return words(spec, settings)
+    return words(cell, unusual_settings(cell))
 
 
-def words(spec: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+def unusual_settings(cell: CellSpec) -> dict[str, Any]:
+    """The attack's settings that differ from its preset's."""
+    usual = ATTACK_SETTINGS[cell.preset].get(cell.attack or "", {})
+    return {name: value for name, value in cell.attack_settings.items() if usual.get(name) != value}
+
+
+def words(cell: CellSpec, settings: Mapping[str, Any]) -> str:
     """The same with those of the attack's own settings that are to be told."""
-    parts = [f"round {asked_text(spec['round'])}", *(f"{name} {value}" for name, value in sorted(settings.items()))]
-    update, form = update_text(spec), spec.get("wire", "float32")
+    parts = [f"round {asked_text(cell.round)}", *(f"{name} {value}" for name, value in sorted(settings.items()))]
+    update, form = update_text(cell), cell.wire
     parts += [update] if update else []
     parts += [f"sent in {form}"] if form != "float32" else []
-    parts += ["labels known"] if spec.get("labels_known") else []
-    parts += [f"{spec['batch_size']} images per gradient"] if spec.get("batch_size", 1) > 1 else []
+    parts += ["labels known"] if cell.labels_known else []
+    parts += [f"{cell.batch_size} images per gradient"] if cell.batch_size > 1 else []
     return ", ".join([*parts, *([PLAINEST] if len(parts) == 1 else [])])

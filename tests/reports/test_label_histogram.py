@@ -109,11 +109,12 @@ def _laid_out(each):
 
 
 def test_a_table_of_dirichlet_cells_has_its_histogram_from_the_records(tmp_path, drawn):
-    dealt = {"partition": "dirichlet", "omega": 0.1, "class_names": ["a", "b", "c"]}
-    records = [
-        record(method, spec=dealt).model_copy(update={"label_counts": [COUNTS, COUNTS]})
-        for method in ("fedavg", "fedcg")
-    ]
+    dealt = {"partition": "dirichlet", "omega": 0.1}
+    records = []
+    for method in ("fedavg", "fedcg"):
+        own = record(method, spec=dealt)
+        seeds = [s.model_copy(update={"label_counts": COUNTS}) for s in own.seeds]
+        records.append(own.model_copy(update={"class_names": ["a", "b", "c"], "seeds": seeds}))
     drawings.histograms([*records, record(spec={"partition": "iid"})], tmp_path)
     (axes,) = drawn[0].axes  # one layout, one panel
     assert len(dots(axes)) == 4
@@ -124,9 +125,8 @@ def test_published_values_stand_beside_the_usual_layout_alone():
     from reports.published_form import group, published, title_of
 
     usual, dealt = record(spec={"partition": "iid"}), record(spec={"partition": "dirichlet", "omega": 0.1})
-    assert published(usual.spec)[0] is not None
-    assert published(dealt.spec) == (None, None)
-    assert published(record(dataset="digit5", spec={"partition": "iid"}).spec) == (None, None)
-    assert group(usual.spec) != group(dealt.spec)
-    assert group(usual.spec) == group(record().spec)  # a record of an earlier version
-    assert "Dirichlet(0.1)" in title_of(group(dealt.spec))
+    assert published(usual.cell)[0] is not None
+    assert published(dealt.cell) == (None, None)
+    assert published(record(dataset="digit5", spec={"partition": "iid"}).cell) == (None, None)
+    assert group(usual.cell) != group(dealt.cell)
+    assert "Dirichlet(0.1)" in title_of(group(dealt.cell))

@@ -9,6 +9,7 @@ from privbench import flags, plugins, run, spec
 from privbench.errors import UserError
 from reports import published, study, study_reports
 from reports.accuracy_table import METRICS
+from tests.reports.records import changed_cell
 
 
 def published_rows(source, tables):
@@ -17,8 +18,8 @@ def published_rows(source, tables):
 
 
 def paper(name):
-    """(specification as in a record, cell) of a study on the published data sets and settings."""
-    return [(c.train.model_dump() | {"preset": "paper"}, c) for c in study.cells(study.read(name), "paper")]
+    """The cells of a study on the published data sets and settings."""
+    return study.cells(study.read(name), "paper")
 
 
 @pytest.mark.parametrize("name", study.names())
@@ -66,9 +67,12 @@ def found_beside(name, metrics):
 
     FedProx has a cell per mu, all of which compare with its one value; the attacks on one method do, too.
     """
-    specs = {str(spec | {"method_settings": sorted(published_settings(spec).items())}): spec for spec, _ in paper(name)}
+    cells = {
+        str(c.train.model_copy(update={"method_settings": sorted(published_settings(c).items())})): c
+        for c in paper(name)
+    }
     first = study.read(name).published
-    found = [published.of(spec, metric, first) for spec in specs.values() for metric in metrics]
+    found = [published.of(cell, metric, first) for cell in cells.values() for metric in metrics]
     return [f for f in found if f is not None]
 
 
@@ -80,21 +84,21 @@ def test_the_studies_of_all_methods_have_the_layout_of_fedcg_alone(name):
 
 
 def test_images_per_client_and_schedule_count_in_the_paper_preset_alone():
-    spec = next(s for s, _ in paper("fedcg-table1") if (s["dataset"], s["method"]) == ("fmnist", "fedavg"))
-    assert published.of(spec, "accuracy").value == 82.97
-    others = [{"per_client": 12_000}, *({"schedule": spec["schedule"] | c} for c in (
+    cell = next(c for c in paper("fedcg-table1") if (c.train.dataset, c.train.method) == ("fmnist", "fedavg"))
+    assert published.of(cell, "accuracy").value == 82.97
+    others = [{"per_client": 12_000}, *({"schedule": cell.train.schedule.model_copy(update=c)} for c in (
         {"batch": 8}, {"local_epochs": 10}, {"rounds": 50}, {"client_steps": 20}, {"server_steps": 50},
     ))]  # fmt: skip
     for change in others:
-        assert published.of(spec | change, "accuracy") is None, change
-        assert published.of(spec | change | {"preset": "quick"}, "accuracy").value == 82.97, change
+        assert published.of(changed_cell(cell, **change), "accuracy") is None, change
+        assert published.of(changed_cell(cell, **change, preset="quick"), "accuracy").value == 82.97, change
 
 
 @pytest.mark.parametrize("preset", ["smoke", "quick", "paper"])
 @pytest.mark.parametrize("name", ["nfl-cgan-table4", "nfl-cgan-table5", "nfl-cgan-resnet18", "nfl-cgan-lenet5"])
 def test_nothing_of_nfl_cgan_stands_beside_domains_it_splits_otherwise(name, preset):
-    specs = [c.train.model_dump() | {"preset": preset} for c in study.cells(study.read(name), preset)]
-    found = [(s["dataset"], published.of(s, m)) for s in specs for m in published.METRICS]
+    cells = study.cells(study.read(name), preset)
+    found = [(c.train.dataset, published.of(c, m)) for c in cells for m in published.METRICS]
     assert {d for d, f in found if f and f.source.startswith("NFL-CGAN")} == {"fmnist", "cifar10"}
 
 
@@ -109,8 +113,8 @@ def test_no_cell_is_published_by_two_sources():
 
 
 def test_the_default_aggregator_is_named_where_tables_9_to_11_are_asked():
-    cells = [s for s, _ in paper("fedmd-cg-table3") if (s["dataset"], s["omega"]) == ("fmnist", 10.0)]
-    kdc = next(s for s in cells if s["method"] == "fedmd-cg" and "aggregator" not in s["method_settings"])
+    cells = [c for c in paper("fedmd-cg-table3") if (c.train.dataset, c.train.omega) == ("fmnist", 10.0)]
+    kdc = next(c for c in cells if c.train.method == "fedmd-cg" and "aggregator" not in c.train.method_settings)
     assert published.of(kdc, "accuracy", study.read("fedmd-cg-table3").published) == (
         84.32,
         0.18,
@@ -120,25 +124,25 @@ def test_the_default_aggregator_is_named_where_tables_9_to_11_are_asked():
     assert published.of(kdc, "accuracy") == (84.32, 0.28, "FedMD-CG Table 7", 10)
 
 
-def published_settings(spec):
-    return {k: v for k, v in spec["method_settings"].items() if k not in published.UNCOMPARED}
+def published_settings(cell):
+    return {k: v for k, v in cell.train.method_settings.items() if k not in published.UNCOMPARED}
 
 
 def test_nothing_published_stands_beside_another_cell():
-    by_key = {(s["dataset"], s["method"], s["clients"]): s for s, _ in paper("fedcg-table1")}
-    spec = by_key["cifar10", "fedcg", 8]
-    assert published.of(spec, "accuracy") == (49.15, 0.48, "FedCG Table 1", 8)
+    by_key = {(c.train.dataset, c.train.method, c.train.clients): c for c in paper("fedcg-table1")}
+    cell = by_key["cifar10", "fedcg", 8]
+    assert published.of(cell, "accuracy") == (49.15, 0.48, "FedCG Table 1", 8)
     assert published.of(by_key["cifar10", "fedcg", 4], "accuracy").value == 47.52
     for change in (
         {"clients": 5}, {"dataset": "photos"}, {"method_settings": {"diversity": 0.0}}, {"defense": "gaussian:0.5"},
         {"backbone": "resnet18"}, {"partition": "dirichlet", "omega": 1.0}, {"domains": ["a"]},
     ):  # fmt: skip
-        assert published.of(spec | change, "accuracy") is None, change
-    assert published.of(spec, "recall") is None
-    dealt = {(s["dataset"], s["method"], s["omega"]): s for s, _ in paper("fedmd-cg-table1")}
+        assert published.of(changed_cell(cell, **change), "accuracy") is None, change
+    assert published.of(cell, "recall") is None
+    dealt = {(c.train.dataset, c.train.method, c.train.omega): c for c in paper("fedmd-cg-table1")}
     assert published.of(dealt["fmnist", "fedsplit", 0.1], "accuracy") == (38.89, 3.18, "FedMD-CG Table 7", 10)
     assert published.of(dealt["fmnist", "fedcg", 0.1], "global_accuracy").value == 54.61
-    conv = dealt["fmnist", "fedcg", 0.1] | {"method_settings": {}}
+    conv = changed_cell(dealt["fmnist", "fedcg", 0.1], method_settings={})
     assert published.of(conv, "accuracy") is None
 
 
@@ -213,7 +217,7 @@ def test_the_sensitivity_study_has_each_value_of_each_lambda_and_the_default_onc
 
 
 def test_the_paper_preset_trains_a_comparison_alike():
-    for _, cell in paper("fedmd-cg-table1"):
+    for cell in paper("fedmd-cg-table1"):
         schedule = cell.train.schedule
         assert (schedule.client_steps, schedule.server_steps, schedule.batch) == (20, 50, 64)
         assert schedule.rounds == (250 if cell.train.dataset == "cifar10" else 100)
@@ -221,12 +225,12 @@ def test_the_paper_preset_trains_a_comparison_alike():
 
 @pytest.mark.parametrize("name", [n for n in study.names() if n.startswith(("fedmd-cg", "nfl-cgan"))])
 def test_no_early_stop_cuts_the_rounds_of_a_paper_that_names_none(name):
-    for _, cell in paper(name):
+    for cell in paper(name):
         assert cell.train.schedule.patience >= cell.train.schedule.rounds >= 100, cell.train.dataset
 
 
 def test_the_methods_of_these_papers_train_all_rounds_in_every_study():
-    own = {c.train.method: c.train.schedule.patience for _, c in paper("accuracy")}
+    own = {c.train.method: c.train.schedule.patience for c in paper("accuracy")}
     assert (own["fedmd-cg"], own["nfl-cgan"], own["fedcg"]) == (100, 100, 20)
 
 
