@@ -28,7 +28,7 @@ from torch import Tensor
 from attacks import inversion, match, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.inversion import Extractors
-from attacks.stand_in import FEWEST, moment_shift
+from attacks.stand_in import FEWEST, moment_shift, start_of
 from attacks.world import World
 from privbench.nets import uniform_init
 from privbench.seeds import stream
@@ -90,7 +90,7 @@ class Decoder(AlignedSurrogate):
                 "initial": knowledge.initial is not None,
                 "revision": self.revision,
             },
-            self.depends_on(real),
+            [*self.depends_on(real), *start_of(knowledge)],
             lambda: self._rehearse_share(real, round_, seed, knowledge),
             real.h.device,
         )

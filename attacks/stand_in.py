@@ -148,7 +148,7 @@ class StandIn:
                 "taus": TAUS,
                 "initial": knowledge.initial is not None,
             },
-            self.depends_on(real),
+            [*self.depends_on(real), *start_of(knowledge)],
             lambda: self.rehearsal(name, real, round_, seed, knowledge, report),
             real.h.device,
         )
@@ -225,6 +225,12 @@ class StandIn:
             *(() if own.noise is None else (own.noise,)),
             *(t for moments in own.moments.values() for t in moments),
         ]  # fmt: skip
+
+
+def start_of(knowledge: Knowledge) -> list[Tensor]:
+    """The initial extractor, which a shadow starts from where the attacker knows it; nothing where not."""
+    initial = {} if knowledge.initial is None else knowledge.initial.params["extractor"]
+    return [initial[name] for name in sorted(initial)]
 
 
 def best(psnr_db: Tensor) -> tuple[int, float]:

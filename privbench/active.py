@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from privbench import checkpoint, harness, observe, plugins, storage
+from privbench import checkpoint, harness, observe, plugins, seeds, storage
 from privbench import knowledge as known
 from privbench.checkpoint import Snapshot
 from privbench.engine import Replica
@@ -44,11 +44,17 @@ def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -
     """
     if cell.attack is None or not plugins.is_active(cell.attack) or rounds(cell):
         return shot
-    return shot._replace(server=crafted(cell, setup, shot.server, data_root, None))
+    return shot._replace(server=crafted(cell, setup, shot.server, shot.round, data_root, None))
 
 
 def trained(
-    cell: CellSpec, setup: Setup, round_: int, folder: Path, data_root: Path | None, report: Report = no_report
+    cell: CellSpec,
+    setup: Setup,
+    round_: int,
+    folder: Path,
+    data_root: Path | None,
+    cache: Path | None = None,
+    report: Report = no_report,
 ) -> Snapshot:
     """The networks after `round_` rounds, the last `rounds(cell)` of them (or as many as there are) on crafted networks.
 
@@ -68,7 +74,7 @@ def trained(
     while state.round < first:
         report(state.round, round_, f"{name}: repeating round {state.round + 1}, honest")
         harness.train_round([setup], [state], "alone")
-    server = crafted(cell, setup, state.server, data_root, folder / "trained")
+    server = crafted(cell, setup, state.server, round_, data_root, cache)
     while state.round < round_:
         report(state.round, round_, f"{name}: round {state.round + 1} under {cell.attack}")
         state.server = Replica(dict(server.params), dict(server.buffers), state.server.moments)
@@ -101,16 +107,21 @@ def lacking(cell: CellSpec, method: Method) -> str:
     return f"needs the {', '.join(missing)}, which {cell.train.method} does not send" if missing else ""
 
 
-def crafted(cell: CellSpec, setup: Setup, server: Replica, data_root: Path | None, cache: Path | None) -> Replica:
-    """What the server sends in place of its broadcast; AttackRefused as `sent`. Crafted on the CPU, whatever trains."""
+def crafted(
+    cell: CellSpec, setup: Setup, server: Replica, round_: int, data_root: Path | None, cache: Path | None
+) -> Replica:
+    """What the server sends in place of its broadcast, to attack after `round_` rounds; AttackRefused as `sent`.
+
+    Crafted on the CPU, whatever trains, and from the attacker's seed, as its attack is.
+    """
     name, model, device = str(cell.attack), setup.model, setup.device
     attack, shape = _attack(cell), (model.channels, model.image_size, model.image_size)
     images, _ = known.auxiliary(setup.federation, cell.auxiliary, data_root, shape, setup.spec.seed)
     broadcast = Networks(server.params, server.buffers).to(torch.device("cpu"))
     whole = Knowledge(auxiliary=images, look=Look(cell.batch_size, setup.defense), cache=cache)
-    handed = known.only(attack.needs, whole, name)
+    handed = known.only(attack.needs, whole, name).to(torch.device("cpu"))
     try:
-        found = attack.craft(model, broadcast, handed, setup.spec.seed)
+        found = attack.craft(model, broadcast, handed, seeds.of_attacker(setup.spec.id, round_))
     except UserError as error:
         raise AttackRefused(str(error)) from error
     foreign = sorted({*found.params, *found.buffers} - set(server.params))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from privbench import (
     partition,
     plugins,
     score,
+    seeds,
     storage,
     victims,
 )
@@ -50,14 +52,15 @@ def attack_seed(
     if cell.auxiliary != known.SAME:
         chosen, chosen_info = known.auxiliary(fed, cell.auxiliary, data_root, seen.image_shape, spec.seed)
     images, whole = {*score.digests(same.images), *score.digests(chosen.images)}, Knowledge(auxiliary=same)
+    seed = seeds.of_attacker(spec.id, seen.round)
     floors = {
-        floor: score.psnr_of(attack_artifact(floor, {}, seen, whole, spec.seed, place, no_report), truth).tolist()
+        floor: score.psnr_of(attack_artifact(floor, {}, seen, whole, seed, place, no_report), truth).tolist()
         for floor in plugins.FLOORS
         if plugins.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
     }
     whole = replace(knowledge_of(store, cell, spec, fed, seen, shot), auxiliary=chosen)
     started = time.perf_counter()
-    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, spec.seed, place, report)
+    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, seed, place, report)
     seconds = time.perf_counter() - started
     # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or hides a doubt.
     seen, truth, shot = look.observed(store, cell, spec, data_root, device_name, report)
@@ -78,7 +81,8 @@ def attack_seed(
             seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images
         ),
     }  # fmt: skip
-    info["notes"] += found.notes
+    about = f"{plugins.short(spec.dataset)}, {spec.method}, round {seen.round}, seed {spec.seed}"
+    info["notes"] += [f"{about}: {note}" for note in found.notes]
     info["cost"] |= {"attack_seconds": seconds, "gradient_evaluations": int(found.gradient_evaluations)}
     tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
     storage.save_tensors(path, "reconstruction", tensors, info)
@@ -102,7 +106,7 @@ def attack_artifact(
     place: torch.device,
     report: Report,
 ) -> Reconstruction:
-    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more.
+    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more; `seed` is the attacker's own.
 
     AttackRefused where it cannot be made; UserError where it returns something else than a reconstruction of these victims.
     """
@@ -110,12 +114,24 @@ def attack_artifact(
     check_needs(name, attack, seen)
     try:
         handed = known.only(attack.needs, whole, name).to(place)
-        found = attack.reconstruct(seen.to(place), handed, seed, report)
+        listening = _listener.set(report)
+        try:
+            found = attack.reconstruct(seen.to(place), handed, seed, _tell)
+        finally:
+            _listener.reset(listening)
     except UserError as error:
         raise AttackRefused(str(error)) from error
     if fault := _fault(found, seen):
         raise UserError(f"{name} should return a Reconstruction of {seen.victims} victims, but {fault}")
     return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
+
+
+_listener: ContextVar[Report] = ContextVar("listener", default=no_report)
+
+
+def _tell(done: int, total: int, what: str) -> None:
+    """The progress report that attacks are given: a report itself may hold the job, and so the run's name and seed."""
+    _listener.get()(done, total, what)
 
 
 def _fault(found: Any, seen: Artifact) -> str:
@@ -174,7 +190,7 @@ def knowledge_of(
         colluder=known.colluder(shot, seen),
         oracle=known.oracle(shot, seen),
         broadcast=None if active.rounds(cell) else Networks(shot.server.params, shot.server.buffers),
-        cache=store.artifact(cell, spec, seen.round) / "trained",
+        cache=store.cache,
     )
 
 

@@ -3,6 +3,7 @@
 runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class);
                        error.txt, the traceback of the last attempt where it ended in an internal error
 runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
+runs/cache/            what attacks train, each file named by all that it depends on (attacks/trained.py), and by no run
 runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores; of an accuracy cell seed-<s>.json), spec.json and
                        record.json; or failed.json, why it could not be finished
 """
@@ -51,6 +52,11 @@ class Store:
     def record(self, cell: CellSpec) -> Path:
         """The record of a finished cell."""
         return self.cell(cell) / "record.json"
+
+    @property
+    def cache(self) -> Path:
+        """Where attacks keep what they train: apart from every artifact, and under no run's name."""
+        return self.root / "cache"
 
     def result(self, cell: CellSpec, seed: int) -> Path:
         """What one seed gave: the reconstruction, or of an accuracy cell a JSON file."""

@@ -375,7 +375,7 @@ def reconstructions(cells, root):
 
 def with_another_truth(root, other):
     """A copy of a folder of results in which nothing is attacked yet, and every truth is noise and wrong labels."""
-    shutil.copytree(root, other, ignore=shutil.ignore_patterns("cells", "trained"))
+    shutil.copytree(root, other, ignore=shutil.ignore_patterns("cells", "cache"))
     paths = list((other / "artifacts").glob("*/truth.safetensors"))
     for path in paths:
         truth = artifact.load_truth(path)
@@ -419,7 +419,8 @@ def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeyp
     monkeypatch.setattr("privbench.pool.cores", lambda: 1)
 
     def cheating(self, seen, known, seed, report):
-        truth = artifact.load_truth(known.cache.parent / "truth.safetensors")
+        (path,) = known.cache.parent.glob("artifacts/*/truth.safetensors")
+        truth = artifact.load_truth(path)
         return Grey().reconstruct(seen, known, seed, report)._replace(images=truth.images)
 
     monkeypatch.setattr(plugins.resolve("attack", "learned-inverse"), "reconstruct", cheating)
