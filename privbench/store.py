@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from privbench import checkpoint, local_update, plugins, storage
 from privbench.errors import UserError
-from privbench.spec import CellSpec, TrainSpec, checked
+from privbench.spec import ATTACK_REVISION, CellSpec, TrainSpec, checked
 
 Spec = TypeVar("Spec", TrainSpec, CellSpec)
 
@@ -74,7 +74,8 @@ class Store:
         labels = "-labels" if cell.labels_known else ""
         sent = ""
         if cell.attack is not None and plugins.is_active(cell.attack):
-            craft = cell.attack_settings | {"auxiliary": cell.auxiliary}
+            # What is crafted changes with the attacks' revision, as their seed does.
+            craft = cell.attack_settings | {"auxiliary": cell.auxiliary, "attacks": ATTACK_REVISION}
             if own := plugins.revision(cell.attack, cell.train.method):
                 craft |= {"revision": own}
             settings = json.dumps(craft, sort_keys=True)
