@@ -66,6 +66,8 @@ class StandIn:
     hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
+    # Whether the rehearsal applies is decided on the features of all victims together.
+    pools: ClassVar[bool] = True
 
     def recipes(self) -> Mapping[str, Recipe]:
         """By name: what makes stand-ins of (world, seed, knowledge)."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -68,7 +70,7 @@ def attack_seed(
     info = _trial(store, spec, data_root, place)
     info |= {
         "round": seen.round,
-        "knowledge": _knowledge(cell.attack, seen, chosen_info)
+        "knowledge": _knowledge(cell.attack, seen, chosen_info, cell.attack_settings)
         | active.told(store.artifact(cell, spec, seen.round)),
         "accuracy_at_round": [
             evaluation.accuracy(seen.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
@@ -229,15 +231,18 @@ def _trial(store: Store, spec: TrainSpec, data_root: Path | None, place: torch.d
     }
 
 
-def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str, Any]:
+def _knowledge(
+    name: str, seen: Artifact, auxiliary: dict[str, Any], settings: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """What the attacker knew, as the record says it; `auxiliary` is None where the attack was given no such images."""
-    attack = plugins.resolve("attack", name)
+    attack = plugins.create(plugins.resolve("attack", name), settings)
     return {
         "tag": known.tag(attack, seen.offers()),
         "tag_in_general": known.tag(attack),
         "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
         "needs": sorted(attack.needs),
         "uses": sorted(known.uses(attack) & seen.offers()),
+        "pools": known.pooled(attack, seen),
         "active": plugins.is_active(name),
         "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "labels": "known" if seen.labels is not None else "recovered",

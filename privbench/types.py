@@ -267,8 +267,10 @@ class Attack(Protocol):
         str
     ]  # the tag in tables, e.g. "gradient + auxiliary"; what it `uses` is added (privbench/knowledge.py)
     rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/attacks.md
-    # A class may also say `revision: ClassVar[int]`, raised whenever it returns other numbers, and `hands_in:
-    # ClassVar[tuple[str, ...]]`, the attacks whose answers it hands in where the extractor is broadcast (privbench/plugins.py).
+    # A class may also say `pools: ClassVar[bool]`, whether what it makes of one upload depends on the other attacked uploads
+    # where the extractor is private (privbench/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns other
+    # numbers; and `hands_in: ClassVar[tuple[str, ...]]`, the attacks whose answers it hands in where the extractor is broadcast
+    # (privbench/plugins.py).
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

@@ -28,6 +28,7 @@ from reports.published_form import (
     knowledge_text,
     label,
     place,
+    pooled_text,
     range_text,
     strongest,
     title_of,
@@ -96,7 +97,7 @@ def row(r: AttackRecord, doubts: Sequence[flags.Flag], among: Sequence[AttackRec
     s = r.scores
     return {
         "rung": rungs(among or [r]),
-        "knowledge": knowledge_text(r),
+        "knowledge": f"{knowledge_text(r)}{pooled_text(r)}",
         "strongest attack": r.spec["attack"],
         "PSNR dB": range_text(s.psnr_db),
         "gain over the floor dB": range_text(r.gain_db, sign=True),
@@ -202,6 +203,7 @@ def _csv_row(r: AttackRecord, doubts: Sequence[flags.Flag]) -> dict[str, Any]:
         "attacked_rounds": " ".join(map(str, r.rounds)),
         "rung": rung(r),
         "knowledge": knowledge_text(r),
+        "uploads_pooled": r.knowledge.get("pools"),
         "psnr_db": s.psnr_db.mean,
         "psnr_low": s.psnr_db.low,
         "psnr_high": s.psnr_db.high,
