@@ -29,7 +29,7 @@ class AnalyticFeatures:
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "initial"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
-    knowledge: ClassVar[str] = "gradient + initial networks"
+    knowledge: ClassVar[str] = "gradient + initial networks + natural images"
     rung: ClassVar[str] = "L3"
     hands_in: ClassVar[tuple[str, ...]] = ("staged",)
 

@@ -30,7 +30,7 @@ from attacks import inversion, match, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate, folds
 from attacks.floors import gave_up
 from attacks.inversion import Extractors
-from attacks.stand_in import FEWEST, moment_shift
+from attacks.stand_in import FEWEST, moment_shift, start_of
 from attacks.world import World
 from privbench.nets import uniform_init
 from privbench.seeds import stream
@@ -93,7 +93,7 @@ class Decoder(AlignedSurrogate):
                 "revision": self.revision,
                 "training": str(real.training),
             },
-            self.depends_on(real),
+            [*self.depends_on(real), *start_of(knowledge)],
             lambda: self._rehearse_share(real, round_, seed, knowledge),
             real.h.device,
         )

@@ -54,7 +54,7 @@ def _batches(
     floor = ClassMean() if knowledge.auxiliary is not None else Grey()
     whole = gave_up(floor.reconstruct(artifact, knowledge, seed)._replace(labels=labels.recover(artifact)))
     if not separate.possible(artifact):
-        return whole._replace(notes=(_note(artifact, seed, artifact.victims),))
+        return whole._replace(notes=(_note(artifact, artifact.victims),))
     found = separated(artifact, knowledge, seed, report)
     whole = whole._replace(gradient_evaluations=found.evaluations)
     rows = torch.nonzero(found.sound)[:, 0]
@@ -63,7 +63,7 @@ def _batches(
         whole = broken.put(whole, rows, folded(single(singles(artifact.some(rows), of_rows)), artifact.batch_size))
     if len(rows) == artifact.victims:
         return whole
-    return whole._replace(notes=(*whole.notes, _note(artifact, seed, artifact.victims - len(rows))))
+    return whole._replace(notes=(*whole.notes, _note(artifact, artifact.victims - len(rows))))
 
 
 def separated(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Separated:
@@ -135,11 +135,10 @@ def folded(found: Reconstruction, batch: int) -> Reconstruction:
     )  # fmt: skip
 
 
-def _note(artifact: Artifact, seed: int, failed: int) -> str:
+def _note(artifact: Artifact, failed: int) -> str:
     """What a reader must know of the batches that were not explained."""
     why = "could not be" if separate.possible(artifact) else "are of defended gradients and so were not"
     return (
-        f"{artifact.dataset}, {artifact.method}, round {artifact.round}, seed {seed}: {failed} of {artifact.victims} batches of "
-        f"{artifact.batch_size} images {why} separated into single features; attacks on these hand in the class means "
-        "there, or grey without auxiliary images"
+        f"{failed} of {artifact.victims} batches of {artifact.batch_size} images {why} separated into single features; attacks on "
+        "these hand in the class means there, or grey without auxiliary images"
     )

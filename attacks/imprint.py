@@ -61,6 +61,7 @@ from privbench.settings import Count, CountOrZero
 from privbench.types import Artifact, Batch, Knowledge, Look, Networks, Reconstruction, Report, no_report
 
 HONEST = Networks({}, {})  # nothing in place of the broadcast
+SENT_HONESTLY = "imprint sent the honest classifier, which brought back more in its rehearsal than a crafted one"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Imprint(AlignedSurrogate):
             if "extractor" not in artifact.weights:
                 return super().reconstruct(artifact, knowledge, seed, report)
             found = passive.attack(artifact, knowledge, seed, report)
-            return found._replace(notes=(*found.notes, _note(artifact, seed)))
+            return found._replace(notes=(*found.notes, SENT_HONESTLY))
         if not crafted.is_crafted(artifact.weights["classifier"]):
             raise UserError(
                 "imprint reads what its own crafted classifier brought back, but these clients got an honest one; name it "
@@ -196,11 +197,3 @@ def _sent_honestly(artifact: Artifact, knowledge: Knowledge) -> bool:
         return False
     honest, got = knowledge.broadcast.params["classifier"], artifact.weights["classifier"]
     return all(torch.equal(t, got[name]) for name, t in honest.items())
-
-
-def _note(artifact: Artifact, seed: int) -> str:
-    """What a reader must know of an honest server's numbers."""
-    return (
-        f"{artifact.dataset}, {artifact.method}, round {artifact.round}, seed {seed}: imprint sent the honest classifier, which "
-        "brought back more in its rehearsal than a crafted one"
-    )

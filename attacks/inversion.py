@@ -21,7 +21,6 @@ from privbench.nets import Model
 from privbench.types import Batch, Params, Report, no_report
 
 STEP = 0.1  # a usual difference of neighbouring pixels, in 2x - 1
-CHROMA = (15.0, 50.0)  # as in attacks/staged.py
 USUAL_WORTH = 50.0  # how many auxiliary images the usual variances are worth
 CLASS_WORTH = 5.0  # and the mean of all images, in the mean of a class
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
@@ -38,7 +37,7 @@ class Belief(NamedTuple):
 
 def usual(shape: tuple[int, int, int], classes: int, like: Tensor) -> Belief:
     """Smooth images around grey, for an attacker without images."""
-    gaussian = prior.natural(*shape[:2], STEP, CHROMA, like)
+    gaussian = prior.natural(*shape[:2], STEP, prior.CHROMA, like)
     return Belief(like.new_zeros(classes, gaussian.variance.numel()), gaussian)
 
 

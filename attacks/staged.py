@@ -26,7 +26,8 @@ a gradient, or images of a batch: `feature_steps` by the gradient's direction, t
 start that won. With E private what is descended on is ||E~(x) - h||^2 ||d||^2 / sigma^2 for one image and ||g(x) - G||^2 / sigma^2
 for a batch, + squared differences of neighbouring pixels / tau^2 + squared distances from grey / spread^2.
 
-Weights were chosen on images disjoint from all victims (docs/tuning_attacks.md).
+Weights were chosen on images disjoint from all victims (docs/tuning_attacks.md); the prior's constants are those of photographs
+in no data set here (attacks/prior.py).
 """
 
 from dataclasses import dataclass, replace
@@ -45,8 +46,6 @@ from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_repo
 PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural image of 32x32
 PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
 PEELED_STEP = 0.1  # the same in 2x - 1, for brightness; only its ratio to the errors of the equations counts
-CHROMA = (15.0, 50.0)  # how much less red-blue and green-magenta change than brightness (squared)
-STRENGTH = 0.8  # of the prior under noise: the variance of a cosine pattern of brightness times its squared frequency, in 2x - 1
 EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the gradient
 
 
@@ -68,7 +67,7 @@ class Staged:
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
-    knowledge: ClassVar[str] = "gradient"
+    knowledge: ClassVar[str] = "gradient + natural images"
     rung: ClassVar[str] = "L2"
     revision: ClassVar[int] = 1  # 1: another prior, and several starts, under noise; all else as before
 
@@ -86,7 +85,7 @@ class Staged:
         if told is None or told.known is not None or not peelable or not self.peel_iterations:
             return self._descend(artifact, own, None if told is None else told.batched(), seed, report)
         h = told.h
-        gaussian = prior.natural(*artifact.image_shape[:2], PEELED_STEP, CHROMA, h)
+        gaussian = prior.natural(*artifact.image_shape[:2], PEELED_STEP, prior.CHROMA, h)
         end = peeling.peel(own, h, gaussian, self.peel_iterations, report, self.peel_levels)
         kept = _finished(end, own.labels, 0)
         gap = _unexplained(own, end.x)
@@ -221,7 +220,7 @@ def _of_extractor(products: dict[str, Products]) -> dict[str, Products]:
 def of_photographs(artifact: Artifact, own: Case) -> noisy.Belief:
     """What an attacker without images believes of every victim's."""
     like = next(iter(own.observed.values()))
-    gaussian = prior.photographed(*artifact.image_shape[:2], STRENGTH, CHROMA, like)
+    gaussian = prior.photographed(*artifact.image_shape[:2], prior.STRENGTH, prior.CHROMA, like)
     return noisy.Belief(gaussian, like.new_zeros(artifact.victims, artifact.batch_size, gaussian.variance.numel()))
 
 

@@ -69,6 +69,8 @@ class StandIn:
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
     revision: ClassVar[int] = 1  # 1: shadow clients train as the attacked ones do
+    # Whether the rehearsal applies is decided on the features of all victims together.
+    pools: ClassVar[bool] = True
 
     def recipes(self) -> Mapping[str, Recipe]:
         """By name: what makes stand-ins of (world, seed, knowledge)."""
@@ -156,7 +158,7 @@ class StandIn:
                 "initial": knowledge.initial is not None,
                 "training": str(real.training),
             },
-            self.depends_on(real),
+            [*self.depends_on(real), *start_of(knowledge)],
             lambda: self.rehearsal(name, real, round_, seed, knowledge, report),
             real.h.device,
         )
@@ -233,6 +235,12 @@ class StandIn:
             *(() if own.noise is None else (own.noise,)),
             *(t for moments in own.moments.values() for t in moments),
         ]  # fmt: skip
+
+
+def start_of(knowledge: Knowledge) -> list[Tensor]:
+    """The initial extractor, which a shadow starts from where the attacker knows it; nothing where not."""
+    initial = {} if knowledge.initial is None else knowledge.initial.params["extractor"]
+    return [initial[name] for name in sorted(initial)]
 
 
 def best(psnr_db: Tensor) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""What an attack trains is trained once per artifact and kept on disk: named by everything that it depends on.
+"""What an attack trains is trained once and kept on disk: named by everything that it depends on.
 
 A name is the hash of the settings and of the contents of the tensors that training looks at (the broadcast classifier, the
 auxiliary images, closed-form features, ...), so that another choice of auxiliary images, another seed or another artifact
@@ -61,7 +61,8 @@ def reconstructed(
     settings = {field.name: getattr(attack, field.name) for field in fields(attack)}  # type: ignore[arg-type]
     if revision := getattr(attack, "revision", 0):
         settings["revision"] = revision
-    parts = (artifact.weights, artifact.buffers, artifact.gradients)
+    settings |= {"model": str(artifact.model), "round": artifact.round, "batch_size": artifact.batch_size}
+    parts = (artifact.weights, artifact.buffers, artifact.gradients, artifact.uploads, artifact.upload_buffers)
     found = kept(
         knowledge.cache,
         type(attack).__name__.lower(),

@@ -52,6 +52,11 @@ class UnSplit:
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
 
+    @property
+    def pools(self) -> bool:
+        """Whether the victims of a client share a stand-in."""
+        return self.stand_in_of == "client"
+
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from privbench import checkpoint, harness, local_update, observe, plugins, storage
+from privbench import checkpoint, harness, local_update, observe, plugins, seeds, storage
 from privbench import knowledge as known
 from privbench.checkpoint import Snapshot
 from privbench.engine import Replica
@@ -44,7 +44,7 @@ def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -
     """
     if not cell.active or rounds(cell):
         return shot
-    return shot._replace(server=crafted(cell, setup, shot.server, data_root, None))
+    return shot._replace(server=crafted(cell, setup, shot.server, shot.round, data_root, None))
 
 
 def trained(
@@ -54,6 +54,7 @@ def trained(
     folder: Path,
     honest: Path,
     data_root: Path | None,
+    cache: Path | None = None,
     report: Report = no_report,
 ) -> Snapshot:
     """The networks after `round_` rounds, the last `rounds(cell)` of them (or as many as there are) on crafted networks.
@@ -73,7 +74,7 @@ def trained(
         )
     first = round_ - min(rounds(cell), round_)
     state = harness.state_at(setup, honest, first, report)
-    server = crafted(cell, setup, state.server, data_root, folder / "trained")
+    server = crafted(cell, setup, state.server, round_, data_root, cache)
     while state.round < round_:
         report(state.round, round_, f"{name}: round {state.round + 1} under {cell.attack}")
         state.server = Replica(dict(server.params), dict(server.buffers), state.server.moments)
@@ -106,8 +107,13 @@ def lacking(cell: CellSpec, method: Method) -> str:
     return f"needs the {', '.join(missing)}, which {cell.train.method} does not send" if missing else ""
 
 
-def crafted(cell: CellSpec, setup: Setup, server: Replica, data_root: Path | None, cache: Path | None) -> Replica:
-    """What the server sends in place of its broadcast; AttackRefused as `sent`. Crafted on the CPU, whatever trains."""
+def crafted(
+    cell: CellSpec, setup: Setup, server: Replica, round_: int, data_root: Path | None, cache: Path | None
+) -> Replica:
+    """What the server sends in place of its broadcast, to attack after `round_` rounds; AttackRefused as `sent`.
+
+    Crafted on the CPU, whatever trains, and from the attacker's seed, as its attack is.
+    """
     name, model, device = str(cell.attack), setup.model, setup.device
     attack, shape = _attack(cell), (model.channels, model.image_size, model.image_size)
     images, _ = known.auxiliary(setup.federation, cell.auxiliary, data_root, shape, setup.spec.seed)
@@ -117,9 +123,9 @@ def crafted(cell: CellSpec, setup: Setup, server: Replica, data_root: Path | Non
         look=Look(cell.batch_size, setup.defense, cell.wire, local_update.local_steps(cell)),
         cache=cache,
     )
-    handed = known.only(attack.needs, whole, name)
+    handed = known.only(attack.needs, whole, name).to(torch.device("cpu"))
     try:
-        found = attack.craft(model, broadcast, handed, setup.spec.seed)
+        found = attack.craft(model, broadcast, handed, seeds.of_attacker(setup.spec.id, round_))
     except UserError as error:
         raise AttackRefused(str(error)) from error
     foreign = sorted({*found.params, *found.buffers} - set(server.params))

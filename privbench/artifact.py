@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -15,8 +16,15 @@ from privbench.types import Artifact, LocalSteps, LocalTraining, Truth
 GROUPS = ("gradients", "updates", "weights", "buffers", "uploads", "upload_buffers")
 
 
-def save(artifact: Artifact, path: Path) -> None:
-    """Writes one artifact."""
+class Identity(NamedTuple):
+    """Which training run an artifact comes from. It stands in the file's header alone, and no attack gets it."""
+
+    run: str  # TrainSpec.id
+    dataset: str  # as specifications name it, for a folder of a user's own with its path
+
+
+def save(artifact: Artifact, path: Path, identity: Identity | None = None) -> None:
+    """Writes one artifact; the identity is for those who load it."""
     tensors = {"client": artifact.client}
     for group in GROUPS:
         tensors |= storage.flatten(getattr(artifact, group), group)
@@ -40,7 +48,15 @@ def save(artifact: Artifact, path: Path) -> None:
         info["local"] = artifact.local._asdict() | {"optimiser": dict(artifact.local.optimiser)}
     if artifact.training is not None:
         info["training"] = artifact.training._asdict() | {"optimiser": dict(artifact.training.optimiser)}
+    if identity is not None:
+        info["identity"] = identity._asdict()
     storage.save_tensors(path, "artifact", tensors, info)
+
+
+def identity(path: Path) -> Identity | None:
+    """What an artifact's header says of its run, None where it says nothing; UserError as `load`."""
+    _, info = storage.load_tensors(path, "artifact")
+    return Identity(**info["identity"]) if "identity" in info else None
 
 
 def load(path: Path) -> Artifact:

@@ -179,6 +179,17 @@ def uses(attack: Any) -> frozenset[str]:
     return found
 
 
+def pooled(attack: Any, seen: Artifact) -> int | None:
+    """How many uploads of one client, at most, an attack reconstructs each image from; None where each stands for itself.
+
+    An attack that pools (`pools`) learns of a client's private extractor from all its attacked uploads, so that results change with
+    the number of victims. Where the extractor is broadcast there is nothing to learn.
+    """
+    if not getattr(attack, "pools", False) or "extractor" in seen.weights:
+        return None
+    return int(torch.bincount(seen.client.cpu()).max())
+
+
 def tag(attack: Any, offered: Collection[str] | None = None) -> str:
     """What an attack knows, in words: on artifacts that offer that much, e.g. "gradient + auxiliary + generator"; else in general.
 

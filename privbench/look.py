@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from privbench import active, artifact, checkpoint, federations, harness, local_update, machine, observe
+from privbench import active, artifact, checkpoint, federations, harness, local_update, machine, observe, plugins
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
@@ -28,7 +28,7 @@ def observed(
     folder = store.artifact(cell, spec, round_)
     if active.rounds(cell):
         trainer = harness.prepare(spec, fed, machine.device(device_name))
-        shot = active.trained(cell, trainer, round_, folder, store.train(spec), data_root, report)
+        shot = active.trained(cell, trainer, round_, folder, store.train(spec), data_root, store.cache, report)
     else:
         shot = snapshot(store, spec, round_, fed, device_name, report)
     if not (folder / "truth.safetensors").exists():
@@ -39,7 +39,7 @@ def observed(
             setup.method,
             setup.defense,
             method_name=spec.method,
-            dataset=spec.dataset,
+            dataset=plugins.short(spec.dataset),
             victims=cell.victims,
             batch_size=cell.batch_size,
             labels_known=cell.labels_known,
@@ -49,7 +49,7 @@ def observed(
             training=local_update.local_training(spec.schedule, [len(c.train.labels) for c in fed.clients]),
             form=cell.wire,
         )
-        artifact.save(seen, folder / "artifact.safetensors")
+        artifact.save(seen, folder / "artifact.safetensors", artifact.Identity(spec.id, spec.dataset))
         artifact.save_truth(truth, folder / "truth.safetensors")
     return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), shot
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ from privbench import (
     partition,
     plugins,
     score,
+    seeds,
     storage,
     victims,
 )
@@ -55,14 +59,15 @@ def attack_seed(
     if cell.auxiliary != known.SAME:
         chosen, chosen_info = known.auxiliary(fed, cell.auxiliary, data_root, seen.image_shape, spec.seed)
     images, whole = {*score.digests(same.images), *score.digests(chosen.images)}, Knowledge(auxiliary=same)
+    seed = seeds.of_attacker(spec.id, seen.round)
     floors = {
-        floor: score.psnr_of(attack_artifact(floor, {}, seen, whole, spec.seed, place, no_report), truth).tolist()
+        floor: score.psnr_of(attack_artifact(floor, {}, seen, whole, seed, place, no_report), truth).tolist()
         for floor in plugins.FLOORS
         if plugins.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
     }
     whole = replace(knowledge_of(store, cell, spec, fed, seen, shot), auxiliary=chosen)
     started = time.perf_counter()
-    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, spec.seed, place, report)
+    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, seed, place, report)
     seconds = time.perf_counter() - started
     # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or hides a doubt.
     seen, truth, shot = look.observed(store, cell, spec, data_root, device_name, report)
@@ -70,7 +75,7 @@ def attack_seed(
     info = _trial(store, spec, data_root, place)
     info |= {
         "round": seen.round,
-        "knowledge": _knowledge(cell.attack, seen, chosen_info)
+        "knowledge": _knowledge(cell.attack, seen, chosen_info, cell.attack_settings)
         | active.told(store.artifact(cell, spec, seen.round)),
         "accuracy_at_round": [
             evaluation.accuracy(seen.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
@@ -83,7 +88,8 @@ def attack_seed(
             seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images, is_floor=cell.attack in plugins.FLOORS
         ),
     }  # fmt: skip
-    info["notes"] += found.notes
+    about = f"{plugins.short(spec.dataset)}, {spec.method}, round {seen.round}, seed {spec.seed}"
+    info["notes"] += [f"{about}: {note}" for note in found.notes]
     info["cost"] |= {"attack_seconds": seconds, "gradient_evaluations": int(found.gradient_evaluations)}
     tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
     storage.save_tensors(path, "reconstruction", tensors, info)
@@ -107,7 +113,7 @@ def attack_artifact(
     place: torch.device,
     report: Report,
 ) -> Reconstruction:
-    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more.
+    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more; `seed` is the attacker's own.
 
     AttackRefused where it cannot be made; UserError where it returns something else than a reconstruction of these victims.
     """
@@ -115,12 +121,24 @@ def attack_artifact(
     check_needs(name, attack, seen)
     try:
         handed = known.only(attack.needs, whole, name).to(place)
-        found = attack.reconstruct(seen.to(place), handed, seed, report)
+        listening = _listener.set(report)
+        try:
+            found = attack.reconstruct(seen.to(place), handed, seed, _tell)
+        finally:
+            _listener.reset(listening)
     except UserError as error:
         raise AttackRefused(str(error)) from error
     if fault := _fault(found, seen):
         raise UserError(f"{name} should return a Reconstruction of {seen.victims} victims, but {fault}")
     return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
+
+
+_listener: ContextVar[Report] = ContextVar("listener", default=no_report)
+
+
+def _tell(done: int, total: int, what: str) -> None:
+    """The progress report that attacks are given: a report itself may hold the job, and so the run's name and seed."""
+    _listener.get()(done, total, what)
 
 
 def _fault(found: Any, seen: Artifact) -> str:
@@ -186,7 +204,7 @@ def knowledge_of(
         colluder=known.colluder(shot, seen, fed),
         oracle=known.oracle(shot, seen),
         broadcast=None if active.rounds(cell) else Networks(shot.server.params, shot.server.buffers),
-        cache=store.artifact(cell, spec, seen.round) / "trained",
+        cache=store.cache,
     )
 
 
@@ -226,15 +244,18 @@ def _trial(store: Store, spec: TrainSpec, data_root: Path | None, place: torch.d
     }
 
 
-def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str, Any]:
+def _knowledge(
+    name: str, seen: Artifact, auxiliary: dict[str, Any], settings: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """What the attacker knew, as the record says it; `auxiliary` is None where the attack was given no such images."""
-    attack = plugins.resolve("attack", name)
+    attack = plugins.create(plugins.resolve("attack", name), settings)
     return {
         "tag": known.tag(attack, seen.offers()),
         "tag_in_general": known.tag(attack),
         "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
         "needs": sorted(attack.needs),
         "uses": sorted(known.uses(attack) & seen.offers()),
+        "pools": known.pooled(attack, seen),
         "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "labels": "known" if seen.labels is not None else "recovered",
         "restart_chosen_by": "attacker's own loss",

@@ -189,6 +189,9 @@ class KnowledgeUsed(_Strict):
     rung: str | None  # of the ladder; None for a user's own attack that names none
     needs: list[str]
     uses: list[str]  # what it looked at besides its needs
+    pools: int | None = (
+        None  # how many uploads of a client each image was reconstructed from; None where it was one alone
+    )
     active_rounds: int | None = None  # for how many rounds before the attacked one the server sent crafted networks
     auxiliary: AuxiliaryUsed | None
     labels: Literal["known", "recovered"]

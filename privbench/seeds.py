@@ -2,6 +2,9 @@
 
 A stream is a function of its names alone, so that adding a method, a client or an attack never changes the numbers of
 another. Draws are made on the CPU and moved, so that a run has the same draws on every device.
+
+An attacker draws from a seed of its own. The run's seed tells the defence's noise, the dropout masks and the networks that the
+clients started with, so no attack receives it.
 """
 
 import hashlib
@@ -18,3 +21,13 @@ def stream(seed: int, *names: Name) -> torch.Generator:
     generator = torch.Generator()
     generator.manual_seed(int.from_bytes(digest[:8], "little") & (2**63 - 1))
     return generator
+
+
+def of_attacker(run: str, round_: int) -> int:
+    """The seed of whoever attacks the training run named `run` (TrainSpec.id) after `round_` rounds, from 0 to 2^63 - 1.
+
+    sha256 of both, under a name of its own. It is the same on every machine, for every attack and for any number of victims, so
+    that attacks on one artifact share what they train. It leads back to the run's seed by guessing the whole specification alone.
+    """
+    text = f"privbench attacker/{run}/round {round_}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") & (2**63 - 1)

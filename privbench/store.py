@@ -3,6 +3,7 @@
 runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class);
                        error.txt, the traceback of the last attempt where it ended in an internal error
 runs/artifacts/<id>/   artifact.safetensors and, in a file of its own, truth.safetensors
+runs/cache/            what attacks train, each file named by all that it depends on (attacks/trained.py), and by no run
 runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores; of an accuracy cell seed-<s>.json), spec.json and
                        record.json; or failed.json, why it could not be finished
 """
@@ -21,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from privbench import checkpoint, local_update, storage
 from privbench.errors import UserError
-from privbench.spec import CellSpec, TrainSpec, checked
+from privbench.spec import ATTACK_REVISION, CellSpec, TrainSpec, checked
 
 Spec = TypeVar("Spec", TrainSpec, CellSpec)
 
@@ -52,6 +53,11 @@ class Store:
         """The record of a finished cell."""
         return self.cell(cell) / "record.json"
 
+    @property
+    def cache(self) -> Path:
+        """Where attacks keep what they train: apart from every artifact, and under no run's name."""
+        return self.root / "cache"
+
     def result(self, cell: CellSpec, seed: int) -> Path:
         """What one seed gave: the reconstruction, or of an accuracy cell a JSON file."""
         return self.cell(cell) / f"seed-{seed}.{'json' if cell.attack is None else 'safetensors'}"
@@ -68,7 +74,8 @@ class Store:
         labels = "-labels" if cell.labels_known else ""
         sent = ""
         if cell.attack is not None and cell.active:
-            craft = cell.attack_settings | {"auxiliary": cell.auxiliary}
+            # What is crafted changes with the attacks' revision, as their seed does.
+            craft = cell.attack_settings | {"auxiliary": cell.auxiliary, "attacks": ATTACK_REVISION}
             if cell.attack_revision:
                 craft |= {"revision": cell.attack_revision}
             settings = json.dumps(craft, sort_keys=True)

@@ -35,6 +35,17 @@ def moved(parts: Parts, device: torch.device) -> Parts:
     return {part: {name: t.to(device) for name, t in params.items()} for part, params in parts.items()}
 
 
+def alone(t: Tensor, device: torch.device) -> Tensor:
+    """The same tensor on `device` in a storage of its own: a view would hand over all that its storage holds."""
+    there = t.detach().to(device)
+    return there if there.untyped_storage().nbytes() == there.nbytes else there.clone()
+
+
+def parts_alone(parts: Parts, device: torch.device) -> Parts:
+    """The same networks, each tensor `alone`."""
+    return {part: {name: alone(t, device) for name, t in params.items()} for part, params in parts.items()}
+
+
 def no_report(done: int, total: int, what: str) -> None:
     """The silent progress report."""
 
@@ -141,18 +152,18 @@ class Artifact:
     training: LocalTraining | None = None
 
     def to(self, device: torch.device) -> Artifact:
-        """The same artifact with its tensors on `device`."""
+        """The same artifact with its tensors on `device`, each in a storage of its own."""
         return replace(
             self,
-            gradients=moved(self.gradients, device),
-            updates=moved(self.updates, device),
-            weights=moved(self.weights, device),
-            buffers=moved(self.buffers, device),
-            uploads=moved(self.uploads, device),
-            upload_buffers=moved(self.upload_buffers, device),
-            client=self.client.to(device),
-            labels=None if self.labels is None else self.labels.to(device),
-            label_counts=None if self.label_counts is None else self.label_counts.to(device),
+            gradients=parts_alone(self.gradients, device),
+            updates=parts_alone(self.updates, device),
+            weights=parts_alone(self.weights, device),
+            buffers=parts_alone(self.buffers, device),
+            uploads=parts_alone(self.uploads, device),
+            upload_buffers=parts_alone(self.upload_buffers, device),
+            client=alone(self.client, device),
+            labels=None if self.labels is None else alone(self.labels, device),
+            label_counts=None if self.label_counts is None else alone(self.label_counts, device),
         )
 
     def some(self, rows: Tensor) -> Artifact:
@@ -201,8 +212,8 @@ class Networks(NamedTuple):
     buffers: Parts
 
     def to(self, device: torch.device) -> Networks:
-        """The same networks on `device`."""
-        return Networks(*(moved(parts, device) for parts in self))
+        """The same networks on `device`, each tensor in a storage of its own."""
+        return Networks(*(parts_alone(parts, device) for parts in self))
 
 
 class Colluder(NamedTuple):
@@ -213,9 +224,9 @@ class Colluder(NamedTuple):
     images: Batch
 
     def to(self, device: torch.device) -> Colluder:
-        """The same on `device`."""
-        images = Batch(*(t.to(device) for t in self.images))
-        return Colluder(moved(self.params, device), moved(self.buffers, device), images)
+        """The same on `device`, each tensor in a storage of its own."""
+        images = Batch(*(alone(t, device) for t in self.images))
+        return Colluder(parts_alone(self.params, device), parts_alone(self.buffers, device), images)
 
 
 class Look(NamedTuple):
@@ -249,9 +260,9 @@ class Knowledge:
     cache: Path | None = None
 
     def to(self, device: torch.device) -> Knowledge:
-        """The same knowledge with its tensors on `device`."""
+        """The same knowledge with its tensors on `device`, each in a storage of its own."""
         return Knowledge(
-            auxiliary=None if self.auxiliary is None else Batch(*(t.to(device) for t in self.auxiliary)),
+            auxiliary=None if self.auxiliary is None else Batch(*(alone(t, device) for t in self.auxiliary)),
             initial=None if self.initial is None else self.initial.to(device),
             colluder=None if self.colluder is None else {k: own.to(device) for k, own in self.colluder.items()},
             oracle=None if self.oracle is None else {k: own.to(device) for k, own in self.oracle.items()},
@@ -302,8 +313,10 @@ class Attack(Protocol):
         str
     ]  # the tag in tables, e.g. "gradient + auxiliary"; what it `uses` is added (privbench/knowledge.py)
     rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/attacks.md
-    # A class may also say `revision: ClassVar[int]`, raised whenever it returns other numbers, and `hands_in:
-    # ClassVar[tuple[str, ...]]`, the attacks whose answers it hands in where the extractor is broadcast (privbench/plugins.py).
+    # A class may also say `pools: ClassVar[bool]`, whether what it makes of one upload depends on the other attacked uploads
+    # where the extractor is private (privbench/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns other
+    # numbers; and `hands_in: ClassVar[tuple[str, ...]]`, the attacks whose answers it hands in where the extractor is broadcast
+    # (privbench/plugins.py).
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

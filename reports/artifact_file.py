@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 import torch
 
 from privbench import artifact as artifacts
-from privbench import federations, flags, knowledge, machine, measure, plugins, pool, score, storage, victims
+from privbench import federations, flags, knowledge, machine, measure, plugins, pool, score, seeds, storage, victims
 from privbench.errors import UserError
 from privbench.flags import Flag
 from privbench.record import Victim
 from privbench.spec import train_spec
 from privbench.store import Store
-from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Truth
+from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Truth, no_report
 from reports import doubts
 from reports.measured import Measured
 from reports.published_form import range_text
 
-SEED = 0  # an artifact does not say of which seed it is
+SEED = 0  # of whatever is drawn here besides: an artifact does not say of which seed it is
 
 
 class _Floors(NamedTuple):
@@ -51,13 +51,16 @@ def attack_file(
     shape = (seen.victims, seen.batch_size, *seen.image_shape)
     if known is not None and tuple(known.images.shape) != shape:
         raise UserError(f"{truth} holds images of shape {tuple(known.images.shape)}, but {path} speaks of {shape}")
-    place = machine.device(device)
+    place, identity = machine.device(device), artifacts.identity(path)
+    # The seed that an attack within the run has, so that it gives the same images here; of a file without a header of ours, any.
+    seed = SEED if identity is None else seeds.of_attacker(identity.run, seen.round)
     Store(out).check_writable()
     if climbed:
         met = seen.offers() | {"auxiliary"}
         attacks = [*(a for a in plugins.ATTACKS if plugins.resolve("attack", a).needs <= met), *attacks]
     each = plugins.settings_of_each(attacks, settings) if climbed else dict.fromkeys(attacks, settings)
-    floors = None if known is None else _floors(seen, known, place, data_dir)
+    origin = seen.dataset if identity is None else identity.dataset
+    floors = None if known is None else _floors(seen, known, origin, place, data_dir)
     if floors is not None and floors.note:
         print(f"note: {floors.note}")
     images = cache(
@@ -65,12 +68,12 @@ def attack_file(
     )  # once, and only where an attack asks for them
     for name in each:
         stem = f"{path.stem}-{name.replace(':', '.')}"  # not every system has colons in file names
-        whole = Knowledge(cache=out / "trained")
+        whole = Knowledge(cache=Store(out).cache)
         if "auxiliary" in plugins.resolve("attack", name).needs:
             whole = replace(whole, auxiliary=images())
         try:
             # Each attack has the file to itself: what one writes into it, no other sees and no doubt is told of.
-            found = measure.attack_artifact(name, each[name], artifacts.load(path), whole, SEED, place, lambda *_: None)
+            found = measure.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_report)
         except Exception as error:
             if not climbed and isinstance(error, UserError):
                 raise
@@ -103,18 +106,18 @@ def _auxiliary(seen: Artifact, dataset: str, choice: str, data_dir: Path | None)
     return knowledge.auxiliary(fed, choice, data_dir, seen.image_shape, SEED)[0]
 
 
-def _floors(seen: Artifact, truth: Truth, place: torch.device, data_dir: Path | None) -> _Floors:
+def _floors(seen: Artifact, truth: Truth, dataset: str, place: torch.device, data_dir: Path | None) -> _Floors:
     """The floors of the artifact's own data set; where that is not at hand, those that need no images."""
     images, note = None, ""
     try:
-        images = _auxiliary(seen, seen.dataset, knowledge.SAME, data_dir)
+        images = _auxiliary(seen, dataset, knowledge.SAME, data_dir)
     except UserError as error:
         note = f"the floor is that of a grey image alone, because there are no images of {seen.dataset}: {error}"
     met = seen.offers() | ({"auxiliary"} if images is not None else set())
     psnr_db = {}
     for name in plugins.FLOORS:
         if plugins.resolve("attack", name).needs <= met:
-            found = measure.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, lambda *_: None)
+            found = measure.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, no_report)
             psnr_db[name] = score.psnr_of(found, truth).tolist()
     return _Floors(psnr_db, set() if images is None else set(score.digests(images.images)), note)
 

@@ -29,6 +29,7 @@ from reports.published_form import (
     knowledge_text,
     label,
     place,
+    pooled_text,
     range_text,
     title_of,
     unique,
@@ -96,7 +97,7 @@ def row(own: Measured, doubts: dict[str, list[flags.Flag]], among: Sequence[Atta
     s = own.scores
     return {
         "rung": rungs(among or own.attacks),
-        "knowledge": knowledge_text(own.first),
+        "knowledge": f"{knowledge_text(own.first)}{pooled_text(own.first)}",
         "strongest attack": own.name,
         "PSNR dB": range_text(own.psnr_db),
         "gain over the floor dB": range_text(own.gain_db, sign=True),
@@ -212,6 +213,7 @@ def _csv_row(r: AttackRecord, doubts: Sequence[flags.Flag]) -> dict[str, Any]:
         "attacked_rounds": " ".join(map(str, r.rounds)),
         "rung": rung(r),
         "knowledge": knowledge_text(r),
+        "uploads_pooled": r.knowledge.pools,
         "psnr_db": s.psnr_db,
         "psnr_low": own.psnr_db.low,
         "psnr_high": own.psnr_db.high,

@@ -240,6 +240,12 @@ def knowledge_text(record: AttackRecord) -> str:
     return _with_images(tag, record)
 
 
+def pooled_text(record: AttackRecord) -> str:
+    """How many uploads of a client each image was reconstructed from, in words to follow its knowledge; nothing where only one."""
+    count = record.knowledge.pools
+    return "" if count is None else f"; pools {count} upload{'s' * (count != 1)} a client"
+
+
 def attacker_text(record: AttackRecord) -> str:
     """The same whatever the method shares, for comparing methods: e.g. "gradient + auxiliary + generator where shared"."""
     return _with_images(record.knowledge.tag_in_general, record)

@@ -288,7 +288,7 @@ def test_the_tag_of_an_attack_says_what_it_used(observed):
     assert tags["aligned-surrogate", "fedcg"] == tags["decoder", "fedcg"] == f"{plain} + generator"
     assert tags["collusion", "fedcg"] == f"{plain} + colluding client + generator"
     assert {tags["surrogate", m] for m in ("fedavg", "fedsplit", "fedcg")} == {plain}
-    assert {tags["staged", m] for m in ("fedavg", "fedsplit", "fedcg")} == {"gradient"}
+    assert {tags["staged", m] for m in ("fedavg", "fedsplit", "fedcg")} == {"gradient + natural images"}
     decoder = measure._knowledge("decoder", load(observed["fedcg"][0] / "artifact.safetensors"), {})
     assert decoder["uses"] == ["upload:generator"]
     assert decoder["tag_in_general"] == f"{plain} + generator where shared"
@@ -377,7 +377,7 @@ def reconstructions(cells, root):
 
 def with_another_truth(root, other):
     """A copy of a folder of results in which nothing is attacked yet, and every truth is noise and wrong labels."""
-    shutil.copytree(root, other, ignore=shutil.ignore_patterns("cells", "trained"))
+    shutil.copytree(root, other, ignore=shutil.ignore_patterns("cells", "cache"))
     paths = list((other / "artifacts").glob("*/truth.safetensors"))
     for path in paths:
         truth = artifact.load_truth(path)
@@ -421,7 +421,8 @@ def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeyp
     monkeypatch.setattr("privbench.pool.cores", lambda: 1)
 
     def cheating(self, seen, known, seed, report):
-        truth = artifact.load_truth(known.cache.parent / "truth.safetensors")
+        (path,) = known.cache.parent.glob("artifacts/*/truth.safetensors")
+        truth = artifact.load_truth(path)
         return Grey().reconstruct(seen, known, seed, report)._replace(images=truth.images)
 
     monkeypatch.setattr(plugins.resolve("attack", "learned-inverse"), "reconstruct", cheating)

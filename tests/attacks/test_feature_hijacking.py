@@ -8,7 +8,7 @@ import torch
 from attacks import separate, surrogates, world
 from attacks.feature_hijacking import FeatureHijacking, to_class_means
 from attacks.floors import ClassMean, Grey
-from privbench import active, federations, harness, observe, spec
+from privbench import active, federations, harness, observe, seeds, spec
 from privbench.engine import Replica
 from privbench.errors import UserError
 from privbench.nets import Model
@@ -101,7 +101,7 @@ def test_hijacked_clients_move_towards_the_pilot_and_honest_ones_do_not(hijacked
     honest = harness.initial(setup)
     for _ in range(3):
         harness.train_round([setup], [honest], "alone")
-    extractor, _ = attack.pilot(setup.model, know.auxiliary, 0, know)
+    extractor, _ = attack.pilot(setup.model, know.auxiliary, seeds.of_attacker(setup.spec.id, 3), know)
     distance = to_class_means(setup.model, extractor, know.auxiliary)
 
     def gap(client: Replica, k: int) -> float:
@@ -119,7 +119,7 @@ def test_hijacking_beats_the_floor_on_digits(hijacked):
         shot, setup.federation, setup.model, setup.method, setup.defense, method_name="fedcg", dataset="digits",
         victims=12, batch_size=1, labels_known=False, seed=0,
     )  # fmt: skip
-    made = attack.reconstruct(seen, know, 0)
+    made = attack.reconstruct(seen, know, seeds.of_attacker(setup.spec.id, 3))
     found = score(made, truth)
     floor = score(ClassMean().reconstruct(seen, know, 0), truth)
     assert found.label_accuracy.min() == 1

@@ -104,7 +104,7 @@ def test_the_prior_of_photographs_falls_with_the_square_of_the_frequency_and_has
     like = torch.zeros(1).double()
     gaussian = prior.photographed(3, 32, 0.4, (15.0, 50.0), like)
     frequency = 2 - 2 * torch.cos(torch.tensor(torch.pi / 32 * 5).double())
-    by_hand = 0.4 * torch.exp(-frequency / 2) / (15 * (frequency + 0.002))
+    by_hand = 0.4 * torch.exp(-frequency / 2) / (15 * (frequency + prior.MEAN))
     torch.testing.assert_close(gaussian.variance[1, 0, 5], by_hand)
     t = torch.randn(4, 3072, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(gaussian.whitened(gaussian.root(t)), t)

@@ -143,7 +143,7 @@ def test_an_active_attack_is_told_of_the_uploads_to_come_and_no_other_is(monkeyp
         Halves, "craft", lambda s, model, broadcast, known, seed: told.append(known) or Networks({}, {})
     )
     setup = setup_of(cell)
-    active.crafted(cell, setup, harness.initial(setup).server, None, None)
+    active.crafted(cell, setup, harness.initial(setup).server, 0, None, None)
     assert told[0].look == Look(3, setup.defense)
     assert told[0].broadcast is None
     whole = Knowledge(told[0].auxiliary, look=told[0].look, broadcast=Networks({}, {}))

@@ -1,0 +1,173 @@
+"""Which attacks pool uploads, found out by experiment: the first victim alone, and among five others.
+
+An attack that does not say `pools` must make the same of a victim whether or not others are attacked beside it. One that does must
+make something else of it. Private extractors are FedCG's, broadcast ones FedAvg's and, in part, FedPer's.
+"""
+
+import copy
+
+import pytest
+import torch
+
+from attacks import stand_in
+from attacks.unsplit import UnSplit
+from privbench import checkpoint, harness, knowledge, measure, observe, plugins, spec
+from privbench.types import Knowledge, LocalSteps, Look, Networks
+from tests.privbench.federations import digits_federation
+from tests.test_contracts import STAND_INS, short, trust_stand_ins
+
+CPU = torch.device("cpu")
+CLIENTS, VICTIMS = 2, 6
+GATED = ("surrogate", "feature-hijacking")  # they pool only to decide whether their rehearsal applies
+UPDATES = LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
+# The first victim's upload as often as there are victims, so that shapes stay as they are.
+ALONE = torch.zeros(VICTIMS, dtype=torch.int64)
+# A problem that ends sooner leaves the others in smaller batches, which kernels sum in another order: single precision, and a few
+# steps of a descent enlarge it.
+ROUNDING = 1e-4
+DIFFERENT = 10 * ROUNDING
+LONGER = {"align_steps": 30, "train_steps": 20}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Method -> (its set-up, its snapshot after one round, its initial networks)."""
+    found = {}
+    for name in ("fedcg", "fedavg", "fedavg + gaussian", "fedper"):
+        method, defense = name.removesuffix(" + gaussian"), "gaussian:0.001" if "gaussian" in name else "none"
+        each = spec.train_spec("smoke", "digits", method, clients=CLIENTS, defense=defense, changes={"rounds": 1})
+        setup, folder = harness.prepare(each, digits_federation((20, 20)), CPU), tmp_path_factory.mktemp(method)
+        state = harness.initial(setup)
+        start = knowledge.initial(
+            harness.Replica(
+                state.clients[0].params | state.server.params, state.clients[0].buffers | state.server.buffers
+            )
+        )
+        start = start._replace(params=copy.deepcopy(start.params))
+        harness.train_round([setup], [state], "alone")
+        checkpoint.save_snapshot(folder, each, state)
+        found[name] = setup, checkpoint.load_snapshot(folder, 1), start
+    return found
+
+
+def shown(trained, name, attack):
+    """(what the server sees of six victims of an attack, three of a client; all that may be known besides)."""
+    setup, first, start = trained[name]
+    shot = first
+    auxiliary = observe.auxiliary(setup.federation)
+    plugin = plugins.create(plugins.resolve("attack", attack), short(attack))
+    if plugins.is_active(attack):
+        server, handed = shot.server, Knowledge(auxiliary, look=Look(1, setup.defense))
+        sent = plugin.craft(setup.model, Networks(server.params, server.buffers), handed, 0)
+        shot = shot._replace(server=harness.Replica(server.params | sent.params, server.buffers | sent.buffers))
+    local = UPDATES if any(need.startswith("update:") for need in plugin.needs) else None
+    seen, _ = observe.observe(
+        shot, setup.federation, setup.model, setup.method, setup.defense, method_name=setup.spec.method, dataset="digits",
+        victims=VICTIMS, batch_size=1, labels_known=False, seed=0, local=local,
+    )  # fmt: skip
+    honest = first.server
+    whole = Knowledge(
+        auxiliary=auxiliary, initial=start, colluder=knowledge.colluder(first, seen),
+        oracle=knowledge.oracle(first, seen), broadcast=Networks(honest.params, honest.buffers),
+    )  # fmt: skip
+    return seen, whole
+
+
+def brief(attack):
+    """Settings that make an attack quick, and let what it pools show."""
+    return {field: LONGER.get(field, value) for field, value in short(attack).items()}
+
+
+def gap(attack, seen, whole):
+    """The largest difference of a pixel of the first victim's image, alone and among the others, of a range of 1."""
+    alone, among = (
+        measure.attack_artifact(attack, brief(attack), each, whole, 0, CPU, lambda *_: None).images[0].double()
+        for each in (seen.some(ALONE), seen)
+    )
+    return float((alone - among).abs().max())
+
+
+def met(name):
+    """The attacks that can be made of a method's gradients or updates, and that do work of their own there."""
+    method = plugins.create(plugins.resolve("method", name.removesuffix(" + gaussian")), {})
+    offered = observe.offers(method) | observe.offers(method, update=True) | set(knowledge.FIELDS)
+    found = [a for a in plugins.ATTACKS if plugins.resolve("attack", a).needs <= offered]
+    if name == "fedavg + gaussian":
+        return ["staged", "learned-inverse", "posterior"]
+    return found if name == "fedcg" else [a for a in found if a not in STAND_INS]
+
+
+def pools(attack):
+    return bool(getattr(plugins.create(plugins.resolve("attack", attack), {}), "pools", False))
+
+
+@pytest.mark.parametrize("name", ["fedcg", "fedavg", "fedavg + gaussian", "fedper"])
+def test_an_attack_that_does_not_pool_makes_the_same_of_a_victim_alone_and_among_others(name, trained, monkeypatch):
+    trust_stand_ins(monkeypatch)
+    single = [a for a in met(name) if name != "fedcg" or not pools(a)]
+    gaps = {attack: gap(attack, *shown(trained, name, attack)) for attack in single}
+    assert len(gaps) == {"fedcg": 15, "fedavg": 16, "fedavg + gaussian": 3, "fedper": 4}[name], list(gaps)
+    assert {a: found for a, found in gaps.items() if not found <= ROUNDING} == {}
+
+
+def test_an_attack_that_pools_makes_something_else_of_a_victim_among_others(trained, monkeypatch):
+    trust_stand_ins(monkeypatch)
+    pooling = [a for a in met("fedcg") if pools(a) and a not in GATED]
+    assert pooling == ["imprint", "aligned-surrogate", "initial-surrogate", "decoder", "collusion"]
+    gaps = {attack: gap(attack, *shown(trained, "fedcg", attack)) for attack in pooling}
+    assert {a: found for a, found in gaps.items() if not found > DIFFERENT} == {}
+
+
+@pytest.mark.parametrize("attack", GATED)
+def test_an_attack_that_pools_to_doubt_its_rehearsal_does_so_by_the_other_victims_too(attack, trained, monkeypatch):
+    """With a threshold between the shift of the victim's own features and that of all, one of the two alone is inverted."""
+    plugin, shifts = plugins.resolve("attack", attack), []
+    original = plugin.shift
+
+    def shift(self, own, *rest):
+        found = original(self, own, *rest)
+        if own.name == "real":
+            shifts.append(found)
+        return found
+
+    monkeypatch.setattr(plugin, "shift", shift)
+    monkeypatch.setattr(stand_in, "best", lambda _: (0, 0.1))
+    seen, whole = shown(trained, "fedcg", attack)
+    gap(attack, seen, whole)
+    alone, among = shifts[0], shifts[-1]
+    assert abs(alone - among) > ROUNDING * among
+    between = (alone + among) / 2
+    monkeypatch.setattr(
+        plugin,
+        "applies",
+        lambda self, name, real, _, *rest: (
+            self.shift(real, {}, *rest) <= between
+            if attack == "feature-hijacking"
+            else self.shift(real, self.recipes()[name](real, *rest), *rest) <= between
+        ),
+    )
+    assert gap(attack, seen, whole) > DIFFERENT
+    assert pools(attack)
+
+
+def test_a_common_stand_in_of_unsplit_is_declared_and_pools(trained, monkeypatch):
+    seen, whole = shown(trained, "fedcg", "unsplit")
+    own = short("unsplit") | {"stand_in_of": "client"}
+    assert (UnSplit().pools, UnSplit(stand_in_of="client").pools) == (False, True)
+    alone, among = (
+        measure.attack_artifact("unsplit", own, each, whole, 0, CPU, lambda *_: None).images[0]
+        for each in (seen.some(ALONE), seen)
+    )
+    assert float((alone - among).abs().max()) > DIFFERENT
+
+
+def test_a_record_says_how_many_uploads_of_a_client_were_pooled(trained):
+    told = {}
+    for name in ("fedcg", "fedavg"):
+        for attack, settings in (("aligned-surrogate", {}), ("staged", {}), ("unsplit", {"stand_in_of": "client"})):
+            seen, _ = shown(trained, name, attack)
+            told[name, attack] = measure._knowledge(attack, seen, {}, settings)["pools"]
+    assert told == {
+        ("fedcg", "aligned-surrogate"): 3, ("fedcg", "staged"): None, ("fedcg", "unsplit"): 3,
+        ("fedavg", "aligned-surrogate"): None, ("fedavg", "staged"): None, ("fedavg", "unsplit"): None,
+    }  # fmt: skip
