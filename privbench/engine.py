@@ -62,11 +62,21 @@ class Plan(NamedTuple):
     images: Callable[[int], Tensor]  # step -> [B, C, H, W] in [0, 1]
     labels: Tensor  # [steps, B]
     noise: Mapping[str, Mapping[str, Tensor]]  # stage -> draw -> [steps, B, ...]
+    features: Callable[[int], Tensor] | None = (
+        None  # step -> [B, c, s, s] in place of the images, in phases with `features`
+    )
 
     @property
     def steps(self) -> int:
         """How many mini-batches."""
         return len(self.labels)
+
+    def seen(self, step: int) -> tuple[Tensor, Tensor | None]:
+        """(images, features) of one mini-batch, of which the phase sees one kind."""
+        if self.features is None:
+            return self.images(step), None
+        features = self.features(step)
+        return features.new_zeros(0), features
 
 
 class Job(NamedTuple):
@@ -193,10 +203,11 @@ def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, prote
     fixed = _replace(replica.params, workings, 0)
     trained = [_map(lambda t: t.detach().requires_grad_(), w.layout.views(w.flat[0])) for w in workings]
     for step in range(plan.steps):
-        images = plan.images(step)
+        images, features = plan.seen(step)
         for working, leaves in zip(workings, trained, strict=True):
             stage = working.stage
-            batch = MiniBatch(images, plan.labels[step], {k: v[step] for k, v in plan.noise[stage.name].items()})
+            noise = {k: v[step] for k, v in plan.noise[stage.name].items()}
+            batch = MiniBatch(images, plan.labels[step], noise, features)
             loss, after = working.loss(leaves, fixed, replica.buffers, around, batch)
             flat_leaves = [leaves[part][name] for part, name, _ in working.layout.entries]
             grads = torch.autograd.grad(loss, flat_leaves, materialize_grads=True)
@@ -231,12 +242,12 @@ def run_stacked(
         def pick(tree: Any, rows: list[int] | None = None if everyone else active) -> Any:
             return tree if rows is None else _map(lambda t: t[rows], tree)
 
-        images = torch.stack([plans[i].images(step) for i in active])
+        images, features = _stack([plans[i].seen(step) for i in active])
         labels = torch.stack([plans[i].labels[step] for i in active])
         for working in workings:
             stage = working.stage
             drawn = [{k: v[step] for k, v in plans[i].noise[stage.name].items()} for i in active]
-            batch = MiniBatch(images, labels, _stack(drawn))
+            batch = MiniBatch(images, labels, _stack(drawn), features)
             trained = working.layout.views(pick(working.flat))
             fixed = pick(_replace(params, workings, None))
             arguments = (trained, fixed, pick(buffers), pick(surroundings), batch)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,13 +25,18 @@ from privbench.data.resize import pixels
 from privbench.engine import Job, Plan, Protect, Replica, Surroundings, average, run_alone, run_stacked
 from privbench.errors import UserError
 from privbench.evaluation import Prediction
-from privbench.methods.form import Clock, Known, Method, Phase
+from privbench.methods.form import Clock, Known, Method, Nets, Phase
 from privbench.nets import Model
 from privbench.seeds import stream
 from privbench.spec import Measured, Schedule, TrainSpec
 from privbench.types import Defense, Federation, Parts, Report, moved, no_report
 
 Execution = Literal["alone", "stacked"]
+Features = Callable[
+    [Tensor, Tensor | None], Tensor
+]  # (which images [B], which flipped [B] or None) -> E(x) [B, c, s, s]
+FEATURE_BYTES = 2**28  # of one client's features, at most
+FLOAT_BYTES = 4
 
 
 @dataclass
@@ -173,11 +178,15 @@ def learn(
     for phase in setup.method.client():
         job = Job(setup.model, phase, clock, optimisers)
         epochs = 1 if schedule.client_steps else length(phase, schedule)
+        kept = [_features(setups[s], k, states[s].clients[k]) if phase.features else None for s, k in pairs]
         for epoch in range(epochs):
             report(
                 clock.round - 1, clock.rounds, f"{setup.spec.method} {phase.stages[0].name} epoch {epoch + 1}/{epochs}"
             )
-            plans = [client_plan(setups[s], k, clock.round, phase, epoch) for s, k in pairs]
+            plans = [
+                client_plan(setups[s], k, clock.round, phase, epoch, own)
+                for (s, k), own in zip(pairs, kept, strict=True)
+            ]
             losses |= _columns(run(job, replicas, around, plans, protects))
 
     for s, state in enumerate(states):
@@ -212,8 +221,31 @@ def mini_batches(samples: int, batch: int, rng: torch.Generator, steps: int | No
     return torch.cat(shuffles)[: steps * batch].view(steps, batch)
 
 
-def client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) -> Plan:
-    """Client k's mini-batches and draws of one epoch, from streams of their own."""
+def _features(setup: Setup, k: int, client: Replica) -> Features:
+    """How a phase with `features` comes to those of client k, whose extractor it does not train.
+
+    E(x) of all its images and, where training flips them, of all flipped ones, so that an epoch only looks them up; of every
+    mini-batch anew where they would take more than FEATURE_BYTES.
+    """
+    nets = Nets(setup.model, client.params, client.buffers)
+    size, flip = setup.model.image_size, setup.federation.flip
+
+    @torch.no_grad()
+    def of(images: Tensor) -> Tensor:
+        return nets.extractor(images)
+
+    images = setup.images[k]
+    if len(images) * (1 + flip) * math.prod(setup.model.feature_shape) * FLOAT_BYTES > FEATURE_BYTES:
+        return lambda index, flipped: of(_pixels(images[index], flipped, size))
+    pieces = images.split(max(evaluation.PIXELS // size**2, 1))
+    each = [torch.cat([of(pixels(x, size)) for x in pieces])]
+    each += [torch.cat([of(pixels(x, size).flip(-1)) for x in pieces])] if flip else []
+    table = torch.stack(each)
+    return lambda index, flipped: table[0, index] if flipped is None else table[flipped.long(), index]
+
+
+def client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int, features: Features | None = None) -> Plan:
+    """Client k's mini-batches and draws of one epoch, from streams of their own; of `features` where the phase has them."""
     spec = setup.spec
     names = ("client", k, "round", round_, phase.stages[0].name, "epoch", epoch)
     schedule = spec.schedule
@@ -226,11 +258,20 @@ def client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int) -> 
     index, images = index.to(setup.device), setup.images[k]
     flip = flip.to(setup.device) if flip is not None else None
 
-    def step_images(step: int) -> Tensor:
-        batch = pixels(images[index[step]], setup.model.image_size)
-        return batch if flip is None else torch.where(flip[step][:, None, None, None], batch.flip(-1), batch)
+    def flipped(step: int) -> Tensor | None:
+        return None if flip is None else flip[step]
 
-    return Plan(step_images, setup.labels[k][index], noise)
+    def step_images(step: int) -> Tensor:
+        return _pixels(images[index[step]], flipped(step), setup.model.image_size)
+
+    by_step = None if features is None else lambda step: features(index[step], flipped(step))
+    return Plan(step_images, setup.labels[k][index], noise, by_step)
+
+
+def _pixels(images: Tensor, flipped: Tensor | None, side: int) -> Tensor:
+    """Stored images as networks see them, those flipped that are `flipped` [B]."""
+    batch = pixels(images, side)
+    return batch if flipped is None else torch.where(flipped[:, None, None, None], batch.flip(-1), batch)
 
 
 def server_plan(setup: Setup, round_: int, phase: Phase) -> Plan:

@@ -75,7 +75,7 @@ class FedCG(Method):
         task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", z | kept())
         disc = Stage("discriminator", ("discriminator",), self.discriminator_loss, "generator", z)
         gen = Stage("generator", ("generator",), self.generator_loss, "generator", z)
-        return Phase((task,), "local_epochs"), Phase((disc, gen), "generator_epochs")
+        return Phase((task,), "local_epochs"), Phase((disc, gen), "generator_epochs", features=True)
 
     def server(self) -> tuple[Phase, ...]:
         """Algorithm 2: distil the clients' ensemble into the averaged (G_g, C_g)."""
@@ -98,7 +98,7 @@ class FedCG(Method):
 
     def discriminator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
         """L_disc (Eq. 4): real features to 1, imitated ones to 0."""
-        features = nets.extractor(batch.images), nets.generator(batch.noise["z"], batch.labels)
+        features = batch.h, nets.generator(batch.noise["z"], batch.labels)
         real, fake = nets.discriminator_in_turn(features, batch.labels)
         return -F.logsigmoid(real).mean() - F.logsigmoid(-fake).mean()
 

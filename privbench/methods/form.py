@@ -27,6 +27,13 @@ class MiniBatch(NamedTuple):
     images: Tensor  # [B, C, H, W] in [0, 1], or empty
     labels: Tensor  # [B] int64
     noise: Mapping[str, Tensor]  # the stage's declared draws, each [B, ...]
+    features: Tensor | None = None  # [B, c, s, s], E(x) in place of the images, in phases that say so
+
+    @property
+    def h(self) -> Tensor:
+        """E(x) by the frozen extractor: [B, c, s, s], in phases with `features`."""
+        assert self.features is not None, "only phases with `features` hold them"
+        return self.features
 
 
 class Clock(NamedTuple):
@@ -202,6 +209,9 @@ class Phase:
     stages: tuple[Stage, ...]
     length: str
     public: bool = False  # server phases: mini-batches of the federation's public images, without their labels
+    # Client phases that train no extractor and see images through it alone: their mini-batches hold features, which are
+    # computed once in a phase.
+    features: bool = False
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,17 @@ def test_two_rounds_equal_a_plain_torch_loop(method):
             assert relative_gap({part: values[part] for part in found}, found) < 1e-9
 
 
+@pytest.mark.parametrize("execution", ["alone", "stacked"])
+def test_features_computed_once_in_a_phase_equal_those_of_every_mini_batch(execution, monkeypatch):
+    how = {"sizes": (37, 16), "flip": True, "rounds": 2, "changes": {"generator_epochs": 2}}
+    table = trained("fedcg", execution, **how)[0]
+    unflipped = trained("fedcg", execution, **how | {"flip": False})[0]
+    monkeypatch.setattr(harness, "FEATURE_BYTES", 0)
+    anew = trained("fedcg", execution, **how)[0]
+    assert relative_gap(anew.clients[0].params, table.clients[0].params) < 1e-9
+    assert relative_gap(anew.clients[0].params, unflipped.clients[0].params) > 1e-6
+
+
 def relative_gap(own, other):
     """The largest ||a - b|| / ||a|| over networks."""
     flat = [

@@ -1,0 +1,172 @@
+"""`python -m benchmarks.published`: trains the published settings to the end, in order of worth, and can be stopped at any time.
+
+Every run is the paper preset of one column with one seed. A run that is finished is not run again, one that was killed goes on
+after its last complete round, and a later start takes what is first in the list and not finished. On a CPU a run is one process of
+one thread, `--processes` at a time; on a GPU the seeds of a column train together. Each run leaves the record of its accuracy cell.
+
+    nice -n 19 python -m benchmarks.published --out ../published --data-dir DIR --processes 2
+    python -m benchmarks.published --out ../published --status
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import torch
+import typer
+
+from privbench import checkpoint, machine, pool, results, run, spec
+from privbench.errors import Interrupted, UserError
+from privbench.spec import CellSpec
+from privbench.store import Store, status
+
+SEEDS = (100, 101, 102, 103, 104)
+NOISE = ("gaussian:0.001", "gaussian:0.1")
+# Domains of Digit5 that torchvision or their authors give to anyone; MNIST stands in for the synthetic digits.
+DIGITS = ("mnist_m", "svhn", "usps", "mnist")
+COLUMNS = (
+    ("fedavg", "none"), ("fedsplit", "none"), ("local", "none"), *(("fedavg", noise) for noise in NOISE), ("fedcg", "none"),
+)  # fmt: skip
+OTHERS = tuple((method, "none") for method in ("fedprox", "feddf", "fedgen", "fedper", "nfl-cgan", "fedmd-cg"))
+
+
+class Item(NamedTuple):
+    """Some columns on one data set."""
+
+    number: int
+    dataset: str
+    columns: tuple[tuple[str, str], ...]  # (method, defence)
+    clients: int | None = None
+    domains: tuple[str, ...] | None = None
+
+
+ITEMS = (
+    Item(1, "cifar10", COLUMNS, clients=4),
+    Item(2, "office10", COLUMNS),
+    Item(3, "fmnist", COLUMNS, clients=4),
+    Item(4, "cifar10", OTHERS, clients=4),
+    Item(5, "digit5", COLUMNS, domains=DIGITS),
+)
+
+
+def runs(items: Sequence[Item], preset: str, seeds: Sequence[int], where: str) -> list[tuple[CellSpec, ...]]:
+    """The accuracy cells of every run in order, one run of all seeds by column; its seeds are apart, as each has a record."""
+    return [
+        tuple(_cell(item, column, preset, seed, where) for seed in seeds) for item in items for column in item.columns
+    ]
+
+
+def _cell(item: Item, column: tuple[str, str], preset: str, seed: int, where: str) -> CellSpec:
+    method, defense = column
+    train = spec.train_spec(
+        preset, item.dataset, method, defense=defense, where=where, clients=item.clients, domains=item.domains
+    )
+    return spec.cell_spec(preset, train, None).model_copy(update={"seeds": (seed,)})
+
+
+def jobs(
+    columns: Sequence[tuple[CellSpec, ...]], out: Path, data_dir: Path | None, device: str, *, stacked: bool
+) -> list[run.Trial]:
+    """What is not recorded yet, in order: every column with the first seed, then every column with the others.
+
+    Where seeds are stacked, column by column: all its open seeds train together, and then each is measured.
+    """
+    store, found = Store(out), list[run.Trial]()
+
+    def job(cells: Sequence[CellSpec], measured: tuple[CellSpec, ...]) -> run.Trial:
+        specs = tuple(one for cell in cells for one in cell.train_specs())
+        return run.Trial(run.title(specs), specs, measured, out, data_dir, device)
+
+    waves = columns if stacked else [column[:1] for column in columns] + [column[1:] for column in columns]
+    for wave in waves:
+        open_ = [cell for cell in wave if not store.record(cell).exists()]
+        if stacked and len(open_) > 1:
+            found.append(job(open_, ()))
+        found += [job([cell], (cell,)) for cell in open_]
+    return found
+
+
+def train(
+    columns: Sequence[tuple[CellSpec, ...]], out: Path, data_dir: Path | None, device: str, processes: int
+) -> list[str]:
+    """Trains what is not finished, in order, and writes the records; the reasons of runs that failed. Raises Interrupted."""
+    store, stacked = Store(out), machine.device(device).type == "cuda"
+    store.check_writable()
+    if not stacked:
+        torch.set_num_threads(1)
+
+    def outcome(title: str, reason: str | None) -> None:
+        print(f"{title}: {reason or 'done'}", flush=True)
+        _record(store, columns)
+
+    try:
+        every = jobs(columns, out, data_dir, device, stacked=stacked)
+        return pool.run_jobs(every, 1 if stacked else processes, _say_rounds(), outcome)
+    finally:
+        _record(store, columns)
+
+
+def _say_rounds() -> pool.Progress:
+    """Progress as one line per round that begins."""
+    begun: dict[str, int] = {}
+
+    def progress(title: str, done: int, total: int, what: str) -> None:
+        if begun.get(title) != done:
+            begun[title] = done
+            print(f"{title}: {done} of {total} rounds", flush=True)
+
+    return progress
+
+
+def _record(store: Store, columns: Sequence[tuple[CellSpec, ...]]) -> None:
+    for cell in itertools.chain(*columns):
+        if not store.record(cell).exists() and all(store.result(cell, seed).exists() for seed in cell.seeds):
+            results.finish_cell(store, cell)
+
+
+def state(store: Store, cell: CellSpec) -> str:
+    """How far a run is, and on how many kinds of machine it was trained where these are several."""
+    (one,) = cell.train_specs()
+    said = status(store.train(one))
+    kinds = len(machine.kinds(checkpoint.history(store.train(one)) or []))
+    recorded = ", recorded" if store.record(cell).exists() else ""
+    return said + recorded + (f", trained on {kinds} kinds of machine" if kinds > 1 else "")
+
+
+def main(
+    out: Annotated[
+        Path, typer.Option(help="Folder of the results; outside a checkout, so that a later start finds it.")
+    ],
+    data_dir: Annotated[Path | None, typer.Option(envvar="PRIVBENCH_DATA", help="Folder of the data sets.")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Runs at a time, each on one thread.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
+    preset: Annotated[str, typer.Option(help="paper, or smoke to see that everything works.")] = "paper",
+    items: Annotated[str, typer.Option(help="Which items of the list, separated by commas.")] = "1,2,3,4,5",
+    seeds: Annotated[str, typer.Option(help="Which seeds, separated by commas.")] = ",".join(map(str, SEEDS)),
+    where: Annotated[str, typer.Option(help="Where the noisy columns add noise: update or step.")] = "update",
+    show_status: Annotated[bool, typer.Option("--status", help="Print how far every run is; run nothing.")] = False,
+) -> None:
+    """Train the published settings to the end, in order of worth."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        chosen = [item for item in ITEMS if str(item.number) in items.split(",")]
+        columns = runs(chosen, preset, [int(seed) for seed in seeds.split(",")], where)
+        if show_status:
+            for cell in itertools.chain(*columns):
+                print(f"{run.title(cell.train_specs())}: {state(Store(out), cell)}")
+            return
+        failures = train(columns, out, data_dir, device, processes)
+    except Interrupted:
+        raise SystemExit("stopped; the same command continues") from None
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
+    if failures:
+        raise SystemExit(f"{len(failures)} runs failed; the first: {failures[0]}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,104 @@
+"""The list of published runs: its order, and that it goes on after a kill in the middle of a run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import published
+from benchmarks.published import Item
+from privbench import checkpoint, plugins, spec
+from privbench.record import read
+from privbench.store import Store
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = (Item(1, "digits", (("fedavg", "none"), ("fedcg", "none")), clients=2), Item(2, "photos", (("local", "none"),)))
+
+
+def small(seeds=(100, 101)):
+    return published.runs(SMALL, "smoke", seeds, "update")
+
+
+def order(trials):
+    return [(t.specs[0].dataset, t.specs[0].method, tuple(s.seed for s in t.specs), len(t.cells)) for t in trials]
+
+
+def test_every_column_comes_with_the_first_seed_before_any_comes_with_another(tmp_path):
+    found = order(published.jobs(small(), tmp_path, None, "cpu", stacked=False))
+    columns = [("digits", "fedavg"), ("digits", "fedcg"), ("photos", "local")]
+    assert found == [(*column, (seed,), 1) for seed in (100, 101) for column in columns]
+
+
+def test_on_a_gpu_the_seeds_of_a_column_train_together_and_are_measured_apart(tmp_path):
+    found = order(published.jobs(small()[:1], tmp_path, None, "cpu", stacked=True))
+    assert found == [
+        ("digits", "fedavg", (100, 101), 0),
+        ("digits", "fedavg", (100,), 1),
+        ("digits", "fedavg", (101,), 1),
+    ]
+
+
+def test_the_list_is_of_published_settings_and_every_run_is_in_it_once():
+    cells = [cell for column in published.runs(published.ITEMS, "paper", published.SEEDS, "update") for cell in column]
+    assert len({cell.id for cell in cells}) == len(cells) == 5 * sum(len(item.columns) for item in published.ITEMS)
+    first = cells[0].train
+    assert (first.dataset, first.method, first.clients, first.per_client) == ("cifar10", "fedavg", 4, 2000)
+    assert {cell.train.method for cell in cells} <= set(plugins.METHODS)
+    assert first.schedule == spec.SCHEDULES["paper"]
+    assert first.schedule.rounds >= checkpoint.LONG
+
+
+@pytest.mark.parametrize("killer", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_start_is_continued_by_the_next_and_gives_the_same_numbers(killer, tmp_path):
+    """Two processes, killed once some run has a complete round; the next start ends with the numbers of one left alone."""
+    script = tmp_path / "start.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from benchmarks import published\n"
+        "from tests.test_published import small\n"
+        "import signal, sys\n"
+        "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "    sys.exit(bool(published.train(small((100,)), Path(sys.argv[1]), None, 'cpu', 2)))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    store, cells = Store(tmp_path / "killed"), [cell for column in small((100,)) for cell in column]
+    start = [sys.executable, str(script), str(store.root)]
+    process = subprocess.Popen(start, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    folders = [store.train(cell.train_specs()[0]) for cell in cells]
+    deadline = time.monotonic() + 120
+    while not any((folder / checkpoint.CHECKPOINT).exists() for folder in folders):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(killer)
+    assert process.wait(60) != 0
+    assert not all(store.record(cell).exists() for cell in cells)
+    # The workers of a parent that was killed outright end by themselves, a moment later.
+    for _ in range(100):
+        done = subprocess.run(start, env=environment, capture_output=True, text=True, check=False)
+        if "another privbench is working" not in done.stdout:
+            break
+        time.sleep(0.1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [published.state(store, cell) for cell in cells] == ["finished after 2 rounds, recorded"] * 3
+    alone = Store(tmp_path / "alone")
+    assert published.train(small((100,)), alone.root, None, "cpu", 1) == []
+    for cell in cells:
+        again, once = (read(each.record(cell)) for each in (store, alone))
+        assert again.training[0].seed == 100
+        assert again.accuracy == once.accuracy
+        assert [r.loss for r in again.training[0].rounds] == [r.loss for r in once.training[0].rounds]
+    assert published.jobs(small((100,)), store.root, None, "cpu", stacked=False) == []
+
+
+def test_a_run_says_when_it_was_trained_on_several_kinds_of_machine(tmp_path, monkeypatch):
+    store, cell = Store(tmp_path), small((100,))[0][0]
+    assert published.state(store, cell) == "not started"
+    entries = [{"machine": {"processor": name}} for name in ("a", "b", "a")]
+    monkeypatch.setattr(checkpoint, "history", lambda folder: entries)
+    assert published.state(store, cell) == "finished after 3 rounds, trained on 2 kinds of machine"
