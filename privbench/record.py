@@ -13,10 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -33,6 +35,9 @@ Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
 TAIL = 0.05  # of victims, the most exposed
 EXPOSED_DB = 20.0  # a reconstruction at which what is on a small picture can be seen
+
+
+Name = tuple[int, int, tuple[str, ...]]
 
 
 class _Strict(BaseModel):
@@ -166,6 +171,11 @@ class Victim(_Strict):
     floors: dict[str, float]
 
     @property
+    def name(self) -> Name:
+        """What tells one victim of a setting from another: seed, client and originals."""
+        return (self.seed, self.client, tuple(self.images))
+
+    @property
     def failed(self) -> bool:
         """Whether nothing was reconstructed, though the attack applied."""
         return self.outcome in FAILURES
@@ -270,24 +280,31 @@ class Record(_Strict):
     notes: list[str]
     seeds: Sequence[SeedResult]
 
-    @property
+    def __copy__(self) -> Self:
+        """Without what was computed of it, which a changed field would make untrue."""
+        copied = super().__copy__()
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
+
+    @cached_property
     def training(self) -> list[Training]:
         """Of each seed."""
         return [s.training for s in self.seeds]
 
-    @property
+    @cached_property
     def label_counts(self) -> list[list[list[int]]]:
         """Training images: seed, client, class."""
         return [s.label_counts for s in self.seeds]
 
-    @property
+    @cached_property
     def accuracy(self) -> Accuracy:
         """Mean over clients, then over seeds."""
         per_seed = [fmean(s.accuracy) for s in self.seeds]
         std = stdev(per_seed) if len(per_seed) > 1 else None
         return Accuracy(per_seed, fmean(per_seed), std, [list(s.accuracy) for s in self.seeds])
 
-    @property
+    @cached_property
     def averages(self) -> Averages:
         """Every metric of training."""
         return averages(self.training)
@@ -306,43 +323,48 @@ class AttackRecord(Record):
         """The attack's name."""
         return self.cell.attack or ""
 
-    @property
+    @cached_property
     def rounds(self) -> list[int]:
         """The attacked round of each seed."""
         return [s.round for s in self.seeds]
 
-    @property
+    @cached_property
     def victims(self) -> list[Victim]:
         """Of all seeds."""
         return [v for s in self.seeds for v in s.victims]
 
-    @property
+    @cached_property
+    def names(self) -> tuple[Name, ...]:
+        """Of the same victims."""
+        return tuple(v.name for v in self.victims)
+
+    @cached_property
     def accuracy_at_round(self) -> float:
         """Percent, of the very networks that were attacked, mean over clients and seeds."""
         return fmean(a for s in self.seeds for a in s.accuracy_at_round)
 
-    @property
+    @cached_property
     def scores(self) -> Scores:
         """Means over all victims."""
         return scores_of(self.victims)
 
-    @property
+    @cached_property
     def floors(self) -> dict[str, float]:
         """Each floor's mean."""
         return floors_of(self.victims)
 
-    @property
+    @cached_property
     def floor(self) -> Floor:
         """The best of them."""
         return best_floor(self.victims)
 
-    @property
+    @cached_property
     def gain_db(self) -> float:
         """The mean over victims of PSNR less the victim's own score of the best floor."""
         floor = self.floor.name
         return fmean(v.psnr_db - v.floors[floor] for v in self.victims)
 
-    @property
+    @cached_property
     def flags(self) -> list[Flag]:
         """Doubts that the record raises about itself (privbench/flags.py)."""
         return flags.of_victims(self.victims)
@@ -350,18 +372,18 @@ class AttackRecord(Record):
 
 def scores_of(victims: Sequence[Victim]) -> Scores:
     """Means over some victims, at least one."""
-    per_seed = [sum(v.seed == seed for v in victims) for seed in dict.fromkeys(v.seed for v in victims)]
+    per_seed = Counter(v.seed for v in victims).values()
     return Scores(
-        psnr_db=fmean(v.psnr_db for v in victims),
+        psnr_db=fmean([v.psnr_db for v in victims]),
         psnr_raw_db=mean([v.psnr_raw_db for v in victims]),
-        ssim=fmean(v.ssim for v in victims),
+        ssim=fmean([v.ssim for v in victims]),
         lpips=mean([v.lpips for v in victims]),
         feature_error=mean([v.feature_error for v in victims]),
-        identification=fmean(v.identification for v in victims),
-        identification_chance=fmean(1 / count for count in per_seed),
-        label_accuracy=fmean(v.label_accuracy for v in victims),
+        identification=fmean([v.identification for v in victims]),
+        identification_chance=fmean([1 / count for count in per_seed]),
+        label_accuracy=fmean([v.label_accuracy for v in victims]),
         worst_db=fmean(sorted((v.psnr_db for v in victims), reverse=True)[: math.ceil(TAIL * len(victims))]),
-        exposed=fmean(v.psnr_db > EXPOSED_DB for v in victims),
+        exposed=fmean([v.psnr_db > EXPOSED_DB for v in victims]),
         n=len(victims),
         failures=sum(v.failed for v in victims),
         not_applicable=sum(v.outcome == "not applicable" for v in victims),
@@ -371,7 +393,7 @@ def scores_of(victims: Sequence[Victim]) -> Scores:
 def floors_of(victims: Sequence[Victim]) -> dict[str, float]:
     """The mean of each floor that every victim has."""
     names = [name for name in victims[0].floors if all(name in v.floors for v in victims)]
-    return {name: fmean(v.floors[name] for v in victims) for name in names}
+    return {name: fmean([v.floors[name] for v in victims]) for name in names}
 
 
 def best_floor(victims: Sequence[Victim]) -> Floor:

@@ -88,8 +88,7 @@ def _interval(values: tuple[float, ...], places: tuple[tuple[int, int], ...], se
     mean, seeds = float(data.mean()), len({seed for seed, _ in places})
     if float(np.ptp(data)) == 0:
         return Interval(mean, mean, mean, seeds)
-    counts = resampled(places, seeds_fixed)
-    means = counts @ data / counts.sum(1)
+    means = _shares(places, seeds_fixed) @ data
     tail = (1 - CONFIDENCE) / 2
     low, high = (float(q) for q in np.quantile(means, [tail, 1 - tail]))
     wider = 1.0 if seeds_fixed else expansion(seeds)
@@ -124,6 +123,13 @@ def resampled(places: tuple[tuple[int, int], ...], seeds_fixed: bool = False) ->
             counts[:, victims] = _drawn(rng, again, len(victims))
     counts.setflags(write=False)
     return counts
+
+
+@lru_cache(maxsize=64)
+def _shares(places: tuple[tuple[int, int], ...], seeds_fixed: bool) -> Counts:
+    """The same as shares of a resample."""
+    counts = resampled(places, seeds_fixed)
+    return counts / counts.sum(1, keepdims=True)
 
 
 def _drawn(rng: np.random.Generator, times: np.ndarray[Any, Any], members: int) -> np.ndarray[Any, Any]:

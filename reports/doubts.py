@@ -130,8 +130,8 @@ def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
     """Whether one attacker had all that the other had, and something besides, of attackers that saw the same.
 
     Every attacker holds the whole artifact, so one who has more besides it knows more, whatever the two look at of it: a
-    surrogate more than feature-statistics. Of two who have the same besides it, one that looks at more of it. The oracle, a bound
-    on those who only look, knows more than every other but an active server.
+    surrogate more than feature-statistics. Of two who have the same besides it, one that looks at more of it. The oracle has the
+    victim's own networks and so knows more than every other but an active server; it is a reference, and bounds none.
     """
     known, other = knowledge_of(more), knowledge_of(less)
     if not _same_images(more, less):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import fmean
 
 from privbench import statistics
-from privbench.record import AttackRecord, Floor, Scores, Victim, best_floor, scores_of
+from privbench.record import AttackRecord, Floor, Name, Scores, Victim, best_floor, scores_of
 from privbench.statistics import Interval
 
 ORACLE = "L8"  # the rung of the references, which have the victim's own networks
@@ -23,7 +23,6 @@ CHOSEN = (
     "'Strongest' is chosen on one half of the victims and reported on the other, both ways; "
     "rows are monotone in expectation only."
 )
-Name = tuple[int, int, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -107,27 +106,30 @@ def strongest(own: Sequence[AttackRecord]) -> Measured:
     rivals = attackers(own)
     if len(rivals) == 1:
         return of(rivals[0])
-    half = halves([v for r in rivals for v in r.victims])
+    half = _halves(tuple(sorted({name for own in {r.names for r in rivals} for name in own})))
     if len(set(half.values())) < 2:
         return of(best_record(rivals))
     chosen = []
     for other in (1, 0):
-        means = [fmean(v.psnr_db for v in r.victims if half[name_of(v)] == other) for r in rivals]
+        means = [
+            fmean([v.psnr_db for v, name in zip(r.victims, r.names, strict=True) if half[name] == other])
+            for r in rivals
+        ]
         chosen.append(rivals[means.index(max(means))])
     if chosen[0] is chosen[1]:
         return of(chosen[0])
-    kept = [v for mine, r in enumerate(chosen) for v in r.victims if half[name_of(v)] == mine]
-    return Measured(tuple(chosen), tuple(sorted(kept, key=name_of)))
+    kept = [v for mine, r in enumerate(chosen) for v in r.victims if half[v.name] == mine]
+    return Measured(tuple(chosen), tuple(sorted(kept, key=lambda v: v.name)))
 
 
 def halves(victims: Sequence[Victim]) -> dict[Name, int]:
     """Victim -> 0 or 1, the same for every attack on the same victims; see above."""
-    return {name: i % 2 for i, name in enumerate(sorted({name_of(v) for v in victims}))}
+    return _halves(tuple(sorted({v.name for v in victims})))
 
 
-def name_of(victim: Victim) -> Name:
-    """What tells one victim of a setting from another."""
-    return (victim.seed, victim.client, tuple(victim.images))
+@lru_cache(maxsize=64)
+def _halves(names: tuple[Name, ...]) -> dict[Name, int]:
+    return {name: i % 2 for i, name in enumerate(names)}
 
 
 def differences(first: Measured, second: Measured) -> tuple[list[float], list[Victim]]:

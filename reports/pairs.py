@@ -75,7 +75,7 @@ def plain(own: Sequence[AttackRecord]) -> Measured | None:
 
 def difference(one: Measured, other: Measured) -> Interval | None:
     """Mean paired difference in dB with its 95% interval; None when the victims are not the same."""
-    if {measured.name_of(v) for v in one.victims} != {measured.name_of(v) for v in other.victims}:
+    if {v.name for v in one.victims} != {v.name for v in other.victims}:
         return None
     return statistics.interval(*measured.differences(one, other))
 

@@ -173,3 +173,16 @@ def test_the_digest_is_of_the_content_and_of_no_layout(tmp_path):
     value = json.loads(path.read_text())
     path.write_text(json.dumps(dict(reversed(value.items())), indent=2))
     assert records.read(path) == record()
+
+
+def test_what_is_computed_of_a_record_follows_a_changed_copy_and_is_not_written(tmp_path):
+    first = record()
+    before = (first.scores.n, first.accuracy.mean, len(first.victims))
+    fewer = first.model_copy(update={"seeds": first.seeds[:1]})
+    assert (fewer.scores.n, fewer.accuracy.mean, len(fewer.victims)) == (4, 42.0, 4)
+    assert (first.scores.n, first.accuracy.mean, len(first.victims)) == before
+    records.write(first, tmp_path / "record.json")
+    assert not {"scores", "accuracy", "victims", "names", "flags"} & set(
+        json.loads((tmp_path / "record.json").read_text())
+    )
+    assert records.read(tmp_path / "record.json") == first == record()

@@ -152,15 +152,15 @@ def test_the_interval_draws_from_a_named_stream_and_not_from_the_global_one(monk
     values = [x**1.5 for x in range(len(where))]
     torch.manual_seed(0)
     named = statistics.interval(values, where)
-    for cached in (statistics.resampled, statistics._interval):
+    for cached in (statistics.resampled, statistics._shares, statistics._interval):
         cached.cache_clear()
     torch.manual_seed(1)
     assert statistics.interval(values, where) == named
     monkeypatch.setattr(statistics, "stream", lambda seed, *names: torch.Generator().manual_seed(12345))
-    for cached in (statistics.resampled, statistics._interval):
+    for cached in (statistics.resampled, statistics._shares, statistics._interval):
         cached.cache_clear()
     assert statistics.interval(values, where) != named
-    for cached in (statistics.resampled, statistics._interval):
+    for cached in (statistics.resampled, statistics._shares, statistics._interval):
         cached.cache_clear()
 
 

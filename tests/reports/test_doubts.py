@@ -75,8 +75,8 @@ def test_a_weaker_attack_with_the_same_knowledge_is_no_disorder():
 
 def test_a_difference_below_a_tenth_of_a_decibel_is_no_disorder():
     records = [own("staged", 18.0), surrogate(18.0)]
-    below = {measured.name_of(v): v.psnr_db - 0.05 for v in records[0].victims}
-    records[1] = with_psnr(records[1], lambda v: below[measured.name_of(v)])
+    below = {v.name: v.psnr_db - 0.05 for v in records[0].victims}
+    records[1] = with_psnr(records[1], lambda v: below[v.name])
     assert names(records) == []
 
 
@@ -233,8 +233,8 @@ def test_an_attack_below_the_floor_that_identifies_its_victims_is_no_protection(
 def test_a_difference_that_rests_on_the_pairing_alone_is_told():
     a = own("staged", 20.0)
     b = own("staged", 20.0, method="fedcg")
-    lower = {measured.name_of(v): v.psnr_db - 0.2 for v in a.victims}
-    b = with_psnr(b, lambda v: lower[measured.name_of(v)])
+    lower = {v.name: v.psnr_db - 0.2 for v in a.victims}
+    b = with_psnr(b, lambda v: lower[v.name])
     assert names([a, b]) == ["overlapping-intervals"]
     apart = own("staged", 30.0, method="fedcg")
     assert names([a, apart]) == []

@@ -24,7 +24,7 @@ def test_halves_are_fixed_equal_and_balanced_over_seeds_and_clients():
     assert half == measured.halves(victims[::-1])
     assert Counter(half.values()) == {0: 10, 1: 10}
     for seed in SEEDS:
-        assert Counter(half[measured.name_of(v)] for v in victims if v.seed == seed) == {0: 2, 1: 2}
+        assert Counter(half[v.name] for v in victims if v.seed == seed) == {0: 2, 1: 2}
 
 
 def test_one_picture_twice_lies_in_one_half():
@@ -32,18 +32,18 @@ def test_one_picture_twice_lies_in_one_half():
     twin = victims[3].model_copy(update={"psnr_db": 1.0})
     half = measured.halves([*victims, twin])
     assert len(half) == len(victims)
-    assert half[measured.name_of(twin)] == half[measured.name_of(victims[3])]
+    assert half[twin.name] == half[victims[3].name]
 
 
 def test_what_one_half_chooses_is_reported_on_the_other():
     """Each attack is strong on one half: either half chooses its own, and each is reported where it is weak."""
     half = measured.halves(record(seeds=SEEDS).victims)
-    first = of("dlg", lambda v: 30.0 if half[measured.name_of(v)] == 0 else 10.0)
-    second = of("staged", lambda v: 30.0 if half[measured.name_of(v)] == 1 else 10.0)
+    first = of("dlg", lambda v: 30.0 if half[v.name] == 0 else 10.0)
+    second = of("staged", lambda v: 30.0 if half[v.name] == 1 else 10.0)
     best = measured.strongest([first, second])
     assert best.name == "staged/dlg"
     assert [v.psnr_db for v in best.victims] == [10.0] * 20
-    assert {measured.name_of(v) for v in best.victims} == {measured.name_of(v) for v in first.victims}
+    assert {v.name for v in best.victims} == {v.name for v in first.victims}
     assert best.scores.n == 20
     assert measured.best_record([first, second]).scores.psnr_db == 20.0  # which is what a maximum over all would say
 
