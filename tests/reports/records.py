@@ -1,11 +1,14 @@
 """Records for the reports' tests."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from privbench.record import ClientMetrics, Curve, Round, Training, summarise
 
 
-def training(seed, accuracies, rounds=3, generator=False):
+def training(seed: int, accuracies: Sequence[float], rounds: int = 3, generator: bool = False) -> Training:
     """One seed's training: two classes, five test images of each class per client."""
     clients = [
         ClientMetrics(
@@ -28,8 +31,15 @@ def training(seed, accuracies, rounds=3, generator=False):
 
 
 def record(
-    method="fedavg", defense="none", attack="dlg", dataset="cifar10", psnr=15.0, round_="best", seeds=(0, 1), **changes
-):
+    method: str = "fedavg",
+    defense: str = "none",
+    attack: str | None = "dlg",
+    dataset: str = "cifar10",
+    psnr: float = 15.0,
+    round_: str = "best",
+    seeds: Sequence[int] = (0, 1),
+    **changes: Any,
+) -> Any:
     """The record of a cell; without an attack of an accuracy cell."""
     rng = torch.Generator().manual_seed(len(method) + len(attack or ""))
     spec = {
@@ -37,7 +47,7 @@ def record(
         "round": round_, "victims": 4, "batch_size": 1, "labels_known": False, "seeds": list(seeds), "clients": 4,
         "classes": 10,
     }  # fmt: skip
-    trials = []
+    trials = list[dict[str, Any]]()
     for seed in seeds:
         noise = torch.randn(4, generator=rng).tolist()
         trials.append(
