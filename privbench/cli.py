@@ -24,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train a federated method to the end, attack exactly what its server sees, and score the result.\n\n"
     "**Examples**\n\n"
-    "* `privbench table` - the five columns on the embedded data, with published values beside\n"
+    "* `privbench table` - a first look at the five columns; with --full the table to publish\n"
     "* `privbench study accuracy --datasets photos` - every method's accuracy, metrics and curves\n"
     "* `privbench attack --method fedcg --dataset photos` - one method, the paper's attack and the strong one\n"
     "* `privbench attack --method fedavg --defense gaussian:0.001 --dataset cifar10 --data-dir DIR`\n"
@@ -34,6 +34,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Check or download the data sets that are not embedded.")
 app.add_typer(data_app, name="data")
+
+FIRST_VICTIMS = 8  # of `privbench table` at a first look
 
 Method = Annotated[str, typer.Option(help="Federated method, see `privbench list methods`, or package.module:Class.")]
 DatasetName = Annotated[
@@ -329,8 +331,15 @@ def search(
 def table(
     preset: Preset = "quick",
     datasets: Annotated[
-        str, typer.Option(help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains; also folder:PATH.")
-    ] = "digits photos digits4",
+        str | None,
+        typer.Option(
+            help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains; also folder:PATH. Default: the embedded "
+            "ones, of a first look `photos` alone."
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="In quick, the table to publish: 64 victims a seed, five seeds.")
+    ] = False,
     where: Where = "update",
     partition: Layout = None,
     omega: Omega = None,
@@ -343,8 +352,15 @@ def table(
 ) -> None:
     """Run or reuse every cell of the study `attack-table`, by default on the embedded data.
 
+    In quick it is a first look, with few victims and one seed, unless --full asks for the table to publish.
+
     Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
     """
+    if preset == "quick":
+        many = plugins.commands()
+        seeds = seeds or (many.FULL_SEEDS if full else 1)
+        victims = victims or (many.FULL_VICTIMS if full else FIRST_VICTIMS)
+    datasets = datasets or ("photos" if preset == "quick" and not full else "photos digits digits4")
     study(
         "attack-table", preset, datasets, methods=None, round_=None, seeds=seeds, victims=victims, where=where,
         partition=partition, omega=omega, min_per_client=min_per_client, status=False, device=device, data_dir=data_dir, out=out,
