@@ -15,23 +15,29 @@ DATA_DIR ?=
 OUT ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
+FULL ?=
+PART ?= all
+SETTINGS ?=
+BENCH_ARGS ?=
 
 IN_VENV := $(VENV)/bin/python
 READY := $(VENV)/.installed
 # One thread a worker: the tests' tensors are small, and threads of several workers fight over the cores.
 PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
-.PHONY: help setup attack-table ladder test check bench clean
+.PHONY: help setup attack-table ladder test test-portable check bench clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 	@printf '%s\n' '' \
 	  'Settings of attack-table and ladder:' \
 	  '  PRESET=smoke|quick|paper      (now: $(PRESET))' \
-	  '  DATASETS="cifar10 office10"   (now: $(or $(DATASETS),the embedded ones))' \
+	  '  DATASETS="cifar10 office10"   (now: $(or $(DATASETS),embedded ones))' \
 	  '  DEVICE=cpu|cuda|auto          (now: $(DEVICE))' \
 	  '  SEEDS=3  VICTIMS=22  DATA_DIR=folder  OUT=folder' \
-	  'Of test and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv'
+	  '  FULL=1                        of attack-table: 64 victims a seed, five seeds, three data sets' \
+	  'Of test, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv' \
+	  'Of test-portable: PART=numerical SETTINGS="aten-default threads-4". Of bench: BENCH_ARGS="--short --repeats 1"'
 
 setup: $(READY) ## create the environment in .venv (every other command does so when it is missing)
 
@@ -49,14 +55,17 @@ $(READY): pyproject.toml constraints.txt
 CHOSEN = --preset $(PRESET) --device $(DEVICE) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(VICTIMS),--victims $(VICTIMS)) \
 	  $(if $(DATA_DIR),--data-dir "$(DATA_DIR)") $(if $(OUT),--out "$(OUT)")
 
-attack-table: $(READY) ## train, attack, and write the privacy table and the grids (finished cells are reused)
-	$(VENV)/bin/privbench table --datasets "$(or $(DATASETS),digits photos digits4)" $(CHOSEN)
+attack-table: $(READY) ## train, attack, write the privacy table and the grids: a first look in minutes, with FULL=1 the table to publish
+	$(VENV)/bin/privbench table $(if $(FULL),--full) $(if $(DATASETS),--datasets "$(DATASETS)") $(CHOSEN)
 
 ladder: $(READY) ## attack the five columns by everything, against the training round (finished cells are reused)
 	$(VENV)/bin/privbench study ladder --datasets "$(or $(DATASETS),photos digits)" $(CHOSEN)
 
 test: $(READY) ## run the tests
 	$(PYTEST)
+
+test-portable: $(READY) ## run the tests under every arithmetic that this processor offers, and say what passed where
+	$(IN_VENV) -m tests.portable --part $(PART) $(if $(SETTINGS),--settings $(SETTINGS)) -- -n $(WORKERS) $(PYTEST_ARGS)
 
 check: $(READY) ## check format, lint and types, then run the tests
 	$(IN_VENV) -m ruff format --check .
@@ -71,7 +80,7 @@ $(VENV)/.bench-installed: $(READY)
 	@touch $@
 
 bench: $(VENV)/.bench-installed ## measure speed as ratios against a plain sequential loop
-	$(IN_VENV) -m benchmarks
+	$(IN_VENV) -m benchmarks $(BENCH_ARGS)
 
 clean: ## remove the environment and all caches; results in runs/ stay
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,13 +1,16 @@
 """`make bench`: how fast privbench does its work, as ratios against the usual way in the same run on the same machine.
 
 Prints a table, writes every repetition to runs/benchmarks.json, and the table and two plots beside it. The usual way is
-benchmarks/plain.py. Rows of hardware that is not there say "not measured".
+benchmarks/plain.py. Rows of hardware that is not there say "not measured". With --short every row is run on the least amount of
+work, which shows that it runs and nothing of its speed.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,48 +19,83 @@ import typer
 
 from benchmarks import against_breaching, measure, plots, work
 from benchmarks.measure import Row, Rows, Way
-from privbench import pool, spec
-from privbench import run as running
+from privbench import machine, pool, spec
+from privbench.types import Artifact
 
 CPU = torch.device("cpu")
-VICTIMS, STEPS, SEEDS, FEW_VICTIMS = 64, 20, 5, 16
 NO_GPU = "no GPU at hand"
 
 
-def attack_rows(rows: Rows, place: torch.device) -> None:
+@dataclass(frozen=True)
+class Amount:
+    """How much work the rows are; the defaults are what is published."""
+
+    victims: int = 64
+    few_victims: int = 16
+    steps: int = 20  # of L-BFGS
+    seeds: int = 5
+    by_victims: tuple[int, ...] = (1, 4, 16, 64, 256, 1024)
+    by_batch_size: tuple[int, ...] = (1, 2, 4, 8)
+    by_clients: tuple[int, ...] = (4, 8, 16, 32, 64)
+    by_seeds: tuple[int, ...] = (1, 2, 5, 10)
+    by_batch: tuple[int, ...] = (8, 16, 32, 64, 128)
+    per_client: int = work.PER_CLIENT
+    processes: int | None = None  # None: one a core
+    of_a_column: dict[str, int] | None = None  # settings of the attacks on the columns; None: their defaults
+    in_memory: int = 1024  # victims
+
+    @property
+    def cores(self) -> int:
+        """How many processes run at once."""
+        return self.processes or pool.cores()
+
+
+SHORT = Amount(
+    victims=2, few_victims=1, steps=2, seeds=2, by_victims=(1, 2), by_batch_size=(1,), by_clients=(2,), by_seeds=(1,),
+    by_batch=(16,), per_client=16, processes=1, in_memory=2,
+    of_a_column={"steps": 2, "feature_steps": 2, "peel_iterations": 1, "starts": 1},
+)  # fmt: skip
+
+
+def attack_rows(rows: Rows, place: torch.device, amount: Amount) -> None:
     """DLG against the loop over victims, and how its cost grows."""
-    seen, few = work.victims(VICTIMS, place=place), work.victims(FEW_VICTIMS, place=place)
-    name = f"DLG, {VICTIMS} victims ({seen.dataset}), {STEPS} L-BFGS steps"
+    seen, few = (work.victims(count, place=place) for count in (amount.victims, amount.few_victims))
+    name = f"DLG, {amount.victims} victims ({seen.dataset}), {amount.steps} L-BFGS steps"
     work.dlg(few, 2), work.plain.dlg(work.victims(1, place=place), 2)
     work.dlg(seen, 2)
+    scale = amount.victims / amount.few_victims
     rows.measure_by_turns(
         "goal", name,
-        Way("loop over victims", lambda: work.clock(lambda: work.plain.dlg(few, STEPS), place) * VICTIMS / FEW_VICTIMS,
-            note=f"timed on {FEW_VICTIMS} victims, scaled"),
-        Way("privbench", lambda: work.dlg(seen, STEPS), goal=200 if place.type == "cuda" else 30),
+        Way("loop over victims", lambda: work.clock(lambda: work.plain.dlg(few, amount.steps), place) * scale,
+            note=f"timed on {amount.few_victims} victims, scaled"),
+        Way("privbench", lambda: work.dlg(seen, amount.steps), goal=200 if place.type == "cuda" else 30),
     )  # fmt: skip
-    for count in (1, 4, 16, 64, 256, 1024):
+    for count in amount.by_victims:
         some = work.victims(count, place=place)
         rows.measure(
-            "scaling", "DLG by victims", f"{count}", lambda a=some: 1e3 * work.dlg(a, STEPS) / STEPS / a.victims,
+            "scaling", "DLG by victims", f"{count}", partial(_ms_per_victim_and_step, some, amount.steps),
             unit="ms per victim and step", x=count,
         )  # fmt: skip
-    for size in (1, 2, 4, 8):
-        some = work.victims(16, size, place=place)
+    for size in amount.by_batch_size:
+        some = work.victims(amount.few_victims, size, place=place)
         rows.measure(
-            "scaling", "DLG by batch size", f"{size}", lambda a=some: 1e3 * work.dlg(a, 5) / 5 / a.victims,
+            "scaling", "DLG by batch size", f"{size}", partial(_ms_per_victim_and_step, some, 5),
             unit="ms per victim and step", x=size,
         )  # fmt: skip
 
 
-def training_rows(rows: Rows, place: torch.device) -> tuple[dict[str, float], dict[str, float]]:
+def _ms_per_victim_and_step(seen: Artifact, steps: int) -> float:
+    return 1e3 * work.dlg(seen, steps) / steps / seen.victims
+
+
+def training_rows(rows: Rows, place: torch.device, amount: Amount) -> tuple[dict[str, float], dict[str, float]]:
     """Rounds against the plain loop, the ways to run them, how they grow; (plain, fast) seconds of a round by method."""
-    gpu, cores = place.type == "cuda", pool.cores()
+    gpu, cores, seeds = place.type == "cuda", amount.cores, amount.seeds
     execution: work.harness.Execution = "stacked" if gpu else "alone"
     usual, fast = {}, {}
     for method in ("fedavg", "fedsplit", "fedcg"):
         name = f"{method} round, 4 clients, LeNet-5, batch 16"
-        rounds = work.Rounds(method, place=place)
+        rounds = work.Rounds(method, per_client=amount.per_client, place=place)
         loop = rounds.plain()[0]
         loop.round()
         goal = (20 if gpu else 4) if method == "fedcg" else None
@@ -65,66 +103,75 @@ def training_rows(rows: Rows, place: torch.device) -> tuple[dict[str, float], di
         rounds.run(execution)
         plain = rows.measure_by_turns(
             group, f"{name}, 1 seed",
-            Way("plain loop", lambda p=loop: work.clock(p.round, place)),
-            Way(f"privbench ({execution})", lambda r=rounds: r.run(execution), goal=goal),
+            Way("plain loop", partial(work.clock, loop.round, place)),
+            Way(f"privbench ({execution})", partial(rounds.run, execution), goal=goal),
         )  # fmt: skip
-        several = f"{name}, {SEEDS} seeds"
-        many = Row(group, several, "plain loop", [SEEDS * value for value in plain.values], note="one seed, times 5")
+        several = f"{name}, {seeds} seeds"
+        many = Row(
+            group, several, "plain loop", [seeds * value for value in plain.values], note=f"one seed, times {seeds}"
+        )
         rows.add(many)
         goal = (60 if gpu else 4) if method == "fedcg" else None
         if gpu or method == "fedavg":  # on a CPU one method shows that stacking does not pay
-            stacked = work.Rounds(method, seeds=range(SEEDS), place=place)
+            stacked = work.Rounds(method, seeds=range(seeds), per_client=amount.per_client, place=place)
             stacked.run("stacked")
-            best = rows.measure(group, several, "privbench (stacked)", lambda r=stacked: r.run("stacked"), plain=many,
+            best = rows.measure(group, several, "privbench (stacked)", partial(stacked.run, "stacked"), plain=many,
                                 goal=goal if gpu else None)  # fmt: skip
         if not gpu:
+            in_processes = partial(work.seeds_in_processes, method, per_client=amount.per_client)
             rows.measure(group, several, f"privbench ({cores} processes)",
-                         lambda m=method: work.seeds_in_processes(m, SEEDS, cores), plain=many, goal=goal)  # fmt: skip
-            best = rows.measure("way", f"{name}, {SEEDS} seeds of many", f"privbench ({cores} processes)",
-                                lambda m=method: SEEDS / cores * work.seeds_in_processes(m, cores, cores), plain=many,
+                         partial(in_processes, seeds, cores), plain=many, goal=goal)  # fmt: skip
+            best = rows.measure("way", f"{name}, {seeds} seeds of many", f"privbench ({cores} processes)",
+                                partial(_times, seeds / cores, partial(in_processes, cores, cores)), plain=many,
                                 note="every process busy, as in a table of many seeds")  # fmt: skip
         usual[method], fast[method] = many.median, best.median
-    for clients in (4, 8, 16, 32, 64):
-        rounds = work.Rounds("fedavg", clients=clients, per_client=32, place=place)
+    for clients in amount.by_clients:
+        rounds = work.Rounds("fedavg", clients=clients, per_client=min(32, amount.per_client), place=place)
         rounds.run(execution)
         rows.measure("scaling", "FedAvg round by clients", f"{clients}",
-                     lambda r=rounds, n=clients: 1e3 * r.run(execution) / n, unit="ms per client", x=clients)  # fmt: skip
-    for seeds in (1, 2, 5, 10):
-        rows.measure("scaling", "FedAvg round by seeds", f"{seeds}",
-                     lambda n=seeds: 1e3 * _several(n, place) / n, unit="ms per seed", x=seeds)  # fmt: skip
-    for batch in (8, 16, 32, 64, 128):
-        rounds = work.Rounds("fedavg", batch=batch, place=place)
+                     partial(_times, 1e3 / clients, partial(rounds.run, execution)), unit="ms per client", x=clients)  # fmt: skip
+    for count in amount.by_seeds:
+        rows.measure("scaling", "FedAvg round by seeds", f"{count}",
+                     partial(_times, 1e3 / count, partial(_several, count, place, amount)), unit="ms per seed",
+                     x=count)  # fmt: skip
+    for batch in amount.by_batch:
+        rounds = work.Rounds("fedavg", batch=batch, per_client=amount.per_client, place=place)
         rounds.run(execution)
-        images = 4 * work.PER_CLIENT
         rows.measure("scaling", "FedAvg round by batch size", f"{batch}",
-                     lambda r=rounds, n=images: 1e6 * r.run(execution) / n, unit="us per image", x=batch)  # fmt: skip
+                     partial(_times, 1e6 / (4 * amount.per_client), partial(rounds.run, execution)), unit="us per image",
+                     x=batch)  # fmt: skip
     return usual, fast
 
 
-def _several(seeds: int, place: torch.device) -> float:
+def _times(factor: float, action: Callable[[], float]) -> float:
+    return factor * action()
+
+
+def _several(seeds: int, place: torch.device, amount: Amount) -> float:
     """One FedAvg round of several seeds: stacked on a GPU, else in one-thread processes, one per core."""
     if place.type != "cuda":
-        return work.seeds_in_processes("fedavg", seeds, pool.cores())
-    rounds = work.Rounds("fedavg", seeds=range(seeds), place=place)
+        return work.seeds_in_processes("fedavg", seeds, amount.cores, per_client=amount.per_client)
+    rounds = work.Rounds("fedavg", seeds=range(seeds), per_client=amount.per_client, place=place)
     rounds.run("stacked")
     return rounds.run("stacked")
 
 
-def kernel_rows(rows: Rows, place: torch.device) -> None:
+def kernel_rows(rows: Rows, place: torch.device, amount: Amount) -> None:
     """The share of the matrix-product peak that the two kernels reach, on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        evaluate = work.dlg_gradient(work.victims(VICTIMS, place=place))
+        victims = amount.victims
+        evaluate = work.dlg_gradient(work.victims(victims, place=place))
         kernels = [
             (
-                f"DLG objective and gradient, {VICTIMS} victims, float64",
+                f"DLG objective and gradient, {victims} victims, float64",
                 evaluate,
                 torch.float64,
-                work.needed_for_dlg(VICTIMS),
+                work.needed_for_dlg(victims),
             ),
-            ("LeNet-5 training round, batch 16, float32", _one_round(place), torch.float32, None),
-            ("FedCG training round, batch 16, float32", _one_round(place, "fedcg"), torch.float32, None),
+            ("LeNet-5 training round, batch 16, float32", _one_round(place, "fedavg", amount), torch.float32, None),
+            ("FedCG training round, batch 16, float32", _one_round(place, "fedcg", amount), torch.float32, None),
         ]
         for name, action, dtype, needed in kernels:
             action()
@@ -142,13 +189,15 @@ def kernel_rows(rows: Rows, place: torch.device) -> None:
         torch.set_num_threads(before)
 
 
-def _one_round(place: torch.device, method: str = "fedavg") -> Callable[[], object]:
+def _one_round(place: torch.device, method: str, amount: Amount) -> Callable[[], object]:
     """A round of one client, so that no second thread takes part."""
-    rounds = work.Rounds(method, clients=1, place=place)
+    rounds = work.Rounds(method, clients=1, per_client=amount.per_client, place=place)
     return lambda: rounds.learn("stacked" if place.type == "cuda" else "alone")
 
 
-def projection_rows(rows: Rows, usual: dict[str, float], fast: dict[str, float], place: torch.device) -> None:
+def projection_rows(
+    rows: Rows, usual: dict[str, float], fast: dict[str, float], place: torch.device, amount: Amount
+) -> None:
     """Published settings, five columns, one data set, 5 seeds, attacks included: hours, from what was measured above."""
     columns = {"fedavg": 3, "fedsplit": 1, "fedcg": 1}
     name = "published settings, five columns, one data set, 5 seeds"
@@ -156,25 +205,30 @@ def projection_rows(rows: Rows, usual: dict[str, float], fast: dict[str, float],
     asked = "; asked: under 30 min, attacks included" if place.type == "cuda" else ""
     for way, measured in (("plain loop", usual), ("privbench", fast)):
         seconds = sum(count * measured[method] for method, count in columns.items())
-        hours = seconds * rounds * work.PUBLISHED_ROUND / 3600
+        # Of as many seeds as were measured.
+        seconds *= len(spec.SEEDS["paper"]) / amount.seeds
+        hours = seconds * rounds * work.published_round(amount.per_client) / 3600
         rows.add(Row("projection", f"{name}: training", f"{way} on {place.type}", [hours], "h",
                      note=f"{rounds} rounds of learning, no early stopping, evaluation left out; from the rounds above"
                      + asked))  # fmt: skip
     attacked = [("fedavg", "none"), ("fedavg", "gaussian:0.001"), ("fedavg", "gaussian:0.1"), ("fedsplit", "none")]
-    spent = [work.attacks_of_a_column(FEW_VICTIMS, method, defense, place) for method, defense in attacked]
-    scale = spec.VICTIMS["paper"] / FEW_VICTIMS * len(spec.SEEDS["paper"])
+    spent = [
+        work.attacks_of_a_column(amount.few_victims, method, defense, place, amount.of_a_column or {})
+        for method, defense in attacked
+    ]
+    scale = spec.VICTIMS["paper"] / amount.few_victims * len(spec.SEEDS["paper"])
     rows.add(Row("projection", f"{name}: attacks", f"privbench on {place.type}", [(sum(spent) + spent[-1]) * scale / 3600],
-                 "h", note=f"DLG and staged at full length; {FEW_VICTIMS} victims a column scaled to "
+                 "h", note=f"DLG and staged at full length; {amount.few_victims} victims a column scaled to "
                  f"{spec.VICTIMS['paper']}, FedCG counted as FedSplit"))  # fmt: skip
 
 
-def breaching_rows(rows: Rows) -> None:
+def breaching_rows(rows: Rows, amount: Amount) -> None:
     """Gradient matching to a given mean PSNR against the package breaching; benchmarks/against_breaching.py has all of it."""
-    name, goal = f"gradient matching to {{}} dB, {FEW_VICTIMS} victims, untrained LeNet-5", 20
+    name, goal = f"gradient matching to {{}} dB, {amount.few_victims} victims, untrained LeNet-5", 20
     if not against_breaching.installed():
         rows.add(Row("goal", name.format("a given"), "breaching", goal=goal, note="the package is not installed"))
         return
-    for target, theirs, ours in against_breaching.compare(work.dataset(), FEW_VICTIMS, rows.repeats):
+    for target, theirs, ours in against_breaching.compare(work.dataset(), amount.few_victims, rows.repeats):
         rows.add(_reaches(name.format(target), "breaching", theirs))
         own = _reaches(name.format(target), "privbench", ours)
         own.goal, own.times = goal, theirs.median / ours.median if theirs and ours else None
@@ -187,14 +241,14 @@ def _reaches(name: str, side: str, found: against_breaching.Reach | None) -> Row
     return Row("goal", name, side, found.cpu_seconds, "CPU s", note=found.way)
 
 
-def start_rows(rows: Rows, place: torch.device) -> None:
+def start_rows(rows: Rows, place: torch.device, amount: Amount) -> None:
     """How long a user waits for a first sign."""
     rows.measure("start", "privbench --help", "process start included", work.help_page, note="asked: under 0.7 s")
     rows.measure(
         "start", "smoke cell, first training step", "process start included", work.first_step, note="asked: under 4 s"
     )
-    rows.add(Row("memory", "DLG, 1,024 victims of 3x32x32, 5 steps", "peak of a fresh process",
-                 [work.peak_memory_mib(1024, 5, place)], "MiB", note="asked: under 4,096"))  # fmt: skip
+    rows.add(Row("memory", f"DLG, {amount.in_memory:,} victims of 3x32x32, 5 steps", "peak of a fresh process",
+                 [work.peak_memory_mib(amount.in_memory, 5, place)], "MiB", note="asked: under 4,096"))  # fmt: skip
 
 
 def main(
@@ -203,23 +257,26 @@ def main(
     out: Annotated[Path, typer.Option(help="The JSON to write; table and plots lie beside it.")] = Path(
         "runs/benchmarks.json"
     ),
+    short: Annotated[
+        bool, typer.Option("--short", help="Every row on the least work: that it runs, not how fast.")
+    ] = False,
 ) -> None:
     """Measures, prints, writes."""
-    place = running.device(device)
+    place, amount = machine.device(device), SHORT if short else Amount()
     rows = Rows(repeats)
-    start_rows(rows, place)
-    attack_rows(rows, place)
-    usual, fast = training_rows(rows, place)
-    kernel_rows(rows, place)
-    projection_rows(rows, usual, fast, place)
-    breaching_rows(rows)
-    rows.add(Row("goal", f"gradient matching, {FEW_VICTIMS} victims", "GPU", goal=100,
+    start_rows(rows, place, amount)
+    attack_rows(rows, place, amount)
+    usual, fast = training_rows(rows, place, amount)
+    kernel_rows(rows, place, amount)
+    projection_rows(rows, usual, fast, place, amount)
+    breaching_rows(rows, amount)
+    rows.add(Row("goal", f"gradient matching, {amount.few_victims} victims", "GPU", goal=100,
                  note=NO_GPU if place.type != "cuda" else "against_breaching.py runs on CPUs"))  # fmt: skip
     if place.type != "cuda":
         for name in (
-            f"DLG, {VICTIMS} victims",
+            f"DLG, {amount.victims} victims",
             "FedCG round, 1 seed",
-            f"FedCG round, {SEEDS} seeds",
+            f"FedCG round, {amount.seeds} seeds",
             "published settings, five columns, one data set, 5 seeds",
         ):
             rows.add(Row("goal", name, "GPU", note=NO_GPU))

@@ -48,7 +48,7 @@ TARGETS_DB = (15.0, 18.0, 20.0, 22.0, 24.0, 26.0, 28.0, 30.0)
 EVERY = 5  # objective evaluations between two looks at the candidate
 
 _TV = "regularization.total_variation."
-_DOUBLE = {"impl.dtype": "float64", "optim.callback": 10**9}
+_DOUBLE: dict[str, Any] = {"impl.dtype": "float64", "optim.callback": 10**9}
 # Root of squared differences of pixels and of colour differences, L-BFGS from grey, the cosine scaled far above the
 # tolerances of torch.optim.LBFGS: its bias gradients alone make the cosine 1 - 1e-8.
 _BEST = _DOUBLE | {
@@ -78,7 +78,7 @@ SETTINGS = (
 
 _DESCENT = {"peel_iterations": 0}
 _PEELING = {"feature_steps": 0, "steps": 0}
-RUNGS = (
+RUNGS: tuple[tuple[str, dict[str, int]], ...] = (
     ("features alone, 5 steps", _DESCENT | {"feature_steps": 5, "steps": 0}),
     ("features alone, 10 steps", _DESCENT | {"feature_steps": 10, "steps": 0}),
     ("features alone, 25 steps", _DESCENT | {"feature_steps": 25, "steps": 0}),
@@ -225,7 +225,7 @@ def by_breaching(setting: Setting, seen: Artifact, truth: Truth) -> list[Victim]
 def by_privbench(settings: Mapping[str, int], seen: Artifact, truth: Truth) -> list[Victim]:
     """All victims at once through `staged`; each is charged its share of the time, and there is no look before the end."""
     started = time.perf_counter(), time.process_time()
-    found = Staged(**settings).reconstruct(seen, Knowledge(), 0)  # type: ignore[arg-type]
+    found = Staged(**settings).reconstruct(seen, Knowledge(), 0)
     wall, cpu = time.perf_counter() - started[0], time.process_time() - started[1]
     psnr = score.score(found, truth).psnr_db.tolist()
     return [
@@ -279,12 +279,12 @@ def summarise(side: str, way: str, workers: Sequence[Sequence[Victim]]) -> Row:
 
 def _work(way: Setting | Mapping[str, int], seen: Artifact, truth: Truth, rows: Sequence[int]) -> list[Victim]:
     attack = by_breaching if isinstance(way, Setting) else by_privbench
-    return attack(way, *some(seen, truth, rows))  # type: ignore[arg-type, operator]
+    return attack(way, *some(seen, truth, rows))  # type: ignore[arg-type]
 
 
 def measure(ways: Sequence[tuple[str, str, Any]], seen: Artifact, truth: Truth, cores: int) -> list[Row]:
     """Every way on all victims, dealt out to `cores` one-thread processes; a first victim warms each process up."""
-    rows = []
+    rows = list[Row]()
     shares = [list(range(first, seen.victims, cores)) for first in range(cores)]
     with ProcessPoolExecutor(cores, get_context("spawn"), torch.set_num_threads, (1,)) as executor:
         for side, way, what in ways:
@@ -298,27 +298,31 @@ def measure(ways: Sequence[tuple[str, str, Any]], seen: Artifact, truth: Truth, 
 
 def search_grid() -> list[Setting]:
     """The settings of breaching that were tried, `SETTINGS` included."""
-    double = {_TV + "double_opponents": True, _TV + "inner_exp": 2, _TV + "outer_exp": 0.5}
-    adam = _DOUBLE | {"optim.max_iterations": 300}
-    grid = [({_TV + "scale": t}, adam) for t in (20.0, 0.2, 1e-4, 1e-6, 1e-7, 1e-8, 1e-9, 0.0)]
+    double: dict[str, Any] = {_TV + "double_opponents": True, _TV + "inner_exp": 2, _TV + "outer_exp": 0.5}
+    adam: dict[str, Any] = _DOUBLE | {"optim.max_iterations": 300}
+    grid: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({_TV + "scale": t}, adam) for t in (20.0, 0.2, 1e-4, 1e-6, 1e-7, 1e-8, 1e-9, 0.0)
+    ]
     grid += [({_TV + "scale": t} | double, adam) for t in (1e-6, 1e-7, 3e-8, 1e-8, 3e-9)]
     chosen = adam | double | {_TV + "scale": 3e-9}
-    grid += [(change, chosen) for change in (
+    changes: tuple[dict[str, Any], ...] = (
         {"init": "zeros"}, {"optim.step_size": 0.03}, {"optim.step_size": 0.3}, {"optim.step_size_decay": "cosine-decay"},
         {"optim.boxed": False}, {"optim.max_iterations": 1000}, {"regularization.features.scale": 1e-3},
         {"optim.signed": "soft", "objective.scale": 1e10, _TV + "scale": 30.0},
         {"optim.signed": None, "objective.scale": 1e6, _TV + "scale": 0.01},
         {"objective.type": "euclidean", _TV + "scale": 1e-7}, {"objective.type": "euclidean", _TV + "scale": 3e-8},
         {"objective.type": "l1", _TV + "scale": 1e-4}, {"objective.type": "angular", _TV + "scale": 1e-5},
-    )]  # fmt: skip
-    grid += [(change, _BEST) for change in (
+    )  # fmt: skip
+    grid += [(change, chosen) for change in changes]
+    changes = (
         *({_TV + "scale": t} for t in (1.0, 0.3, 0.1, 0.03, 0.01)), {_TV + "scale": 0.01, "optim.max_iterations": 40},
         {_TV + "outer_exp": 1}, {_TV + "double_opponents": False}, {_TV + "eps": 1e-4}, {"init": "randn"},
         {"init": "patterned-4"}, {"optim.boxed": False}, {"optim.step_size": 0.5}, {"normalize_gradients": True},
         {"objective.scale": 1e6, _TV + "scale": 1e-3}, {"objective.scale": 1e10, _TV + "scale": 10.0},
         {"objective.type": "euclidean", _TV + "scale": 1.0}, {"objective.type": "euclidean", _TV + "scale": 0.3},
         {"objective.type": "fast-cosine-similarity"}, {"regularization.features.scale": 100.0}, {"impl.dtype": "float"},
-    )]  # fmt: skip
+    )  # fmt: skip
+    grid += [(change, _BEST) for change in changes]
     named = [Setting(str(change), "invertinggradients", base | change) for change, base in grid]
     return [*SETTINGS, *named, Setting("wei", "wei", _DOUBLE), Setting("modern", "modern", adam)]
 

@@ -30,10 +30,10 @@ from torch import Tensor
 
 from attacks import stand_in, world
 from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.decoder import Decoder, class_means, decode
+from attacks.decoder import Decoder, class_means
 from attacks.initial_surrogate import OWN, InitialSurrogate
 from attacks.stand_in import TAUS
-from privbench import federations, knowledge, look, measure, run, score, seeds, spec, storage
+from privbench import federations, knowledge, look, measure, plugins, run, score, seeds, spec, storage
 from privbench.store import Store
 from privbench.types import Knowledge, no_report
 
@@ -68,7 +68,7 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
     def psnr_db(images: Tensor) -> list[float]:
         return score.psnr_db(images[:, 0], truth.images[:, 0]).clamp_max(score.CAP_DB).tolist()
 
-    initial = InitialSurrogate(**cell.attack_settings)
+    initial: InitialSurrogate = plugins.create(InitialSurrogate, cell.attack_settings)
     below, without = AlignedSurrogate(**asdict(initial)), replace(whole, initial=None)
     recipes: dict[str, Any] = {}
     pairs: list[tuple[str, AlignedSurrogate, Knowledge]] = [
@@ -104,7 +104,7 @@ def _decoder(attack: Decoder, real: world.World, images: Tensor, round_: int, se
     kept = attack._rehearse_share(real, round_, seed, known)
     members = attack.aligned(real, seed, known)
     means = class_means(real)[real.labels]
-    answer = decode(attack.decoder(real, members, seed, known), real.h.float(), real.labels, real.model.classes, means)
+    answer = attack.answers(real, members, seed, known)
     missing = (images - means).flatten(1)
     return {
         "share": float(kept["share"]),

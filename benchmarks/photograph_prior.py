@@ -155,7 +155,8 @@ def measure(images: Tensor) -> Measured:
     squared = frequency[:, None] + frequency
     roughness = (squared * squares).sum((1, 2)).tolist()
     whitened = (squared * torch.exp(squared / 2) * squares[0]).flatten()[1:]
-    return Measured(*roughness, float(whitened.mean()), float(squares[0, 0, 0]))
+    rough: tuple[float, float, float] = (roughness[0], roughness[1], roughness[2])
+    return Measured(*rough, float(whitened.mean()), float(squares[0, 0, 0]))
 
 
 def constants(each: Sequence[Measured]) -> Constants:

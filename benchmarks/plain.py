@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from privbench.engine import Plan, average
 from privbench.harness import Setup, State, client_plan, server_plan
-from privbench.methods.fedcg import mode_seeking
+from privbench.methods.fedcg import FedCG, mode_seeking
 from privbench.methods.form import Clock
 from privbench.types import Artifact, Params, Parts
 
@@ -73,7 +73,9 @@ class Discriminator(nn.Module):
     def freeze(self) -> None:
         """Gives the frozen spectral norms the v of today's weights, where torch keeps the one that they were last trained with."""
         for down in self.downs:
-            down.weight_v.copy_(F.normalize(down.weight_orig.detach().flatten(1).T @ down.weight_u, dim=0))
+            # The spectral norm keeps its state where nn.Module's types do not show it.
+            v, weight, u = (getattr(down, f"weight_{name}") for name in ("v", "orig", "u"))
+            v.copy_(F.normalize(weight.detach().flatten(1).T @ u, dim=0))
 
     def forward(self, h: Tensor, y: Tensor) -> Tensor:
         """[B, 16, 5, 5], [B] -> [B]."""
@@ -137,6 +139,12 @@ class Training:
         model = self.setup.model
         return load(net(part, model.channels, model.classes), part, params[part], buffers[part])
 
+    @property
+    def _fedcg(self) -> FedCG:
+        """The method of those that train a generator."""
+        assert isinstance(self.setup.method, FedCG)
+        return self.setup.method
+
     def round(self) -> None:
         """Broadcast, local training, average, distillation."""
         self.rounds += 1
@@ -167,7 +175,7 @@ class Training:
                 clock = Clock(self.rounds, self.setup.spec.schedule.rounds)
                 with torch.no_grad():
                     target = self.server["generator"].eval()(plan.noise["task"]["z"][step], y)
-                loss = loss + self.setup.method.gamma(clock) * F.mse_loss(h, target)
+                loss = loss + self._fedcg.gamma(clock) * F.mse_loss(h, target)
             loss.backward()
             self.task[k].step()
 
@@ -185,12 +193,13 @@ class Training:
             self.judge[k].step()
 
             _train(client, "generator")
+            assert isinstance(judge, Discriminator)
             judge.freeze()
             self.imitate[k].zero_grad()
             z = plan.noise["generator"]["z"][step]
             imitated = client["generator"](z, y)
             loss = -F.logsigmoid(judge(imitated, y)).mean()
-            (loss + self.setup.method.diversity * mode_seeking(z, imitated)).backward()
+            (loss + self._fedcg.diversity * mode_seeking(z, imitated)).backward()
             self.imitate[k].step()
 
     def _distil(self, plan: Plan) -> None:

@@ -47,15 +47,16 @@ def scaling(rows: Sequence[Row], stem: Path) -> list[Path]:
 def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
     """Bars of every ratio against the usual way, on a logarithmic axis, with the goal as a tick across the bar."""
     own = [row for row in rows if row.times is not None]
+    times = [row.times or 0.0 for row in own]
     figure = figures.new_figure(2 * figures.COLUMN_INCHES, 0.3 * len(own) + 0.6)
     axes = figure.subplots()
     names = [f"{row.work}\n{row.way}" for row in own]
-    axes.barh(names, [row.times for row in own], color=figures.COLOURS[0], height=0.6)
+    axes.barh(names, times, color=figures.COLOURS[0], height=0.6)
     for place, row in enumerate(own):
         axes.text(
-            row.times,
+            times[place],
             place,
-            f" {row.times:.1f}x",
+            f" {times[place]:.1f}x",
             va="center",
             fontsize=figures.FONT_POINTS,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
@@ -67,7 +68,7 @@ def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.axvline(1, color="0.45", linewidth=0.8, linestyle="--")
     axes.invert_yaxis()
-    axes.set_xlim(0.5, 1.6 * max(max(row.times or 0, row.goal or 0) for row in own))
+    axes.set_xlim(0.5, 1.6 * max(*times, *(row.goal or 0 for row in own)))
     axes.tick_params(labelsize=figures.FONT_POINTS - 1.5)
     axes.set_xlabel("times faster than the usual way (mark: goal)", fontsize=figures.FONT_POINTS)
     return figures.save(figure, stem)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -32,7 +32,11 @@ from privbench.types import Artifact, Federation, Knowledge, Truth
 # One epoch over 128 images keeps the published proportions: 20 epochs over 2,000 images and 2,000 server steps are
 # 312 times as long.
 PER_CLIENT, SERVER_STEPS = 128, 6
-PUBLISHED_ROUND = 20 * 2000 / PER_CLIENT
+
+
+def published_round(per_client: int) -> float:
+    """How many rounds of one epoch over `per_client` images a published round is."""
+    return 20 * 2000 / per_client
 
 
 def dataset() -> str:
@@ -109,9 +113,11 @@ class Rounds:
         return [plain.Training(setup, state) for setup, state in zip(self.setups, self.states, strict=True)]
 
 
-def _worker(method: str, seeds: int, barrier: Any, waiting: Any, share: Any, busy: Any) -> tuple[float, float]:
+def _worker(
+    method: str, seeds: int, per_client: int, barrier: Any, waiting: Any, share: Any, busy: Any
+) -> tuple[float, float]:
     pool.take_share(share)
-    every = [Rounds(method, seeds=(seed,)) for seed in range(seeds)]
+    every = [Rounds(method, seeds=(seed,), per_client=per_client) for seed in range(seeds)]
     for rounds in every:
         rounds.run("alone")
     barrier.wait()
@@ -125,7 +131,7 @@ def _worker(method: str, seeds: int, barrier: Any, waiting: Any, share: Any, bus
     return started, ended
 
 
-def seeds_in_processes(method: str, seeds: int, workers: int) -> float:
+def seeds_in_processes(method: str, seeds: int, workers: int, per_client: int = PER_CLIENT) -> float:
     """From the first start to the last end of processes that take the seeds' rounds one by one, start-up left out.
 
     As in privbench/pool.py: one thread each, and the cores of those that found nothing left for those still at work.
@@ -138,7 +144,9 @@ def seeds_in_processes(method: str, seeds: int, workers: int) -> float:
             waiting.put(seed)
         for one in range(workers):
             busy.put(one)
-        begun = [executor.submit(_worker, method, seeds, barrier, waiting, share, busy) for _ in range(workers)]
+        begun = [
+            executor.submit(_worker, method, seeds, per_client, barrier, waiting, share, busy) for _ in range(workers)
+        ]
         spans = [each.result() for each in begun]
     return max(end for _, end in spans) - min(start for start, _ in spans)
 
@@ -175,10 +183,14 @@ def dlg(seen: Artifact, steps: int) -> float:
     return clock(lambda: DLG(steps=steps).reconstruct(seen, Knowledge(), 0), seen.client.device)
 
 
-def attacks_of_a_column(count: int, method: str, defense: str, place: torch.device) -> float:
-    """DLG and `staged`, both at full length, on `count` victims of one column of the privacy table."""
+def attacks_of_a_column(
+    count: int, method: str, defense: str, place: torch.device, settings: Mapping[str, int] | None = None
+) -> float:
+    """DLG and `staged`, at full length unless `settings` say otherwise, on `count` victims of one column of the privacy table."""
     seen = victims(count, place=place, method=method, defense=defense)
-    return dlg(seen, DLG().steps) + clock(lambda: Staged().reconstruct(seen, Knowledge(), 0), place)
+    own = dict(settings or {})
+    spent = dlg(seen, own.get("steps", DLG().steps))
+    return spent + clock(lambda: Staged(**own).reconstruct(seen, Knowledge(), 0), place)
 
 
 def needed_for_dlg(victim_count: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -44,7 +44,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train a federated method to the end, attack exactly what its server sees, and score the result.\n\n"
     "**Examples**\n\n"
-    "* `privbench table` - the five columns on the embedded data, with published values beside\n"
+    "* `privbench table` - a first look at the five columns; with --full the table to publish\n"
     "* `privbench study accuracy --datasets photos` - every method's accuracy, metrics and curves\n"
     "* `privbench attack --method fedcg --dataset photos` - one method, the paper's attack and the strong one\n"
     "* `privbench attack --method fedavg --defense gaussian:0.001 --dataset cifar10 --data-dir DIR`\n"
@@ -54,6 +54,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Check or download the data sets that are not embedded.")
 app.add_typer(data_app, name="data")
+
+FIRST_VICTIMS = 8  # of `privbench table` at a first look
 
 
 def main() -> None:
@@ -255,17 +257,30 @@ def search(
 @flattened
 def table(
     datasets: Annotated[
-        str, typer.Option(help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains; also folder:PATH.")
-    ] = "digits photos digits4",
+        str | None,
+        typer.Option(
+            help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains; also folder:PATH. Default: the embedded "
+            "ones, of a first look `photos` alone."
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="In quick, the table to publish: 64 victims a seed, five seeds.")
+    ] = False,
     victims: Victims = None,
     training: TrainingOptions = TrainingOptions(),
     place: PlaceOptions = PlaceOptions(),
 ) -> None:
     """Run or reuse every cell of the study `attack-table`, by default on the embedded data.
 
+    In quick it is a first look, with few victims and one seed, unless --full asks for the table to publish.
+
     Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
     """
     commands = plugins.commands()
+    if training.preset == "quick":
+        training = replace(training, seeds=training.seeds or (commands.FULL_SEEDS if full else 1))
+        victims = victims or (commands.FULL_VICTIMS if full else FIRST_VICTIMS)
+    datasets = datasets or ("photos" if training.preset == "quick" and not full else "photos digits digits4")
     own, cells = commands.plan("attack-table", training, _datasets(datasets), victims=victims)
     commands.run_study(own, cells, place.out, place.data_dir, place.device)
 

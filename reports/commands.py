@@ -39,9 +39,11 @@ from reports.label_histogram import Panel
 from reports.progress import JobBars
 from reports.published_form import REFUSED, Gap
 from reports.states import State
-from reports.study_run import execute, list_studies, plan, run_study, show_status, sorted_out
+from reports.study_run import FULL_SEEDS, FULL_VICTIMS, execute, list_studies, plan, run_study, show_status, sorted_out
 
 __all__ = [
+    "FULL_SEEDS",
+    "FULL_VICTIMS",
     "attack_file",
     "climb_and_show",
     "draw_clients",

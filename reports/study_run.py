@@ -18,12 +18,14 @@ from privbench.options import TrainingOptions
 from privbench.record import Record
 from privbench.spec import CellSpec
 from privbench.store import Store
-from reports import climb, ladder_summary, layout, states, study, study_reports
+from reports import climb, forecast, ladder_summary, layout, states, study, study_reports
 from reports.progress import CONSOLE, JobBars
 from reports.published_form import REFUSED, Gap
 from reports.states import State
 from reports.study import Study
 
+# Of the attack table that may be published.
+FULL_VICTIMS, FULL_SEEDS = 64, 5
 Datasets = Sequence[tuple[str, tuple[str, ...] | None]]
 
 
@@ -144,6 +146,9 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Pat
     An attack of the ladder that cannot be made on what a method sends is left out, and told; so is one that refuses its artifact.
     """
     cells, unmet = climb.climbable(cells) if chosen.climbs else (cells, [])
+    few = [first_look(cells)] if chosen.name == "attack-table" and first_look(cells) else []
+    for line in [*few, *forecast.lines(run.trials_of(cells, out, data_dir, device), device)]:
+        CONSOLE.print(Text(line))
     found = execute(cells, out, data_dir, device)
     folder = out / f"{chosen.name}-{cells[0].preset}"
     done, records, gaps = sorted_out(cells, found)
@@ -155,6 +160,8 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Pat
         paths.append(study_reports.write_page(chosen, cells, found, paths, folder))
         study_reports.show(chosen, records, gaps, console)
     _print_state(cells, found, console)
+    for line in few:
+        console.print(Text(line))
     if not records:
         raise UserError(f"no cell of '{chosen.name}' could be run: {found[0].why}")
     console.print(f"wrote {len(paths)} files; begin with {paths[-1]}", markup=False, highlight=False, soft_wrap=True)
@@ -162,6 +169,17 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Pat
     open_ = [state for state in found if state.word not in settled]
     if open_:
         raise UserError(f"{len(open_)} of {len(cells)} cells are unfinished: {open_[0].why}")
+
+
+def first_look(cells: Sequence[CellSpec]) -> str:
+    """One line where the attack table has too few victims or seeds to be published, with what gives enough; else ""."""
+    victims, seeds = (min(each) for each in ([c.victims for c in cells], [len(c.seeds) for c in cells]))
+    if victims >= FULL_VICTIMS and seeds >= FULL_SEEDS:
+        return ""
+    return (
+        f"A first look: {victims} victims a seed, {seeds} seed{'s' if seeds > 1 else ''}. The table to publish "
+        f"({FULL_VICTIMS} victims a seed, {FULL_SEEDS} seeds): make attack-table FULL=1, or privbench table --full"
+    )
 
 
 def _print_state(cells: Sequence[CellSpec], found: Sequence[State], console: Console) -> None:

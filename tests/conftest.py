@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported; worker processes inherit it
+THREADS = int(os.environ["OMP_NUM_THREADS"])
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.pop("PRIVBENCH_DATA", None)  # a test must not depend on, nor write into, the data of the one who runs it
 
@@ -18,6 +19,53 @@ os.environ.pop("PRIVBENCH_DATA", None)  # a test must not depend on, nor write i
 # fails nothing.
 hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("tests")
+
+
+# Test modules whose outcome no order of summation changes: the command line, files and their formats, documents and tables.
+# All others are numerical, and `make test-portable PART=numerical` runs those alone.
+NOT_NUMERICAL = (
+    "test_command_line.py",
+    "test_imports.py",
+    "test_ladder_command.py",
+    "privbench/test_data_damage.py",
+    "privbench/test_data_embedded.py",
+    "privbench/test_data_full.py",
+    "privbench/test_data_more.py",
+    "privbench/test_flags.py",
+    "privbench/test_partition.py",
+    "privbench/test_pool.py",
+    "privbench/test_record.py",
+    "privbench/test_settings.py",
+    "privbench/test_spec.py",
+    "privbench/test_storage.py",
+    "reports/test_artifact_file.py",
+    "reports/test_commands.py",
+    "reports/test_doubts.py",
+    "reports/test_label_histogram.py",
+    "reports/test_ladder.py",
+    "reports/test_ladder_study.py",
+    "reports/test_ladder_summary.py",
+    "reports/test_reports.py",
+    "reports/test_states.py",
+    "reports/test_study.py",
+    "reports/test_training_reports.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the numerical tests."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and item.path.relative_to(here).as_posix() not in NOT_NUMERICAL:
+            item.add_marker(pytest.mark.numerical)
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> None:
+    """Every test begins with as many threads as the run was given, whatever the one before it left."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(THREADS)
 
 
 def _refuse(*_: object, **__: object) -> None:

@@ -1,30 +1,40 @@
 """The benchmark's pieces of work do their work; no test here asserts a time."""
 
 import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from attacks import case
+from attacks import case, match
 from attacks.dlg import DLG
 from benchmarks import __main__ as bench
-from benchmarks import measure, plots, work
+from benchmarks import against_breaching, measure, plots, work
 from benchmarks.measure import Row, Rows, Way
+from privbench import pool
 from privbench.types import Knowledge
+from tests.attacks.cases import UNIT, error_of_squared_distance
 
 CPU = torch.device("cpu")
 
 
 def test_the_kernel_that_is_timed_is_the_gradient_of_dlg_s_objective_in_the_usual_way():
+    """To rounding: Eq. 7 is a small rest of large norms, and loses as many digits as it is smaller than they are."""
     seen = work.victims(2)
     gradient, loss = work.dlg_gradient(seen)()
-    start = case.random_start(seen, 1, 0)
+    own, start = case.make(seen, 0), case.random_start(seen, 1, 0)
     for v, objective in enumerate(work.plain.objectives(seen)):
         x = start[v].clone().requires_grad_()
         theirs = objective(x)
         (slope,) = torch.autograd.grad(theirs, x)
-        torch.testing.assert_close(loss[v], theirs.detach(), rtol=1e-9, atol=0)
-        torch.testing.assert_close(gradient[v], slope, rtol=1e-7, atol=1e-9 * float(slope.abs().max()))
+        known = {name: t[v] for name, t in case.data(own).items()}
+        products = match.gradient_products(own, start[v], known["labels"], case.observed_of(own, known))
+        error = error_of_squared_distance(products)
+        torch.testing.assert_close(loss[v], theirs.detach(), rtol=0, atol=error)
+        # The slope is twice a product with g - G, which errs relative to its length as Eq. 7 does relative to its root.
+        lost = (error / float(loss[v])) ** 0.5 * UNIT**0.5
+        torch.testing.assert_close(gradient[v], slope, rtol=0, atol=lost * float(slope.abs().max()))
     assert work.flops(work.dlg_gradient(seen)) > work.needed_for_dlg(2) > 6 * 10**6
 
 
@@ -62,6 +72,53 @@ def test_a_round_that_is_timed_learns_what_the_usual_way_learns_and_counts():
     assert not state.history  # nothing was evaluated
 
 
+@pytest.fixture
+def in_threads(monkeypatch):
+    """Seeds side by side in threads, which need no start of a process."""
+    monkeypatch.setattr(work, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
+    monkeypatch.setattr(pool, "take_share", lambda share: None)  # what makes a process a worker, for good
+
+
+def test_every_row_runs_in_a_short_form(tmp_path, capsys, monkeypatch, in_threads):
+    """`make bench BENCH_ARGS="--short --repeats 1"`, the race against the package included as far as privbench runs it."""
+    reach = against_breaching.Reach("way", [2.0])
+    monkeypatch.setattr(against_breaching, "installed", lambda: True)
+    races = [
+        against_breaching.Race("15", reach, reach._replace(cpu_seconds=[0.5])),
+        against_breaching.Race("30", None, reach),
+    ]
+    monkeypatch.setattr(against_breaching, "compare", lambda dataset, victims, repeats: races)
+    bench.main(1, "cpu", tmp_path / "b.json", short=True)
+    rows, environment = measure.load(tmp_path / "b.json")
+    assert environment["device"] == "cpu"
+    # Each of the published form's rows has one here: only the curves have fewer points.
+    assert Counter(row.group for row in rows) == {
+        "start": 2, "memory": 1, "goal": 2 + 4 + 4 + 5, "way": 2 * 5 + 1 + 1, "scaling": 6, "kernel": 3, "projection": 3
+    }  # fmt: skip
+    unmeasured = [row for row in rows if not row.values]
+    assert {row.note for row in unmeasured} == {bench.NO_GPU, "no setting gets there"}
+    assert all(value > 0 for row in rows for value in row.values)
+    won = next(row for row in rows if row.work.startswith("gradient matching to 15") and row.way == "privbench")
+    assert (won.times, won.goal) == (4.0, 20)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "b.json", "b.md", "scaling.pdf", "scaling.png", "speedup.pdf", "speedup.png",
+    }  # fmt: skip
+    assert f"wrote {tmp_path / 'b.json'}" in capsys.readouterr().out
+
+
+def test_seeds_are_trained_in_processes_of_their_own():
+    assert work.seeds_in_processes("fedavg", 2, 1, per_client=16) > 0
+
+
+def test_the_race_is_run_on_the_amount_that_was_asked_for(monkeypatch):
+    """Without the package there is one row that says so."""
+    monkeypatch.setattr(against_breaching, "installed", lambda: False)
+    rows = Rows(1)
+    bench.breaching_rows(rows, bench.SHORT)
+    assert [row.note for row in rows.rows] == ["the package is not installed"]
+    assert "1 victims" in rows.rows[0].work
+
+
 def test_rows_are_saved_printed_and_drawn(tmp_path):
     rows = Rows(3)
     ticks = iter([3.0, 1.0, 2.0, 0.2, 0.4, 0.1])
@@ -85,10 +142,14 @@ def test_rows_are_saved_printed_and_drawn(tmp_path):
 
 def test_the_projection_counts_what_is_published(monkeypatch):
     """One hundred rounds of 20 epochs over 2,000 images: 312.5 measured rounds each; three FedAvg columns."""
-    monkeypatch.setattr(work, "attacks_of_a_column", lambda count, method, defense, place: 9.0)
+    monkeypatch.setattr(work, "attacks_of_a_column", lambda count, method, defense, place, settings: 9.0)
     rows = Rows(1)
     bench.projection_rows(
-        rows, {"fedavg": 1.0, "fedsplit": 2.0, "fedcg": 3.0}, {"fedavg": 0.1, "fedsplit": 0.2, "fedcg": 0.3}, CPU
+        rows,
+        {"fedavg": 1.0, "fedsplit": 2.0, "fedcg": 3.0},
+        {"fedavg": 0.1, "fedsplit": 0.2, "fedcg": 0.3},
+        CPU,
+        bench.Amount(),
     )
     plain, ours, attacks = (row.median for row in rows.rows)
     assert plain == pytest.approx((3 * 1 + 2 + 3) * 100 * 312.5 / 3600)

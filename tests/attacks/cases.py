@@ -1,19 +1,22 @@
 """Small artifacts for the attacks' tests, made with plain autograd and not with the suite's own observation."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from attacks.case import Case
+from attacks.match import Products
 from privbench.data.digits import load as load_digits
 from privbench.nets import Model, uniform_init
 from privbench.seeds import stream
-from privbench.statistics import interval
-from privbench.types import Artifact, Batch, LocalSteps
+from privbench.statistics import Interval, interval
+from privbench.types import Artifact, Batch, LocalSteps, Params, Parts
 
 
 class _OfOneClient(NamedTuple):
@@ -21,7 +24,7 @@ class _OfOneClient(NamedTuple):
     client: int = 0
 
 
-def over_victims(gain):
+def over_victims(gain: Tensor) -> Interval:
     """The mean [V] of victims of one client, with its interval."""
     return interval(gain.tolist(), [_OfOneClient()] * len(gain))
 
@@ -39,23 +42,23 @@ class OneConvolution(Model):
     feature_shape = (8, 14, 14)
     classifier = property(lambda self: self)
     logits_layer = "fc3"
-    widths: ClassVar = {"fc1": (1568, 120), "fc2": (120, 84), "fc3": (84, 10)}
+    widths: ClassVar[dict[str, tuple[int, int]]] = {"fc1": (1568, 120), "fc2": (120, 84), "fc3": (84, 10)}
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """There is no such backbone, and nothing to refuse."""
 
-    def net(self, part):
+    def net(self, part: str) -> Any:
         return {"extractor": FirstBlock(), "classifier": self}.get(part) or MODEL.net(part)
 
-    def init(self, rng):
+    def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         made = {n: uniform_init(shape, i, rng) for layer, (i, o) in self.widths.items()
                 for n, shape in ((f"{layer}.weight", (o, i)), (f"{layer}.bias", (o,)))}  # fmt: skip
         return made, {}
 
-    def apply(self, params, buffers, features, *, train):
+    def apply(self, params: Params, buffers: Params, features: Tensor, *, train: bool) -> tuple[Tensor, Params]:
         return self.linear_layers(params, features)[0], buffers
 
-    def linear_layers(self, params, features):
+    def linear_layers(self, params: Params, features: Tensor) -> tuple[Tensor, Params]:
         inputs, z = {}, features.flatten(1)
         for layer in self.widths:
             inputs[layer] = z if layer == "fc1" else F.relu(z)
@@ -66,59 +69,75 @@ class OneConvolution(Model):
 class FirstBlock:
     """E of the above."""
 
-    def init(self, rng):
+    def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         return {"conv1.weight": uniform_init((8, 1, 5, 5), 25, rng), "conv1.bias": uniform_init((8,), 25, rng)}, {}
 
-    def apply(self, params, buffers, images, *, train):
+    def apply(self, params: Params, buffers: Params, images: Tensor, *, train: bool) -> tuple[Tensor, Params]:
         # Pooled first: the same maximum, of a quarter of the values.
         return F.relu(F.max_pool2d(F.conv2d(images, params["conv1.weight"], params["conv1.bias"]), 2)), buffers
 
 
 SHALLOW = OneConvolution("one convolution", 1, 10)
+# What one sum in double precision may err by, relative to its summands: the longest has 48,000, which log2(48,000) = 16 pairwise
+# additions join (lanes and blocks take fewer), and four such sums make a product of Eq. 7.
+UNIT = 64 * torch.finfo(torch.float64).eps
 
 
-def smooth_images(count, channels=1):
+def error_of_squared_distance(products: Mapping[str, Products]) -> float:
+    """What ||g - G||^2 may err by in another order of summation: its terms |g|^2, g.G and |G|^2 cancel, their errors do not."""
+    return UNIT * sum(float(p.own + 2 * p.cross.abs() + p.observed) for p in products.values())
+
+
+def smooth_images(count: int, channels: int = 1) -> Tensor:
     """Blurred noise in [0, 1]: [count, channels, 32, 32]."""
     rough = torch.rand(count, channels, 5, 5, generator=torch.Generator().manual_seed(3))
     return F.interpolate(rough, size=32, mode="bicubic").clamp(0, 1)
 
 
-def logits(params, x, model=None):
+def logits(params: Parts, x: Tensor, model: Model | None = None) -> tuple[Tensor, Tensor]:
     model = model or MODEL
     h, _ = model.net("extractor").apply(params["extractor"], {}, x, train=True)
     return model.net("classifier").apply(params["classifier"], {}, h, train=True)[0], h
 
 
-def networks(seed=0, parts=("extractor", "classifier"), model=None):
+def networks(seed: int = 0, parts: Sequence[str] = ("extractor", "classifier"), model: Model | None = None) -> Parts:
     return {part: (model or MODEL).net(part).init(stream(seed, "test", part))[0] for part in parts}
 
 
-def case_of(weights, buffers=None, train=True, model=MODEL):
+def case_of(weights: Parts, buffers: Parts | None = None, train: bool = True, model: Model = MODEL) -> Case:
     """The networks of a case alone: parameters and running statistics by part, no observation."""
-    nothing = {part: {} for part in weights}
+    nothing: Parts = {part: {} for part in weights}
     empty = torch.zeros(0)
     return Case(model, weights, buffers or nothing, train, {}, empty, extractor_known=True, variance=0.0)
 
 
-def images_like_the_victims(count=40):
+def images_like_the_victims(count: int = 40) -> Batch:
     """Auxiliary images of the kind of `smooth_images`, others than those, with classes in turn."""
     rough = torch.rand(count, 1, 5, 5, generator=torch.Generator().manual_seed(8))
     return Batch(F.interpolate(rough, size=32, mode="bicubic").clamp(0, 1), torch.arange(count) % 10)
 
 
 def artifact(
-    images, labels, parts=("extractor", "classifier"), batch_size=1, noise=0.0, known=False, own=None, model=None
-):
+    images: Tensor,
+    labels: Tensor,
+    parts: tuple[str, ...] = ("extractor", "classifier"),
+    batch_size: int = 1,
+    noise: float = 0.0,
+    known: bool = False,
+    own: Parts | None = None,
+    model: Model | None = None,
+) -> Artifact:
     """An artifact of victims [V x B] with the gradients of `parts` at the networks `own`; `noise` is a variance."""
     model = model or MODEL
     own = own or networks(model=model)
-    gradients = {part: {} for part in parts}
+    gradients: dict[str, dict[str, list[Tensor]]] = {part: {} for part in parts}
     rng = torch.Generator().manual_seed(5)
     for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
         params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in own.items()}
         F.cross_entropy(logits(params, x, model)[0], y).backward()
         for part in parts:
             for name, t in params[part].items():
+                assert t.grad is not None
                 noisy = t.grad + noise**0.5 * torch.randn(t.shape, generator=rng)
                 gradients[part].setdefault(name, []).append(noisy)
     uploads, buffers = model.net("generator").init(stream(0, "test", "generator"))
@@ -136,7 +155,7 @@ def artifact(
 
 
 @cache
-def trained_on_digits(count=12, seed=0):
+def trained_on_digits(count: int = 12, seed: int = 0) -> tuple[Artifact, Tensor, Batch]:
     """The classifier's gradients of digits at a network trained centrally on others, these victims, and a third set to know.
 
     400 steps of Adam on 600 training digits, 92% to 95% of the test digits right; the attacker knows the other 600, and victims
@@ -149,7 +168,7 @@ def trained_on_digits(count=12, seed=0):
 
 
 @cache
-def central_network(steps, seed=0, model=None):
+def central_network(steps: int, seed: int = 0, model: Model | None = None) -> tuple[Parts, Batch, Batch]:
     """Networks after `steps` of Adam on 600 training digits, the test digits, and the other training digits."""
     digits = load_digits(Path()).domains["all"]
     train, test = ((one.images.float() / 255, one.labels) for one in (digits.train, digits.test))
@@ -165,9 +184,10 @@ def central_network(steps, seed=0, model=None):
     return own, Batch(*test), Batch(*(t[600:] for t in train))
 
 
-def update(images, labels, local, own=None):
+def update(images: Tensor, labels: Tensor, local: LocalSteps, own: Parts | None = None) -> Artifact:
     """An artifact of FedAvg's whole local updates, one image [V, C, H, W] each, by torch's own optimiser."""
-    before, found = own or networks(), {"extractor": {}, "classifier": {}}
+    before = own or networks()
+    found: dict[str, dict[str, list[Tensor]]] = {"extractor": {}, "classifier": {}}
     for x, y in zip(images.split(1), labels.split(1), strict=True):
         params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in before.items()}
         leaves = [t for net in params.values() for t in net.values()]
@@ -183,9 +203,9 @@ def update(images, labels, local, own=None):
     return replace(artifact(images, labels, own=before), gradients={}, updates=changes, local=local)
 
 
-def made_by(local: LocalSteps, leaves):
+def made_by(local: LocalSteps, leaves: Sequence[Tensor]) -> torch.optim.Optimizer:
     """torch's optimiser for the client's local steps."""
-    own = dict(local.optimiser)
+    own: dict[str, Any] = dict(local.optimiser)
     if own.pop("kind", "adam") == "sgd":
         return torch.optim.SGD(leaves, **own)
     betas = own.pop("beta1"), own.pop("beta2")

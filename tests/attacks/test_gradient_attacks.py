@@ -124,9 +124,16 @@ def test_dlg_from_grey_has_one_start_unless_labels_descend_too():
     once, twice = (DLG(steps=6, restarts=r, start="grey").reconstruct(shown, NOTHING, 0) for r in (1, 2))
     assert torch.equal(once.images, twice.images)
     assert once.gradient_evaluations == twice.gradient_evaluations
-    soft = [DLG(steps=6, restarts=r, start="grey", labels="descended").reconstruct(shown, NOTHING, 0) for r in (1, 3)]
-    assert soft[1].gradient_evaluations > soft[0].gradient_evaluations
-    assert (soft[1].loss <= soft[0].loss).all()
+    # Where labels descend too, every restart draws its own, the first of three as the only one. Compared where the descent
+    # begins: steps of L-BFGS magnify the rounding that differs with the number of problems descended together.
+    one, three = (
+        DLG(steps=0, restarts=r, start="grey", labels="descended").reconstruct(shown, NOTHING, 0) for r in (1, 3)
+    )
+    assert three.gradient_evaluations == 3 * one.gradient_evaluations
+    first = three.restart == 0
+    assert not first.all()
+    torch.testing.assert_close(three.loss[first], one.loss[first], rtol=1e-9, atol=0)
+    assert (three.loss[~first] < 0.99 * one.loss[~first]).all()
 
 
 def test_matching_beats_plain_dlg_from_grey_and_from_noise_and_its_own_older_form():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 import scipy.io
 from PIL import Image
 
@@ -35,7 +36,7 @@ def as_published(layout: tuple[File, ...], root: Path, algorithm: str = "sha256"
     )
 
 
-def cifar_binary(root: Path, monkeypatch, per_file: int = 20) -> tuple[np.ndarray, np.ndarray]:
+def cifar_binary(root: Path, monkeypatch: pytest.MonkeyPatch, per_file: int = 20) -> tuple[np.ndarray, np.ndarray]:
     """All images [6 * per_file, 3, 32, 32] and labels, as written."""
     labels = rng(1).integers(0, 10, (6 * per_file, 1), np.uint8)
     pixels = rng(2).integers(0, 256, (6 * per_file, 3072), np.uint8)
@@ -48,7 +49,7 @@ def cifar_binary(root: Path, monkeypatch, per_file: int = 20) -> tuple[np.ndarra
     return pixels.reshape(-1, 3, 32, 32), labels[:, 0]
 
 
-def cifar_torchvision(root: Path, monkeypatch, per_file: int = 20) -> tuple[np.ndarray, np.ndarray]:
+def cifar_torchvision(root: Path, monkeypatch: pytest.MonkeyPatch, per_file: int = 20) -> tuple[np.ndarray, np.ndarray]:
     """The same in torchvision's layout, which torchvision itself is told to take for the published one."""
     labels = rng(1).integers(0, 10, 6 * per_file)
     pixels = rng(2).integers(0, 256, (6 * per_file, 3072), np.uint8)
@@ -86,11 +87,11 @@ def idx_files(
     return (published, layouts[1]) if gzipped else (layouts[0], published)
 
 
-def fashion(root: Path, monkeypatch, *, gzipped: bool = True) -> None:
+def fashion(root: Path, monkeypatch: pytest.MonkeyPatch, *, gzipped: bool = True) -> None:
     monkeypatch.setattr(fmnist, "LAYOUTS", idx_files(fmnist.LAYOUTS, root, gzipped=gzipped))
 
 
-def mnist(root: Path, monkeypatch) -> None:
+def mnist(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layouts = idx_files(mnist_files.LAYOUTS, root)
     monkeypatch.setattr(mnist_files, "LAYOUTS", layouts)
     monkeypatch.setitem(digit5.PLACES, "mnist", digit5.PLACES["mnist"]._replace(layouts=layouts))
@@ -135,7 +136,7 @@ def usps_h5(root: Path) -> None:
             group["target"] = np.arange(count) % 10
 
 
-def usps_libsvm(root: Path, monkeypatch) -> None:
+def usps_libsvm(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file, count in zip(digit5.USPS_LIBSVM, (20, 10), strict=True):
         values = np.linspace(-1, 1, count * 256).reshape(count, 256)
         lines = [

@@ -1,5 +1,6 @@
 """Small federations of real digits for the harness's tests."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -8,7 +9,7 @@ from sklearn.datasets import load_digits
 from privbench.types import Client, Federation, Images
 
 
-def digits_federation(sizes=(20, 20), flip=False, channels=1):
+def digits_federation(sizes: Sequence[int] = (20, 20), flip: bool = False, channels: int = 1) -> Federation:
     """Clients with the given numbers of training images, ten validation and ten test images each, and 40 public ones."""
     raw = load_digits()
     images = torch.tensor(raw.images / 16 * 255)[:, None].float()

@@ -1,14 +1,17 @@
 """Records for the reports' tests."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import torch
 
-from privbench.record import ClientMetrics, Curve, KnowledgeUsed, Round, Training, summarise
+from privbench.record import ClientMetrics, Curve, KnowledgeUsed, Round, Training, Victim, summarise
 from privbench.spec import CellSpec, TrainSpec, train_spec
 
 TRAIN = set(TrainSpec.model_fields)
 
 
-def training(seed, accuracies, rounds=3, generator=False):
+def training(seed: int, accuracies: Sequence[float], rounds: int = 3, generator: bool = False) -> Training:
     """One seed's training: two classes, five test images of each class per client."""
     clients = [
         ClientMetrics(
@@ -30,7 +33,15 @@ def training(seed, accuracies, rounds=3, generator=False):
     return Training(seed=seed, best_round=2, global_accuracy=31.0 + seed, clients=clients, rounds=each)
 
 
-def cell_of(method, defense, attack, dataset, round_, seeds, changes):
+def cell_of(
+    method: str,
+    defense: str,
+    attack: str | None,
+    dataset: str,
+    round_: str,
+    seeds: Sequence[int],
+    changes: Mapping[str, Any],
+) -> CellSpec:
     """A cell of the quick preset on 4 clients, 4 victims; `changes` are of its own fields or of its training's, by name."""
     usual = train_spec("quick", "cifar10", "fedavg").model_dump()
     settings = {"dataset": dataset, "method": method, "defense": defense, "clients": 4, "method_settings": {}}
@@ -45,35 +56,35 @@ def cell_of(method, defense, attack, dataset, round_, seeds, changes):
     return CellSpec.model_validate(own | {"train": usual | settings | of_training})
 
 
-def changed_cell(cell, **changes):
+def changed_cell(cell: CellSpec, **changes: Any) -> CellSpec:
     """The same cell with other fields of its own or of its training's."""
     train = cell.train.model_copy(update={name: value for name, value in changes.items() if name in TRAIN})
     own = {name: value for name, value in changes.items() if name not in TRAIN}
     return cell.model_copy(update=own | {"train": train})
 
 
-def changed(record, **changes):
+def changed(record: Any, **changes: Any) -> Any:
     """The same record of such a cell."""
     return record.model_copy(update={"cell": changed_cell(record.cell, **changes)})
 
 
-def with_knowledge(record, **changes):
+def with_knowledge(record: Any, **changes: Any) -> Any:
     """The same record of an attacker who knew something else."""
     return record.model_copy(update={"knowledge": record.knowledge.model_copy(update=changes)})
 
 
-def with_victims(record, victims):
+def with_victims(record: Any, victims: Sequence[Victim]) -> Any:
     """The same record with other victims, each under its own seed."""
     seeds = [s.model_copy(update={"victims": [v for v in victims if v.seed == s.seed]}) for s in record.seeds]
     return record.model_copy(update={"seeds": seeds})
 
 
-def with_psnr(record, psnr_db):
+def with_psnr(record: Any, psnr_db: Callable[[Victim], float]) -> Any:
     """The same record with the PSNR that a function gives of each victim."""
     return with_victims(record, [v.model_copy(update={"psnr_db": psnr_db(v)}) for v in record.victims])
 
 
-def with_training(record, trainings, per_client=None):
+def with_training(record: Any, trainings: Sequence[Training], per_client: Sequence[list[float]] | None = None) -> Any:
     """The same record with other trainings, one per seed, and other test accuracies."""
     per_client = per_client or [s.accuracy for s in record.seeds]
     seeds = [
@@ -84,14 +95,21 @@ def with_training(record, trainings, per_client=None):
 
 
 def record(
-    method="fedavg", defense="none", attack="dlg", dataset="cifar10", psnr=15.0, round_="best", seeds=(0, 1), **changes
-):
+    method: str = "fedavg",
+    defense: str = "none",
+    attack: str | None = "dlg",
+    dataset: str = "cifar10",
+    psnr: float = 15.0,
+    round_: str = "best",
+    seeds: Sequence[int] = (0, 1),
+    **changes: Any,
+) -> Any:
     """The record of a cell; without an attack of an accuracy cell."""
     rng = torch.Generator().manual_seed(len(method) + len(attack or ""))
     spec = changes.pop("spec", {})
     facts = {name: spec.pop(name) for name in ("client_domains",) if name in spec}
     cell = cell_of(method, defense, attack, dataset, round_, seeds, spec)
-    trials = []
+    trials = list[dict[str, Any]]()
     for seed in seeds:
         noise = torch.randn(4, generator=rng).tolist()
         trials.append(

@@ -1,0 +1,172 @@
+"""`make test-portable`: the tests under every arithmetic that this processor offers, and a table of what passed where.
+
+Sums in another order end in other digits. Which order is taken depends on the vector instructions that PyTorch
+(ATEN_CPU_CAPABILITY), MKL (MKL_CBWR) and oneDNN (ONEDNN_MAX_CPU_ISA) choose for a processor, and on the number of threads. A test
+that holds for one order alone says nothing of the code; here one processor stands in for several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")  # of PyTorch on x86, each of which includes those before it
+PROBE = (
+    "import torch; b = torch.backends; print(b.cpu.get_cpu_capability(), b.mkl.is_available(), b.mkldnn.is_available())"
+)
+
+
+class Processor(NamedTuple):
+    """What decides which settings there are."""
+
+    capability: str  # the widest vector instructions that PyTorch finds
+    mkl: bool
+    onednn: bool
+
+
+class Setting(NamedTuple):
+    """One arithmetic."""
+
+    name: str
+    environment: Mapping[str, str]
+    capability: str = "DEFAULT"  # what the processor must have
+    library: str = ""  # "mkl" or "onednn": what PyTorch must be built with
+
+    def lacking(self, processor: Processor) -> str:
+        """Why it cannot be run here; "" where it can."""
+        if self.library and not getattr(processor, self.library):
+            return f"PyTorch is built without {self.library} here"
+        if self.capability == "DEFAULT":
+            return ""
+        has = CAPABILITIES.index(processor.capability) if processor.capability in CAPABILITIES else 0
+        return "" if has >= CAPABILITIES.index(self.capability) else f"this processor has no {self.capability}"
+
+
+def _threads(count: int) -> dict[str, str]:
+    """Left to itself, MKL (and with it PyTorch) takes no more threads than there are cores."""
+    return {"OMP_NUM_THREADS": str(count), "MKL_DYNAMIC": "FALSE"}
+
+
+SETTINGS = (
+    Setting("plain", {}),
+    Setting("aten-default", {"ATEN_CPU_CAPABILITY": "default"}),
+    Setting("aten-avx2", {"ATEN_CPU_CAPABILITY": "avx2"}, "AVX2"),
+    Setting("aten-avx512", {"ATEN_CPU_CAPABILITY": "avx512"}, "AVX512"),
+    Setting("mkl-compatible", {"MKL_CBWR": "COMPATIBLE"}, library="mkl"),
+    Setting("mkl-avx2", {"MKL_CBWR": "AVX2"}, "AVX2", "mkl"),
+    Setting("mkl-avx512", {"MKL_CBWR": "AVX512"}, "AVX512", "mkl"),
+    Setting("onednn-sse41", {"ONEDNN_MAX_CPU_ISA": "SSE41"}, library="onednn"),
+    Setting("threads-2", _threads(2)),
+    Setting("threads-4", _threads(4)),
+)
+# One thread unless a setting has more; nothing of the caller's that chooses an arithmetic.
+PLAIN = {"OMP_NUM_THREADS": "1"}
+CHOSEN_BY = {"MKL_DYNAMIC", *(name for setting in SETTINGS for name in setting.environment)}
+
+
+class Outcome(NamedTuple):
+    """How the tests ended under one setting."""
+
+    setting: str
+    passed: int
+    failed: int  # errors included; 1 where pytest itself came to no end
+    skipped: int
+    seconds: float
+
+
+def environment(setting: Setting, own: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment with the setting's arithmetic alone."""
+    return {name: value for name, value in own.items() if name not in CHOSEN_BY} | PLAIN | dict(setting.environment)
+
+
+def processor() -> Processor:
+    """What PyTorch finds here, whatever the caller's environment restricts it to."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        env=environment(SETTINGS[0], os.environ),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    capability, mkl, onednn = done.stdout.split()
+    return Processor(capability, mkl == "True", onednn == "True")
+
+
+def run(setting: Setting, arguments: Sequence[str]) -> Outcome:
+    """pytest under one setting, in processes of its own; its output goes where this program's does."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        started = time.monotonic()
+        command = [sys.executable, "-m", "pytest", *arguments, f"--junitxml={report}"]
+        ended = subprocess.run(command, env=environment(setting, os.environ), check=False).returncode
+        return counted(setting.name, report, ended, time.monotonic() - started)
+
+
+def counted(name: str, report: Path, ended: int, seconds: float) -> Outcome:
+    """The outcome by pytest's JUnit report; a pytest that failed without a word of a test is one failure."""
+    passed = failed = skipped = 0
+    if report.exists():
+        for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+            tests, failures, errors, left_out = (
+                int(suite.get(each, 0)) for each in ("tests", "failures", "errors", "skipped")
+            )
+            passed, failed, skipped = (
+                passed + tests - failures - errors - left_out,
+                failed + failures + errors,
+                skipped + left_out,
+            )
+    return Outcome(name, passed, failed if failed or not ended else 1, skipped, seconds)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """A line per setting."""
+    width = max(len("setting"), *(len(each.setting) for each in outcomes))
+    lines = [f"{'setting':{width}}  passed  failed  skipped  minutes"]
+    lines += [
+        f"{each.setting:{width}}  {each.passed:6}  {each.failed:6}  {each.skipped:7}  {each.seconds / 60:7.1f}"
+        for each in outcomes
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs, prints, and returns 1 where anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [setting.name for setting in SETTINGS]
+    parser.add_argument(
+        "--part", choices=("all", "numerical"), default="all", help="numerical: without command line, files, documents"
+    )
+    parser.add_argument(
+        "--settings", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)}"
+    )
+    parser.add_argument("pytest", nargs="*", help="arguments of pytest, after --")
+    options = parser.parse_args(arguments)
+    chosen = ["-m", "numerical"] if options.part == "numerical" else []
+    here, outcomes = processor(), list[Outcome]()
+    for setting in SETTINGS:
+        if setting.name not in options.settings:
+            continue
+        if lacking := setting.lacking(here):
+            print(f"left out: {setting.name}, because {lacking}", flush=True)
+            continue
+        said = " ".join(f"{name}={value}" for name, value in (PLAIN | dict(setting.environment)).items())
+        print(f"{setting.name}: {said}", flush=True)
+        outcomes.append(run(setting, [*chosen, *options.pytest]))
+    if not outcomes:
+        print("no setting could be run")
+        return 1
+    failed = sum(each.failed for each in outcomes)
+    print(f"\n{table(outcomes)}\n\n{sum(each.passed for each in outcomes)} passed, {failed} failed")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
