@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from privbench import measure, plugins, pool, record, run
+from privbench.options import TrainingOptions
 from privbench.store import Store
 from reports import climb, study, study_run
 
@@ -17,9 +18,12 @@ def few():
         patch.setattr(plugins, "ATTACKS", {name: plugins.ATTACKS[name] for name in (*plugins.FLOORS, *FEW)})
         patch.setattr(pool, "cores", lambda: 1)
         own, cells = study_run.plan(
-            "ladder", "smoke", [("digits", None)], methods=["fedsplit", "fedcg"], rounds=["0", "best"], seeds=None, victims=None,
-            where="update", how=None, omega=None, min_per_client=None,
-        )  # fmt: skip
+            "ladder",
+            TrainingOptions(preset="smoke"),
+            [("digits", None)],
+            methods=["fedsplit", "fedcg"],
+            rounds=["0", "best"],
+        )
         yield own, cells
 
 

@@ -2,7 +2,7 @@
 
 from privbench import spec
 from reports import nearest, study
-from tests.reports.records import record
+from tests.reports.records import record, with_victims
 
 
 def attacked(method, psnr, raw=None, defense="none", round_="0", seeds=(0,), **changes):
@@ -11,16 +11,8 @@ def attacked(method, psnr, raw=None, defense="none", round_="0", seeds=(0,), **c
     made = record(
         method, defense, attack, psnr=psnr, round_=round_, seeds=seeds, spec={"attack_settings": settings} | changes
     )
-    return made.model_copy(
-        update={
-            "scores": made.scores.model_copy(
-                update={
-                    "psnr_db": made.scores.psnr_db.model_copy(update={"mean": psnr}),
-                    "psnr_raw_db": None if raw is None else made.scores.psnr_db.model_copy(update={"mean": raw}),
-                }
-            )
-        }
-    )
+    scored = {"psnr_db": psnr, "psnr_raw_db": raw}
+    return with_victims(made, [victim.model_copy(update=scored) for victim in made.victims])
 
 
 def test_the_nearest_setting_of_a_column_is_told_for_clipped_and_raw_images_apart():

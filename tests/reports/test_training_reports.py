@@ -9,6 +9,7 @@ from PIL import Image
 from rich.console import Console
 
 from privbench import metrics, plugins
+from privbench import spec as specs
 from privbench.record import Curve
 from reports import (
     ablation,
@@ -98,12 +99,13 @@ def test_a_searched_setting_is_chosen_by_validation_not_by_test():
 
 
 def test_a_searched_learning_rate_is_chosen_by_validation_not_by_test():
-    schedule = {"rounds": 3, "task": {"kind": "sgd", "lr": 0.05}}
+    usual = specs.SCHEDULES["quick"]
     rates = {0.01: 20.0, 0.05: 50.0, 0.08: 40.0}
     records = []
     for lr, validation in rates.items():
-        own = trained("fedavg", 90.0 - validation, schedule=schedule | {"task": {"kind": "sgd", "lr": lr}})
-        records.append(own.model_copy(update={"training": [training(s, [validation, validation]) for s in (0, 1)]}))
+        schedule = specs.Schedule(**specs.changed(usual.model_dump(), {"task.kind": "sgd", "task.lr": lr}))
+        own = trained("fedavg", 90.0 - validation, schedule=schedule)
+        records.append(with_training(own, [training(s, [validation, validation]) for s in (0, 1)]))
     assert rows.best_searched(records) == [records[1]]
     (key,) = rows.settings(records)
     (line,) = rows.searched(records, key)

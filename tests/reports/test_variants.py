@@ -16,7 +16,7 @@ def test_a_row_is_a_setting_and_a_column_a_defence_and_missing_cells_stay_gaps()
         made(30.0),
         made(20.0, wire="fp16"),
         made(25.0, "gaussian:0.001", wire="fp16"),
-        made(15.0, observe="update", local={"steps": 1, "optimiser": {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0}}),
+        made(15.0, observe="update", local_steps=1, local_lr=0.1),
         made(10.0, settings={"rehearsal_images": 0}),
     ]
     (form,) = variants.report(records).forms
