@@ -19,10 +19,10 @@ def test_every_job_of_the_attack_table_has_a_cost_by_hand(tmp_path):
     costs = {trial.title: forecast.cost(trial) for trial in trials(tmp_path)}
     steps = 10 * 5 * 4 * 19
     plain = 8 * (2 * 150 * forecast.ATTACK_STEP["dlg"] + sum(forecast.STAGED["plain"]))
-    assert costs["photos fedavg seed 0"] == pytest.approx(steps * forecast.STEP + plain)
+    assert costs["photos fedavg seed 100"] == pytest.approx(steps * forecast.STEP + plain)
     generators = 10 * 4 * 19 * forecast.GENERATOR_STEP
     private = 8 * (2 * 150 * forecast.ATTACK_STEP["feature-statistics"] + sum(forecast.STAGED["private"]))
-    assert costs["photos fedcg seed 0"] == pytest.approx(steps * forecast.STEP + generators + private)
+    assert costs["photos fedcg seed 100"] == pytest.approx(steps * forecast.STEP + generators + private)
     assert len(costs) == 5
     assert all(costs.values())
 
@@ -30,7 +30,7 @@ def test_every_job_of_the_attack_table_has_a_cost_by_hand(tmp_path):
 def test_what_is_done_costs_nothing(tmp_path):
     first, *_ = trials(tmp_path)
     whole = forecast.cost(first)
-    done = Store(tmp_path).result(first.cells[0], 0)
+    done = Store(tmp_path).result(first.cells[0], spec.FIRST_SEED)
     done.parent.mkdir(parents=True)
     done.write_text("{}")
     assert forecast.cost(first) == pytest.approx(whole - forecast.attacking(first.cells[0]))

@@ -91,7 +91,7 @@ def test_an_interrupted_study_continues_with_what_is_missing(few, out, monkeypat
     lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
     before = record.read(Store(out).record(lost))
     Store(out).record(lost).unlink()
-    Store(out).result(lost, 0).unlink()
+    Store(out).result(lost, lost.seeds[0]).unlink()
     study_run.show_status(own, cells, out, None)
     told = capsys.readouterr().out
     assert f"{len(able) - 1} of {len(able)} cells done, 1 interrupted" in told
