@@ -368,7 +368,7 @@ def reconstructions(cells, root):
     store = Store(root)
     return [
         (
-            storage.load_tensors(store.result(cell, 0), "reconstruction")[0],
+            storage.load_tensors(store.result(cell, cell.seeds[0]), "reconstruction")[0],
             record.read(store.record(cell)),
         )
         for cell in cells
