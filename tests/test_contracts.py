@@ -286,7 +286,7 @@ def test_the_tag_of_an_attack_says_what_it_used(observed):
     plain = "gradient + auxiliary"
     assert {tags["aligned-surrogate", m] for m in ("fedavg", "fedsplit")} == {plain}
     assert tags["aligned-surrogate", "fedcg"] == tags["decoder", "fedcg"] == f"{plain} + generator"
-    assert tags["collusion", "fedcg"] == f"{plain} + colluding client + generator"
+    assert tags["collusion", "fedcg"] == f"{plain} + colluding client with its images + generator"
     assert {tags["surrogate", m] for m in ("fedavg", "fedsplit", "fedcg")} == {plain}
     assert {tags["staged", m] for m in ("fedavg", "fedsplit", "fedcg")} == {"gradient + natural images"}
     decoder = measure._knowledge("decoder", load(observed["fedcg"][0] / "artifact.safetensors"), {})
