@@ -10,7 +10,7 @@ from tests.reports.records import with_victims
 SETTINGS = {
     "dlg": {"steps": 20}, "idlg": {"steps": 20}, "inverting-gradients": {"steps": 20, "restarts": 1}, "matching": {"steps": 20},
     "grnn": {"steps": 10}, "unsplit": {"turns": 2, "steps": 10}, "staged": {"steps": 20, "feature_steps": 20},
-    "analytic-features": {"steps": 40}, "oracle": {"steps": 40}, "oracle-decoder": {"decoder_steps": 60},
+    "analytic-features": {"steps": 40}, "oracle": {"steps": 40},
 }  # fmt: skip
 STAND_IN = {"steps": 10, "exact_steps": 40, "members": 1, "train_steps": 10, "shadow_steps": 2}
 SETTINGS |= {
