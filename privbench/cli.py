@@ -24,7 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train a federated method to the end, attack exactly what its server sees, and score the result.\n\n"
     "**Examples**\n\n"
-    "* `privbench table` - the five columns on the embedded data, with published values beside\n"
+    "* `privbench table` - the five columns on the embedded data\n"
     "* `privbench study accuracy --datasets photos` - every method's accuracy, metrics and curves\n"
     "* `privbench attack --method fedcg --dataset photos` - one method, the paper's attack and the strong one\n"
     "* `privbench attack --method fedavg --defense gaussian:0.001 --dataset cifar10 --data-dir DIR`\n"

@@ -14,6 +14,7 @@ from privbench import flags, knowledge, plugins
 from privbench.record import AttackRecord
 from reports import doubts, ladder, layout, rows
 from reports.ladder import rung, rungs
+from reports.published import of_papers_attack
 from reports.published_form import (
     MISSING,
     NONE,
@@ -167,7 +168,7 @@ def _published_accuracy(r: AttackRecord) -> str:
 
 
 def _published_psnr(r: AttackRecord) -> str:
-    _, psnr = published(r.spec)
+    psnr = of_papers_attack(r.spec)
     below = psnr is not None and psnr.value < r.floor.psnr_db
     return published_text(psnr) + (" (below the floor)" if below else "")
 
@@ -339,7 +340,7 @@ def _number(
 ) -> dict[str, Any]:
     r = strongest(alike)
     seconds, evaluations = cost(alike, own)
-    psnr = published(r.spec)[1]
+    psnr = of_papers_attack(r.spec)
     return {
         "setting": rows.title(rows.setting(r.spec)),
         "round": r.spec["round"],

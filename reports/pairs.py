@@ -13,11 +13,10 @@ from privbench.record import AttackRecord, Range
 from privbench.score import interval
 from reports.published_form import (
     NONE,
-    PLAIN,
-    PLAIN_OTHERWISE,
     group,
     groups,
     label,
+    papers_attack,
     published,
     range_text,
     strongest,
@@ -50,7 +49,7 @@ def report(records: Sequence[AttackRecord]) -> Report:
             if not rivals:
                 continue
             for what, one, other in (
-                ("the paper's", plain(mine), plain(rivals)),
+                ("the paper's", papers_attack(mine), papers_attack(rivals)),
                 ("strongest", strongest(mine), strongest(rivals)),
             ):
                 if one is not None and other is not None:
@@ -64,12 +63,6 @@ def report(records: Sequence[AttackRecord]) -> Report:
         forms,
         numbers,
     )
-
-
-def plain(own: Sequence[AttackRecord]) -> AttackRecord | None:
-    """The record of the papers' own attack."""
-    name = PLAIN.get(own[0].spec["method"], PLAIN_OTHERWISE)
-    return next((r for r in own if r.spec["attack"] == name), None)
 
 
 def difference(one: AttackRecord, other: AttackRecord) -> Range | None:

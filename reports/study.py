@@ -42,9 +42,18 @@ class Data(spec.Strict):
 
     name: str
     clients: int | None = None
+    omega: tuple[float, ...] | None = None  # Dirichlet layouts of this data set, in place of the study's
+    differs: str = ""  # from the paper's own cells, in words: then no published value stands beside it
     paper: dict[str, int] = Field(
         default_factory=dict
     )  # of the paper preset alone: per_client, and fields of the schedule
+
+
+class Measured(spec.Strict):
+    """How the source measures something otherwise than the suite: a note beside its values."""
+
+    metrics: tuple[str, ...]  # what their names begin with, e.g. "rta" for "rta_mean"
+    how: str
 
 
 class Study(spec.Strict):
@@ -56,8 +65,12 @@ class Study(spec.Strict):
     about: str
     reports: tuple[str, ...]
     metrics: tuple[str, ...] = ("accuracy",)  # columns of the accuracy table
-    published: tuple[str, ...] = ("1",)  # tables that go before others with a value of the same cell
+    tables: tuple[
+        str, ...
+    ] = ()  # "SOURCE TABLE", e.g. "FedMD-CG 4", "NFL-CGAN fig7": what is printed of these very cells
+    measured: tuple[Measured, ...] = ()
     backbone: str = "lenet5"
+    clients: int | None = None  # of data sets whose entry names none, and of the embedded ones
     omega: tuple[float, ...] = ()  # Dirichlet layouts in place of each data set's own
     attacks: tuple[str, ...] = ()  # "ladder": all there are
     rounds: tuple[str, ...] = ("best",)  # attacked rounds; numbers from a schedule's last on are left out
@@ -126,7 +139,8 @@ def cells(
     found = []
     for data, domains in _data(study, preset, datasets):
         own_layout = layout.omega is not None or layout.how is not None
-        omegas: Sequence[float | None] = (layout.omega,) if own_layout else study.omega or (None,)
+        usual = study.omega if data.omega is None else data.omega
+        omegas: Sequence[float | None] = (layout.omega,) if own_layout else usual or (None,)
         own = data.paper if preset == "paper" else {}
         changes = study.schedule if preset == "paper" else {}
         changes = changes | {name: value for name, value in own.items() if name != "per_client"}
@@ -138,7 +152,8 @@ def cells(
                     train = spec.train_spec(
                         preset, data.name, column.method, defense=column.defense, where=where, backbone=study.backbone,
                         domains=domains, how=layout.how, omega=omega, min_per_client=layout.min_per_client,
-                        clients=data.clients, per_client=own.get("per_client"), method_settings=settings, changes=changes,
+                        clients=data.clients or study.clients, per_client=own.get("per_client"), method_settings=settings,
+                        changes=changes,
                     )  # fmt: skip
                     attacks = _attacks(study, column)
                     if not attacks:

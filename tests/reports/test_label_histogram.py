@@ -8,6 +8,7 @@ from privbench.errors import UserError
 from privbench.store import Store
 from reports import commands, drawings, label_histogram
 from reports.label_histogram import Panel
+from tests.reports.paper_cells import in_paper
 from tests.reports.records import record
 
 COUNTS = [[0, 30, 120], [400, 0, 1]]
@@ -124,9 +125,9 @@ def test_published_values_stand_beside_the_usual_layout_alone():
     from reports.published_form import group, published, title_of
 
     usual, dealt = record(spec={"partition": "iid"}), record(spec={"partition": "dirichlet", "omega": 0.1})
-    assert published(usual.spec)[0] is not None
-    assert published(dealt.spec) == (None, None)
-    assert published(record(dataset="digit5", spec={"partition": "iid"}).spec) == (None, None)
+    assert published(in_paper(usual).spec)[0] is not None
+    assert published(in_paper(usual).spec | {"partition": "dirichlet", "omega": 0.1}) == (None, None)
+    assert published(in_paper(record(dataset="digit5")).spec | {"partition": "iid"}) == (None, None)
     assert group(usual.spec) != group(dealt.spec)
     assert group(usual.spec) == group(record().spec)  # a record of an earlier version
     assert "Dirichlet(0.1)" in title_of(group(dealt.spec))
