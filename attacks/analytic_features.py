@@ -46,7 +46,7 @@ class AnalyticFeatures:
     def through_initial(self, artifact: Artifact, knowledge: Knowledge, report: Report) -> Reconstruction:
         """All victims of a private extractor, one image each."""
         assert knowledge.initial is not None, "the needs of this attack name the initial networks"
-        h = world.required_features(artifact, "AnalyticFeatures")
+        h, known = world.required_features(artifact, "AnalyticFeatures")
         noise, y = features.noise_variance(artifact), labels.recover(artifact)[:, 0]
         drift = relative_change(artifact.weights["classifier"], knowledge.initial.params["classifier"])
         exact = drift == 0 and noise is None
@@ -55,7 +55,7 @@ class AnalyticFeatures:
         belief = inversion.usual(artifact.image_shape, artifact.model.classes, h)
         net = knowledge.initial.params["extractor"]
         end = inversion.invert(
-            artifact.model, [net], belief, h, y, variance, exact=exact, steps=self.steps, report=report
+            artifact.model, [net], belief, h, y, variance, exact=exact, steps=self.steps, known=known, report=report
         )
         first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
         return Reconstruction(end.x, y[:, None], end.loss, end.trace, first, end.evaluations)

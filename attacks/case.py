@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attacks import features as closed_form
 from attacks import labels
 from privbench import finite
 from privbench.errors import UserError
@@ -18,6 +19,7 @@ from privbench.types import CLASSIFICATION, Artifact, Parts
 RANK = 1e-5  # of the largest singular value; what single precision adds is 1e-8
 NEARLY_GREY = 0.2  # share of uniform noise in the start
 Sample = Callable[..., Tensor]  # torch.rand or torch.randn
+KEPT = "kept"
 
 
 class Case(NamedTuple):
@@ -27,7 +29,8 @@ class Case(NamedTuple):
     weights: Parts  # extractor and classifier; one that the artifact does not have is a random stand-in
     buffers: Parts  # their batch-norm statistics: broadcast, or a stand-in's initial ones
     train: bool  # the mode in which the gradients were taken (privbench.nets.train_mode)
-    observed: dict[str, Tensor]  # "<part>/<parameter>" -> [V, ...]
+    # "<part>/<parameter>" -> [V, ...]; and where they tell C's dropout, KEPT: what each feature was multiplied by [V, B, c, s, s]
+    observed: dict[str, Tensor]
     labels: Tensor  # [V, B]; -1 where nothing tells them (attacks/labels.py)
     extractor_known: bool
     variance: float  # of the defence's noise per coordinate; 0 when there is none
@@ -54,17 +57,27 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> C
         weights=ready(weights),
         buffers=ready(buffers),
         train=train_mode(artifact.batch_size),
-        observed={f"{p}/{n}": t.to(dtype) for p, g in artifact.gradients.items() for n, t in g.items()},
+        observed={f"{p}/{n}": t.to(dtype) for p, g in artifact.gradients.items() for n, t in g.items()}
+        | (factors(artifact.model, closed_form.of_single(artifact), dtype) if artifact.model.dropout else {}),
         labels=labels.recover(artifact),
         extractor_known=known,
         variance=labels.noise_variance(artifact),
     )
 
 
+def factors(model: Model, found: closed_form.Features | None, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """What dropout multiplied features of images [V, c, s, s] or batches [V, B, c, s, s] by, under KEPT; {} where unknown."""
+    if found is None or found.known is None:
+        return {}
+    known = found.known if found.known.ndim == 5 else found.known[:, None]
+    return {KEPT: known.to(dtype) / (1 - model.dropout)}
+
+
 def check_batch_size(artifact: Artifact) -> None:
     """Refuses a batch size that the rank of a linear layer's gradient [dL/db | dL/dW] contradicts: each image adds at most 1.
 
-    A defence may change any rank, so only undefended gradients are looked at. A lower rank contradicts nothing: images alike.
+    So does each imitated feature that the client's loss had besides. A defence may change any rank, so only undefended gradients
+    are looked at. A lower rank contradicts nothing: images alike.
     Singular values are computed only where `_nearly_of_rank` does not settle it.
     """
     if artifact.defense.get("name", "none") != "none" or "classifier" not in artifact.gradients:
@@ -73,14 +86,15 @@ def check_batch_size(artifact: Artifact) -> None:
     layer = "fc1" if isinstance(classifier, LinearClassifier) else classifier.logits_layer
     whole = torch.cat([gradient[f"{layer}.bias"][..., None], gradient[f"{layer}.weight"]], -1).double()
     whole = whole.where(finite.rows(whole)[:, None, None], 0.0)
-    doubtful = torch.nonzero(~_nearly_of_rank(whole, artifact.batch_size))[:, 0]
+    most = artifact.batch_size + artifact.imitated
+    doubtful = torch.nonzero(~_nearly_of_rank(whole, most))[:, 0]
     if not len(doubtful):
         return
     whole = whole[doubtful]
     size = torch.linalg.eigvalsh(whole @ whole.mT).clamp_min(0).sqrt()
     rank = (size > RANK * size[:, -1:]).sum(1)
     worst = int(rank.argmax())
-    if int(rank[worst]) > artifact.batch_size:
+    if int(rank[worst]) > most:
         raise UserError(
             f"the gradient of victim {int(doubtful[worst])} has rank {int(rank[worst])}, so it is one of at least that many "
             f"images, but the artifact says batch size {artifact.batch_size}"
@@ -118,7 +132,7 @@ def data(case: Case, restarts: int = 1) -> dict[str, Tensor]:
 
     Each parameter's |G|^2, which no candidate changes, is summed here, once, under the name `squared(name)`.
     """
-    sizes = {squared(name): _squared_norms(t) for name, t in case.observed.items()}
+    sizes = {squared(name): _squared_norms(t) for name, t in case.observed.items() if name != KEPT}
     return {name: repeat(t, restarts) for name, t in (case.observed | sizes | {"labels": case.labels}).items()}
 
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks import broken, case, labels, separate, trained
+from attacks import broken, case, features, labels, separate, trained
 from attacks.floors import ClassMean, Grey
 from attacks.separate import Separated
 from privbench.nets import LinearClassifier
@@ -43,6 +43,7 @@ def attack(
     """
     if artifact.batch_size == 1 or not isinstance(artifact.model.classifier, LinearClassifier):
         return single(artifact)
+    features.check_not_mixed(artifact)
     case.check_batch_size(artifact)
     return broken.set_aside(artifact, lambda sound: _batches(sound, knowledge, seed, single, report))
 
@@ -88,9 +89,15 @@ def separated(artifact: Artifact, knowledge: Knowledge, seed: int, report: Repor
 
 
 def singles(artifact: Artifact, found: Separated) -> Artifact:
-    """The artifact of V B clients' uploads that would hold one image each, a batch's in a row, with known labels."""
-    y = found.labels.flatten()
-    each = [gradient_of(artifact, *one) for one in zip(found.h.flatten(0, 1), y, strict=True)]
+    """The artifact of V B clients' uploads that would hold one image each, a batch's in a row, with known labels.
+
+    Of a model with dropout, features that are nearly 0 are 0, as in the gradient of one image.
+    """
+    y, entered = found.labels.flatten(), found.h.flatten(0, 1)
+    if artifact.model.dropout:
+        size = entered.abs()
+        entered = entered.where(size > features.BLURRED * size.amax((1, 2, 3), keepdim=True), 0.0)
+    each = [gradient_of(artifact, *one) for one in zip(entered, y, strict=True)]
     return replace(
         artifact,
         gradients={"classifier": {name: torch.stack([one[name] for one in each]) for name in each[0]}},

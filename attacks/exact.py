@@ -45,8 +45,11 @@ def fitting(own: World, held: dict[int, Params], steps: int, seed: int, report: 
         rows = torch.nonzero(own.client == k)[:, 0]
         h = surrogates.extract(own.model, held[k], images).to(own.h)
         noise = None if own.noise is None else own.noise[rows].median()
+        h = h if noise is None else world.noised(h, noise, seed)
+        own_h, mask = (h, None) if own.known is None else world.dropped(own.model, h, seed)
         known = own._replace(
-            h=h if noise is None else world.noised(h, noise, seed),
+            h=own_h,
+            known=mask,
             noise=None if noise is None else noise.expand(len(h)),
             labels=classes,
             client=torch.full_like(classes, k),

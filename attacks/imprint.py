@@ -31,7 +31,19 @@ from typing import ClassVar
 import torch
 
 from attacks import broadcast as passive
-from attacks import broken, case, crafted, descend, each_image, imprinted_rows, labels, loud, rehearsal, staged
+from attacks import (
+    broken,
+    case,
+    crafted,
+    descend,
+    each_image,
+    features,
+    imprinted_rows,
+    labels,
+    loud,
+    rehearsal,
+    staged,
+)
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.floors import ClassMean
 from attacks.separate import Separated
@@ -75,6 +87,7 @@ class Imprint(AlignedSurrogate):
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """All victims; UserError where the classifier is neither crafted nor, as far as is known, sent by this attack."""
+        features.check_not_mixed(artifact)
         if _sent_honestly(artifact, knowledge):
             if "extractor" not in artifact.weights:
                 return super().reconstruct(artifact, knowledge, seed, report)
@@ -138,7 +151,8 @@ class Imprint(AlignedSurrogate):
         if artifact.labels is None:
             own = own._replace(labels=imprinted_rows.completed(imprinted_rows.labels_of(artifact, found), own.labels))
         start = case.plain_start(artifact, seed)
-        end = staged.Staged(feature_steps=self.feature_steps).invert(own, found.h, None, start, report)
+        told = features.undropped(artifact.model, found.h, features.BLURRED)
+        end = staged.Staged(feature_steps=self.feature_steps).invert(own, told, None, start, report)
         return descend.reconstruction(end, 1, own.labels)
 
     def _private_batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:

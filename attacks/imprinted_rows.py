@@ -31,7 +31,7 @@ def features_of(artifact: Artifact) -> Found:
     """What the rows of every batch hold, those first on which neighbours agree best."""
     gradient = artifact.gradients["classifier"]
     each = [
-        _rows(weight, bias, artifact.batch_size)
+        _rows(weight, bias, artifact.batch_size, 1 / (1 - artifact.model.dropout))
         for weight, bias in zip(gradient["fc1.weight"].double(), gradient["fc1.bias"].double(), strict=True)
     ]
     h, row = (torch.stack(t) for t in zip(*each, strict=True))
@@ -69,8 +69,8 @@ def completed(told: Tensor, recovered: Tensor) -> Tensor:
     return whole
 
 
-def _rows(weight: Tensor, bias: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-    """The features [B, n] in the rows of one gradient, dL/dW [m, n] and dL/db [m], and the rows [B]."""
+def _rows(weight: Tensor, bias: Tensor, batch: int, largest: float) -> tuple[Tensor, Tensor]:
+    """The features [B, n], none above `largest`, in the rows of one gradient, dL/dW [m, n] and dL/db [m], and the rows [B]."""
     live = torch.nonzero(bias.abs() > LIVE * bias.abs().max())[:, 0]
     quotient = weight[live] / bias[live, None]
     size = quotient.norm(dim=1).clamp_min(1e-300)
@@ -86,5 +86,5 @@ def _rows(weight: Tensor, bias: Tensor, batch: int) -> tuple[Tensor, Tensor]:
             chosen.append(row)
     mean = bias @ weight / bias.square().sum().clamp_min(1e-300)
     missing = batch - len(chosen)
-    h = torch.cat([quotient[chosen], mean.expand(missing, -1)]).clamp(0, 1)
+    h = torch.cat([quotient[chosen], mean.expand(missing, -1)]).clamp(0, largest)
     return h, torch.cat([live[chosen], live.new_full((missing,), NONE)])

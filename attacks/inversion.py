@@ -2,8 +2,9 @@
 
     min over z of  sum over M extractors ||E_m(x) - h||^2 / (M (tau^2 + nu)) + ||z||^2,   2x - 1 = mu + Sigma^(1/2) z
 tau is the standard deviation of E_m(x) - h that the attacker expects of his stand-ins, nu the variance of h itself where the
-gradient was noised (attacks/features.py). With tau = inf the answer is mu, the best guess without any feature: a hopeless
-inversion ends there. In z the prior is perfectly conditioned, which is why a few dozen steps of L-BFGS suffice.
+gradient was noised (attacks/features.py); features that dropout took away are left out of the sum. With tau = inf the answer is
+mu, the best guess without any feature: a hopeless inversion ends there. In z the prior is perfectly conditioned, which is why a
+few dozen steps of L-BFGS suffice.
 An exact extractor is inverted through the logit of the last sigmoid, as attacks/staged.py does, with a small tau in its units.
 """
 
@@ -68,10 +69,12 @@ def invert(
     *,
     exact: bool,
     steps: int,
+    known: Tensor | None = None,
     report: Report = no_report,
 ) -> descend.Descent:
     """The most probable image of each h [n, c, s, s] given its label [n] and error variance [n] (inf: the class mean).
 
+    `known` [n, c, s, s] bool says which features are looked at, by default all.
     Returns x [n, 1, C, H, W]. With `exact` the variance is that of the logit of h, relative to the logit's spread over features.
     """
     net = model.net("extractor")
@@ -81,13 +84,15 @@ def invert(
 
     def objective(z: Tensor, data: dict[str, Tensor]) -> Tensor:
         x = image(belief, z, data["mean"]).view(1, *side)
-        gaps = [(through(net.apply(params, {}, x, train=False)[0][0]) - data["h"]).square().sum() for params in own]
+        each = [(through(net.apply(params, {}, x, train=False)[0][0]) - data["h"]).square() for params in own]
+        gaps = [(gap if known is None else gap * data["known"]).sum() for gap in each]
         return torch.stack(gaps).mean() * data["precision"] + z.square().sum()
 
     target = through(h)
     if exact:
         variance = variance * target.flatten(1).var(1)
     data = {"h": target, "mean": belief.means[labels], "precision": 1 / variance}
+    data |= {} if known is None else {"known": known}
     start = torch.zeros_like(data["mean"])
     end = descend.lbfgs(objective, start, data, steps=steps, report=report, what="feature inversion")
     return end._replace(x=images_of(belief, end.x, labels))

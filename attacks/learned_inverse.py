@@ -181,7 +181,10 @@ def seen(own: Case) -> Signals:
     """The signals of the observed gradients."""
     rows, bias = own.observed["classifier/fc1.weight"], own.observed["classifier/fc1.bias"]
     e = torch.cat([own.observed[f"extractor/{n}"].flatten(1) for n in own.weights["extractor"]], 1)
-    return Signals(bias, features.least_squares(rows, bias), e)
+    h = features.least_squares(rows, bias)
+    if not own.variance:
+        h = features.undropped(own.model, h.unflatten(1, own.model.feature_shape), features.ZERO).h.flatten(1)
+    return Signals(bias, h, e)
 
 
 def _flat(params: Params) -> Tensor:

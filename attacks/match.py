@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks.case import Case, squared
+from attacks.case import KEPT, Case, squared
 from privbench.nets import LinearClassifier
 from privbench.types import Params, Parts
 
@@ -38,8 +38,8 @@ def gradient_products(own: Case, x: Tensor, y: Tensor, observed: dict[str, Tenso
 
     x [B, C, H, W], y [B] int64, `observed` the gradient, with its squared norms where they are known (case.data); only its
     parameters are matched. The case gives the networks (E the true one or a stand-in), and batch norm the mode of the observed
-    gradient. Linear layers go without their weight gradients where the classifier consists of them; every other parameter's
-    gradient is taken as it is.
+    gradient. Features are dropped as `observed` has it under KEPT [B, c, s, s]. Linear layers go without their weight gradients
+    where the classifier consists of them; every other parameter's gradient is taken as it is.
     """
     extractor, classifier = own.model.net("extractor"), own.model.classifier
     leaves = {p: {n: t for n, t in net.items() if f"{p}/{n}" in observed} for p, net in own.weights.items()}
@@ -50,6 +50,8 @@ def gradient_products(own: Case, x: Tensor, y: Tensor, observed: dict[str, Tenso
     def loss(leaves: Parts) -> tuple[Tensor, dict[str, Tensor]]:
         params = {p: own.weights[p] | leaves[p] for p in leaves}
         h, _ = extractor.apply(params["extractor"], own.buffers["extractor"], x, train=own.train)
+        if KEPT in observed:
+            h = h * observed[KEPT]
         if isinstance(classifier, LinearClassifier):
             logits, inputs = classifier.linear_layers(params["classifier"], h)
         else:
@@ -124,9 +126,12 @@ def cosine_distance(products: dict[str, Products]) -> Tensor:
     return 1 - cross / (own * observed).clamp_min(1e-60).sqrt()
 
 
-def feature_distance(features: Tensor, target: Tensor) -> Tensor:
-    """||E(x) - h||^2 relative to the spread of h around its mean."""
-    return (features - target).square().sum() / (target - target.mean()).square().sum().clamp_min(1e-12)
+def feature_distance(features: Tensor, target: Tensor, known: Tensor | None = None) -> Tensor:
+    """||E(x) - h||^2 relative to the spread of h around its mean, both over the `known` features alone where some are not."""
+    gap, spread = (features - target).square(), (target - target.mean()).square()
+    if known is not None:
+        gap, spread = gap * known, spread * known
+    return gap.sum() / spread.sum().clamp_min(1e-12)
 
 
 def direction_distance(products: dict[str, Products]) -> Tensor:

@@ -5,8 +5,8 @@ space holds every [1, h_i]. So [1, h_i] = c_i R for a basis R of that space, and
 are no unknowns: the classifier and the labels give them for any h_i. The c are found by gradient matching through the
 classifier alone,
     min over c of  mean over parameters l of ||g_l(c) - G_l||^2 / ||G_l||^2  +  mean squared distance of h from [0, 1]
-where c_i R begins with 1, with R scaled by G's singular values. Starts: C = B pinv(D') G' with D of points strewn around a
-common one; a short descent of many, a long one of the best.
+where c_i R begins with 1, with R scaled by G's singular values; h is what enters C, with dropout within [0, 1 / (1 - p)]. Starts:
+C = B pinv(D') G' with D of points strewn around a common one; a short descent of many, a long one of the best.
 
 In the spirit of the cocktail-party attack (Kariyappa et al., ICML 2023, arXiv 2209.05578), with the known classifier in place of
 independent h_i. The residual is the attacker's own certificate: below SEPARATED labels and features explain all of the
@@ -45,7 +45,7 @@ SEPARATED = 1e-4  # of the residual
 class Separated(NamedTuple):
     """The features of V batches."""
 
-    h: Tensor  # [V, B, c, s, s]
+    h: Tensor  # [V, B, c, s, s], what enters C: with dropout that of the mask
     labels: Tensor  # [V, B]
     residual: Tensor  # [V] the layer-scaled distance of the classifier's gradient from the observed one
     evaluations: int
@@ -57,8 +57,9 @@ class Separated(NamedTuple):
 
 
 def possible(artifact: Artifact) -> bool:
-    """Whether there is a first linear layer whose gradient is exact."""
-    return isinstance(artifact.model.classifier, LinearClassifier) and artifact.defense.get("name", "none") == "none"
+    """Whether there is a first linear layer whose gradient is exact, and of the images alone."""
+    exact = artifact.defense.get("name", "none") == "none" and not artifact.imitated
+    return exact and isinstance(artifact.model.classifier, LinearClassifier)
 
 
 def separate(artifact: Artifact, seed: int, report: Report = no_report) -> Separated:
@@ -126,7 +127,7 @@ class _Problem:
     def __init__(self, artifact: Artifact) -> None:
         classifier = artifact.model.classifier
         assert isinstance(classifier, LinearClassifier), "the caller has asked whether separation is possible"
-        self.artifact, self.classifier = artifact, classifier
+        self.artifact, self.classifier, self.largest = artifact, classifier, 1 / (1 - artifact.model.dropout)
         self.params: Params = {n: t.double() for n, t in artifact.weights["classifier"].items()}
         gradient = {n: t.double() for n, t in artifact.gradients["classifier"].items()}
         whole = torch.cat([gradient["fc1.bias"][..., None], gradient["fc1.weight"]], -1)
@@ -186,7 +187,7 @@ class _Problem:
         observed = {name: data[name] for name in self.names}
         c, h = self.coordinates(y, data), self.features(y, data)
         products = match.classifier_products(self.classifier, params, c, data["labels"], observed)
-        return match.layer_scaled_distance(products) + (h - h.clamp(0, 1)).square().mean()
+        return match.layer_scaled_distance(products) + (h - h.clamp(0, self.largest)).square().mean()
 
     def deltas(self, c: Tensor, data: Data) -> Tensor:
         """d_i = dL_i/dz of the first layer [B, m] at the coordinates c [B, r]."""

@@ -10,6 +10,9 @@ gradient tells. The features of larger batches are separated by the classifier (
 scaled matching of everything, from a grey start. ResNet-18 has no closed form either, for its classifier begins with
 convolutions: the same matching, from nearly grey noise, because plain grey enters it as zero, where ReLU has no slope.
 
+Where C is trained with dropout, steps 2 and 3 go without the features that were dropped (attacks/features.py), and nothing is
+peeled: those equations need all of them.
+
 On LeNet-5 without noise most victims never need steps 2 and 3: attacks/peeling.py solves the same equations layer by layer,
 far closer to their solution than descent comes. There is a descent only where the peeled image does not explain the
 gradient, and the image with the lower layer-scaled distance is kept: Reconstruction.restart is 0 for the peeled one (or
@@ -34,6 +37,7 @@ from torch import Tensor
 
 from attacks import case, descend, features, inversion, match, noisy, peeling, prior, separate, trained
 from attacks.case import Case
+from attacks.features import Features
 from attacks.match import Products
 from privbench.settings import Count, CountOrZero, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
@@ -72,15 +76,16 @@ class Staged:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """All victims through all stages."""
-        own, h = case.make(artifact, seed), features.closed_form(artifact)
+        own, told = case.make(artifact, seed), features.of_single(artifact)
         if own.variance and own.extractor_known:
             steps = noisy.Steps(self.feature_steps, self.steps)
             return noisy.most_probable(own, artifact, _of_photographs(artifact, own), seed, steps, self.starts, report)
-        if h is None and separate.possible(artifact):
+        if told is None and separate.possible(artifact):
             return self._batches(artifact, own, seed, report)
         peelable = own.extractor_known and not own.variance and artifact.model.backbone == "lenet5"
-        if h is None or not peelable or not self.peel_iterations:
-            return self._descend(artifact, own, None if h is None else h[:, None], seed, report)
+        if told is None or told.known is not None or not peelable or not self.peel_iterations:
+            return self._descend(artifact, own, None if told is None else told.batched(), seed, report)
+        h = told.h
         gaussian = prior.natural(*artifact.image_shape[:2], PEELED_STEP, CHROMA, h)
         end = peeling.peel(own, h, gaussian, self.peel_iterations, report, self.peel_levels)
         kept = _finished(end, own.labels, 0)
@@ -89,7 +94,9 @@ class Staged:
         if not len(rows):
             return kept
         some = own._replace(observed=descend.pick(own.observed, rows), labels=own.labels[rows])
-        other = self._descend(replace(artifact, client=artifact.client[rows]), some, h[rows, None], seed, report)
+        other = self._descend(
+            replace(artifact, client=artifact.client[rows]), some, Features(h[rows, None], None), seed, report
+        )
         return _merged(kept, other, rows, _unexplained(some, other.images) < gap[rows])
 
     def _batches(self, artifact: Artifact, own: Case, seed: int, report: Report) -> Reconstruction:
@@ -99,53 +106,58 @@ class Staged:
             rows = torch.nonzero(found.sound == sound)[:, 0]
             if len(rows):
                 some = own._replace(observed=descend.pick(own.observed, rows), labels=found.labels[rows])
-                h = found.h[rows] if sound else None
+                told = features.undropped(artifact.model, found.h[rows], features.BLURRED) if sound else None
+                some = some._replace(observed=some.observed | case.factors(artifact.model, told))
                 parts.append(
-                    (rows, self._descend(replace(artifact, client=artifact.client[rows]), some, h, seed, report))
+                    (rows, self._descend(replace(artifact, client=artifact.client[rows]), some, told, seed, report))
                 )
         whole = _joined(parts)
         return whole._replace(gradient_evaluations=whole.gradient_evaluations + found.evaluations)
 
-    def _descend(self, artifact: Artifact, own: Case, h: Tensor | None, seed: int, report: Report) -> Reconstruction:
-        """Steps 2 and 3; h [V, B, c, s, s]."""
+    def _descend(
+        self, artifact: Artifact, own: Case, told: Features | None, seed: int, report: Report
+    ) -> Reconstruction:
+        """Steps 2 and 3; features [V, B, c, s, s]."""
         start, spent = case.plain_start(artifact, seed), 0
-        if h is not None:
-            end = self.invert(own, h, features.noise_variance(artifact), start, report)
+        if told is not None:
+            end = self.invert(own, told, features.noise_variance(artifact), start, report)
             if not own.extractor_known:
                 return _finished(end, own.labels, 0)
             start, spent = end.x, end.evaluations
-        return _finished(self._match(own, h, start, report), own.labels, spent)
+        return _finished(self._match(own, told, start, report), own.labels, spent)
 
     def invert(
-        self, own: Case, h: Tensor, noise: Tensor | None, start: Tensor, report: Report = no_report
+        self, own: Case, told: Features, noise: Tensor | None, start: Tensor, report: Report = no_report
     ) -> descend.Descent:
-        """Step 2: images [V, B, C, H, W] of the features h [V, B, c, s, s], whose variance under noise is `noise` [V]."""
+        """Step 2: images [V, B, C, H, W] of the features [V, B, c, s, s], whose variance under noise is `noise` [V]."""
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             found = case.features(own, x)
             if noise is not None:
                 return (found - data["h"]).square().sum() / data["noise"] + _surprise(x)
             if not own.extractor_known:
-                return _feature_gap(found, data["h"]) + self.stand_in_weight * (prior.total_variation(x) + prior.l2(x))
-            return _feature_gap(
-                inversion.logit(found), inversion.logit(data["h"])
-            ) + self.feature_weight * prior.total_variation(x)
+                return _feature_gap(found, data["h"], data.get("known")) + self.stand_in_weight * (
+                    prior.total_variation(x) + prior.l2(x)
+                )
+            gap = _feature_gap(inversion.logit(found), inversion.logit(data["h"]), data.get("known"))
+            return gap + self.feature_weight * prior.total_variation(x)
 
-        data = {"h": h} if noise is None else {"h": h, "noise": noise}
+        data = _data(told) | ({} if noise is None else {"noise": noise})
         return descend.lbfgs(objective, start, data, steps=self.feature_steps, report=report, what="feature inversion")
 
-    def _match(self, own: Case, h: Tensor | None, start: Tensor, report: Report) -> descend.Descent:
+    def _match(self, own: Case, told: Features | None, start: Tensor, report: Report) -> descend.Descent:
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
             if own.variance:
                 return match.squared_distance(products) / own.variance + _surprise(x)
             smooth = self.weight * prior.total_variation(x)
-            if h is None:
+            if told is None:
                 return match.layer_scaled_distance(products) + smooth
-            anchor = _feature_gap(inversion.logit(case.features(own, x)), inversion.logit(data["h"]))
+            found = inversion.logit(case.features(own, x))
+            anchor = _feature_gap(found, inversion.logit(data["h"]), data.get("known"))
             return match.layer_scaled_distance(_of_extractor(products)) + self.anchor * anchor + smooth
 
-        data = case.data(own) | ({} if h is None else {"h": h})
+        data = case.data(own) | ({} if told is None else _data(told))
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
 
 
@@ -185,10 +197,16 @@ def _joined(parts: list[tuple[Tensor, Reconstruction]]) -> Reconstruction:
     return Reconstruction(images, labels, loss, torch.cat(traces)[order], restart, spent)
 
 
-def _feature_gap(features: Tensor, target: Tensor) -> Tensor:
-    """Mean over the images of a batch of their feature distances, both [B, c, s, s]."""
-    gaps = [match.feature_distance(own, true) for own, true in zip(features, target, strict=True)]
+def _feature_gap(features: Tensor, target: Tensor, known: Tensor | None) -> Tensor:
+    """Mean over the images of a batch of their feature distances, all [B, c, s, s]."""
+    each = [None] * len(target) if known is None else known
+    gaps = [match.feature_distance(own, true, k) for own, true, k in zip(features, target, each, strict=True)]
     return torch.stack(gaps).mean()
+
+
+def _data(told: Features) -> dict[str, Tensor]:
+    """What a descent on features looks at."""
+    return {"h": told.h} if told.known is None else {"h": told.h, "known": told.known}
 
 
 def _surprise(x: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from attacks import case, descend, features, match, prior, separate
 from attacks.case import Case
+from attacks.features import Features
 from privbench import finite
 from privbench.errors import UserError
 from privbench.seeds import stream
@@ -58,7 +59,7 @@ class UnSplit:
 
         Victims of a common stand-in have its loss, trace and restart in common.
         """
-        own, h, spent = self._features(artifact, case.make(artifact, seed), seed, report)
+        own, (h, known), spent = self._features(artifact, case.make(artifact, seed), seed, report)
         sharing, start = self._sharing(artifact, h, own.extractor_known), case.plain_start(artifact, seed)
         parts = []
         for number, rows in enumerate(sharing):
@@ -66,7 +67,8 @@ class UnSplit:
             def part(done: int, total: int, detail: str, number: int = number) -> None:
                 report(number * total + done, len(sharing) * total, detail)
 
-            parts.append((rows.flatten(), *self._descend(own, h[rows], start[rows], seed, part)))
+            told = Features(h[rows], None if known is None else known[rows])
+            parts.append((rows.flatten(), *self._descend(own, told, start[rows], seed, part)))
         end = descend.joined([(rows, found) for rows, found, _ in parts])
         restart = torch.cat([t for _, _, t in parts])[torch.cat([rows for rows, _, _ in parts]).argsort()]
         return Reconstruction(end.x, own.labels, end.loss, end.trace, restart, spent + end.evaluations)
@@ -86,8 +88,12 @@ class UnSplit:
         sizes = sorted({len(rows) for rows in found} - {0})
         return [torch.stack([rows for rows in found if len(rows) == size]) for size in sizes]
 
-    def _descend(self, own: Case, h: Tensor, x: Tensor, seed: int, report: Report) -> tuple[descend.Descent, Tensor]:
-        """Of N stand-ins for n victims each, h [N, n, B, c, s, s] and x [N, n, B, C, H, W]: the N n victims' ends and restarts."""
+    def _descend(
+        self, own: Case, told: Features, x: Tensor, seed: int, report: Report
+    ) -> tuple[descend.Descent, Tensor]:
+        """The N n victims' ends and restarts, of N stand-ins for n each: features [N, n, B, c, s, s], x [N, n, B, C, H, W]."""
+        # Features beside which of them are known, [N, n, 2, B, c, s, s], go through the descents as one tensor.
+        h = torch.stack([told.h, torch.ones_like(told.h) if told.known is None else told.known.to(told.h)], 2)
         restarts = 1 if own.extractor_known else self.restarts
         weight = self.weight if own.extractor_known else self.stand_in_weight
         e, victims = _Flat(own.weights["extractor"]), h.shape[1]
@@ -95,7 +101,8 @@ class UnSplit:
         def objective(x: Tensor, w: Tensor, h: Tensor) -> Tensor:
             through = own._replace(weights=own.weights | {"extractor": e.named(w)})
             found = case.features(through, x.flatten(0, 1))
-            gaps = [match.feature_distance(f, t) for f, t in zip(found, h.flatten(0, 1), strict=True)]
+            rows = zip(found, *(t.flatten(0, 1) for t in h.unbind(1)), strict=True)
+            gaps = [match.feature_distance(f, t, known) for f, t, known in rows]
             return torch.stack(gaps).mean() + weight * prior.total_variation(x)
 
         draws = torch.stack([e.start, *(self._draw(own, e, seed, r) for r in range(1, restarts))])
@@ -153,18 +160,20 @@ class UnSplit:
         return torch.cat([t.flatten() for t in params.values()]).to(e.start)
 
     @staticmethod
-    def _features(artifact: Artifact, own: Case, seed: int, report: Report) -> tuple[Case, Tensor, int]:
-        """The case with the labels that belong to h [V, B, c, s, s], and what they cost; UserError where there is no h."""
-        h = features.closed_form(artifact)
-        if h is not None:
-            return own, h[:, None], 0
+    def _features(artifact: Artifact, own: Case, seed: int, report: Report) -> tuple[Case, Features, int]:
+        """The case with the labels of the features [V, B, c, s, s], these, and what they cost; UserError where there are none."""
+        single = features.of_single(artifact)
+        if single is not None:
+            return own, single.batched(), 0
+        features.check_not_mixed(artifact)
         if not separate.possible(artifact):
             raise UserError(
                 "unsplit needs features, which come from one image per gradient, or an exact gradient, and a classifier that "
                 "begins with a linear layer; try --attack staged"
             )
         found = separate.separate(artifact, seed, report)
-        return own._replace(labels=found.labels), found.h, found.evaluations
+        told = features.undropped(artifact.model, found.h, features.BLURRED)
+        return own._replace(labels=found.labels), told, found.evaluations
 
 
 class _Flat:

@@ -8,9 +8,9 @@ the attacker there has the other half of the images. He knows those victims, so 
 serve best in the shadow.
 Shokri et al., S&P 2017, arXiv 1610.05820, used shadow models to train an attack; here they choose its settings.
 
-What the shadow leaves out: generators (their class-conditional moments are taken as exact), the defence, the method's own losses
-besides cross-entropy, and the history: real extractors come from one start and have followed many broadcasts. On `photos`
-that leaves them no more alike than extractors of independent starts (docs/tuning_attacks.md).
+What the shadow leaves out: generators (their class-conditional moments are taken as exact), the defence, dropout while its clients
+train, the method's own losses besides cross-entropy, and the history: real extractors come from one start and have followed many
+broadcasts. On `photos` that leaves them no more alike than extractors of independent starts (docs/tuning_attacks.md).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from attacks import case, descend, features, inversion, labels, surrogates, trained
+from attacks.features import Features
 from attacks.inversion import Belief, Extractors
 from attacks.surrogates import Align, Moments
 from privbench.errors import UserError
@@ -40,6 +41,7 @@ class World(NamedTuple):
     model: Model
     classifier: Params
     h: Tensor  # [V, c, s, s] float64
+    known: Tensor | None  # [V, c, s, s] bool: which features dropout left (attacks/features.py); None without dropout
     noise: Tensor | None  # [V] variance of h
     labels: Tensor  # [V]
     client: Tensor  # [V]
@@ -57,8 +59,8 @@ class World(NamedTuple):
 
 def some(own: World, rows: Tensor) -> World:
     """The same world with some of its victims, possibly several times."""
-    noise = None if own.noise is None else own.noise[rows]
-    return own._replace(h=own.h[rows], noise=noise, labels=own.labels[rows], client=own.client[rows])
+    noise, known = (None if t is None else t[rows] for t in (own.noise, own.known))
+    return own._replace(h=own.h[rows], known=known, noise=noise, labels=own.labels[rows], client=own.client[rows])
 
 
 def by_client(
@@ -70,14 +72,15 @@ def by_client(
         rows = torch.nonzero(own.client == client)[:, 0]
         end = inversion.invert(
             own.model, nets[client], belief, own.h[rows], own.labels[rows], variance[rows],
-            exact=exact, steps=steps, report=report,
+            exact=exact, steps=steps, known=None if own.known is None else own.known[rows], report=report,
         )  # fmt: skip
         parts.append((rows, end))
     return descend.joined(parts)
 
 
 def check_features(artifact: Artifact, who: str) -> None:
-    """UserError where no linear layer takes the features, or of gradients of more images than the artifact says."""
+    """UserError where no linear layer takes the features, or of gradients of more than the images that the artifact says."""
+    features.check_not_mixed(artifact)
     if not isinstance(artifact.model.classifier, LinearClassifier):
         raise UserError(
             f"{who} needs the features of each image in closed form, but the classifier of {artifact.model.backbone} begins with "
@@ -86,12 +89,12 @@ def check_features(artifact: Artifact, who: str) -> None:
     case.check_batch_size(artifact)
 
 
-def required_features(artifact: Artifact, who: str) -> Tensor:
-    """Closed-form h [V, c, s, s] of one-image gradients; UserError as `check_features`."""
+def required_features(artifact: Artifact, who: str) -> Features:
+    """Closed-form features [V, c, s, s] of one-image gradients; UserError as `check_features`."""
     check_features(artifact, who)
-    h = features.closed_form(artifact)
-    assert h is not None, "attacks/each_image.py makes batches single images"
-    return h
+    found = features.of_single(artifact)
+    assert found is not None, "attacks/each_image.py makes batches single images"
+    return found
 
 
 def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> World:
@@ -102,7 +105,7 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> World
         "real",
         artifact.model,
         artifact.weights["classifier"],
-        required_features(artifact, who),
+        *required_features(artifact, who),
         features.noise_variance(artifact),
         labels.recover(artifact)[:, 0],
         artifact.client,
@@ -184,11 +187,13 @@ def shadow(
         for k, share in enumerate(shares):
             own = surrogates.extract(world.model, extractors[k], images[share])
             moments[k] = surrogates.class_moments(own, classes[share], world.model.classes)
+    if world.noise is not None:
+        h = noised(h, world.noise.median(), seed)
     other = World(
         "shadow",
         world.model,
         world.classifier,
-        h,
+        *(Features(h, None) if world.known is None else dropped(world.model, h, seed)),
         None if world.noise is None else world.noise.median().expand(len(h)),
         classes[seen],
         torch.cat([torch.full((len(v),), k) for k, v in enumerate(victims)]).to(classes.device),
@@ -196,8 +201,6 @@ def shadow(
         moments,
         {k: extractors[(k + 1) % len(shares)] for k in range(len(shares))} if world.colluder else {},
     )
-    if world.noise is not None:
-        other = other._replace(h=noised(h, world.noise.median(), seed))
     return other, images[seen]
 
 
@@ -219,6 +222,13 @@ def noised(h: Tensor, variance: Tensor, seed: int) -> Tensor:
     """Features [n, c, s, s] with Gaussian noise of some variance []."""
     rng = stream(seed, "attacker", "shadow", "noise")
     return h + variance.sqrt() * torch.randn(h.shape, generator=rng, dtype=torch.float64).to(h)
+
+
+def dropped(model: Model, h: Tensor, seed: int) -> Features:
+    """Features [n, c, s, s] as they come out of gradients taken with the model's dropout."""
+    rng = stream(seed, "attacker", "shadow", "dropout")
+    known = torch.empty(h.shape).bernoulli_(1 - model.dropout, generator=rng).bool().to(h.device)
+    return features.imputed(h, known)
 
 
 def _clients_of(

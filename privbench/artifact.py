@@ -34,6 +34,8 @@ def save(artifact: Artifact, path: Path) -> None:
         "image_shape": list(artifact.image_shape),
         "defense": dict(artifact.defense),
     }
+    if artifact.imitated:
+        info["imitated"] = artifact.imitated
     if artifact.local is not None:
         info["local"] = {"steps": artifact.local.steps, "optimiser": dict(artifact.local.optimiser)}
     storage.save_tensors(path, "artifact", tensors, info)
@@ -57,6 +59,7 @@ def load(path: Path) -> Artifact:
             label_counts=tensors.get("label_counts"),
             defense=info["defense"],
             local=LocalSteps(**info["local"]) if "local" in info else None,
+            imitated=int(info.get("imitated", 0)),
             **groups,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:

@@ -68,7 +68,7 @@ def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Se
     """
     method: Method = plugins.create(plugins.resolve("method", spec.method), spec.method_settings)
     channels = int(federation.clients[0].train.images.shape[1])
-    model = Model(spec.backbone, channels, len(federation.classes), spec.image_size, **method.networks())
+    model = Model(spec.backbone, channels, len(federation.classes), spec.image_size, **method.networks(spec.backbone))
     sizes = torch.tensor([len(c.train.labels) for c in federation.clients], dtype=torch.get_default_dtype())
     distils_on_public = any(phase.public for phase in method.server())
     if distils_on_public and federation.public is None:

@@ -44,19 +44,20 @@ def client_update(
     method: Method,
     defense: Defense,
     local: LocalSteps,
+    clock: Clock,
     rng: torch.Generator,
 ) -> Parts:
     """Networks after K steps minus networks before, over the shared parts of E and C, after the defence at its own place.
 
-    The noise of `batch` is drawn once and stays the same over the steps.
+    `batch` holds the draws of every step, [K, B, ...].
     """
     own, server = snapshot.clients[client], snapshot.server
     before = {p: {n: t.clone() for n, t in (own.params | server.params)[p].items()} for p in CLASSIFICATION}
     replica = Replica(before, {p: dict((own.buffers | server.buffers)[p]) for p in CLASSIFICATION})
     loss = method.observed().loss
     phase = Phase((Stage("local", CLASSIFICATION, loss, "task"),), "local_epochs")
-    job = Job(model, phase, Clock(snapshot.round + 1, snapshot.round + 1), {"task": optimiser_of(local)})
-    noise = {"local": {n: t.expand(local.steps, *t.shape) for n, t in batch.noise.items()}}
+    job = Job(model, phase, clock, {"task": optimiser_of(local)})
+    noise = {"local": batch.noise}
     plan = Plan(lambda step: batch.images, batch.labels.expand(local.steps, -1), noise)
     shared = tuple(p for p in CLASSIFICATION if p in method.shares)
 

@@ -45,6 +45,7 @@ def observed(
             labels_known=cell.labels_known,
             seed=spec.seed,
             local=local_update.local_steps(cell),
+            rounds=spec.schedule.rounds,
         )
         artifact.save(seen, folder / "artifact.safetensors")
         artifact.save_truth(truth, folder / "truth.safetensors")

@@ -25,6 +25,7 @@ from privbench import (
 )
 from privbench import knowledge as known
 from privbench.errors import AttackRefused, UserError
+from privbench.methods.form import Method
 from privbench.nets import train_mode
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
@@ -197,6 +198,7 @@ def _trial(store: Store, spec: TrainSpec, data_root: Path | None, place: torch.d
     fed, note = federations.of(spec, data_root)
     census = partition.census(fed)
     rounds = checkpoint.history(store.train(spec)) or []
+    method: Method = plugins.create(plugins.resolve("method", spec.method), spec.method_settings)
     return {
         "seed": spec.seed,
         "classes": len(fed.classes),
@@ -209,7 +211,7 @@ def _trial(store: Store, spec: TrainSpec, data_root: Path | None, place: torch.d
             "peak_memory_mib": machine.peak_memory_mib(place),
         },
         "environment": machine.environment(place),
-        "notes": [note] if note else [],
+        "notes": [*([note] if note else []), *method.notes()],
     }
 
 

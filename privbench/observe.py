@@ -93,14 +93,22 @@ def pooled(sets: Sequence[Images], image_size: int = SIDE) -> Batch:
 
 
 def client_gradient(
-    model: Model, snapshot: Snapshot, client: int, batch: MiniBatch, method: Method, parts: tuple[str, ...]
+    model: Model,
+    snapshot: Snapshot,
+    client: int,
+    batch: MiniBatch,
+    method: Method,
+    parts: tuple[str, ...],
+    clock: Clock,
 ) -> Parts:
-    """grad over `parts` of L_cls for one victim batch, at the networks client `client` starts the round with."""
+    """grad over `parts` of the observed loss of one victim batch, at the networks client `client` starts the round with."""
     own, server = snapshot.clients[client], snapshot.server
     params = {p: {n: t.detach() for n, t in (own.params | server.params)[p].items()} for p in CLASSIFICATION}
     leaves = [params[p][n].requires_grad_() for p in parts for n in params[p]]
-    nets = Nets(model, params, own.buffers | server.buffers, CLASSIFICATION if train_mode(len(batch.images)) else ())
-    loss = method.observed().loss(nets, batch, Clock(snapshot.round + 1, snapshot.round + 1))
+    trains = CLASSIFICATION if train_mode(len(batch.images)) else ()
+    received = Nets(model, server.params, server.buffers)
+    nets = Nets(model, params, own.buffers | server.buffers, trains, received=received)
+    loss = method.observed().loss(nets, batch, clock)
     grads = iter(torch.autograd.grad(loss, leaves))
     return {p: {n: next(grads) for n in params[p]} for p in parts}
 
@@ -119,24 +127,31 @@ def observe(
     labels_known: bool,
     seed: int,
     local: LocalSteps | None = None,
+    rounds: int | None = None,
 ) -> tuple[Artifact, Truth]:
-    """Everything the server holds about V victim batches (whole updates where there are `local` steps), and the truth."""
+    """Everything the server holds about V victim batches (whole updates where there are `local` steps), and the truth.
+
+    `rounds` are those of the whole training, on which the weights of some losses depend; by default the attacked one is the last.
+    """
     images, labels, clients = choose_victims(federation, victims, batch_size, seed, model.image_size)
     visible = tuple(p for p in CLASSIFICATION if p in method.shares)
     if not visible:
         raise UserError(f"{method_name} sends nothing that depends on a training image, so there is nothing to attack")
+    clock = Clock(snapshot.round + 1, snapshot.round + 1 if rounds is None else rounds)
+    counts = federation.label_counts() if method.uploads_counts else None
+    shape = (batch_size,) if local is None else (local.steps, batch_size)
     sent = []
     for v, k in enumerate(clients.tolist()):
         noise = {
-            name: draw.sample((batch_size,), Known(model, None), stream(seed, "victims", v, name))
+            name: draw.sample(shape, Known(model, counts), stream(seed, "victims", v, name))
             for name, draw in method.observed().draws.items()
         }
         batch = MiniBatch(images[v], labels[v], noise)
         if local is not None:
             rng = local_update.defence_stream(seed, v)
-            sent.append(local_update.client_update(model, snapshot, k, batch, method, defense, local, rng))
+            sent.append(local_update.client_update(model, snapshot, k, batch, method, defense, local, clock, rng))
             continue
-        exact = client_gradient(model, snapshot, k, batch, method, visible)
+        exact = client_gradient(model, snapshot, k, batch, method, visible, clock)
         rng = stream(seed, "victims", v, "defence")
         sent.append({p: defense.protect(g, rng) for p, g in exact.items()})
     uploads = [u[0] for u in snapshot.uploads]
@@ -156,10 +171,11 @@ def observe(
         batch_size=batch_size,
         image_shape=(int(images.shape[2]), int(images.shape[3]), int(images.shape[4])),
         labels=labels if labels_known else None,
-        label_counts=federation.label_counts() if method.uploads_counts else None,
+        label_counts=counts,
         defense=defense.describe(),
         updates={} if local is None else _stack(sent),
         local=local,
+        imitated=0 if local is not None else batch_size * method.imitated(clock),
     )
     return artifact, Truth(images, labels)
 

@@ -18,6 +18,7 @@ Count = Annotated[int, Range(ge=1)]  # of steps, restarts, networks
 CountOrZero = Annotated[int, Range(ge=0)]  # 0 leaves out what is counted
 Weight = Annotated[float, Range(ge=0)]  # of a term; 0 leaves it out
 Positive = Annotated[float, Range(gt=0)]  # a rate, a standard deviation
+Share = Annotated[float, Range(ge=0, lt=1)]  # of what is dropped
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)  # no text for numbers, no 1 for true; an integer is a float too
 WORDS = {  # of pydantic's reasons, with what they are about

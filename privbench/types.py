@@ -101,6 +101,8 @@ class Artifact:
     updates        part -> parameter -> [V, ...]: networks after the client's local steps minus before, after the defence; empty
                    where gradients are attacked
     local          the client's local steps behind `updates`
+    imitated       how many features of the broadcast generator each gradient over C is made of beside those of its B images: of
+                   methods that train C on both, where they are observed (FedGen, FedMD-CG); the protocol tells the server
     """
 
     method: str
@@ -121,6 +123,7 @@ class Artifact:
     label_counts: Tensor | None = None
     updates: Parts = field(default_factory=dict)
     local: LocalSteps | None = None
+    imitated: int = 0
 
     def to(self, device: torch.device) -> Artifact:
         """The same artifact with its tensors on `device`."""

@@ -4,8 +4,8 @@
     kd    FedCG's distillation of the clients' ensemble (FedCG Eq. 5-6)
     kdc   FedMD-CG's crossed distillation with label counts (FedMD-CG Eq. 10-12)
 
-All draw z ~ N(0, I); kd draws y ~ Uniform{classes}, kdc draws y^ ~ p(y). The student runs in train mode (so the classifier
-of a method with dropout drops features), the clients' networks in eval mode.
+All draw z ~ N(0, I); kd draws y ~ Uniform{classes}, kdc draws y^ ~ p(y). The student runs in train mode (so its classifier
+drops features where there is dropout, the same in all terms of a step), the clients' networks in eval mode.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from privbench.methods.form import (
     ClassByCount,
     Clock,
     Draw,
+    Loss,
     MiniBatch,
     Nets,
     Normal,
     Phase,
     Stage,
     UniformClass,
-    dropped,
     kept,
 )
 
@@ -41,15 +41,15 @@ def checked(aggregator: str) -> None:
         raise UserError(f"unknown aggregator '{aggregator}'; known: {', '.join(AGGREGATORS)}")
 
 
-def phases(aggregator: str, rate: float = 0.0, terms: Sequence[str] = CROSSED) -> tuple[Phase, ...]:
-    """The server's stages over (G_g, C_g); `rate` is the dropout before the classifier, `terms` are those of kdc."""
+def phases(aggregator: str, terms: Sequence[str] = CROSSED) -> tuple[Phase, ...]:
+    """The server's stages over (G_g, C_g); `terms` are those of kdc."""
     if aggregator == "ave":
         return ()
     y: Draw = UniformClass() if aggregator == "kd" else ClassByCount()
-    draws = {"z": Normal(), "y": y} | kept(rate)
-    loss = partial(distillation_loss, rate=rate)
+    draws = {"z": Normal(), "y": y} | kept()
+    loss: Loss = distillation_loss
     if aggregator == "kdc":
-        loss = partial(crossed_distillation_loss, rate=rate, terms=terms)
+        loss = partial(crossed_distillation_loss, terms=terms)
     return (Phase((Stage("distillation", STUDENT, loss, "server", draws),), "server_steps"),)
 
 
@@ -65,24 +65,22 @@ def divergence(p: Tensor, q: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - q.log_softmax(1))).sum(1)
 
 
-def distillation_loss(nets: Nets, batch: MiniBatch, clock: Clock, *, rate: float = 0.0) -> Tensor:
+def distillation_loss(nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
     """L_KL = KL(P_c || P_s), P_c = softmax(sum_i w_i C_i(G_i(z,y))) (FedCG Eq. 5-6)."""
     z, y = batch.noise["z"], batch.noise["y"]
     with torch.no_grad():
         teachers = [c.classifier(c.generator(z, y)) for c in nets.clients]  # (5)
-    student = nets.classifier(dropped(nets.generator(z, y), batch, rate))
+    student = nets.classifier(nets.generator(z, y), batch.noise.get("kept"))
     return ensemble_divergence(student, teachers, nets.weights)  # (6)
 
 
-def crossed_distillation_loss(
-    nets: Nets, batch: MiniBatch, clock: Clock, *, rate: float = 0.0, terms: Sequence[str] = CROSSED
-) -> Tensor:
+def crossed_distillation_loss(nets: Nets, batch: MiniBatch, clock: Clock, *, terms: Sequence[str] = CROSSED) -> Tensor:
     """L_kl1 + L_kl2 + L_kl3 (FedMD-CG Eq. 10-12), each sum_i tau_{i,y} KL(. || C_i(G_i(z,y))), mean over the batch.
 
     kl1 crosses nothing: C(G); kl2 trains C on the clients' features: C(G_i); kl3 trains G against their classifiers: C_i(G).
     tau_{i,y} = n_i^y / sum_j n_j^y.
     """
-    z, y = batch.noise["z"], batch.noise["y"]
+    z, y, mask = batch.noise["z"], batch.noise["y"], batch.noise.get("kept")
     tau = nets.counts[:, y] / nets.counts.sum(0)[y].clamp_min(1)  # [K, B]
     h = nets.generator(z, y)
     total = torch.zeros_like(tau[0])
@@ -91,9 +89,9 @@ def crossed_distillation_loss(
             h_i = client.generator(z, y)
             teacher = client.classifier(h_i)
         if "kl1" in terms:
-            total = total + tau_i * divergence(nets.classifier(dropped(h, batch, rate)), teacher)  # (10)
+            total = total + tau_i * divergence(nets.classifier(h, mask), teacher)  # (10)
         if "kl2" in terms:
-            total = total + tau_i * divergence(nets.classifier(dropped(h_i, batch, rate)), teacher)  # (11)
+            total = total + tau_i * divergence(nets.classifier(h_i, mask), teacher)  # (11)
         if "kl3" in terms:
             total = total + tau_i * divergence(client.classifier(h), teacher)  # (11)
     return total.mean()

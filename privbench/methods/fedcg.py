@@ -14,13 +14,13 @@ Where the paper is silent or its sign is odd, this follows the authors' code (ya
 - `ramp_rounds` scales the 50 rounds of gamma for presets shorter than the paper's.
 
 Settings from later papers: `aggregator` (FedMD-CG compares ave, kd, kdc; kdc makes clients upload label counts), `gan`
-("dense": FedMD-CG's fully connected generator, and a classifier with one output that is not told y as discriminator), and
-`dropout` before the classifier (NFL-CGAN). Dropout acts wherever C is trained: in L_cls, and on the student of Eq. 6.
+("dense": FedMD-CG's fully connected generator, and a classifier with one output that is not told y as discriminator).
+Dropout (NFL-CGAN) acts wherever C is trained: in L_cls, and on the student of Eq. 6.
 """
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,8 +36,6 @@ from privbench.methods.form import (
     Phase,
     Stage,
     at_least,
-    cross_entropy_stage,
-    dropped,
     kept,
 )
 
@@ -52,7 +50,6 @@ class FedCG(Method):
     ramp_rounds: int = 50
     aggregator: str = "kd"  # or "ave", "kdc"
     gan: str = "conv"  # or "dense"
-    dropout: float = 0.0
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator", "discriminator")
     shares: ClassVar[tuple[str, ...]] = ("classifier", "generator")
@@ -62,33 +59,27 @@ class FedCG(Method):
         aggregators.checked(self.aggregator)
         at_least(0, diversity=self.diversity)
         at_least(1, ramp_rounds=self.ramp_rounds)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout should be at least 0 and below 1, but {self.dropout} was given")
 
     @property
     def uploads_counts(self) -> bool:
         """Crossed distillation weighs the clients by their label counts."""
         return self.aggregator == "kdc"
 
-    def networks(self) -> dict[str, str]:
-        """The kind of G and D."""
-        return {"gan": self.gan}
+    def networks(self, backbone: str) -> dict[str, Any]:
+        """The kind of G and D, and the dropout."""
+        return super().networks(backbone) | {"gan": self.gan}
 
     def client(self) -> tuple[Phase, ...]:
         """Algorithm 1: the classification network, then the generative network with the extractor frozen."""
         z: dict[str, Draw] = {"z": Normal()}
-        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", z | kept(self.dropout))
+        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", z | kept())
         disc = Stage("discriminator", ("discriminator",), self.discriminator_loss, "generator", z)
         gen = Stage("generator", ("generator",), self.generator_loss, "generator", z)
         return Phase((task,), "local_epochs"), Phase((disc, gen), "generator_epochs")
 
     def server(self) -> tuple[Phase, ...]:
         """Algorithm 2: distil the clients' ensemble into the averaged (G_g, C_g)."""
-        return aggregators.phases(self.aggregator, self.dropout)
-
-    def observed(self) -> Stage:
-        """L_cls (Eq. 1): Eq. 2 has no gradient over the shared C."""
-        return cross_entropy_stage(rate=self.dropout).stages[0]
+        return aggregators.phases(self.aggregator)
 
     def gamma(self, clock: Clock) -> float:
         """The weight of Eq. 2, rising from 0 to 1 over `ramp_rounds` rounds."""
@@ -98,7 +89,7 @@ class FedCG(Method):
     def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
         """L_task = L_cls + gamma L_mse (Eq. 1-3)."""
         h = nets.extractor(batch.images)
-        l_cls = F.cross_entropy(nets.classifier(dropped(h, batch, self.dropout)), batch.labels)  # (1)
+        l_cls = F.cross_entropy(nets.classifier(h, batch.noise.get("kept")), batch.labels)  # (1)
         gamma = self.gamma(clock)
         if gamma == 0:
             return l_cls

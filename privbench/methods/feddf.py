@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from privbench.methods.aggregators import ensemble_divergence
-from privbench.methods.form import Clock, Method, MiniBatch, Nets, Phase, Stage, cross_entropy_stage
+from privbench.methods.form import Clock, Method, MiniBatch, Nets, Phase, Stage, cross_entropy_stage, kept
 
 BOTH = ("extractor", "classifier")
 
@@ -34,10 +34,12 @@ class FedDF(Method):
 
     def server(self) -> tuple[Phase, ...]:
         """Ensemble distillation on public images."""
-        return (Phase((Stage("distillation", BOTH, self.distillation_loss, "server"),), "server_steps", public=True),)
+        stage = Stage("distillation", BOTH, self.distillation_loss, "server", kept())
+        return (Phase((stage,), "server_steps", public=True),)
 
     def distillation_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
         """KL( softmax(sum_i w_i C_i(E_i(x))) || softmax(C(E(x))) )."""
         with torch.no_grad():
             teachers = [client.classifier(client.extractor(batch.images)) for client in nets.clients]
-        return ensemble_divergence(nets.classifier(nets.extractor(batch.images)), teachers, nets.weights)
+        student = nets.classifier(nets.extractor(batch.images), batch.noise.get("kept"))
+        return ensemble_divergence(student, teachers, nets.weights)

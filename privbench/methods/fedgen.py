@@ -1,7 +1,8 @@
 """FedGen on FedSplit: the server trains a generator of features on the clients' classifiers and sends it to them.
 
 Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021, arXiv 2105.10056; in the
-form that FedCG compares with (its section 5 and reference implementation): clients share C alone and never train G.
+form that FedCG compares with (its section 5 and reference implementation): clients share C alone and never train G. Inside
+FedMD-CG's comparison it has that paper's generator (`gan = "dense"`, z of 128); inside NFL-CGAN's CNN, dropout.
 
     client:  L = L_cls + `weight` CE(C_i(G_g(z,y)), y)                                        G_g frozen
     server:  C_g <- sum_i w_i C_i;   L = CE( sum_i w_i C_i(G_g(z,y)), y ) + `diversity` L_div   over G_g alone
@@ -10,16 +11,36 @@ Readings of silent points: y ~ Uniform{classes} in both (the original draws the 
 client's term begins in round 2, as in the original's code, because G_g is untrained in round 1; both weights are 1 and do
 not decay. Deviations: G is FedCG's convolutional generator; L_div is FedCG's mode-seeking ratio over the two halves of a
 batch, as in its reference implementation, not the original's exp(-distance). G_g runs in train mode while it is trained.
+
+`observe_loss` says which gradient a server is taken to see of a victim batch. "task": that of the client's whole loss, with as
+many imitated features as images. "classification": that of L_cls alone. No attacker learns more from the former: the other
+term depends on the broadcast networks and the client's draws alone, so that whoever has the gradient of L_cls can add such a
+term himself. The default is the upper bound, for no method should be credited with what an attacker merely fails to take off.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.methods.fedcg import mode_seeking
-from privbench.methods.form import Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage, UniformClass, at_least
+from privbench.methods.form import (
+    Clock,
+    Draw,
+    Method,
+    MiniBatch,
+    Nets,
+    Normal,
+    ObservedLoss,
+    Phase,
+    Stage,
+    UniformClass,
+    at_least,
+    classification_loss,
+    cross_entropy_stage,
+    kept,
+)
 
 DRAWS: dict[str, Draw] = {"z": Normal(), "y": UniformClass()}
 
@@ -31,14 +52,15 @@ class FedGen(Method):
     weight: float = 1.0
     diversity: float = 1.0
     gan: str = "conv"  # or "dense"
+    observe_loss: ObservedLoss = "classification"
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shares: ClassVar[tuple[str, ...]] = ("classifier",)
     serves: ClassVar[tuple[str, ...]] = ("generator",)
 
-    def networks(self) -> dict[str, str]:
-        """The kind of G."""
-        return {"gan": self.gan}
+    def networks(self, backbone: str) -> dict[str, Any]:
+        """The kind of G, and the dropout."""
+        return super().networks(backbone) | {"gan": self.gan}
 
     def __post_init__(self) -> None:
         """ValueError for a negative weight."""
@@ -46,20 +68,30 @@ class FedGen(Method):
 
     def client(self) -> tuple[Phase, ...]:
         """The classification network, with imitated features beside the real ones."""
-        return (Phase((Stage("task", self.parts, self.task_loss, "task", DRAWS),), "local_epochs"),)
+        draws = DRAWS | kept("kept", "kept_imitated")
+        return (Phase((Stage("task", self.parts, self.task_loss, "task", draws),), "local_epochs"),)
 
     def server(self) -> tuple[Phase, ...]:
         """The generator, so that the ensemble names its features rightly."""
         stage = Stage("generator", ("generator",), self.generator_loss, "server", DRAWS)
         return (Phase((stage,), "server_steps"),)
 
+    def observed(self) -> Stage:
+        """L_cls, or the client's whole loss."""
+        return super().observed() if self.observe_loss == "task" else cross_entropy_stage().stages[0]
+
+    def imitated(self, clock: Clock) -> int:
+        """One from round 2 on, where the whole loss is observed."""
+        return int(self.observe_loss == "task" and self.weight > 0 and clock.round > 1)
+
     def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
         """L_cls + weight CE(C_i(G_g(z,y)), y)."""
-        l_cls = F.cross_entropy(nets.classifier(nets.extractor(batch.images)), batch.labels)
+        l_cls = classification_loss(nets, batch, clock)
         if clock.round == 1:
             return l_cls
         z, y = batch.noise["z"], batch.noise["y"]
-        return l_cls + self.weight * F.cross_entropy(nets.classifier(nets.received.generator(z, y)), y)
+        imitated = nets.classifier(nets.received.generator(z, y), batch.noise.get("kept_imitated"))
+        return l_cls + self.weight * F.cross_entropy(imitated, y)
 
     def generator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
         """CE( sum_i w_i C_i(G_g(z,y)), y ) + diversity L_div."""

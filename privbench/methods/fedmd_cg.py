@@ -3,7 +3,7 @@
 FedMD-CG, Eq. 1-12, in the notation of this suite: E_i, C_i the client's extractor and classifier (the paper's F_i and D_i), G_i its
 generator, G the broadcast one. Clients also upload their label counts n_i^y, and the server sends their sum.
 
-    client 1, over (E_i, C_i): CE(C_i(E_i(x)), y) + l1 CE(C_i(G(z,y^)), y^) + l2 ||E_i(x) - G(z,y)||^2
+    client 1, over (E_i, C_i): CE(C_i(E_i(x)), y) + l1 CE(C_i(G(z^,y^)), y^) + l2 ||E_i(x) - G(z,y)||^2
                                + l3 KL(C_i(E_i(x)) || C_i(G(z,y)))            l1, l2, l3 = lambda ((r-1)/R)^d     (1-4)
     client 2, over G_i:        KL(C_i(G_i(z,y)) || C_i(E_i(x))) + l4 ||G_i(z,y) - E_i(x)||^2
                                + l5 CE(C_i(G_i(z,y)), y) + l6 L_div                                                (5-9)
@@ -11,20 +11,30 @@ generator, G the broadcast one. Clients also upload their label counts n_i^y, an
 
 `without` switches terms off by name, e.g. without=kl_local,kl2:
     cls, cls_global, mse_global, kl_global (1-4)    kl_local, mse_local, cls_local, div (5-9)    kl1, kl2, kl3 (10-11; kdc)
+Of the two rows that Tables 3 and 9-11 have with AVE_agg, feature and logit level is aggregator=ave, and feature level only is
+without=kl_global with it: of the three terms that G enters, it is the one that compares logits. CE on G's features has labels for
+its target and stays; whoever reads the tables otherwise takes without=cls_global,kl_global.
 
 Readings of silent points:
 - ||.||^2 is the element-wise mean squared error, as in FedCG's code.
 - Gradients flow through both sides of every KL as far as their networks are trained.
-- y^ ~ p(y) in every batch, y are the labels of x, and one z serves all terms of a stage; lambda4-6 do not ramp.
-- In L_div the pair sum runs over the whole batch, f = G_i(z,y), with the norms as printed; so exp(-distance) is practically 0
-  unless G_i has collapsed.
+- y^ ~ p(y) in every batch, y are the labels of x. CE on G's features draws z and y anew (Algorithm 1, line 10): z^ and y^; the two
+  terms that compare with x share z. lambda4-6 do not ramp.
+- L_div is L_div2 unless another is named (E.1). The pair sum runs over the whole batch, f = G_i(z,y). With the norms as printed
+  (diversity_scale = "literal") its exponent is so large that L_div and its gradient are 0 in single precision. The default "mean"
+  takes means over dimensions in place of norms, as FedGen's public code does, where the loss comes from: of |f_j - f_k| and of
+  (z_j - z_k)^2.
+  exp(||y_j - y_k||_1) is as printed in both.
 - G and G_i start equal; the local generator is never overwritten. Counts travel with every upload and every broadcast.
+`observe_loss` is FedGen's (privbench/methods/fedgen.py). l2 has no gradient over C. That of l1 does not depend on x. That of l3
+does, through C_i(E_i(x)), which whoever has the features and the label of x can compute: so L_cls alone is an upper bound wherever
+its gradient tells these (one image, or images that can be separated, without noise); elsewhere this is not proven.
 Deviation: the quick and smoke presets descend on the task by Adam instead of SGD (privbench/spec.py).
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,11 +43,26 @@ from torch import Tensor
 from privbench.errors import UserError
 from privbench.methods import aggregators
 from privbench.methods.aggregators import divergence
-from privbench.methods.form import ClassByCount, Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage, at_least
+from privbench.methods.form import (
+    ClassByCount,
+    Clock,
+    Draw,
+    Method,
+    MiniBatch,
+    Nets,
+    Normal,
+    ObservedLoss,
+    Phase,
+    Stage,
+    at_least,
+    cross_entropy_stage,
+    kept,
+)
 
 TASK = ("cls", "cls_global", "mse_global", "kl_global")
 LOCAL = ("kl_local", "mse_local", "cls_local", "div")
 STAGES = (TASK, LOCAL, aggregators.CROSSED)
+DiversityScale = Literal["mean", "literal"]
 
 
 @dataclass(frozen=True)
@@ -51,9 +76,11 @@ class FedMDCG(Method):
     lambda5: float = 1.0
     lambda6: float = 1.0
     ramp_power: float = 1.0  # d
-    diversity: int = 0  # which L_div: 0, 1 or 2
+    diversity: int = 2  # which L_div: 0, 1 or 2
+    diversity_scale: DiversityScale = "mean"  # over dimensions, or "literal": the norms as printed
     aggregator: str = "kdc"  # or "ave", "kd"
     without: str = ""  # names of loss terms, separated by commas
+    observe_loss: ObservedLoss = "classification"
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator")
     shares: ClassVar[tuple[str, ...]] = ("classifier", "generator")
@@ -94,13 +121,14 @@ class FedMDCG(Method):
         """For p(y) at the client and tau at the server."""
         return True
 
-    def networks(self) -> dict[str, str]:
-        """The fully connected generator."""
-        return {"gan": "dense"}
+    def networks(self, backbone: str) -> dict[str, Any]:
+        """The fully connected generator, and the dropout."""
+        return super().networks(backbone) | {"gan": "dense"}
 
     def client(self) -> tuple[Phase, ...]:
         """The local model from the global generator, then the local generator from the local model."""
-        drawn: dict[str, Draw] = {"z": Normal(), "y": ClassByCount()}
+        drawn: dict[str, Draw] = {"z": Normal(), "z_hat": Normal(), "y": ClassByCount()}
+        drawn |= kept("kept", "kept_imitated", "kept_resampled")
         task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", drawn)
         local = Stage("generator", ("generator",), self.generator_loss, "generator", {"z": Normal()})
         return Phase((task,), "local_epochs"), Phase((local,), "generator_epochs")
@@ -110,25 +138,44 @@ class FedMDCG(Method):
         on = tuple(term for term in aggregators.CROSSED if term not in self.off)
         return aggregators.phases(self.aggregator, terms=on)
 
+    def observed(self) -> Stage:
+        """L_cls, or the client's whole loss."""
+        return super().observed() if self.observe_loss == "task" else cross_entropy_stage().stages[0]
+
+    def imitated(self, clock: Clock) -> int:
+        """Those of l1 and l3 where the whole loss is observed."""
+        weights = {"cls_global": self.lambda1, "kl_global": self.lambda3}
+        on = sum(weight > 0 for term, weight in weights.items() if term not in self.off)
+        return on if self.observe_loss == "task" and self.ramp(clock) > 0 else 0
+
+    def notes(self) -> tuple[str, ...]:
+        """Which L_div the local generators descend on."""
+        of = {"mean": "means over dimensions", "literal": "norms as printed"}[self.diversity_scale]
+        return () if "div" in self.off or not self.lambda6 else (f"FedMD-CG: L_div{self.diversity} of {of}",)
+
     def ramp(self, clock: Clock) -> float:
         """((r-1)/R)^d, which lambda1, lambda2 and lambda3 are multiplied with."""
         return float(((clock.round - 1) / clock.rounds) ** self.ramp_power)
 
     def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
         """L of the local model (Eq. 1-4)."""
-        z, y, y_hat, ramp = batch.noise["z"], batch.labels, batch.noise["y"], self.ramp(clock)
-        h, imitated = nets.extractor(batch.images), nets.received.generator(z, y)
-        logits = nets.classifier(h)
+        noise, y, ramp = batch.noise, batch.labels, self.ramp(clock)
+        h, imitated = nets.extractor(batch.images), nets.received.generator(noise["z"], y)
+        logits = nets.classifier(h, noise.get("kept"))
 
         def cls_global() -> Tensor:
-            return F.cross_entropy(nets.classifier(nets.received.generator(z, y_hat)), y_hat)
+            resampled = nets.received.generator(noise["z_hat"], noise["y"])
+            return F.cross_entropy(nets.classifier(resampled, noise.get("kept_resampled")), noise["y"])
+
+        def kl_global() -> Tensor:
+            return divergence(logits, nets.classifier(imitated, noise.get("kept_imitated"))).mean()
 
         return self.total(
             {
                 "cls": lambda: F.cross_entropy(logits, y),  # (1)
                 "cls_global": lambda: ramp * self.lambda1 * cls_global(),  # (2)
                 "mse_global": lambda: ramp * self.lambda2 * F.mse_loss(h, imitated),  # (3)
-                "kl_global": lambda: ramp * self.lambda3 * divergence(logits, nets.classifier(imitated)).mean(),  # (4)
+                "kl_global": lambda: ramp * self.lambda3 * kl_global(),  # (4)
             }
         )
 
@@ -137,14 +184,16 @@ class FedMDCG(Method):
         z, y = batch.noise["z"], batch.labels
         h, imitated = nets.extractor(batch.images), nets.generator(z, y)
         logits = nets.classifier(imitated)
+
+        def diversity() -> Tensor:
+            return diversity_loss(self.diversity, imitated, z, y, nets.model.classes, self.diversity_scale)
+
         return self.total(
             {
                 "kl_local": lambda: divergence(logits, nets.classifier(h)).mean(),  # (5)
                 "mse_local": lambda: self.lambda4 * F.mse_loss(imitated, h),
                 "cls_local": lambda: self.lambda5 * F.cross_entropy(logits, y),
-                "div": lambda: (
-                    self.lambda6 * diversity_loss(self.diversity, imitated, z, y, nets.model.classes)
-                ),  # (7, 8)
+                "div": lambda: self.lambda6 * diversity(),  # (7, 8)
             }
         )
 
@@ -153,18 +202,21 @@ class FedMDCG(Method):
         return torch.stack([term() for name, term in terms.items() if name not in self.off]).sum()
 
 
-def diversity_loss(kind: int, f: Tensor, z: Tensor, y: Tensor, classes: int) -> Tensor:
-    """L_div = exp( -(1/B^2) sum_{j,k} ||f_j - f_k||_2 d_jk ): features f [B, c, s, s], noise z [B, n], labels y [B].
+def diversity_loss(kind: int, f: Tensor, z: Tensor, y: Tensor, classes: int, scale: DiversityScale = "mean") -> Tensor:
+    """L_div = exp( -(1/B^2) sum_{j,k} |f_j - f_k| d_jk ): features f [B, c, s, s], noise z [B, n], labels y [B].
 
-    kind 0: d_jk = ||z_j - z_k||_2 (Eq. 7). 1: the same of [z; onehot(y)]. 2: ||z_j - z_k||_2 exp(||y_j - y_k||_1), onehot (Eq. 8).
+    kind 0: d_jk = |z_j - z_k| (Eq. 7). 1: the same of [z; onehot(y)]. 2: |z_j - z_k| exp(||y_j - y_k||_1), onehot (Eq. 8).
+    scale "literal": |.| are the Euclidean norms that are printed. "mean": of features the mean over dimensions of absolute
+    differences, of noise that of squared ones, as in the code published with FedGen.
     """
     onehot = torch.eye(classes, dtype=z.dtype, device=z.device)[y]
-    distance = pairwise(torch.cat([z, onehot], 1) if kind == 1 else z)
+    told = torch.cat([z, onehot], 1) if kind == 1 else z
+    gaps, noise_gaps = (t[:, None] - t for t in (f.flatten(1), told))
+    if scale == "literal":
+        # The norm's gradient at j = k is 0.
+        apart, distance = (torch.linalg.vector_norm(gap, dim=2) for gap in (gaps, noise_gaps))
+    else:
+        apart, distance = gaps.abs().mean(2), noise_gaps.square().mean(2)
     if kind == 2:
         distance = distance * (onehot[:, None] - onehot).abs().sum(2).exp()
-    return (-(pairwise(f.flatten(1)) * distance).mean()).exp()
-
-
-def pairwise(x: Tensor) -> Tensor:
-    """||x_j - x_k||_2: [B, n] -> [B, B]; its gradient at j = k is 0."""
-    return torch.linalg.vector_norm(x[:, None] - x, dim=2)
+    return (-(apart * distance).mean()).exp()

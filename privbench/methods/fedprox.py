@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from privbench.methods.form import Clock, Method, MiniBatch, Nets, Phase, Stage, at_least, classification_loss
+from privbench.methods.form import Clock, Method, MiniBatch, Nets, Phase, Stage, at_least, classification_loss, kept
 
 BOTH = ("extractor", "classifier")
 
@@ -31,7 +31,7 @@ class FedProx(Method):
 
     def client(self) -> tuple[Phase, ...]:
         """h_i over E_i and C_i."""
-        return (Phase((Stage("task", BOTH, self.task_loss, "task"),), "local_epochs"),)
+        return (Phase((Stage("task", BOTH, self.task_loss, "task", kept()),), "local_epochs"),)
 
     def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
         """h_i = L_cls + mu/2 ||theta - theta_g||^2 (Eq. 2), theta = (E_i, C_i)."""

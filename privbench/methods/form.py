@@ -10,14 +10,15 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from privbench.errors import UserError
 from privbench.nets import Model
-from privbench.types import Parts
+from privbench.settings import Share
+from privbench.types import CLASSIFICATION, Parts
 
 
 class MiniBatch(NamedTuple):
@@ -89,9 +90,19 @@ class Nets:
         """h = E(x): [B, C, H, W] -> [B, c, s, s]."""
         return self._call("extractor", images)
 
-    def classifier(self, features: Tensor) -> Tensor:
-        """Logits C(h): [B, c, s, s] -> [B, Y]."""
-        return self._call("classifier", features)
+    def classifier(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Logits C(h): [B, c, s, s] -> [B, Y].
+
+        `kept` [B, c, s, s] bool is dropout in training: C sees h / (1 - p) where it is true and 0 elsewhere, p = model.dropout.
+        UserError: C is trained with dropout and gets no such draw, so that the setting would do nothing.
+        """
+        rate = self.model.dropout
+        if rate and kept is None and "classifier" in self.trains:
+            raise UserError(
+                f"dropout={rate:g} needs a loss that draws which features are kept (privbench.methods.form.kept), but this "
+                "method's does not; leave dropout at 0"
+            )
+        return self._call("classifier", features * kept / (1 - rate) if rate and kept is not None else features)
 
     def generator(self, noise: Tensor, labels: Tensor) -> Tensor:
         """G(z, y): [B, z], [B] -> [B, c, s, s]."""
@@ -153,14 +164,14 @@ class ClassByCount:
 
 @dataclass(frozen=True)
 class Kept:
-    """Which features dropout keeps: each with probability 1 - rate."""
-
-    rate: float
+    """Which features dropout keeps: each with probability 1 - p, p = model.dropout."""
 
     def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
-        """[*shape, c, s, s] bool."""
+        """[*shape, c, s, s] bool; [*shape, 0] without dropout, where nothing is drawn."""
+        if not known.model.dropout:
+            return torch.empty(*shape, 0, dtype=torch.bool)
         whole = torch.empty(*shape, *known.model.feature_shape, dtype=torch.bool)
-        return whole.bernoulli_(1 - self.rate, generator=rng)
+        return whole.bernoulli_(1 - known.model.dropout, generator=rng)
 
 
 @dataclass(frozen=True)
@@ -183,17 +194,24 @@ class Phase:
     public: bool = False  # server phases: mini-batches of the federation's public images, without their labels
 
 
+@dataclass(frozen=True)
 class Method(ABC):
-    """A federated method: a frozen dataclass whose fields are its own hyper-parameters.
+    """A federated method: a frozen dataclass whose fields are its own hyper-parameters, beside the dropout that all can have.
 
     Down go all of `shares` and `serves`; a client overwrites its copy of `shares` with them, except of `keeps`, and reaches
     all of them as `nets.received`.
     """
 
+    # p, before the classifier while it is trained; None: `usual_dropout`
+    dropout: Share | None = field(default=None, kw_only=True)
+
     parts: ClassVar[tuple[str, ...]]  # networks a client holds
     shares: ClassVar[tuple[str, ...]]  # those of them that leave the client, every round; no other ever does
     serves: ClassVar[tuple[str, ...]] = ()  # networks of the server alone, which clients receive and never train
     keeps: ClassVar[tuple[str, ...]] = ()  # shared parts whose copy at the client survives the broadcast
+    usual_dropout: ClassVar[
+        Mapping[str, float]
+    ] = {}  # of the method's own paper, by backbone; none where it is not named
 
     @property
     def uploads_counts(self) -> bool:
@@ -206,21 +224,34 @@ class Method(ABC):
         draws = [draw for phase in self.client() for stage in phase.stages for draw in stage.draws.values()]
         return any(isinstance(draw, ClassByCount) for draw in draws)
 
-    def networks(self) -> dict[str, str]:
-        """Which variants of the networks the method asks for: fields of `Model` by name."""
-        return {}
+    def networks(self, backbone: str) -> dict[str, Any]:
+        """Which variants of the networks the method asks for on a backbone: fields of `Model` by name."""
+        return {"dropout": self.usual_dropout.get(backbone, 0.0) if self.dropout is None else self.dropout}
 
     @abstractmethod
     def client(self) -> tuple[Phase, ...]:
         """What a client does in one round, after it overwrote its shared parts with the broadcast."""
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of its numbers must know of a choice that its name and settings do not tell; part of every record."""
+        return ()
 
     def server(self) -> tuple[Phase, ...]:
         """What the server does after the weighted average of the uploads: by default nothing."""
         return ()
 
     def observed(self) -> Stage:
-        """The loss whose gradient over a victim batch the server is taken to see: L_cls, as the client trains on it."""
-        return cross_entropy_stage().stages[0]
+        """The loss whose gradient over a victim batch the server is taken to see: what the client trains E and C on."""
+        stages = (stage for phase in self.client() for stage in phase.stages)
+        return next(stage for stage in stages if {*CLASSIFICATION} & {*stage.trains})
+
+    def imitated(self, clock: Clock) -> int:
+        """How many imitated features per image the observed gradient over C is made of, beside the image's own."""
+        return 0
+
+
+# Of a method whose clients train C on imitated features besides: which of its losses the observed gradient is taken of.
+ObservedLoss = Literal["classification", "task"]
 
 
 def at_least(least: float, **settings: float) -> None:
@@ -230,22 +261,17 @@ def at_least(least: float, **settings: float) -> None:
             raise ValueError(f"{name} should be at least {least}, but {value} was given")
 
 
-def kept(rate: float) -> dict[str, Draw]:
-    """The draw that a stage with dropout needs; none at rate 0."""
-    return {"kept": Kept(rate)} if rate else {}
+def kept(*names: str) -> dict[str, Draw]:
+    """The draws of a stage that trains a classifier, for dropout: one per pass through it, by default the one named "kept"."""
+    return {name: Kept() for name in names or ("kept",)}
 
 
-def dropped(features: Tensor, batch: MiniBatch, rate: float) -> Tensor:
-    """Dropout of a network in training: h / (1 - rate) where the draw "kept" says so, else 0; h itself at rate 0."""
-    return features * batch.noise["kept"] / (1 - rate) if rate else features
-
-
-def cross_entropy_stage(parts: tuple[str, ...] = ("extractor", "classifier"), rate: float = 0.0) -> Phase:
+def cross_entropy_stage(parts: tuple[str, ...] = ("extractor", "classifier")) -> Phase:
     """Local training of E and C on L_cls (Eq. 1), shared by all methods without an extra term."""
-    return Phase((Stage("task", parts, partial(classification_loss, rate=rate), "task", kept(rate)),), "local_epochs")
+    return Phase((Stage("task", parts, classification_loss, "task", kept()),), "local_epochs")
 
 
-def classification_loss(nets: Nets, batch: MiniBatch, clock: Clock, rate: float = 0.0) -> Tensor:
-    """L_cls = CE(C_i(E_i(x)), y) (FedCG Eq. 1), with dropout before the classifier at a rate above 0."""
-    h = dropped(nets.extractor(batch.images), batch, rate)
-    return torch.nn.functional.cross_entropy(nets.classifier(h), batch.labels)
+def classification_loss(nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    """L_cls = CE(C_i(E_i(x)), y) (FedCG Eq. 1)."""
+    logits = nets.classifier(nets.extractor(batch.images), batch.noise.get("kept"))
+    return torch.nn.functional.cross_entropy(logits, batch.labels)

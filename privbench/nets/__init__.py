@@ -75,12 +75,15 @@ class Model:
     classes: int
     image_size: int = 32  # their side
     gan: str = "conv"  # generator and discriminator: "conv" as FedCG's, "dense" as in FedMD-CG's comparison
+    dropout: float = 0.0  # p, of the features before the classifier while it is trained: 0.2 in NFL-CGAN's CNN
 
     def __post_init__(self) -> None:
-        """Refuses a backbone or a kind of GAN that there is not."""
+        """Refuses a backbone or a kind of GAN that there is not, and a rate of dropout that is none."""
         check_backbone(self.backbone, self.image_size)
         if self.gan not in ("conv", "dense"):
             raise UserError(f"unknown gan '{self.gan}'; known: conv, dense")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout should be at least 0 and below 1, but {self.dropout} was given")
 
     @property
     def noise_dim(self) -> int:

@@ -164,8 +164,9 @@ def test_a_run_without_its_predictions_is_named(whole, tmp_path):
         results.training(tmp_path)
 
 
-def accuracy_cell(method, rounds):
-    train = spec.train_spec("smoke", "digits", method, clients=2, changes={"rounds": rounds, "keep_every": 9})
+def accuracy_cell(method, rounds, **settings):
+    changes = {"rounds": rounds, "keep_every": 9}
+    train = spec.train_spec("smoke", "digits", method, clients=2, changes=changes, method_settings=settings)
     return spec.cell_spec("smoke", train, None)
 
 
@@ -187,6 +188,17 @@ def test_an_accuracy_cell_is_trained_measured_and_recorded(rounds, tmp_path):
     assert [sum(client) for client in found.label_counts[0]] == [32, 32]
     assert store.cells() == [cell]
     assert not (tmp_path / "artifacts").exists()
+
+
+@pytest.mark.parametrize(("settings", "notes"), [
+    ({}, ["FedMD-CG: L_div2 of means over dimensions"]),
+    ({"diversity": 0, "diversity_scale": "literal"}, ["FedMD-CG: L_div0 of norms as printed"]),
+    ({"without": "div"}, []),
+])  # fmt: skip
+def test_a_record_says_which_diversity_loss_was_descended_on_by_default_too(settings, notes, tmp_path):
+    cell = accuracy_cell("fedmd-cg", 0, **settings)
+    assert run.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert record.read(Store(tmp_path).record(cell)).notes == notes
 
 
 def test_the_view_of_training_shows_every_metric_of_a_run(whole):

@@ -1,0 +1,179 @@
+"""Dropout before the classifier: a gradient tells which features it took away, and attacks go without these."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attacks import case, exact, features, loud, match, separate, world
+from attacks.analytic_features import AnalyticFeatures
+from attacks.dlg import DLG
+from attacks.oracle import Oracle
+from attacks.staged import Staged
+from attacks.unsplit import UnSplit
+from privbench.score import psnr_db
+from privbench.types import Knowledge, Networks
+from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
+
+RATE = 0.2
+DROPPING = replace(MODEL, dropout=RATE)
+Y = torch.tensor([3, 0, 9, 5])
+WHOLE = Knowledge(
+    images_like_the_victims(),
+    initial=Networks(networks(), {"extractor": {}, "classifier": {}}),
+    oracle={0: Networks(networks(), {"extractor": {}, "classifier": {}})},
+)
+
+
+def masks(count):
+    return torch.rand(count, 16, 5, 5, generator=torch.Generator().manual_seed(5)) < 1 - RATE
+
+
+def shown(parts=("classifier",), batch_size=1, noise=0.0, count=4):
+    """(artifact, true features, masks): gradients of a classifier that sees m h / (1 - p), by plain autograd."""
+    x, kept, own = smooth_images(count), masks(count), networks()
+    gradients = {part: {name: [] for name in own[part]} for part in parts}
+    rng = torch.Generator().manual_seed(1)
+    for rows in torch.arange(count).split(batch_size):
+        params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in own.items()}
+        h = logits(params, x[rows])[1]
+        found, _ = MODEL.classifier.linear_layers(params["classifier"], h * kept[rows] / (1 - RATE))
+        F.cross_entropy(found, Y[rows]).backward()
+        for part in parts:
+            for name, t in params[part].items():
+                gradients[part][name].append(t.grad + noise**0.5 * torch.randn(t.shape, generator=rng))
+    plain = artifact(x, Y[:count], parts, batch_size=batch_size, noise=noise, known=True)
+    stacked = {part: {name: torch.stack(each) for name, each in net.items()} for part, net in gradients.items()}
+    return replace(plain, model=DROPPING, gradients=stacked), logits(own, x)[1].double(), kept
+
+
+def as_if_without(seen):
+    """The same gradients to an attacker who takes what entered the classifier for the features."""
+    return replace(seen, model=MODEL)
+
+
+def mean_psnr(found):
+    x = smooth_images(4)
+    return float(psnr_db(found.images.flatten(0, 1), x).mean())
+
+
+def test_the_kept_features_are_recovered_exactly_and_the_dropped_ones_are_unknown():
+    seen, true, kept = shown()
+    h, known = features.of_single(seen)
+    assert 0.7 < kept.float().mean() < 0.9
+    assert torch.equal(known, kept)
+    torch.testing.assert_close(h[kept], true[kept], atol=1e-6, rtol=0)
+    for v, c in ((0, 0), (3, 15)):
+        expected = true[v, c][kept[v, c]].mean()
+        torch.testing.assert_close(h[v, c][~kept[v, c]], expected.expand(int((~kept[v, c]).sum())), atol=1e-6, rtol=0)
+    torch.testing.assert_close(features.seen(seen), true * kept / (1 - RATE), atol=1e-6, rtol=0)
+
+
+def test_without_dropout_every_feature_is_what_was_seen():
+    seen = artifact(smooth_images(4), Y, ("classifier",))
+    assert features.of_single(seen).known is None
+    assert torch.equal(features.closed_form(seen), features.seen(seen))
+
+
+def test_under_noise_features_are_right_on_average_and_their_variance_is_that_of_noise_and_mask():
+    seen, true, _ = shown(noise=1e-8)
+    h, known = features.of_single(seen)
+    assert known is None
+    squares = true.square().flatten(1).mean(1)
+    # m / (1 - p) has mean 1 and variance p / (1 - p), so the mean of 1,600 features has sqrt(squares / 4 / 1600).
+    assert abs(float((h - true).mean())) < 4 * float(squares.mean() / 4 / 1600) ** 0.5
+    told, of_noise = features.noise_variance(seen), features.noise_variance(as_if_without(seen))
+    # The energy of 400 features of about the same size varies by 2.5% with the mask, four times which is allowed.
+    torch.testing.assert_close(told, of_noise + RATE / (1 - RATE) * squares, rtol=0.1, atol=0)
+    assert (told > 10 * of_noise).all()
+
+
+def test_a_channel_that_was_dropped_whole_takes_the_mean_of_the_others():
+    h, known = torch.rand(2, 4, 3, 3), torch.ones(2, 4, 3, 3, dtype=torch.bool)
+    known[0, 1] = False
+    found = features.imputed(h, known).h
+    torch.testing.assert_close(found[0, 1], h[0][[0, 2, 3]].mean().expand(3, 3))
+    assert torch.equal(found[1], h[1])
+
+
+@pytest.mark.parametrize(
+    ("attack", "parts"),
+    [
+        (Oracle(steps=80), ("classifier",)),
+        (AnalyticFeatures(steps=80), ("classifier",)),
+        (Staged(steps=30, feature_steps=60), ("extractor", "classifier")),
+        (UnSplit(turns=10, steps=10), ("extractor", "classifier")),
+    ],
+    ids=["oracle", "analytic-features", "staged", "unsplit"],
+)
+def test_who_knows_of_dropout_reconstructs_more_than_who_takes_zeros_for_features(attack, parts):
+    seen, _, _ = shown(parts)
+    assert (
+        mean_psnr(attack.reconstruct(seen, WHOLE, 0)) > mean_psnr(attack.reconstruct(as_if_without(seen), WHOLE, 0)) + 1
+    )
+
+
+def test_a_batch_whose_masks_differ_is_separated_and_its_images_attacked_one_by_one():
+    seen, true, kept = shown(batch_size=2, count=2)
+    found = separate.separate(seen, 0)
+    assert found.sound.all()
+    told = features.undropped(DROPPING, found.h, features.BLURRED)
+    order = (found.h[0][:, None] - true * kept / (1 - RATE)).flatten(2).norm(dim=2).argmin(1)
+    assert sorted(order.tolist()) == [0, 1]
+    assert torch.equal(told.known[0], kept[order])
+    torch.testing.assert_close(told.h[0][told.known[0]], true[order][kept[order]], atol=2e-3, rtol=0)
+    aware, unaware = (Oracle(steps=80).reconstruct(each, WHOLE, 0) for each in (seen, as_if_without(seen)))
+    true_images = smooth_images(2)[None]
+
+    def best_order(found):
+        each = torch.stack([psnr_db(found.images, true_images), psnr_db(found.images.flip(1), true_images)])
+        return float(each.mean(2).amax(0).mean())
+
+    assert best_order(aware) > best_order(unaware) + 1
+
+
+def test_gradient_matching_simulates_the_mask_that_it_saw():
+    seen, _, _ = shown(("extractor", "classifier"))
+    own, x = case.make(seen, 0), smooth_images(4).double()[:, None]
+
+    def gap(own, v):
+        observed = {name: t[v] for name, t in own.observed.items()}
+        return float(match.relative_distance(match.gradient_products(own, x[v], own.labels[v], observed)))
+
+    unaware = case.make(as_if_without(seen), 0)
+    for v in range(4):
+        # The images' own gradients, in single precision.
+        assert gap(own, v) < 1e-9
+        assert gap(unaware, v) > 1e-4
+    found = DLG(steps=8).reconstruct(seen, WHOLE, 0)
+    assert (found.trace[:, -1] < found.trace[:, 0]).all()
+
+
+def test_an_extractor_that_is_a_victims_own_is_told_from_another_under_dropout_too():
+    seen, _, _ = shown()
+    real = world.real(seen, WHOLE, 0, "test")
+    assert torch.equal(real.known, masks(4))
+    own, other = networks()["extractor"], networks(1)["extractor"]
+    assert exact.fitting(real, {0: own}, 40, 0, lambda *_: None) == {0}
+    assert exact.fitting(real, {0: other}, 40, 0, lambda *_: None) == set()
+
+
+def test_a_shadow_federations_victims_lose_features_as_the_real_ones_do():
+    seen, _, _ = shown()
+    real = world.real(seen, WHOLE, 0, "test")
+    other, _ = world.shadow(real, 1, 3, 0, WHOLE)
+    assert 0.7 < other.known.float().mean() < 0.9
+    without, _ = world.shadow(world.real(as_if_without(seen), WHOLE, 0, "test"), 1, 3, 0, WHOLE)
+    assert without.known is None
+    assert torch.equal(other.h[other.known], without.h[other.known])
+    assert not torch.equal(other.h, without.h)
+    some = world.some(real, torch.tensor([2, 0]))
+    assert torch.equal(some.known, real.known[[2, 0]])
+
+
+def test_cleared_gradients_of_a_loud_classifier_keep_what_entered_it():
+    seen, true, kept = shown()
+    again = features.of_single(loud.cleared(seen))
+    assert torch.equal(again.known, kept)
+    torch.testing.assert_close(again.h[kept], true[kept], atol=1e-5, rtol=0)
