@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from typer.exceptions import TyperException
 
 from privbench import plugins
 from privbench.errors import Interrupted, UserError
+from privbench.options import (
+    DEFAULT_OUT,
+    Clients,
+    DataDir,
+    DatasetName,
+    Domains,
+    MinPerClient,
+    Out,
+    Partition,
+    PerClient,
+    PlaceOptions,
+    Preset,
+    Protocol,
+    RunOptions,
+    TrainingOptions,
+    Victims,
+    flattened,
+    settings,
+)
 
 if TYPE_CHECKING:
     from privbench.spec import TrainSpec
@@ -34,51 +54,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Check or download the data sets that are not embedded.")
 app.add_typer(data_app, name="data")
-
-Method = Annotated[str, typer.Option(help="Federated method, see `privbench list methods`, or package.module:Class.")]
-DatasetName = Annotated[
-    str, typer.Option(help="Data set, see `privbench list datasets`, folder:PATH, or package.module:function.")
-]
-DefenseText = Annotated[str, typer.Option("--defense", help="none, gaussian:VARIANCE, or package.module:Class:VALUE.")]
-Where = Annotated[str, typer.Option(help="Where the defence acts: the round's 'update', or every local 'step'.")]
-Preset = Annotated[str, typer.Option(help="smoke (seconds), quick (minutes, not the published schedule) or paper.")]
-Backbone = Annotated[str, typer.Option(help="Networks: lenet5 or resnet18.")]
-ImageSize = Annotated[int, typer.Option(help="Side of the images: 32, or 224 (resnet18).")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds, 0 .. N-1; default from the preset.")]
-Victims = Annotated[int | None, typer.Option(min=1, help="Attacked uploads per seed; default from the preset.")]
-Clients = Annotated[int | None, typer.Option(min=1, help="How many clients; default as published.")]
-PerClient = Annotated[
-    int | None,
-    typer.Option(min=1, help="Training images per client (under dirichlet on average); default from the preset."),
-]
-Layout = Annotated[
-    str | None,
-    typer.Option(
-        "--partition", help="iid, domain (one per client) or dirichlet; default as published for the data set."
-    ),
-]
-Omega = Annotated[
-    float | None,
-    typer.Option(help="Of the Dirichlet label partition: 0.1 is very uneven, 10 nearly even; default 1. Implies it."),
-]
-MinPerClient = Annotated[
-    int | None,
-    typer.Option(min=1, help="Training images that every client gets at least, under dirichlet; default 16."),
-]
-Domains = Annotated[
-    str | None, typer.Option(help="Comma-separated domains, e.g. mnist_m,svhn,usps (digit5, office10, ...).")
-]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting of the method, e.g. --set diversity=0; repeatable.")
-]
-Rounds = Annotated[int | None, typer.Option(min=0, help="Train this many rounds instead of the preset's.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(envvar="PRIVBENCH_DATA", help="Folder of the data sets that are not embedded; default ./data."),
-]
-Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in it is reused.")]
-DEFAULT_OUT = Path("runs")
 
 
 def main() -> None:
@@ -109,9 +84,9 @@ def _stop(line: str, status: int) -> NoReturn:
 
 
 @app.command()
+@flattened
 def attack(
-    method: Method = "fedavg",
-    dataset: DatasetName = "photos",
+    run: RunOptions = RunOptions(),
     attack: Annotated[
         list[str] | None,
         typer.Option(
@@ -123,18 +98,15 @@ def attack(
         list[str] | None,
         typer.Option(help="With --attack ladder: an attack that joins it, e.g. package.module:Class; repeatable."),
     ] = None,
-    defense: DefenseText = "none",
-    where: Where = "update",
+    attack_set: Annotated[
+        list[str] | None, typer.Option(help="A setting of the attack, e.g. --attack-set steps=100; repeatable.")
+    ] = None,
     round_: Annotated[
         str,
         typer.Option(
             "--round", help="When the server looks: 0 (untrained), N, last or best; several, with commas, draw a curve."
         ),
     ] = "best",
-    preset: Preset = "quick",
-    backbone: Backbone = "lenet5",
-    image_size: ImageSize = 32,
-    seeds: Seeds = None,
     victims: Victims = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per attacked gradient.")] = 1,
     labels_known: Annotated[bool, typer.Option("--labels-known", help="Give the attacker the labels.")] = False,
@@ -154,31 +126,19 @@ def attack(
             "with a share if not all: same:0.01, digits:0.1."
         ),
     ] = "same",
-    clients: Clients = None,
-    per_client: PerClient = None,
-    domains: Domains = None,
-    partition: Layout = None,
-    omega: Omega = None,
-    min_per_client: MinPerClient = None,
-    set_: Set = None,
-    attack_set: Annotated[
-        list[str] | None, typer.Option(help="A setting of the attack, e.g. --attack-set steps=100; repeatable.")
-    ] = None,
-    rounds: Rounds = None,
     artifact: Annotated[
         Path | None,
         typer.Option(help="Attack this artifact file instead of training; --dataset names auxiliary images."),
     ] = None,
     truth: Annotated[Path | None, typer.Option(help="With --artifact: score against this truth file.")] = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    out: Out = DEFAULT_OUT,
+    training: TrainingOptions = TrainingOptions(),
+    place: PlaceOptions = PlaceOptions(),
 ) -> None:
     """Train (or reuse), observe, attack, score: prints a row per attack and writes a grid.
 
     Example: privbench attack --method fedcg --dataset cifar10 --data-dir DIR --round 0
     """
-    dataset = plugins.dataset(dataset)
+    dataset, out = plugins.dataset(run.dataset), place.out
     climbed = plugins.LADDER in (attack or [])
     if also and not climbed:
         raise UserError("--also goes with --attack ladder; name attacks with --attack")
@@ -191,38 +151,36 @@ def attack(
             truth,
             named or ["staged"],
             climbed,
-            _settings(attack_set),
+            settings(attack_set),
             dataset,
             auxiliary,
-            device,
-            data_dir,
+            place.device,
+            place.data_dir,
             out,
         )
         return
     if truth is not None:
         raise UserError("--truth goes with --artifact FILE")
-    _sent(method)
+    _sent(run.method)
     from privbench import knowledge, spec
 
     auxiliary = knowledge.canonical(auxiliary)
     commands = plugins.commands()
 
-    train = _train_spec(
-        preset, dataset, method, backbone, image_size, defense, where, domains, clients, per_client, set_, rounds,
-        (partition, omega, min_per_client),
-    )  # fmt: skip
-    usual = ["update-matching"] if observe == "update" else _default_attacks(method)
+    train = _train_spec(run, training)
+    usual = ["update-matching"] if observe == "update" else _default_attacks(run.method)
     names = [*plugins.ATTACKS, *named] if climbed else named or usual
-    given = _settings(attack_set)
-    settings = plugins.settings_of_each(names, given) if climbed else dict.fromkeys(names, given)
-    for name, own in settings.items():
+    given = settings(attack_set)
+    of_each = plugins.settings_of_each(names, given) if climbed else dict.fromkeys(names, given)
+    for name, own in of_each.items():
         plugins.create(plugins.resolve("attack", name), own)  # refuses a wrong setting before anything is computed
     cells = [
         spec.cell_spec(
-            preset,
+            training.preset,
             train,
             name,
-            seeds=seeds,
+            seeds=training.seeds,
+            first_seed=training.first_seed,
             round_=when.strip(),
             victims=victims,
             batch_size=batch_size,
@@ -231,130 +189,83 @@ def attack(
             observe=observe,
             local_steps=local_steps,
             local_lr=local_lr,
-            attack_settings=settings[name],
+            attack_settings=of_each[name],
         )
         for when in dict.fromkeys(round_.split(","))
         for name in dict.fromkeys(names)
     ]
     show = commands.climb_and_show if climbed else commands.run_and_show
-    show(cells, out, data_dir, device, out / f"{'ladder' if climbed else 'attack'}-{cells[0].id}")
+    show(cells, out, place.data_dir, place.device, out / f"{'ladder' if climbed else 'attack'}-{cells[0].id}")
 
 
 @app.command()
+@flattened
 def train(
-    method: Method = "fedavg",
-    dataset: DatasetName = "photos",
-    defense: DefenseText = "none",
-    where: Where = "update",
-    preset: Preset = "quick",
-    backbone: Backbone = "lenet5",
-    image_size: ImageSize = 32,
-    seeds: Seeds = None,
-    clients: Clients = None,
-    per_client: PerClient = None,
-    domains: Domains = None,
-    partition: Layout = None,
-    omega: Omega = None,
-    min_per_client: MinPerClient = None,
-    set_: Set = None,
-    rounds: Rounds = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    out: Out = DEFAULT_OUT,
+    run: RunOptions = RunOptions(),
+    training: TrainingOptions = TrainingOptions(),
+    place: PlaceOptions = PlaceOptions(),
 ) -> None:
     """Train one method to the end and print its accuracy; interrupted runs continue.
 
     Example: privbench train --method local --dataset digits --seeds 3
     """
-    dataset = plugins.dataset(dataset)
-    plugins.target("method", method)
-    from privbench import spec
-
+    plugins.target("method", run.method)
     commands = plugins.commands()
-
-    first = _train_spec(
-        preset, dataset, method, backbone, image_size, defense, where, domains, clients, per_client, set_, rounds,
-        (partition, omega, min_per_client),
-    )  # fmt: skip
-    every = spec.SEEDS[preset] if seeds is None else tuple(range(seeds))
-    commands.train_and_show([first.model_copy(update={"seed": seed}) for seed in every], out, data_dir, device)
+    commands.train_and_show(_of_seeds(_train_spec(run, training), training), place.out, place.data_dir, place.device)
 
 
 @app.command()
+@flattened
 def search(
-    over: Annotated[str, typer.Option(help="The setting and its values, e.g. mu=0.001,0.01,0.1,1.")],
-    method: Method = "fedprox",
-    dataset: DatasetName = "photos",
-    preset: Preset = "quick",
-    backbone: Backbone = "lenet5",
-    image_size: ImageSize = 32,
-    seeds: Seeds = None,
-    clients: Clients = None,
-    per_client: PerClient = None,
-    domains: Domains = None,
-    partition: Layout = None,
-    omega: Omega = None,
-    min_per_client: MinPerClient = None,
-    set_: Set = None,
-    rounds: Rounds = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    out: Out = DEFAULT_OUT,
+    over: Annotated[
+        str,
+        typer.Option(
+            help="A setting of the method or of the schedule, and its values, e.g. mu=0.001,0.01,0.1,1 or task.lr=0.01,0.05,0.08."
+        ),
+    ],
+    run: RunOptions = RunOptions(method="fedprox"),
+    training: TrainingOptions = TrainingOptions(),
+    place: PlaceOptions = PlaceOptions(),
 ) -> None:
     """Train one method with each value of a setting and name the best, by validation accuracy.
 
     Example: privbench search --method fedprox --over mu=0.001,0.01,0.1,1 --dataset digits
     """
-    dataset = plugins.dataset(dataset)
-    plugins.target("method", method)
-    from privbench import spec
-
-    commands = plugins.commands()
+    plugins.target("method", run.method)
     name, equals, values = over.partition("=")
     if not equals or not values:
         raise UserError(f"--over takes a setting and its values, e.g. mu=0.001,0.01,0.1,1, but '{over}' was given")
-    every = spec.SEEDS[preset] if seeds is None else tuple(range(seeds))
-    trials = {}
-    for value in values.split(","):
-        settings = [*(set_ or []), f"{name}={value}"]
-        first = _train_spec(
-            preset, dataset, method, backbone, image_size, "none", "update", domains, clients, per_client, settings, rounds,
-            (partition, omega, min_per_client),
-        )  # fmt: skip
-        trials[f"{name}={value}"] = [first.model_copy(update={"seed": seed}) for seed in every]
-    commands.search_and_show(trials, out, data_dir, device)
+    commands = plugins.commands()
+    trials = {
+        f"{name}={value}": _of_seeds(_train_spec(run, training, f"{name}={value}"), training)
+        for value in values.split(",")
+    }
+    commands.search_and_show(trials, place.out, place.data_dir, place.device)
 
 
 @app.command()
+@flattened
 def table(
-    preset: Preset = "quick",
     datasets: Annotated[
         str, typer.Option(help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains; also folder:PATH.")
     ] = "digits photos digits4",
-    where: Where = "update",
-    partition: Layout = None,
-    omega: Omega = None,
-    min_per_client: MinPerClient = None,
-    seeds: Seeds = None,
     victims: Victims = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    out: Out = DEFAULT_OUT,
+    training: TrainingOptions = TrainingOptions(),
+    place: PlaceOptions = PlaceOptions(),
 ) -> None:
     """Run or reuse every cell of the study `attack-table`, by default on the embedded data.
 
     Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
     """
-    study(
-        "attack-table", preset, datasets, methods=None, round_=None, seeds=seeds, victims=victims, where=where,
-        partition=partition, omega=omega, min_per_client=min_per_client, status=False, device=device, data_dir=data_dir, out=out,
-    )  # fmt: skip
+    commands = plugins.commands()
+    own, cells = commands.plan("attack-table", training, _datasets(datasets), victims=victims)
+    commands.run_study(own, cells, place.out, place.data_dir, place.device)
 
 
 @app.command()
+@flattened
 def study(
     name: Annotated[str, typer.Argument(help="Which study, see `privbench list studies`.")],
-    preset: Preset = "quick",
     datasets: Annotated[
         str | None,
         typer.Option(
@@ -369,46 +280,34 @@ def study(
         str | None,
         typer.Option("--round", help="Attacked rounds with commas, e.g. 0,1,best; default the study's."),
     ] = None,
-    seeds: Seeds = None,
     victims: Victims = None,
-    where: Where = "update",
-    partition: Layout = None,
-    omega: Omega = None,
-    min_per_client: MinPerClient = None,
     status: Annotated[bool, typer.Option("--status", help="List how far every cell is; run nothing.")] = False,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    out: Out = DEFAULT_OUT,
+    training: TrainingOptions = TrainingOptions(),
+    place: PlaceOptions = PlaceOptions(),
 ) -> None:
     """Run or resume the cells of a published table or figure; writes its reports (md, csv, tex, png, pdf).
 
     Example: privbench study accuracy --datasets photos
     """
-    chosen = None if datasets is None else [_with_domains(token) for token in datasets.replace(",", " ").split()]
-    if chosen == []:
-        raise UserError("--datasets names no data set")
     wanted = None if methods is None else methods.replace(",", " ").split()
     if wanted == []:
         raise UserError("--methods names no method")
-    rounds = None if round_ is None else list(dict.fromkeys(round_.replace(",", " ").split()))
-    if rounds == []:
+    attacked = None if round_ is None else list(dict.fromkeys(round_.replace(",", " ").split()))
+    if attacked == []:
         raise UserError("--round names no round")
     commands = plugins.commands()
-    own, cells = commands.plan(
-        name, preset, chosen, methods=wanted, rounds=rounds, seeds=seeds, victims=victims, where=where, how=partition,
-        omega=omega, min_per_client=min_per_client,
-    )  # fmt: skip
+    own, cells = commands.plan(name, training, _datasets(datasets), methods=wanted, rounds=attacked, victims=victims)
     if status:
-        commands.show_status(own, cells, out, data_dir)
+        commands.show_status(own, cells, place.out, place.data_dir)
     else:
-        commands.run_study(own, cells, out, data_dir, device)
+        commands.run_study(own, cells, place.out, place.data_dir, place.device)
 
 
 @app.command()
 def grid(
     dataset: DatasetName,
     round_: Annotated[str, typer.Option("--round", help="Which round's records: 0, N, last or best.")] = "best",
-    seed: Annotated[int, typer.Option(help="Whose victims to show.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Whose victims to show; default 100.")] = None,
     out: Out = DEFAULT_OUT,
     target: Annotated[
         Path | None, typer.Option(help="File to write, .png or .pdf; default: both, under --out.")
@@ -419,15 +318,17 @@ def grid(
     Example: privbench grid --dataset photos --round 0
     """
     dataset = plugins.dataset(dataset)
-    commands = plugins.commands()
+    from privbench import spec
 
-    commands.draw_grid(dataset, round_, seed, out, target)
+    commands = plugins.commands()
+    commands.draw_grid(dataset, round_, spec.FIRST_SEED if seed is None else seed, out, target)
 
 
 @app.command("partition")
 def partition_(
     dataset: DatasetName = "photos",
-    partition: Layout = None,
+    partition: Partition = None,
+    protocol: Protocol = None,
     omega: Annotated[
         list[float] | None,
         typer.Option(help="Of the Dirichlet label partition; repeatable, one panel each; default 1."),
@@ -437,7 +338,7 @@ def partition_(
     clients: Clients = None,
     per_client: PerClient = None,
     domains: Domains = None,
-    seed: Annotated[int, typer.Option(min=0, help="Whose clients to show.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Whose clients to show; default 100.")] = None,
     run: Annotated[
         str | None,
         typer.Option(help="Show the clients of this training run, from disk; takes no other option but --out."),
@@ -456,10 +357,11 @@ def partition_(
         return
     from privbench import spec
 
+    seed = spec.FIRST_SEED if seed is None else seed
     specs = [
         spec.train_spec(
             preset, dataset, "fedavg", seed=seed, domains=tuple(domains.split(",")) if domains else None, how=partition,
-            omega=each, min_per_client=min_per_client, clients=clients, per_client=per_client,
+            protocol=protocol, omega=each, min_per_client=min_per_client, clients=clients, per_client=per_client,
         )
         for each in (omega or (None,))
     ]  # fmt: skip
@@ -558,42 +460,55 @@ def data_fetch(dataset: Annotated[str, typer.Argument(help="Data set.")], data_d
     typer.echo(f"{dataset} is complete")
 
 
-def _train_spec(
-    preset: str,
-    dataset: str,
-    method: str,
-    backbone: str,
-    image_size: int,
-    defense: str,
-    where: str,
-    domains: str | None,
-    clients: int | None,
-    per_client: int | None,
-    settings: list[str] | None,
-    rounds: int | None,
-    layout: tuple[str | None, float | None, int | None],
-) -> TrainSpec:
+def _train_spec(run: RunOptions, training: TrainingOptions, searched: str | None = None) -> TrainSpec:
+    """The specification of a run; `searched` is one more setting, name=value, of the method or else of the schedule."""
     from privbench import spec
 
-    plugins.defense(defense, where)  # refuses a wrong name or value before anything is computed
-    plugins.create(plugins.resolve("method", method), _settings(settings))
+    plugins.defense(run.defense, training.where)  # refuses a wrong name or value before anything is computed
+    method = plugins.resolve("method", run.method)
+    own, changes = settings(run.set_), training.changes()
+    for name, value in settings([searched] if searched else []).items():
+        of_method = [field.name for field in fields(method)]
+        if name not in (*of_method, *spec.SCHEDULE_NAMES):
+            known = (*of_method, *spec.SCHEDULE_NAMES)
+            raise UserError(f"neither {method.__name__} nor a schedule has a '{name}'; {spec.nearest(name, known)}")
+        (own if name in of_method else changes)[name] = value
+    plugins.create(method, own)
     return spec.train_spec(
-        preset,
-        dataset,
-        method,
-        backbone=backbone,
-        image_size=image_size,
-        defense=defense,
-        where=where,
-        domains=tuple(domains.split(",")) if domains else None,
-        how=layout[0],
-        omega=layout[1],
-        min_per_client=layout[2],
-        clients=clients,
-        per_client=per_client,
-        method_settings=_settings(settings),
-        changes=None if rounds is None else {"rounds": rounds},
+        training.preset,
+        plugins.dataset(run.dataset),
+        run.method,
+        backbone=run.backbone,
+        image_size=run.image_size,
+        defense=run.defense,
+        where=training.where,
+        domains=tuple(run.domains.split(",")) if run.domains else None,
+        how=training.partition,
+        omega=training.omega,
+        min_per_client=training.min_per_client,
+        clients=run.clients,
+        per_client=run.per_client,
+        method_settings=own,
+        protocol=training.protocol,
+        flip=training.flip,
+        measured=training.measured,
+        equal_work=training.equal_work,
+        changes=changes,
     )
+
+
+def _of_seeds(first: TrainSpec, training: TrainingOptions) -> list[TrainSpec]:
+    from privbench import spec
+
+    seeds = spec.seeds_of(training.preset, training.seeds, training.first_seed)
+    return [first.model_copy(update={"seed": seed}) for seed in seeds]
+
+
+def _datasets(text: str | None) -> list[tuple[str, tuple[str, ...] | None]] | None:
+    chosen = None if text is None else [_with_domains(token) for token in text.replace(",", " ").split()]
+    if chosen == []:
+        raise UserError("--datasets names no data set")
+    return chosen
 
 
 def _with_domains(token: str) -> tuple[str, tuple[str, ...] | None]:
@@ -616,25 +531,3 @@ def _sent(method: str) -> tuple[str, ...]:
     if not shares:
         raise UserError(f"{method} sends nothing that depends on a training image, so there is nothing to attack")
     return shares
-
-
-def _settings(pairs: list[str] | None) -> dict[str, Any]:
-    """--set name=value, with numbers and booleans read as such."""
-    found: dict[str, Any] = {}
-    for pair in pairs or []:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise UserError(f"a setting is written name=value, but '{pair}' was given")
-        found[name] = _value(text)
-    return found
-
-
-def _value(text: str) -> float | int | str | bool:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -8,6 +8,7 @@ from pathlib import Path
 from privbench import data, partition, storage
 from privbench.data.dataset import Dataset, sound
 from privbench.errors import UserError
+from privbench.paper_protocol import PROTOCOLS
 from privbench.spec import TrainSpec
 from privbench.store import Store
 from privbench.types import Federation
@@ -25,13 +26,21 @@ def laid_out(
     image_size: int = 32,
     omega: float | None = None,
     minimum: int | None = None,
+    protocol: str = "fedcg",
 ) -> tuple[Federation, str]:
     """A data set laid out over clients, and the note on what differs from the published one."""
     loaded = read(dataset, root, domains, image_size)
     fed = partition.federate(
-        loaded, clients=clients, per_client=per_client, how=how, seed=seed, omega=omega, minimum=minimum
+        loaded,
+        clients=clients,
+        per_client=per_client,
+        how=how,
+        seed=seed,
+        omega=omega,
+        minimum=minimum,
+        protocol=protocol,
     )
-    return fed, loaded.note
+    return fed, "; ".join(note for note in (loaded.note, PROTOCOLS[protocol].differs) if note)
 
 
 @lru_cache(maxsize=1)
@@ -44,7 +53,7 @@ def of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
     """The federation of a training run; UserError when the user's folder is no longer what the run was specified on."""
     if spec.content is not None and data.content(spec.dataset) != spec.content:
         raise UserError(f"the files of {spec.dataset} have changed since this run began; run the command again")
-    return laid_out(
+    fed, note = laid_out(
         spec.dataset,
         spec.domains,
         root,
@@ -55,7 +64,9 @@ def of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
         spec.image_size,
         spec.omega,
         spec.min_per_client,
+        spec.protocol,
     )
+    return fed._replace(flip=fed.flip and spec.flip), note
 
 
 def write_clients(store: Store, spec: TrainSpec, fed: Federation) -> None:

@@ -2,8 +2,10 @@
 
 A run is a function of its specification: every draw comes from a stream named by seed, client, round and epoch, so a run
 that was killed in the middle of a round repeats that round from the last checkpoint and ends with the same numbers.
-Accuracy is that of each client's personal model after its local training, before the next broadcast overwrites it (the
-paper's "personalized model"); it selects the round with the best validation accuracy per client.
+The history holds the accuracy of every model that a client has after a round: personal (after local training, the paper's
+"personalized model"), uploaded (the same as it was sent, after the defence of the update), and broadcast (with what the server
+sends next in place of the shared parts). `measured` of the specification says which of them counts: it selects the round with the
+best validation accuracy per client, stops training, and is reported.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from privbench.evaluation import Prediction
 from privbench.methods.form import Clock, Known, Method, Phase
 from privbench.nets import Model
 from privbench.seeds import stream
-from privbench.spec import Schedule, TrainSpec
+from privbench.spec import Measured, Schedule, TrainSpec
 from privbench.types import Defense, Federation, Parts, Report, moved, no_report
 
 Execution = Literal["alone", "stacked"]
@@ -282,21 +284,62 @@ def _upload(setup: Setup, state: State, k: int, round_: int) -> tuple[Parts, Par
     return {p: {n: received[p][n] + t for n, t in change[p].items()} for p in change}, buffers
 
 
-def predict(setup: Setup, state: State) -> list[Prediction]:
-    """What each client's personal model says of its test images: [K]."""
-    clients = zip(state.clients, setup.federation.clients, strict=True)
+def models(setup: Setup, state: State) -> dict[Measured, list[Replica]]:
+    """Every model that the clients have after a round: model -> [K]. Where two of them are the same, so are their objects.
+
+    Noise on the update touches what is sent and, averaged over the clients, what comes back; noise on every step is in all three.
+    """
+    shares = setup.method.shares
+    personal = list(state.clients)
+    uploaded = [_with(client, *sent) for client, sent in zip(personal, state.uploads, strict=True)]
+    server = networks_of(state.server, shares)
+    return {
+        "personal": personal,
+        "uploaded": uploaded if shares and setup.defense.where == "update" else personal,
+        "broadcast": [_with(client, *server) for client in personal] if shares else personal,
+    }
+
+
+def _with(client: Replica, params: Parts, buffers: Parts) -> Replica:
+    return Replica(client.params | params, client.buffers | buffers)
+
+
+def predict(setup: Setup, state: State, model: Measured | None = None) -> list[Prediction]:
+    """What each client's model says of its test images, by default the measured one: [K]."""
+    clients = zip(models(setup, state)[model or setup.spec.measured], setup.federation.clients, strict=True)
     return [evaluation.predict(setup.model, client, own.test, setup.device) for client, own in clients]
 
 
 def evaluate(setup: Setup, state: State, predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """What the history says of the networks after a round: accuracies in percent, consistency in nats."""
+    """What the history says of the networks after a round: accuracies in percent, consistency in nats.
+
+    `validation_accuracy` and `test_accuracy` are those of the measured model, whose `predictions` of the test images are at hand;
+    `global_accuracy` is that of the weighted average of the clients' measured models on all their test images.
+    """
     model, data, device = setup.model, setup.federation.clients, setup.device
-    pairs = list(zip(state.clients, data, strict=True))
-    whole = evaluation.average_model(state.clients, setup.weights)
+    each = models(setup, state)
+    measured = each[setup.spec.measured]
+    found: dict[Measured, dict[str, list[float]]] = {}
+    for name, clients in each.items():
+        same = next((other for other in found if each[other] is clients), None)
+        if same is not None:
+            found[name] = found[same]
+            continue
+        found[name] = {
+            "validation": [
+                evaluation.accuracy(model, client, own.validation, device)
+                for client, own in zip(clients, data, strict=True)
+            ],
+            "test": [
+                evaluation.right(p) for p in (predictions if clients is measured else predict(setup, state, name))
+            ],
+        }
+    whole = evaluation.average_model(measured, setup.weights)
     has_generator = "generator" in setup.method.parts
     return {
-        "validation_accuracy": [evaluation.accuracy(model, client, own.validation, device) for client, own in pairs],
-        "test_accuracy": [evaluation.right(prediction) for prediction in predictions],
+        "validation_accuracy": found[setup.spec.measured]["validation"],
+        "test_accuracy": found[setup.spec.measured]["test"],
+        "models": found,
         "global_accuracy": evaluation.pooled_accuracy(model, whole, [own.test for own in data], device),
         "consistency": [
             evaluation.consistency(model, client, setup.labels[k], stream(setup.spec.seed, "client", k, "consistency"))

@@ -1,7 +1,8 @@
 """Lays a data set out over K clients: IID shares, one domain per client, or shares whose labels are Dirichlet-distributed.
 
-Training images come from the data set's training set. A client's share of the test set is halved into validation and test
-(FedCG's reference implementation), unless the data set has validation images of its own.
+Training images come from the data set's training set. The paper's protocol says which images validate and how a domain without
+published test images is split (privbench/paper_protocol.py). By default a client's share of the test set is halved into validation
+and test (FedCG's reference implementation). A data set with validation images of its own keeps its splits.
 
 Test and validation images are shared out evenly at random, under `dirichlet` too: every client is validated and tested on the
 distribution of all labels, not on its own. This is what FedMD-CG's local accuracy is measured on ("a random even split of the
@@ -21,6 +22,7 @@ from privbench import plugins
 from privbench.data import image_folder
 from privbench.data.dataset import Dataset, Domain
 from privbench.errors import UserError
+from privbench.paper_protocol import PROTOCOLS, PaperProtocol
 from privbench.seeds import stream
 from privbench.types import Client, Federation, Images
 
@@ -51,17 +53,18 @@ DRAWS = 2000  # Dirichlet draws before the minimum is given up
 PUBLIC = 32_000  # training images of no client, held out for FedDF (FedCG section 5)
 
 
-def defaults(name: str) -> tuple[str, int, int]:
-    """(how, clients, training images per client) of a data set; one of a user's own is laid out IID over four clients.
+def defaults(name: str, protocol: str = "fedcg") -> tuple[str, int, int]:
+    """(how, clients, images of the training set per client) of a data set under a paper's protocol.
 
-    A folder of domains gives one client each; from a folder of classes, half of the images are taken (60% are for training).
+    A data set of a user's own is laid out IID over four clients. A folder of domains gives one client each; from a folder of
+    classes, half of the images are taken (60% are for training).
     """
     if name.startswith(plugins.FOLDER):
         own = image_folder.survey(image_folder.path_of(name))
         if own.domains:
             return "domain", len(own.domains), 2000
         return "iid", 4, max(1, min(500, own.images // 8))
-    return DEFAULTS.get(name, ("iid", 4, 500))
+    return PROTOCOLS[protocol].layouts.get(name) or DEFAULTS.get(name, ("iid", 4, 500))
 
 
 def shares(samples: int, clients: int, rng: torch.Generator) -> list[Tensor]:
@@ -153,19 +156,29 @@ def federate(
     public: int = PUBLIC,
     omega: float | None = None,
     minimum: int | None = None,
+    protocol: str = "fedcg",
 ) -> Federation:
     """K clients with disjoint data; the same seed gives the same clients to every method.
 
     how         "iid": every client draws `per_client` images; "dirichlet": clients * per_client images are drawn and dealt out by
                 label, `minimum` or more to each; "domain": one domain per client, which gives `per_client` images or all it has
+    protocol    whose way of drawing validation and test images (privbench/paper_protocol.py); where training images validate, they
+                are some of the `per_client` images of each client
     public      under "iid" and "dirichlet" up to that many further images are held out, unless the data set names its public ones
     Under "iid" and "dirichlet" the domains of a data set that has several are pooled.
     UserError: fewer images than the clients ask for, another number of clients than of domains, omega not positive.
     """
     _at_least_one(clients, per_client)
+    paper = PROTOCOLS[protocol]
+    if how == "domain" and paper.domain_shares is not None:
+        dataset = dataset._replace(
+            domains={n: _split(n, d, seed, *paper.domain_shares) for n, d in dataset.domains.items()}
+        )
+    elif dataset.halved:
+        dataset = dataset._replace(domains={n: _halved(n, d, seed) for n, d in dataset.domains.items()})
     if how in ("iid", "dirichlet"):
         dealt = (OMEGA if omega is None else omega, MINIMUM if minimum is None else minimum) if how != "iid" else None
-        made, held_out = _by_share(dataset, clients, per_client, seed, public, dealt)
+        made, held_out = _by_share(dataset, clients, per_client, seed, public, dealt, paper)
     elif how == "domain":
         if len(dataset.domains) == 1 and clients != 1:
             raise UserError(f"{dataset.name} has one domain only; lay it out with --partition iid or dirichlet")
@@ -174,7 +187,7 @@ def federate(
                 f"{dataset.name} has {len(dataset.domains)} domains ({', '.join(dataset.domains)}), one per client, "
                 f"but {clients} clients were asked for"
             )
-        made = [_of_domain(name, domain, per_client, seed) for name, domain in dataset.domains.items()]
+        made = [_of_domain(name, domain, per_client, seed, paper) for name, domain in dataset.domains.items()]
         held_out = dataset.public
     else:
         raise UserError(f"unknown partition '{how}'; known: iid, domain, dirichlet")
@@ -194,7 +207,13 @@ def census(federation: Federation) -> list[dict[str, str | list[int]]]:
 
 
 def _by_share(
-    dataset: Dataset, clients: int, per_client: int, seed: int, public: int, dealt: tuple[float, int] | None
+    dataset: Dataset,
+    clients: int,
+    per_client: int,
+    seed: int,
+    public: int,
+    dealt: tuple[float, int] | None,
+    paper: PaperProtocol,
 ) -> tuple[list[Client], Images | None]:
     """Clients of pooled domains; `dealt` is (omega, minimum) under Dirichlet and None under IID."""
     domains = list(dataset.domains.values())
@@ -204,18 +223,8 @@ def _by_share(
     if own_validation and len(own_validation) < len(domains):
         raise UserError(f"{dataset.name} has validation images in some domains only; lay it out by domain")
     train, rest = iid(_size(trains), clients, per_client, public, stream(seed, "partition", "train"))
-    if dealt is not None:
-        pool = torch.cat(train)
-        labels = torch.cat([part.labels for part in trains])[pool]
-        shares_of = dirichlet(labels, clients, *dealt, stream(seed, "partition", "dirichlet"))
-        train = [pool[share] for share in shares_of]
     test_shares = shares(_size(tests), clients, stream(seed, "partition", "test"))
-    if not own_validation:
-        _enough(dataset.name, "test", _size(tests), 2 * clients)
-        held = [
-            (gather(tests, first), gather(tests, second)) for first, second in (halves(share) for share in test_shares)
-        ]
-    else:
+    if own_validation:
         _enough(dataset.name, "test", _size(tests), clients)
         _enough(dataset.name, "validation", _size(own_validation), clients)
         validations = shares(_size(own_validation), clients, stream(seed, "partition", "validation"))
@@ -223,6 +232,23 @@ def _by_share(
             (gather(own_validation, first), gather(tests, second))
             for first, second in zip(validations, test_shares, strict=True)
         ]
+    elif paper.validation is not None:
+        _enough(dataset.name, "test", _size(tests), clients)
+        cut = [set_apart(own, paper.validation) for own in train]
+        train = [kept for kept, _ in cut]
+        held = [
+            (gather(trains, first), gather(tests, second)) for (_, first), second in zip(cut, test_shares, strict=True)
+        ]
+    else:
+        _enough(dataset.name, "test", _size(tests), 2 * clients)
+        held = [
+            (gather(tests, first), gather(tests, second)) for first, second in (halves(share) for share in test_shares)
+        ]
+    if dealt is not None:
+        pool = torch.cat(train)
+        labels = torch.cat([part.labels for part in trains])[pool]
+        shares_of = dirichlet(labels, clients, *dealt, stream(seed, "partition", "dirichlet"))
+        train = [pool[share] for share in shares_of]
     made = [Client(name, gather(trains, own), *sets) for own, sets in zip(train, held, strict=True)]
     held_out = dataset.public or (gather(trains, rest) if len(rest) else None)
     return made, held_out
@@ -232,17 +258,67 @@ def _size(sets: Sequence[Images]) -> int:
     return sum(len(part.labels) for part in sets)
 
 
-def _of_domain(name: str, domain: Domain, per_client: int, seed: int) -> Client:
+def _of_domain(name: str, domain: Domain, per_client: int, seed: int, paper: PaperProtocol) -> Client:
     _enough(name, "training", len(domain.train.labels), 1)
     order = torch.randperm(len(domain.train.labels), generator=stream(seed, "partition", name, "train"))
-    train = take(domain.train, order[:per_client])
+    own = order[:per_client]
     if domain.validation is not None:
         _enough(name, "validation", len(domain.validation.labels), 1)
         _enough(name, "test", len(domain.test.labels), 1)
-        return Client(name, train, domain.validation, domain.test)
+        return Client(name, take(domain.train, own), domain.validation, domain.test)
+    if paper.validation is not None:
+        _enough(name, "test", len(domain.test.labels), 1)
+        own, validation = set_apart(own, paper.validation)
+        return Client(name, take(domain.train, own), take(domain.train, validation), domain.test)
     _enough(name, "test", len(domain.test.labels), 2)
     first, second = halves(torch.randperm(len(domain.test.labels), generator=stream(seed, "partition", name, "test")))
-    return Client(name, train, take(domain.test, first), take(domain.test, second))
+    return Client(name, take(domain.train, own), take(domain.test, first), take(domain.test, second))
+
+
+def _halved(name: str, domain: Domain, seed: int) -> Domain:
+    """A domain whose publisher names no test images, or too few: half of each class trains, drawn per seed.
+
+    The training half comes from `train`, so that no published test image is trained on; what is left of it joins `test`.
+    """
+    train: list[Tensor] = []
+    left: list[Tensor] = []
+    for label in torch.cat([domain.train.labels, domain.test.labels]).unique().tolist():
+        own = (domain.train.labels == label).nonzero()[:, 0]
+        order = own[torch.randperm(len(own), generator=stream(seed, "partition", name, "half", label))]
+        half = min((len(own) + int((domain.test.labels == label).sum())) // 2, len(own))
+        train.append(order[:half])
+        left.append(order[half:])
+    test = gather(
+        [domain.train, domain.test],
+        torch.cat([*left, torch.arange(len(domain.test.labels)) + len(domain.train.labels)]),
+    )
+    return Domain(take(domain.train, torch.cat(train)), test)
+
+
+def _split(name: str, domain: Domain, seed: int, training: float, validation: float) -> Domain:
+    """All images of a domain, whatever their publisher trains on, drawn per seed for training, validation and test.
+
+    A domain with validation images of its own keeps its split.
+    """
+    if domain.validation is not None:
+        return domain
+    sets = [domain.train, domain.test]
+    order = torch.randperm(_size(sets), generator=stream(seed, "partition", name, "split"))
+    first, second = round(training * len(order)), round((training + validation) * len(order))
+    return Domain(gather(sets, order[:first]), gather(sets, order[second:]), gather(sets, order[first:second]))
+
+
+def set_apart(share: Tensor, part: float) -> tuple[Tensor, Tensor]:
+    """(training, validation): the last `part` of a client's share validates, at least one image of it.
+
+    UserError: nothing would be left to train on.
+    """
+    count = max(1, round(part * len(share)))
+    if count >= len(share):
+        raise UserError(
+            f"a client of {len(share)} images has none to spare for validation; raise --per-client or choose --protocol fedcg"
+        )
+    return share[: len(share) - count], share[len(share) - count :]
 
 
 def _at_least_one(clients: int, per_client: int) -> None:

@@ -36,7 +36,7 @@ class Range(_Strict):
 
 
 class Accuracy(_Strict):
-    """Test accuracy in percent of the clients' personal models, each at its best validation round (FedMD-CG's L.acc)."""
+    """Test accuracy in percent of the clients' measured models, each at its best validation round (FedMD-CG's L.acc)."""
 
     per_seed: list[float]  # mean over clients
     mean: float
@@ -75,7 +75,7 @@ class Curve(_Strict):
 
 
 class ClientMetrics(_Strict):
-    """One client's personal model on its own test images, at its best validation round, the first of equals.
+    """One client's measured model on its own test images, at its best validation round, the first of equals.
 
     Macro averages are over the classes that are among the test images.
     """
@@ -96,14 +96,24 @@ class ClientMetrics(_Strict):
     consistency: float | None  # cross-entropy of C_i on G_i(z, y), nats; None without a generator
 
 
+class ModelAccuracy(_Strict):
+    """Accuracy of one of the clients' models after a round, percent: [K]."""
+
+    validation: list[float]
+    test: list[float]
+
+
 class Round(_Strict):
     """One round of one seed: lists have one entry per client. A loss that was not finite is None."""
 
     round: int  # from 1
     loss: dict[str, list[float | None]]  # by stage, mean over its last epoch; a stage of the server has one entry
-    validation_accuracy: list[float]  # percent, of the personal models, as the next
+    validation_accuracy: list[float]  # percent, of the measured models, as the next
     test_accuracy: list[float]
-    global_accuracy: float  # percent, of the weighted average of all personal models on all clients' test images
+    global_accuracy: float  # percent, of the weighted average of all measured models on all clients' test images
+    models: dict[
+        str, ModelAccuracy
+    ] = {}  # of the personal, the uploaded and the broadcast model; none in older records
     consistency: list[float | None]  # empty for methods whose clients have no generator
     bytes_up: list[int]  # what each client sent
     bytes_down: list[int]  # what each client received

@@ -28,7 +28,7 @@ APART = ("environment", "notes")  # told, not compared: notes may speak of the e
 def cell_of(found: Record) -> CellSpec:
     """The specification that a record holds, as it was run; UserError when it hashes to another name than the record's."""
     spec = found.spec
-    train = {name: spec[name] for name in TrainSpec.model_fields if name in spec} | {"seed": 0}
+    train = {name: spec[name] for name in TrainSpec.model_fields if name in spec} | {"seed": spec["seeds"][0]}
     own = {name: spec[name] for name in CellSpec.model_fields if name in spec and name != "train"}
     if spec.get("attack") is None:
         own["victims"] = 0  # which the record of an accuracy cell does not write

@@ -91,6 +91,7 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
         "method_settings": spec.method_settings,
         "defense": spec.defense,
         "where": spec.where,
+        **{name: value for name, value in spec.model_dump().items() if name in ("protocol", "flip", "measured")},
         "schedule": spec.schedule.model_dump(),
         "seeds": list(cell.seeds),
         "attack": cell.attack,

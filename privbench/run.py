@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from privbench import checkpoint, federations, harness, machine, measure, partition, plugins, pool, results, storage
 from privbench.errors import AttackRefused, Interrupted, UserError
@@ -45,7 +46,11 @@ def trials_of(cells: Sequence[CellSpec], root: Path, data_root: Path | None, dev
         specs = cell.train_specs()
         for group in [tuple(specs)] if stacked else [(spec,) for spec in specs]:
             groups.setdefault("+".join(spec.id for spec in group), (group, []))[1].append(cell)
-    trials = [Trial(title(group), group, tuple(own), root, data_root, device_name) for group, own in groups.values()]
+    names = titles([group for group, _ in groups.values()])
+    trials = [
+        Trial(name, group, tuple(own), root, data_root, device_name)
+        for name, (group, own) in zip(names, groups.values(), strict=True)
+    ]
     return sorted(trials, key=lambda trial: -len(plugins.resolve("method", trial.specs[0].method).parts))
 
 
@@ -116,6 +121,25 @@ def train(
                 locks.enter_context(store.lock(folder))
                 federations.write_clients(store, spec, fed)
             harness.train(group, feds, folders, place, "stacked" if place.type == "cuda" else "alone", report)
+
+
+def titles(jobs: Sequence[Sequence[TrainSpec]]) -> list[str]:
+    """A name for each of several jobs; those of one `title` are told apart by the settings that differ, e.g. task.lr=0.05."""
+    plain = [title(specs) for specs in jobs]
+    found = []
+    for name, specs in zip(plain, jobs, strict=True):
+        rivals = [_spelt_out(other[0]) for other, own in zip(jobs, plain, strict=True) if own == name]
+        differing = {one: v for one, v in _spelt_out(specs[0]).items() if any(r.get(one) != v for r in rivals)}
+        found.append(name + "".join(f" {one}={value}" for one, value in differing.items()))
+    return found
+
+
+def _spelt_out(spec: TrainSpec) -> dict[str, Any]:
+    """The fields of a specification and of its schedule, with the settings of its optimisers: "batch", "task.lr"."""
+    found = {name: value for name, value in spec.model_dump().items() if name != "schedule"}
+    for name, value in spec.schedule.model_dump().items():
+        found |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, dict) else {name: value}
+    return found
 
 
 def title(specs: Sequence[TrainSpec]) -> str:

@@ -1,14 +1,18 @@
 """Validated experiment specifications and presets; a specification hashes to the name of its run.
 
 Presets: `paper` is the published schedule (FedCG section 5: 100 rounds, 20 local epochs, batch 16, Adam 3e-4, weight decay
-1e-4, server distillation of 2,000 steps). `quick` is ours: few rounds at a higher learning rate, chosen so that the sigmoid
-LeNet leaves its initial plateau. `smoke` runs in seconds and says nothing about accuracy.
+1e-4, server distillation of 2,000 steps; NFL-CGAN's and FedMD-CG's under their protocols, privbench/paper_protocol.py). `quick`
+is ours: few rounds at a higher learning rate, chosen so that the sigmoid LeNet leaves its initial plateau. `smoke` runs in seconds
+and says nothing about accuracy.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
+import math
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar
 
 from pydantic import (
@@ -24,13 +28,25 @@ from pydantic import (
 from privbench import data, partition, plugins
 from privbench.errors import UserError
 from privbench.nets import check_backbone
+from privbench.paper_protocol import OF_METHOD, PROTOCOLS
+from privbench.paper_protocol import Name as ProtocolName
 
 # Raised whenever an unchanged specification gives other numbers, or leaves more on disk; part of every run's name.
-REVISION = 3  # of training; 3: predictions, global accuracy and consistency are kept
+# Of training; 4: the history says how every model of a round does, Office and DomainNet are halved per seed.
+REVISION = 4
 # The same of all attacks and scores: trained networks stay in use. Where one attack alone changes, its class raises its own
 # `revision`, so that no other has to be run again. 4: stronger stand-ins, another peeling.
 ATTACK_REVISION = 4
 PRESETS = ("smoke", "quick", "paper")
+
+
+# Fields of a training run that are not written where they have these values.
+USUAL = {
+    "content": None, "omega": None, "min_per_client": None, "protocol": "fedcg", "flip": True, "measured": "personal",
+}  # fmt: skip
+# The models of a client after a round: its own after local training, the same as it was sent (after the defence of the update), and
+# the broadcast of the next round in place of its shared parts.
+Measured = Literal["personal", "uploaded", "broadcast"]
 
 
 class Strict(BaseModel):
@@ -101,14 +117,18 @@ class TrainSpec(Strict):
     method_settings: dict[str, float | int | str | bool] = {}
     defense: str = "none"
     where: Literal["step", "update"] = "update"
+    protocol: ProtocolName = "fedcg"  # whose split, and whose images accuracy is measured on
+    flip: bool = (
+        True  # whether images are flipped horizontally at random, of the data sets that FedCG's reference code flips
+    )
+    measured: Measured = "personal"  # whose accuracy counts: it stops training, selects the best round and is reported
     schedule: Schedule
     seed: int = Field(ge=0)
 
     @model_serializer(mode="wrap")
     def _without_what_does_not_apply(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Absent settings are not written, so that they are no part of the name of a run they do not concern."""
-        optional = ("content", "omega", "min_per_client")
-        return {name: value for name, value in dump(self).items() if value is not None or name not in optional}
+        """Absent and usual settings are not written: they are no part of the name of a run that they do not concern."""
+        return {name: value for name, value in dump(self).items() if name not in USUAL or value != USUAL[name]}
 
 
 class CellSpec(Strict):
@@ -171,6 +191,12 @@ class CellSpec(Strict):
 
 
 T = TypeVar("T", bound=Strict)
+OPTIMISERS = ("task", "generator", "server")
+# What `changed` takes: every field of a schedule, and every setting of its optimisers.
+SCHEDULE_NAMES = (
+    *Schedule.model_fields,
+    *(f"{field}.{name}" for field in OPTIMISERS for name in ("kind", *Adam.model_fields)),
+)
 
 _PAPER_ADAM = Adam(lr=3e-4, weight_decay=1e-4)
 _GAN_ADAM = Adam(lr=3e-4, beta1=0.5)
@@ -188,7 +214,10 @@ SCHEDULES = {
         task=_PAPER_ADAM, generator=_GAN_ADAM, server=Adam(lr=3e-4),
     ),
 }  # fmt: skip
-SEEDS = {"smoke": (0,), "quick": (0, 1), "paper": (0, 1, 2, 3, 4)}
+FIRST_SEED = 100  # of everything that is published; whatever is tuned or tried is tuned on seeds below
+SEEDS = {
+    preset: tuple(range(FIRST_SEED, FIRST_SEED + count)) for preset, count in (("smoke", 1), ("quick", 2), ("paper", 5))
+}
 VICTIMS = {"smoke": 2, "quick": 16, "paper": 64}  # per seed
 _SMOKE_STAND_IN = {"steps": 5, "exact_steps": 5, "members": 1, "train_steps": 3, "shadow_rounds": 1, "shadow_steps": 3}
 # Shorter than an attack's default, by preset; a paper cell is attacked with the defaults.
@@ -229,17 +258,16 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
     },
     "paper": {},
 }
-# A method's own published schedule where it is not FedCG's; `changes` of a specification goes before it. Neither paper names an
-# early stop, so that all 100 rounds are trained; FedMD-CG's ramp ends with the last. FedMD-CG gives the SGD rates 0.01, 0.05 and
-# 0.08 without saying which is whose.
-METHOD_SCHEDULES: dict[str, dict[str, dict[str, Any]]] = {
-    "paper": {
-        "nfl-cgan": {"local_epochs": 10, "generator_epochs": 10, "batch": 8, "patience": 100},
-        "fedmd-cg": {
-            "client_steps": 20, "server_steps": 50, "batch": 64, "patience": 100,
-            "task": SGD(kind="sgd", lr=0.05, weight_decay=1e-4).model_dump(),
-            "generator": Adam(lr=3e-4, weight_decay=1e-4).model_dump(), "server": Adam(lr=3e-4, weight_decay=1e-4).model_dump(),
-        },
+# NFL-CGAN's and FedMD-CG's published schedules where they are not FedCG's. Neither paper names an early stop, so that all rounds
+# are trained; FedMD-CG's ramp ends with the last. FedMD-CG searches the SGD rate over 0.01, 0.05 and 0.08 and does not say which is
+# whose: 0.05 unless searched.
+PROTOCOL_SCHEDULES: dict[str, dict[str, Any]] = {
+    "fedcg": {},
+    "nfl-cgan": {"local_epochs": 10, "generator_epochs": 10, "batch": 8, "patience": 100},
+    "fedmd-cg": {
+        "client_steps": 20, "server_steps": 50, "batch": 64, "patience": 100,
+        "task": SGD(kind="sgd", lr=0.05, weight_decay=1e-4).model_dump(),
+        "generator": Adam(lr=3e-4, weight_decay=1e-4).model_dump(), "server": Adam(lr=3e-4, weight_decay=1e-4).model_dump(),
     },
 }  # fmt: skip
 # ResNet-18 is far slower to train and to attack on a CPU, and learns in fewer steps: what its quick preset has otherwise.
@@ -282,16 +310,27 @@ def train_spec(
     clients: int | None = None,
     per_client: int | None = None,
     method_settings: dict[str, Any] | None = None,
-    changes: dict[str, Any] | None = None,
+    protocol: str | None = None,
+    flip: bool | None = None,
+    measured: str = "personal",
+    equal_work: bool = False,
+    changes: Mapping[str, Any] | None = None,
 ) -> TrainSpec:
-    """The preset's specification for one method and data set; `changes` overrides fields of the schedule.
+    """The preset's specification for one method and data set; `changes` overrides fields of the schedule (`changed`).
 
-    `how` is the partition; without one, `omega` or `min_per_client` ask for "dirichlet", else it is the data set's default.
+    how         the partition; without one, `omega` or `min_per_client` ask for "dirichlet", else it is the data set's default
+    protocol    the paper whose sizes, split and schedule are taken; by default FedCG's, in the paper preset the method's own
+    flip        by default as the protocol says
+    equal_work  see `schedule_of`
     """
     if preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
+    if protocol is None:
+        protocol = OF_METHOD.get(method, "fedcg") if preset == "paper" else "fedcg"
+    if protocol not in PROTOCOLS:
+        raise UserError(f"unknown protocol '{protocol}'; {nearest(protocol, PROTOCOLS)}")
     check_backbone(backbone, image_size)
-    default_how, default_clients, default_per_client = partition.defaults(dataset)
+    default_how, default_clients, default_per_client = partition.defaults(dataset, protocol)
     dealt = omega is not None or min_per_client is not None
     how = how or ("dirichlet" if dealt else default_how)
     if dealt and how != "dirichlet":
@@ -310,9 +349,6 @@ def train_spec(
         # A client of few images on average need not have the usual minimum.
         min_per_client = min_per_client or min(partition.MINIMUM, max(1, per_client // 4))
     settings = dict(QUICK_METHOD_SETTINGS.get(method, {})) if preset != "paper" else {}
-    own = RESNET18_QUICK if (preset, backbone) == ("quick", "resnet18") else {}
-    own = own | METHOD_SCHEDULES.get(preset, {}).get(method, {})
-    schedule = SCHEDULES[preset].model_dump() | own | (changes or {})
     return checked(
         TrainSpec,
         {
@@ -330,10 +366,92 @@ def train_spec(
             "method_settings": settings | (method_settings or {}),
             "defense": defense,
             "where": where,
-            "schedule": schedule,
+            "protocol": protocol,
+            "flip": PROTOCOLS[protocol].flip if flip is None else flip,
+            "measured": measured,
+            "schedule": changed(
+                schedule_of(preset, dataset, method, backbone, protocol, equal_work=equal_work), changes
+            ),
             "seed": seed,
         },
     )
+
+
+def schedule_of(
+    preset: str, dataset: str, method: str, backbone: str, protocol: str, *, equal_work: bool = False
+) -> dict[str, Any]:
+    """The fields of the schedule that a method has in a preset.
+
+    In the paper preset it is the protocol's, but NFL-CGAN and FedMD-CG keep their own under any protocol: FedMD-CG's clients then
+    take 20 x 64 = 1,280 images a round where FedCG's take 20 epochs. With `equal_work` every method goes through as many images a
+    round as the protocol says, on the clients and on the server; its batch, optimisers and patience stay its own.
+    """
+    slow = RESNET18_QUICK if (preset, backbone) == ("quick", "resnet18") else {}
+    common = SCHEDULES[preset].model_dump() | slow
+    if preset != "paper":
+        return common
+    common |= PROTOCOL_SCHEDULES[protocol]
+    if dataset in PROTOCOLS[protocol].rounds:
+        common |= dict.fromkeys(("rounds", "patience"), PROTOCOLS[protocol].rounds[dataset])
+    own = common | PROTOCOL_SCHEDULES[OF_METHOD.get(method, protocol)]
+    if OF_METHOD.get(method, protocol) == protocol:
+        return common
+    if equal_work:
+        ratio = common["batch"] / own["batch"]
+        own |= {name: common[name] for name in ("local_epochs", "generator_epochs")}
+        own |= {
+            name: None if common[name] is None else math.ceil(common[name] * ratio)
+            for name in ("client_steps", "server_steps")
+        }
+    return own
+
+
+def changed(schedule: Mapping[str, Any], changes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A schedule's fields with some of them changed.
+
+    A name is a field ("rounds"; "task" takes a whole optimiser) or one setting of an optimiser ("task.lr"). "task.kind" is "sgd" or
+    "adam": the learning rate and the weight decay stay, Adam's betas go or come as torch has them.
+    UserError: an unknown name, with the nearest one; a value that is none for it.
+    """
+    found = {name: dict(value) if isinstance(value, Mapping) else value for name, value in schedule.items()}
+    for name, value in sorted(
+        (changes or {}).items(), key=lambda change: (change[0].count("."), "kind" not in change[0])
+    ):
+        field, dot, setting = name.partition(".")
+        if name not in SCHEDULE_NAMES:
+            raise UserError(f"a schedule has no '{name}'; {nearest(name, SCHEDULE_NAMES)}")
+        if not dot:
+            found[field] = dict(value) if isinstance(value, Mapping) else value
+            continue
+        optimiser: dict[str, Any] = found[field]
+        if setting == "kind":
+            if value not in ("sgd", "adam"):
+                raise UserError(f"schedule.{name} should be 'sgd' or 'adam', but {value!r} was given")
+            kept = {each: optimiser[each] for each in ("lr", "weight_decay") if each in optimiser}
+            found[field] = kept | ({"kind": "sgd"} if value == "sgd" else {})
+        elif setting not in (SGD if "kind" in optimiser else Adam).model_fields:
+            raise UserError(f"schedule.{name} is Adam's, but schedule.{field} is SGD; set {field}.kind=adam as well")
+        else:
+            optimiser[setting] = value
+    for field in OPTIMISERS:
+        if isinstance(found[field], dict):
+            kind = SGD if "kind" in found[field] else Adam
+            found[field] = checked(kind, found[field], f"schedule.{field}.").model_dump()
+    return found
+
+
+def seeds_of(preset: str, count: int | None = None, first: int | None = None) -> tuple[int, ...]:
+    """`count` seeds from `first` on; by default as many as the preset has, from 100 on."""
+    if preset not in PRESETS:
+        raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
+    start = FIRST_SEED if first is None else first
+    return tuple(range(start, start + (len(SEEDS[preset]) if count is None else count)))
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """The end of an error's line: the known name that is nearest to a wrong one, or all of them."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
 
 
 def cell_spec(
@@ -342,6 +460,7 @@ def cell_spec(
     attack: str | None,
     *,
     seeds: int | None = None,
+    first_seed: int | None = None,
     round_: str = "best",
     victims: int | None = None,
     batch_size: int = 1,
@@ -352,18 +471,19 @@ def cell_spec(
     local_lr: float | None = None,
     attack_settings: dict[str, Any] | None = None,
 ) -> CellSpec:
-    """The preset's cell for one training specification and attack, or None; `seeds` takes the seeds 0 .. seeds-1."""
+    """The preset's cell for one training specification and attack, or None; `seeds` and `first_seed` as `seeds_of` takes them."""
     if observe == "gradient" and (local_steps or local_lr):
         raise UserError("--local-steps and --local-lr go with --observe update")
     slow = (preset, train.backbone) == ("quick", "resnet18")
     defaults = (RESNET18_QUICK_ATTACKS if slow else ATTACK_SETTINGS[preset]).get(attack or "", {})
+    every = seeds_of(preset, seeds, first_seed)
     usual = (RESNET18_QUICK_VICTIMS if slow else VICTIMS[preset]) if attack is not None else 0
     return checked(
         CellSpec,
         {
             "preset": preset,
-            "train": train.model_copy(update={"seed": 0}).model_dump(),
-            "seeds": SEEDS[preset] if seeds is None else tuple(range(seeds)),
+            "train": train.model_copy(update={"seed": every[0]}).model_dump(),
+            "seeds": every,
             "attack": attack,
             "attack_settings": defaults | (attack_settings or {}),
             "round": round_,
@@ -378,11 +498,11 @@ def cell_spec(
     )
 
 
-def checked(kind: type[T], values: dict[str, Any]) -> T:
-    """A validated specification; the first fault becomes a UserError of one line."""
+def checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
+    """A validated specification; the first fault becomes a UserError of one line, its field's name after `prefix`."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"])
-        raise UserError(f"{place}: {fault['msg']}, but {fault['input']!r} was given") from error
+        raise UserError(f"{prefix}{place}: {fault['msg']}, but {fault['input']!r} was given") from error

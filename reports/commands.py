@@ -197,7 +197,11 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     alike: dict[str, list[TrainSpec]] = {}
     for spec in todo:  # on a GPU the seeds of one specification train together
         alike.setdefault(spec.model_copy(update={"seed": 0}).id if stacked else spec.id, []).append(spec)
-    jobs = [run.Trial(run.title(group), tuple(group), (), out, data_dir, device) for group in alike.values()]
+    names = run.titles(list(alike.values()))
+    jobs = [
+        run.Trial(name, tuple(group), (), out, data_dir, device)
+        for name, group in zip(names, alike.values(), strict=True)
+    ]
     with JobBars(len(jobs)) as bars:
         failures = pool.run_jobs(jobs, 1 if stacked else pool.cores(), bars.progress, bars.outcome)
     if failures:

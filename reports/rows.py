@@ -1,8 +1,8 @@
 """How the records of training are put into tables and figures: one setting a table, one method (with its settings) a row.
 
 A setting is what all methods of one comparison have in common: data set, layout, clients, networks, preset. Cells that differ in
-the attack alone share their training, and count once. Where a setting of the method was searched (FedProx's mu), the run with
-the best validation accuracy stands for the method.
+the attack alone share their training, and count once. Where a setting of the method or of its schedule was searched (FedProx's mu,
+a learning rate), the run with the best validation accuracy stands for the method.
 """
 
 from __future__ import annotations
@@ -90,25 +90,35 @@ def chosen(records: Sequence[Record], key: Setting) -> dict[str, Record]:
 
 def best_searched(records: Sequence[R]) -> list[R]:
     """The records of every row's chosen settings alone, in order: of FedProx those with one mu, whatever attacked them."""
-    own = {
-        (key, name): r.spec.get("method_settings")
-        for key in settings(records)
-        for name, r in chosen(records, key).items()
-    }
-    return [r for r in records if r.spec.get("method_settings") == own[setting(r.spec), row(r.spec)]]
+    own = {(key, name): _settings(r.spec) for key in settings(records) for name, r in chosen(records, key).items()}
+    return [r for r in records if _settings(r.spec) == own[setting(r.spec), row(r.spec)]]
 
 
 def searched(records: Sequence[Record], key: Setting) -> list[str]:
-    """Which value of a searched setting stands for its method, one line per row that has several."""
+    """Which value of a searched setting stands for its method, one line per setting of a row that has several."""
     told = []
     for name, r in chosen(records, key).items():
-        rivals = [o for o in records if setting(o.spec) == key and row(o.spec) == name]
-        values = unique(v for o in rivals if (v := (o.spec.get("method_settings") or {}).get("mu")) is not None)
-        if len(values) > 1:
-            listed = ", ".join(f"{value:g}" for value in values)
-            mu = r.spec["method_settings"]["mu"]
-            told.append(f"{short_title(key)}, {name}: mu {mu:g}, the best of {listed} by validation accuracy.")
+        rivals = [_settings(o.spec) for o in records if setting(o.spec) == key and row(o.spec) == name]
+        for one, best in _settings(r.spec).items():
+            values = unique(own[one] for own in rivals if one in own)
+            if len(values) > 1:
+                listed = ", ".join(_text(value) for value in values)
+                told.append(
+                    f"{short_title(key)}, {name}: {one} {_text(best)}, the best of {listed} by validation accuracy."
+                )
     return told
+
+
+def _settings(spec: Spec) -> dict[str, Any]:
+    """The settings of a method and the fields of its schedule, optimisers spelt out: "mu", "task.lr"."""
+    found = dict(spec.get("method_settings") or {})
+    for name, value in (spec.get("schedule") or {}).items():
+        found |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float | int) else str(value)
 
 
 def validation_accuracy(r: Record) -> float:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import resources
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pydantic import Field
 
 from privbench import plugins, spec
 from privbench.errors import UserError
+from privbench.paper_protocol import Name as ProtocolName
 
 Settings = dict[str, Any]
+SCHEDULE = "schedule."  # before a field of the schedule that a column searches
 
 
 class Column(spec.Strict):
@@ -30,9 +33,9 @@ class Column(spec.Strict):
     each: dict[str, list[Any]] = Field(
         default_factory=dict
     )  # a variant for every value of every setting named, one setting at a time
-    search: dict[str, list[Any]] = Field(
-        default_factory=dict
-    )  # one run per value, but in smoke the first alone; reports keep the best by validation accuracy
+    # One run per value, but in smoke the first alone; reports keep the best by validation accuracy. A name is a setting of the
+    # method, or "schedule." and a field as privbench.spec.changed takes it: search."schedule.task.lr" = [0.01, 0.05, 0.08].
+    search: dict[str, list[Any]] = Field(default_factory=dict)
     attacks: tuple[str, ...] | None = None  # in place of the study's
     not_on: tuple[str, ...] = ()  # data sets for which the source has no such cell
 
@@ -44,9 +47,8 @@ class Data(spec.Strict):
     clients: int | None = None
     omega: tuple[float, ...] | None = None  # Dirichlet layouts of this data set, in place of the study's
     differs: str = ""  # from the paper's own cells, in words: then no published value stands beside it
-    paper: dict[str, int] = Field(
-        default_factory=dict
-    )  # of the paper preset alone: per_client, and fields of the schedule
+    # Of the paper preset alone: per_client, and fields of the schedule as the study's `schedule` has them.
+    paper: Settings = Field(default_factory=dict)
 
 
 class Measured(spec.Strict):
@@ -76,9 +78,13 @@ class Study(spec.Strict):
     rounds: tuple[str, ...] = ("best",)  # attacked rounds; numbers from a schedule's last on are left out
     seeds: int | None = None  # at least so many where the user names no number, but in smoke; as the next
     victims: int | None = None  # per seed
-    schedule: Settings = Field(
-        default_factory=dict
-    )  # of every method in the paper preset, where the source trains all alike
+    # Of every method in the paper preset, where the source trains all alike; names as privbench.spec.changed takes them. A table is
+    # a whole optimiser: task = { kind = "sgd", lr = 0.05 }; a quoted name with a dot one setting of it: "task.lr" = 0.05.
+    schedule: Settings = Field(default_factory=dict)
+    protocol: ProtocolName = (
+        "fedcg"  # the paper whose sizes and split all its methods have; of the paper preset, as the next
+    )
+    equal_work: bool = False  # all methods go through as many images a round (privbench.spec.schedule_of)
     embedded: tuple[str, ...]  # data sets that stand in for the published ones in smoke and quick
     data: tuple[Data, ...] = ()
     column: tuple[Column, ...] = Field(min_length=1)
@@ -89,12 +95,18 @@ class Study(spec.Strict):
         return any(plugins.LADDER in attacks for attacks in (self.attacks, *(c.attacks or () for c in self.column)))
 
 
-class Layout(NamedTuple):
-    """What a user asks for in place of the study's own layout, None for each that stays."""
+class Choices(NamedTuple):
+    """What a user asks for in place of the study's own; None for each that stays."""
 
     how: str | None = None
     omega: float | None = None
     min_per_client: int | None = None
+    where: str = "update"
+    protocol: str | None = None
+    flip: bool | None = None
+    measured: str = "personal"
+    equal_work: bool = False
+    changes: Mapping[str, Any] = MappingProxyType({})  # of the schedule, in every preset
 
 
 def names() -> list[str]:
@@ -120,10 +132,10 @@ def cells(
     *,
     methods: Sequence[str] | None = None,
     seeds: int | None = None,
+    first_seed: int | None = None,
     victims: int | None = None,
     rounds: Sequence[str] | None = None,
-    where: str = "update",
-    layout: Layout = Layout(),  # noqa: B008 (immutable)
+    choices: Choices = Choices(),  # noqa: B008 (immutable)
 ) -> list[spec.CellSpec]:
     """Every cell: data sets x layouts x columns x attacked rounds x attacks, each once.
 
@@ -138,28 +150,33 @@ def cells(
         victims = victims or (study.victims and max(study.victims, spec.VICTIMS[preset]))
     found = []
     for data, domains in _data(study, preset, datasets):
-        own_layout = layout.omega is not None or layout.how is not None
+        own_layout = choices.omega is not None or choices.how is not None
         usual = study.omega if data.omega is None else data.omega
-        omegas: Sequence[float | None] = (layout.omega,) if own_layout else usual or (None,)
+        omegas: Sequence[float | None] = (choices.omega,) if own_layout else usual or (None,)
         own = data.paper if preset == "paper" else {}
-        changes = study.schedule if preset == "paper" else {}
-        changes = changes | {name: value for name, value in own.items() if name != "per_client"}
+        published = study.schedule if preset == "paper" else {}
+        published = published | {name: value for name, value in own.items() if name != "per_client"}
+        protocol = choices.protocol or (study.protocol if preset == "paper" else None)
         for omega in omegas:
             for column in columns:
                 if data.name in column.not_on:
                     continue
-                for settings in _variants(column, preset):
+                for settings, searched in _variants(column, preset):
                     train = spec.train_spec(
-                        preset, data.name, column.method, defense=column.defense, where=where, backbone=study.backbone,
-                        domains=domains, how=layout.how, omega=omega, min_per_client=layout.min_per_client,
+                        preset, data.name, column.method, defense=column.defense, where=choices.where, backbone=study.backbone,
+                        domains=domains, how=choices.how, omega=omega, min_per_client=choices.min_per_client,
                         clients=data.clients or study.clients, per_client=own.get("per_client"), method_settings=settings,
-                        changes=changes,
+                        protocol=protocol,
+                        flip=choices.flip, measured=choices.measured, equal_work=choices.equal_work or study.equal_work,
+                        changes={**published, **searched, **choices.changes},
                     )  # fmt: skip
                     attacks = _attacks(study, column)
                     if not attacks:
-                        found.append(spec.cell_spec(preset, train, None, seeds=seeds))
+                        found.append(spec.cell_spec(preset, train, None, seeds=seeds, first_seed=first_seed))
                     found += [
-                        spec.cell_spec(preset, train, attack, round_=round_, seeds=seeds, victims=victims)
+                        spec.cell_spec(
+                            preset, train, attack, round_=round_, seeds=seeds, first_seed=first_seed, victims=victims
+                        )
                         for round_ in _rounds(study, rounds, train.schedule.rounds)
                         for attack in attacks
                     ]
@@ -206,8 +223,11 @@ def _data(
     return found
 
 
-def _variants(column: Column, preset: str) -> Iterator[Settings]:
-    """The settings of each cell of a column; those at their default are left out, so that equal cells have one name."""
+def _variants(column: Column, preset: str) -> Iterator[tuple[Settings, Settings]]:
+    """(settings of the method, changes of the schedule) of each cell of a column.
+
+    Settings at their default are left out, so that equal cells have one name.
+    """
     searched = {name: values[:1] if preset == "smoke" else values for name, values in column.search.items()}
     asked = column.each or searched
     every = [{name: value} for name, values in asked.items() for value in values] or [{}]
@@ -215,10 +235,12 @@ def _variants(column: Column, preset: str) -> Iterator[Settings]:
     plain = spec.QUICK_METHOD_SETTINGS.get(column.method, {}) if preset != "paper" else {}
     defaults = {field.name: field.default for field in fields(plugin)} | plain
     for one in every:
-        settings = column.settings | one
+        changes = {name.removeprefix(SCHEDULE): value for name, value in one.items() if name.startswith(SCHEDULE)}
+        settings = column.settings | {name: value for name, value in one.items() if not name.startswith(SCHEDULE)}
         plugins.create(plugin, settings)  # refuses an unknown setting before anything is computed
-        yield {
+        kept = {
             name: value
             for name, value in settings.items()
             if defaults[name] != value or name in (*plain, *column.search)
         }
+        yield kept, changes

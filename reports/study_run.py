@@ -14,6 +14,7 @@ from rich.text import Text
 
 from privbench import data, federations, plugins, results, run, storage
 from privbench.errors import Interrupted, UserError
+from privbench.options import TrainingOptions
 from privbench.record import Record
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -28,31 +29,36 @@ Datasets = Sequence[tuple[str, tuple[str, ...] | None]]
 
 def plan(
     name: str,
-    preset: str,
+    training: TrainingOptions,
     datasets: Datasets | None,
     *,
-    methods: Sequence[str] | None,
-    rounds: Sequence[str] | None,
-    seeds: int | None,
-    victims: int | None,
-    where: str,
-    how: str | None,
-    omega: float | None,
-    min_per_client: int | None,
+    methods: Sequence[str] | None = None,
+    rounds: Sequence[str] | None = None,
+    victims: int | None = None,
 ) -> tuple[Study, list[CellSpec]]:
     """(the study, its cells as asked for); UserError when nothing of it is left."""
     chosen = study.read(name)
-    layout_ = study.Layout(how, omega, min_per_client)
+    choices = study.Choices(
+        how=training.partition,
+        omega=training.omega,
+        min_per_client=training.min_per_client,
+        where=training.where,
+        protocol=training.protocol,
+        flip=training.flip,
+        measured=training.measured,
+        equal_work=training.equal_work,
+        changes=training.changes(),
+    )
     cells = study.cells(
         chosen,
-        preset,
+        training.preset,
         datasets,
         methods=methods,
         rounds=rounds,
-        seeds=seeds,
+        seeds=training.seeds,
+        first_seed=training.first_seed,
         victims=victims,
-        where=where,
-        layout=layout_,
+        choices=choices,
     )
     if not cells:
         raise UserError(f"the study '{name}' has no cell of these methods on these data sets")

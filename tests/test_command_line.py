@@ -52,7 +52,7 @@ def test_a_record_says_how_it_came_about(finished):
     assert len(paths) == 2
     for path in paths:
         value = json.loads(path.read_text())
-        assert value["spec"]["seeds"] == [0]
+        assert value["spec"]["seeds"] == [100]
         assert value["knowledge"]["labels"] == "recovered"
         assert set(value["floors"]) == set(plugins.FLOORS)
         assert value["cost"]["gradient_evaluations"] > 0
@@ -86,7 +86,7 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, tmp_
     assert "G.acc" in shown
     trained = next(folder.glob("train/*")).name
     shown = privbench("show", trained[:8], "--out", folder, cwd=tmp_path)
-    assert "Metrics per client, seed 0" in shown
+    assert "Metrics per client, seed 100" in shown
     assert "Confusion matrix (rows: true class)" in shown
     privbench("grid", "--dataset", "digits", "--out", folder, "--target", tmp_path / "x.png", cwd=tmp_path)
     assert [p.name for p in tmp_path.glob("x.*")] == ["x.png"]
@@ -112,7 +112,7 @@ def test_a_study_runs_resumes_and_tells_its_state(tmp_path):
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("cells/*/*.json")}
     assert len(before) == 3  # specification, one seed, record
     text = privbench(*words, cwd=tmp_path)
-    assert "[1/1] digits local seed 0: done" in text
+    assert "[1/1] digits local seed 100: done" in text
     assert {p: p.stat().st_mtime_ns for p in before} == before
     written = {path.name for path in (tmp_path / "accuracy-smoke").iterdir()}
     assert {
@@ -126,6 +126,30 @@ def test_a_study_runs_resumes_and_tells_its_state(tmp_path):
     page = (tmp_path / "accuracy-smoke" / "report.md").read_text()
     assert all(f"]({name})" in page for name in written if name.endswith(".png"))
     assert "2 of 2 cells done" in privbench(*words, "--status", cwd=tmp_path)
+
+
+def test_a_learning_rate_is_searched_from_the_command_line(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "search",
+        "--method",
+        "local",
+        "--dataset",
+        "digits",
+        "--over",
+        "task.lr=0.001,0.01",
+        "--per-client",
+        "16",
+        *SMALL,
+    ]
+    ran = command(*words, "--first-seed", "3", "--local-epochs", "2", "--schedule", "task.kind=sgd")
+    assert not ran.status
+    specs = [json.loads(path.read_text()) for path in tmp_path.glob("runs/train/*/spec.json")]
+    assert {s["seed"] for s in specs} == {3}
+    assert {s["schedule"]["local_epochs"] for s in specs} == {2}
+    tasks = sorted((s["schedule"]["task"] for s in specs), key=lambda task: task["lr"])
+    assert tasks == [{"kind": "sgd", "lr": lr, "weight_decay": 1e-4} for lr in (0.001, 0.01)]
+    assert ran.out.count("best") == 1
 
 
 def test_every_study_is_listed(tmp_path):
@@ -252,6 +276,18 @@ def test_help_has_an_example_and_does_not_import_torch(command, tmp_path):
         (["data", "fetch", "folder:nowhere"], "nothing to fetch"),
         (["partition", "--run", "abc"], "'abc' is no training run under runs"),
         (["train", "--rounds", "-1"], "--rounds"),
+        (["train", "--schedule", "rouds=3"], "a schedule has no 'rouds'; did you mean 'rounds'?"),
+        (["study", "accuracy", "--schedule", "patience"], "a setting is written name=value, but 'patience' was given"),
+        (["attack", "--lr", "-1"], "schedule.task.lr: Input should be greater than 0, but -1.0 was given"),
+        (["table", "--batch", "0"], "--batch"),
+        (["train", "--batch", "8", "--schedule", "batch=4"], "batch is given twice"),
+        (["train", "--protocol", "fedgc"], "unknown protocol 'fedgc'; did you mean 'fedcg'?"),
+        (["train", "--measured", "broadcst"], "'personal', 'uploaded' or 'broadcast', but 'broadcst' was given"),
+        (
+            ["search", "--over", "task.rl=1,2"],
+            "neither FedProx nor a schedule has a 'task.rl'; did you mean 'task.lr'?",
+        ),
+        (["search", "--over", "mu"], "--over takes a setting and its values"),
         (["attack", "--attack", "lader"], "unknown attack 'lader'; did you mean 'ladder'?"),
         (["nonsense"], "nonsense"),
         (["attack", "--colour"], "colour"),
@@ -391,7 +427,7 @@ def test_clients_are_shown_from_data_and_again_from_a_run_on_disk(tmp_path, monk
     before = told("partition", *layout)
     assert "Dirichlet(0.1), 4 clients" in before
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
-        "digits-clients-dirichlet-0.1-seed0.png", "digits-clients-dirichlet-0.1-seed0.pdf",
+        "digits-clients-dirichlet-0.1-seed100.png", "digits-clients-dirichlet-0.1-seed100.pdf",
     }  # fmt: skip
     told("train", *layout, "--rounds", "0", "--seeds", "1")
     (run,) = (tmp_path / "runs/train").iterdir()

@@ -84,7 +84,7 @@ def test_a_result_is_reproduced_from_its_record_and_a_changed_one_is_not(runs, t
     status, text = told("reproduce", path.parent.name, "--attack-only")
     assert status == 0, text
     assert "bit for bit" not in text
-    assert "the old reconstructions of seed(s) 0 are gone, so their bits were not compared" in text
+    assert "the old reconstructions of seed(s) 100 are gone, so their bits were not compared" in text
     value = json.loads(path.read_text())
     value["victims"][1]["psnr_db"] += 0.5
     path.write_text(json.dumps(value))

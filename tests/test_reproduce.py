@@ -47,7 +47,7 @@ def test_a_result_is_reproduced_bit_for_bit_in_a_fresh_folder(first, tmp_path, a
     assert reproduce.differences(found, second, root, fresh) == []
     assert reproduce.compared(found, root, fresh) == [0]
     assert reproduce.moved(found, second) == []
-    assert len(list(fresh.glob("cells/*/seed-0.safetensors"))) == 1
+    assert len(list(fresh.glob("cells/*/seed-100.safetensors"))) == 1
 
 
 def test_a_reconstruction_that_is_gone_is_not_claimed_to_be_compared(first, tmp_path):
@@ -87,7 +87,7 @@ def test_a_reconstruction_that_differs_in_one_bit_is_named(first, tmp_path):
     images = tensors["images"].clone()
     images[1, 0, 0, 3, 3] = torch.nextafter(images[1, 0, 0, 3, 3], torch.tensor(9.0))
     storage.save_tensors(Store(tmp_path).result(cell(), 0), "reconstruction", tensors | {"images": images}, info)
-    assert reproduce.differences(found, found, root, tmp_path) == ["seed 0: tensor 'images' differs"]
+    assert reproduce.differences(found, found, root, tmp_path) == ["seed 100: tensor 'images' differs"]
 
 
 def test_an_altered_record_and_a_full_folder_are_refused(first, tmp_path):

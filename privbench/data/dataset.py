@@ -10,7 +10,7 @@ from privbench.types import Images
 
 
 class Domain(NamedTuple):
-    """One domain's images. A domain without validation images lends half of each client's test share (see partition)."""
+    """One domain's images. Where it has no validation images, the partition draws them (privbench/partition.py)."""
 
     train: Images
     test: Images
@@ -27,6 +27,9 @@ class Dataset(NamedTuple):
     source: str  # where from, with licence and citation, one paragraph
     note: str = ""  # what differs from the published data set, e.g. a domain that was left out
     public: Images | None = None  # images of no client, when the papers name them apart (Digit5: MNIST)
+    halved: bool = (
+        False  # half of each class trains, drawn per seed from a domain's `train`; what is left of it joins `test`
+    )
 
 
 def sound(dataset: Dataset, side: int = SIDE) -> Dataset:

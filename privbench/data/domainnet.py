@@ -5,7 +5,7 @@ Layout: domainnet/<domain>/<class>/<image>, beside it the published lists <domai
 "<domain>/<class>/<image> <number>". Where both lists of a domain are there, they say which files belong to it (so the
 "cleaned" release is told from the raw one); else all images of its folders do.
 
-Half of each class of each domain trains, the rest is for validation and test (FedCG section 5); with lists, the training half is
+Half of each class of each domain trains, drawn per seed (FedCG section 5; privbench/partition.py); with lists, the training half is
 drawn from the training list, so that no published test image is ever trained on. The classes are the largest ones over all
 domains that are there; the paper does not say which it got. The whole picture is squashed to a square; large JPEGs are decoded
 at a reduced scale.
@@ -23,7 +23,6 @@ from privbench.data.dataset import Dataset, Domain
 from privbench.data.files import File
 from privbench.data.formats import damaged
 from privbench.errors import UserError
-from privbench.seeds import stream
 from privbench.types import Images
 
 SOURCE = "DomainNet (Peng et al. 2019; fair use, research only)"
@@ -57,7 +56,9 @@ def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     public = None
     if PUBLIC not in wanted and PUBLIC in listings:
         public = _together([(k, _all(listings[PUBLIC].get(name))) for k, name in enumerate(classes)])
-    return Dataset("domainnet", classes, loaded, flip=True, source=SOURCE, note="; ".join(parts), public=public)
+    return Dataset(
+        "domainnet", classes, loaded, flip=True, source=SOURCE, note="; ".join(parts), public=public, halved=True
+    )
 
 
 def check(root: Path) -> list[str]:
@@ -129,21 +130,22 @@ def largest(listings: dict[str, Listing]) -> tuple[str, ...]:
 
 
 def read_domain(domain: str, own: Listing, classes: tuple[str, ...]) -> Domain:
-    """Half of each class for training, the rest for validation and test, drawn once and for all."""
+    """The images of a domain, class after class; those of the published test list apart."""
     train, test = [], []
     for label, name in enumerate(classes):
         held = own.get(name, Held([], []))
         count = len(held.train) + len(held.rest)
         if count < 2 or not held.train:
             raise UserError(f"domainnet's {domain} must hold two images or more of '{name}', but it holds {count}")
-        order = torch.randperm(len(held.train), generator=stream(0, "domainnet", domain, name)).tolist()
-        half = min(count // 2, len(order))
-        train.append((label, [held.train[k] for k in order[:half]]))
-        test.append((label, [held.train[k] for k in order[half:]] + held.rest))
-    return Domain(_together(train), _together(test))
+        train.append((label, held.train))
+        test.append((label, held.rest))
+    whole = _together(train)
+    listed = _together(test) if any(paths for _, paths in test) else Images(whole.images[:0], whole.labels[:0])
+    return Domain(whole, listed)
 
 
 def _together(groups: list[tuple[int, list[Path]]]) -> Images:
+    groups = [(label, paths) for label, paths in groups if paths]
     images = [tree.read(paths) for _, paths in groups]
     labels = [torch.full((len(paths),), label) for label, paths in groups]
     return Images(torch.cat(images), torch.cat(labels))

@@ -1,8 +1,8 @@
 """Office-Caltech-10: 2,533 photographs of ten kinds of objects in four domains, resized to 32x32.
 
 Gong, Shi, Sha, Grauman: Geodesic Flow Kernel for Unsupervised Domain Adaptation, CVPR 2012; images of Saenko et al. 2010
-and Griffin et al. 2007 (research use). Layout: office_caltech_10/<domain>/<class>/<image>. Half of each domain trains, in
-every class; the rest is for validation and test (FedCG section 5). The whole image is squashed to a square.
+and Griffin et al. 2007 (research use). Layout: office_caltech_10/<domain>/<class>/<image>. Its publishers name no test images:
+half of each class trains, drawn per seed (FedCG section 5; privbench/partition.py). The whole image is squashed to a square.
 """
 
 from pathlib import Path
@@ -14,7 +14,6 @@ from privbench.data.dataset import Dataset, Domain
 from privbench.data.files import File
 from privbench.data.resize import SIDE, to_square
 from privbench.errors import UserError
-from privbench.seeds import stream
 from privbench.types import Images
 
 SOURCE = "Office-Caltech-10 (Gong et al. 2012; research use)"
@@ -34,10 +33,10 @@ def load(root: Path, domains: tuple[str, ...] | None = None, side: int = SIDE) -
     loaded = {domain: read_domain(root / FOLDER / domain, classes, side) for domain in wanted}
     parts = [] if wanted == DOMAINS else [f"office10 with the domains {', '.join(wanted)} only"]
     for name, domain in loaded.items():
-        images = len(domain.train.labels) + len(domain.test.labels)
+        images = len(domain.train.labels)
         if images != PUBLISHED[name]:
             parts.append(f"{name} is not as published: {images} images of {PUBLISHED[name]}")
-    return Dataset("office10", classes, loaded, flip=True, source=SOURCE, note="; ".join(parts))
+    return Dataset("office10", classes, loaded, flip=True, source=SOURCE, note="; ".join(parts), halved=True)
 
 
 def check(root: Path) -> list[str]:
@@ -67,19 +66,16 @@ def images_of(folder: Path) -> list[Path]:
 
 
 def read_domain(folder: Path, classes: tuple[str, ...], side: int = SIDE) -> Domain:
-    """Half of each class for training, half for validation and test, drawn once and for all."""
-    train: list[Images] = []
-    test: list[Images] = []
+    """Every image of a domain, class after class."""
+    found: list[Images] = []
     for label, name in enumerate(classes):
         paths = images_of(folder / name)
         if len(paths) < 2:
             raise UserError(f"{folder / name} must hold two images or more, but it holds {len(paths)}")
         images = torch.cat([to_square(formats.image(path)[None], side) for path in paths])
-        order = torch.randperm(len(paths), generator=stream(0, "office10", folder.name, name))
-        half = len(paths) // 2
-        for part, chosen in ((train, order[:half]), (test, order[half:])):
-            part.append(Images(images[chosen], torch.full((len(chosen),), label)))
-    return Domain(*(Images(torch.cat([x for x, _ in part]), torch.cat([y for _, y in part])) for part in (train, test)))
+        found.append(Images(images, torch.full((len(paths),), label)))
+    whole = Images(torch.cat([x for x, _ in found]), torch.cat([y for _, y in found]))
+    return Domain(whole, Images(whole.images[:0], whole.labels[:0]))
 
 
 def _layout(domains: tuple[str, ...]) -> tuple[File, ...]:
@@ -87,4 +83,4 @@ def _layout(domains: tuple[str, ...]) -> tuple[File, ...]:
 
 
 def _count_readable(folder: Path) -> int:
-    return sum(len(part.labels) for part in read_domain(folder, class_names(folder))[:2])
+    return len(read_domain(folder, class_names(folder)).train.labels)

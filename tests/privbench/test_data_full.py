@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from privbench import data, plugins
+from privbench import data, partition, plugins
 from privbench.data import cifar10, digit5, files, matfile
 from privbench.errors import UserError
+from privbench.types import Images
 from tests.privbench import data_folders as folders
 
 
@@ -121,18 +122,24 @@ def test_digit5_without_synthetic_digits_says_how_to_choose_domains(tmp_path):
         data.load("digit5", tmp_path)
 
 
-def test_office10_halves_every_class_of_every_domain(tmp_path):
+def test_office10_halves_every_class_of_every_domain_anew_for_every_seed(tmp_path):
     folders.office(tmp_path)
     loaded = data.load("office10", tmp_path)
     assert tuple(loaded.domains) == ("amazon", "caltech", "dslr", "webcam")
     assert loaded.classes == tuple(f"thing{k}" for k in range(10))
     assert loaded.flip
-    for domain in loaded.domains.values():
-        for part in (domain.train, domain.test):
-            assert torch.bincount(part.labels).tolist() == [2] * 10
-            assert torch.equal(part.images[:, 0, 16, 16].long(), 20 * part.labels)
-        numbers = torch.cat([domain.train.images, domain.test.images])[:, 1, 0, 0]
-        assert sorted(numbers.tolist()) == sorted([0, 1, 2, 3] * 10)
+    trained = []
+    for seed in (0, 1):
+        made = partition.federate(loaded, clients=4, per_client=100, how="domain", seed=seed)
+        for client in made.clients:
+            held_out = Images(*(torch.cat(both) for both in zip(client.validation, client.test, strict=True)))
+            for part in (client.train, held_out):
+                assert torch.bincount(part.labels).tolist() == [2] * 10
+                assert torch.equal(part.images[:, 0, 16, 16].long(), 20 * part.labels)
+            numbers = torch.cat([client.train.images, held_out.images])[:, 1, 0, 0]
+            assert sorted(numbers.tolist()) == sorted([0, 1, 2, 3] * 10)
+            trained.append({(int(y), int(x[1, 0, 0])) for x, y in zip(*client.train, strict=True)})
+    assert all(one != other for one, other in zip(trained[:4], trained[4:], strict=True))
 
 
 def test_office10_says_which_domains_it_used(tmp_path):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from privbench import checkpoint, harness, spec
+from privbench import checkpoint, evaluation, harness, spec
 from privbench.data.resize import pixels
 from privbench.engine import Replica
 from privbench.errors import Interrupted, UserError
@@ -251,3 +251,96 @@ def test_snapshots_hold_no_discriminator_and_no_shared_extractor(tmp_path):
     assert set(shot.server.params) == {"classifier", "generator"}
     assert all(set(client.params) == {"extractor"} for client in shot.clients)
     assert all(set(params) == {"generator"} for params, _ in shot.uploads)
+
+
+def noisy(where, measured="personal", method="fedavg"):
+    """One round of two clients under noise: (its set-up, its state)."""
+    each = spec.train_spec(
+        "smoke",
+        "digits",
+        method,
+        clients=2,
+        defense="gaussian:0.1",
+        where=where,
+        measured=measured,
+        changes={"rounds": 1},
+    )
+    setup = harness.prepare(each, digits_federation(), CPU)
+    state = harness.initial(setup)
+    harness.train_round([setup], [state], "alone")
+    return setup, state
+
+
+def same(one, other):
+    return all(
+        torch.equal(t, other.params[p][n]) for p, net in one.params.items() for n, t in net.items() if p in other.params
+    )
+
+
+def accuracy(setup, replica, images):
+    features = setup.model.net("extractor").apply(
+        replica.params["extractor"], {}, pixels(images.images, 32), train=False
+    )[0]
+    logits = setup.model.net("classifier").apply(replica.params["classifier"], {}, features, train=False)[0]
+    return 100 * float((logits.argmax(1) == images.labels).double().mean())
+
+
+def test_noise_on_the_update_is_in_what_is_uploaded_and_broadcast_and_not_in_the_personal_model():
+    setup, state = noisy("update")
+    models = harness.models(setup, state)
+    for k, client in enumerate(state.clients):
+        assert same(models["personal"][k], client)
+        assert not same(models["uploaded"][k], client)
+        assert same(models["uploaded"][k], Replica(state.uploads[k][0], {}))
+        assert same(models["broadcast"][k], Replica(state.server.params, {}))
+    noise = torch.cat([
+        (models["uploaded"][0].params[p][n] - t).flatten() for p, net in state.clients[0].params.items() for n, t in net.items()
+    ])  # fmt: skip
+    # The standard error of a variance over this many coordinates is a hundredth of it.
+    assert len(noise) > 20_000
+    assert noise.var() == pytest.approx(0.1, rel=0.05)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedcg"])
+def test_the_history_holds_the_accuracy_of_every_model_and_the_measured_one_counts(method):
+    for measured in ("personal", "uploaded", "broadcast"):
+        setup, state = noisy("update", measured, method)
+        (entry,), models = state.history, harness.models(setup, state)
+        for name, each in models.items():
+            for part in ("validation", "test"):
+                wanted = [
+                    accuracy(setup, replica, getattr(client, part))
+                    for replica, client in zip(each, setup.federation.clients, strict=True)
+                ]
+                assert entry["models"][name][part] == pytest.approx(wanted)
+        assert entry["validation_accuracy"] == entry["models"][measured]["validation"]
+        assert entry["test_accuracy"] == entry["models"][measured]["test"]
+        assert [evaluation.right(p) for p in state.predictions] == entry["test_accuracy"]
+        whole = evaluation.average_model(models[measured], setup.weights)
+        tests = [client.test for client in setup.federation.clients]
+        assert entry["global_accuracy"] == evaluation.pooled_accuracy(setup.model, whole, tests, CPU)
+
+
+def test_noise_on_every_step_is_in_the_personal_model_which_is_what_is_uploaded():
+    setup, state = noisy("step")
+    models = harness.models(setup, state)
+    assert all(same(a, b) for a, b in zip(models["personal"], models["uploaded"], strict=True))
+    (entry,) = state.history
+    assert entry["models"]["personal"] == entry["models"]["uploaded"]
+
+
+def test_a_broadcast_model_has_the_clients_own_private_parts():
+    setup, state = noisy("update", method="fedsplit")
+    models = harness.models(setup, state)
+    for k, client in enumerate(state.clients):
+        one = models["broadcast"][k].params
+        assert all(torch.equal(t, one["extractor"][n]) for n, t in client.params["extractor"].items())
+        assert all(torch.equal(t, one["classifier"][n]) for n, t in state.server.params["classifier"].items())
+    setup, state = noisy("update", method="local")
+    assert len({id(each) for each in harness.models(setup, state).values()}) == 1
+
+
+def test_which_model_is_measured_changes_no_training():
+    one, other = noisy("update"), noisy("update", "broadcast")
+    assert all(same(a, b) for a, b in zip(one[1].clients, other[1].clients, strict=True))
+    assert one[1].history[0]["models"] == other[1].history[0]["models"]

@@ -1,5 +1,6 @@
 """Specifications: validated, hashed, and faithful to the published settings."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_the_paper_preset_has_the_papers_clients():
     assert (cifar.partition, cifar.clients, cifar.per_client) == ("iid", 4, 2000)
     assert spec.train_spec("paper", "office10", "fedavg").partition == "domain"
     assert spec.train_spec("paper", "cifar10", "fedcg").method_settings == {}
-    assert spec.SEEDS["paper"] == (0, 1, 2, 3, 4)
+    assert spec.SEEDS["paper"] == (100, 101, 102, 103, 104)
 
 
 def test_the_paper_preset_knows_the_methods_that_have_a_schedule_of_their_own():
@@ -40,6 +41,103 @@ def test_the_paper_preset_knows_the_methods_that_have_a_schedule_of_their_own():
     )
     changed = spec.train_spec("paper", "cifar10", "fedmd-cg", changes={"rounds": 250, "batch": 32}).schedule
     assert (changed.rounds, changed.batch, changed.client_steps) == (250, 32, 20)
+
+
+def test_one_setting_of_an_optimiser_is_changed_alone_and_a_whole_one_replaces_it():
+    base = spec.SCHEDULES["paper"].model_dump()
+    task = spec.changed(base, {"task.lr": 0.01})["task"]
+    assert task == base["task"] | {"lr": 0.01}
+    assert spec.changed(base, {"task": {"lr": 0.01}})["task"] == spec.Adam(lr=0.01).model_dump()
+    sgd = spec.changed(base, {"task.kind": "sgd", "task.lr": 0.05})["task"]
+    assert sgd == {"kind": "sgd", "lr": 0.05, "weight_decay": 1e-4}
+    assert (
+        spec.changed({**base, "task": sgd}, {"task.beta1": 0.5, "task.kind": "adam"})["task"]
+        == spec.Adam(lr=0.05, beta1=0.5, weight_decay=1e-4).model_dump()
+    )
+    # A whole optimiser comes first, whatever the order: a searched rate varies it.
+    whole = {"task.lr": 0.08, "task": {"kind": "sgd", "lr": 0.05}}
+    assert spec.changed(base, whole)["task"] == spec.SGD(kind="sgd", lr=0.08).model_dump()
+    assert base == spec.SCHEDULES["paper"].model_dump()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task.rate": 1}, "a schedule has no 'task.rate'; did you mean 'task.lr'"),
+        ({"tsk.lr": 1}, "a schedule has no 'tsk.lr'; did you mean 'task.lr'"),
+        ({"rounds.lr": 1}, "a schedule has no 'rounds.lr'"),
+        ({"task.kind": "rmsprop"}, "schedule.task.kind should be 'sgd' or 'adam', but 'rmsprop' was given"),
+        ({"task.kind": "sgd", "task.beta2": 0.9}, "schedule.task.beta2 is Adam's, but schedule.task is SGD"),
+        ({"task.lr": -1}, "schedule.task.lr: Input should be greater than 0, but -1 was given"),
+        ({"server.beta1": 1}, "schedule.server.beta1: Input should be less than 1, but 1 was given"),
+        ({"patience": 0}, "schedule.patience: Input should be greater than or equal to 1, but 0 was given"),
+        ({"batch": "many"}, "schedule.batch: Input should be a valid integer"),
+    ],
+)
+def test_a_wrong_change_of_the_schedule_gets_one_line(changes, message):
+    with pytest.raises(UserError) as caught:
+        spec.train_spec("quick", "digits", "fedavg", changes=changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def images_a_round(schedule, per_client):
+    """What one client and the server go through in a round."""
+    steps = schedule.client_steps or schedule.local_epochs * math.ceil(per_client / schedule.batch)
+    return steps * schedule.batch, schedule.server_steps * schedule.batch
+
+
+def test_with_equal_work_every_method_goes_through_as_many_images_a_round():
+    def told(method, **asked):
+        found = spec.train_spec("paper", "cifar10", method, protocol="fedcg", **asked)
+        return images_a_round(found.schedule, found.per_client)
+
+    assert told("fedavg") == told("fedcg") == (40_000, 32_000)
+    assert told("fedmd-cg") == (1280, 3200)
+    assert told("nfl-cgan") == (20_000, 16_000)
+    for method in ("fedmd-cg", "nfl-cgan"):
+        clients, server = told(method, equal_work=True)
+        # A last batch is filled up: less than one batch an epoch more.
+        assert 40_000 <= clients < 40_000 + 20 * 64
+        assert server == 32_000
+    own = spec.train_spec("paper", "cifar10", "fedmd-cg", protocol="fedcg", equal_work=True).schedule
+    assert (own.batch, own.task, own.patience) == (64, spec.SGD(kind="sgd", lr=0.05, weight_decay=1e-4), 100)
+    dealt = [
+        spec.train_spec("paper", "fmnist", m, protocol="fedmd-cg", equal_work=True).schedule
+        for m in ("fedavg", "nfl-cgan")
+    ]
+    assert [s.client_steps * s.batch for s in dealt] == [1280, 1280]
+
+
+def test_a_protocol_is_the_schedule_of_every_method_in_its_comparison():
+    each = {
+        m: spec.train_spec("paper", "fmnist", m, protocol="fedmd-cg").schedule for m in ("fedavg", "fedcg", "fedmd-cg")
+    }
+    assert len({s.model_dump_json() for s in each.values()}) == 1
+    assert (each["fedavg"].client_steps, each["fedavg"].batch) == (20, 64)
+
+
+def test_settings_at_their_usual_values_are_not_written():
+    plain = spec.train_spec("quick", "digits", "fedavg")
+    assert not {"protocol", "flip", "measured"} & set(plain.model_dump())
+    others = [{"protocol": "fedmd-cg"}, {"flip": False}, {"measured": "uploaded"}]
+    each = [spec.train_spec("quick", "digits", "fedavg", **asked) for asked in others]
+    assert len({plain.id, *(one.id for one in each)}) == 4
+    for one in each:
+        assert spec.checked(spec.TrainSpec, one.model_dump(mode="json")) == one
+
+
+def test_published_seeds_begin_at_100():
+    assert (spec.SEEDS["smoke"], spec.SEEDS["quick"]) == ((100,), (100, 101))
+    assert spec.seeds_of("paper") == (100, 101, 102, 103, 104)
+    assert spec.seeds_of("quick", 3) == (100, 101, 102)
+    assert spec.seeds_of("quick", 2, 7) == (7, 8)
+    train = spec.train_spec("smoke", "digits", "fedavg")
+    cell = spec.cell_spec("smoke", train, "dlg", seeds=2, first_seed=5)
+    assert (cell.seeds, cell.train.seed) == ((5, 6), 5)
+    assert spec.cell_spec("smoke", train, "dlg").seeds == (100,)
+    with pytest.raises(UserError, match="unknown preset 'fast'"):
+        spec.seeds_of("fast")
 
 
 def test_every_field_takes_part_in_the_name():
@@ -67,7 +165,7 @@ def test_settings_of_dirichlet_are_named_by_the_runs_they_concern_alone():
     assert len({dealt.id, *(spec.train_spec("quick", "digits", "fedavg", **each).id for each in others)}) == 4
     assert spec.checked(spec.TrainSpec, dealt.model_dump(mode="json")) == dealt
     cell = spec.cell_spec("quick", dealt, "dlg")
-    assert cell.train == dealt
+    assert cell.train == dealt.model_copy(update={"seed": 100})
     assert spec.checked(spec.CellSpec, cell.model_dump(mode="json")) == cell
 
 
@@ -82,7 +180,10 @@ def test_emnist_is_dealt_out_as_fedmd_cg_deals_it_out():
     ("call", "message"),
     [
         (lambda: spec.train_spec("fast", "digits", "fedavg"), "unknown preset 'fast'; known: smoke, quick, paper"),
-        (lambda: spec.train_spec("quick", "digits", "fedavg", changes={"round": 3}), "schedule.round: Extra inputs"),
+        (
+            lambda: spec.train_spec("quick", "digits", "fedavg", changes={"round": 3}),
+            "a schedule has no 'round'; did you mean 'rounds'",
+        ),
         (
             lambda: spec.train_spec("quick", "digits", "fedavg", changes={"rounds": -1}),
             "schedule.rounds: .* -1 was given",

@@ -45,12 +45,12 @@ def test_a_recorded_cell_is_done_and_a_damaged_one_failed(cells, tmp_path):
 def test_a_cell_whose_training_has_begun_is_interrupted(cells, tmp_path):
     store = Store(tmp_path)
     assert states.of(store, cells[0], {}) == ("not run", "", None)
-    storage.write_json(train_folder(store, cells[0], 0) / checkpoint.FINISHED, {})
+    storage.write_json(train_folder(store, cells[0], 100) / checkpoint.FINISHED, {})
     info = {"round": 1}
-    storage.save_tensors(train_folder(store, cells[0], 1) / checkpoint.CHECKPOINT, "checkpoint", {}, info)
+    storage.save_tensors(train_folder(store, cells[0], 101) / checkpoint.CHECKPOINT, "checkpoint", {}, info)
     state = states.of(store, cells[0], {})
     assert state.word == "interrupted"
-    assert state.why == "seed 0 trained; seed 1 stopped after round 1 of 2; the same command continues"
+    assert state.why == "seed 100 trained; seed 101 stopped after round 1 of 2; the same command continues"
 
 
 def test_an_attack_that_waits_for_a_finished_training_is_not_called_interrupted(tmp_path):

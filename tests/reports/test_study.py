@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from privbench import flags, plugins, spec
+from privbench import flags, plugins, run, spec
 from privbench.errors import UserError
 from reports import study, study_reports
 from reports.accuracy_table import METRICS
@@ -100,7 +100,7 @@ def test_a_data_set_carries_its_own_omegas():
         assert omegas == {("emnist", 0.1), ("fmnist", 1.0), ("cifar10", 10.0)}, name
         quick = {(c.train.dataset, c.train.omega) for c in study.cells(study.read(name), "quick")}
         assert quick == omegas | {("photos", 1.0)}, name
-    asked = study.cells(study.read("fedmd-cg-table4"), "smoke", [("fmnist", None)], layout=study.Layout(omega=5.0))
+    asked = study.cells(study.read("fedmd-cg-table4"), "smoke", [("fmnist", None)], choices=study.Choices(omega=5.0))
     assert {c.train.omega for c in asked} == {5.0}
     for name in ("fedmd-cg-table1", "fedmd-cg-table3", "fedmd-cg-table5"):
         omegas = {(c.train.dataset, c.train.omega) for _, c in paper(name)}
@@ -163,6 +163,75 @@ def test_mu_is_searched_over_the_values_of_the_paper_in_quick_too(name):
         for data in {(c.train.dataset, c.train.clients) for c in cells}:
             mus = [c.train.method_settings["mu"] for c in cells if (c.train.dataset, c.train.clients) == data]
             assert list(dict.fromkeys(mus)) == wanted, (preset, data)
+
+
+def own_study(**changes):
+    column = {"method": "fedavg", "search": {"schedule.task.lr": [0.01, 0.05, 0.08]}} | changes.pop("column", {})
+    task = {"kind": "sgd", "lr": 0.05, "weight_decay": 1e-4}
+    return study.Study(
+        name="mine", title="", source="", about="", reports=("accuracy",), embedded=("digits",), data=({"name": "fmnist"},),
+        schedule={"task": task}, column=(column,), **changes,
+    )  # fmt: skip
+
+
+def test_a_column_searches_fields_of_the_schedule():
+    cells = study.cells(own_study(), "paper")
+    assert [c.train.schedule.task for c in cells] == [
+        spec.SGD(kind="sgd", lr=lr, weight_decay=1e-4) for lr in (0.01, 0.05, 0.08)
+    ]
+    assert all(c.train.method_settings == {} for c in cells)
+    quick = [c.train.schedule.task for c in study.cells(own_study(), "quick") if c.train.dataset == "digits"]
+    assert [task.lr for task in quick] == [0.01, 0.05, 0.08]
+    assert all(isinstance(task, spec.Adam) for task in quick)
+    assert len(study.cells(own_study(), "smoke")) == 2  # one per data set: the first value alone
+    with pytest.raises(UserError, match=r"a schedule has no 'task\.rate'; did you mean 'task\.lr'"):
+        study.cells(own_study(column={"search": {"schedule.task.rate": [1]}}), "paper")
+
+
+def test_searched_rates_are_jobs_of_different_names():
+    groups = [(c.train,) for c in study.cells(own_study(), "paper")]
+    assert run.titles(groups) == [f"fmnist fedavg seed 100 task.lr={lr}" for lr in (0.01, 0.05, 0.08)]
+    assert run.titles(groups[:1]) == ["fmnist fedavg seed 100"]
+
+
+def test_a_study_says_whose_protocol_it_follows_and_whether_work_is_equal():
+    def cell(method, preset="paper", **changes):
+        (found,) = study.cells(
+            own_study(column={"method": method, "search": {}}, **changes), preset, [("fmnist", None)]
+        )
+        return found.train
+
+    assert (cell("nfl-cgan").protocol, cell("nfl-cgan").per_client) == ("fedcg", 2000)
+    dealt = cell("fedavg", protocol="nfl-cgan")
+    assert (dealt.protocol, dealt.per_client, dealt.schedule.local_epochs) == ("nfl-cgan", 15_000, 10)
+    assert cell("fedavg", "quick", protocol="nfl-cgan").protocol == "fedcg"
+    assert cell("fedmd-cg").schedule.client_steps == 20
+    equal = cell("fedmd-cg", equal_work=True).schedule
+    assert (equal.client_steps, equal.local_epochs, equal.batch) == (None, 20, 64)
+
+
+def test_what_a_user_asks_for_goes_before_the_study():
+    choices = study.Choices(protocol="nfl-cgan", flip=True, measured="broadcast", changes={"task.lr": 0.2, "batch": 4})
+    (cell,) = study.cells(own_study(), "smoke", [("digits", None)], seeds=2, first_seed=7, choices=choices)
+    assert (cell.train.protocol, cell.train.flip, cell.train.measured) == ("nfl-cgan", True, "broadcast")
+    assert (cell.train.schedule.task.lr, cell.train.schedule.batch) == (0.2, 4)
+    assert (cell.seeds, cell.train.seed) == ((7, 8), 7)
+    cells = study.cells(own_study(), "paper", choices=choices)
+    assert [c.train.schedule.task for c in cells] == [spec.SGD(kind="sgd", lr=0.2, weight_decay=1e-4)]
+
+
+def test_every_field_of_the_schedule_can_stand_in_a_study():
+    values = {
+        "rounds": 3, "local_epochs": 4, "generator_epochs": 5, "client_steps": 6, "server_steps": 7, "batch": 8, "patience": 9,
+        "keep_every": 2, "task": {"kind": "sgd", "lr": 0.05}, "generator": {"lr": 0.1}, "server": {"lr": 0.2},
+    }  # fmt: skip
+    assert set(values) == set(spec.Schedule.model_fields)
+    mine = own_study(column={"search": {}}).model_copy(update={"schedule": values})
+    (cell,) = study.cells(mine, "paper")
+    assert cell.train.schedule == spec.checked(spec.Schedule, values)
+    dotted = mine.model_copy(update={"schedule": {"task.lr": 0.3}})
+    (cell,) = study.cells(dotted, "paper")
+    assert cell.train.schedule.task == spec.SCHEDULES["paper"].task.model_copy(update={"lr": 0.3})
 
 
 def test_methods_and_data_sets_can_be_chosen():

@@ -119,6 +119,19 @@ def test_a_searched_setting_is_chosen_by_validation_not_by_test():
     assert any("mu 0.001, the best of 0.1, 0.001 by validation accuracy" in note for note in report.notes)
 
 
+def test_a_searched_learning_rate_is_chosen_by_validation_not_by_test():
+    schedule = {"rounds": 3, "task": {"kind": "sgd", "lr": 0.05}}
+    rates = {0.01: 20.0, 0.05: 50.0, 0.08: 40.0}
+    records = []
+    for lr, validation in rates.items():
+        own = trained("fedavg", 90.0 - validation, schedule=schedule | {"task": {"kind": "sgd", "lr": lr}})
+        records.append(own.model_copy(update={"training": [training(s, [validation, validation]) for s in (0, 1)]}))
+    assert rows.best_searched(records) == [records[1]]
+    (key,) = rows.settings(records)
+    (line,) = rows.searched(records, key)
+    assert line.endswith("FedAvg: task.lr 0.05, the best of 0.01, 0.05, 0.08 by validation accuracy.")
+
+
 def prox(mu, attack, psnr, validation):
     """An attacked record of FedProx whose best validation accuracy is `validation` at both clients."""
     own = {"partition": "iid", "method_settings": {"mu": mu}}

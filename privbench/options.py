@@ -1,0 +1,225 @@
+"""Options that several commands share, each declared once: frozen dataclasses whose fields are options of the command line.
+
+    @app.command()
+    @flattened
+    def train(run: RunOptions = RunOptions(), training: TrainingOptions = TrainingOptions(), ...) -> None: ...
+
+`flattened` gives the command one option per field in place of such a parameter, with the instance's values as defaults, and hands
+the dataclass over filled in. Imports no torch, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from privbench.errors import UserError
+
+DEFAULT_OUT = Path("runs")
+Partition = Annotated[
+    str | None,
+    typer.Option(
+        "--partition", help="iid, domain (one per client) or dirichlet; default as published for the data set."
+    ),
+]
+Preset = Annotated[str, typer.Option(help="smoke (seconds), quick (minutes, not the published schedule) or paper.")]
+Protocol = Annotated[
+    str | None,
+    typer.Option(
+        help="The paper whose sizes, split, flips and schedule are taken: fedcg, nfl-cgan or fedmd-cg; default fedcg, and in the "
+        "paper preset the method's own."
+    ),
+]
+MinPerClient = Annotated[
+    int | None,
+    typer.Option(min=1, help="Training images that every client gets at least, under dirichlet; default 16."),
+]
+DatasetName = Annotated[
+    str, typer.Option(help="Data set, see `privbench list datasets`, folder:PATH, or package.module:function.")
+]
+Clients = Annotated[int | None, typer.Option(min=1, help="How many clients; default as published.")]
+PerClient = Annotated[
+    int | None,
+    typer.Option(min=1, help="Training images per client (under dirichlet on average); default from the preset."),
+]
+Domains = Annotated[
+    str | None, typer.Option(help="Comma-separated domains, e.g. mnist_m,svhn,usps (digit5, office10, ...).")
+]
+Victims = Annotated[int | None, typer.Option(min=1, help="Attacked uploads per seed; default from the preset.")]
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(envvar="PRIVBENCH_DATA", help="Folder of the data sets that are not embedded; default ./data."),
+]
+Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in it is reused.")]
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Where work is done and where it lies."""
+
+    device: Device = "auto"
+    data_dir: DataDir = None
+    out: Out = DEFAULT_OUT
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What is trained on what."""
+
+    method: Annotated[
+        str, typer.Option(help="Federated method, see `privbench list methods`, or package.module:Class.")
+    ] = "fedavg"
+    dataset: DatasetName = "photos"
+    defense: Annotated[
+        str, typer.Option("--defense", help="none, gaussian:VARIANCE, or package.module:Class:VALUE.")
+    ] = "none"
+    backbone: Annotated[str, typer.Option(help="Networks: lenet5 or resnet18.")] = "lenet5"
+    image_size: Annotated[int, typer.Option(help="Side of the images: 32, or 224 (resnet18).")] = 32
+    clients: Clients = None
+    per_client: PerClient = None
+    domains: Domains = None
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the method, e.g. --set diversity=0; repeatable.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How a run is trained and measured, whatever is trained on whatever."""
+
+    preset: Preset = "quick"
+    protocol: Protocol = None
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds; default from the preset.")] = None
+    first_seed: Annotated[
+        int | None, typer.Option(min=0, help="The first of them; default 100. Seeds below 100 are for tuning.")
+    ] = None
+    partition: Partition = None
+    omega: Annotated[
+        float | None,
+        typer.Option(
+            help="Of the Dirichlet label partition: 0.1 is very uneven, 10 nearly even; default 1. Implies it."
+        ),
+    ] = None
+    min_per_client: MinPerClient = None
+    flip: Annotated[
+        bool | None,
+        typer.Option(
+            "--flip/--no-flip",
+            help="Flip images of FMNIST, CIFAR-10, Office and DomainNet at random; default as the protocol says.",
+        ),
+    ] = None
+    where: Annotated[str, typer.Option(help="Where the defence acts: the round's 'update', or every local 'step'.")] = (
+        "update"
+    )
+    measured: Annotated[
+        str,
+        typer.Option(
+            help="Whose accuracy counts: 'personal' (after local training), 'uploaded' (the same as it was sent), or "
+            "'broadcast' (with what comes back)."
+        ),
+    ] = "personal"
+    rounds: Annotated[int | None, typer.Option(min=0, help="Train this many rounds instead of the preset's.")] = None
+    local_epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of a client's task phase a round.")] = None
+    generator_epochs: Annotated[int | None, typer.Option(min=1, help="The same of its generator phase.")] = None
+    server_steps: Annotated[int | None, typer.Option(min=0, help="Mini-batches of a server phase a round.")] = None
+    batch: Annotated[int | None, typer.Option(min=1, help="Images per mini-batch.")] = None
+    lr: Annotated[float | None, typer.Option(help="Learning rate of the clients' task, i.e. task.lr.")] = None
+    schedule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE",
+            help="Any field of the schedule, e.g. patience=50, client_steps=20, task.kind=sgd, generator.beta1=0.9; repeatable.",
+        ),
+    ] = None
+    equal_work: Annotated[
+        bool,
+        typer.Option(
+            "--equal-work",
+            help="In the paper preset: NFL-CGAN and FedMD-CG go through as many images a round as the protocol's other methods.",
+        ),
+    ] = False
+
+    def changes(self) -> dict[str, Any]:
+        """What is asked of the schedule, by names of `privbench.spec.changed`; UserError for a field that is given twice."""
+        named = {
+            "rounds": self.rounds,
+            "local_epochs": self.local_epochs,
+            "generator_epochs": self.generator_epochs,
+            "server_steps": self.server_steps,
+            "batch": self.batch,
+            "task.lr": self.lr,
+        }
+        found: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        for name, value in settings(self.schedule).items():
+            if name in found:
+                raise UserError(f"{name} is given twice: by its own option and by --schedule")
+            found[name] = value
+        return found
+
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def flattened(command: F) -> F:
+    """The command with one parameter per field of every parameter whose default is an instance of a dataclass."""
+    parts: dict[str, type] = {}
+    flat: list[inspect.Parameter] = []
+    hints = get_type_hints(command, include_extras=True)
+    for parameter in inspect.signature(command).parameters.values():
+        group = parameter.default
+        if not is_dataclass(group) or isinstance(group, type):
+            flat.append(parameter.replace(annotation=hints[parameter.name]))
+            continue
+        parts[parameter.name] = type(group)
+        own = get_type_hints(type(group), include_extras=True)
+        flat += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=getattr(group, field.name),
+                annotation=own[field.name],
+            )
+            for field in fields(group)
+        ]
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        groups = {
+            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)}) for name, kind in parts.items()
+        }
+        command(**values, **groups)
+
+    call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return call  # type: ignore[return-value]
+
+
+def settings(pairs: list[str] | None) -> dict[str, Any]:
+    """name=value of each pair, with numbers and booleans read as such; UserError for one without "="."""
+    found: dict[str, Any] = {}
+    for pair in pairs or []:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise UserError(f"a setting is written name=value, but '{pair}' was given")
+        found[name] = value(text)
+    return found
+
+
+def value(text: str) -> float | int | str | bool:
+    """A setting's value as the command line has it."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
