@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from privbench import plugins
+from privbench.paper_protocol import PROTOCOLS
 from privbench.spec import CellSpec, TrainSpec
 from reports import study
 
@@ -226,6 +227,9 @@ def effective(train: TrainSpec) -> dict[str, Any]:
     """All settings of a method with the values they have; terms that are left out stand in their order."""
     plugin = plugins.resolve("method", train.method)
     settings = {field.name: field.default for field in fields(plugin)} | train.method_settings
+    # A setting of the networks may have a default that depends on the backbone.
+    networks = plugins.create(plugin, train.method_settings).networks(train.backbone)
+    settings |= {name: value for name, value in networks.items() if name in settings}
     return {name: _plain(name, value) for name, value in settings.items()}
 
 
@@ -244,7 +248,8 @@ def _printed() -> dict[tuple[str, str], dict[str, Published]]:
     found: dict[tuple[str, str], dict[str, Published]] = {}
     for row in rows():
         for own, cells in claims.get(row.claim, []):
-            note = next((m.how for m in own.measured if row.metric.startswith(m.metrics)), "")
+            notes = [m.how for m in own.measured if row.metric.startswith(m.metrics)]
+            note = "; ".join([*notes, *filter(None, [PROTOCOLS[own.protocol].differs])])
             value = Published(row.value, row.std, _origin(row), note)
             for cell in cells_of(row, own, cells):
                 found.setdefault((row.metric, _key(cell, attacked=row.metric == PSNR)), {})[row.claim] = value
@@ -254,11 +259,8 @@ def _printed() -> dict[tuple[str, str], dict[str, Published]]:
 def cells_of(row: Row, own: study.Study, cells: Sequence[CellSpec]) -> list[CellSpec]:
     """The cells of a study that a row is printed of: one, or one per value that the paper searched.
 
-    Settings that the row does not name have their default where the study varies them. None where the study says of the data set
-    that its cells differ from the paper's.
+    Settings that the row does not name have their default where the study varies them.
     """
-    if row.dataset in {data.name for data in own.data if data.differs}:
-        return []
     alike = [cell for cell in cells if _fits(row, cell)]
     every = [effective(cell.train) for cell in alike]
     searched = {name for column in own.column for name in column.search}

@@ -19,7 +19,7 @@ NAMES = {
 }  # fmt: skip
 SEARCHED = ("mu", "ramp_rounds")  # settings of a method that the papers searched, or that belong to a preset
 FIRST = ("FedCG 2", "FedCG-arXiv 2")  # beside attacks, accuracy is that of the papers' table of attacks
-MEASURED_OTHERWISE = "*"  # behind a published value that is measured otherwise than here
+MEASURED_OTHERWISE = "†"  # behind a published value that is measured otherwise than here
 NONE = "-"  # there is no such number
 ORACLE = "L8"  # the rung of the upper bound
 MISSING = "missing"  # there should be one; the reason stands under "Gaps"

@@ -33,8 +33,9 @@ class Column(spec.Strict):
     each: dict[str, list[Any]] = Field(
         default_factory=dict
     )  # a variant for every value of every setting named, one setting at a time
-    # One run per value, but in smoke the first alone; reports keep the best by validation accuracy. A name is a setting of the
-    # method, or "schedule." and a field as privbench.spec.changed takes it: search."schedule.task.lr" = [0.01, 0.05, 0.08].
+    # One run per value (of every variant), but in smoke the first alone; reports keep the best by validation accuracy. A name is a
+    # setting of the method, or "schedule." and a field as privbench.spec.changed takes it, which like the study's `schedule` is of
+    # the paper preset alone: search."schedule.task.lr" = [0.01, 0.05, 0.08].
     search: dict[str, list[Any]] = Field(default_factory=dict)
     attacks: tuple[str, ...] | None = None  # in place of the study's
     not_on: tuple[str, ...] = ()  # data sets for which the source has no such cell
@@ -46,13 +47,12 @@ class Data(spec.Strict):
     name: str
     clients: int | None = None
     omega: tuple[float, ...] | None = None  # Dirichlet layouts of this data set, in place of the study's
-    differs: str = ""  # from the paper's own cells, in words: then no published value stands beside it
     # Of the paper preset alone: per_client, and fields of the schedule as the study's `schedule` has them.
     paper: Settings = Field(default_factory=dict)
 
 
 class Measured(spec.Strict):
-    """How the source measures something otherwise than the suite: a note beside its values."""
+    """How the source measures something otherwise than the suite, or that it does not say how: a note beside its values."""
 
     metrics: tuple[str, ...]  # what their names begin with, e.g. "rta" for "rta_mean"
     how: str
@@ -228,9 +228,16 @@ def _variants(column: Column, preset: str) -> Iterator[tuple[Settings, Settings]
 
     Settings at their default are left out, so that equal cells have one name.
     """
-    searched = {name: values[:1] if preset == "smoke" else values for name, values in column.search.items()}
-    asked = column.each or searched
-    every = [{name: value} for name, values in asked.items() for value in values] or [{}]
+    searched = {
+        name: values[:1] if preset == "smoke" else values
+        for name, values in column.search.items()
+        if preset == "paper" or not name.startswith(SCHEDULE)
+    }
+    variants, runs = (
+        [{name: value} for name, values in asked.items() for value in values] or [{}]
+        for asked in (column.each, searched)
+    )
+    every = [variant | run for variant in variants for run in runs]
     plugin = plugins.resolve("method", column.method)
     plain = spec.QUICK_METHOD_SETTINGS.get(column.method, {}) if preset != "paper" else {}
     defaults = {field.name: field.default for field in fields(plugin)} | plain

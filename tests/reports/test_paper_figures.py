@@ -53,8 +53,8 @@ def test_accuracy_stands_over_omega_in_order_with_the_published_values_beneath()
     (form,) = report.forms
     assert form.columns == ["", "omega 0.1", "omega 1", "omega 10"]
     assert [row[:2] for row in form.rows] == [
-        ["FedAvg", "42.25 +- 0.35"], ["  published", "59.29 +- 3.19*"],
-        ["Local", "42.25 +- 0.35"], ["  published", "37.71 +- 2.99*"],
+        ["FedAvg", "42.25 +- 0.35"], ["  published", "59.29 +- 3.19†"],
+        ["Local", "42.25 +- 0.35"], ["  published", "37.71 +- 2.99†"],
     ]  # fmt: skip
     assert [n["mean"] for n in report.numbers if n["row"] == "Local"] == [62.25, 52.25, 42.25][::-1]
     assert omega_curve.report([trained("fedavg")], ["accuracy"]).forms == []
@@ -104,11 +104,11 @@ def test_relative_test_accuracy_stands_beside_the_published_one_by_hand():
     found = {(line.row, line.metric): line for line in derived.lines(records, "rta")}
     # Two seeds, clients at (a, a + 4) and (a + 1, a + 4).
     first, second = (60 / 40 + 61 / 41) / 2, 64 / 44
-    assert set(found) == {("NFL-CGAN", "rta_mean"), ("FedAvg", "rta_mean")}
+    assert set(found) == {("NFL-CGAN", "rta_mean"), ("FedAvg (dropout 0.2)", "rta_mean")}
     assert found["NFL-CGAN", "rta_mean"].measured == pytest.approx((first + second) / 2)
     assert found["NFL-CGAN", "rta_mean"].printed.value == 1.086
     report = derived.beside(strips.report(records, "rta"), records, "rta")
-    assert report.forms[-1].rows[-1] == ["fmnist, NFL-CGAN", "mean over clients", "1.474", "1.086*", "+0.388"]
+    assert report.forms[-1].rows[-1] == ["fmnist, NFL-CGAN", "mean over clients", "1.474", "1.086", "+0.388"]
     assert report.numbers[-1]["difference"] == pytest.approx((first + second) / 2 - 1.086)
     of_resnet = nfl_cgan("nfl-cgan-resnet18", local=40.0, nfl_cgan=60.0)
     both = {line.metric: line for line in derived.lines(of_resnet, "rta")}
@@ -144,9 +144,9 @@ def test_the_lead_in_precision_is_of_nfl_cgan_over_the_method_named_by_the_paper
     ]  # fmt: skip
     report = accuracy_table.report(own, [], ["precision"])
     (line,) = derived.lines(own, "accuracy")
-    assert (line.row, line.measured, line.printed.value) == ("FedDF", 11.5, 6.4)
+    assert (line.row, line.measured, line.printed.value) == ("FedDF (dropout 0.2)", 11.5, 6.4)
     assert derived.beside(report, own, "accuracy").forms[-1].rows == [
-        ["fmnist, FedDF", "lead over this method", "11.50", "6.40*", "+5.10"]
+        ["fmnist, FedDF (dropout 0.2)", "lead over this method", "11.50", "6.40", "+5.10"]
     ]
     assert derived.lines(own[:2], "accuracy") == []  # nobody leads without NFL-CGAN
 

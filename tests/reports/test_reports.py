@@ -245,6 +245,7 @@ def test_latex_leaves_a_gap_behind_a_row_of_several_lines_alone():
         ("{x}^~$\\", r"\{x\}\textasciicircum{}\textasciitilde{}\$\textbackslash{}"),
         ("-1.50 [-2.0, -1.0]", "$-$1.50 {[}$-$2.0, $-$1.0{]}"),
         ("4.0 +- 0.1", r"4.0 $\pm$ 0.1"),
+        ("4.0 +- 0.1†", r"4.0 $\pm$ 0.1\textdagger{}"),
         ("  published, dB", r"\quad published, dB"),
         ("-", "--"),
         ("feature-statistics", "feature-statistics"),

@@ -180,12 +180,45 @@ def test_a_column_searches_fields_of_the_schedule():
         spec.SGD(kind="sgd", lr=lr, weight_decay=1e-4) for lr in (0.01, 0.05, 0.08)
     ]
     assert all(c.train.method_settings == {} for c in cells)
-    quick = [c.train.schedule.task for c in study.cells(own_study(), "quick") if c.train.dataset == "digits"]
-    assert [task.lr for task in quick] == [0.01, 0.05, 0.08]
-    assert all(isinstance(task, spec.Adam) for task in quick)
-    assert len(study.cells(own_study(), "smoke")) == 2  # one per data set: the first value alone
+    # Rates of SGD are none of Adam's, by which the other presets descend.
+    for preset in ("quick", "smoke"):
+        assert [c.train.schedule.task for c in study.cells(own_study(), preset)] == [spec.SCHEDULES[preset].task] * 2
     with pytest.raises(UserError, match=r"a schedule has no 'task\.rate'; did you mean 'task\.lr'"):
         study.cells(own_study(column={"search": {"schedule.task.rate": [1]}}), "paper")
+
+
+def test_every_variant_is_searched():
+    column = {"method": "fedcg", "each": {"aggregator": ["ave", "kd"]}}
+    cells = [c.train for c in study.cells(own_study(column=column), "paper")]
+    assert [(t.method_settings.get("aggregator", "kd"), t.schedule.task.lr) for t in cells] == [
+        (aggregator, lr) for aggregator in ("ave", "kd") for lr in (0.01, 0.05, 0.08)
+    ]
+
+
+def test_every_method_of_fedmd_cg_searches_the_rate_of_sgd():
+    names = [n for n in study.names() if n.startswith("fedmd-cg") and n != "fedmd-cg-fig2"]
+    assert len(names) == 7
+    for name in names:
+        rates = {}
+        for _, cell in paper(name):
+            train = cell.train
+            rest = train.model_dump_json(exclude={"schedule": {"task": {"lr"}}}) + str((cell.attack, cell.round))
+            rates.setdefault(rest, set()).add(train.schedule.task.lr)
+            assert train.protocol == "fedmd-cg"
+        assert set(map(frozenset, rates.values())) == {frozenset((0.01, 0.05, 0.08))}, name
+
+
+def test_the_cnn_of_nfl_cgan_has_dropout_in_every_method_and_resnet18_in_none():
+    for name, rate in (
+        ("nfl-cgan-lenet5", 0.2),
+        ("nfl-cgan-table5", 0.2),
+        ("nfl-cgan-resnet18", 0.0),
+        ("nfl-cgan-table4", 0.0),
+    ):
+        for _, cell in paper(name):
+            plugin = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
+            assert plugin.networks(cell.train.backbone)["dropout"] == rate, (name, cell.train.method)
+            assert cell.train.protocol == "nfl-cgan"
 
 
 def test_searched_rates_are_jobs_of_different_names():
