@@ -40,5 +40,7 @@ def put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruc
     for t, own in zip(ours, part[:5], strict=True):
         t[rows] = own
     images, y, loss, trace, restart = ours
+    outcome = torch.zeros_like(restart) if whole.outcome is None else whole.outcome.clone()
+    outcome[rows] = 0 if part.outcome is None else part.outcome.to(outcome)
     spent = whole.gradient_evaluations + part.gradient_evaluations
-    return Reconstruction(images, y, loss, trace, restart, spent, part.notes)
+    return Reconstruction(images, y, loss, trace, restart, spent, part.notes, outcome)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from attacks import inversion, match, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate
+from attacks.floors import gave_up
 from attacks.inversion import Extractors
 from attacks.stand_in import FEWEST, moment_shift
 from attacks.world import World
@@ -76,7 +77,8 @@ class Decoder(AlignedSurrogate):
             found = surrogates.extract(real.model, members[client][0], x[v : v + 1])[0]
             loss[v] = match.feature_distance(found, real.h[v].to(found))
         first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        return Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
+        answered = Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
+        return answered if rehearsed.share else gave_up(answered)
 
     def rehearsed_share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> Rehearsed:
         """How much of D's answer is worth keeping in the shadow; 0 unless it helps there by a standard error, and applies here."""
@@ -163,8 +165,12 @@ def decode(params: Params, h: Tensor, labels: Tensor, classes: int, like: Tensor
 
 def train(own: World, members: list[Params], steps: int, seed: int) -> Params:
     """D after `steps` of Adam with cosine decay, a surrogate and a mini-batch drawn at each."""
+    return fitted(own, [surrogates.extract(own.model, member, own.auxiliary.images) for member in members], steps, seed)
+
+
+def fitted(own: World, seen: list[Tensor], steps: int, seed: int) -> Params:
+    """The same of the features [N, c, s, s] that each of several extractors makes of the world's auxiliary images."""
     images, classes = own.auxiliary
-    seen = [surrogates.extract(own.model, member, images) for member in members]
     every = torch.cat(seen)
     rng = stream(seed, "attacker", "decoder", own.name)
     shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))

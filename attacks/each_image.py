@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.func import grad
 
 from attacks import broken, case, features, labels, separate, trained
-from attacks.floors import ClassMean, Grey
+from attacks.floors import ClassMean, Grey, gave_up
 from attacks.separate import Separated
 from privbench.nets import LinearClassifier
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
@@ -52,7 +52,7 @@ def _batches(
     artifact: Artifact, knowledge: Knowledge, seed: int, single: Callable[[Artifact], Reconstruction], report: Report
 ) -> Reconstruction:
     floor = ClassMean() if knowledge.auxiliary is not None else Grey()
-    whole = floor.reconstruct(artifact, knowledge, seed)._replace(labels=labels.recover(artifact))
+    whole = gave_up(floor.reconstruct(artifact, knowledge, seed)._replace(labels=labels.recover(artifact)))
     if not separate.possible(artifact):
         return whole._replace(notes=(_note(artifact, seed, artifact.victims),))
     found = separated(artifact, knowledge, seed, report)
@@ -120,15 +120,19 @@ def gradient_of(artifact: Artifact, h: Tensor, y: Tensor) -> Params:
 
 
 def folded(found: Reconstruction, batch: int) -> Reconstruction:
-    """The reconstruction of V B single images as one of V batches; loss and trace are means over a batch."""
+    """The reconstruction of V B single images as one of V batches; loss and trace are means over a batch.
+
+    A batch was given up where all its images were.
+    """
 
     def rows(t: Tensor) -> Tensor:
         return t.unflatten(0, (-1, batch))
 
     images, y, loss, trace, restart = (rows(t) for t in found[:5])
     return found._replace(
-        images=images[:, :, 0], labels=y[:, :, 0], loss=loss.mean(1), trace=trace.mean(1), restart=restart[:, 0]
-    )
+        images=images[:, :, 0], labels=y[:, :, 0], loss=loss.mean(1), trace=trace.mean(1), restart=restart[:, 0],
+        outcome=None if found.outcome is None else rows(found.outcome).amin(1),
+    )  # fmt: skip
 
 
 def _note(artifact: Artifact, seed: int, failed: int) -> str:

@@ -8,13 +8,18 @@ import torch
 from torch import Tensor
 
 from attacks import case, labels, updates
-from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Batch, Knowledge, Outcome, Reconstruction, Report, no_report
 
 
 def _still(artifact: Artifact, images: Tensor, known: Tensor) -> Reconstruction:
     """A reconstruction that descended on nothing."""
     zero = torch.zeros(artifact.victims, device=images.device)
     return Reconstruction(images, known, zero, zero[:, None], zero.long(), 0)
+
+
+def gave_up(found: Reconstruction) -> Reconstruction:
+    """A reconstruction that says of every victim that a floor stands in its place."""
+    return found._replace(outcome=torch.full_like(found.restart, Outcome.GAVE_UP))
 
 
 def _unknown(artifact: Artifact) -> Tensor:

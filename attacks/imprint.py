@@ -45,7 +45,7 @@ from attacks import (
     staged,
 )
 from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.floors import ClassMean
+from attacks.floors import ClassMean, gave_up
 from attacks.separate import Separated
 from privbench.errors import UserError
 from privbench.nets import LinearClassifier, Model
@@ -141,7 +141,7 @@ class Imprint(AlignedSurrogate):
     def _through_honest(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         """Gradients of one image each of private extractors, by the stand-ins of `aligned-surrogate`."""
         if knowledge.broadcast is None:
-            return ClassMean().reconstruct(artifact, knowledge, seed, report)
+            return gave_up(ClassMean().reconstruct(artifact, knowledge, seed, report))
         honest = {"classifier": knowledge.broadcast.params["classifier"]}
         return super().reconstruct(replace(artifact, weights=artifact.weights | honest), knowledge, seed, report)
 
@@ -162,7 +162,7 @@ class Imprint(AlignedSurrogate):
         told = y != imprinted_rows.NONE
         y = imprinted_rows.completed(y, labels.recover(artifact))
         each = each_image.singles(artifact, Separated(found.h, y, y[:, 0].double(), 0))
-        whole = ClassMean().reconstruct(each, knowledge, seed)
+        whole = gave_up(ClassMean().reconstruct(each, knowledge, seed))
         rows = torch.nonzero(told.flatten())[:, 0]
         if len(rows):
             whole = broken.put(whole, rows, self._through_honest(each.some(rows), knowledge, seed, report))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks import crafted, each_image, features, imprinted_rows
-from attacks.floors import ClassMean
+from attacks.floors import ClassMean, gave_up
 from attacks.separate import Separated
 from privbench.types import Artifact, Knowledge, Reconstruction
 
@@ -39,7 +39,7 @@ def cleared(artifact: Artifact) -> Artifact:
 def unheard(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
     """Images without a gradient, which are of either class that wins: the mean of these two, or of their own where it is known."""
     if artifact.labels is not None:
-        return ClassMean().reconstruct(artifact, knowledge, 0)
+        return gave_up(ClassMean().reconstruct(artifact, knowledge, 0))
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     images, y = knowledge.auxiliary
     below, above = crafted.winners_of(artifact.weights["classifier"])
@@ -48,4 +48,4 @@ def unheard(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
     zero = torch.zeros(artifact.victims, dtype=torch.float64, device=images.device)
     x = mean.expand(artifact.victims, 1, *mean.shape).double()
     first = torch.zeros_like(artifact.client)
-    return Reconstruction(x, torch.full_like(first, below)[:, None], zero, zero[:, None], first, 0)
+    return gave_up(Reconstruction(x, torch.full_like(first, below)[:, None], zero, zero[:, None], first, 0))

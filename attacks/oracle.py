@@ -1,4 +1,7 @@
-"""ORACLE: inverts the victim's own private extractor, which no server has; the upper bound of every stand-in.
+"""ORACLE: inverts the victim's own private extractor, which no server has; a reference, no bound.
+
+It says what one way of using the true extractor gives, with a Gaussian prior. Another way may give more: `oracle-decoder`, the
+second reference, trains a decoder through it (attacks/oracle_decoder.py), and an active server makes clients send more.
 
 min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2 (attacks/inversion.py), with the class means and variances of auxiliary
 images as the prior. Where the gradient was noised, through h itself and with its variance; where E is broadcast, `staged`.

@@ -33,7 +33,7 @@ from attacks.surrogates import Align
 from attacks.world import World
 from privbench.seeds import stream
 from privbench.settings import Count, CountOrZero
-from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Outcome, Params, Reconstruction, Report, no_report
 
 TAUS = (0.03, 0.1, 0.3, 0.6)  # of features in (0, 1); inf comes besides
 UNLIKE = 1.5
@@ -95,7 +95,7 @@ class StandIn:
         held = self.whole(real, knowledge)
         own = exact.fitting(real, held, min(exact.SCREEN, self.exact_steps), seed, report) if held else set()
         sure = torch.tensor([int(k) in own for k in real.client], dtype=torch.bool, device=real.client.device)
-        parts = []
+        parts, outcome = [], torch.zeros_like(real.client)
         if bool(sure.any()):
             rows = torch.nonzero(sure)[:, 0]
             nets = {k: [held[k]] for k in own}
@@ -103,11 +103,14 @@ class StandIn:
         if not bool(sure.all()):
             rows = torch.nonzero(~sure)[:, 0]
             stood_in = self.stood_in(world.some(real, rows), artifact.round, seed, knowledge, report)
+            if stood_in.trace.shape[1] == 1:
+                # `unmoved`: the class mean
+                outcome[rows] = Outcome.GAVE_UP
             if parts and stood_in.trace.shape[1] == 1:
                 undescended = (0, parts[0][1].trace.shape[1] - 1)
                 stood_in = stood_in._replace(trace=F.pad(stood_in.trace, undescended, value=math.nan))
             parts.append((rows, stood_in))
-        return descend.reconstruction(descend.joined(parts), 1, real.labels[:, None])
+        return descend.reconstruction(descend.joined(parts), 1, real.labels[:, None])._replace(outcome=outcome)
 
     def stood_in(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> descend.Descent:
         """The images of a world whose extractors nobody handed over."""

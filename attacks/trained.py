@@ -22,7 +22,7 @@ from privbench.errors import UserError
 from privbench.types import Artifact, Attack, Knowledge, Reconstruction, Report, no_report
 
 REVISION = 2  # raised whenever training changes in a way that no setting tells
-TENSORS, SPENT = Reconstruction._fields[:5], "gradient_evaluations"
+TENSORS, SPENT, OUTCOME = Reconstruction._fields[:5], "gradient_evaluations", "outcome"
 
 
 def kept(
@@ -75,12 +75,13 @@ def reconstructed(
         artifact.client.device,
     )
     images, y, loss, trace, restart = (found[name] for name in TENSORS)
-    return Reconstruction(images, y, loss, trace, restart, int(found[SPENT]))
+    return Reconstruction(images, y, loss, trace, restart, int(found[SPENT]), outcome=found.get(OUTCOME))
 
 
 def _packed(found: Reconstruction) -> dict[str, Tensor]:
     assert not found.notes, "notes have no place in the file"
-    return dict(zip(TENSORS, found[:5], strict=True)) | {SPENT: torch.tensor(found.gradient_evaluations)}
+    outcome = {} if found.outcome is None else {OUTCOME: found.outcome}
+    return dict(zip(TENSORS, found[:5], strict=True)) | {SPENT: torch.tensor(found.gradient_evaluations)} | outcome
 
 
 def _name(what: str, settings: Mapping[str, Any], depends_on: Iterable[Tensor], device: torch.device) -> str:

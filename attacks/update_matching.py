@@ -31,7 +31,7 @@ from privbench.engine import ADAM_EPS
 from privbench.local_update import optimiser_of
 from privbench.settings import Count, CountOrZero, Weight
 from privbench.spec import SGD, Adam, Optimiser
-from privbench.types import Artifact, Knowledge, LocalSteps, Parts, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, LocalSteps, Outcome, Parts, Reconstruction, Report, no_report
 
 EXPLAINED = (
     1e-3  # objective below which an image explains an update by Adam; 4 of 12 images above it came closer than grey
@@ -86,6 +86,7 @@ class UpdateMatching:
         hopeless = ~(found.loss < EXPLAINED) & by_adam
         return found._replace(
             images=torch.where(hopeless[:, None, None, None, None], case.grey_start(artifact), found.images),
+            outcome=hopeless.long() * Outcome.GAVE_UP,
             gradient_evaluations=end.evaluations * local.steps + first.gradient_evaluations,
         )
 

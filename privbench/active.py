@@ -31,7 +31,7 @@ HISTORY = "active.json"  # how the clients fared in the crafted rounds, beside t
 
 def rounds(cell: CellSpec) -> int:
     """For how many rounds before the look the server of a cell wants to send crafted networks."""
-    if cell.attack is None or not plugins.is_active(cell.attack):
+    if not cell.active:
         return 0
     return int(getattr(_attack(cell), "active_rounds", 0))
 
@@ -42,7 +42,7 @@ def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -
     A snapshot of `trained` holds what was crafted already. AttackRefused: an attack that cannot craft these networks, or crafts
     a part the method does not broadcast.
     """
-    if cell.attack is None or not plugins.is_active(cell.attack) or rounds(cell):
+    if not cell.active or rounds(cell):
         return shot
     return shot._replace(server=crafted(cell, setup, shot.server, data_root, None))
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-LEAST_VICTIMS, LEAST_SEEDS = 64, 3  # of a row that may be published (all seeds together; seeds)
+LEAST_VICTIMS, LEAST_SEEDS = 64, 5  # of a row that may be published (all seeds together; seeds)
 
 
 class Flag(BaseModel):
@@ -59,8 +59,8 @@ class Attacked(Protocol):
         ...
 
     @property
-    def failed(self) -> bool:
-        """No finite image came back."""
+    def outcome(self) -> str:
+        """How the attack ended (privbench/victims.py)."""
         ...
 
 
@@ -72,7 +72,7 @@ def zero_gradient(victims: Sequence[Attacked]) -> list[Flag]:
 
 def not_finite(victims: Sequence[Attacked]) -> list[Flag]:
     """NaN or infinity in the gradient, the objective or the image."""
-    found = sum(v.gradient_norm is None or (v.gradient_norm > 0 and (v.failed or v.loss is None)) for v in victims)
+    found = sum(v.gradient_norm is None or (v.gradient_norm > 0 and v.outcome == "diverged") for v in victims)
     return _told(
         "not-finite", found, victims, "have a gradient, objective or image that is not finite; the attack failed there"
     )
@@ -80,7 +80,7 @@ def not_finite(victims: Sequence[Attacked]) -> list[Flag]:
 
 def loss_did_not_fall(victims: Sequence[Attacked]) -> list[Flag]:
     """The attack ended no better, by its own objective, than it began."""
-    found = sum(bool(v.gradient_norm) and not v.failed and v.loss is not None and v.loss_fell is False for v in victims)
+    found = sum(bool(v.gradient_norm) and v.outcome != "diverged" and v.loss_fell is False for v in victims)
     return _told(
         "loss-did-not-fall",
         found,
@@ -114,7 +114,8 @@ def few(victims: Sequence[Attacked]) -> list[Flag]:
     return [
         Flag(
             name="few",
-            sentence=f"{len(victims)} victims and {seeds} seed(s): a published row has at least {LEAST_VICTIMS} and {LEAST_SEEDS}",
+            sentence=f"{len(victims)} victims, {seeds} seed{'' if seeds == 1 else 's'}: too few to publish "
+            f"({LEAST_VICTIMS} victims, {LEAST_SEEDS} seeds)",
         )
     ]
 

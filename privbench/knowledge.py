@@ -4,7 +4,7 @@ auxiliary   images disjoint from every client's training images, compared by con
             attacked data set ("same"), or another data set's training images ("digits"), all of them or a share ("digits:0.1")
 initial     the networks every client started with: whoever knows the seed of the run knows them
 colluder    for each attacked client, the networks of the next one, which hands them to the server
-oracle      for each attacked client, its own private networks: an upper bound, not an attacker
+oracle      for each attacked client, its own private networks: a reference, not an attacker
 
 An active attack is also handed the broadcast itself, which it crafts from and its artifact does not hold.
 Networks come from the snapshot at which the gradients were taken; nothing here looks at the victims.

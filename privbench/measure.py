@@ -29,7 +29,7 @@ from privbench.methods.form import Method
 from privbench.nets import train_mode
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
-from privbench.types import Artifact, Federation, Knowledge, Networks, Reconstruction, Report, no_report
+from privbench.types import Artifact, Federation, Knowledge, Networks, Outcome, Reconstruction, Report, no_report
 
 NO_GUARANTEE = "no (epsilon, delta) guarantee"
 
@@ -41,6 +41,10 @@ def attack_seed(
     path = store.result(cell, spec.seed)
     if path.exists() or cell.attack is None:
         return
+    if (now := plugins.revision(cell.attack, spec.method)) != cell.attack_revision:
+        raise UserError(
+            f"{cell.attack} was specified at revision {cell.attack_revision} and is at revision {now} here; specify the cell anew"
+        )
     _write_spec(store, cell)
     seen, truth, shot = look.observed(store, cell, spec, data_root, device_name, report)
     fed, _ = federations.of(spec, data_root)
@@ -76,7 +80,7 @@ def attack_seed(
             plugins.defense(spec.defense, spec.where), len(checkpoint.history(store.train(spec)) or [])
         ),
         "victims": victims.described(
-            seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images
+            seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images, is_floor=cell.attack in plugins.FLOORS
         ),
     }  # fmt: skip
     info["notes"] += found.notes
@@ -134,7 +138,14 @@ def _fault(found: Any, seen: Artifact) -> str:
             return f"`{name}` has shape {tuple(t.shape)}, not {wanted.get(name, f'({v}, T)')}"
         if name in ("images", "loss", "trace") and not t.is_floating_point():
             return f"`{name}` is of {t.dtype}, not floating point"
-    return ""
+    if found.outcome is None:
+        return ""
+    if not isinstance(found.outcome, torch.Tensor) or tuple(found.outcome.shape) != (v,):
+        return f"`outcome` should be a tensor of shape ({v},) or None"
+    codes = set(found.outcome.tolist())
+    return (
+        "" if codes <= set(Outcome) else f"`outcome` holds {sorted(codes - set(Outcome))}, which are none of Outcome's"
+    )
 
 
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
@@ -224,7 +235,6 @@ def _knowledge(name: str, seen: Artifact, auxiliary: dict[str, Any]) -> dict[str
         "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
         "needs": sorted(attack.needs),
         "uses": sorted(known.uses(attack) & seen.offers()),
-        "active": plugins.is_active(name),
         "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "labels": "known" if seen.labels is not None else "recovered",
         "restart_chosen_by": "attacker's own loss",

@@ -51,6 +51,7 @@ ATTACKS = {
     "decoder": "attacks.decoder:Decoder",
     "collusion": "attacks.collusion:Collusion",
     "oracle": "attacks.oracle:Oracle",
+    "oracle-decoder": "attacks.oracle_decoder:OracleDecoder",
 }
 DEFENSES = {
     "none": "defenses.none:NoDefense",
@@ -118,7 +119,9 @@ def resolve(kind: str, name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise UserError(f"{kind} '{name}': there is no module '{error.name}' on the Python path") from error
-        raise
+        raise UserError(f"{kind} '{name}': module '{module_name}' cannot be imported: {error}") from error
+    except ImportError as error:
+        raise UserError(f"{kind} '{name}': module '{module_name}' cannot be imported: {error}") from error
     if not hasattr(module, attribute):
         raise UserError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
     found = getattr(module, attribute)
@@ -151,14 +154,11 @@ def revision(attack: str, method: str) -> int:
     """How often what an attack returns on a method has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
 
     Its class's `revision`, and where the method broadcasts its extractor those of the attacks whose answers it then hands in
-    (`hands_in`). 0 where classes say nothing, and for plug-ins that are not at hand: their old cells can then still be listed.
+    (`hands_in`). 0 where classes say nothing. UserError where a class cannot be imported. A cell stores it (privbench/spec.py).
     """
-    try:
-        own = resolve("attack", attack)
-        others = getattr(own, "hands_in", ()) if "extractor" in resolve("method", method).shares else ()
-        return sum(int(getattr(each, "revision", 0)) for each in (own, *(resolve("attack", name) for name in others)))
-    except (UserError, ImportError):
-        return 0
+    own = resolve("attack", attack)
+    others = getattr(own, "hands_in", ()) if "extractor" in resolve("method", method).shares else ()
+    return sum(int(getattr(each, "revision", 0)) for each in (own, *(resolve("attack", name) for name in others)))
 
 
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:

@@ -1,41 +1,50 @@
-"""One JSON file per finished cell: summarised from its seeds, written atomically, read with its schema checked.
+"""One JSON file per finished cell: gathered from its seeds, written atomically, read with its schema and digest checked.
 
-A `Record` is what every cell has: the specification, what training gave (accuracy, metrics, curves, bytes, seconds), and what
-it cost. An `AttackRecord` is a record of a cell that was attacked as well. docs/metrics.md defines every number of training.
+A `Record` holds what a cell is and what each of its seeds gave, per client and per victim; a mean over them is computed where it is
+asked for and stored nowhere, and intervals are the reports' (privbench/statistics.py). An `AttackRecord` is the record of a cell
+that was attacked. docs/metrics.md defines every number of training.
+
+The digest is the SHA-256 of the record's own content. It tells an accident (a truncated copy, an edited number) and is no defence
+against somebody who wants to deceive: whoever edits a record can compute the digest anew. `privbench reproduce` is the check then.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import statistics
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from privbench import flags, storage
+from privbench import flags, storage, upgrade
 from privbench.errors import UserError
 from privbench.flags import Flag
-from privbench.score import interval
+from privbench.spec import CellSpec
 
-SCHEMA = 2  # 2: the training part; cells that attack nothing
+# 2: the training part; cells that attack nothing. 3: typed, per seed and victim, without any summary; outcomes; a digest.
+SCHEMA = 3
 FILE_NAME = "record.json"
+DIGEST = "digest"
+Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
+FAILURES = ("gave up", "diverged")
+TAIL = 0.05  # of victims, the most exposed
+EXPOSED_DB = 20.0  # a reconstruction at which what is on a small picture can be seen
+
+
+Name = tuple[int, int, tuple[str, ...]]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Range(_Strict):
-    """A mean with its 95% bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
-class Accuracy(_Strict):
+class Accuracy(NamedTuple):
     """Test accuracy in percent of the clients' measured models, each at its best validation round (FedMD-CG's L.acc)."""
 
     per_seed: list[float]  # mean over clients
@@ -44,7 +53,7 @@ class Accuracy(_Strict):
     per_client: list[list[float]]  # seed, client
 
 
-class Spread(_Strict):
+class Spread(NamedTuple):
     """A metric averaged over clients, then over seeds; None where it is undefined for one of them."""
 
     per_seed: list[float | None]
@@ -52,7 +61,7 @@ class Spread(_Strict):
     std: float | None  # over seeds; None for one seed
 
 
-class Averages(_Strict):
+class Averages(NamedTuple):
     """The metrics of all clients and seeds in one number each."""
 
     precision: Spread  # percent, as the next three
@@ -147,26 +156,82 @@ class Victim(_Strict):
     gradient_norm: float | None  # of everything observed of it; None when not finite
     loss: float | None  # the attacker's own final objective; None when it was not finite
     loss_fell: bool | None  # whether that objective ended lower than it began; None for attacks that do not descend
-    failed: bool
+    outcome: Outcome  # how the attack ended (privbench/victims.py)
     floors: dict[str, float]
 
+    @property
+    def name(self) -> Name:
+        """What tells one victim of a setting from another: seed, client and originals."""
+        return (self.seed, self.client, tuple(self.images))
 
-class ScoreSummary(_Strict):
-    """Over all victims of all seeds."""
+    @property
+    def failed(self) -> bool:
+        """Whether nothing was reconstructed, though the attack applied."""
+        return self.outcome in FAILURES
 
-    psnr_db: Range
-    psnr_raw_db: Range | None  # None when a victim has none: a mean over the others would flatter
-    ssim: Range
-    lpips: Range | None  # None when a victim has none, as the next
-    feature_error: Range | None
-    identification: float  # mean over victims
+
+class AuxiliaryUsed(_Strict):
+    """The images that an attacker had besides what was observed."""
+
+    dataset: str
+    share: float
+    images: int
+    labels: str  # how its classes were matched to the victims'
+    left_out_as_training_images: int
+
+
+class KnowledgeUsed(_Strict):
+    """What the attacker knew."""
+
+    tag: str  # in words, on what this method sends
+    tag_in_general: str  # the same whatever a method sends
+    rung: str | None  # of the ladder; None for a user's own attack that names none
+    needs: list[str]
+    uses: list[str]  # what it looked at besides its needs
+    active_rounds: int | None = None  # for how many rounds before the attacked one the server sent crafted networks
+    auxiliary: AuxiliaryUsed | None
+    labels: Literal["known", "recovered"]
+    restart_chosen_by: str
+
+
+class SeedResult(_Strict):
+    """What one seed gave."""
+
+    seed: int
+    accuracy: list[float]  # percent, per client, each personal model at its best validation round
+    label_counts: list[list[int]]  # training images: client, class
+    training: Training
+
+
+class AttackedSeed(SeedResult):
+    """What one seed of an attacked cell gave."""
+
+    round: int  # that was attacked
+    accuracy_at_round: list[float]  # percent, per client, of the very networks attacked; schema 2 kept one mean of all
+    victims: list[Victim]
+
+
+class Scores(NamedTuple):
+    """Means over victims; None where one of them has no such number, as a mean over the others would flatter."""
+
+    psnr_db: float
+    psnr_raw_db: float | None
+    ssim: float
+    lpips: float | None
+    feature_error: float | None
+    identification: float
     identification_chance: float  # of one and the same image handed in for every victim of a seed
     label_accuracy: float
+    worst_db: (
+        float  # mean PSNR of the TAIL of victims that are reconstructed best, who are the most exposed; at least one
+    )
+    exposed: float  # share of victims reconstructed at more than EXPOSED_DB
     n: int
-    failures: int
+    failures: int  # gave up or diverged
+    not_applicable: int
 
 
-class Floor(_Strict):
+class Floor(NamedTuple):
     """The best of the no-information floors."""
 
     name: str
@@ -192,106 +257,199 @@ class Record(_Strict):
 
     schema_version: int
     id: str
-    spec: dict[str, Any]
-    accuracy: Accuracy
-    averages: Averages
+    cell: CellSpec
+    classes: int
+    class_names: list[str]
+    client_domains: list[str] | None  # None in records from before there was one
     cost: Cost
-    environment: dict[str, Any]
+    environment: dict[str, Any]  # of the first seed; notes say where others differ
     notes: list[str]
-    label_counts: list[list[list[int]]]  # training images: seed, client, class
-    training: list[Training]  # one per seed
+    seeds: Sequence[SeedResult]
+
+    def __copy__(self) -> Self:
+        """Without what was computed of it, which a changed field would make untrue."""
+        copied = super().__copy__()
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
+
+    @cached_property
+    def training(self) -> list[Training]:
+        """Of each seed."""
+        return [s.training for s in self.seeds]
+
+    @cached_property
+    def label_counts(self) -> list[list[list[int]]]:
+        """Training images: seed, client, class."""
+        return [s.label_counts for s in self.seeds]
+
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        """Mean over clients, then over seeds."""
+        per_seed = [fmean(s.accuracy) for s in self.seeds]
+        std = stdev(per_seed) if len(per_seed) > 1 else None
+        return Accuracy(per_seed, fmean(per_seed), std, [list(s.accuracy) for s in self.seeds])
+
+    @cached_property
+    def averages(self) -> Averages:
+        """Every metric of training."""
+        return averages(self.training)
 
 
 class AttackRecord(Record):
     """The record of a cell that was attacked."""
 
-    rounds: list[int]  # the attacked round of each seed
-    accuracy_at_round: float  # percent, of the very networks that were attacked, mean over clients and seeds
-    scores: ScoreSummary
-    floors: dict[str, float]
-    floor: Floor
-    gain_db: Range  # paired per victim against the best floor
-    knowledge: dict[str, Any]
+    knowledge: KnowledgeUsed
     guarantee: str  # what the defence promises a client over all rounds whatever the attack, or that there is none
-    flags: list[Flag]  # doubts that the record raises about itself (privbench/flags.py)
     cost: AttackCost
-    victims: list[Victim]
+    seeds: Sequence[AttackedSeed]
+
+    @property
+    def attack(self) -> str:
+        """The attack's name."""
+        return self.cell.attack or ""
+
+    @cached_property
+    def rounds(self) -> list[int]:
+        """The attacked round of each seed."""
+        return [s.round for s in self.seeds]
+
+    @cached_property
+    def victims(self) -> list[Victim]:
+        """Of all seeds."""
+        return [v for s in self.seeds for v in s.victims]
+
+    @cached_property
+    def names(self) -> tuple[Name, ...]:
+        """Of the same victims."""
+        return tuple(v.name for v in self.victims)
+
+    @cached_property
+    def accuracy_at_round(self) -> float:
+        """Percent, of the very networks that were attacked, mean over clients and seeds."""
+        return fmean(a for s in self.seeds for a in s.accuracy_at_round)
+
+    @cached_property
+    def scores(self) -> Scores:
+        """Means over all victims."""
+        return scores_of(self.victims)
+
+    @cached_property
+    def floors(self) -> dict[str, float]:
+        """Each floor's mean."""
+        return floors_of(self.victims)
+
+    @cached_property
+    def floor(self) -> Floor:
+        """The best of them."""
+        return best_floor(self.victims)
+
+    @cached_property
+    def gain_db(self) -> float:
+        """The mean over victims of PSNR less the victim's own score of the best floor."""
+        floor = self.floor.name
+        return fmean(v.psnr_db - v.floors[floor] for v in self.victims)
+
+    @cached_property
+    def flags(self) -> list[Flag]:
+        """Doubts that the record raises about itself (privbench/flags.py)."""
+        return flags.of_victims(self.victims)
 
 
-def summarise(*, id: str, spec: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> Record:  # noqa: A002 (the field's name)
+def scores_of(victims: Sequence[Victim]) -> Scores:
+    """Means over some victims, at least one."""
+    per_seed = Counter(v.seed for v in victims).values()
+    return Scores(
+        psnr_db=fmean([v.psnr_db for v in victims]),
+        psnr_raw_db=mean([v.psnr_raw_db for v in victims]),
+        ssim=fmean([v.ssim for v in victims]),
+        lpips=mean([v.lpips for v in victims]),
+        feature_error=mean([v.feature_error for v in victims]),
+        identification=fmean([v.identification for v in victims]),
+        identification_chance=fmean([1 / count for count in per_seed]),
+        label_accuracy=fmean([v.label_accuracy for v in victims]),
+        worst_db=fmean(sorted((v.psnr_db for v in victims), reverse=True)[: math.ceil(TAIL * len(victims))]),
+        exposed=fmean([v.psnr_db > EXPOSED_DB for v in victims]),
+        n=len(victims),
+        failures=sum(v.failed for v in victims),
+        not_applicable=sum(v.outcome == "not applicable" for v in victims),
+    )
+
+
+def floors_of(victims: Sequence[Victim]) -> dict[str, float]:
+    """The mean of each floor that every victim has."""
+    names = [name for name in victims[0].floors if all(name in v.floors for v in victims)]
+    return {name: fmean([v.floors[name] for v in victims]) for name in names}
+
+
+def best_floor(victims: Sequence[Victim]) -> Floor:
+    """The floor with the highest mean."""
+    floors = floors_of(victims)
+    name = max(floors, key=lambda name: floors[name])
+    return Floor(name, floors[name])
+
+
+def summarise(
+    *,
+    id: str,  # noqa: A002 (the field's name)
+    cell: CellSpec,
+    trials: Sequence[Mapping[str, Any]],
+) -> Record:
     """The record of a cell from what each seed gave: trials, one per seed, each with its `training`.
 
     An `AttackRecord` where the trials have victims.
     """
-    trainings: list[Training] = [trial["training"] for trial in trials]
-    per_seed = [statistics.fmean(trial["accuracy"]) for trial in trials]
+    first = trials[0]
     common: dict[str, Any] = {
         "schema_version": SCHEMA,
         "id": id,
-        "spec": dict(spec),
-        "accuracy": Accuracy(
-            per_seed=per_seed,
-            mean=statistics.fmean(per_seed),
-            std=statistics.stdev(per_seed) if len(per_seed) > 1 else None,
-            per_client=[list(trial["accuracy"]) for trial in trials],
-        ),
-        "averages": averages(trainings),
-        "environment": dict(trials[0]["environment"]),
+        "cell": cell,
+        "classes": first["classes"],
+        "class_names": list(first["class_names"]),
+        "client_domains": first.get("client_domains"),
+        "environment": dict(first["environment"]),
         "notes": list(dict.fromkeys([*(note for trial in trials for note in trial["notes"]), *_mixed(trials)])),
-        "label_counts": [trial["label_counts"] for trial in trials],
-        "training": trainings,
     }
     cost: dict[str, Any] = {
         "train_seconds": sum(t["cost"]["train_seconds"] for t in trials),
         "peak_memory_mib": max(t["cost"]["peak_memory_mib"] for t in trials),
     }
-    if "victims" not in trials[0]:
-        return Record(**common, cost=Cost(**cost))
-    return AttackRecord(**common, **_attacked(trials, cost))
-
-
-def _attacked(trials: Sequence[Mapping[str, Any]], cost: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the attack, with at least one victim a seed.
-
-    The best floor is the one with the highest mean; the gain is each victim's PSNR less its own score of that floor.
-    """
-    victims = [Victim(**victim) for trial in trials for victim in trial["victims"]]
-    names = [name for name in victims[0].floors if all(name in victim.floors for victim in victims)]
-    floors = {name: statistics.fmean(victim.floors[name] for victim in victims) for name in names}
-    best = max(floors, key=lambda name: floors[name])
-    return {
-        "rounds": [trial["round"] for trial in trials],
-        "accuracy_at_round": statistics.fmean(a for trial in trials for a in trial["accuracy_at_round"]),
-        "victims": victims,
-        "scores": ScoreSummary(
-            psnr_db=_range([v.psnr_db for v in victims]),
-            psnr_raw_db=_range_of_all([v.psnr_raw_db for v in victims]),
-            ssim=_range([v.ssim for v in victims]),
-            lpips=_range_of_all([v.lpips for v in victims]),
-            feature_error=_range_of_all([v.feature_error for v in victims]),
-            identification=statistics.fmean(v.identification for v in victims),
-            identification_chance=statistics.fmean(1 / len(trial["victims"]) for trial in trials),
-            label_accuracy=statistics.fmean(v.label_accuracy for v in victims),
-            n=len(victims),
-            failures=sum(v.failed for v in victims),
-        ),
-        "floors": floors,
-        "floor": Floor(name=best, psnr_db=floors[best]),
-        "gain_db": _range([v.psnr_db - v.floors[best] for v in victims]),
-        "knowledge": dict(trials[0]["knowledge"]),
-        "guarantee": "; ".join(dict.fromkeys(trial["guarantee"] for trial in trials)),
-        "flags": flags.of_victims(victims),
-        "cost": AttackCost(
+    if "victims" not in first:
+        return Record(**common, cost=Cost(**cost), seeds=[SeedResult(**_of_seed(trial)) for trial in trials])
+    return AttackRecord(
+        **common,
+        knowledge=KnowledgeUsed(**first["knowledge"]),
+        guarantee="; ".join(dict.fromkeys(trial["guarantee"] for trial in trials)),
+        cost=AttackCost(
             **cost,
             attack_seconds=sum(t["cost"]["attack_seconds"] for t in trials),
             gradient_evaluations=sum(t["cost"]["gradient_evaluations"] for t in trials),
         ),
+        seeds=[
+            AttackedSeed(
+                **_of_seed(trial),
+                round=trial["round"],
+                accuracy_at_round=list(trial["accuracy_at_round"]),
+                victims=[Victim(**victim) for victim in trial["victims"]],
+            )
+            for trial in trials
+        ],
+    )
+
+
+def _of_seed(trial: Mapping[str, Any]) -> dict[str, Any]:
+    """What the result of a seed, attacked or not, gives to a record."""
+    return {
+        "seed": trial["training"].seed,
+        "accuracy": list(trial["accuracy"]),
+        "label_counts": trial["label_counts"],
+        "training": trial["training"],
     }
 
 
 def averages(trainings: Sequence[Training]) -> Averages:
     """Each metric's mean over the clients of each seed, with mean and standard deviation over seeds."""
-    names = [name for name in Averages.model_fields if name != "global_accuracy"]
+    names = [name for name in Averages._fields if name != "global_accuracy"]
     found = {name: spread([mean([getattr(c, name) for c in t.clients]) for t in trainings]) for name in names}
     return Averages(**found, global_accuracy=spread([t.global_accuracy for t in trainings]))
 
@@ -299,14 +457,14 @@ def averages(trainings: Sequence[Training]) -> Averages:
 def spread(per_seed: Sequence[float | None]) -> Spread:
     """Mean and standard deviation (n - 1) over seeds."""
     whole = [value for value in per_seed if value is not None]
-    std = statistics.stdev(whole) if len(whole) == len(per_seed) > 1 else None
+    std = stdev(whole) if len(whole) == len(per_seed) > 1 else None
     return Spread(per_seed=list(per_seed), mean=mean(per_seed), std=std)
 
 
 def mean(values: Sequence[float | None]) -> float | None:
     """The mean, or None where a part is missing: a mean over the rest would flatter."""
     whole = [value for value in values if value is not None]
-    return statistics.fmean(whole) if whole and len(whole) == len(values) else None
+    return fmean(whole) if whole and len(whole) == len(values) else None
 
 
 def _mixed(trials: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -319,36 +477,54 @@ def _mixed(trials: Sequence[Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-def _range(values: Sequence[float]) -> Range:
-    return Range(**interval(values)._asdict())
-
-
-def _range_of_all(values: Sequence[float | None]) -> Range | None:
-    whole = [value for value in values if value is not None]
-    return _range(whole) if len(whole) == len(values) else None
+def content_digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 of a record's content as canonical JSON: names sorted, no spaces, without the digest itself."""
+    own = {name: value for name, value in content.items() if name != DIGEST}
+    return hashlib.sha256(json.dumps(own, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write(record: Record, path: Path) -> None:
     """Writes the whole record or nothing: one line per field, since curves and matrices of a line a number would be long."""
-    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in record.model_dump(mode="json").items()]
+    content = record.model_dump(mode="json", serialize_as_any=True)
+    content = {"schema_version": content.pop("schema_version"), DIGEST: content_digest_of(record), **content}
+    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items()]
     storage.write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
+def content_digest_of(record: Record) -> str:
+    """The digest of a record as it is written."""
+    return content_digest(record.model_dump(mode="json", serialize_as_any=True))
+
+
 def read(path: Path) -> Record:
-    """The record; a damaged, foreign or newer file raises UserError with its name."""
+    """The record; a damaged, altered, foreign or newer file raises UserError with its name. Schema 2 is upgraded."""
     if not path.is_file():
         raise UserError(f"there is no record at {path}")
     value = storage.read_json(path)
     if not isinstance(value, dict) or "schema_version" not in value:
         raise UserError(f"{path} is not a privbench record")
-    if value["schema_version"] != SCHEMA:
-        raise UserError(f"{path} has record schema {value['schema_version']}; this privbench reads {SCHEMA}")
-    attacked = not isinstance(value.get("spec"), dict) or value["spec"].get("attack") is not None
     try:
-        return (AttackRecord if attacked else Record).model_validate(value)
+        if value["schema_version"] == 2:
+            return _validated(upgrade.to_schema_3(value))
+        if value["schema_version"] != SCHEMA:
+            raise UserError(f"{path} has record schema {value['schema_version']}; this privbench reads {SCHEMA} and 2")
+        digest = value.pop(DIGEST, None)
+        if digest != content_digest(value):
+            raise UserError(
+                f"{path} was altered or damaged after it was written: its digest does not fit its content; remove it and run the "
+                "same command again"
+            )
+        return _validated(value)
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"])
         raise UserError(
             f"{path} is damaged ({place}: {fault['msg']}); remove it and run the same command again"
         ) from error
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UserError(f"{path} is damaged ({error!r}); remove it and run the same command again") from error
+
+
+def _validated(value: Mapping[str, Any]) -> Record:
+    kind = Record if value["cell"].get("attack") is None else AttackRecord
+    return kind.model_validate(value)

@@ -17,7 +17,7 @@ import torch
 from privbench import machine, pool, record, results, run, storage
 from privbench.errors import UserError
 from privbench.record import Record
-from privbench.spec import CellSpec, TrainSpec, checked
+from privbench.spec import CellSpec
 from privbench.store import Store
 
 PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of the environment, what bits depend on
@@ -27,12 +27,7 @@ APART = ("environment", "notes")  # told, not compared: notes may speak of the e
 
 def cell_of(found: Record) -> CellSpec:
     """The specification that a record holds, as it was run; UserError when it hashes to another name than the record's."""
-    spec = found.spec
-    train = {name: spec[name] for name in TrainSpec.model_fields if name in spec} | {"seed": spec["seeds"][0]}
-    own = {name: spec[name] for name in CellSpec.model_fields if name in spec and name != "train"}
-    if spec.get("attack") is None:
-        own["victims"] = 0  # which the record of an accuracy cell does not write
-    cell = checked(CellSpec, own | {"train": train})
+    cell = found.cell
     if cell.id != found.id:
         raise UserError(
             f"record {found.id} cannot be run again: its specification hashes to {cell.id} here, so another version of privbench "
@@ -79,7 +74,7 @@ def differences(first: Record, second: Record, old: Path, new: Path) -> list[str
 
     Reconstructions under the roots `old` and `new` are compared bit by bit where the old ones are still there.
     """
-    then, now = (r.model_dump(mode="json", exclude=set(APART)) for r in (first, second))
+    then, now = (r.model_dump(mode="json", exclude=set(APART), serialize_as_any=True) for r in (first, second))
     lines = list(_unlike(then, now, ""))
     cell = cell_of(second)
     for seed in compared(second, old, new):

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from privbench import checkpoint, evaluation, harness, local_update, metrics, record, storage
+from privbench import checkpoint, evaluation, harness, metrics, record, storage
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.store import Store
@@ -71,45 +71,9 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
     trials = [
         {**_result(store, cell, spec.seed), "training": training(store.train(spec))} for spec in cell.train_specs()
     ]
-    spec, local = cell.train, local_update.local_steps(cell) if cell.attack is not None else None
-    described = {
-        "preset": cell.preset,
-        "dataset": spec.dataset,
-        "domains": spec.domains,
-        "content": spec.content,
-        "partition": spec.partition,
-        "omega": spec.omega,
-        "min_per_client": spec.min_per_client,
-        "clients": spec.clients,
-        "per_client": spec.per_client,
-        "backbone": spec.backbone,
-        "image_size": spec.image_size,
-        "classes": trials[0]["classes"],
-        "class_names": trials[0]["class_names"],
-        "client_domains": trials[0].get("client_domains"),  # a result of an earlier version has none
-        "method": spec.method,
-        "method_settings": spec.method_settings,
-        "defense": spec.defense,
-        "where": spec.where,
-        **{name: value for name, value in spec.model_dump().items() if name in ("protocol", "flip", "measured")},
-        "schedule": spec.schedule.model_dump(),
-        "seeds": list(cell.seeds),
-        "attack": cell.attack,
-    }
-    if cell.attack is not None:
-        described |= {
-            "attack_settings": cell.attack_settings,
-            "round": cell.round,
-            "victims": cell.victims,
-            "batch_size": cell.batch_size,
-            "labels_known": cell.labels_known,
-            "observe": cell.observe,
-            "local": local._asdict() if local else None,
-            "auxiliary": cell.auxiliary,
-        }
     path = store.record(cell)
     store.failure(cell).unlink(missing_ok=True)
-    record.write(record.summarise(id=cell.id, spec=described, trials=trials), path)
+    record.write(record.summarise(id=cell.id, cell=cell, trials=trials), path)
     return path
 
 

@@ -11,23 +11,18 @@ before any mean, so that one exact image does not make a mean infinite.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import bootstrap, wilcoxon
 from skimage.metrics import structural_similarity
 from torch import Tensor
 
 from privbench import finite, perceptual
-from privbench.seeds import stream
 from privbench.types import Reconstruction, Truth
 
 CAP_DB = 100.0
-RESAMPLES = 2000
-CONFIDENCE = 0.95
 SSIM_WINDOW = 7
 
 Features = Callable[
@@ -46,14 +41,6 @@ class Scores(NamedTuple):
     feature_error: Tensor | None  # [V] ||E(x~) - E(x)|| / ||E(x)||; None where no true network is given
     lpips: Tensor | None  # [V] learned perceptual distance; None where its weights are not installed
     failed: Tensor  # [V] bool
-
-
-class Interval(NamedTuple):
-    """A mean with its 95% bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 def psnr_db(image: Tensor, truth: Tensor) -> Tensor:
@@ -171,28 +158,6 @@ def originals(truth: Truth) -> list[list[str]]:
     return [digests(batch) for batch in truth.images]
 
 
-def paired_p(differences: Sequence[float]) -> float:
-    """Two-sided p of the Wilcoxon signed-rank test that paired differences are symmetric about 0 (scipy.stats.wilcoxon).
-
-    Pairs without a difference are left out, as Wilcoxon did; where no pair differs, p is 1.
-    """
-    values = np.asarray(differences, dtype=np.float64)
-    values = values[values != 0]
-    return float(wilcoxon(values).pvalue) if len(values) else 1.0
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """The p values adjusted for how many there are (Holm 1979, Scand. J. Statist. 6), in the order given.
-
-    The k-th smallest of m, k from 0, is multiplied by m - k, never below the adjusted one before it, at most 1.
-    """
-    adjusted, least, m = [0.0] * len(p_values), 0.0, len(p_values)
-    for k, i in enumerate(sorted(range(m), key=lambda i: p_values[i])):
-        least = max(least, min(1.0, (m - k) * p_values[i]))
-        adjusted[i] = least
-    return adjusted
-
-
 def _label_accuracy(found: Tensor, truth: Tensor) -> Tensor:
     """Share of a batch's labels in common, whatever their order: [V]."""
     shares = []
@@ -203,24 +168,3 @@ def _label_accuracy(found: Tensor, truth: Tensor) -> Tensor:
                 left.remove(label)
         shares.append(1 - len(left) / len(true))
     return torch.tensor(shares, dtype=torch.float64)
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Mean and 95% percentile-bootstrap interval of n values, which are victims pooled over seeds.
-
-    It answers "what if other images had been attacked", not "what if training had been repeated": victims of one seed share
-    a network, so with few seeds it is too narrow for the second question. Equal values, or one, are their own interval.
-    Raises ValueError for no value or one that is not finite. The resampling is the same for every cell (common random
-    numbers), so cells of the same victims stay comparable.
-    """
-    data = np.asarray(values, dtype=np.float64)
-    if not len(data) or not np.isfinite(data).all():
-        raise ValueError("an interval needs at least one value, and every value finite")
-    mean = float(data.mean())
-    if len(data) < 2 or float(np.ptp(data)) == 0:
-        return Interval(mean, mean, mean)
-    found = bootstrap(
-        (data,), np.mean, n_resamples=RESAMPLES, confidence_level=CONFIDENCE, method="percentile",
-        rng=np.random.default_rng(stream(0, "bootstrap").initial_seed()),
-    ).confidence_interval  # fmt: skip
-    return Interval(mean, float(found.low), float(found.high))

@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -53,14 +53,18 @@ class Strict(BaseModel):
     """Frozen; a misspelt field is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    # Fields that are digested in another way, or not at all.
+    _apart: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def id(self) -> str:
         """Twelve hexadecimal digits that name this specification."""
-        return self._digest(REVISION)
+        return self.digest(REVISION)
 
-    def _digest(self, revision: object) -> str:
-        text = json.dumps([revision, type(self).__name__, self.model_dump(mode="json")], sort_keys=True)
+    def digest(self, revision: object) -> str:
+        """The name under a revision: of the class's name and all that is written of it, but for `_apart`."""
+        told = {name: value for name, value in self.model_dump(mode="json").items() if name not in self._apart}
+        text = json.dumps([revision, type(self).__name__, told], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -149,11 +153,19 @@ class CellSpec(Strict):
     local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's local epochs
     local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
     auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
+    # Of the attack's class when the cell was specified, so that the name, and what is on disk, tell without importing it.
+    attack_revision: int = Field(0, ge=0)  # privbench.plugins.revision; part of the name
+    active: bool = False  # whether its server crafts what it sends; follows from the attack
+
+    _apart: ClassVar[frozenset[str]] = frozenset({"attack_revision", "active"})
 
     @model_serializer(mode="wrap")
     def _without_the_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Defaults are not written, so that a cell from before there was a choice keeps its name."""
-        usual = {"auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None}
+        usual = {
+            "auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None, "attack_revision": 0,
+            "active": False,
+        }  # fmt: skip
         return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
     @model_validator(mode="after")
@@ -169,6 +181,8 @@ class CellSpec(Strict):
             or self.round != "best"
             or self.observe != "gradient"
             or self.auxiliary != "same"
+            or self.attack_revision
+            or self.active
         ):
             raise ValueError("a cell without an attack has no settings of one")
         return self
@@ -177,13 +191,8 @@ class CellSpec(Strict):
     def id(self) -> str:
         """Twelve hexadecimal digits that name this cell."""
         if self.attack is None:
-            return self._digest(REVISION)
-        own = plugins.revision(self.attack, self.train.method)
-        return self._digest([REVISION, ATTACK_REVISION, *([own] if own else [])])
-
-    def flat(self) -> dict[str, Any]:
-        """The cell's own fields and those of its training in one dict, as a record's `spec` has them."""
-        return self.train.model_dump() | self.model_dump(exclude={"train"})
+            return self.digest(REVISION)
+        return self.digest([REVISION, ATTACK_REVISION, *([self.attack_revision] if self.attack_revision else [])])
 
     def train_specs(self) -> list[TrainSpec]:
         """One specification per seed."""
@@ -244,6 +253,7 @@ ATTACK_SETTINGS: dict[str, dict[str, dict[str, int]]] = {
         "collusion": _SMOKE_STAND_IN | {"align_steps": 3},
         "feature-hijacking": _SMOKE_STAND_IN | {"pilot_steps": 3, "generator_steps": 3},
         "oracle": {"steps": 5},
+        "oracle-decoder": {"decoder_steps": 3},
     },
     "quick": {
         "dlg": {"steps": 150},
@@ -494,6 +504,8 @@ def cell_spec(
             "observe": observe,
             "local_steps": local_steps,
             "local_lr": local_lr,
+            "attack_revision": 0 if attack is None else plugins.revision(attack, train.method),
+            "active": attack is not None and plugins.is_active(attack),
         },
     )
 

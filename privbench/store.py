@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
-from privbench import checkpoint, local_update, plugins, storage
+from privbench import checkpoint, local_update, storage
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec, checked
 
@@ -67,10 +67,10 @@ class Store:
         """
         labels = "-labels" if cell.labels_known else ""
         sent = ""
-        if cell.attack is not None and plugins.is_active(cell.attack):
+        if cell.attack is not None and cell.active:
             craft = cell.attack_settings | {"auxiliary": cell.auxiliary}
-            if own := plugins.revision(cell.attack, cell.train.method):
-                craft |= {"revision": own}
+            if cell.attack_revision:
+                craft |= {"revision": cell.attack_revision}
             settings = json.dumps(craft, sort_keys=True)
             sent = f"-by-{cell.attack.replace(':', '.')}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
         local = local_update.local_steps(cell)

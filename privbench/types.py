@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -235,6 +236,20 @@ class Knowledge:
         )
 
 
+class Outcome(IntEnum):
+    """How an attack on one victim ended; a record holds the name in words, e.g. "gave up"."""
+
+    RECONSTRUCTED = 0
+    GAVE_UP = 1  # it returned a floor, e.g. the class mean, in place of a reconstruction
+    NOT_APPLICABLE = 2  # there was nothing to attack, or the attack does not apply to this method
+    DIVERGED = 3  # a number that is not finite
+
+    @property
+    def word(self) -> str:
+        """As records and tables write it."""
+        return self.name.lower().replace("_", " ")
+
+
 class Reconstruction(NamedTuple):
     """What an attack returns for V victims."""
 
@@ -246,6 +261,9 @@ class Reconstruction(NamedTuple):
     restart: Tensor  # [V] int64, which restart was chosen, by the attacker's own loss
     gradient_evaluations: int  # objective gradients of one victim, summed over victims and restarts
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers must know; printed under every table
+    outcome: Tensor | None = (
+        None  # [V] int64, of Outcome; None: reconstructed, unless privbench/victims.py sees otherwise
+    )
 
 
 class Attack(Protocol):

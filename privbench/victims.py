@@ -1,4 +1,13 @@
-"""What a record says of each attacked upload: its scores, and the facts from which doubts arise (privbench/flags.py)."""
+"""What a record says of each attacked upload: its scores, its outcome, and the facts from which doubts arise (privbench/flags.py).
+
+An outcome is, of these the first that holds:
+    not applicable   the attack says so, or all that was observed is zero, so that there was nothing to attack
+    diverged         the image or the attack's own objective is not finite, or the attack says so
+    gave up          the attack says that it returned a floor (the class mean, grey), or every image that it returned is flat: no
+                     channel varies by as much as one step of 8 bits, as where a descent ends in finite grey
+    reconstructed    otherwise
+Floors (privbench.plugins.FLOORS) return by design what no attack may count as a reconstruction: of them only the second is asked.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +15,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from privbench import finite, flags, score
 from privbench.flags import Flag
 from privbench.score import Scores
-from privbench.types import Artifact, Reconstruction, Truth
+from privbench.types import Artifact, Outcome, Reconstruction, Truth
 
 
 def described(
@@ -23,8 +33,10 @@ def described(
     seed: int,
     floors: Mapping[str, Sequence[float]],
     auxiliary: set[str],
+    is_floor: bool,
 ) -> list[dict[str, Any]]:
     """One entry per victim, with the fields of privbench.record.Victim; `auxiliary` are the digests of the attacker's images."""
+    ended = outcomes(seen, found, is_floor=is_floor)
     norms, fell, images = gradient_norms(seen), loss_fell(found.trace), score.originals(truth)
     return [
         {
@@ -42,11 +54,40 @@ def described(
             "gradient_norm": _finite(norms[v]),
             "loss": _finite(found.loss[v]),
             "loss_fell": fell[v],
-            "failed": bool(scores.failed[v]),
+            "outcome": ended[v],
             "floors": {floor: values[v] for floor, values in floors.items()},
         }
         for v in range(seen.victims)
     ]
+
+
+def outcomes(seen: Artifact, found: Reconstruction, *, is_floor: bool) -> list[str]:
+    """How the attack on each victim ended, in words [V]."""
+    told = torch.zeros(seen.victims, dtype=torch.int64) if found.outcome is None else found.outcome.cpu()
+    broken = (~(finite.rows(found.images) & found.loss.isfinite())).cpu()
+    absent, flat = gradient_norms(seen) == 0, is_flat(found.images)
+    if is_floor:
+        told, absent, flat = torch.zeros_like(told), torch.zeros_like(absent), torch.zeros_like(flat)
+    words = []
+    for said, nothing, bad, plain in zip(told.tolist(), absent.tolist(), broken.tolist(), flat.tolist(), strict=True):
+        outcome = Outcome(said)
+        if nothing:
+            outcome = Outcome.NOT_APPLICABLE
+        if outcome is not Outcome.NOT_APPLICABLE and bad:
+            outcome = Outcome.DIVERGED
+        if outcome is Outcome.RECONSTRUCTED and plain:
+            outcome = Outcome.GAVE_UP
+        words.append(outcome.word)
+    return words
+
+
+def is_flat(images: Tensor) -> Tensor:
+    """Whether all B images of a victim are of one colour each, [V, B, C, H, W] -> [V] bool.
+
+    That is, clipped to [0, 1], no channel varies by 1/255 or more.
+    """
+    pixels = images.clamp(0, 1).flatten(3)
+    return (pixels.amax(3) - pixels.amin(3) < 1 / 255).flatten(1).all(1).cpu()
 
 
 class _Unseen(NamedTuple):
@@ -58,16 +99,15 @@ class _Unseen(NamedTuple):
     gradient_norm: float | None
     loss: float | None
     loss_fell: bool | None
-    failed: bool
+    outcome: str
 
 
 def doubts_without_truth(seen: Artifact, found: Reconstruction) -> list[Flag]:
     """The doubts that an artifact and what an attack made of it raise by themselves; how many victims there are is not asked."""
     norms, fell = gradient_norms(seen), loss_fell(found.trace)
-    failed = (~finite.rows(found.images)).tolist()
+    ended = outcomes(seen, found, is_floor=False)
     each = [
-        _Unseen(0, [], False, _finite(norms[v]), _finite(found.loss[v]), fell[v], failed[v])
-        for v in range(seen.victims)
+        _Unseen(0, [], False, _finite(norms[v]), _finite(found.loss[v]), fell[v], ended[v]) for v in range(seen.victims)
     ]
     return [flag for check in (flags.zero_gradient, flags.not_finite, flags.loss_did_not_fall) for flag in check(each)]
 

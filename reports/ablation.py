@@ -19,10 +19,10 @@ def base_of(records: Sequence[Record], record: Record) -> Record | None:
     """The same method in the same setting with none of the settings that the others vary; None when it is missing."""
     alike = [
         r for r in records
-        if rows.setting(r.spec) == rows.setting(record.spec)
-        and (r.spec["method"], r.spec["defense"]) == (record.spec["method"], record.spec["defense"])
+        if rows.setting(r.cell) == rows.setting(record.cell)
+        and (r.cell.train.method, r.cell.train.defense) == (record.cell.train.method, record.cell.train.defense)
     ]  # fmt: skip
-    return next((r for r in alike if not settings_of(r.spec)), None)
+    return next((r for r in alike if not settings_of(r.cell)), None)
 
 
 def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str]) -> Report:
@@ -30,7 +30,7 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
     forms, numbers = [], []
     for key in rows.settings(records):
         own = rows.chosen(records, key)
-        lost = {rows.row(g.spec): g.state for g in gaps if rows.setting(g.spec) == key}
+        lost = {rows.row(g.cell): g.state for g in gaps if rows.setting(g.cell) == key}
         body = [_line(own, name, lost, metrics) for name in unique([*own, *lost])]
         headings = ["", *(text for m in metrics for text in (METRICS[m].short, "difference"))]
         forms.append(Form(rows.title(key), headings, body))
@@ -73,11 +73,11 @@ def _numbers(own: dict[str, Record], r: Record, metric: str) -> dict[str, Any]:
     mean, std = METRICS[metric].of(r)
     return {
         "id": r.id,
-        "setting": rows.title(rows.setting(r.spec)),
-        "row": rows.row(r.spec),
+        "setting": rows.title(rows.setting(r.cell)),
+        "row": rows.row(r.cell),
         "metric": metric,
         "mean": mean,
         "std": std,
         "difference": _change(own, r, metric),
-        "seeds": " ".join(map(str, r.spec["seeds"])),
+        "seeds": " ".join(map(str, r.cell.seeds)),
     }

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from privbench.record import Record, Spread
 from reports import layout, published, remarks, rows
-from reports.published_form import NONE, Gap, measured_otherwise, published_text, spread_text, unique
+from reports.published_form import NONE, Gap, fields_of, measured_otherwise, published_text, spread_text, unique
 from reports.rows import Setting
 from reports.tables import Form, Report
 
@@ -86,14 +86,14 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
     `first` are the published tables that go before others with a value of the same cell.
     """
     keys = rows.settings(records)
-    names = unique([rows.row(r.spec) for r in records] + [rows.row(g.spec) for g in gaps])
+    names = unique([rows.row(r.cell) for r in records] + [rows.row(g.cell) for g in gaps])
     if len(keys) == 1 and len(metrics) > 1:
         forms = [_one_setting(records, gaps, keys[0], names, metrics)]
     else:
         forms = [_overview(records, gaps, keys, names, metric) for metric in metrics]
     for metric in metrics:
         compared = [
-            k for k in keys if any(published.of(r.spec, metric, first) for r in rows.chosen(records, k).values())
+            k for k in keys if any(published.of(r.cell, metric, first) for r in rows.chosen(records, k).values())
         ]
         forms += [_beside(records, gaps, part, names, metric, first) for part in _parts(compared)]
     numbers = [
@@ -147,9 +147,9 @@ def _beside(
     headings = [""]
     for key in keys:
         own = rows.chosen(records, key)
-        lost = {rows.row(g.spec): g.spec for g in gaps if rows.setting(g.spec) == key}
-        specs = {name: own[name].spec if name in own else lost.get(name) for name in names}
-        found = {name: None if spec is None else published.of(spec, metric, first) for name, spec in specs.items()}
+        lost = {rows.row(g.cell): g.cell for g in gaps if rows.setting(g.cell) == key}
+        specs = {name: own[name].cell if name in own else lost.get(name) for name in names}
+        found = {name: None if cell is None else published.of(cell, metric, first) for name, cell in specs.items()}
         headings += [rows.short_title(key), "published", "difference"]
         columns.append(_column(records, gaps, key, names, metric))
         columns.append([published_text(f, METRICS[metric].digits) for f in found.values()])
@@ -163,7 +163,7 @@ def _column(
 ) -> list[str]:
     """The cells of one setting; the best as printed is bold, and so are all that are printed alike."""
     how, own = METRICS[metric], rows.chosen(records, key)
-    lost = {rows.row(g.spec): g.state for g in gaps if rows.setting(g.spec) == key}
+    lost = {rows.row(g.cell): g.state for g in gaps if rows.setting(g.cell) == key}
     means = {name: round(m, how.digits) for name, r in own.items() if (m := how.of(r)[0]) is not None}
     best = (
         (min if how.lower_is_better else max)(means.values()) if len(set(means.values())) > 1 and how.ranked else None
@@ -189,19 +189,16 @@ def _difference(record: Record | None, value: float | None, metric: str) -> str:
 
 def _numbers(r: Record, metric: str, first: Sequence[str]) -> dict[str, Any]:
     mean, std = METRICS[metric].of(r)
-    found = published.of(r.spec, metric, first)
+    found = published.of(r.cell, metric, first)
     return {
         "id": r.id,
-        **{
-            name: r.spec.get(name)
-            for name in ("preset", "dataset", "partition", "omega", "clients", "backbone", "method")
-        },
-        "settings": " ".join(f"{k}={v}" for k, v in (r.spec.get("method_settings") or {}).items()),
-        "row": rows.row(r.spec),
+        **fields_of(r.cell, ("preset", "dataset", "partition", "omega", "clients", "backbone", "method")),
+        "settings": " ".join(f"{k}={v}" for k, v in r.cell.train.method_settings.items()),
+        "row": rows.row(r.cell),
         "metric": metric,
         "mean": mean,
         "std": std,
-        "seeds": " ".join(map(str, r.spec["seeds"])),
+        "seeds": " ".join(map(str, r.cell.seeds)),
         "published": found.value if found else None,
         "published_std": found.std if found else None,
         "difference": mean - found.value if found and mean is not None else None,
@@ -214,7 +211,7 @@ def _published_notes(
     records: Sequence[Record], keys: Sequence[Setting], metrics: Sequence[str], first: Sequence[str]
 ) -> list[str]:
     found = [
-        published.of(r.spec, m, first) for key in keys for r in rows.chosen(records, key).values() for m in metrics
+        published.of(r.cell, m, first) for key in keys for r in rows.chosen(records, key).values() for m in metrics
     ]
     sources = sorted({f.source for f in found if f})
     if not sources:

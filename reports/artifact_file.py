@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -15,11 +14,12 @@ from privbench import artifact as artifacts
 from privbench import federations, flags, knowledge, machine, measure, plugins, pool, score, storage, victims
 from privbench.errors import UserError
 from privbench.flags import Flag
-from privbench.record import Range, Victim
+from privbench.record import Victim
 from privbench.spec import train_spec
 from privbench.store import Store
 from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Truth
 from reports import doubts
+from reports.measured import Measured
 from reports.published_form import range_text
 
 SEED = 0  # an artifact does not say of which seed it is
@@ -127,15 +127,22 @@ def _scored(
     images = floors.auxiliary | (set() if auxiliary is None else set(score.digests(auxiliary.images)))
     each = [
         Victim(**entry)
-        for entry in victims.described(seen, truth, found, scores, seed=SEED, floors=floors.psnr_db, auxiliary=images)
+        for entry in victims.described(
+            seen,
+            truth,
+            found,
+            scores,
+            seed=SEED,
+            floors=floors.psnr_db,
+            auxiliary=images,
+            is_floor=attack in plugins.FLOORS,
+        )
     ]
-    best = max(floors.psnr_db, key=lambda name: fmean(floors.psnr_db[name]))
-    psnr_db = Range(**score.interval([v.psnr_db for v in each])._asdict())
-    gain_db = Range(**score.interval([v.psnr_db - v.floors[best] for v in each])._asdict())
+    own = Measured((), tuple(each))
     line = (
-        f", PSNR {range_text(psnr_db)} dB, floor {fmean(floors.psnr_db[best]):.2f} dB ({best}), gain "
-        f"{range_text(gain_db, sign=True)} dB, failures {sum(v.failed for v in each)}"
+        f", PSNR {range_text(own.psnr_db)} dB, floor {own.floor.psnr_db:.2f} dB ({own.floor.name}), gain "
+        f"{range_text(own.gain_db, sign=True)} dB, failures {own.scores.failures}"
     )
-    identified = fmean(v.identification for v in each)
-    below = doubts.gain_below_floor(attack, gain_db, identified, len(each), 1 / len(each))
+    s = own.scores
+    below = doubts.gain_below_floor(attack, own.gain_here_db, s.identification, s.n, s.identification_chance)
     return line, [*flags.of_victims(each), *below]

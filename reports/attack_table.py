@@ -17,12 +17,13 @@ from rich.text import Text
 from privbench import flags, storage
 from privbench.flags import Flag
 from privbench.record import AttackRecord
-from reports import comparison, doubts, layout
+from reports import comparison, doubts, layout, measured
 from reports.published_form import (
     NONE,
     Gap,
     ceiling_of,
     compact,
+    fields_of,
     group,
     groups,
     knowledge_text,
@@ -69,36 +70,39 @@ def print_tables(records: Sequence[AttackRecord], console: Console, gaps: Sequen
 
 def long_rows(records: Sequence[AttackRecord]) -> list[dict[str, str]]:
     """One row per record, in the order given."""
-    ceilings = {key: ceiling_of([r for r in records if group(r.spec) == key]) for key in groups(records)}
+    ceilings = {key: ceiling_of([r for r in records if group(r.cell) == key]) for key in groups(records)}
     found = doubts.by_record(records)
-    return [_long_row(record, ceilings[group(record.spec)], found[record.id]) for record in records]
+    return [_long_row(record, ceilings[group(record.cell)], found[record.id]) for record in records]
 
 
 def _long_row(r: AttackRecord, ceiling: str, told: Sequence[Flag]) -> dict[str, str]:
-    accuracy, psnr = published(r.spec)
+    accuracy, psnr = published(r.cell)
+    own, s = measured.of(r), r.scores
     return {
-        "data set": r.spec["dataset"],
+        "data set": r.cell.train.dataset,
         "round": round_label(r),
-        "method": label(r.spec),
-        "attack": r.spec["attack"],
-        "knowledge": f"{knowledge_text(r)}; labels {r.knowledge['labels']}",
+        "method": label(r.cell),
+        "attack": r.attack,
+        "knowledge": f"{knowledge_text(r)}; labels {r.knowledge.labels}",
         "accuracy": spread_text(r.accuracy.mean, r.accuracy.std),
         "accuracy of the attacked networks": f"{r.accuracy_at_round:.1f}",
-        "PSNR dB": range_text(r.scores.psnr_db),
-        "raw PSNR dB": NONE if r.scores.psnr_raw_db is None else f"{r.scores.psnr_raw_db.mean:.2f}",
+        "PSNR dB": range_text(own.psnr_db),
+        "raw PSNR dB": NONE if s.psnr_raw_db is None else f"{s.psnr_raw_db:.2f}",
         "floor dB": f"{r.floor.psnr_db:.2f} ({r.floor.name})",
-        "gain dB": range_text(r.gain_db, sign=True),
+        "gain dB": range_text(own.gain_db, sign=True),
         "ceiling dB": ceiling,
-        "SSIM": f"{r.scores.ssim.mean:.3f}",
-        "feature error": NONE if r.scores.feature_error is None else f"{r.scores.feature_error.mean:.3f}",
-        "identified": f"{100 * r.scores.identification:.0f}% (chance {100 * r.scores.identification_chance:.3g}%)",
-        "labels right": f"{100 * r.scores.label_accuracy:.0f}%",
-        "n": str(r.scores.n),
-        "failures": str(r.scores.failures),
-        "seeds": str(len(r.spec["seeds"])),
+        "SSIM": f"{s.ssim:.3f}",
+        "feature error": NONE if s.feature_error is None else f"{s.feature_error:.3f}",
+        "worst 5%, dB": f"{s.worst_db:.2f}",
+        "above 20 dB": f"{100 * s.exposed:.0f}%",
+        "identified": f"{100 * s.identification:.0f}% (chance {100 * s.identification_chance:.3g}%)",
+        "labels right": f"{100 * s.label_accuracy:.0f}%",
+        "n": str(s.n),
+        "failures": str(s.failures),
+        "seeds": str(len(r.cell.seeds)),
         "published accuracy": published_text(accuracy),
         "published PSNR dB": published_text(psnr),
-        "PSNR - published": NONE if psnr is None else f"{r.scores.psnr_db.mean - psnr.value:+.2f}",
+        "PSNR - published": NONE if psnr is None else f"{s.psnr_db - psnr.value:+.2f}",
         "seconds": f"{r.cost.attack_seconds:.0f}",
         "doubts": flags.names(told),
     }
@@ -124,10 +128,14 @@ def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
     tables = []
     for title, columns, rows in compact(records, gaps):
         presets = title if "paper preset" in title else f"{title} ({NOT_PUBLISHED})"
-        tables.append(layout.latex(columns, rows, f"{presets}. [95% bootstrap interval over victims]. {CAVEAT}"))
+        tables.append(
+            layout.latex(
+                columns, rows, f"{presets}. [95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}"
+            )
+        )
     every = long_rows(records)
     for key in groups(records):
-        own = [row for r, row in zip(records, every, strict=True) if group(r.spec) == key]
+        own = [row for r, row in zip(records, every, strict=True) if group(r.cell) == key]
         rows = [[row[name] for name in LATEX_COLUMNS] for row in own]
         tables.append(layout.latex(LATEX_COLUMNS, rows, f"Every attack: {title_of(key)}. {CAVEAT}"))
     notes = "\n".join(f"% {line}" for line in [*header(records), *gap_lines(gaps), "needs \\usepackage{booktabs}"])
@@ -141,40 +149,43 @@ def csv(records: Sequence[AttackRecord]) -> str:
 
 
 def _csv_row(r: AttackRecord, told: Sequence[Flag]) -> dict[str, Any]:
-    accuracy, psnr = published(r.spec)
+    accuracy, psnr = published(r.cell)
     kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "clients", "batch_size")
-    raw = r.scores.psnr_raw_db
+    own, s = measured.of(r), r.scores
     return {
         "id": r.id,
-        **{name: r.spec[name] for name in kept},
-        "observe": r.spec.get("observe", "gradient"),
-        "backbone": r.spec.get("backbone", "lenet5"),
-        "image_size": r.spec.get("image_size", 32),
+        **fields_of(r.cell, kept),
+        "observe": r.cell.observe,
+        "backbone": r.cell.train.backbone,
+        "image_size": r.cell.train.image_size,
         "attacked_rounds": " ".join(map(str, r.rounds)),
         "knowledge": knowledge_text(r),
-        "labels": r.knowledge["labels"],
+        "labels": r.knowledge.labels,
         "accuracy_percent": r.accuracy.mean,
         "accuracy_std": r.accuracy.std,
         "accuracy_at_round_percent": r.accuracy_at_round,
-        "psnr_db": r.scores.psnr_db.mean,
-        "psnr_low": r.scores.psnr_db.low,
-        "psnr_high": r.scores.psnr_db.high,
-        "psnr_raw_db": None if raw is None else raw.mean,
+        "psnr_db": s.psnr_db,
+        "psnr_low": own.psnr_db.low,
+        "psnr_high": own.psnr_db.high,
+        "psnr_raw_db": s.psnr_raw_db,
         "floor": r.floor.name,
         "floor_db": r.floor.psnr_db,
         **{f"floor_{name}_db": value for name, value in r.floors.items()},
-        "gain_db": r.gain_db.mean,
-        "gain_low": r.gain_db.low,
-        "gain_high": r.gain_db.high,
-        "ssim": r.scores.ssim.mean,
-        "feature_error": None if r.scores.feature_error is None else r.scores.feature_error.mean,
-        "lpips": None if r.scores.lpips is None else r.scores.lpips.mean,
-        "identification": r.scores.identification,
-        "identification_chance": r.scores.identification_chance,
-        "label_accuracy": r.scores.label_accuracy,
-        "n": r.scores.n,
-        "failures": r.scores.failures,
-        "seeds": " ".join(map(str, r.spec["seeds"])),
+        "gain_db": own.gain_db.mean,
+        "gain_low": own.gain_db.low,
+        "gain_high": own.gain_db.high,
+        "ssim": s.ssim,
+        "feature_error": s.feature_error,
+        "lpips": s.lpips,
+        "worst_5_percent_db": s.worst_db,
+        "share_above_20_db": s.exposed,
+        "identification": s.identification,
+        "identification_chance": s.identification_chance,
+        "label_accuracy": s.label_accuracy,
+        "n": s.n,
+        "failures": s.failures,
+        "not_applicable": s.not_applicable,
+        "seeds": " ".join(map(str, r.cell.seeds)),
         "published_accuracy_percent": None if accuracy is None else accuracy.value,
         "published_accuracy_std": None if accuracy is None else accuracy.std,
         "published_psnr_db": None if psnr is None else psnr.value,

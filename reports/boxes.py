@@ -27,13 +27,13 @@ Panels = dict[str, dict[Any, Record]]  # setting -> value -> record
 def panels(records: Sequence[Record], key: rows.Setting) -> Panels:
     """Every setting with two values or more, its values in order."""
     own = list(rows.chosen(records, key).values())
-    base = next((r for r in own if not settings_of(r.spec)), None)
+    base = next((r for r in own if not settings_of(r.cell)), None)
     found: Panels = {}
-    for name in unique(name for r in own for name in settings_of(r.spec)):
-        alone = [r for r in own if list(settings_of(r.spec)) == [name]]
-        values = {settings_of(r.spec)[name]: r for r in alone}
+    for name in unique(name for r in own for name in settings_of(r.cell)):
+        alone = [r for r in own if list(settings_of(r.cell)) == [name]]
+        values = {settings_of(r.cell)[name]: r for r in alone}
         if base is not None:
-            defaults = {f.name: f.default for f in fields(plugins.resolve("method", base.spec["method"]))}
+            defaults = {f.name: f.default for f in fields(plugins.resolve("method", base.cell.train.method))}
             values.setdefault(defaults[name], base)
         if len(values) > 1:
             found[name] = dict(sorted(values.items(), key=lambda item: (isinstance(item[0], str), item[0])))

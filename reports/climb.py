@@ -15,6 +15,7 @@ from privbench.record import AttackRecord
 from privbench.spec import CellSpec
 from privbench.store import Store
 from reports import drawings, ladder, ladder_summary, round_curve, rows, tables
+from reports.measured import best_record
 from reports.published_form import REFUSED, Gap, label, unique
 
 SHOWN_ROUNDS = ("0", "best")  # of which a study draws grids
@@ -24,7 +25,7 @@ def climbable(cells: Sequence[CellSpec]) -> tuple[list[CellSpec], list[Gap]]:
     """(cells whose attack can be made on what their method sends, a gap for each other one), before anything is trained."""
     reasons = [_reason(cell) for cell in cells]
     able = [cell for cell, reason in zip(cells, reasons, strict=True) if reason is None]
-    return able, [Gap(cell.flat(), reason, REFUSED) for cell, reason in zip(cells, reasons, strict=True) if reason]
+    return able, [Gap(cell, reason, REFUSED) for cell, reason in zip(cells, reasons, strict=True) if reason]
 
 
 def _reason(cell: CellSpec) -> str | None:
@@ -41,8 +42,8 @@ def write(
     """Every report of several methods; `records` are those of `cells`, in the same order."""
     paths = tables.write(ladder_summary.report(records, gaps), folder / "summary")
     for key, name in drawings.stems(records).items():
-        own = [r for r in records if rows.setting(r.spec) == key]
-        lost = [gap for gap in gaps if rows.setting(gap.spec) == key]
+        own = [r for r in records if rows.setting(r.cell) == key]
+        lost = [gap for gap in gaps if rows.setting(gap.cell) == key]
         paths += ladder.write_tables(own, folder / f"ladder-{name}", lost)
     return paths + curves(records, folder) + grids(store, cells, records, folder, SHOWN_ROUNDS, strongest=True)
 
@@ -52,7 +53,7 @@ def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
     return [
         path
         for key, name in drawings.stems(records).items()
-        for path in round_curve.write([r for r in records if rows.setting(r.spec) == key], folder / f"{name}-rounds")
+        for path in round_curve.write([r for r in records if rows.setting(r.cell) == key], folder / f"{name}-rounds")
     ]
 
 
@@ -70,16 +71,16 @@ def grids(
     With `strongest` a row is the strongest attack of a knowledge tag, else every attack has one.
     """
     by_id = {cell.id: cell for cell in cells}
-    names, methods = drawings.stems(records), unique(label(r.spec) for r in records)
+    names, methods = drawings.stems(records), unique(label(r.cell) for r in records)
     paths = []
-    for block in ladder.blocks([r for r in records if r.spec["round"] in rounds]):
+    for block in ladder.blocks([r for r in records if r.cell.round in rounds]):
         first = block.every[0]
-        own = block.best if strongest else [
-            r for r in block.every if r.spec["attack"] not in plugins.FLOORS or r.spec["attack"] == first.floor.name
+        own = [best_record(row.attacks) for row in block.best] if strongest else [
+            r for r in block.every if r.attack not in plugins.FLOORS or r.attack == first.floor.name
         ]  # fmt: skip
-        method = f"-{_stem(label(first.spec))}" if len(methods) > 1 else ""
-        stem = folder / f"{names[rows.setting(first.spec)]}{method}-grid-{first.spec['round']}"
-        paths += drawings.write_grid(store, [by_id[r.id] for r in own], min(first.spec["seeds"]), stem)
+        method = f"-{_stem(label(first.cell))}" if len(methods) > 1 else ""
+        stem = folder / f"{names[rows.setting(first.cell)]}{method}-grid-{first.cell.round}"
+        paths += drawings.write_grid(store, [by_id[r.id] for r in own], min(first.cell.seeds), stem)
     return paths
 
 

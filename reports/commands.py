@@ -298,13 +298,11 @@ def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path
     first = _record_of(prefix, out)
     with ExitStack() as stack:
         fresh = into or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privbench-")))
-        bars = stack.enter_context(JobBars(1 if first.environment["device"] == "cuda" else len(first.spec["seeds"])))
+        bars = stack.enter_context(JobBars(1 if first.environment["device"] == "cuda" else len(first.cell.seeds)))
         second = reproduce.again(first, out, fresh, data_dir, bars.progress, bars.outcome, attack_only=attack_only)
         lines = reproduce.differences(first, second, out, fresh)
         compared = reproduce.compared(first, out, fresh)
-    what = (
-        f"{first.id} ({len(first.spec['seeds'])} seed(s){', attack only' if attack_only else ', training and attack'})"
-    )
+    what = f"{first.id} ({len(first.cell.seeds)} seed(s){', attack only' if attack_only else ', training and attack'})"
     for line in reproduce.moved(first, second):
         print(f"another place: {line}")
     if not lines:
@@ -322,7 +320,7 @@ def _reproduced(first: Record, compared: Sequence[int]) -> str:
     """What may be claimed where nothing differs: bits only of reconstructions that were there to be compared."""
     if not isinstance(first, AttackRecord):
         return "reproduced: every number of the record is the same"
-    gone = [seed for seed in first.spec["seeds"] if seed not in compared]
+    gone = [seed for seed in first.cell.seeds if seed not in compared]
     if not gone:
         return "reproduced bit for bit: every number of the record, and every reconstruction"
     return (
@@ -393,6 +391,13 @@ def show_run(prefix: str, out: Path) -> None:
     if not (folder / record.FILE_NAME).exists():
         raise UserError(f"cell {name} is unfinished; the command that started it continues it")
     found_record = record.read(folder / record.FILE_NAME)
-    apart = {"victims", "training", "averages", "accuracy"}  # too long, or in the tables
-    console.print_json(json.dumps(found_record.model_dump(mode="json", exclude=apart)))
-    training_view.show(found_record.training, found_record.spec["class_names"], console)
+    shown = found_record.model_dump(mode="json", exclude={"seeds"})  # too long, or in the tables
+    if isinstance(found_record, AttackRecord):
+        shown |= {
+            "scores": found_record.scores._asdict(),
+            "floors": found_record.floors,
+            "gain_db": found_record.gain_db,
+        }
+        shown |= {"flags": [flag.model_dump() for flag in found_record.flags]}
+    console.print_json(json.dumps(shown))
+    training_view.show(found_record.training, found_record.class_names, console)

@@ -65,7 +65,7 @@ def training_loss(records: Sequence[Record], key: rows.Setting) -> Iterator[tupl
 def precision_lead(records: Sequence[Record], key: rows.Setting) -> Iterator[tuple[str, Record, Quantities]]:
     """NFL-CGAN's macro precision less that of each other method, points."""
     chosen = rows.chosen(records, key)
-    leader = next((r for r in chosen.values() if r.spec["method"] == LEADER), None)
+    leader = next((r for r in chosen.values() if r.cell.train.method == LEADER), None)
     best = None if leader is None else METRICS["precision"].of(leader)[0]
     for name, r in chosen.items():
         mean = METRICS["precision"].of(r)[0]
@@ -98,7 +98,7 @@ def lines(records: Sequence[Record], name: str, first: Sequence[str] = ()) -> li
         for key in rows.settings(records)
         for row, r, quantities in KINDS[name].of(records, key)
         for metric, measured in quantities.items()
-        if (printed := published.of(r.spec, metric, first)) is not None
+        if (printed := published.of(r.cell, metric, first)) is not None
     ]
 
 

@@ -2,10 +2,13 @@
 
 below-floor             the attack scores surely less than an image that anybody can hand in: it failed
 not-monotone            an attacker who knows more, or stands higher with the same, scores lower: broken, or badly tuned
-oracle-fails            the upper bound, with the victim's own networks, does not beat the floor: nothing else here was tested
+oracle-fails            the reference, with the victim's own networks, does not beat the floor: nothing else here was tested
 fedavg-fails            undefended FedAvg keeps its images, though it is known to give them away: the attacks are weak
 no-control              neither an oracle nor undefended FedAvg was attacked beside it: a failure says nothing
 overlapping-intervals   a difference between methods, or a gain, is claimed whose intervals overlap: it rests on the pairing alone
+
+Doubts ask about a run, not about training again: "surely" is here an interval over other victims of these very networks. As the
+strongest attack is chosen on one half of the victims and reported on the other, rows of a ladder are monotone in expectation only.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from collections.abc import Sequence
 
 from scipy.stats import binomtest
 
-from privbench import knowledge, plugins
+from privbench import knowledge, plugins, statistics
 from privbench.flags import Flag
-from privbench.record import AttackRecord, Range
-from reports import comparison
+from privbench.record import AttackRecord
+from privbench.spec import CellSpec
+from privbench.statistics import Interval
+from reports import comparison, measured
+from reports.measured import ORACLE, Measured, best_record, strongest
 from reports.published_form import (
-    ORACLE,
-    Spec,
     attacker_text,
     group,
     groups,
@@ -29,7 +33,6 @@ from reports.published_form import (
     networks,
     range_text,
     shares,
-    strongest,
     title_of,
     unique,
     update_text,
@@ -47,9 +50,9 @@ def by_record(records: Sequence[AttackRecord]) -> dict[str, list[Flag]]:
     """record id -> its own doubts, then those that the other records given raise about it."""
     found = {r.id: [*r.flags, *below_floor(r)] for r in records}
     for key in groups(records):
-        own = [r for r in records if group(r.spec) == key]
-        for name in unique(label(r.spec) for r in own):
-            column = [r for r in own if label(r.spec) == name]
+        own = [r for r in records if group(r.cell) == key]
+        for name in unique(label(r.cell) for r in own):
+            column = [r for r in own if label(r.cell) == name]
             for r, flag in (
                 *not_monotone(column), *oracle_fails(column), *fedavg_fails(column), *no_control(column, own),
                 *overlapping_floor(column),
@@ -75,10 +78,10 @@ def _rows(some: Sequence[AttackRecord], every: Sequence[AttackRecord]) -> str:
         return "every row"
     told = []
     for key in groups(some):
-        own = [r for r in some if group(r.spec) == key]
+        own = [r for r in some if group(r.cell) == key]
         each = [
-            f"{attack} on {', '.join(unique(label(r.spec) for r in own if r.spec['attack'] == attack))}"
-            for attack in unique(r.spec["attack"] for r in own)
+            f"{attack} on {', '.join(unique(label(r.cell) for r in own if r.attack == attack))}"
+            for attack in unique(r.attack for r in own)
         ]
         told.append(f"{title_of(key)}: {'; '.join(each)}")
     return " | ".join(told)
@@ -87,10 +90,10 @@ def _rows(some: Sequence[AttackRecord], every: Sequence[AttackRecord]) -> str:
 def below_floor(r: AttackRecord) -> list[Flag]:
     """An attack whose whole interval of gains lies below 0; floors themselves are not attacks."""
     s = r.scores
-    return gain_below_floor(r.spec["attack"], r.gain_db, s.identification, s.n, s.identification_chance)
+    return gain_below_floor(r.attack, measured.of(r).gain_here_db, s.identification, s.n, s.identification_chance)
 
 
-def gain_below_floor(attack: str, gain_db: Range, identification: float, n: int, chance: float) -> list[Flag]:
+def gain_below_floor(attack: str, gain_db: Interval, identification: float, n: int, chance: float) -> list[Flag]:
     """The same from the numbers: the paired gain, and the share of n victims that are identified, with that of chance.
 
     An attack that hands in the floor itself differs from it by rounding, which is not below it.
@@ -115,26 +118,26 @@ def knowledge_of(record: AttackRecord) -> frozenset[str]:
     Which parts' gradients an attack makes use of is its own affair.
     """
     atoms = set()
-    for need in [*record.knowledge["needs"], *record.knowledge.get("uses", ())]:
+    for need in [*record.knowledge.needs, *record.knowledge.uses]:
         source, colon, part = need.partition(":")
         atoms.add(part if source in ("upload", "broadcast") else source if colon else need)
-    told = where_shared(record.knowledge["tag"])  # by a record from before `uses`
-    atoms |= {part for part in told if part in shares(record.spec["method"])}
-    return frozenset(atoms | {ACTIVE} if record.knowledge.get("active") else atoms)
+    told = where_shared(record.knowledge.tag)  # by a record from before `uses`
+    atoms |= {part for part in told if part in shares(record.cell.train.method)}
+    return frozenset(atoms | {ACTIVE} if record.cell.active else atoms)
 
 
 def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
     """Whether one attacker had all that the other had, and something besides, of attackers that saw the same.
 
     Every attacker holds the whole artifact, so one who has more besides it knows more, whatever the two look at of it: a
-    surrogate more than feature-statistics. Of two who have the same besides it, one that looks at more of it. The oracle, a bound
-    on those who only look, knows more than every other but an active server.
+    surrogate more than feature-statistics. Of two who have the same besides it, one that looks at more of it. The oracle has the
+    victim's own networks and so knows more than every other but an active server; it is a reference, and bounds none.
     """
     known, other = knowledge_of(more), knowledge_of(less)
     if not _same_images(more, less):
         return False
-    if more.knowledge.get("rung") == ORACLE:
-        return less.knowledge.get("rung") != ORACLE and ACTIVE not in other - known
+    if more.knowledge.rung == ORACLE:
+        return less.knowledge.rung != ORACLE and ACTIVE not in other - known
     if known & BESIDES == other & BESIDES:
         return other < known
     blind = known <= BESIDES and not other <= BESIDES  # one that leaves the whole artifact unused
@@ -146,15 +149,15 @@ def stands_higher(more: AttackRecord, less: AttackRecord) -> bool:
 
     A floor is not compared: what scores less is told by `below-floor`.
     """
-    upper, lower = more.knowledge.get("rung"), less.knowledge.get("rung")
-    if upper is None or lower is None or less.spec["attack"] in plugins.FLOORS:
+    upper, lower = more.knowledge.rung, less.knowledge.rung
+    if upper is None or lower is None or less.attack in plugins.FLOORS:
         return False
     return _same_images(more, less) and knowledge_of(more) == knowledge_of(less) and bool(upper > lower)
 
 
 def _same_images(more: AttackRecord, less: AttackRecord) -> bool:
     """Whether auxiliary images of the second, if any, are those of the first; images of another choice are other knowledge."""
-    return more.spec.get("auxiliary") == less.spec.get("auxiliary") or "auxiliary" not in knowledge_of(less)
+    return more.cell.auxiliary == less.cell.auxiliary or "auxiliary" not in knowledge_of(less)
 
 
 def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
@@ -164,52 +167,53 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
     lies below -LEAST_DB, so that rounding and chance raise nothing; of several the strongest is told. A floor is no attack, and may
     only be the one that knows less.
     """
-    best = sorted(_best(column), key=lambda r: -r.scores.psnr_db.mean)
+    best = sorted(_best(column), key=lambda row: -row.scores.psnr_db)
     told = []
-    for more in _attacks(best):
+    for more in best:
+        if more.first.attack in plugins.FLOORS:
+            continue
         for less in best:
-            how = _above(more, less)
-            gaps = comparison.differences_db(more, less) if how else []
-            if gaps and comparison.range_of(gaps).high < -LEAST_DB:
+            how = _above(more.first, less.first)
+            gaps, victims = measured.differences(more, less) if how else ([], [])
+            if gaps and statistics.interval(gaps, victims, seeds_fixed=True).high < -LEAST_DB:
                 sentence = (
-                    f"{how} and scores lower, {_db(more)} against {_db(less)} dB: the ladder is not monotone, so this attack is "
-                    "broken or badly tuned"
+                    f"{how} and scores lower, {_db(more)} against {_db(less)} dB: rows are monotone in expectation only, but this "
+                    "is more than chance, so this attack is broken or badly tuned"
                 )
-                told.append((more, Flag(name="not-monotone", sentence=sentence)))
+                told += [(r, Flag(name="not-monotone", sentence=sentence)) for r in more.attacks]
                 break
     return told
 
 
-def _best(column: Sequence[AttackRecord]) -> list[AttackRecord]:
+def _best(column: Sequence[AttackRecord]) -> list[Measured]:
     """The strongest attack of each knowledge tag."""
     return [strongest([r for r in column if attacker_text(r) == known]) for known in unique(map(attacker_text, column))]
 
 
 def _above(more: AttackRecord, less: AttackRecord) -> str:
     """In which way one attacker is above another, in words; nothing where it is not."""
-    name = less.spec["attack"]
+    name = less.attack
     if knows_more(more, less):
         return f"knows more than {name} ({knowledge_text(less)})"
     if stands_higher(more, less):
-        return f"stands on a higher rung than {name} ({less.knowledge['rung']} {knowledge_text(less)}), with the same knowledge,"
+        return f"stands on a higher rung than {name} ({less.knowledge.rung} {knowledge_text(less)}), with the same knowledge,"
     return ""
 
 
 def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
     """The strongest oracle, where its gain over the floor is not surely above 0."""
-    oracles = [r for r in column if r.knowledge.get("rung") == ORACLE]
-    if not oracles or strongest(oracles).gain_db.low > 0:
+    oracles = [r for r in column if r.knowledge.rung == ORACLE]
+    if not oracles or strongest(oracles).gain_here_db.low > 0:
         return []
-    r = strongest(oracles)
-    sentence = (
-        f"the oracle does not beat the floor ({range_text(r.gain_db, sign=True)} dB), so no attack here tests anything"
-    )
-    return [(r, Flag(name="oracle-fails", sentence=sentence))]
+    best = strongest(oracles)
+    gain = range_text(best.gain_here_db, sign=True)
+    sentence = f"the oracle does not beat the floor ({gain} dB), so no attack here tests anything"
+    return [(best.first, Flag(name="oracle-fails", sentence=sentence))]
 
 
-def known_to_leak(spec: Spec) -> bool:
+def known_to_leak(cell: CellSpec) -> bool:
     """Whether UNTRAINED_DB and TRAINED_DB hold: CIFAR-10, the papers' LeNet-5, the gradient of one image."""
-    return (spec["dataset"], networks(spec), spec.get("batch_size", 1), update_text(spec)) == ("cifar10", "", 1, "")
+    return (cell.train.dataset, networks(cell), cell.batch_size, update_text(cell)) == ("cifar10", "", 1, "")
 
 
 def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
@@ -220,12 +224,13 @@ def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
     attacks = _attacks(column)
     if not attacks or not _undefended(attacks[0]):
         return []
-    r = strongest(attacks)
-    wanted = UNTRAINED_DB if r.spec["round"] == "0" else TRAINED_DB
-    if known_to_leak(r.spec):
-        fails, short = r.scores.psnr_db.mean < wanted, f"{_db(r)} dB, {wanted:g} expected"
+    best = strongest(attacks)
+    r = best.first
+    wanted = UNTRAINED_DB if r.cell.round == "0" else TRAINED_DB
+    if known_to_leak(r.cell):
+        fails, short = best.scores.psnr_db < wanted, f"{_db(best)} dB, {wanted:g} expected"
     else:
-        fails, short = r.gain_db.low <= 0, f"{range_text(r.gain_db, sign=True)} dB over the floor"
+        fails, short = best.gain_here_db.low <= 0, f"{range_text(best.gain_here_db, sign=True)} dB over the floor"
     sentence = f"undefended FedAvg keeps its images ({short}), so the attacks run here are weak"
     return [(r, Flag(name="fedavg-fails", sentence=sentence))] if fails else []
 
@@ -233,7 +238,7 @@ def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
 def no_control(column: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
     """The strongest attack of a column without an oracle, where the table `own` has no attack on undefended FedAvg either."""
     attacks = _attacks(column)
-    if not attacks or any(r.knowledge.get("rung") == ORACLE for r in attacks):
+    if not attacks or any(r.knowledge.rung == ORACLE for r in attacks):
         return []
     if any(map(_undefended, _attacks(own))):
         return []
@@ -241,15 +246,15 @@ def no_control(column: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> l
         "neither an oracle nor undefended FedAvg was attacked beside it, so nothing shows what these attacks can do here, and a "
         "failure says nothing"
     )
-    return [(strongest(attacks), Flag(name="no-control", sentence=sentence))]
+    return [(best_record(attacks), Flag(name="no-control", sentence=sentence))]
 
 
 def _attacks(column: Sequence[AttackRecord]) -> list[AttackRecord]:
-    return [r for r in column if r.spec["attack"] not in plugins.FLOORS]
+    return [r for r in column if r.attack not in plugins.FLOORS]
 
 
 def _undefended(r: AttackRecord) -> bool:
-    return bool(r.spec["method"] == "fedavg" and r.spec["defense"] == "none")
+    return bool(r.cell.train.method == "fedavg" and r.cell.train.defense == "none")
 
 
 def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
@@ -258,13 +263,12 @@ def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord
     A gain is claimed where the tables print it bold (its interval lies above 0) or the paired test says "differ".
     """
     best = _best(_attacks(column))
-    tested = {c.ids[0]: c for c in comparison.against_floor(best, [r.spec["attack"] for r in best])}
+    tested = comparison.against_floor(best, [row.name for row in best])
     sentence = "its interval and the floor's overlap, so the gain rests on the paired test alone"
     return [
-        (r, Flag(name="overlapping-intervals", sentence=sentence))
-        for r in best
-        if tested[r.id].intervals_overlap
-        and (r.gain_db.low > 0 or (tested[r.id].differ and tested[r.id].difference_db.mean > 0))
+        (row.first, Flag(name="overlapping-intervals", sentence=sentence))
+        for row, test in zip(best, tested, strict=True)
+        if test.intervals_overlap and (row.is_sure or (test.differ and test.difference_db.mean > 0))
     ]
 
 
@@ -284,5 +288,5 @@ def overlapping(own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
     ]
 
 
-def _db(r: AttackRecord) -> str:
-    return f"{r.scores.psnr_db.mean:.2f}"
+def _db(row: Measured) -> str:
+    return f"{row.scores.psnr_db:.2f}"

@@ -23,7 +23,7 @@ def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRe
     """Scatter plots and grids of every setting of some cells; `records` are those of `cells`, in the same order."""
     paths = []
     for key, name in stems(records).items():
-        own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.spec) == key]
+        own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.cell) == key]
         paths += scatter.write([r for _, r in own], folder / f"{name}-scatter")
         for round_ in dict.fromkeys(cell.round for cell, _ in own):
             some = [cell for cell, _ in own if cell.round == round_]
@@ -41,22 +41,22 @@ def stems(records: Sequence[Record]) -> dict[rows.Setting, str]:
 def histograms(records: Sequence[Record], folder: Path) -> list[Path]:
     """Who holds how many training images of which class, one figure per data set; layouts beneath each other, first seed."""
     paths = []
-    for dataset in dict.fromkeys(r.spec["dataset"] for r in records):
+    for dataset in dict.fromkeys(r.cell.train.dataset for r in records):
         paths += _histogram(
-            [r for r in records if r.spec["dataset"] == dataset], folder / f"{plugins.stem(dataset)}-clients"
+            [r for r in records if r.cell.train.dataset == dataset], folder / f"{plugins.stem(dataset)}-clients"
         )
     return paths
 
 
 def _histogram(records: Sequence[Record], stem: Path) -> list[Path]:
     """The label histogram of every Dirichlet layout among some records, first seed."""
-    dealt = [r for r in records if r.spec.get("partition") == "dirichlet"]
-    by_title = {f"{published_form.partition_text(r.spec)}, seed {r.spec['seeds'][0]}": r for r in reversed(dealt)}
+    dealt = [r for r in records if r.cell.train.partition == "dirichlet"]
+    by_title = {f"{published_form.partition_text(r.cell)}, seed {r.cell.seeds[0]}": r for r in reversed(dealt)}
     panels = [
         Panel(title, [str(k + 1) for k in range(len(r.label_counts[0]))], r.label_counts[0])
         for title, r in by_title.items()
     ]
-    return label_histogram.write(panels, dealt[0].spec["class_names"], stem) if panels else []
+    return label_histogram.write(panels, dealt[0].class_names, stem) if panels else []
 
 
 def _attack_name(name: str) -> str:
@@ -78,10 +78,7 @@ def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -
             continue
         images, failed = score.aligned(tensors["images"], truth)
         psnr = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
-        label = (
-            published_form.label(cell.train.model_dump()).replace(" + ", "\n+ ")
-            + f"\n{_attack_name(cell.attack or '')}"
-        )
+        label = published_form.label(cell).replace(" + ", "\n+ ") + f"\n{_attack_name(cell.attack or '')}"
         lines.append((label, images[:, 0].clamp(0, 1), psnr))
     assert first is not None, "a grid has at least one cell"
     return grid.write(first.images[:GRID_COLUMNS, 0], lines, stem)

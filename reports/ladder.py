@@ -17,19 +17,19 @@ from rich.text import Text
 
 from privbench import flags, plugins, storage
 from privbench.record import AttackRecord
-from reports import comparison, layout
+from reports import comparison, layout, measured
 from reports import doubts as doubts_of
 from reports.comparison import Comparison
+from reports.measured import ORACLE, Measured, strongest
 from reports.published_form import (
     NONE,
-    ORACLE,
     Gap,
+    fields_of,
     group,
     knowledge_text,
     label,
     place,
     range_text,
-    strongest,
     title_of,
     unique,
 )
@@ -37,11 +37,11 @@ from reports.remarks import CAVEAT, gap_lines, header, remarks
 
 OWN = "own"  # the rung of a user's attack that declares none
 COLUMNS = (
-    "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "SSIM", "feature error", "identified",
-    "labels right", "n / failures", "seconds", "gradient evaluations", "doubts",
+    "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "worst 5%, dB", "above 20 dB", "SSIM",
+    "feature error", "identified", "labels right", "n / failures", "seconds", "gradient evaluations", "doubts",
 )  # fmt: skip
-LATEX_COLUMNS = (
-    "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "n / failures", "seconds", "doubts",
+SHORT = (
+    "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "identified", "n / failures", "doubts",
 )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ class Block(NamedTuple):
 
     title: str
     floor: str  # in words
-    best: list[AttackRecord]  # the best floor, then each knowledge tag's strongest attack, in the order of the rungs
+    best: list[Measured]  # the best floor, then each knowledge tag's strongest attack, in the order of the rungs
     every: list[AttackRecord]
     tests: list[Comparison]  # of those attacks against the floor
 
@@ -58,18 +58,18 @@ class Block(NamedTuple):
 def blocks(records: Sequence[AttackRecord]) -> list[Block]:
     """One block per table, method and defence, in the published order."""
     found = []
-    for key in unique(group(r.spec) for r in records):
-        own = sorted((r for r in records if group(r.spec) == key), key=lambda r: place(r.spec))
-        for name in unique(label(r.spec) for r in own):
-            every = sorted((r for r in own if label(r.spec) == name), key=order)
-            attacks = [r for r in every if r.spec["attack"] not in plugins.FLOORS]
+    for key in unique(group(r.cell) for r in records):
+        own = sorted((r for r in records if group(r.cell) == key), key=lambda r: place(r.cell))
+        for name in unique(label(r.cell) for r in own):
+            every = sorted((r for r in own if label(r.cell) == name), key=order)
+            attacks = [r for r in every if r.attack not in plugins.FLOORS]
             best = [
                 strongest([r for r in attacks if knowledge_text(r) == each])
                 for each in unique(map(knowledge_text, attacks))
             ]
             floor = every[0].floor
-            tests = comparison.against_floor(best, [f"{knowledge_text(r)} ({r.spec['attack']})" for r in best])
-            best = [r for r in every if r.spec["attack"] == floor.name] + best
+            tests = comparison.against_floor(best, [f"{knowledge_text(own.first)} ({own.name})" for own in best])
+            best = [measured.of(r) for r in every if r.attack == floor.name] + best
             title = f"{name}: {title_of(key)}"
             found.append(Block(title, f"floor {floor.psnr_db:.2f} dB ({floor.name})", best, every, tests))
     return found
@@ -77,7 +77,7 @@ def blocks(records: Sequence[AttackRecord]) -> list[Block]:
 
 def rung(record: AttackRecord) -> str:
     """L0 to L8, or OWN."""
-    return record.knowledge.get("rung") or OWN
+    return record.knowledge.rung or OWN
 
 
 def rungs(records: Sequence[AttackRecord]) -> str:
@@ -88,58 +88,66 @@ def rungs(records: Sequence[AttackRecord]) -> str:
 
 def order(record: AttackRecord) -> tuple[str, str, float]:
     """Rungs from below, and the stronger of two attacks of one tag first."""
-    return (rung(record), knowledge_text(record), -record.scores.psnr_db.mean)
+    return (rung(record), knowledge_text(record), -record.scores.psnr_db)
 
 
-def row(r: AttackRecord, doubts: Sequence[flags.Flag], among: Sequence[AttackRecord] = ()) -> dict[str, str]:
-    """One attack's cells under COLUMNS; `among` are all attacks of its tag, whose rungs and costs the row sums up."""
-    s = r.scores
+def row(own: Measured, doubts: dict[str, list[flags.Flag]], among: Sequence[AttackRecord] = ()) -> dict[str, str]:
+    """One row's cells under COLUMNS; `among` are all attacks of its tag, whose rungs it sums up."""
+    s = own.scores
     return {
-        "rung": rungs(among or [r]),
-        "knowledge": knowledge_text(r),
-        "strongest attack": r.spec["attack"],
-        "PSNR dB": range_text(s.psnr_db),
-        "gain over the floor dB": range_text(r.gain_db, sign=True),
-        "SSIM": f"{s.ssim.mean:.3f}",
-        "feature error": NONE if s.feature_error is None else f"{s.feature_error.mean:.3f}",
+        "rung": rungs(among or own.attacks),
+        "knowledge": knowledge_text(own.first),
+        "strongest attack": own.name,
+        "PSNR dB": range_text(own.psnr_db),
+        "gain over the floor dB": range_text(own.gain_db, sign=True),
+        "worst 5%, dB": f"{s.worst_db:.2f}",
+        "above 20 dB": f"{100 * s.exposed:.0f}%",
+        "SSIM": f"{s.ssim:.3f}",
+        "feature error": NONE if s.feature_error is None else f"{s.feature_error:.3f}",
         "identified": f"{100 * s.identification:.0f}% (chance {100 * s.identification_chance:.3g}%)",
         "labels right": f"{100 * s.label_accuracy:.0f}%",
         "n / failures": f"{s.n} / {s.failures}",
-        "seconds": f"{r.cost.attack_seconds:.1f}",
-        "gradient evaluations": f"{r.cost.gradient_evaluations:,}",
-        "doubts": flags.names(doubts),
+        "seconds": f"{sum(r.cost.attack_seconds for r in own.attacks):.1f}",
+        "gradient evaluations": f"{sum(r.cost.gradient_evaluations for r in own.attacks):,}",
+        "doubts": flags.names(flag for r in own.attacks for flag in doubts[r.id]),
     }
 
 
 def best_rows(block: Block, doubts: dict[str, list[flags.Flag]]) -> list[dict[str, str]]:
     """One row per knowledge tag."""
     return [
-        row(r, doubts[r.id], [x for x in block.every if knowledge_text(x) == knowledge_text(r)]) for r in block.best
+        row(own, doubts, [x for x in block.every if knowledge_text(x) == knowledge_text(own.first)])
+        for own in block.best
     ]
 
 
 def strongest_line(block: Block) -> str:
     """The block's answer in one sentence."""
-    attacks = [r for r in block.every if r.spec["attack"] not in plugins.FLOORS]
+    attacks = [r for r in block.every if r.attack not in plugins.FLOORS]
     if not attacks:
         return f"{block.floor}; no attack was run."
-    r = strongest(attacks)
-    verdict = (
-        ""
-        if r.gain_db.low > 0
-        else " No attack surely beats the floor, which bounds these attacks and is no proof of privacy."
-    )
-    bound = [x for x in attacks if rung(x) == ORACLE]
-    oracle = (
-        f" Upper bound, with the victim's own networks: {range_text(strongest(bound).scores.psnr_db)} dB."
-        if bound
+    own = strongest(attacks)
+    known = "; ".join(unique(knowledge_text(r) for r in own.attacks))
+    references = [r for r in attacks if rung(r) == ORACLE]
+    reference = (
+        f" Reference, with the victim's own networks: {range_text(strongest(references).psnr_db)} dB."
+        if references
         else ""
     )
     return (
-        f"{block.floor[0].upper()}{block.floor[1:]}; strongest attack: {r.spec['attack']} ({knowledge_text(r)}), "
-        f"{range_text(r.scores.psnr_db)} dB, {range_text(r.gain_db, sign=True)} dB over the floor, n = {r.scores.n}, "
-        f"{r.scores.failures} failed.{verdict}{oracle} The defence gives {r.guarantee}."
+        f"{block.floor[0].upper()}{block.floor[1:]}; strongest attack: {own.name} ({known}), "
+        f"{range_text(own.psnr_db)} dB, {range_text(own.gain_db, sign=True)} dB over the floor, n = {own.scores.n}, "
+        f"{own.scores.failures} failed.{_verdict(own)}{reference} The defence gives {own.first.guarantee}."
     )
+
+
+def _verdict(own: Measured) -> str:
+    """Whether the floor is surely beaten, where that needs a sentence."""
+    if own.is_sure:
+        return ""
+    if own.gain_db.is_few:
+        return f" {len(own.first.seeds)} seed(s) are too few to say whether any attack surely beats the floor."
+    return " No attack surely beats the floor, which bounds these attacks and is no proof of privacy."
 
 
 def write_tables(records: Sequence[AttackRecord], stem: Path, gaps: Sequence[Gap] = ()) -> list[Path]:
@@ -156,9 +164,9 @@ def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
     parts = ["# Attack ladder", *header(records)]
     for block in blocks(records):
         best = best_rows(block, doubts)
-        every = [row(r, doubts[r.id]) for r in block.every]
-        parts += [f"## {block.title}", strongest_line(block), _markdown(best)]
-        parts += ["Every attack:", _markdown(every).replace("strongest attack", "attack", 1)]
+        every = [row(measured.of(r), doubts) for r in block.every]
+        parts += [f"## {block.title}", strongest_line(block), _markdown(best, SHORT)]
+        parts += ["Every attack:", _markdown(every, COLUMNS).replace("strongest attack", "attack", 1)]
         if block.tests:
             parts += ["Against the floor, paired:", layout.markdown(comparison.COLUMNS, comparison.rows(block.tests))]
     tests = comparison.between_methods_of_each(records)
@@ -170,8 +178,8 @@ def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown(rows: Sequence[dict[str, str]]) -> str:
-    return layout.markdown(COLUMNS, [[each[name] for name in COLUMNS] for each in rows])
+def _markdown(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> str:
+    return layout.markdown(columns, [[each[name] for name in columns] for each in rows])
 
 
 def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
@@ -179,9 +187,11 @@ def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
     doubts = doubts_of.by_record(records)
     tables = []
     for block in blocks(records):
-        rows = [[each[name] for name in LATEX_COLUMNS] for each in best_rows(block, doubts)]
-        caption = f"{block.title}; {block.floor}. [95% bootstrap interval over victims]. {CAVEAT}"
-        tables.append(layout.latex(LATEX_COLUMNS, rows, caption))
+        rows = [[each[name] for name in SHORT] for each in best_rows(block, doubts)]
+        caption = (
+            f"{block.title}; {block.floor}. [95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}"
+        )
+        tables.append(layout.latex(SHORT, rows, caption))
     notes = [*header(records), *gap_lines(gaps), *remarks(records), "needs \\usepackage{booktabs}"]
     return "\n".join(f"% {line}" for line in notes) + "\n" + "\n\n".join(tables) + "\n"
 
@@ -193,33 +203,36 @@ def csv(records: Sequence[AttackRecord]) -> str:
 
 
 def _csv_row(r: AttackRecord, doubts: Sequence[flags.Flag]) -> dict[str, Any]:
-    s = r.scores
+    s, own = r.scores, measured.of(r)
     kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "victims", "batch_size")
     return {
         "id": r.id,
-        **{name: r.spec[name] for name in kept},
-        "observe": r.spec.get("observe", "gradient"),
+        **fields_of(r.cell, kept),
+        "observe": r.cell.observe,
         "attacked_rounds": " ".join(map(str, r.rounds)),
         "rung": rung(r),
         "knowledge": knowledge_text(r),
-        "psnr_db": s.psnr_db.mean,
-        "psnr_low": s.psnr_db.low,
-        "psnr_high": s.psnr_db.high,
-        "psnr_raw_db": None if s.psnr_raw_db is None else s.psnr_raw_db.mean,
+        "psnr_db": s.psnr_db,
+        "psnr_low": own.psnr_db.low,
+        "psnr_high": own.psnr_db.high,
+        "psnr_raw_db": s.psnr_raw_db,
         "floor": r.floor.name,
         "floor_db": r.floor.psnr_db,
-        "gain_db": r.gain_db.mean,
-        "gain_low": r.gain_db.low,
-        "gain_high": r.gain_db.high,
-        "ssim": s.ssim.mean,
-        "lpips": None if s.lpips is None else s.lpips.mean,
-        "feature_error": None if s.feature_error is None else s.feature_error.mean,
+        "gain_db": own.gain_db.mean,
+        "gain_low": own.gain_db.low,
+        "gain_high": own.gain_db.high,
+        "ssim": s.ssim,
+        "lpips": s.lpips,
+        "feature_error": s.feature_error,
+        "worst_5_percent_db": s.worst_db,
+        "share_above_20_db": s.exposed,
         "identification": s.identification,
         "identification_chance": s.identification_chance,
         "label_accuracy": s.label_accuracy,
         "n": s.n,
         "failures": s.failures,
-        "seeds": " ".join(map(str, r.spec["seeds"])),
+        "not_applicable": s.not_applicable,
+        "seeds": " ".join(map(str, r.cell.seeds)),
         "attack_seconds": r.cost.attack_seconds,
         "gradient_evaluations": r.cost.gradient_evaluations,
         "guarantee": r.guarantee,
@@ -227,25 +240,12 @@ def _csv_row(r: AttackRecord, doubts: Sequence[flags.Flag]) -> dict[str, Any]:
     }
 
 
-TERMINAL = (
-    "rung",
-    "knowledge",
-    "strongest attack",
-    "PSNR dB",
-    "gain over the floor dB",
-    "identified",
-    "n / failures",
-    "seconds",
-    "doubts",
-)
-
-
 def print_tables(records: Sequence[AttackRecord], console: Console, gaps: Sequence[Gap] = ()) -> None:
     """The strongest attack per knowledge tag on the terminal, the paired tests, what was not run, and the doubts."""
     doubts = doubts_of.by_record(records)
     for block in blocks(records):
-        rows = [[each[name] for name in TERMINAL] for each in best_rows(block, doubts)]
-        layout.show(block.title, TERMINAL, rows, console)
+        rows = [[each[name] for name in SHORT] for each in best_rows(block, doubts)]
+        layout.show(block.title, SHORT, rows, console)
         console.print(Text(strongest_line(block)))
     tests = comparison.between_methods_of_each(records)
     if tests:

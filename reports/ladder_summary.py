@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from privbench import flags, knowledge, plugins
+from privbench.flags import LEAST_SEEDS
 from privbench.record import AttackRecord
 from reports import doubts, ladder, layout, rows
 from reports.ladder import rung, rungs
+from reports.measured import ORACLE, Measured, strongest
 from reports.published import of_papers_attack
 from reports.published_form import (
     MISSING,
     NONE,
-    ORACLE,
     REFUSED,
     Gap,
     asked_text,
@@ -35,7 +36,6 @@ from reports.published_form import (
     shares,
     span,
     spread_text,
-    strongest,
     title_of,
     unique,
     where_shared,
@@ -53,8 +53,8 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
     found = doubts.by_record(records)
     forms, numbers = [], []
     for key in rows.settings(records):
-        own = [r for r in records if rows.setting(r.spec) == key]
-        lost = [gap for gap in gaps if rows.setting(gap.spec) == key and gap.state != REFUSED]
+        own = [r for r in records if rows.setting(r.cell) == key]
+        lost = [gap for gap in gaps if rows.setting(gap.cell) == key and gap.state != REFUSED]
         matrices = [_matrix(some, lost) for some in _by_round(own)]
         forms += [
             *matrices,
@@ -72,10 +72,10 @@ def how(records: Sequence[AttackRecord]) -> str:
     """How to read the tables, with how many cells may stand out by chance."""
     cells = sum(len(_tags(column)) for some in _by_round(records) for column in _columns(some, []).values())
     return (
-        "A cell is the strongest attack with that knowledge, its name beneath. It is bold where the 95% interval of its paired "
-        f"gain over the floor lies above 0, each cell by itself: of {cells} cells that gained nothing some {cells * 0.025:.0f} "
-        "would be, by chance. The long tables hold every attack, and tests adjusted for their number."
-        + _of_sharing(records)
+        f"A cell is the strongest attack with that knowledge, its name beneath. It is bold where {LEAST_SEEDS} seeds or more were "
+        "attacked and the 95% interval of its paired gain over the floor lies above 0, each cell by itself: of "
+        f"{cells} cells that gained nothing at most some {cells * 0.025:.0f} would be, by chance. The long tables hold every "
+        "attack, and tests adjusted for their number." + _of_sharing(records)
     )
 
 
@@ -83,7 +83,7 @@ def _of_sharing(records: Sequence[AttackRecord]) -> str:
     """Which methods shared what some tags say was used where it is shared."""
     told = []
     for part in unique(part for r in records for part in where_shared(attacker_text(r))):
-        sharing = unique(label(r.spec) for r in records if part in shares(r.spec["method"]))
+        sharing = unique(label(r.cell) for r in records if part in shares(r.cell.train.method))
         told.append(f" Of these methods {', '.join(sharing) or 'none'} shared the {part}.")
     return "".join(told)
 
@@ -92,33 +92,28 @@ def _by_round(records: Sequence[AttackRecord]) -> list[list[AttackRecord]]:
     """Records table by table, the untrained model first; data sets in the order given."""
     settings = rows.settings(records)
     keys = sorted(
-        unique((settings.index(rows.setting(r.spec)), round_place(r.spec["round"]), group(r.spec)) for r in records),
+        unique((settings.index(rows.setting(r.cell)), round_place(r.cell.round), group(r.cell)) for r in records),
         key=lambda key: key[:2],
     )
-    return [[r for r in records if group(r.spec) == key] for *_, key in keys]
+    return [[r for r in records if group(r.cell) == key] for *_, key in keys]
 
 
 def _columns(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> dict[str, Column]:
     """Method -> its records, in the published order; a method of which nothing is there keeps its column."""
-    names = unique(label(spec) for spec in sorted([*(r.spec for r in records), *(g.spec for g in lost)], key=place))
-    return {name: [r for r in records if label(r.spec) == name] for name in names}
+    names = unique(label(cell) for cell in sorted([*(r.cell for r in records), *(g.cell for g in lost)], key=place))
+    return {name: [r for r in records if label(r.cell) == name] for name in names}
 
 
 def _tags(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
     """Knowledge tag -> its attacks, rungs from below."""
-    attacks = sorted((r for r in records if r.spec["attack"] not in plugins.FLOORS), key=lambda r: ladder.order(r)[:2])
+    attacks = sorted((r for r in records if r.attack not in plugins.FLOORS), key=lambda r: ladder.order(r)[:2])
     return {tag: [r for r in attacks if attacker_text(r) == tag] for tag in unique(map(attacker_text, attacks))}
-
-
-def is_sure(r: AttackRecord) -> bool:
-    """Whether the 95% interval of the gain over the floor lies above 0."""
-    return r.gain_db.low > 0
 
 
 def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Form:
     """Knowledge down, methods across, at one round of one data set."""
-    asked = records[0].spec["round"]
-    lost = [gap for gap in lost if gap.spec["round"] == asked]
+    asked = records[0].cell.round
+    lost = [gap for gap in lost if gap.cell.round == asked]
     columns = _columns(records, lost)
 
     def row(name: str, text: Callable[[Column], str]) -> list[str]:
@@ -134,7 +129,7 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Form:
     body.append(row("L0 floor, dB", lambda own: f"{own[0].floor.psnr_db:.2f} {layout.small(own[0].floor.name)}"))
     for tag, alike in _tags(records).items():
         cells = [
-            _cell(_tags(own).get(tag, []), tag, [g for g in lost if label(g.spec) == name])
+            _cell(_tags(own).get(tag, []), tag, [g for g in lost if label(g.cell) == name])
             for name, own in columns.items()
         ]
         body.append([f"{rungs(alike)} {tag}", *cells])
@@ -145,16 +140,16 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Form:
             lambda own: f"{span(sorted({r.scores.n for r in own}))} / {max(r.scores.failures for r in own)}",
         )
     )
-    return Form(title_of(group(records[0].spec)), ["", *columns], body)
+    return Form(title_of(group(records[0].cell)), ["", *columns], body)
 
 
 def _cell(alike: Sequence[AttackRecord], tag: str, lost: Sequence[Gap]) -> str:
     """The strongest attack of one tag on one method."""
     if not alike:
-        return MISSING if any(knowledge.tag(plugins.resolve("attack", g.spec["attack"])) == tag for g in lost) else NONE
-    r = strongest(alike)
-    text = range_text(r.scores.psnr_db)
-    return f"{layout.bold(text) if is_sure(r) else text} {layout.small(r.spec['attack'])}"
+        return MISSING if any(knowledge.tag(plugins.resolve("attack", g.attack)) == tag for g in lost) else NONE
+    own = strongest(alike)
+    text = range_text(own.psnr_db)
+    return f"{layout.bold(text) if own.is_sure else text} {layout.small(own.name)}"
 
 
 def _published_row(name: str, columns: dict[str, Column], text: Callable[[AttackRecord], str]) -> list[list[str]]:
@@ -164,11 +159,11 @@ def _published_row(name: str, columns: dict[str, Column], text: Callable[[Attack
 
 
 def _published_accuracy(r: AttackRecord) -> str:
-    return published_text(published(r.spec)[0])
+    return published_text(published(r.cell)[0])
 
 
 def _published_psnr(r: AttackRecord) -> str:
-    psnr = of_papers_attack(r.spec)
+    psnr = of_papers_attack(r.cell)
     below = psnr is not None and psnr.value < r.floor.psnr_db
     return published_text(psnr) + (" (below the floor)" if below else "")
 
@@ -176,64 +171,73 @@ def _published_psnr(r: AttackRecord) -> str:
 def verdicts(records: Sequence[AttackRecord], lost: Sequence[Gap] = ()) -> list[str]:
     """One line per method of one data set."""
     return [
-        f"{name}: {_verdict(own, [g for g in lost if label(g.spec) == name])}"
+        f"{name}: {_verdict(own, [g for g in lost if label(g.cell) == name])}"
         for name, own in _columns(records, lost).items()
     ]
 
 
 def _verdict(own: Column, lost: Sequence[Gap]) -> str:
     """Where an attacker surely gains, where none does, what the oracle says, and what is missing."""
-    by_round = {some[0].spec["round"]: [strongest(alike) for alike in _tags(some).values()] for some in _by_round(own)}
-    attackers = {when: [r for r in best if rung(r) != ORACLE] for when, best in by_round.items()}
+    by_round = {some[0].cell.round: [strongest(alike) for alike in _tags(some).values()] for some in _by_round(own)}
+    attackers = {when: [row for row in best if rung(row.first) != ORACLE] for when, best in by_round.items()}
     attackers = {when: best for when, best in attackers.items() if best}
-    sure = {when: [r for r in best if is_sure(r)] for when, best in attackers.items()}
+    sure = {when: [row for row in best if row.is_sure] for when, best in attackers.items()}
     gained, not_gained = [w for w in sure if sure[w]], [w for w in sure if not sure[w]]
     told = []
     if gained:
         told.append(f"surely gains over the floor at {_how({w: sure[w] for w in gained})}.")
-    if not_gained:
+    few = sorted({row.gain_db.seeds for best in attackers.values() for row in best if row.gain_db.is_few})
+    if not_gained and few:
+        told.append(f"{span(few)} seed(s) are too few to say where an attack surely gains.")
+    elif not_gained:
         where = f"at {_rounds(not_gained)}" if gained else "at any attacked round"
         told.append(f"No attack surely gains {where}, which bounds these attacks and is no proof of privacy.")
     if not attackers:
         told.append("No attack was run.")
-    told.append(_of_oracle([r for best in by_round.values() for r in best if rung(r) == ORACLE]))
+    told.append(_of_oracle([row for best in by_round.values() for row in best if rung(row.first) == ORACLE]))
     if lost:
         told.append(f"{len(lost)} cell(s) are missing.")
     return " ".join(sentence for sentence in told if sentence)
 
 
-def _how(sure: dict[str, list[AttackRecord]]) -> str:
+def _how(sure: dict[str, list[Measured]]) -> str:
     """At which rounds, with how little knowledge, by which attacks, and what the strongest of all gains more."""
-    least = {when: min(some, key=lambda r: (rung(r), -r.scores.psnr_db.mean)) for when, some in sure.items()}
+    least = {when: min(some, key=lambda row: (rung(row.first), -row.scores.psnr_db)) for when, some in sure.items()}
     clauses = []
-    for known in unique((rung(r), knowledge_text(r)) for r in least.values()):
-        own = {when: r for when, r in least.items() if (rung(r), knowledge_text(r)) == known}
-        attacks = ", ".join(unique(r.spec["attack"] for r in own.values()))
+    for known in unique(_known(row) for row in least.values()):
+        own = {when: row for when, row in least.items() if _known(row) == known}
+        attacks = ", ".join(unique(row.name for row in own.values()))
         clauses.append(
             f"{_rounds(list(own))} with no more than {' '.join(known)} ({attacks}, {_gains(list(own.values()))})"
         )
-    best = max((r for some in sure.values() for r in some), key=lambda r: r.gain_db.mean)
-    if best not in least.values():
-        most = f"{range_text(best.gain_db, sign=True)} dB at {_name(best.spec['round'])}"
-        clauses.append(f"the most is {most} by {best.spec['attack']} ({knowledge_text(best)})")
+    best = max((row for some in sure.values() for row in some), key=lambda row: row.gain_db.mean)
+    if not any(best is row for row in least.values()):
+        most = f"{range_text(best.gain_db, sign=True)} dB at {_name(best.first.cell.round)}"
+        clauses.append(f"the most is {most} by {best.name} ({knowledge_text(best.first)})")
     return "; ".join(clauses)
 
 
-def _gains(some: Sequence[AttackRecord]) -> str:
+def _known(row: Measured) -> tuple[str, str]:
+    return rung(row.first), knowledge_text(row.first)
+
+
+def _gains(some: Sequence[Measured]) -> str:
     """The gain of one attack with its interval, or the span of several."""
     if len(some) == 1:
         return f"{range_text(some[0].gain_db, sign=True)} dB"
-    return f"{span(unique(f'{gain:+.2f}' for gain in sorted(r.gain_db.mean for r in some)))} dB"
+    return f"{span(unique(f'{gain:+.2f}' for gain in sorted(row.gain_db.mean for row in some)))} dB"
 
 
-def _of_oracle(oracles: Sequence[AttackRecord]) -> str:
+def _of_oracle(oracles: Sequence[Measured]) -> str:
     """What the victim's own networks would give."""
     if not oracles:
         return ""
     told = _gains(oracles)
-    failing = [r.spec["round"] for r in oracles if not is_sure(r)]
+    if any(row.gain_db.is_few for row in oracles):
+        return f"The oracle, a reference, gains {told}."
+    failing = [row.first.cell.round for row in oracles if not row.is_sure]
     if not failing:
-        return f"The oracle, an upper bound, surely gains at every attacked round ({told})."
+        return f"The oracle, a reference, surely gains at every attacked round ({told})."
     where = "any attacked round" if len(failing) == len(oracles) else _rounds(failing)
     return f"The oracle does not surely gain at {where} ({told}), so that a failure there says nothing."
 
@@ -269,7 +273,7 @@ def _cost(title: str, records: Sequence[AttackRecord]) -> Form:
 
 def cost(some: Sequence[AttackRecord], own: Column) -> tuple[float, float]:
     """(seconds over seeds and rounds, gradient evaluations per victim and round) of some attacks on one method."""
-    rounds = len({r.spec["round"] for r in own})
+    rounds = len({r.cell.round for r in own})
     evaluations = sum(r.cost.gradient_evaluations / r.scores.n for r in some) / rounds
     return sum(r.cost.attack_seconds for r in some), evaluations
 
@@ -292,8 +296,8 @@ def _doubt_rows(records: Sequence[AttackRecord], found: dict[str, list[flags.Fla
         for flag in found[r.id]:
             raised.setdefault(flag.name, []).append((r, flag.sentence))
     names: list[Callable[[AttackRecord], str]] = [
-        lambda r: rows.short_title(rows.setting(r.spec)), lambda r: asked_text(r.spec["round"]), lambda r: label(r.spec),
-        lambda r: r.spec["attack"],
+        lambda r: rows.short_title(rows.setting(r.cell)), lambda r: asked_text(r.cell.round), lambda r: label(r.cell),
+        lambda r: r.attack,
     ]  # fmt: skip
     body = []
     for name, cells in raised.items():
@@ -316,10 +320,10 @@ def _share(values: Sequence[str], every: Sequence[str]) -> str:
 def gap_rows(gaps: Sequence[Gap]) -> list[list[str]]:
     """One row per attack and reason."""
     told = []
-    for attack, reason in unique((g.spec["attack"], g.reason) for g in gaps):
-        own = [g.spec for g in gaps if (g.spec["attack"], g.reason) == (attack, reason)]
+    for attack, reason in unique((g.attack, g.reason) for g in gaps):
+        own = [g.cell for g in gaps if (g.attack, g.reason) == (attack, reason)]
         where = (
-            (label(s) for s in own), (plugins.short(s["dataset"]) for s in own), (asked_text(s["round"]) for s in own),
+            (label(c) for c in own), (plugins.short(c.train.dataset) for c in own), (asked_text(c.round) for c in own),
         )  # fmt: skip
         told.append([attack, *(", ".join(unique(each)) for each in where), reason])
     return told
@@ -331,41 +335,46 @@ def _numbers(records: Sequence[AttackRecord], found: dict[str, list[flags.Flag]]
     for some in _by_round(records):
         for name, own in _columns(some, []).items():
             for tag, alike in _tags(own).items():
-                told.append(_number(name, tag, alike, own, found[strongest(alike).id]))
+                flagged = [flag for r in strongest(alike).attacks for flag in found[r.id]]
+                told.append(_number(name, tag, alike, own, flagged))
     return told
 
 
 def _number(
     name: str, tag: str, alike: Sequence[AttackRecord], own: Column, told: Sequence[flags.Flag]
 ) -> dict[str, Any]:
-    r = strongest(alike)
+    best = strongest(alike)
+    r, s = best.first, best.scores
     seconds, evaluations = cost(alike, own)
-    psnr = of_papers_attack(r.spec)
+    psnr = of_papers_attack(r.cell)
     return {
-        "setting": rows.title(rows.setting(r.spec)),
-        "round": r.spec["round"],
+        "setting": rows.title(rows.setting(r.cell)),
+        "round": r.cell.round,
         "attacked_rounds": " ".join(map(str, r.rounds)),
         "method": name,
         "rung": rungs(alike),
         "knowledge": tag,
-        "strongest": r.spec["attack"],
-        "psnr_db": r.scores.psnr_db.mean,
-        "psnr_low": r.scores.psnr_db.low,
-        "psnr_high": r.scores.psnr_db.high,
-        "floor": r.floor.name,
-        "floor_db": r.floor.psnr_db,
-        "gain_db": r.gain_db.mean,
-        "gain_low": r.gain_db.low,
-        "gain_high": r.gain_db.high,
-        "surely_above_floor": is_sure(r),
+        "strongest": best.name,
+        "psnr_db": s.psnr_db,
+        "psnr_low": best.psnr_db.low,
+        "psnr_high": best.psnr_db.high,
+        "floor": best.floor.name,
+        "floor_db": best.floor.psnr_db,
+        "gain_db": best.gain_db.mean,
+        "gain_low": best.gain_db.low,
+        "gain_high": best.gain_db.high,
+        "surely_above_floor": best.is_sure,
+        "worst_5_percent_db": s.worst_db,
+        "share_above_20_db": s.exposed,
+        "identification": s.identification,
         "accuracy_percent": r.accuracy.mean,
         "accuracy_std": r.accuracy.std,
         "accuracy_at_round_percent": r.accuracy_at_round,
         "published_psnr_db": None if psnr is None else psnr.value,
-        "n": r.scores.n,
-        "failures": r.scores.failures,
-        "seeds": " ".join(map(str, r.spec["seeds"])),
-        "attacks": " ".join(each.spec["attack"] for each in alike),
+        "n": s.n,
+        "failures": s.failures,
+        "seeds": " ".join(map(str, r.cell.seeds)),
+        "attacks": " ".join(each.attack for each in alike),
         "attack_seconds": seconds,
         "gradient_evaluations_per_victim": evaluations,
         "doubts": " ".join(flags.each_name(told)),

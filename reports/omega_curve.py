@@ -31,24 +31,30 @@ Curves = dict[str, dict[float, Record]]  # row -> omega -> record
 
 def comparison(r: Record) -> Key:
     """Everything of a setting but its layout."""
-    dataset, domains, _, clients, nets, preset = rows.setting(r.spec)
+    dataset, domains, _, clients, nets, preset = rows.setting(r.cell)
     return (dataset, domains, clients, nets, preset)
+
+
+def omega_of(r: Record) -> float:
+    """Of a Dirichlet layout."""
+    assert r.cell.train.omega is not None, "a Dirichlet layout has an omega"
+    return r.cell.train.omega
 
 
 def comparisons(records: Sequence[Record]) -> list[Key]:
     """Those with two Dirichlet layouts or more, in the order of the records."""
-    dealt = [r for r in records if r.spec.get("partition") == "dirichlet"]
+    dealt = [r for r in records if r.cell.train.partition == "dirichlet"]
     keys = unique(comparison(r) for r in dealt)
-    return [key for key in keys if len({r.spec["omega"] for r in dealt if comparison(r) == key}) > 1]
+    return [key for key in keys if len({r.cell.train.omega for r in dealt if comparison(r) == key}) > 1]
 
 
 def curves(records: Sequence[Record], key: Key) -> Curves:
     """Every row of one comparison over its omegas, in increasing order."""
-    dealt = [r for r in records if r.spec.get("partition") == "dirichlet" and comparison(r) == key]
+    dealt = [r for r in records if r.cell.train.partition == "dirichlet" and comparison(r) == key]
     found: Curves = {}
     for setting in rows.settings(dealt):
         for name, r in rows.chosen(dealt, setting).items():
-            found.setdefault(name, {})[r.spec["omega"]] = r
+            found.setdefault(name, {})[omega_of(r)] = r
     return {name: dict(sorted(points.items())) for name, points in found.items()}
 
 
@@ -63,7 +69,7 @@ def report(records: Sequence[Record], metrics: Sequence[str], first: Sequence[st
         for metric in metrics:
             body = []
             for name, points in lines.items():
-                printed = {omega: published.of(r.spec, metric, first) for omega, r in points.items()}
+                printed = {omega: published.of(r.cell, metric, first) for omega, r in points.items()}
                 values += printed.values()
                 body.append([name, *(_text(points.get(omega), metric) for omega in omegas)])
                 if any(printed.values()):
@@ -93,7 +99,7 @@ def _number(key: Key, name: str, metric: str, r: Record, printed: published.Publ
         "setting": title(key),
         "row": name,
         "metric": metric,
-        "omega": r.spec["omega"],
+        "omega": r.cell.train.omega,
         "mean": mean,
         "std": std,
         "published": printed.value if printed else None,
@@ -115,7 +121,7 @@ def write(
         Line2D([], [], linewidth=1.1, markersize=3, label=name, **figures.line_look(i)) for i, name in enumerate(names)
     ]
     if any(
-        published.of(r.spec, metric, first) for points in lines.values() for r in points.values() for metric in panels
+        published.of(r.cell, metric, first) for points in lines.values() for r in points.values() for metric in panels
     ):
         handles.append(Line2D([], [], color="0.3", marker="o", markerfacecolor="none", linestyle="", label="published"))
     columns = figures.legend_columns(names)
@@ -151,7 +157,7 @@ def _panel(axes: Axes, lines: Curves, metric: str, first: Sequence[str]) -> None
             linewidth=1.1, markersize=3, elinewidth=0.6, capsize=1.2, capthick=0.6, **look,
         )  # fmt: skip
         for omega, r in points.items():
-            printed = published.of(r.spec, metric, first)
+            printed = published.of(r.cell, metric, first)
             if printed is not None:
                 axes.plot(
                     omega * move,

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from privbench.record import AttackRecord, Range
-from privbench.score import interval
+from privbench import statistics
+from privbench.record import AttackRecord
+from privbench.statistics import Interval
+from reports import measured
+from reports.measured import Measured, strongest
 from reports.published_form import (
     NONE,
     group,
@@ -19,7 +22,6 @@ from reports.published_form import (
     papers_attack,
     published,
     range_text,
-    strongest,
     title_of,
     unique,
 )
@@ -41,19 +43,19 @@ def report(records: Sequence[AttackRecord]) -> Report:
     """One table per data set and round: the papers' attack and the strongest one on both sides."""
     forms, numbers = [], []
     for key in groups(records):
-        own = [r for r in records if group(r.spec) == key and r.spec["defense"] == "none"]
+        own = [r for r in records if group(r.cell) == key and r.cell.train.defense == "none"]
         body = []
-        for name in unique(label(r.spec) for r in own):
-            mine = [r for r in own if label(r.spec) == name]
-            rivals = [r for r in own if r.spec["method"] == AGAINST.get(mine[0].spec["method"])]
+        for name in unique(label(r.cell) for r in own):
+            mine = [r for r in own if label(r.cell) == name]
+            rivals = [r for r in own if r.cell.train.method == AGAINST.get(mine[0].cell.train.method)]
             if not rivals:
                 continue
             for what, one, other in (
-                ("the paper's", papers_attack(mine), papers_attack(rivals)),
+                ("the paper's", plain(mine), plain(rivals)),
                 ("strongest", strongest(mine), strongest(rivals)),
             ):
                 if one is not None and other is not None:
-                    body.append([name, f"{what}: {one.spec['attack']}", *_cells(one, other)])
+                    body.append([name, f"{what}: {one.name}", *_cells(one, other)])
                     numbers.append(_numbers(key, what, one, other))
         if body:
             forms.append(Form(title_of(key), COLUMNS, body))
@@ -65,37 +67,42 @@ def report(records: Sequence[AttackRecord]) -> Report:
     )
 
 
-def difference(one: AttackRecord, other: AttackRecord) -> Range | None:
-    """Mean paired difference in dB with its 95% bootstrap interval; None when the victims are not the same."""
-    who = [[(v.seed, v.client, v.floors.get("grey")) for v in r.victims] for r in (one, other)]
-    if who[0] != who[1]:
+def plain(own: Sequence[AttackRecord]) -> Measured | None:
+    """The papers' own attack."""
+    found = papers_attack(own)
+    return None if found is None else measured.of(found)
+
+
+def difference(one: Measured, other: Measured) -> Interval | None:
+    """Mean paired difference in dB with its 95% interval; None when the victims are not the same."""
+    if {v.name for v in one.victims} != {v.name for v in other.victims}:
         return None
-    return Range(**interval([a.psnr_db - b.psnr_db for a, b in zip(one.victims, other.victims, strict=True)])._asdict())
+    return statistics.interval(*measured.differences(one, other))
 
 
-def _cells(one: AttackRecord, other: AttackRecord) -> list[str]:
-    paired, printed = difference(one, other), [published(r.spec)[1] for r in (one, other)]
+def _cells(one: Measured, other: Measured) -> list[str]:
+    paired, printed = difference(one, other), [published(row.first.cell)[1] for row in (one, other)]
     both = None if printed[0] is None or printed[1] is None else printed[0].value - printed[1].value
     return [
-        range_text(one.scores.psnr_db),
-        f"{label(other.spec)} ({other.spec['attack']})",
-        range_text(other.scores.psnr_db),
+        range_text(one.psnr_db),
+        f"{label(other.first.cell)} ({other.name})",
+        range_text(other.psnr_db),
         NONE if paired is None else range_text(paired, sign=True),
         NONE if both is None else f"{both:+.2f}",
     ]
 
 
-def _numbers(key: tuple[Any, ...], what: str, one: AttackRecord, other: AttackRecord) -> dict[str, Any]:
+def _numbers(key: tuple[Any, ...], what: str, one: Measured, other: Measured) -> dict[str, Any]:
     paired = difference(one, other)
     return {
         "setting": title_of(key),
-        "row": label(one.spec),
+        "row": label(one.first.cell),
         "which": what,
-        "attack": one.spec["attack"],
-        "psnr_db": one.scores.psnr_db.mean,
-        "against": label(other.spec),
-        "against_attack": other.spec["attack"],
-        "against_psnr_db": other.scores.psnr_db.mean,
+        "attack": one.name,
+        "psnr_db": one.scores.psnr_db,
+        "against": label(other.first.cell),
+        "against_attack": other.name,
+        "against_psnr_db": other.scores.psnr_db,
         "difference_db": None if paired is None else paired.mean,
         "difference_low": None if paired is None else paired.low,
         "difference_high": None if paired is None else paired.high,

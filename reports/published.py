@@ -19,8 +19,6 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
 from privbench import plugins
 from privbench.paper_protocol import PROTOCOLS
 from privbench.spec import CellSpec, TrainSpec
@@ -33,6 +31,8 @@ FREE = {
     "victims": "no paper says how many victims its PSNR is the mean of",
     "attack_settings": "no paper gives the optimiser, the steps, the start or the weight alpha of its attack",
     "auxiliary": "the papers' attackers have no auxiliary images",
+    "attack_revision": "of the suite's own attack",
+    "active": "follows from the attack",
     "train.min_per_client": "FedMD-CG does not say whether a client has a least number of images",
     "train.schedule.keep_every": "how many networks stay on disk; no number depends on it",
 }
@@ -167,14 +167,12 @@ def papers_own(method: str) -> str:
     return PLAIN.get(method, PLAIN_OTHERWISE)
 
 
-def of(spec: CellSpec | Mapping[str, Any], metric: str, first: Sequence[str] = ()) -> Published | None:
+def of(cell: CellSpec, metric: str, first: Sequence[str] = ()) -> Published | None:
     """The published value of exactly this cell, or None.
 
-    `spec` is a cell, or its fields in one dict as in a record; one that lacks fields, of an early version, has no value. `metric`
-    is one of Row.metric. Of several tables that print it, those in `first` ("FedMD-CG 9") go before others, which come in the
-    order of the file.
+    `metric` is one of Row.metric. Of several tables that print it, those in `first` ("FedMD-CG 9") go before others, which come in
+    the order of the file.
     """
-    cell = spec if isinstance(spec, CellSpec) else _cell(spec)
     # The index takes a second to make; no other preset has anything in it.
     found = (
         {}
@@ -185,25 +183,11 @@ def of(spec: CellSpec | Mapping[str, Any], metric: str, first: Sequence[str] = (
     return None if claim is None else found[claim]
 
 
-def of_papers_attack(spec: CellSpec | Mapping[str, Any]) -> Published | None:
+def of_papers_attack(cell: CellSpec) -> Published | None:
     """The published PSNR of a cell's upload, whatever attacks it: of the same cell attacked as in the papers."""
-    cell = spec if isinstance(spec, CellSpec) else _cell(spec)
-    if cell is None or cell.attack is None:
+    if cell.attack is None:
         return None
     return of(cell.model_copy(update={"attack": papers_own(cell.train.method)}), PSNR)
-
-
-def _cell(spec: Mapping[str, Any]) -> CellSpec | None:
-    """The cell of a record's flat specification; None where fields are missing.
-
-    A record holds the steps of a whole update as `local`; no published value is of one, so that they need not be told here.
-    """
-    own = {name: spec[name] for name in CellSpec.model_fields if name in spec}
-    train = {name: spec[name] for name in TrainSpec.model_fields if name in spec}
-    try:
-        return CellSpec.model_validate({"victims": 0} | own | {"train": train | {"seed": 0}})
-    except ValidationError:
-        return None
 
 
 def _key(cell: CellSpec, *, attacked: bool) -> str:

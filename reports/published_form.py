@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from privbench import partition, plugins
 from privbench.errors import UserError
 from privbench.knowledge import WHERE_SHARED
-from privbench.record import AttackRecord, Range
+from privbench.local_update import local_steps
+from privbench.record import AttackRecord
+from privbench.spec import CellSpec
+from privbench.statistics import Interval
+from reports import measured
+from reports.measured import strongest
 from reports.published import Published, of, of_papers_attack, papers_own
 
 # In the published order.
@@ -21,20 +26,24 @@ SEARCHED = ("mu", "ramp_rounds")  # settings of a method that the papers searche
 FIRST = ("FedCG 2", "FedCG-arXiv 2")  # beside attacks, accuracy is that of the papers' table of attacks
 MEASURED_OTHERWISE = "†"  # behind a published value that is measured otherwise than here
 NONE = "-"  # there is no such number
-ORACLE = "L8"  # the rung of the upper bound
+FEW = "*"  # behind an interval over few seeds
 MISSING = "missing"  # there should be one; the reason stands under "Gaps"
 REFUSED = "refused"  # there cannot be one: the attack's needs are not met
 
-Spec = Mapping[str, Any]
 T = TypeVar("T")
 
 
 class Gap(NamedTuple):
     """A cell without a record."""
 
-    spec: Spec  # preset, dataset, method, defense, where, attack, round; as in a record
+    cell: CellSpec
     reason: str
     state: str = MISSING  # in one or two words; REFUSED where the attack cannot be made on what the method sends
+
+    @property
+    def attack(self) -> str:
+        """The attack's name; nothing of an accuracy cell."""
+        return self.cell.attack or ""
 
 
 class Form(NamedTuple):
@@ -47,22 +56,22 @@ class Form(NamedTuple):
 
 def compact(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> list[Form]:
     """The published form, one table for every data set, round and setting; a method whose cells are missing keeps its column."""
-    specs = [r.spec for r in records] + [g.spec for g in gaps]
+    specs = [r.cell for r in records] + [g.cell for g in gaps]
     forms = []
-    for key in unique(group(spec) for spec in specs):
-        some = [r for r in records if group(r.spec) == key]
-        lost = [g for g in gaps if group(g.spec) == key]
-        order = sorted([r.spec for r in some] + [g.spec for g in lost], key=place)
-        columns = unique(label(spec) for spec in order)
-        firsts = [next(spec for spec in order if label(spec) == c) for c in columns]
-        own = [[r for r in some if label(r.spec) == c] for c in columns]
-        missing = [[g.spec["attack"] for g in lost if label(g.spec) == c] for c in columns]
+    for key in unique(group(cell) for cell in specs):
+        some = [r for r in records if group(r.cell) == key]
+        lost = [g for g in gaps if group(g.cell) == key]
+        order = sorted([r.cell for r in some] + [g.cell for g in lost], key=place)
+        columns = unique(label(cell) for cell in order)
+        firsts = [next(cell for cell in order if label(cell) == c) for c in columns]
+        own = [[r for r in some if label(r.cell) == c] for c in columns]
+        missing = [[g.attack for g in lost if label(g.cell) == c] for c in columns]
         forms.append(Form(title_of(key), ["", *columns], _form_rows(firsts, own, missing, ceiling_of(some))))
     return forms
 
 
 def _form_rows(
-    specs: Sequence[Spec], own: Sequence[list[AttackRecord]], missing: Sequence[list[str]], ceiling: str
+    specs: Sequence[CellSpec], own: Sequence[list[AttackRecord]], missing: Sequence[list[str]], ceiling: str
 ) -> list[list[str]]:
     """The rows over columns; each column with its records and the attacks that are missing."""
 
@@ -72,22 +81,23 @@ def _form_rows(
     def plain(records: list[AttackRecord], lost: list[str]) -> str:
         found = papers_attack(records)
         if found is not None:
-            return range_text(found.scores.psnr_db)
-        return MISSING if not records or papers_own(records[0].spec["method"]) in lost else NONE
+            return range_text(measured.of(found).psnr_db)
+        return MISSING if not records or papers_own(records[0].cell.train.method) in lost else NONE
 
     def which(records: list[AttackRecord], lost: list[str]) -> str:
         if not records:
             return MISSING
         best = strongest(records)
-        return f"{best.spec['attack']} ({knowledge_text(best)})" + (f"; {', '.join(lost)} missing" if lost else "")
+        known = "; ".join(unique(knowledge_text(r) for r in best.attacks))
+        return f"{best.name} ({known})" + (f"; {', '.join(lost)} missing" if lost else "")
 
     return [
         row("accuracy of the trained method, %", lambda r: spread_text(r[0].accuracy.mean, r[0].accuracy.std)),
-        *_published_row("  published, %", [of(spec, "accuracy", FIRST) for spec in specs]),
+        *_published_row("  published, %", [of(cell, "accuracy", FIRST) for cell in specs]),
         row("attacked round", lambda r: rounds_text(r[0])),
         ["PSNR, the paper's attack, dB", *(plain(r, lost) for r, lost in zip(own, missing, strict=True))],
-        *_published_row("  published, dB", [of_papers_attack(spec) for spec in specs]),
-        row("PSNR, strongest attack here, dB", lambda r: range_text(strongest(r).scores.psnr_db)),
+        *_published_row("  published, dB", [of_papers_attack(cell) for cell in specs]),
+        row("PSNR, strongest attack here, dB", lambda r: range_text(strongest(r).psnr_db)),
         ["  which", *(which(r, lost) for r, lost in zip(own, missing, strict=True))],
         row("  gain over the floor, dB", lambda r: range_text(strongest(r).gain_db, sign=True)),
         row("floor, dB", lambda r: f"{r[0].floor.psnr_db:.2f} ({r[0].floor.name})"),
@@ -103,72 +113,57 @@ def _published_row(name: str, values: Sequence[Published | None]) -> list[list[s
 
 def papers_attack(own: Sequence[AttackRecord]) -> AttackRecord | None:
     """The record of the papers' own attack among those of one method, if it was made."""
-    return next((r for r in own if r.spec["attack"] == papers_own(r.spec["method"])), None)
-
-
-def strongest(own: Sequence[AttackRecord]) -> AttackRecord:
-    """The record with the highest mean PSNR; the oracle, which is no attacker, only where there is nothing else."""
-    attackers = [r for r in own if r.knowledge.get("rung") != ORACLE]
-    return max(attackers or own, key=lambda r: r.scores.psnr_db.mean)
+    return next((r for r in own if r.cell.attack == papers_own(r.cell.train.method)), None)
 
 
 def ceiling_of(records: Sequence[AttackRecord]) -> str:
     """The strongest attack on undefended FedAvg among some records, dB."""
-    undefended = [r for r in records if r.spec["method"] == "fedavg" and r.spec["defense"] == "none"]
-    return f"{strongest(undefended).scores.psnr_db.mean:.2f}" if undefended else NONE
+    undefended = [r for r in records if r.cell.train.method == "fedavg" and r.cell.train.defense == "none"]
+    return f"{strongest(undefended).psnr_db.mean:.2f}" if undefended else NONE
 
 
-def group(spec: Spec) -> tuple[Any, ...]:
+def group(cell: CellSpec) -> tuple[Any, ...]:
     """What the records of one table have in common."""
-    domains = spec.get("domains")
+    domains = cell.train.domains
     return (
-        spec["dataset"],
+        cell.train.dataset,
         tuple(domains) if domains else (),
-        spec["round"],
-        spec["preset"],
-        networks(spec),
-        spec.get("clients"),
-        spec.get("batch_size", 1),
-        spec.get("labels_known", False),
-        partition_text(spec),
-        update_text(spec),
+        cell.round,
+        cell.preset,
+        networks(cell),
+        cell.train.clients,
+        cell.batch_size,
+        cell.labels_known,
+        partition_text(cell),
+        update_text(cell),
     )
 
 
-def networks(spec: Spec) -> str:
+def networks(cell: CellSpec) -> str:
     """The backbone where it is not LeNet-5, which the published numbers are of, e.g. "resnet18 at 32x32"; else nothing."""
-    backbone, side = spec.get("backbone", "lenet5"), spec.get("image_size", 32)
+    backbone, side = cell.train.backbone, cell.train.image_size
     return "" if backbone == "lenet5" else f"{backbone} at {side}x{side}"
 
 
-def update_text(spec: Spec) -> str:
-    """What the server saw where it was whole local updates, e.g. "whole updates of 3 SGD steps at 0.1"; nothing of gradients.
-
-    Of a record's `spec`, which holds the steps taken as `local`, and of a cell's (privbench.spec.CellSpec.flat), which holds what
-    was asked: the same words for both.
-    """
-    if spec.get("observe", "gradient") == "gradient":
+def update_text(cell: CellSpec) -> str:
+    """What the server saw where it was whole local updates, e.g. "whole updates of 3 SGD steps at 0.1"; nothing of gradients."""
+    local = local_steps(cell)
+    if local is None:
         return ""
-    steps, optimiser = _local_steps(spec)
-    if not steps:
-        return "whole updates"
+    steps, optimiser = local.steps, local.optimiser
     sgd = optimiser.get("kind") == "sgd"
     kind, rate = ("SGD ", f" at {optimiser['lr']:g}") if sgd else ("", "")
     return f"whole updates of {steps} {kind}{'step' if steps == 1 else 'steps'}{rate}"
 
 
-def _local_steps(spec: Spec) -> tuple[int | None, Mapping[str, Any]]:
-    """How many steps a client took before it sent, and by which optimiser; None where an old record does not say."""
-    if "local" in spec:
-        return spec["local"]["steps"], spec["local"]["optimiser"]
-    schedule, rate = spec.get("schedule", {}), spec.get("local_lr")
-    optimiser = schedule.get("task", {}) if rate is None else {"kind": "sgd", "lr": rate}
-    return spec.get("local_steps") or schedule.get("local_epochs"), optimiser
+def fields_of(cell: CellSpec, names: Sequence[str]) -> dict[str, Any]:
+    """Some fields of a cell, or else of its training, by name."""
+    return {name: getattr(cell if name in CellSpec.model_fields else cell.train, name) for name in names}
 
 
 def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:
     """The tables that some records make, in the order of their first record."""
-    return unique(group(r.spec) for r in records)
+    return unique(group(r.cell) for r in records)
 
 
 def title_of(key: tuple[Any, ...]) -> str:
@@ -189,67 +184,67 @@ def title_of(key: tuple[Any, ...]) -> str:
     return ", ".join(parts)
 
 
-def partition_text(spec: Spec) -> str:
+def partition_text(cell: CellSpec) -> str:
     """How the images are laid out over clients, in words, where it is not as published for the data set."""
-    how = spec.get("partition")
+    how = cell.train.partition
     if how == "dirichlet":
-        return f"Dirichlet({spec['omega']:g})"
-    usual = partition.DEFAULTS.get(spec["dataset"], (how,))[0]
-    return "" if how is None or how == usual else {"iid": "IID", "domain": "by domain"}[how]
+        return f"Dirichlet({cell.train.omega:g})"
+    usual = partition.DEFAULTS.get(cell.train.dataset, (how,))[0]
+    return "" if how == usual else {"iid": "IID", "domain": "by domain"}[how]
 
 
-def place(spec: Spec) -> tuple[int, str, float, str]:
+def place(cell: CellSpec) -> tuple[int, str, float, str]:
     """Columns stand in the published order, weaker noise first."""
     names = list(NAMES)
-    method = names.index(spec["method"]) if spec["method"] in names else len(names)
-    kind, _, value = spec["defense"].rpartition(":")
+    method = names.index(cell.train.method) if cell.train.method in names else len(names)
+    kind, _, value = cell.train.defense.rpartition(":")
     try:
-        return (method, kind, float(value), str(spec.get("where")))
+        return (method, kind, float(value), str(cell.train.where))
     except ValueError:
         return (method, kind, 0.0, value)
 
 
-def label(spec: Spec) -> str:
+def label(cell: CellSpec) -> str:
     """A column's heading: the method and its defence."""
-    method: str = spec["method"]
-    name = NAMES.get(method, method) + _settings_text(spec)
-    if spec["defense"] == "none":
+    method: str = cell.train.method
+    name = NAMES.get(method, method) + _settings_text(cell)
+    if cell.train.defense == "none":
         return name
-    kind, _, value = spec["defense"].partition(":")
-    where = " (every step)" if spec.get("where") == "step" else ""
+    kind, _, value = cell.train.defense.partition(":")
+    where = " (every step)" if cell.train.where == "step" else ""
     return f"{name} + {kind.capitalize()} {value}{where}"
 
 
-def settings_of(spec: Spec) -> dict[str, Any]:
+def settings_of(cell: CellSpec) -> dict[str, Any]:
     """The settings that tell one variant of a method from another."""
-    return {k: v for k, v in (spec.get("method_settings") or {}).items() if k not in SEARCHED}
+    return {k: v for k, v in cell.train.method_settings.items() if k not in SEARCHED}
 
 
-def _settings_text(spec: Spec) -> str:
+def _settings_text(cell: CellSpec) -> str:
     """The same in words, e.g. " (dense GAN, ave)"."""
     words = {"gan": "{} GAN", "aggregator": "{}", "without": "without {}", "diversity": "diversity {:g}"}
     texts = [words.get(name, f"{name} {{:g}}" if isinstance(value, float) else f"{name} {{}}").format(value)
-             for name, value in settings_of(spec).items()]  # fmt: skip
+             for name, value in settings_of(cell).items()]  # fmt: skip
     return f" ({', '.join(texts)})" if texts else ""
 
 
 def knowledge_text(record: AttackRecord) -> str:
     """What the attacker used, in words; which auxiliary images, where they are not all of the attacked data set's."""
-    tag: str = record.knowledge["tag"]
+    tag = record.knowledge.tag
     for part in where_shared(tag):  # a record from before `uses`
-        used = f" + {part}" if part in shares(record.spec["method"]) else ""
+        used = f" + {part}" if part in shares(record.cell.train.method) else ""
         tag = tag.replace(f" + {part}{WHERE_SHARED}", used)
     return _with_images(tag, record)
 
 
 def attacker_text(record: AttackRecord) -> str:
     """The same whatever the method shares, for comparing methods: e.g. "gradient + auxiliary + generator where shared"."""
-    return _with_images(record.knowledge.get("tag_in_general", record.knowledge["tag"]), record)
+    return _with_images(record.knowledge.tag_in_general, record)
 
 
 def _with_images(tag: str, record: AttackRecord) -> str:
-    images = record.spec.get("auxiliary", "same")
-    return f"{tag} ({images})" if "auxiliary" in record.knowledge["needs"] and images != "same" else tag
+    images = record.cell.auxiliary
+    return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag
 
 
 def where_shared(tag: str) -> list[str]:
@@ -267,7 +262,7 @@ def shares(method: str) -> tuple[str, ...]:
 
 def round_label(record: AttackRecord) -> str:
     """Which round was attacked, in words."""
-    asked: str = record.spec["round"]
+    asked: str = record.cell.round
     return f"{asked} ({rounds_text(record)})" if asked in ("best", "last") else asked_text(asked)
 
 
@@ -287,9 +282,9 @@ def rounds_text(record: AttackRecord) -> str:
     return str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]}-{rounds[-1]}"
 
 
-def published(spec: Spec) -> tuple[Published | None, Published | None]:
+def published(cell: CellSpec) -> tuple[Published | None, Published | None]:
     """(accuracy, PSNR) of exactly this cell: a PSNR stands beside the papers' own attack alone."""
-    return of(spec, "accuracy", FIRST), of(spec, "psnr_db")
+    return of(cell, "accuracy", FIRST), of(cell, "psnr_db")
 
 
 def published_text(found: Published | None, digits: int = 2) -> str:
@@ -313,12 +308,12 @@ def spread_text(mean: float, std: float | None, digits: int = 2) -> str:
     return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} +- {std:.{digits}f}"
 
 
-def range_text(range_: Range, *, sign: bool = False) -> str:
-    """A mean with its interval."""
+def range_text(range_: Interval, *, sign: bool = False) -> str:
+    """A mean with its interval, marked where the seeds are few."""
     plus = "+" if sign else ""
     # Rounded first, and 0 added, as what rounds to zero has no sign.
     mean, low, high = (f"{round(value, 2) + 0.0:{plus}.2f}" for value in (range_.mean, range_.low, range_.high))
-    return f"{mean} [{low}, {high}]"
+    return f"{mean} [{low}, {high}]{FEW if range_.is_few else ''}"
 
 
 def span(values: Sequence[Any]) -> str:

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from privbench import plugins
+from privbench.flags import LEAST_SEEDS
 from privbench.record import AttackRecord, Record
-from reports import doubts
+from reports import doubts, measured
+from reports.measured import strongest
 from reports.published import Published, of_papers_attack
 from reports.published_form import (
+    FEW,
     NONE,
     Gap,
     asked_text,
@@ -20,7 +23,6 @@ from reports.published_form import (
     published,
     round_label,
     span,
-    strongest,
     unique,
 )
 
@@ -36,13 +38,29 @@ def header(records: Sequence[AttackRecord]) -> list[str]:
     return [
         *_circumstances(records, f"n = {span(counts)} victims per cell, pooled over seeds; "),
         *_mus(records),
-        "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% bootstrap interval over victims]; 'floor' is the "
-        "best score anybody reaches without inverting (grey, data-set mean, class mean), 'gain' the paired gain over it, "
-        "'ceiling' the strongest attack on undefended FedAvg; accuracy is in percent, mean over clients of the personal model "
-        f"at its best validation round, +- over seeds; {_sources(records)}",
+        "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% interval, bootstrap over seeds, clients and victims]; "
+        "'floor' is the best score anybody reaches without inverting (grey, data-set mean, class mean), 'gain' the paired gain "
+        "over it, 'ceiling' the strongest attack on undefended FedAvg; 'failures' are a floor, a flat image or no number in place "
+        "of a reconstruction; 'worst 5%' is the mean PSNR of the 5% of victims reconstructed best; accuracy is in percent, mean "
+        f"over clients of the personal model at its best validation round, +- over seeds; {_sources(records)}",
+        measured.CHOSEN,
+        *of_few_seeds(records),
         *measured_otherwise(_published(records)),
         CAVEAT,
     ]
+
+
+def of_few_seeds(records: Sequence[AttackRecord]) -> list[str]:
+    """What the mark of few seeds means, where there are any."""
+    counts = sorted({len(r.seeds) for r in records if len(r.seeds) < LEAST_SEEDS})
+    if not counts:
+        return []
+    told = f"'{FEW}': fewer than {LEAST_SEEDS} seeds, too few for a verdict"
+    if counts[-1] > 1:
+        told += "; the interval is widened for so few"
+    if counts[0] == 1:
+        told += "; of one seed it is over its victims alone and says nothing of training again"
+    return [told + "."]
 
 
 def training_header(records: Sequence[Record]) -> list[str]:
@@ -52,12 +70,12 @@ def training_header(records: Sequence[Record]) -> list[str]:
 
 
 def _circumstances(records: Sequence[Record], counted: str) -> list[str]:
-    presets = unique(r.spec["preset"] for r in records)
+    presets = unique(r.cell.preset for r in records)
     machines = unique(
         f"{e['device']}: {e['machine']}, {e['cores']} core(s), torch {e['torch']}"
         for e in (r.environment for r in records)
     )
-    seeds = unique(", ".join(str(seed) for seed in r.spec["seeds"]) for r in records)
+    seeds = unique(", ".join(str(seed) for seed in r.cell.seeds) for r in records)
     dates = sorted({r.environment["date"] for r in records})
     lines = [f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; {counted}{'; '.join(machines)}; {span(dates)}."]
     if presets != ["paper"]:
@@ -73,9 +91,9 @@ def _circumstances(records: Sequence[Record], counted: str) -> list[str]:
 
 def _mus(records: Sequence[Record]) -> list[str]:
     """The mu of each data set's FedProx."""
-    known = [(r.spec, (r.spec.get("method_settings") or {}).get("mu")) for r in records]
+    known = [(r.cell, r.cell.train.method_settings.get("mu")) for r in records]
     return unique(
-        f"{plugins.short(spec['dataset'])}, {label(spec)}: mu {mu:g}." for spec, mu in known if mu is not None
+        f"{plugins.short(cell.train.dataset)}, {label(cell)}: mu {mu:g}." for cell, mu in known if mu is not None
     )
 
 
@@ -91,7 +109,7 @@ def _sources(records: Sequence[AttackRecord]) -> str:
 
 
 def _published(records: Sequence[AttackRecord]) -> list[Published]:
-    each = [value for r in records for value in (published(r.spec)[0], of_papers_attack(r.spec))]
+    each = [value for r in records for value in (published(r.cell)[0], of_papers_attack(r.cell))]
     return [value for value in each if value is not None]
 
 
@@ -99,7 +117,7 @@ def remarks(records: Sequence[AttackRecord]) -> list[str]:
     """One line per doubt about the numbers, then one per column that disagrees with the published value, then notes."""
     columns: dict[tuple[Any, ...], list[AttackRecord]] = {}
     for r in records:
-        columns.setdefault((*group(r.spec), label(r.spec)), []).append(r)
+        columns.setdefault((*group(r.cell), label(r.cell)), []).append(r)
     told = [line for own in columns.values() for line in _against_published(own)]
     return unique([*doubts.lines(records), *told, *of_training(records)])
 
@@ -107,9 +125,9 @@ def remarks(records: Sequence[AttackRecord]) -> list[str]:
 def of_training(records: Sequence[AttackRecord]) -> list[str]:
     """Methods that did not train, by data set, and what is noted of the data."""
     told = []
-    for dataset in unique(r.spec["dataset"] for r in records):
-        some = [r for r in records if r.spec["dataset"] == dataset]
-        chance = unique(f"{label(r.spec)} ({r.accuracy.mean:.1f}%)" for r in some if _near_chance(r))
+    for dataset in unique(r.cell.train.dataset for r in records):
+        some = [r for r in records if r.cell.train.dataset == dataset]
+        chance = unique(f"{label(r.cell)} ({r.accuracy.mean:.1f}%)" for r in some if _near_chance(r))
         if chance:
             told.append(
                 f"{plugins.short(dataset)}: accuracy near chance, so these methods did not train: {'; '.join(chance)}."
@@ -120,21 +138,22 @@ def of_training(records: Sequence[AttackRecord]) -> list[str]:
 def _against_published(records: Sequence[AttackRecord]) -> list[str]:
     """What is to be said of the published values of one method in one table; its floors are no attacks."""
     first = records[0]
-    place = f"{plugins.short(first.spec['dataset'])}, {label(first.spec)}"
-    accuracy, psnr = published(first.spec)[0], of_papers_attack(first.spec)
+    place = f"{plugins.short(first.cell.train.dataset)}, {label(first.cell)}"
+    accuracy, psnr = published(first.cell)[0], of_papers_attack(first.cell)
     told = []
     if psnr is not None and psnr.value < first.floor.psnr_db:
         told.append(
             f"{place}: the published {psnr.value:.2f} dB lies below the {first.floor.psnr_db:.2f} dB that the {first.floor.name} "
             "image scores on these victims: it reports an attack that failed, not protection."
         )
-    attacked = [r for r in records if r.spec["attack"] not in plugins.FLOORS]
+    attacked = [r for r in records if r.attack not in plugins.FLOORS]
     if psnr is not None and attacked:
         best, own = strongest(attacked), papers_attack(attacked)
-        each = {"the strongest attack here": best} | ({"the paper's attack": own} if own is not None else {})
-        measured = [(who, r.spec["attack"], r.scores.psnr_db.mean) for who, r in each.items()]
-        if any(abs(mean - psnr.value) > LARGE_GAP_DB for _, _, mean in measured):
-            texts = [f"{who}, {name}, {mean:.2f} ({mean - psnr.value:+.1f})" for who, name, mean in measured]
+        each = {"the strongest attack here": best}
+        each |= {"the paper's attack": measured.of(own)} if own is not None else {}
+        found = [(who, row.name, row.scores.psnr_db) for who, row in each.items()]
+        if any(abs(mean - psnr.value) > LARGE_GAP_DB for _, _, mean in found):
+            texts = [f"{who}, {name}, {mean:.2f} ({mean - psnr.value:+.1f})" for who, name, mean in found]
             told.append(f"{place}, round {round_label(first)}: published {psnr.value:.2f} dB; {'; '.join(texts)}.")
     off = first.accuracy.mean - accuracy.value if accuracy is not None else 0.0
     if accuracy is not None and abs(off) > LARGE_GAP_PERCENT:
@@ -143,16 +162,15 @@ def _against_published(records: Sequence[AttackRecord]) -> list[str]:
 
 
 def _near_chance(record: AttackRecord) -> bool:
-    classes = record.spec.get("classes")
-    return classes is not None and record.accuracy.mean < 1.5 * 100 / classes
+    return record.accuracy.mean < 1.5 * 100 / record.classes
 
 
 def gap_lines(gaps: Sequence[Gap]) -> list[str]:
     """One line per missing attack on a method and reason, with all its rounds."""
     rounds: dict[tuple[str, ...], list[str]] = {}
     for g in gaps:
-        names = (plugins.short(g.spec["dataset"]), label(g.spec), g.spec["attack"])
-        rounds.setdefault((*names, g.reason), []).append(asked_text(g.spec["round"]))
+        names = (plugins.short(g.cell.train.dataset), label(g.cell), g.attack)
+        rounds.setdefault((*names, g.reason), []).append(asked_text(g.cell.round))
     return [
         f"{dataset}, {name}, {attack}, round {', '.join(unique(own))}: {reason}"
         for (dataset, name, attack, reason), own in rounds.items()

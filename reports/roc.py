@@ -39,7 +39,7 @@ def report(records: Sequence[Record]) -> Report:
     for key in rows.settings(records):
         body = []
         for label, r in rows.chosen(records, key).items():
-            found, auc = of(r.spec, "auc"), r.averages.auc
+            found, auc = of(r.cell, "auc"), r.averages.auc
             text = NONE if auc.mean is None else spread_text(auc.mean, auc.std, 3)
             body.append([label, text, NONE if found is None else f"{found.value:.3f}"])
             numbers += _numbers(key, label, average(r))

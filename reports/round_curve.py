@@ -1,7 +1,7 @@
 """PSNR against the training round, from the untrained model on: when does a method leak, and to whom?
 
 One panel per method, all on one scale; one line per knowledge tag, the strongest attack of that tag at each round; bars are 95%
-intervals over victims. The dashed line is the best floor with its interval as a band, the dotted one the oracle, an upper bound.
+intervals. The dashed line is the best floor with its interval as a band, the dotted one the oracle, a reference.
 Where something exceeds 50 dB, all that lies above 30 dB is drawn at a quarter of the height, so that the rest stays legible.
 Rounds are drawn on a scale that is linear to 1 and logarithmic beyond, because a network changes most in its first rounds. Where
 lines run together, markers lie within one another: a higher rung has a smaller one.
@@ -23,8 +23,8 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from privbench import plugins
 from privbench.record import AttackRecord
 from reports import figures, ladder, rows
-from reports.comparison import range_of
-from reports.published_form import ORACLE, attacker_text, label, place, strongest, unique
+from reports.measured import ORACLE, Measured, strongest
+from reports.published_form import attacker_text, label, place, unique
 
 PANEL_INCHES = 1.5
 SINGLE_INCHES = 1.75  # of one method by itself
@@ -44,10 +44,10 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
 
     A round asked for as "best" or "last" stands where it was, on average over seeds. Floors are drawn once, not as attacks.
     """
-    attacks = [r for r in records if r.spec["attack"] not in plugins.FLOORS]
-    if len({r.spec["round"] for r in attacks}) < 2:
+    attacks = [r for r in records if r.attack not in plugins.FLOORS]
+    if len({r.cell.round for r in attacks}) < 2:
         return []
-    methods = unique(label(r.spec) for r in sorted(attacks, key=lambda r: place(r.spec)))
+    methods = unique(label(r.cell) for r in sorted(attacks, key=lambda r: place(r.cell)))
     tags = unique(map(attacker_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
     looks = {tag: _look(tags, tag, [r for r in attacks if attacker_text(r) == tag]) for tag in tags}
     handles = [
@@ -66,10 +66,10 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     for axes in panels.flat[len(methods) :]:
         axes.set_visible(False)
     rounds = {fmean(r.rounds): _round_text(r) for r in sorted(attacks, key=lambda r: fmean(r.rounds))}
-    top = max(r.scores.psnr_db.high for r in attacks)
+    top = max(r.scores.psnr_db for r in attacks)
     tall = top > TALL_DB
     for i, (axes, name) in enumerate(zip(panels.flat, methods, strict=False)):
-        _panel(axes, [r for r in attacks if label(r.spec) == name], looks)
+        _panel(axes, [r for r in attacks if label(r.cell) == name], looks)
         _axes(axes, rounds, figures.COLUMN_INCHES / across - 0.45)
         if tall:
             _press(axes, top)
@@ -79,7 +79,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
             axes.set_ylabel("PSNR, dB", fontsize=figures.FONT_POINTS)
         if i + across >= len(methods):
             axes.set_xlabel("training round" if across > 1 else "training round attacked", fontsize=figures.FONT_POINTS)
-    title = rows.title(rows.setting(attacks[0].spec))
+    title = rows.title(rows.setting(attacks[0].cell))
     pressed = f"\nabove {KNEE_DB:g} dB at 1/{PRESSED:g} of the height" if tall else ""
     figure.suptitle(title + pressed, fontsize=figures.FONT_POINTS + 0.5)
     figure.legend(
@@ -93,8 +93,8 @@ def _wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, LEGEND_CHARACTERS, subsequent_indent="    ", break_on_hyphens=False))
 
 
-def points(records: Sequence[AttackRecord]) -> list[tuple[float, AttackRecord]]:
-    """(round, strongest record) of one method and tag, in the order of rounds; two names of one round count once."""
+def points(records: Sequence[AttackRecord]) -> list[tuple[float, Measured]]:
+    """(round, strongest attack) of one method and tag, in the order of rounds; two names of one round count once."""
     by_round: dict[float, list[AttackRecord]] = {}
     for r in records:
         by_round.setdefault(fmean(r.rounds), []).append(r)
@@ -112,9 +112,7 @@ def _look(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) -> dict[
 
 def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[str, Any]]) -> None:
     """One method."""
-    floor = [
-        (when, r.floor.psnr_db, range_of([v.floors[r.floor.name] for v in r.victims])) for when, r in points(records)
-    ]
+    floor = [(when, row.floor.psnr_db, row.floor_db) for when, row in points(records)]
     rounds = [when for when, *_ in floor]
     axes.plot(rounds, [mean for _, mean, _ in floor], zorder=20, **FLOOR)
     axes.fill_between(
@@ -124,7 +122,7 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[st
         own = points([r for r in records if attacker_text(r) == tag])
         if not own:
             continue
-        psnr = [r.scores.psnr_db for _, r in own]
+        psnr = [row.psnr_db for _, row in own]
         axes.errorbar(
             [when for when, _ in own], [p.mean for p in psnr],
             yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
@@ -147,7 +145,7 @@ def _axes(axes: Axes, rounds: dict[float, str], inches: float) -> None:
 def _round_text(record: AttackRecord) -> str:
     """The round attacked; where seeds have different ones, what was asked for, e.g. "best"."""
     rounds = set(record.rounds)
-    return str(rounds.pop()) if len(rounds) == 1 else str(record.spec["round"])
+    return str(rounds.pop()) if len(rounds) == 1 else str(record.cell.round)
 
 
 def _press(axes: Axes, top: float) -> None:

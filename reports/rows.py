@@ -7,24 +7,24 @@ a learning rate), the run with the best validation accuracy stands for the metho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, TypeVar
 
 from privbench import partition, plugins
 from privbench.record import Record
+from privbench.spec import CellSpec
 from reports.published_form import label, networks, partition_text, unique
 
-Spec = Mapping[str, Any]
 Setting = tuple[Any, ...]
 R = TypeVar("R", bound=Record)
 ALIASES = {"FedSplit": "FedSplit (LG-FedAvg)"}
 
 
-def setting(spec: Spec) -> Setting:
+def setting(cell: CellSpec) -> Setting:
     """What one comparison has in common."""
-    domains = tuple(spec.get("domains") or ())
-    return (spec["dataset"], domains, partition_text(spec), spec.get("clients"), networks(spec), spec["preset"])
+    domains = tuple(cell.train.domains or ())
+    return (cell.train.dataset, domains, partition_text(cell), cell.train.clients, networks(cell), cell.preset)
 
 
 def short_title(key: Setting) -> str:
@@ -57,9 +57,9 @@ def stem(key: Setting) -> str:
     return "-".join([part.replace(" ", "-") for part in parts if part] + [f"{clients}clients"])
 
 
-def row(spec: Spec) -> str:
+def row(cell: CellSpec) -> str:
     """The name of a row: the method with its settings and defence."""
-    name = label(spec)
+    name = label(cell)
     return ALIASES.get(name, name)
 
 
@@ -73,16 +73,16 @@ def legend_names(names: Sequence[str]) -> list[str]:
 
 def settings(records: Sequence[Record]) -> list[Setting]:
     """The comparisons that some records make, in the order of their first record."""
-    return unique(setting(r.spec) for r in records)
+    return unique(setting(r.cell) for r in records)
 
 
 def chosen(records: Sequence[Record], key: Setting) -> dict[str, Record]:
     """One record per row of one setting, in the order of the records; of several the best by validation accuracy."""
     found: dict[str, Record] = {}
     for r in records:
-        if setting(r.spec) != key:
+        if setting(r.cell) != key:
             continue
-        name = row(r.spec)
+        name = row(r.cell)
         if name not in found or validation_accuracy(r) > validation_accuracy(found[name]):
             found[name] = r
     return found
@@ -90,16 +90,16 @@ def chosen(records: Sequence[Record], key: Setting) -> dict[str, Record]:
 
 def best_searched(records: Sequence[R]) -> list[R]:
     """The records of every row's chosen settings alone, in order: of FedProx those with one mu, whatever attacked them."""
-    own = {(key, name): _settings(r.spec) for key in settings(records) for name, r in chosen(records, key).items()}
-    return [r for r in records if _settings(r.spec) == own[setting(r.spec), row(r.spec)]]
+    own = {(key, name): _settings(r.cell) for key in settings(records) for name, r in chosen(records, key).items()}
+    return [r for r in records if _settings(r.cell) == own[setting(r.cell), row(r.cell)]]
 
 
 def searched(records: Sequence[Record], key: Setting) -> list[str]:
     """Which value of a searched setting stands for its method, one line per setting of a row that has several."""
     told = []
     for name, r in chosen(records, key).items():
-        rivals = [_settings(o.spec) for o in records if setting(o.spec) == key and row(o.spec) == name]
-        for one, best in _settings(r.spec).items():
+        rivals = [_settings(o.cell) for o in records if setting(o.cell) == key and row(o.cell) == name]
+        for one, best in _settings(r.cell).items():
             values = unique(own[one] for own in rivals if one in own)
             if len(values) > 1:
                 listed = ", ".join(_text(value) for value in values)
@@ -109,11 +109,11 @@ def searched(records: Sequence[Record], key: Setting) -> list[str]:
     return told
 
 
-def _settings(spec: Spec) -> dict[str, Any]:
+def _settings(cell: CellSpec) -> dict[str, Any]:
     """The settings of a method and the fields of its schedule, optimisers spelt out: "mu", "task.lr"."""
-    found = dict(spec.get("method_settings") or {})
-    for name, value in (spec.get("schedule") or {}).items():
-        found |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, Mapping) else {name: value}
+    found: dict[str, Any] = dict(cell.train.method_settings)
+    for name, value in cell.train.schedule.model_dump().items():
+        found |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, dict) else {name: value}
     return found
 
 

@@ -11,8 +11,9 @@ from matplotlib.lines import Line2D
 from privbench import plugins
 from privbench.record import AttackRecord
 from reports import figures
+from reports.measured import strongest
 from reports.published import of_papers_attack
-from reports.published_form import label, place, published, strongest, unique
+from reports.published_form import label, place, published, unique
 
 PANEL_INCHES = 2.2
 LEGEND_ROW_INCHES = 0.17
@@ -21,12 +22,13 @@ LEGEND_ROW_INCHES = 0.17
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     """One panel per attacked round: each method's strongest attack, filled; published values, hollow; the floor, dashed.
 
-    Bars are the standard deviation over seeds (accuracy) and the 95% interval over victims (PSNR).
+    Bars are the standard deviation over seeds (accuracy) and the 95% interval (PSNR). The strongest attack is
+    chosen on one half of the victims and drawn where the other half puts it (reports/measured.py).
     """
-    rounds = unique(r.spec["round"] for r in records)
-    names = unique(label(spec) for spec in sorted((r.spec for r in records), key=place))
+    rounds = unique(r.cell.round for r in records)
+    names = unique(label(cell) for cell in sorted((r.cell for r in records), key=place))
     handles = [_sign("--", "0.45", "best floor"), *(_sign(*_look(i), name) for i, name in enumerate(names))]
-    if any(published(r.spec)[0] and of_papers_attack(r.spec) for r in records):
+    if any(published(r.cell)[0] and of_papers_attack(r.cell) for r in records):
         handles.append(_sign("o", "0.3", "published", hollow=True))
     legend_rows = (len(handles) + 1) // 2
     figure = figures.new_figure(
@@ -34,11 +36,11 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     )
     panels = figure.subplots(len(rounds), 1, squeeze=False, sharex=True)[:, 0]
     for axes, asked in zip(panels, rounds, strict=True):
-        _panel(axes, [r for r in records if r.spec["round"] == asked], names)
+        _panel(axes, [r for r in records if r.cell.round == asked], names)
         when = "untrained model" if asked == "0" else f"{asked} round"
-        first = records[0].spec
+        first = records[0].cell
         axes.set_title(
-            f"{plugins.short(first['dataset'])}, {when} ({first['preset']} preset)", fontsize=figures.FONT_POINTS + 0.5
+            f"{plugins.short(first.train.dataset)}, {when} ({first.preset} preset)", fontsize=figures.FONT_POINTS + 0.5
         )
     panels[-1].set_xlabel("test accuracy of the trained method, %", fontsize=figures.FONT_POINTS)
     figure.legend(
@@ -52,17 +54,17 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], names: Sequence[str]) ->
     floor = sum(r.floor.psnr_db for r in records) / len(records)
     axes.axhline(floor, color="0.45", linestyle="--", linewidth=0.8, zorder=0)
     for index, name in enumerate(names):
-        own = [r for r in records if label(r.spec) == name]
+        own = [r for r in records if label(r.cell) == name]
         if not own:
             continue
         best = strongest(own)
-        psnr, (marker, colour) = best.scores.psnr_db, _look(index)
+        psnr, accuracy, (marker, colour) = best.psnr_db, best.first.accuracy, _look(index)
         axes.errorbar(
-            best.accuracy.mean, psnr.mean, xerr=best.accuracy.std or 0.0,
+            accuracy.mean, psnr.mean, xerr=accuracy.std or 0.0,
             yerr=[[max(psnr.mean - psnr.low, 0)], [max(psnr.high - psnr.mean, 0)]],
             fmt=marker, color=colour, markersize=5, linewidth=0.8, capsize=2,
         )  # fmt: skip
-        x, y = published(best.spec)[0], of_papers_attack(best.spec)
+        x, y = published(best.first.cell)[0], of_papers_attack(best.first.cell)
         if x is not None and y is not None:
             axes.plot(x.value, y.value, marker, color=colour, markerfacecolor="none", markersize=5)
     axes.set_ylabel("PSNR, strongest attack, dB", fontsize=figures.FONT_POINTS)

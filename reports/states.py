@@ -70,12 +70,11 @@ MOST_NAMED = 4  # attacks of one row
 
 def listing(cells: Sequence[CellSpec], states: Sequence[State]) -> list[tuple[str, list[list[str]]]]:
     """(heading, rows of COLUMNS) of each setting; attacks of one cell and round that are in one state share a row."""
-    specs = [cell.train.model_dump() | {"preset": cell.preset} for cell in cells]
     found: dict[rows.Setting, dict[tuple[str, str, str], list[str]]] = {}
-    for cell, spec, state in zip(cells, specs, states, strict=True):
+    for cell, state in zip(cells, states, strict=True):
         round_ = published_form.asked_text(cell.round) if cell.attack else ""
-        row = (_name(cell, spec), round_, state.word + (f": {state.why}" if state.why else ""))
-        found.setdefault(rows.setting(spec), {}).setdefault(row, []).append(cell.attack or "")
+        row = (_name(cell), round_, state.word + (f": {state.why}" if state.why else ""))
+        found.setdefault(rows.setting(cell), {}).setdefault(row, []).append(cell.attack or "")
     return [
         (rows.title(key), [[name, _attacks(own), round_, state] for (name, round_, state), own in body.items()])
         for key, body in found.items()
@@ -87,9 +86,9 @@ def _attacks(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} attacks"
 
 
-def _name(cell: CellSpec, spec: Mapping[str, object]) -> str:
+def _name(cell: CellSpec) -> str:
     searched = {name: value for name, value in cell.train.method_settings.items() if name == "mu"}
-    return rows.row(spec) + "".join(f", {name} {value:g}" for name, value in searched.items())
+    return rows.row(cell) + "".join(f", {name} {value:g}" for name, value in searched.items())
 
 
 def reasons(cells: Sequence[CellSpec], states: Sequence[State]) -> list[str]:
@@ -98,7 +97,7 @@ def reasons(cells: Sequence[CellSpec], states: Sequence[State]) -> list[str]:
     told = []
     for word, why in unique((state.word, state.why) for _, state in open_):
         own = [cell for cell, state in open_ if (state.word, state.why) == (word, why)]
-        which = unique(f"{cell.train.dataset} {rows.row(cell.train.model_dump())}" for cell in own)
+        which = unique(f"{cell.train.dataset} {rows.row(cell)}" for cell in own)
         few = ", ".join(which[:3]) + (f" and {len(which) - 3} more" if len(which) > 3 else "")
         told.append(f"{word} ({len(own)}): {few}" + (f": {why}" if why else ""))
     return told

@@ -46,9 +46,9 @@ Value = tuple[float | None, float | None]  # mean, standard deviation over seeds
 
 def values(r: Record, local: Record, kind: Kind) -> list[Value]:
     """(mean, standard deviation over common seeds) of each client; (None, None) where `local` is right nowhere under some seed."""
-    both = [seed for seed in r.spec["seeds"] if seed in local.spec["seeds"]]
-    a = [r.accuracy.per_client[r.spec["seeds"].index(seed)] for seed in both]
-    b = [local.accuracy.per_client[local.spec["seeds"].index(seed)] for seed in both]
+    both = [seed for seed in r.cell.seeds if seed in local.cell.seeds]
+    a = [r.accuracy.per_client[r.cell.seeds.index(seed)] for seed in both]
+    b = [local.accuracy.per_client[local.cell.seeds.index(seed)] for seed in both]
     return [_spread(own) for own in zip(*(kind.of(x, y) for x, y in zip(a, b, strict=True)), strict=True)]
 
 
@@ -62,8 +62,8 @@ def _spread(own: Sequence[float | None]) -> Value:
 def client_names(r: Record) -> list[str]:
     """The domain of each client where every client has its own, else its number from 1."""
     number = len(r.accuracy.per_client[0])
-    domains = r.spec.get("domains") or r.spec.get("client_domains")
-    if r.spec.get("partition", "domain") == "domain" and domains and len(domains) == number > 1:
+    domains = r.cell.train.domains or r.client_domains
+    if r.cell.train.partition == "domain" and domains and len(domains) == number > 1:
         return list(domains)
     return [str(k + 1) for k in range(number)]
 
@@ -71,7 +71,7 @@ def client_names(r: Record) -> list[str]:
 def compared(records: Sequence[Record], key: rows.Setting) -> tuple[Record | None, dict[str, Record]]:
     """(`local` in one setting, every other method); without the one there is nothing to compare."""
     own = rows.chosen(records, key)
-    local = next((r for r in own.values() if r.spec["method"] == "local"), None)
+    local = next((r for r in own.values() if r.cell.train.method == "local"), None)
     return local, {name: r for name, r in own.items() if r is not local}
 
 

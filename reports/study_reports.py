@@ -81,11 +81,11 @@ def _principal_components(
     """The panels of every setting, from networks and images on disk."""
     paths: list[Path] = []
     for key in rows.settings(records):
-        own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.spec) == key]
+        own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.cell) == key]
         found = feature_pca.clouds(store, [cell for cell, _ in own], data_dir)
         stem = folder / f"pca-{rows.stem(key)}"
         paths += tables.write(feature_pca.report(key, found, [r for _, r in own]), stem)
-        paths += feature_pca.write(key, found, own[0][1].spec["class_names"], stem)
+        paths += feature_pca.write(key, found, own[0][1].class_names, stem)
     return paths
 
 
@@ -108,7 +108,7 @@ def _write_one(
     if name == "ablation":
         return tables.write(ablation.report(records, gaps, study.metrics), folder / name)
     if name == "attack":
-        lost = [gap for gap in gaps if gap.spec["attack"] is not None]
+        lost = [gap for gap in gaps if gap.cell.attack is not None]
         paths = attack_table.write_tables(attacked, folder, lost) if attacked else []
         return paths + drawings.attacked(store, [cell for cell, _ in pairs_of], attacked, folder)
     if name == "ladder":
@@ -180,7 +180,7 @@ def show(study: Study, records: Sequence[Record], gaps: Sequence[Gap], console: 
     if "attack" in study.reports:
         attacked = rows.best_searched([r for r in records if isinstance(r, AttackRecord)])
         if attacked:
-            attack_table.print_tables(attacked, console, [gap for gap in gaps if gap.spec["attack"] is not None])
+            attack_table.print_tables(attacked, console, [gap for gap in gaps if gap.cell.attack is not None])
         return
     report: tables.Report
     if "ladder" in study.reports:

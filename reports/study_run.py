@@ -128,7 +128,7 @@ def sorted_out(cells: Sequence[CellSpec], found: Sequence[State]) -> tuple[list[
     records = [state.record for state in found if state.record is not None]
     gaps = [
         Gap(
-            cell.flat(),
+            cell,
             state.why or "the same command runs it",
             state.word,
         )

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from privbench.record import DIGEST, content_digest
+
 SMALL = ["--dataset", "digits", "--preset", "smoke", "--seeds", "1", "--clients", "2"]
 MINE = """from dataclasses import dataclass
 from typing import ClassVar
@@ -57,11 +59,12 @@ def test_the_ladder_runs_every_rung_that_can_be_and_a_users_attack_joins(runs, t
     assert "| own | nothing but hope | mine_white:White |" in table
     assert "strongest attack" in text
     records = [json.loads(path.read_text()) for path in (runs / "runs/cells").glob("*/record.json")]
-    attacks = {r["spec"]["attack"] for r in records}
+    attacks = {r["cell"]["attack"] for r in records}
     assert {"grey", "dataset-mean", "class-mean", "dlg", "staged", "mine_white:White"} <= attacks
-    assert {r["spec"]["round"] for r in records} == {"0", "1"}
-    assert all(r["flags"] for r in records)  # two victims are too few
-    assert all(0 <= v["identification"] <= 1 and v["feature_error"] >= 0 for r in records for v in r["victims"])
+    assert {r["cell"]["round"] for r in records} == {"0", "1"}
+    victims = [v for r in records for seed in r["seeds"] for v in seed["victims"]]
+    assert all(0 <= v["identification"] <= 1 and v["feature_error"] >= 0 for v in victims)
+    assert "few" in table
 
 
 def test_named_attacks_at_several_rounds_draw_a_curve_and_floors_alone_do_not(runs, told):
@@ -86,12 +89,16 @@ def test_a_result_is_reproduced_from_its_record_and_a_changed_one_is_not(runs, t
     assert "bit for bit" not in text
     assert "the old reconstructions of seed(s) 100 are gone, so their bits were not compared" in text
     value = json.loads(path.read_text())
-    value["victims"][1]["psnr_db"] += 0.5
+    value["seeds"][0]["victims"][1]["psnr_db"] += 0.5
     path.write_text(json.dumps(value))
+    status, text = told("reproduce", path.parent.name, "--attack-only")
+    assert status == 2
+    assert "record.json was altered or damaged after it was written" in text
+    path.write_text(json.dumps(value | {DIGEST: content_digest(value)}))
     status, text = told("reproduce", path.parent.name, "--attack-only", "--into", runs / "again")
     assert status == 1
     assert "NOT reproduced" in text
-    assert "victims[1].psnr_db" in text
+    assert "seeds[0].victims[1].psnr_db" in text
     assert (runs / "again/cells" / path.parent.name / "record.json").is_file()
 
 

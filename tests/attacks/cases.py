@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,19 @@ from attacks.case import Case
 from privbench.data.digits import load as load_digits
 from privbench.nets import Model, uniform_init
 from privbench.seeds import stream
+from privbench.statistics import interval
 from privbench.types import Artifact, Batch, LocalSteps
+
+
+class _OfOneClient(NamedTuple):
+    seed: int = 0
+    client: int = 0
+
+
+def over_victims(gain):
+    """The mean [V] of victims of one client, with its interval."""
+    return interval(gain.tolist(), [_OfOneClient()] * len(gain))
+
 
 MODEL = Model("lenet5", 1, 10)
 

@@ -16,7 +16,7 @@ from tests.attacks.test_claims import CLAIMS, SHORT, handed, imprinted, untraine
 C = ("classifier",)
 Y = torch.tensor([3, 0, 9])
 PRIVATE = (
-    "surrogate", "aligned-surrogate", "initial-surrogate", "decoder", "collusion", "oracle", "analytic-features",
+    "surrogate", "aligned-surrogate", "initial-surrogate", "decoder", "collusion", "oracle", "oracle-decoder", "analytic-features",
 )  # fmt: skip
 AS_WITHOUT_IT = PRIVATE[:5]  # pool over victims; all others draw by the victim's number, and pool nothing
 OWN, FOREIGN = (Networks(networks(seed), {"extractor": {}, "classifier": {}}) for seed in (0, 1))

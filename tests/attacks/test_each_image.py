@@ -25,7 +25,7 @@ BRIEF = {
     "decoder_steps": 4,
 }  # fmt: skip
 PRIVATE = (
-    "surrogate", "aligned-surrogate", "initial-surrogate", "decoder", "collusion", "oracle", "analytic-features",
+    "surrogate", "aligned-surrogate", "initial-surrogate", "decoder", "collusion", "oracle", "oracle-decoder", "analytic-features",
 )  # fmt: skip
 
 

@@ -179,7 +179,7 @@ def test_an_accuracy_cell_is_trained_measured_and_recorded(rounds, tmp_path):
     assert len(outcomes) == 1  # the second time there was nothing to do
     found = record.read(store.record(cell))
     assert type(found) is record.Record
-    assert found.spec["attack"] is None
+    assert found.cell.attack is None
     (own,) = found.training
     assert found.accuracy.per_client == [[c.accuracy for c in own.clients]]
     assert len(own.rounds) == rounds

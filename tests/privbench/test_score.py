@@ -81,40 +81,6 @@ def test_labels_count_as_a_bag():
     assert score.score(found, Truth(truth, torch.tensor([[1, 5, 2]]))).label_accuracy.item() == pytest.approx(2 / 3)
 
 
-def test_the_interval_holds_the_mean_and_narrows_with_more_victims():
-    rng = torch.Generator().manual_seed(0)
-    few, many = torch.randn(20, generator=rng).tolist(), torch.randn(2000, generator=rng).tolist()
-    a, b = score.interval(few), score.interval(many)
-    assert a.low < a.mean < a.high
-    assert b.high - b.low < (a.high - a.low) / 4
-    assert (b.high - b.low) == pytest.approx(2 * 1.96 / math.sqrt(2000), rel=0.15)
-    assert score.interval([3.0]) == (3.0, 3.0, 3.0)
-    assert score.interval([3.0, 3.0]) == (3.0, 3.0, 3.0)
-    assert score.interval(few) == a
-
-
-@pytest.mark.parametrize("values", [[], [1.0, math.nan], [1.0, math.inf]])
-def test_an_interval_of_nothing_or_of_a_value_that_is_not_finite_is_refused(values):
-    with pytest.raises(ValueError, match="at least one value, and every value finite"):
-        score.interval(values)
-
-
-def test_the_interval_draws_from_a_named_stream_and_not_from_the_global_one(monkeypatch):
-    values = [x**1.5 for x in range(40)]
-    named = score.interval(values)
-    monkeypatch.setattr(score, "stream", lambda seed, *names: torch.Generator().manual_seed(12345))
-    assert score.interval(values) != named
-
-
-def test_the_interval_covers_the_true_mean_about_as_often_as_it_says():
-    rng = torch.Generator().manual_seed(3)
-    hits = 0
-    for _ in range(200):
-        found = score.interval(torch.randn(32, generator=rng).tolist())
-        hits += found.low <= 0 <= found.high
-    assert 0.88 <= hits / 200 <= 0.99
-
-
 def test_each_image_is_capped_before_the_mean_of_its_batch():
     image, truth = pair(1, batch=2)
     image[0, 0] = truth[0, 0]
@@ -199,20 +165,6 @@ def test_a_digest_names_the_picture_and_not_its_storage():
     stored[0, 0, 0, 0] ^= 1
     assert score.digests(stored.float() / 255)[0] != names[0]
     assert score.digests(torch.zeros(1, 1, 2, 8)) != score.digests(torch.zeros(1, 1, 4, 4))
-
-
-def test_the_paired_test_by_hand():
-    # Six differences of one sign: of the 2^6 equally likely signs two are as extreme, so p = 2/64.
-    assert score.paired_p([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == pytest.approx(2 / 64)
-    assert score.paired_p([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.0]) == pytest.approx(2 / 64)
-    assert score.paired_p([0.0, 0.0]) == 1.0
-    assert score.paired_p([1.0, -1.5, 2.0, -2.5]) > 0.5
-
-
-def test_holm_by_hand():
-    assert score.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert score.holm([0.5, 0.9]) == [1.0, 1.0]
-    assert score.holm([]) == []
 
 
 @pytest.fixture

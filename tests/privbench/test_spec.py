@@ -8,7 +8,7 @@ import pytest
 from attacks.dlg import DLG
 from attacks.imprint import Imprint
 from attacks.staged import Staged
-from privbench import spec, storage
+from privbench import run, spec, storage
 from privbench.errors import UserError
 from privbench.store import Store
 from reports import commands
@@ -219,10 +219,15 @@ def test_an_accuracy_cell_has_no_settings_of_an_attack():
 @pytest.mark.parametrize(("name", "attack"), [("dlg", DLG), ("imprint", Imprint)])
 def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(name, attack, monkeypatch):
     train = spec.train_spec("smoke", "digits", "fedavg")
-    cells = [spec.cell_spec("smoke", train, one) for one in (name, "staged", None)]
-    before = [cell.id for cell in cells]
-    kept = Store(Path("runs")).artifact(cells[0], train, 2)
+
+    def made():
+        return [spec.cell_spec("smoke", train, one) for one in (name, "staged", None)]
+
+    old = made()
+    before, kept = [cell.id for cell in old], Store(Path("runs")).artifact(old[0], train, 2)
     monkeypatch.setattr(attack, "revision", 7, raising=False)
+    assert [cell.id for cell in old] == before  # a cell keeps the revision that it was specified at
+    cells = made()
     assert cells[0].id != before[0]
     assert [cell.id for cell in cells[1:]] == before[1:]
     # What an active server crafts is its attack's work too; other artifacts are what honest clients sent.
@@ -231,10 +236,12 @@ def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(
 
 @pytest.mark.parametrize("name", ["analytic-features", "surrogate", "oracle", "collusion"])
 def test_an_attack_that_hands_in_another_ones_answers_is_changed_with_it_where_it_does(name, monkeypatch):
-    cells = [spec.cell_spec("smoke", spec.train_spec("smoke", "digits", m), name) for m in ("fedavg", "fedsplit")]
-    before = [cell.id for cell in cells]
+    def made():
+        return [spec.cell_spec("smoke", spec.train_spec("smoke", "digits", m), name).id for m in ("fedavg", "fedsplit")]
+
+    before = made()
     monkeypatch.setattr(Staged, "revision", Staged.revision + 1)
-    assert [cell.id == old for cell, old in zip(cells, before, strict=True)] == [False, True]
+    assert [now == old for now, old in zip(made(), before, strict=True)] == [False, True]
 
 
 def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_path, monkeypatch, capsys):
@@ -245,7 +252,7 @@ def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_pat
     assert ([c.id for c in store.cells()], [s.id for _, s in store.trained()]) == ([cell.id], [train.id])
     assert store.earlier() == []
     old = [store.train(train), store.cell(cell)]
-    monkeypatch.setattr(DLG, "revision", 1, raising=False)
+    monkeypatch.setattr(spec, "ATTACK_REVISION", 99)
     assert ([c.id for c in store.cells()], [s.id for _, s in store.trained()]) == ([], [train.id])
     assert store.earlier() == old[1:]
     monkeypatch.setattr(spec, "REVISION", 99)
@@ -254,12 +261,48 @@ def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_pat
     assert "not listed: 2 folder(s) of earlier revisions" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("imports", ["", "import no_such_package"])
-def test_a_cell_of_an_attack_that_is_no_longer_at_hand_still_has_its_name(imports, tmp_path, monkeypatch):
-    """Its module may be gone, or what that imports."""
-    if imports:
-        (tmp_path / "attack_without_its_package.py").write_text(imports)
+GONE = "attack_without_its_package:Attack"
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (None, "there is no module 'attack_without_its_package' on the Python path"),
+        (
+            "import no_such_package",
+            "'attack_without_its_package' cannot be imported: No module named 'no_such_package'",
+        ),
+        ("from math import no_such_name", "'attack_without_its_package' cannot be imported: cannot import name"),
+    ],
+)
+def test_an_attack_that_cannot_be_imported_is_refused_and_a_cell_of_it_on_disk_keeps_its_name(
+    module, message, tmp_path, monkeypatch
+):
+    """Its module may be gone, or what that imports; a name is computed without importing anything."""
+    if module:
+        (tmp_path / "attack_without_its_package.py").write_text(module)
         monkeypatch.syspath_prepend(tmp_path)
-    name = "attack_without_its_package:Attack"
-    cell = spec.cell_spec("smoke", spec.train_spec("smoke", "digits", "fedavg"), name)
+    train = spec.train_spec("smoke", "digits", "fedavg")
+    with pytest.raises(UserError, match=message) as caught:
+        spec.cell_spec("smoke", train, GONE)
+    assert "\n" not in str(caught.value)
+    value = spec.cell_spec("smoke", train, "dlg").model_dump() | {"attack": GONE, "attack_revision": 2, "active": True}
+    monkeypatch.setattr("privbench.plugins.resolve", lambda *_: pytest.fail("imported a class"))
+    cell = spec.checked(spec.CellSpec, value)
+    other = spec.checked(spec.CellSpec, value | {"attack_revision": 3})
     assert len(cell.id) == 12
+    assert cell.id != other.id
+    assert "-by-attack_without" in Store(tmp_path).artifact(cell, train, 2).name
+    storage.write_json(Store(tmp_path).cell_spec(cell), cell.model_dump(mode="json"))
+    assert Store(tmp_path).cells() == [cell]
+    unnamed = spec.checked(spec.CellSpec, value | {"active": False})
+    assert unnamed.id == cell.id  # follows from the attack, and is no part of the name
+
+
+def test_a_cell_specified_at_another_revision_of_its_attack_is_not_attacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
+    train = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
+    cell = spec.cell_spec("smoke", train, "grey", seeds=1, victims=1, round_="0")
+    old = cell.model_copy(update={"attack_revision": 5})
+    (failure,) = run.run_cells([old], tmp_path, None, "cpu", lambda *_: None, lambda *_: None)
+    assert failure == "grey was specified at revision 5 and is at revision 0 here; specify the cell anew"

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from privbench.spec import CellSpec
 from reports import study
 
 
@@ -14,21 +15,19 @@ def paper_cells(name):
 def paper_cell(name, **wanted):
     """The first of them whose cell or training has these fields."""
     for cell in paper_cells(name):
-        fields = cell.flat()
-        if all(fields[field] == value for field, value in wanted.items()):
+        parts = {field: cell if field in CellSpec.model_fields else cell.train for field in wanted}
+        if all(getattr(parts[field], field) == value for field, value in wanted.items()):
             return cell
     raise LookupError(f"{name} has no cell with {wanted}")
 
 
 def in_paper(record, name="attack-table", **wanted):
     """The record as one of a study's cells in the paper preset; what was attacked and how, and the seeds, stay its own."""
-    own = {field: record.spec[field] for field in ("dataset", "method", "defense")}
-    cell = paper_cell(name, **own, **wanted)
-    return record.model_copy(update={"spec": with_training(record.spec, cell)})
+    own = {field: getattr(record.cell.train, field) for field in ("dataset", "method", "defense")}
+    return trained_as(record, paper_cell(name, **own, **wanted))
 
 
-def with_training(spec, cell):
-    """A record's specification with the training and the preset of a cell."""
-    of_attack = ("round", "victims", "batch_size", "labels_known")
-    kept = {name: value for name, value in spec.items() if spec["attack"] is not None or name not in of_attack}
-    return kept | cell.train.model_dump() | {"preset": cell.preset}
+def trained_as(record, cell):
+    """The record with the training and the preset of a cell."""
+    own = record.cell.model_copy(update={"train": cell.train, "preset": cell.preset})
+    return record.model_copy(update={"cell": own})

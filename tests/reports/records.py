@@ -2,7 +2,10 @@
 
 import torch
 
-from privbench.record import ClientMetrics, Curve, Round, Training, summarise
+from privbench.record import ClientMetrics, Curve, KnowledgeUsed, Round, Training, summarise
+from privbench.spec import CellSpec, TrainSpec, train_spec
+
+TRAIN = set(TrainSpec.model_fields)
 
 
 def training(seed, accuracies, rounds=3, generator=False):
@@ -27,16 +30,67 @@ def training(seed, accuracies, rounds=3, generator=False):
     return Training(seed=seed, best_round=2, global_accuracy=31.0 + seed, clients=clients, rounds=each)
 
 
+def cell_of(method, defense, attack, dataset, round_, seeds, changes):
+    """A cell of the quick preset on 4 clients, 4 victims; `changes` are of its own fields or of its training's, by name."""
+    usual = train_spec("quick", "cifar10", "fedavg").model_dump()
+    settings = {"dataset": dataset, "method": method, "defense": defense, "clients": 4, "method_settings": {}}
+    if dataset in ("digit5", "office10", "domainnet", "digits4"):
+        settings["partition"] = "domain"
+    own = {
+        "preset": "quick", "attack": attack, "round": round_ if attack else "best", "victims": 4 if attack else 0,
+        "seeds": seeds,
+    }  # fmt: skip
+    of_training = {name: value for name, value in changes.items() if name in TRAIN}
+    own |= {name: value for name, value in changes.items() if name not in TRAIN}
+    return CellSpec.model_validate(own | {"train": usual | settings | of_training})
+
+
+def changed_cell(cell, **changes):
+    """The same cell with other fields of its own or of its training's."""
+    train = cell.train.model_copy(update={name: value for name, value in changes.items() if name in TRAIN})
+    own = {name: value for name, value in changes.items() if name not in TRAIN}
+    return cell.model_copy(update=own | {"train": train})
+
+
+def changed(record, **changes):
+    """The same record of such a cell."""
+    return record.model_copy(update={"cell": changed_cell(record.cell, **changes)})
+
+
+def with_knowledge(record, **changes):
+    """The same record of an attacker who knew something else."""
+    return record.model_copy(update={"knowledge": record.knowledge.model_copy(update=changes)})
+
+
+def with_victims(record, victims):
+    """The same record with other victims, each under its own seed."""
+    seeds = [s.model_copy(update={"victims": [v for v in victims if v.seed == s.seed]}) for s in record.seeds]
+    return record.model_copy(update={"seeds": seeds})
+
+
+def with_psnr(record, psnr_db):
+    """The same record with the PSNR that a function gives of each victim."""
+    return with_victims(record, [v.model_copy(update={"psnr_db": psnr_db(v)}) for v in record.victims])
+
+
+def with_training(record, trainings, per_client=None):
+    """The same record with other trainings, one per seed, and other test accuracies."""
+    per_client = per_client or [s.accuracy for s in record.seeds]
+    seeds = [
+        s.model_copy(update={"training": t, "accuracy": a})
+        for s, t, a in zip(record.seeds, trainings, per_client, strict=True)
+    ]
+    return record.model_copy(update={"seeds": seeds})
+
+
 def record(
     method="fedavg", defense="none", attack="dlg", dataset="cifar10", psnr=15.0, round_="best", seeds=(0, 1), **changes
 ):
     """The record of a cell; without an attack of an accuracy cell."""
     rng = torch.Generator().manual_seed(len(method) + len(attack or ""))
-    spec = {
-        "preset": "quick", "dataset": dataset, "method": method, "defense": defense, "where": "update", "attack": attack,
-        "round": round_, "victims": 4, "batch_size": 1, "labels_known": False, "seeds": list(seeds), "clients": 4,
-        "classes": 10,
-    }  # fmt: skip
+    spec = changes.pop("spec", {})
+    facts = {name: spec.pop(name) for name in ("client_domains",) if name in spec}
+    cell = cell_of(method, defense, attack, dataset, round_, seeds, spec)
     trials = []
     for seed in seeds:
         noise = torch.randn(4, generator=rng).tolist()
@@ -44,7 +98,13 @@ def record(
             {
                 "seed": seed,
                 "round": 0 if round_ == "0" else 7 + seed,
-                "knowledge": {"tag": "gradient", "needs": ["gradient:classifier"], "labels": "recovered", "rung": "L1"},
+                "classes": 10,
+                "class_names": [str(y) for y in range(10)],
+                **facts,
+                "knowledge": KnowledgeUsed(
+                    tag="gradient", tag_in_general="gradient", needs=["gradient:classifier"], uses=[], labels="recovered",
+                    rung="L1", auxiliary=None, restart_chosen_by="attacker's own loss",
+                ).model_dump(),
                 "guarantee": "no (epsilon, delta) guarantee",
                 "accuracy": [40.0 + seed, 44.0],
                 "training": training(seed, [40.0 + seed, 44.0], generator=method == "fedcg"),
@@ -55,7 +115,7 @@ def record(
                         "seed": seed, "client": v % 4, "psnr_db": psnr + noise[v], "psnr_raw_db": psnr - 1 + noise[v],
                         "images": [f"{dataset} {seed} {v}"], "in_auxiliary": False, "gradient_norm": 2.0, "loss_fell": True,
                         "ssim": 0.5, "lpips": None, "feature_error": 0.25, "identification": float(v == 0),
-                        "label_accuracy": 1.0, "loss": 0.1, "failed": False,
+                        "label_accuracy": 1.0, "loss": 0.1, "outcome": "reconstructed",
                         "floors": {"grey": 11.0, "dataset-mean": 12.0 + v, "class-mean": 12.5 + v},
                     }
                     for v in range(4)
@@ -67,11 +127,10 @@ def record(
         )  # fmt: skip
     for trial, environment in zip(trials, changes.pop("environments", []), strict=False):
         trial["environment"].update(environment)
-    spec.update(changes.pop("spec", {}))
     for change in changes.pop("victims", []):
         trials[0]["victims"][0].update(change)
     assert not changes, f"unknown changes {sorted(changes)}"
     if attack is None:
         for trial in trials:
             del trial["victims"]
-    return summarise(id=f"{method}{attack}{round_}", spec=spec, trials=trials)
+    return summarise(id=f"{method}{attack}{round_}", cell=cell, trials=trials)

@@ -9,7 +9,7 @@ from privbench.store import Store
 from reports import commands, drawings, label_histogram
 from reports.label_histogram import Panel
 from tests.reports.paper_cells import in_paper
-from tests.reports.records import record
+from tests.reports.records import changed_cell, record
 
 COUNTS = [[0, 30, 120], [400, 0, 1]]
 
@@ -110,11 +110,12 @@ def _laid_out(each):
 
 
 def test_a_table_of_dirichlet_cells_has_its_histogram_from_the_records(tmp_path, drawn):
-    dealt = {"partition": "dirichlet", "omega": 0.1, "class_names": ["a", "b", "c"]}
-    records = [
-        record(method, spec=dealt).model_copy(update={"label_counts": [COUNTS, COUNTS]})
-        for method in ("fedavg", "fedcg")
-    ]
+    dealt = {"partition": "dirichlet", "omega": 0.1}
+    records = []
+    for method in ("fedavg", "fedcg"):
+        own = record(method, spec=dealt)
+        seeds = [s.model_copy(update={"label_counts": COUNTS}) for s in own.seeds]
+        records.append(own.model_copy(update={"class_names": ["a", "b", "c"], "seeds": seeds}))
     drawings.histograms([*records, record(spec={"partition": "iid"})], tmp_path)
     (axes,) = drawn[0].axes  # one layout, one panel
     assert len(dots(axes)) == 4
@@ -125,9 +126,11 @@ def test_published_values_stand_beside_the_usual_layout_alone():
     from reports.published_form import group, published, title_of
 
     usual, dealt = record(spec={"partition": "iid"}), record(spec={"partition": "dirichlet", "omega": 0.1})
-    assert published(in_paper(usual).spec)[0] is not None
-    assert published(in_paper(usual).spec | {"partition": "dirichlet", "omega": 0.1}) == (None, None)
-    assert published(in_paper(record(dataset="digit5")).spec | {"partition": "iid"}) == (None, None)
-    assert group(usual.spec) != group(dealt.spec)
-    assert group(usual.spec) == group(record().spec)  # a record of an earlier version
-    assert "Dirichlet(0.1)" in title_of(group(dealt.spec))
+    assert published(in_paper(usual).cell)[0] is not None
+    for r, change in (
+        (usual, {"partition": "dirichlet", "omega": 0.1}),
+        (record(dataset="digit5"), {"partition": "iid"}),
+    ):
+        assert published(changed_cell(in_paper(r).cell, **change)) == (None, None)
+    assert group(usual.cell) != group(dealt.cell)
+    assert "Dirichlet(0.1)" in title_of(group(dealt.cell))

@@ -8,8 +8,9 @@ from PIL import Image
 from rich.console import Console
 
 from reports import figures, ladder, round_curve
-from reports.published_form import Gap, knowledge_text, strongest
-from tests.reports.records import record
+from reports.measured import strongest
+from reports.published_form import Gap, knowledge_text
+from tests.reports.records import changed_cell, record, with_knowledge
 from tests.reports.test_doubts import oracle, own, real, surrogate
 
 
@@ -34,8 +35,8 @@ def rungs(round_="best", method="fedsplit"):
 
 def test_a_block_has_the_best_floor_and_the_strongest_attack_of_each_tag_in_the_order_of_rungs():
     (block,) = ladder.blocks(rungs())
-    assert [r.spec["attack"] for r in block.best] == ["class-mean", "staged", "surrogate"]
-    assert [r.spec["attack"] for r in block.every] == ["class-mean", "dlg", "staged", "surrogate"]
+    assert [row.name for row in block.best] == ["class-mean", "staged", "surrogate"]
+    assert [r.cell.attack for r in block.every] == ["class-mean", "dlg", "staged", "surrogate"]
     assert [c.name for c in block.tests] == [
         "gradient (staged) - class-mean",
         "gradient + auxiliary (surrogate) - class-mean",
@@ -43,10 +44,10 @@ def test_a_block_has_the_best_floor_and_the_strongest_attack_of_each_tag_in_the_
     rows = ladder.best_rows(block, {r.id: [] for r in rungs()})
     assert [row["rung"] for row in rows] == ["L0", "L1-L2", "L4"]
     assert rows[1]["knowledge"] == "gradient"
-    assert rows[1]["n / failures"] == "12 / 0"
+    assert rows[1]["n / failures"] == "20 / 0"
     assert rows[1]["identified"] == "25% (chance 25%)"
     assert rows[1]["feature error"] == "0.250"
-    assert rows[1]["gradient evaluations"] == "30"
+    assert rows[1]["gradient evaluations"] == "50"
 
 
 def test_the_answer_names_the_strongest_attack_its_gain_and_whether_the_floor_is_beaten():
@@ -64,10 +65,13 @@ def test_the_answer_names_the_strongest_attack_its_gain_and_whether_the_floor_is
 
 def test_the_same_knowledge_is_one_row_whatever_the_attacker_would_have_used_elsewhere():
     both = [real("surrogate", 18.0), real("decoder", 19.0)]
-    (split,), (cg,) = ladder.blocks(both), ladder.blocks([real(r.spec["attack"], 18.0, "fedcg") for r in both])
+    (split,), (cg,) = ladder.blocks(both), ladder.blocks([real(r.attack, 18.0, "fedcg") for r in both])
     rows = ladder.best_rows(split, {r.id: [] for r in both})
     assert [(row["rung"], row["knowledge"]) for row in rows] == [("L4-L5", "gradient + auxiliary")]
-    assert [knowledge_text(r) for r in cg.best] == ["gradient + auxiliary", "gradient + auxiliary + generator"]
+    assert [knowledge_text(row.first) for row in cg.best] == [
+        "gradient + auxiliary",
+        "gradient + auxiliary + generator",
+    ]
 
 
 def test_the_amount_of_auxiliary_images_is_knowledge_and_has_a_row_of_its_own():
@@ -77,13 +81,13 @@ def test_the_amount_of_auxiliary_images_is_knowledge_and_has_a_row_of_its_own():
     assert [row["knowledge"] for row in rows[2:]] == ["gradient + auxiliary", "gradient + auxiliary (same:0.01)"]
 
 
-def test_the_oracle_is_a_bound_and_never_the_strongest_attack():
+def test_the_oracle_is_a_reference_and_never_the_strongest_attack():
     (block,) = ladder.blocks([*rungs(), oracle(30.0)])
     line = ladder.strongest_line(block)
     assert "strongest attack: surrogate" in line
-    assert f"Upper bound, with the victim's own networks: {oracle(30.0).scores.psnr_db.mean:.2f}" in line
-    assert strongest([oracle(30.0), surrogate(18.0)]).spec["attack"] == "surrogate"
-    assert strongest([oracle(30.0)]).spec["attack"] == "oracle"
+    assert f"Reference, with the victim's own networks: {oracle(30.0).scores.psnr_db:.2f}" in line
+    assert strongest([oracle(30.0), surrogate(18.0)]).name == "surrogate"
+    assert strongest([oracle(30.0)]).name == "oracle"
 
 
 def test_an_attack_without_a_rung_is_the_users_own():
@@ -94,7 +98,7 @@ def test_an_attack_without_a_rung_is_the_users_own():
 
 def test_the_tables_hold_every_attack_the_doubts_and_what_was_not_run(tmp_path):
     gap = Gap(
-        rungs()[0].spec | {"attack": "feature-statistics"},
+        changed_cell(rungs()[0].cell, attack="feature-statistics"),
         "needs the upload:generator, which fedsplit does not send",
         True,
     )
@@ -107,8 +111,8 @@ def test_the_tables_hold_every_attack_the_doubts_and_what_was_not_run(tmp_path):
     assert "no proof of privacy" in text
     rows = list(csv.DictReader(io.StringIO(paths[1].read_text())))
     assert [row["attack"] for row in rows] == ["class-mean", "dlg", "staged", "surrogate"]
-    assert rows[1]["doubts"] == "below-floor"
-    assert float(rows[3]["psnr_db"]) == rungs()[0].scores.psnr_db.mean
+    assert rows[1]["doubts"] == "few below-floor"
+    assert float(rows[3]["psnr_db"]) == rungs()[0].scores.psnr_db
     latex = paths[2].read_text()
     assert latex.count(r"\begin{tabular}") == 1
     assert latex.count("{") == latex.count("}")
@@ -117,7 +121,7 @@ def test_the_tables_hold_every_attack_the_doubts_and_what_was_not_run(tmp_path):
 def test_methods_of_one_table_are_compared():
     text = ladder.markdown([*rungs(), *rungs(method="fedavg")])
     assert "## Between methods" in text
-    assert "| FedAvg - FedSplit | 12 |" in text
+    assert "| FedAvg - FedSplit | 20 | 5 |" in text
     assert "## Between methods" not in ladder.markdown(rungs())
 
 
@@ -145,9 +149,9 @@ def test_the_curve_has_a_line_per_knowledge_tag_from_round_0_on(tmp_path, drawn)
     (axes,) = drawn[0].axes
     lines = [container.lines[0] for container in axes.containers]
     assert len(lines) == 2
-    gradient = next(r for r in rungs("0") if r.spec["attack"] == "staged")
+    gradient = next(r for r in rungs("0") if r.cell.attack == "staged")
     assert lines[0].get_xdata()[0] == 0
-    assert lines[0].get_ydata()[0] == gradient.scores.psnr_db.mean  # the strongest of its tag
+    assert lines[0].get_ydata()[0] == pytest.approx(gradient.scores.psnr_db)  # the strongest of its tag
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [
         "L1-L2 gradient",
         "L4 gradient + auxiliary",
@@ -158,7 +162,7 @@ def test_the_curve_has_a_line_per_knowledge_tag_from_round_0_on(tmp_path, drawn)
 
 def test_a_long_name_of_an_attacker_is_broken_so_that_the_legend_stays_inside(tmp_path, drawn):
     long = "gradient + auxiliary + initial networks + generator where shared"
-    shown = [r.model_copy(update={"knowledge": {**r.knowledge, "tag": long, "tag_in_general": long}}) for r in rounds()]
+    shown = [with_knowledge(r, tag=long, tag_in_general=long) for r in rounds()]
     round_curve.write(shown, tmp_path / "x")
     (figure,) = drawn
     texts = [text.get_text() for text in figure.legends[0].get_texts()]

@@ -34,7 +34,7 @@ def out(few, tmp_path_factory):
 def test_attacks_that_cannot_be_made_are_left_out_with_the_reason(few, out):
     _, cells = few
     able, gaps = climb.climbable(cells)
-    lost = {(gap.spec["method"], gap.spec["attack"], gap.reason) for gap in gaps}
+    lost = {(gap.cell.train.method, gap.cell.attack, gap.reason) for gap in gaps}
     assert lost == {
         ("fedsplit", "feature-statistics", "needs the upload:generator, which fedsplit does not send"),
         *(

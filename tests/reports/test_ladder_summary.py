@@ -8,42 +8,50 @@ from matplotlib.collections import PolyCollection
 from rich.console import Console
 
 from privbench import plugins
-from privbench.record import Range
-from reports import climb, figures, ladder_summary, layout, round_curve, tables
-from reports.published_form import REFUSED, Gap
+from reports import climb, figures, ladder_summary, layout, measured, round_curve, tables
+from reports.published_form import REFUSED, Gap, fields_of, range_text
 from tests.reports.paper_cells import in_paper
+from tests.reports.records import changed, changed_cell, with_psnr
 from tests.reports.test_doubts import oracle, own, surrogate
 
 GAUSSIAN = {"defense": "gaussian:0.1"}
 
 
-def gaining(r, mean, low, high):
-    """The same record with another gain over the floor, and an id of its own."""
-    return r.model_copy(update={"gain_db": Range(mean=mean, low=low, high=high)})
+def gaining(r, mean, spread=0.5):
+    """The same record with another gain over the floor: its seeds, and its clients, lie `spread` apart.
+
+    Of five seeds that makes an interval of about 2.1 spreads to either side, so that it lies above 0 from there on.
+    """
+    return with_psnr(r, lambda v: v.floors["class-mean"] + mean + spread * (v.seed - 2 + v.client - 1.5))
+
+
+def gain(r):
+    """As a sentence says it."""
+    return range_text(measured.of(r).gain_db, sign=True)
 
 
 def distinct(records):
     """Records of several data sets, rounds and defences, each with its own id as on disk."""
     keys = ("dataset", "method", "defense", "attack", "round")
-    return [r.model_copy(update={"id": "-".join(str(r.spec[key]) for key in keys)}) for r in records]
+    return [r.model_copy(update={"id": "-".join(map(str, fields_of(r.cell, keys).values()))}) for r in records]
 
 
-def column(round_, method="fedsplit", surrogate_gain=(4.0, 2.0, 6.0), **changes):
+def column(round_, method="fedsplit", surrogate_gain=4.0, **changes):
     """One method at one round: a floor, two attacks with the gradient, one with auxiliary images, the oracle."""
     changes |= {"round_": round_, "method": method}
     return [
         own("class-mean", 14.0, "label + auxiliary mean", ("auxiliary",), "L0", **changes),
-        gaining(own("dlg", 9.0, rung="L1", **changes), -5.0, -6.0, -4.0),
-        gaining(own("staged", 13.9, **changes), -0.1, -1.0, 0.8),
-        gaining(surrogate(18.0, **changes), *surrogate_gain),
-        gaining(oracle(24.0, **changes), 10.0, 9.0, 11.0),
+        gaining(own("dlg", 9.0, rung="L1", **changes), -5.0),
+        gaining(own("staged", 13.9, **changes), -0.1),
+        gaining(surrogate(18.0, **changes), surrogate_gain),
+        gaining(oracle(24.0, **changes), 10.0),
     ]
 
 
 @pytest.fixture(scope="module")
 def records():
     """FedAvg with noise and FedSplit at rounds 0 and best; the noisy one never gains, the other in round 0."""
-    nothing = (0.5, -0.5, 1.5)
+    nothing = 0.5
     some = [
         *column("0"), *column("best", surrogate_gain=nothing),
         *column("0", "fedavg", surrogate_gain=nothing, **GAUSSIAN), *column("best", "fedavg", surrogate_gain=nothing, **GAUSSIAN),
@@ -86,7 +94,7 @@ def test_a_cell_is_bold_where_the_interval_of_the_gain_lies_above_0_and_nowhere_
 
 def test_a_cell_names_the_strongest_attack_with_its_interval_in_small_print(report, records):
     cell = cells_of(report.forms[0])["L1-L2 gradient"]["FedSplit"]
-    psnr = next(r for r in records if r.id == "cifar10-fedsplit-none-staged-0").scores.psnr_db
+    psnr = measured.of(next(r for r in records if r.id == "cifar10-fedsplit-none-staged-0")).psnr_db
     assert cell == f"{psnr.mean:.2f} [{psnr.low:.2f}, {psnr.high:.2f}] <sub>staged</sub>"
 
 
@@ -103,9 +111,9 @@ def test_a_method_without_an_attack_of_a_tag_has_a_dash_and_one_that_failed_is_m
     lost = next(r for r in records if r.id == "cifar10-fedsplit-none-surrogate-0")
     tag = plugins.resolve("attack", "surrogate").knowledge
     for state, expected in (("failed", "missing"), (REFUSED, "-")):
-        first = ladder_summary.report(kept, [Gap(lost.spec, "the disk is full", state)]).forms[0]
+        first = ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", state)]).forms[0]
         assert cells_of(first)[f"L4 {tag}"]["FedSplit"] == expected
-    text = tables.markdown(ladder_summary.report(kept, [Gap(lost.spec, "the disk is full", "failed")]))
+    text = tables.markdown(ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", "failed")]))
     assert "| surrogate | FedSplit | cifar10 | 0 (untrained) | the disk is full |" in text
     assert "1 cell(s) are missing" in text
 
@@ -115,41 +123,36 @@ def test_the_sentences_follow_from_the_numbers(records):
     assert noisy == (
         "FedAvg + Gaussian 0.1: No attack surely gains at any attacked round, which bounds these attacks and is no proof of "
         "privacy. "
-        "The oracle, an upper bound, surely gains at every attacked round (+10.00 dB)."
+        "The oracle, a reference, surely gains at every attacked round (+10.00 dB)."
     )
     assert split == (
         "FedSplit: surely gains over the floor at round 0 with no more than L4 gradient + auxiliary "
-        "(surrogate, +4.00 [+2.00, +6.00] dB). "
+        f"(surrogate, {gain(next(r for r in records if r.id == 'cifar10-fedsplit-none-surrogate-0'))} dB). "
         "No attack surely gains at the best round, which bounds these attacks and is no proof of privacy. "
-        "The oracle, an upper bound, surely gains at every attacked round (+10.00 dB)."
+        "The oracle, a reference, surely gains at every attacked round (+10.00 dB)."
     )
 
 
 def test_the_sentence_names_the_lowest_rung_that_gains_and_an_oracle_that_fails(records):
     changed = [
-        gaining(r, 1.0, 0.5, 1.5)
-        if r.id.endswith("staged-0")
-        else gaining(r, 0.2, -1.0, 1.4)
-        if r.id.endswith("oracle-0")
-        else r
+        gaining(r, 1.0, 0.2) if r.id.endswith("staged-0") else gaining(r, 0.2, 1.0) if r.id.endswith("oracle-0") else r
         for r in records
     ]
     told = ladder_summary.verdicts(changed)[1]
+    by_id = {r.id: gain(r) for r in changed}
     assert (
-        "at round 0 with no more than L2 gradient (staged, +1.00 [+0.50, +1.50] dB); "
-        "the most is +4.00 [+2.00, +6.00] dB at round 0 by surrogate (gradient + auxiliary)."
+        f"at round 0 with no more than L2 gradient (staged, {by_id['cifar10-fedsplit-none-staged-0']} dB); "
+        f"the most is {by_id['cifar10-fedsplit-none-surrogate-0']} dB at round 0 by surrogate (gradient + auxiliary)."
     ) in told
     assert (
         "The oracle does not surely gain at round 0 (+0.20 to +10.00 dB), so that a failure there says nothing." in told
     )
-    bare = [r for r in records if r.spec["attack"] == "class-mean"]
+    bare = [r for r in records if r.cell.attack == "class-mean"]
     assert all("No attack was run." in line for line in ladder_summary.verdicts(bare))
 
 
 def test_rounds_that_the_same_knowledge_opens_are_told_together(records):
-    gained = [
-        gaining(r, 5.0 + (r.spec["round"] == "0"), 4.0, 7.0) if r.spec["attack"] == "staged" else r for r in records
-    ]
+    gained = [gaining(r, 5.0 + (r.cell.round == "0")) if r.cell.attack == "staged" else r for r in records]
     told = ladder_summary.verdicts(gained)[0]
     assert (
         "surely gains over the floor at rounds 0 and best with no more than L2 gradient (staged, +5.00 to +6.00 dB)."
@@ -161,11 +164,11 @@ def test_rounds_that_the_same_knowledge_opens_are_told_together(records):
 def test_the_cost_is_summed_over_seeds_attacks_and_rounds_and_per_victim(report):
     form = next(form for form in report.forms if form.title.endswith("cost"))
     own = cells_of(form)
-    # each record: 3 seeds of 2 s and 10 gradients, 12 victims; two rounds
-    assert own["L1-L2 gradient"]["FedSplit"] == "24 s; 5"
-    assert own["L4 gradient + auxiliary"]["FedSplit"] == "12 s; 2"
-    assert own["all attacks"]["FedSplit"] == "48 s; 10"
-    assert own["training"]["FedSplit"] == "3.0 s"
+    # each record: 5 seeds of 2 s and 10 gradients, 20 victims; two rounds
+    assert own["L1-L2 gradient"]["FedSplit"] == "40 s; 5"
+    assert own["L4 gradient + auxiliary"]["FedSplit"] == "20 s; 2"
+    assert own["all attacks"]["FedSplit"] == "80 s; 10"
+    assert own["training"]["FedSplit"] == "5.0 s"
 
 
 def test_a_doubt_is_one_row_with_the_number_of_its_cells(report, records):
@@ -199,9 +202,9 @@ def test_the_page_says_how_many_cells_stand_out_by_chance(records):
 
 
 def test_the_long_tables_are_split_by_data_set(records, tmp_path, monkeypatch):
-    other = distinct([r.model_copy(update={"spec": r.spec | {"dataset": "digits"}}) for r in records])
+    other = distinct([changed(r, dataset="digits") for r in records])
     monkeypatch.setattr(climb, "grids", lambda *_, **__: [])
-    gap = Gap(other[0].spec | {"attack": "feature-statistics"}, "needs the upload:generator", REFUSED)
+    gap = Gap(changed_cell(other[0].cell, attack="feature-statistics"), "needs the upload:generator", REFUSED)
     paths = climb.write(None, [], [*records, *other], [gap], tmp_path)
     assert {path.name for path in paths} == {
         *(f"{stem}.{ending}" for stem in ("summary", "ladder-cifar10", "ladder-digits") for ending in ("md", "csv", "tex")),
@@ -223,7 +226,7 @@ def test_the_curve_has_a_panel_per_method_on_one_scale_with_floor_and_oracle(rec
     best_floor = records[0].floor.psnr_db
     for axes in panels:
         lines = [container.lines[0] for container in axes.containers]
-        assert [list(line.get_xdata()) for line in lines] == [[0, 8]] * 3  # best: rounds 7, 8 and 9
+        assert [list(line.get_xdata()) for line in lines] == [[0, 9]] * 3  # best: rounds 7 to 11
         assert [line.get_color() == round_curve.ORACLE_LINE["color"] for line in lines] == [False, False, True]
         (floor,) = [line for line in axes.lines if line.get_color() == round_curve.FLOOR["color"]]
         assert list(floor.get_ydata()) == [best_floor, best_floor]

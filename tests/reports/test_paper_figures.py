@@ -12,7 +12,7 @@ from privbench import checkpoint, federations, harness, run
 from privbench.data.resize import pixels
 from privbench.errors import UserError
 from privbench.methods.form import Nets
-from privbench.record import Spread, read
+from privbench.record import read
 from privbench.store import Store
 from reports import (
     accuracy_table,
@@ -26,7 +26,7 @@ from reports import (
     study,
     study_reports,
 )
-from tests.reports.paper_cells import paper_cell, paper_cells, with_training
+from tests.reports.paper_cells import paper_cell, paper_cells, trained_as
 from tests.reports.test_training_reports import trained
 
 
@@ -42,7 +42,7 @@ def dealt(dataset="fmnist", methods=("local", "fedavg")):
     """Records of FedMD-CG's Table 7, accuracy 10 (1 + log10 omega) higher than 40, and one IID record that has no omega."""
     cells = [c for c in paper_cells("fedmd-cg-table1") if c.train.dataset == dataset and c.train.method in methods]
     made = [(c, trained(c.train.method, 50 + 10 * math.log10(c.train.omega))) for c in cells]
-    return [r.model_copy(update={"spec": with_training(r.spec, c), "id": c.id}) for c, r in made] + [trained("fedavg")]
+    return [trained_as(r, c).model_copy(update={"id": c.id}) for c, r in made] + [trained("fedavg")]
 
 
 TABLE_7 = ("FedMD-CG 7",)
@@ -95,7 +95,7 @@ def nfl_cgan(name="nfl-cgan-lenet5", dataset="fmnist", **accuracies):
     for method, accuracy in accuracies.items():
         cell = paper_cell(name, dataset=dataset, method=method.replace("_", "-"))
         r = trained(cell.train.method, accuracy)
-        found.append(r.model_copy(update={"spec": with_training(r.spec, cell), "id": cell.id}))
+        found.append(trained_as(r, cell).model_copy(update={"id": cell.id}))
     return found
 
 
@@ -137,9 +137,9 @@ def test_the_lead_in_precision_is_of_nfl_cgan_over_the_method_named_by_the_paper
     records = nfl_cgan(local=40.0, feddf=50.0, nfl_cgan=60.0)
     precisions = {"local": 41.0, "feddf": 47.5, "nfl-cgan": 59.0}
     own = [
-        r.model_copy(update={"averages": r.averages.model_copy(
-            update={"precision": Spread(per_seed=[p], mean=p, std=None)}
-        )})
+        r.model_copy(update={"training": [
+            t.model_copy(update={"clients": [c.model_copy(update={"precision": p}) for c in t.clients]}) for t in r.training
+        ]})
         for r, p in zip(records, precisions.values(), strict=True)
     ]  # fmt: skip
     report = accuracy_table.report(own, [], ["precision"])

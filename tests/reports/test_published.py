@@ -157,7 +157,8 @@ def test_a_change_of_any_field_takes_the_value_away_but_of_those_that_the_papers
     assert {".".join(path.split(".")[:2]) for path in changed} == names - {"train.method_settings"}
     assert set(published.FREE) <= changed
     assert set(published.FREE) == {
-        "seeds", "victims", "attack_settings", "auxiliary", "train.seed", "train.min_per_client", "train.schedule.keep_every",
+        "seeds", "victims", "attack_settings", "auxiliary", "attack_revision", "active",
+        "train.seed", "train.min_per_client", "train.schedule.keep_every",
     }  # fmt: skip
 
 
@@ -192,22 +193,6 @@ def test_the_cell_that_once_had_another_cells_values_has_none():
         own = cell.model_copy(update={"round": round_, "batch_size": batch, "labels_known": known})
         assert published.of(own, "psnr_db") is None
         assert published.of(own, "accuracy").value == 35.43
-
-
-def test_a_records_specification_says_the_same_as_its_cell():
-    cell = paper_cell("attack-table", dataset="cifar10", method="fedavg", defense="none", attack="dlg", round="best")
-    # What a record adds and drops: privbench/results.py.
-    spec = {name: value for name, value in cell.flat().items() if name not in ("seed", "local_steps", "local_lr")}
-    spec |= {"classes": 10, "class_names": ["a"], "client_domains": None, "local": None}
-    assert published.of(spec, "psnr_db") == published.of(cell, "psnr_db")
-    assert published.of(spec | {"batch_size": 4}, "psnr_db") is None
-    assert published.of(spec | {"schedule": spec["schedule"] | {"patience": 1}}, "accuracy") is None
-    for missing in ("schedule", "per_client", "clients"):
-        assert published.of({name: value for name, value in spec.items() if name != missing}, "accuracy") is None
-    trained = {
-        name: value for name, value in spec.items() if name not in ("round", "victims", "batch_size", "labels_known")
-    }
-    assert published.of(trained | {"attack": None, "attack_settings": {}}, "accuracy").value == 47.23
 
 
 def test_a_psnr_stands_beside_the_papers_attack_alone_and_is_found_for_every_other():

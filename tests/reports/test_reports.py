@@ -14,7 +14,7 @@ from privbench.record import read
 from privbench.spec import cell_spec, train_spec
 from privbench.store import Store
 from reports import attack_table, figures, grid, layout, scatter, study
-from reports.published_form import Gap, group, published, update_text
+from reports.published_form import Gap, published, update_text
 from tests.reports.paper_cells import in_paper
 from tests.reports.records import record
 
@@ -41,25 +41,25 @@ def five():
 @pytest.mark.parametrize(("method", "defense"), FIVE)
 def test_every_cell_of_the_published_table_is_shipped(dataset, method, defense):
     own = {"fedcg": "feature-statistics"}.get(method, "dlg")
-    accuracy, psnr = published(in_paper(record(method, defense, own, dataset=dataset)).spec)
+    accuracy, psnr = published(in_paper(record(method, defense, own, dataset=dataset)).cell)
     assert psnr.value > 5
     assert 30 < accuracy.value < 90
 
 
 def test_published_values_by_hand():
-    assert published(in_paper(record("fedcg", attack="feature-statistics")).spec) == (
+    assert published(in_paper(record("fedcg", attack="feature-statistics")).cell) == (
         (47.52, 0.68, "FedCG Table 2", ""), (8.99, 0.05, "FedCG Table 2", ""),
     )  # fmt: skip
-    assert published(in_paper(record("fedcg", attack="staged")).spec)[1] is None
+    assert published(in_paper(record("fedcg", attack="staged")).cell)[1] is None
     for quick in (record("fedcg", attack="feature-statistics"), record(dataset="photos")):
-        assert published(quick.spec) == (None, None)
+        assert published(quick.cell) == (None, None)
 
 
 def test_table_1_stands_in_where_table_2_is_silent():
     for change, value in (({"dataset": "fmnist"}, 83.81), ({"spec": {"clients": 8}}, 49.15)):
         r = record("fedcg", attack="feature-statistics", **change)
-        clients = r.spec["clients"]
-        accuracy, psnr = published(in_paper(r, "fedcg-table1", clients=clients).spec)
+        clients = r.cell.train.clients
+        accuracy, psnr = published(in_paper(r, "fedcg-table1", clients=clients).cell)
         assert (accuracy.value, accuracy.source, psnr) == (value, "FedCG Table 1", None)
 
 
@@ -116,10 +116,10 @@ def test_records_of_different_settings_never_share_a_table():
     settings = [
         {}, {"batch_size": 4}, {"labels_known": True}, {"clients": 8}, {"preset": "paper"}, {"domains": ["a"]},
         {"backbone": "resnet18"}, {"partition": "dirichlet", "omega": 1.0}, {"observe": "update"},
-        {"observe": "update", "local": {"steps": 2, "optimiser": {"lr": 0.1}}},
-        {"observe": "update", "local": {"steps": 3, "optimiser": {"kind": "sgd", "lr": 0.1}}},
-        {"observe": "update", "local": {"steps": 3, "optimiser": {"kind": "sgd", "lr": 0.2}}},
-        {"observe": "update", "local": {"steps": 3, "optimiser": {"lr": 0.1}}, "batch_size": 4},
+        {"observe": "update", "local_steps": 2},
+        {"observe": "update", "local_steps": 3, "local_lr": 0.1},
+        {"observe": "update", "local_steps": 3, "local_lr": 0.2},
+        {"observe": "update", "local_steps": 3, "batch_size": 4},
     ]  # fmt: skip
     forms = attack_table.compact([record(spec=s) for s in settings])
     assert len(forms) == len({form.title for form in forms}) == len(settings)
@@ -143,15 +143,15 @@ def test_a_record_and_the_cell_it_is_of_tell_the_same_of_whole_updates(asked, te
     train = train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
     cell = cell_spec("smoke", train, "grey", seeds=1, victims=1, **asked)
     assert run.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
-    found = read(Store(tmp_path).record(cell)).spec
-    assert update_text(found) == update_text(cell.flat()) == text
-    assert group(found) == group(cell.flat())
+    found = read(Store(tmp_path).record(cell)).cell
+    assert found == cell
+    assert update_text(found) == text
 
 
 def without(attacks, method="fedcg"):
-    lost = [r for r in five() if r.spec["method"] == method and r.spec["attack"] in attacks]
-    kept = [r for r in five() if not (r.spec["method"] == method and r.spec["attack"] in attacks)]
-    return kept, [Gap(r.spec, "the disk is full") for r in lost]
+    lost = [r for r in five() if r.cell.train.method == method and r.cell.attack in attacks]
+    kept = [r for r in five() if not (r.cell.train.method == method and r.cell.attack in attacks)]
+    return kept, [Gap(r.cell, "the disk is full") for r in lost]
 
 
 def test_a_missing_attack_stays_a_gap_with_its_reason():
@@ -170,13 +170,13 @@ def test_a_method_whose_cells_are_all_missing_keeps_its_column_and_its_published
     assert form.columns == attack_table.compact(five())[0].columns
     own = {name: cells["FedCG"] for name, cells in columns_of(form).items()}
     assert own["PSNR, strongest attack here, dB"] == own["floor, dB"] == "missing"
-    kept, gaps = list(map(in_paper, kept)), [gap._replace(spec=in_paper(record(**cell_of(gap))).spec) for gap in gaps]
+    kept, gaps = list(map(in_paper, kept)), [gap._replace(cell=in_paper(record(**cell_of(gap))).cell) for gap in gaps]
     own = {name: cells["FedCG"] for name, cells in columns_of(attack_table.compact(kept, gaps)[0]).items()}
     assert own["PSNR, the paper's attack, dB:published, dB"] == "8.99 +- 0.05"
 
 
 def cell_of(gap):
-    return {"method": gap.spec["method"], "attack": gap.spec["attack"], "round_": gap.spec["round"]}
+    return {"method": gap.cell.train.method, "attack": gap.attack, "round_": gap.cell.round}
 
 
 def test_a_published_value_below_the_floor_is_called_a_failed_attack():
@@ -190,7 +190,7 @@ def test_a_disagreement_with_the_published_value_is_told_once_per_column_and_nev
     cells = [in_paper(record("fedcg", attack=a, psnr=p)) for a, p in
              (("grey", 30.0), ("feature-statistics", 5.0), ("surrogate", 16.0), ("decoder", 14.0))]  # fmt: skip
     (told,) = (line for line in attack_table.remarks(cells) if "published 8.99 dB;" in line)
-    one, other = (cells[k].scores.psnr_db.mean for k in (2, 1))
+    one, other = (cells[k].scores.psnr_db for k in (2, 1))
     assert told == (
         f"cifar10, FedCG, round best (7-8): published 8.99 dB; the strongest attack here, surrogate, {one:.2f} "
         f"({one - 8.99:+.1f}); the paper's attack, feature-statistics, {other:.2f} ({other - 8.99:+.1f})."
@@ -207,14 +207,14 @@ def test_accuracy_is_held_against_the_published_one_in_the_paper_preset_alone():
 
 
 def test_failed_victims_are_told():
-    told = attack_table.remarks([record(victims=[{"failed": True}])])
+    told = attack_table.remarks([record(victims=[{"outcome": "diverged"}])])
     assert any("1 of 8 victims have a gradient, objective or image that is not finite" in line for line in told)
 
 
 def test_the_csv_holds_every_record_at_full_precision():
     rows = list(csv.DictReader(io.StringIO(attack_table.csv(list(map(in_paper, five()))))))
     assert len(rows) == 20
-    assert float(rows[0]["psnr_db"]) == pytest.approx(five()[0].scores.psnr_db.mean, rel=1e-12)
+    assert float(rows[0]["psnr_db"]) == pytest.approx(five()[0].scores.psnr_db, rel=1e-12)
     assert rows[0]["published_psnr_db"] == "24.14"
     assert rows[1]["published_psnr_db"] == ""  # `staged` is not the papers' attack
 
@@ -313,7 +313,7 @@ def test_the_grid_writes_the_psnr_under_each_image_and_names_failures(tmp_path, 
 def test_the_scatter_draws_published_points_hollow_and_where_they_belong(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(figures, "save", lambda figure, stem: drawn.append(figure) or [])
-    scatter.write([in_paper(r) for r in five() if r.spec["round"] == "best"], tmp_path / "scatter")
+    scatter.write([in_paper(r) for r in five() if r.cell.round == "best"], tmp_path / "scatter")
     hollow = [line for line in drawn[0].axes[0].lines if line.get_markerfacecolor() == "none"]
     assert (47.52, 8.99) in {(line.get_xdata()[0], line.get_ydata()[0]) for line in hollow}
     assert len(hollow) == 5
@@ -328,7 +328,7 @@ def test_figures_are_pure_functions_of_their_input(tmp_path):
 
 def test_the_scatter_has_one_panel_per_round(tmp_path):
     tall, _ = scatter.write(five(), tmp_path / "two")
-    short, _ = scatter.write([r for r in five() if r.spec["round"] == "best"], tmp_path / "one")
+    short, _ = scatter.write([r for r in five() if r.cell.round == "best"], tmp_path / "one")
     with Image.open(tall) as a, Image.open(short) as b:
         assert a.height > 1.5 * b.height
         assert a.width == b.width

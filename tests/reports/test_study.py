@@ -12,8 +12,8 @@ from reports.accuracy_table import METRICS
 
 
 def paper(name):
-    """(specification as in a record, cell) of a study on the published data sets and settings."""
-    return [(c.train.model_dump() | {"preset": "paper"}, c) for c in study.cells(study.read(name), "paper")]
+    """The cells of a study on the published data sets and settings."""
+    return study.cells(study.read(name), "paper")
 
 
 @pytest.mark.parametrize("name", study.names())
@@ -96,14 +96,14 @@ def test_the_ablation_leaves_out_one_two_and_three_terms_on_each_side():
 
 def test_a_data_set_carries_its_own_omegas():
     for name in ("fedmd-cg-table4", "fedmd-cg-terms", "fedmd-cg-sensitivity"):
-        omegas = {(c.train.dataset, c.train.omega) for _, c in paper(name)}
+        omegas = {(c.train.dataset, c.train.omega) for c in paper(name)}
         assert omegas == {("emnist", 0.1), ("fmnist", 1.0), ("cifar10", 10.0)}, name
         quick = {(c.train.dataset, c.train.omega) for c in study.cells(study.read(name), "quick")}
         assert quick == omegas | {("photos", 1.0)}, name
     asked = study.cells(study.read("fedmd-cg-table4"), "smoke", [("fmnist", None)], choices=study.Choices(omega=5.0))
     assert {c.train.omega for c in asked} == {5.0}
     for name in ("fedmd-cg-table1", "fedmd-cg-table3", "fedmd-cg-table5"):
-        omegas = {(c.train.dataset, c.train.omega) for _, c in paper(name)}
+        omegas = {(c.train.dataset, c.train.omega) for c in paper(name)}
         assert omegas == {(data, omega) for data in ("emnist", "fmnist", "cifar10") for omega in (0.1, 1.0, 10.0)}, name
 
 
@@ -136,7 +136,7 @@ def test_the_sensitivity_study_has_each_value_of_each_lambda_and_the_default_onc
 
 
 def test_the_paper_preset_trains_a_comparison_alike():
-    for _, cell in paper("fedmd-cg-table1"):
+    for cell in paper("fedmd-cg-table1"):
         schedule = cell.train.schedule
         assert (schedule.client_steps, schedule.server_steps, schedule.batch) == (20, 50, 64)
         assert schedule.rounds == (250 if cell.train.dataset == "cifar10" else 100)
@@ -146,12 +146,12 @@ def test_the_paper_preset_trains_a_comparison_alike():
     "name", [n for n in study.names() if n.startswith(("fedmd-cg", "nfl-cgan")) and n != "fedmd-cg-fig2"]
 )
 def test_no_early_stop_cuts_the_rounds_of_a_paper_that_names_none(name):
-    for _, cell in paper(name):
+    for cell in paper(name):
         assert cell.train.schedule.patience >= cell.train.schedule.rounds >= 100, cell.train.dataset
 
 
 def test_the_methods_of_these_papers_train_all_rounds_in_every_study():
-    own = {c.train.method: c.train.schedule.patience for _, c in paper("accuracy")}
+    own = {c.train.method: c.train.schedule.patience for c in paper("accuracy")}
     assert (own["fedmd-cg"], own["nfl-cgan"], own["fedcg"]) == (100, 100, 20)
 
 
@@ -200,7 +200,7 @@ def test_every_method_of_fedmd_cg_searches_the_rate_of_sgd():
     assert len(names) == 7
     for name in names:
         rates = {}
-        for _, cell in paper(name):
+        for cell in paper(name):
             train = cell.train
             rest = train.model_dump_json(exclude={"schedule": {"task": {"lr"}}}) + str((cell.attack, cell.round))
             rates.setdefault(rest, set()).add(train.schedule.task.lr)
@@ -215,7 +215,7 @@ def test_the_cnn_of_nfl_cgan_has_dropout_in_every_method_and_resnet18_in_none():
         ("nfl-cgan-resnet18", 0.0),
         ("nfl-cgan-table4", 0.0),
     ):
-        for _, cell in paper(name):
+        for cell in paper(name):
             plugin = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
             assert plugin.networks(cell.train.backbone)["dropout"] == rate, (name, cell.train.method)
             assert cell.train.protocol == "nfl-cgan"

@@ -9,7 +9,8 @@ from PIL import Image
 from rich.console import Console
 
 from privbench import metrics, plugins
-from privbench.record import AttackRecord, Curve, averages
+from privbench.record import Curve
+from privbench.spec import SCHEDULES
 from reports import (
     ablation,
     accuracy_table,
@@ -19,6 +20,7 @@ from reports import (
     drawings,
     figures,
     layout,
+    measured,
     pairs,
     roc,
     rows,
@@ -28,8 +30,8 @@ from reports import (
     tables,
 )
 from reports.published_form import Gap, label
-from tests.reports.paper_cells import in_paper, paper_cell, with_training
-from tests.reports.records import record, training
+from tests.reports.paper_cells import in_paper, paper_cell, trained_as
+from tests.reports.records import record, training, with_training, with_victims
 
 
 def trained(method="fedavg", accuracy=40.0, seeds=(0, 1), **spec):
@@ -37,15 +39,9 @@ def trained(method="fedavg", accuracy=40.0, seeds=(0, 1), **spec):
     own = {"partition": "iid", "method_settings": {}, "backbone": "lenet5", "image_size": 32, **spec}
     r = record(method, attack=None, seeds=seeds, spec=own)
     per_client = [[accuracy + seed, accuracy + 4] for seed in seeds]
-    means = [sum(own) / 2 for own in per_client]
-    std = float(np.std(means, ddof=1)) if len(seeds) > 1 else None
-    new = r.accuracy.model_copy(
-        update={"per_client": per_client, "per_seed": means, "mean": float(np.mean(means)), "std": std}
-    )
     trainings = [training(seed, own, generator=method == "fedcg") for seed, own in zip(seeds, per_client, strict=True)]
     name = f"{method}-{accuracy}-{sorted(own['method_settings'].items())}"
-    parts = {"accuracy": new, "training": trainings, "averages": averages(trainings)}
-    return r.model_copy(update={"id": name, **parts})
+    return with_training(r, trainings, per_client).model_copy(update={"id": name})
 
 
 def three():
@@ -76,7 +72,7 @@ def test_the_best_mean_is_bold_and_published_values_stand_beside_with_the_differ
 def test_a_value_that_the_paper_measures_otherwise_is_marked_and_explained():
     own = trained("fedavg", dataset="fmnist")
     cell = paper_cell("fedmd-cg-table1", dataset="fmnist", omega=1.0, method="fedavg")
-    own = own.model_copy(update={"spec": with_training(own.spec, cell)})
+    own = trained_as(own, cell)
     report = accuracy_table.report([own], [], ["accuracy", "global_accuracy"], ("FedMD-CG 1",))
     assert form_of(report, 1)["FedAvg"]["published"].endswith("†")
     notes = [note for note in report.notes if note.startswith("† FedMD-CG Table 1: ")]
@@ -104,23 +100,22 @@ def test_a_missing_cell_is_named_by_its_state():
     lost = trained("fedgen")
     own = [in_paper(r, "fedcg-table1") for r in three()]
     lost = in_paper(lost, "fedcg-table1")
-    report = accuracy_table.report(own, [Gap(lost.spec, "the disk is full", "failed")], ["accuracy"])
+    report = accuracy_table.report(own, [Gap(lost.cell, "the disk is full", "failed")], ["accuracy"])
     assert form_of(report)["FedGen"] == {"cifar10": "failed"}
     assert form_of(report, 1)["FedGen"] == {"cifar10": "failed", "published": "44.98 +- 0.49", "difference": "-"}
 
 
 def test_a_searched_setting_is_chosen_by_validation_not_by_test():
     better_test, better_validation = (trained("fedprox", 40.0, method_settings={"mu": mu}) for mu in (0.1, 0.001))
-    better_test = better_test.model_copy(update={"accuracy": trained("fedprox", 60.0).accuracy})
     worse = [training(seed, [1.0, 1.0]) for seed in (0, 1)]
-    better_test = better_test.model_copy(update={"training": worse})
+    better_test = with_training(better_test, worse, trained("fedprox", 60.0).accuracy.per_client)
     report = accuracy_table.report([better_test, better_validation], [], ["accuracy"])
     assert form_of(report) == {"FedProx": {"cifar10": "42.25 +- 0.35"}}
     assert any("mu 0.001, the best of 0.1, 0.001 by validation accuracy" in note for note in report.notes)
 
 
 def test_a_searched_learning_rate_is_chosen_by_validation_not_by_test():
-    schedule = {"rounds": 3, "task": {"kind": "sgd", "lr": 0.05}}
+    schedule = SCHEDULES["quick"].model_dump()
     rates = {0.01: 20.0, 0.05: 50.0, 0.08: 40.0}
     records = []
     for lr, validation in rates.items():
@@ -136,9 +131,9 @@ def prox(mu, attack, psnr, validation):
     """An attacked record of FedProx whose best validation accuracy is `validation` at both clients."""
     own = {"partition": "iid", "method_settings": {"mu": mu}}
     r = record("fedprox", attack=attack, psnr=psnr, spec=own)
-    parts = {"training": [training(seed, [validation, validation]) for seed in (0, 1)]}
-    mean = r.accuracy.model_copy(update={"mean": validation - 1})
-    return r.model_copy(update={"id": f"{mu} {attack}", "accuracy": mean, **parts})
+    trainings = [training(seed, [validation, validation]) for seed in (0, 1)]
+    found = with_training(r, trainings, [[validation - 1] * 2] * 2)
+    return found.model_copy(update={"id": f"{mu} {attack}"})
 
 
 def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_path, monkeypatch):
@@ -159,7 +154,7 @@ def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_pat
     form = attack_table.compact(seen[0][1])[0]
     column = {row[0]: row[form.columns.index("FedProx")] for row in form.rows}
     assert column["accuracy of the trained method, %"].startswith("49.00")
-    strong = next(r for r in records if r.id == "0.01 staged").scores.psnr_db.mean
+    strong = next(r for r in records if r.id == "0.01 staged").scores.psnr_db
     assert column["PSNR, strongest attack here, dB"].startswith(f"{strong:.2f}")
     show = Console(record=True, width=200)
     study_reports.show(own, records, [], show)
@@ -214,7 +209,7 @@ def test_where_local_is_right_nowhere_there_is_no_rta_and_no_nan(tmp_path):
     assert report.numbers[0]["mean"] is None
     for path in tables.write(report, tmp_path / "rta")[:2]:
         assert "nan" not in path.read_text()
-    assert strips.write([local, fedavg], rows.setting(local.spec), "rta", tmp_path / "bars")
+    assert strips.write([local, fedavg], rows.setting(local.cell), "rta", tmp_path / "bars")
 
 
 def test_the_arithmetic_of_the_reports_is_that_of_the_metrics(monkeypatch):
@@ -231,7 +226,7 @@ def test_clients_by_domain_carry_its_name(tmp_path, drawn):
     report = strips.report(both, "gain")
     assert report.forms[0].columns == ["", "svhn", "usps", "mean"]
     assert [n["client"] for n in report.numbers] == ["svhn", "usps"]
-    strips.write(both, rows.setting(both[0].spec), "gain", tmp_path / "gain")
+    strips.write(both, rows.setting(both[0].cell), "gain", tmp_path / "gain")
     assert [t.get_text() for t in drawn[0].axes[-1].get_xticklabels()] == ["svhn", "usps"]
     pooled = [trained("local", 38.0, client_domains=["cifar10", "cifar10"])]
     assert strips.client_names(pooled[0]) == ["1", "2"]
@@ -254,7 +249,7 @@ def test_curves_are_means_over_clients_then_seeds():
 
 def test_a_curve_ends_where_a_seed_stopped():
     r = trained("fedavg")
-    short = r.model_copy(update={"training": [training(0, [40.0, 44.0], rounds=2), training(1, [41.0, 44.0])]})
+    short = with_training(r, [training(0, [40.0, 44.0], rounds=2), training(1, [41.0, 44.0])])
     assert len(curves.series(short, curves.QUANTITIES["accuracy"])) == 2
 
 
@@ -263,7 +258,7 @@ def test_the_average_roc_is_the_mean_true_positive_rate_at_each_false_positive_r
     steps = Curve(false_positive_rate=[0.0, 0.0, 0.5, 1.0], true_positive_rate=[0.0, 0.4, 1.0, 1.0])
     line = Curve(false_positive_rate=[0.0, 1.0], true_positive_rate=[0.0, 1.0])
     clients = [c.model_copy(update={"roc": [steps, line, None]}) for c in r.training[0].clients]
-    r = r.model_copy(update={"training": [r.training[0].model_copy(update={"clients": clients})]})
+    r = with_training(r, [r.training[0].model_copy(update={"clients": clients})])
     found = dict(zip(roc.GRID.round(6).tolist(), roc.average(r), strict=True))
     assert found[0.0] == pytest.approx((0.4 + 0.0) / 2)  # the upper end of a vertical step
     assert found[0.25] == pytest.approx((0.7 + 0.25) / 2)
@@ -280,7 +275,7 @@ def lambdas():
 
 def test_boxes_stand_in_order_with_the_default_among_them():
     records = lambdas()
-    found = boxes.panels(records, rows.setting(records[0].spec))
+    found = boxes.panels(records, rows.setting(records[0].cell))
     assert {name: list(values) for name, values in found.items()} == {
         "lambda1": [0.5, 1.0, 1.5], "lambda2": [0.5, 1.0, 1.5],
     }  # fmt: skip
@@ -297,22 +292,22 @@ def test_the_ablation_compares_with_the_method_as_published():
 
 
 def test_variants_of_one_method_are_rows_of_their_own():
-    spec = {"method": "fedcg", "defense": "none"}
-    assert label(spec | {"method_settings": {"gan": "dense", "aggregator": "ave"}}) == "FedCG (dense GAN, ave)"
-    assert label({"method": "fedprox", "defense": "none", "method_settings": {"mu": 0.1}}) == "FedProx"
-    assert rows.row({"method": "fedsplit", "defense": "none"}) == "FedSplit (LG-FedAvg)"
+    variant = trained("fedcg", method_settings={"gan": "dense", "aggregator": "ave"})
+    assert label(variant.cell) == "FedCG (dense GAN, ave)"
+    assert label(trained("fedprox", method_settings={"mu": 0.1}).cell) == "FedProx"
+    assert rows.row(trained("fedsplit").cell) == "FedSplit (LG-FedAvg)"
     assert rows.legend_names(["FedMD-CG", "FedMD-CG (without kl1)"]) == ["FedMD-CG", "without kl1"]
 
 
 def test_reconstructions_are_compared_on_the_same_victims():
     fedavg, fedper = record("fedavg", psnr=20.0), record("fedper", psnr=12.0)
-    assert isinstance(fedavg, AttackRecord)
-    gap = pairs.difference(fedper, fedavg)
+    gap = pairs.difference(measured.of(fedper), measured.of(fedavg))
     mean = np.mean([a.psnr_db - b.psnr_db for a, b in zip(fedper.victims, fedavg.victims, strict=True)])
     assert gap.low <= gap.mean <= gap.high
     assert gap.mean == pytest.approx(mean)
-    others = fedavg.model_copy(update={"victims": fedavg.victims[::-1]})
-    assert pairs.difference(fedper, others) is None
+    strangers = [v.model_copy(update={"images": ["a stranger"]}) for v in fedavg.victims[:1]]
+    others = with_victims(fedavg, [*strangers, *fedavg.victims[1:]])
+    assert pairs.difference(measured.of(fedper), measured.of(others)) is None
     form = pairs.report([fedavg, fedper, record("nfl-cgan", attack="feature-statistics")]).forms[0]
     assert {row[0] for row in form.rows} == {"FedPer"}  # NFL-CGAN's rival, FedGen, is not there
     assert set(pairs.AGAINST) <= set(plugins.METHODS)
@@ -327,7 +322,7 @@ def drawn(monkeypatch):
 
 
 def draw(name, records, folder):
-    key = rows.setting(records[0].spec)
+    key = rows.setting(records[0].cell)
     if name == "curves":
         return curves.write(records, key, ("loss", "accuracy"), folder / name)
     if name == "consistency":

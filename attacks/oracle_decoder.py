@@ -1,0 +1,114 @@
+"""ORACLE, the second reference: a decoder trained through the victim's own private extractor, which no server has.
+
+attacks/oracle.py inverts the true extractor by descent; this trains the decoder D of attacks/decoder.py on auxiliary images seen
+through it, one D for each client, and
+    x = mu_y + a D(h, y),  a = <D, x' - mu> / ||D||^2, within [0, 1],
+with a from auxiliary images x' that D was not trained on (one in HELD_OUT). Where the gradient was noised, the auxiliary features
+are noised alike, so that D learns what noise leaves. Neither reference bounds the other, or any attack: each says what one way
+of using the true extractor gives. The loss that is reported is the relative feature distance of the answer through that extractor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks import broadcast, broken, decoder, each_image, match, surrogates, trained, world
+from attacks.floors import gave_up
+from attacks.stand_in import FEWEST
+from attacks.world import World
+from privbench.seeds import stream
+from privbench.settings import Count
+from privbench.types import Artifact, Batch, Knowledge, Params, Reconstruction, Report, no_report
+
+HELD_OUT = 5  # of so many auxiliary images one is kept for the share
+NOISY_COPIES = 8  # of the auxiliary features, where the gradient was noised
+
+
+@dataclass(frozen=True)
+class OracleDecoder:
+    """D through the victim's true E."""
+
+    decoder_steps: Count = 500
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
+    hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
+    knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
+    rung: ClassVar[str] = "L8"
+
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    ) -> Reconstruction:
+        """Each victim through its own client's D, or those of attacks/broadcast.py where the extractor is broadcast."""
+        if "extractor" in artifact.weights:
+            return broadcast.attack(artifact, knowledge, seed, report)
+
+        def single(artifact: Artifact) -> Reconstruction:
+            return broken.set_aside(artifact, lambda sound: self.through_own(sound, knowledge, seed, report))
+
+        return each_image.attack(artifact, knowledge, seed, single, report)
+
+    def through_own(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
+        """All victims of a private extractor, one image each; class means where there are too few auxiliary images."""
+        assert knowledge.oracle is not None, "the needs of this attack name the oracle"
+        real = world.real(artifact, knowledge, seed, "OracleDecoder")
+        means = decoder.class_means(real)[real.labels]
+        x, loss = means.clone(), torch.zeros(len(means), device=means.device)
+        for done, client in enumerate(real.clients if len(real.auxiliary.labels) >= FEWEST else ()):
+            report(done, len(real.clients), "decoders through the true extractors")
+            rows = torch.nonzero(real.client == client)[:, 0]
+            own, net = world.some(real, rows), knowledge.oracle[client].params["extractor"]
+            made = self._trained(own, net, seed, knowledge)
+            x[rows] += made["share"] * _answer(made, own.h, own.labels, own, means)
+            for row, h in zip(rows.tolist(), own.h, strict=True):
+                features = surrogates.extract(own.model, net, x[row : row + 1])[0]
+                loss[row] = match.feature_distance(features, h.to(features))
+        first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        found = Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
+        return found if len(real.auxiliary.labels) >= FEWEST else gave_up(found)
+
+    def _trained(self, own: World, net: Params, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
+        """D of one client and its "share"; kept on disk for all that attack the artifact."""
+        depends_on = [*own.auxiliary, *(net[name] for name in sorted(net))]
+        return trained.kept(
+            knowledge.cache,
+            "oracle-decoder",
+            {"decoder_steps": self.decoder_steps, "seed": seed},
+            depends_on if own.noise is None else [*depends_on, own.noise],
+            lambda: self._train(own, net, seed),
+            own.h.device,
+        )
+
+    def _train(self, own: World, net: Params, seed: int) -> dict[str, Tensor]:
+        images, classes = own.auxiliary
+        apart = torch.arange(len(images), device=images.device) % HELD_OUT == 0
+        mine, other = Batch(images[~apart], classes[~apart]), Batch(images[apart], classes[apart])
+        params = decoder.fitted(
+            own._replace(auxiliary=mine), seen(own, net, mine, seed, "training"), self.decoder_steps, seed
+        )
+        means = decoder.class_means(own._replace(auxiliary=mine))[other.labels]
+        answer = torch.cat(
+            [_answer(params, h, other.labels, own, means) for h in seen(own, net, other, seed, "held out")]
+        ).flatten(1)
+        missing = (other.images - means).flatten(1).repeat(len(answer) // len(means), 1)
+        share = ((answer * missing).sum() / answer.square().sum().clamp_min(1e-12)).clamp(0, 1)
+        return {**params, "share": share}
+
+
+def seen(own: World, net: Params, images: Batch, seed: int, name: str) -> list[Tensor]:
+    """What the true extractor makes of some images [n, c, s, s]; several copies with the client's noise where there is any."""
+    h = surrogates.extract(own.model, net, images.images)
+    if own.noise is None:
+        return [h]
+    rng, spread = stream(seed, "attacker", "oracle-decoder", name), own.noise.median().sqrt().to(h)
+    return [h + spread * torch.randn(h.shape, generator=rng).to(h) for _ in range(NOISY_COPIES)]
+
+
+def _answer(params: Mapping[str, Tensor], h: Tensor, y: Tensor, own: World, like: Tensor) -> Tensor:
+    """a D(h, y) without a, shaped as the images."""
+    return decoder.decode(dict(params), h.to(like), y, own.model.classes, like)
