@@ -59,7 +59,7 @@ def test_a_record_says_how_it_came_about(finished):
         assert value["environment"]["torch"]
         assert value["class_names"] == list("0123456789")
         assert value["client_domains"] == ["all"] * value["cell"]["train"]["clients"]
-        ((*clients,),) = value["label_counts"]
+        clients = value["seeds"][0]["label_counts"]
         assert [sum(counts) for counts in clients] == [32] * 4
     (run,) = folder.glob("train/*")
     written = json.loads((run / "clients.json").read_text())
@@ -159,7 +159,7 @@ def test_every_study_is_listed(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("kind", "count"), [("methods", 11), ("attacks", 25), ("defenses", 2), ("datasets", 12)])
+@pytest.mark.parametrize(("kind", "count"), [("methods", 11), ("attacks", 26), ("defenses", 2), ("datasets", 12)])
 def test_list_names_every_plug_in(kind, count, tmp_path):
     lines = [line for line in privbench("list", kind, cwd=tmp_path).splitlines() if re.match(r"[a-z0-9-]+ ", line)]
     assert len([line for line in lines if not line.startswith("name")]) == count

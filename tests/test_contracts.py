@@ -160,7 +160,7 @@ def attacked(name, folder, whole):
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
-    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 25, 2, 12)
+    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 26, 2, 12)
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
     whole_gradient = ("learned-inverse", "extractor-matching", "posterior")  # of FedAvg, FedProx and FedDF
     assert len(fitting()) == 9 * 20 + 2 * 3 + 3 * len(whole_gradient) + len(fedper)

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from reports import figures, ladder, round_curve
+from reports import figures, ladder, ladder_summary, layout, round_curve
 from reports.measured import strongest
 from reports.published_form import Gap, knowledge_text
 from tests.reports.records import changed_cell, record, with_knowledge
@@ -61,6 +61,23 @@ def test_the_answer_names_the_strongest_attack_its_gain_and_whether_the_floor_is
     assert "No attack surely beats the floor" in ladder.strongest_line(weak)
     (bare,) = ladder.blocks([floor()])
     assert "no attack was run" in ladder.strongest_line(bare)
+
+
+def test_with_few_seeds_nothing_is_sure_however_large_the_gain():
+    few = [with_knowledge(record("fedsplit", attack="staged", psnr=60.0, seeds=(0, 1, 2)), rung="L2")]
+    (block,) = ladder.blocks(few)
+    line = ladder.strongest_line(block)
+    assert "3 seed(s) are too few to say whether any attack surely beats the floor." in line
+    assert "No attack surely beats the floor" not in line
+    (told,) = ladder_summary.verdicts(few)
+    assert told == "FedSplit: 3 seed(s) are too few to say where an attack surely gains."
+    assert not any(layout.is_bold(cell) for row in ladder_summary.report(few).forms[0].rows for cell in row)
+
+
+def test_the_short_tables_have_eight_columns_at_most():
+    assert len(ladder.SHORT) <= 8
+    assert set(ladder.SHORT) <= set(ladder.COLUMNS)
+    assert {"worst 5%, dB", "above 20 dB", "identified"} <= set(ladder.COLUMNS)
 
 
 def test_the_same_knowledge_is_one_row_whatever_the_attacker_would_have_used_elsewhere():

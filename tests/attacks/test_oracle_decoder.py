@@ -1,0 +1,80 @@
+"""The second reference: a decoder trained through the victim's true extractor."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attacks import oracle_decoder
+from attacks.floors import ClassMean
+from attacks.oracle_decoder import OracleDecoder
+from privbench.score import psnr_db
+from privbench.types import Batch, Knowledge, Networks, Outcome
+from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
+
+Y = torch.tensor([3, 0, 9])
+NONE = {"extractor": {}, "classifier": {}}
+ATTACK = OracleDecoder(decoder_steps=60)
+
+
+def whole(seed=0, count=100):
+    return Knowledge(images_like_the_victims(count), oracle={0: Networks(networks(seed), NONE)})
+
+
+def shown(**options):
+    return artifact(smooth_images(3), Y, ("classifier",), **options)
+
+
+def scores(found):
+    return psnr_db(found.images[:, 0], smooth_images(3))
+
+
+def test_it_beats_the_class_mean_through_the_true_extractor_and_not_through_another():
+    seen = shown()
+    floor = scores(ClassMean().reconstruct(seen, whole(), 0))
+    true, other = ATTACK.reconstruct(seen, whole(), 0), ATTACK.reconstruct(seen, whole(1), 0)
+    assert float((scores(true) - floor).mean()) > 1
+    assert float(scores(true).mean()) > float(scores(other).mean()) + 1
+    assert (true.loss < other.loss).all()
+    assert true.outcome is None or not true.outcome.any()
+
+
+def test_under_noise_the_decoder_sees_features_as_noisy_as_the_victims():
+    seen = shown(noise=1e-8)
+    found = ATTACK.reconstruct(seen, whole(), 0)
+    assert found.images.isfinite().all()
+    copies = oracle_decoder.seen(world_of(seen), networks()["extractor"], images_like_the_victims(20), 0, "training")
+    assert len(copies) == oracle_decoder.NOISY_COPIES
+    clean = oracle_decoder.seen(world_of(shown()), networks()["extractor"], images_like_the_victims(20), 0, "training")
+    assert len(clean) == 1
+    spread = float((torch.stack(copies) - clean[0]).std())
+    # Of 8 x 20 x 400 draws the standard deviation has a relative error of 0.3%.
+    assert spread == pytest.approx(float(world_of(seen).noise.median()) ** 0.5, rel=0.02)
+
+
+def world_of(seen):
+    return oracle_decoder.world.real(seen, whole(), 0, "a test")
+
+
+def test_the_share_comes_from_images_that_the_decoder_was_not_trained_on(monkeypatch):
+    trained = []
+    fitted = oracle_decoder.decoder.fitted
+
+    def watched(own, *rest):
+        trained.append(own.auxiliary)
+        return fitted(own, *rest)
+
+    monkeypatch.setattr(oracle_decoder.decoder, "fitted", watched)
+    images = images_like_the_victims(100).images
+    made = ATTACK._train(world_of(shown()), networks()["extractor"], 0)
+    assert 0 <= float(made["share"]) <= 1
+    assert torch.equal(trained[0].images, images[torch.arange(100) % oracle_decoder.HELD_OUT != 0])
+
+
+def test_with_too_few_auxiliary_images_it_gives_up():
+    few = whole()
+    few = replace(few, auxiliary=Batch(*(t[:3] for t in few.auxiliary)))
+    found = ATTACK.reconstruct(shown(), few, 0)
+    assert found.outcome.tolist() == [Outcome.GAVE_UP] * 3
+    means = oracle_decoder.decoder.class_means(oracle_decoder.world.real(shown(), few, 0, "a test"))
+    assert torch.equal(found.images[:, 0], means[Y])
