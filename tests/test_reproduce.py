@@ -46,7 +46,7 @@ def test_a_result_is_reproduced_bit_for_bit_in_a_fresh_folder(first, tmp_path, a
     fresh = tmp_path / "fresh"
     second = reproduce.again(found, root, fresh, None, quiet, quiet, attack_only=attack_only)
     assert reproduce.differences(found, second, root, fresh) == []
-    assert reproduce.compared(found, root, fresh) == [0]
+    assert reproduce.compared(found, root, fresh) == [100]
     assert reproduce.moved(found, second) == []
     assert len(list(fresh.glob("cells/*/seed-100.safetensors"))) == 1
 
@@ -54,8 +54,8 @@ def test_a_result_is_reproduced_bit_for_bit_in_a_fresh_folder(first, tmp_path, a
 def test_a_reconstruction_that_is_gone_is_not_claimed_to_be_compared(first, tmp_path):
     root, found = first
     shutil.copytree(root / "cells", tmp_path / "cells")
-    assert reproduce.compared(found, tmp_path, root) == [0]
-    Store(tmp_path).result(cell(), 0).unlink()
+    assert reproduce.compared(found, tmp_path, root) == [100]
+    Store(tmp_path).result(cell(), 100).unlink()
     assert reproduce.compared(found, tmp_path, root) == []
     assert reproduce.differences(found, found, tmp_path, root) == []
 
@@ -85,10 +85,10 @@ def test_a_reconstruction_that_differs_in_one_bit_is_named(first, tmp_path):
     from privbench import storage
 
     root, found = first
-    tensors, info = storage.load_tensors(Store(root).result(cell(), 0), "reconstruction")
+    tensors, info = storage.load_tensors(Store(root).result(cell(), 100), "reconstruction")
     images = tensors["images"].clone()
     images[1, 0, 0, 3, 3] = torch.nextafter(images[1, 0, 0, 3, 3], torch.tensor(9.0))
-    storage.save_tensors(Store(tmp_path).result(cell(), 0), "reconstruction", tensors | {"images": images}, info)
+    storage.save_tensors(Store(tmp_path).result(cell(), 100), "reconstruction", tensors | {"images": images}, info)
     assert reproduce.differences(found, found, root, tmp_path) == ["seed 100: tensor 'images' differs"]
 
 

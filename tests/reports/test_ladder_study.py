@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from privbench import measure, plugins, pool, record, run
+from privbench.options import TrainingOptions
 from privbench.store import Store
 from reports import climb, study, study_run
 
@@ -16,10 +17,10 @@ def few():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugins, "ATTACKS", {name: plugins.ATTACKS[name] for name in (*plugins.FLOORS, *FEW)})
         patch.setattr(pool, "cores", lambda: 1)
+        smoke = TrainingOptions(preset="smoke")
         own, cells = study_run.plan(
-            "ladder", "smoke", [("digits", None)], methods=["fedsplit", "fedcg"], rounds=["0", "best"], seeds=None, victims=None,
-            where="update", how=None, omega=None, min_per_client=None,
-        )  # fmt: skip
+            "ladder", smoke, [("digits", None)], methods=["fedsplit", "fedcg"], rounds=["0", "best"]
+        )
         yield own, cells
 
 
@@ -87,7 +88,7 @@ def test_an_interrupted_study_continues_with_what_is_missing(few, out, monkeypat
     lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
     before = record.read(Store(out).record(lost))
     Store(out).record(lost).unlink()
-    Store(out).result(lost, 0).unlink()
+    Store(out).result(lost, lost.seeds[0]).unlink()
     study_run.show_status(own, cells, out, None)
     told = capsys.readouterr().out
     assert f"{len(able) - 1} of {len(able)} cells done, 1 interrupted" in told

@@ -57,7 +57,7 @@ def test_an_attack_that_waits_for_a_finished_training_is_not_called_interrupted(
     store = Store(tmp_path)
     own = study.read("attack-table")
     cell = study.cells(own, "smoke", [("digits", None)], seeds=1)[0]
-    storage.write_json(train_folder(store, cell, 0) / checkpoint.FINISHED, {})
+    storage.write_json(train_folder(store, cell, 100) / checkpoint.FINISHED, {})
     assert states.of(store, cell, {}) == ("not run", "its training is finished", None)
     storage.write_json(store.cell_spec(cell), {})
     assert states.of(store, cell, {}).word == "interrupted"
