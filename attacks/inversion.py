@@ -90,12 +90,20 @@ def invert(
 
     target = through(h)
     if exact:
-        variance = variance * target.flatten(1).var(1)
+        variance = variance * (target.flatten(1).var(1) if known is None else spread(target, known))
     data = {"h": target, "mean": belief.means[labels], "precision": 1 / variance}
     data |= {} if known is None else {"known": known}
     start = torch.zeros_like(data["mean"])
     end = descend.lbfgs(objective, start, data, steps=steps, report=report, what="feature inversion")
     return end._replace(x=images_of(belief, end.x, labels))
+
+
+def spread(features: Tensor, known: Tensor) -> Tensor:
+    """The variance [n] of each image's known features, [n, c, s, s] both."""
+    values, seen = features.flatten(1), known.flatten(1)
+    count = seen.sum(1)
+    mean = (values * seen).sum(1) / count.clamp_min(1)
+    return ((values - mean[:, None]).square() * seen).sum(1) / (count - 1).clamp_min(1)
 
 
 def image(belief: Belief, z: Tensor, mean: Tensor) -> Tensor:

@@ -128,10 +128,10 @@ def cosine_distance(products: dict[str, Products]) -> Tensor:
 
 def feature_distance(features: Tensor, target: Tensor, known: Tensor | None = None) -> Tensor:
     """||E(x) - h||^2 relative to the spread of h around its mean, both over the `known` features alone where some are not."""
-    gap, spread = (features - target).square(), (target - target.mean()).square()
-    if known is not None:
-        gap, spread = gap * known, spread * known
-    return gap.sum() / spread.sum().clamp_min(1e-12)
+    if known is None:
+        return (features - target).square().sum() / (target - target.mean()).square().sum().clamp_min(1e-12)
+    spread = (target - (target * known).sum() / known.sum().clamp_min(1)).square()
+    return ((features - target).square() * known).sum() / (spread * known).sum().clamp_min(1e-12)
 
 
 def direction_distance(products: dict[str, Products]) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import case, exact, features, loud, match, separate, world
+from attacks import case, exact, features, inversion, loud, match, separate, world
 from attacks.analytic_features import AnalyticFeatures
 from attacks.dlg import DLG
 from attacks.oracle import Oracle
@@ -112,6 +112,31 @@ def test_who_knows_of_dropout_reconstructs_more_than_who_takes_zeros_for_feature
     assert (
         mean_psnr(attack.reconstruct(seen, WHOLE, 0)) > mean_psnr(attack.reconstruct(as_if_without(seen), WHOLE, 0)) + 1
     )
+
+
+@pytest.mark.parametrize("exactly", [True, False], ids=["through the logit", "through the features"])
+def test_an_inversion_does_not_look_at_what_was_dropped(exactly):
+    seen, _, kept = shown()
+    h, known = features.of_single(seen)
+    other = h.where(known, torch.rand(h.shape, generator=torch.Generator().manual_seed(2), dtype=h.dtype))
+    belief, net = inversion.learned(WHOLE.auxiliary, 10, h), networks()["extractor"]
+
+    def found(h):
+        variance = torch.full((4,), 1e-4, dtype=h.dtype)
+        return inversion.invert(MODEL, [net], belief, h, Y, variance, exact=exactly, steps=5, known=known)
+
+    assert torch.equal(found(h).x, found(other).x)
+    assert not torch.equal(found(h).x, inversion.invert(
+        MODEL, [net], belief, h, Y, torch.full((4,), 1e-4, dtype=h.dtype), exact=exactly, steps=5
+    ).x)  # fmt: skip
+    torch.testing.assert_close(inversion.spread(h, known)[0], h[0][kept[0]].var())
+    own, start = case.make(seen, 0), case.grey_start(seen)
+    ends = [
+        Staged(feature_steps=5).invert(own, features.Features(t, known).batched(), None, start).x for t in (h, other)
+    ]
+    assert torch.equal(*ends)
+    gap = match.feature_distance(h[0] + 1, h[0], known[0])
+    assert float(gap) == pytest.approx(1 / float(h[0][kept[0]].var(correction=0)))
 
 
 def test_a_batch_whose_masks_differ_is_separated_and_its_images_attacked_one_by_one():
