@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from privbench.record import Record, Spread
 from reports import layout, published, remarks, rows
-from reports.published_form import NONE, Gap, fields_of, spread_text, unique
+from reports.published_form import NONE, Gap, fields_of, measured_otherwise, published_text, spread_text, unique
 from reports.rows import Setting
 from reports.tables import Form, Report
 
@@ -80,9 +80,7 @@ HOW = (
 WIDE = 3  # settings with published values beside them that a page takes
 
 
-def report(
-    records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str], first: Sequence[str] = ("1",)
-) -> Report:
+def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str], first: Sequence[str] = ()) -> Report:
     """One table per metric over all settings (of one setting a single table), then those with published values beside.
 
     `first` are the published tables that go before others with a value of the same cell.
@@ -151,10 +149,10 @@ def _beside(
         own = rows.chosen(records, key)
         lost = {rows.row(g.cell): g.cell for g in gaps if rows.setting(g.cell) == key}
         specs = {name: own[name].cell if name in own else lost.get(name) for name in names}
-        found = {name: cell and published.of(cell, metric, first) for name, cell in specs.items()}
+        found = {name: None if cell is None else published.of(cell, metric, first) for name, cell in specs.items()}
         headings += [rows.short_title(key), "published", "difference"]
         columns.append(_column(records, gaps, key, names, metric))
-        columns.append([_text(f.value, f.std, METRICS[metric]) if f else NONE for f in found.values()])
+        columns.append([published_text(f, METRICS[metric].digits) for f in found.values()])
         columns.append([_difference(own.get(name), f.value if f else None, metric) for name, f in found.items()])
     title = f"{METRICS[metric].title}, beside the published values"
     return Form(title, headings, [list(cells) for cells in zip(names, *columns, strict=True)])
@@ -205,6 +203,7 @@ def _numbers(r: Record, metric: str, first: Sequence[str]) -> dict[str, Any]:
         "published_std": found.std if found else None,
         "difference": mean - found.value if found and mean is not None else None,
         "source": found.source if found else None,
+        "measured_otherwise": found.note if found else None,
     }
 
 
@@ -215,4 +214,6 @@ def _published_notes(
         published.of(r.cell, m, first) for key in keys for r in rows.chosen(records, key).values() for m in metrics
     ]
     sources = sorted({f.source for f in found if f})
-    return [f"Published values: {', '.join(sources)}."] if sources else ["Nothing was published for these cells."]
+    if not sources:
+        return ["Nothing was published for these cells."]
+    return [f"Published values: {', '.join(sources)}.", *measured_otherwise(found)]

@@ -16,6 +16,7 @@ from privbench.record import AttackRecord
 from reports import doubts, ladder, layout, rows
 from reports.ladder import rung, rungs
 from reports.measured import ORACLE, Measured, strongest
+from reports.published import of_papers_attack
 from reports.published_form import (
     MISSING,
     NONE,
@@ -162,7 +163,7 @@ def _published_accuracy(r: AttackRecord) -> str:
 
 
 def _published_psnr(r: AttackRecord) -> str:
-    _, psnr = published(r.cell)
+    psnr = of_papers_attack(r.cell)
     below = psnr is not None and psnr.value < r.floor.psnr_db
     return published_text(psnr) + (" (below the floor)" if below else "")
 
@@ -345,7 +346,7 @@ def _number(
     best = strongest(alike)
     r, s = best.first, best.scores
     seconds, evaluations = cost(alike, own)
-    psnr = published(r.cell)[1]
+    psnr = of_papers_attack(r.cell)
     return {
         "setting": rows.title(rows.setting(r.cell)),
         "round": r.cell.round,

@@ -68,7 +68,7 @@ def _tex_row(row: Sequence[str]) -> str:
 
 _TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
         "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-        "|": r"\textbar{}", '"': "''", "[": "{[}", "]": "{]}"}  # fmt: skip
+        "|": r"\textbar{}", "†": r"\textdagger{}", '"': "''", "[": "{[}", "]": "{]}"}  # fmt: skip
 
 
 def tex(text: str) -> str:

@@ -59,12 +59,11 @@ COLUMNS = ("", "printed", "nearest, clipped", "dB", "distance", "nearest, raw", 
 def measured(r: AttackRecord) -> Measured:
     """A record in this report's words."""
     cell, train, settings = r.cell, r.cell.train, variants.unusual_settings(r.cell)
-    named = train.method if train.defense == "none" else f"{train.method}+{train.defense}"
     return Measured(
         label(cell),
         variants.words(cell, settings),
         variants.words(cell, {name: value for name, value in settings.items() if name != ALPHA}),
-        published.printed("FedCG", "2", train.dataset, named, "psnr_db"),
+        published.printed("FedCG", "2", train.dataset, train.method, train.defense, published.PSNR),
         r.scores.psnr_db,
         r.scores.psnr_raw_db,
     )

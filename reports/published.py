@@ -1,61 +1,73 @@
-"""The numbers that the papers report, one row a value, shipped with the suite.
+"""The numbers that the papers print, one row a value (published.csv), and the cells that they stand beside.
 
-FedCG (Wu et al., IJCAI 2022): Table 2 (privacy and accuracy) first, then Table 1 (accuracy of data sets and methods that Table 2
-leaves out). NFL-CGAN: Tables 4 and 5, Figures 2, 5, 6 and 9. FedMD-CG: Tables 2 and 6 to 11. All are of the published
-schedule: compare the `paper` preset with them.
+FedCG (Wu et al., IJCAI 2022, and its preprint arXiv 2111.08211), NFL-CGAN (Huang et al., Electronics 2024), FedMD-CG (Luo et al.).
+
+A published value stands beside its own setting alone. That setting is a whole specification: the cell, in the preset `paper`, of
+the study that claims the printed table (`tables` in reports/studies/*.toml). A cell has the value where every field of its
+specification equals that cell's, but those of FREE. A number of training (accuracy, loss) is compared by the specification of
+training; a PSNR by how the upload was taken and attacked as well. What the papers leave open there, the suite reads as READING.
 """
 
 from __future__ import annotations
 
 import csv
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from privbench import partition, plugins
-from privbench.spec import CellSpec
+from privbench import plugins
+from privbench.paper_protocol import PROTOCOLS
+from privbench.spec import CellSpec, TrainSpec
+from reports import study
 
-FEDMD_CG_CLIENTS = {"emnist": 20, "fmnist": 10, "cifar10": 10}
-NFL_CGAN_CLIENTS = 4
-
-
-class Layout(NamedTuple):
-    """What the cells of one paper have in common, besides what its tables name."""
-
-    per_client: Mapping[str, int]  # training images, of each data set that the suite lays out as the paper does
-    schedule: Mapping[str, Any]  # fields of privbench.spec.Schedule
-    rounds: Mapping[str, int]  # where they are not 100
-
-
-_FEDCG_DATA = ("fmnist", "cifar10", "digit5", "office10", "domainnet")
-# Digit5 and Office-Caltech10 are missing from NFL-CGAN's: it takes 60/20/20 of each domain, which the suite has no layout for.
-LAYOUTS = {
-    "FedCG": Layout(
-        {name: partition.DEFAULTS[name][2] for name in _FEDCG_DATA},
-        {"client_steps": None, "local_epochs": 20, "server_steps": 2000, "batch": 16},
-        {},
-    ),
-    "NFL-CGAN": Layout(
-        {"fmnist": 12_000, "cifar10": 10_000}, {"client_steps": None, "local_epochs": 10, "batch": 8}, {}
-    ),
-    "FedMD-CG": Layout(
-        {"emnist": 12_000, "fmnist": 6000, "cifar10": 5000},
-        {"client_steps": 20, "server_steps": 50, "batch": 64},
-        {"cifar10": 250},
-    ),
+# Fields that may have any value beside a published one, and why; all others must be equal.
+FREE = {
+    "seeds": "the papers name no seeds",
+    "train.seed": "as seeds",
+    "victims": "no paper says how many victims its PSNR is the mean of",
+    "attack_settings": "no paper gives the optimiser, the steps, the start or the weight alpha of its attack",
+    "auxiliary": "the papers' attackers have no auxiliary images",
+    "attack_revision": "of the suite's own attack",
+    "active": "follows from the attack",
+    "train.min_per_client": "FedMD-CG does not say whether a client has a least number of images",
+    "train.schedule.keep_every": "how many networks stay on disk; no number depends on it",
 }
-ROUNDS = 100
-# Names of one quantity in the file: FedMD-CG's L.acc is the mean accuracy of the local models.
+# How a published PSNR was taken: no paper says it of the round, the images per gradient or the labels.
+READING = {
+    "round": "best",
+    "batch_size": 1,
+    "labels_known": False,
+    "observe": "gradient",
+    "local_steps": None,
+    "local_lr": None,
+}
+# The papers' own attack on methods that share a generator, Eq. 8; of every other method it is Eq. 7.
+PLAIN = dict.fromkeys(("fedcg", "nfl-cgan", "fedmd-cg"), "feature-statistics")
+PLAIN_OTHERWISE = "dlg"
+PSNR = "psnr_db"
+PRESET = "paper"
+# The file's name of a quantity -> the suite's. FedMD-CG's L.acc is the mean accuracy of the local models.
 METRICS = {
-    "accuracy": ("accuracy_percent", "local_accuracy_percent"),
-    "global_accuracy": ("global_accuracy_percent",),
-    "precision": ("precision_percent",),
-    "auc": ("auc",),
-    "psnr_db": ("psnr_db",),
+    "accuracy_percent": "accuracy",
+    "local_accuracy_percent": "accuracy",
+    "global_accuracy_percent": "global_accuracy",
+    "precision_percent": "precision",
+    "precision_lead_of_nfl-cgan_percent": "precision_lead",
+    "auc": "auc",
+    "psnr_db": PSNR,
+    "relative_test_accuracy": "rta",
+    "relative_test_accuracy_min": "rta_min",
+    "relative_test_accuracy_mean": "rta_mean",
+    "relative_test_accuracy_max": "rta_max",
+    "training_loss": "loss",
 }
-UNCOMPARED = ("mu", "ramp_rounds")  # settings that the papers searched, or that belong to a preset
+# What passes from G to the local models in FedMD-CG's two rows with the plain average: privbench/methods/fedmd_cg.py.
+LEVELS: dict[str, dict[str, str]] = {"": {}, "feature": {"without": "kl_global"}, "feature_logit": {}}
+ORDER_ALONE = "names not given"  # of a figure whose bars are named by their order
 
 
 class Published(NamedTuple):
@@ -64,89 +76,224 @@ class Published(NamedTuple):
     value: float
     std: float | None
     source: str  # e.g. "FedCG Table 2"
-    clients: int
+    note: str  # how the paper measures it otherwise than the suite; empty where it does not
+
+
+class Row(NamedTuple):
+    """One row of the file, read."""
+
+    source: str
+    table: str
+    dataset: str
+    method: str
+    defense: str
+    settings: Mapping[str, Any]  # of the method, as far as the row names them
+    layout: Mapping[str, Any]  # fields of a training specification that the row names
+    metric: str  # METRICS, and of one client or round "rta_client_2", "loss_round_5", "loss_last"
+    value: float
+    std: float | None
+    by_order: bool
+
+    @property
+    def claim(self) -> str:
+        """How a study names the table, e.g. "FedMD-CG 4" or "NFL-CGAN fig7"."""
+        return f"{self.source} {self.table}"
 
 
 @cache
-def _rows() -> list[dict[str, str]]:
+def rows() -> tuple[Row, ...]:
+    """The whole file, in its order."""
     with (resources.files("reports") / "published.csv").open() as file:
-        return list(csv.DictReader(file))
+        return tuple(_read(row) for row in csv.DictReader(file))
 
 
-def of(cell: CellSpec, metric: str, first: Sequence[str] = ("2",)) -> Published | None:
-    """The published value of exactly this cell: data set, layout, clients, backbone, method and its settings; or None.
-
-    `metric` is a key of METRICS; of several tables that hold a value, those in `first` go before. In the paper preset the images
-    per client and the schedule must be the source's, too; the other presets are shorter on purpose, and their reports say so.
-    """
-    names = METRICS.get(metric, ())
-    backbone, clients = cell.train.backbone, cell.train.clients
-    if cell.train.domains or (backbone == "resnet18" and cell.train.image_size != 32):
-        return None
-    settings = {k: v for k, v in cell.train.method_settings.items() if k not in UNCOMPARED}
-    wanted: dict[str, tuple[list[str], str]] = {}  # of each source: names of the method, part of the setting
-    if cell.train.partition == "dirichlet":
-        if backbone != "lenet5" or clients != FEDMD_CG_CLIENTS.get(cell.train.dataset) or cell.train.defense != "none":
-            return None
-        wanted = {"FedMD-CG": (_fedmd_cg_names(cell.train.method, settings), f"dirichlet {cell.train.omega:.1f}")}
-    else:
-        usual = partition.DEFAULTS.get(cell.train.dataset, (None,))[0]
-        if settings or cell.train.partition != usual:
-            return None
-        named = [cell.train.method if cell.train.defense == "none" else f"{cell.train.method}+{cell.train.defense}"]
-        wanted = {"FedCG": (named, f"{clients} clients")} if backbone == "lenet5" else {}
-        wanted |= {"NFL-CGAN": (named, f"{backbone},{NFL_CGAN_CLIENTS} clients")} if clients == NFL_CGAN_CLIENTS else {}
-    wanted = {source: found for source, found in wanted.items() if _laid_out(cell, source)}
-    for row in sorted(_rows(), key=lambda row: (row["source"], row["table"] not in first)):
-        called, setting = wanted.get(row["source"], ((), ""))
-        same = row["dataset"] == cell.train.dataset and row["method"] in called and row["metric"] in names
-        if same and setting in row["setting"]:
-            return Published(float(row["value"]), float(row["std"]) if row["std"] else None, _origin(row), clients or 0)
-    return None
+def _read(row: Mapping[str, str]) -> Row:
+    layout, part = _layout(re.sub(r" \(.*\)", "", row["setting"]))
+    method, defense, settings = _method(row["method"])
+    return Row(
+        row["source"],
+        row["table"],
+        row["dataset"],
+        method,
+        defense,
+        settings,
+        layout,
+        METRICS[row["metric"]] + part,
+        float(row["value"]),
+        float(row["std"]) if row["std"] else None,
+        ORDER_ALONE in row["setting"],
+    )
 
 
-def printed(source: str, table: str, dataset: str, method: str, metric: str) -> float | None:
-    """A table's value of a data set and a method, as the file names both, whatever a cell's own setting; or None.
+def _layout(setting: str) -> tuple[dict[str, Any], str]:
+    """(fields of a training specification, which client or round), e.g. of "lenet5,4 clients,client B"; ValueError if unknown."""
+    layout: dict[str, Any] = {}
+    part = ""
+    for word in setting.split(","):
+        if word in ("iid", "domains"):
+            layout["partition"] = {"iid": "iid", "domains": "domain"}[word]
+        elif found := re.fullmatch(r"(\d+) clients", word):
+            layout["clients"] = int(found[1])
+        elif found := re.fullmatch(r"dirichlet ([\d.]+)", word):
+            layout |= {"partition": "dirichlet", "omega": float(found[1])}
+        elif word in ("lenet5", "resnet18"):
+            layout["backbone"] = word
+        elif found := re.fullmatch(r"client ([A-D])", word):
+            part = f"_client_{ord(found[1]) - ord('A') + 1}"
+        elif word in ("after the fifth round", "final"):
+            part = {"after the fifth round": "_round_5", "final": "_last"}[word]
+        else:
+            raise ValueError(f"published.csv has a setting that nothing reads: {word}")
+    return layout, part
+
+
+def _method(name: str) -> tuple[str, str, dict[str, Any]]:
+    """(method, defence, settings) of a method as the file names it, e.g. "fedavg+gaussian:0.1" or "fedmd-cg:without=a,b"."""
+    base, plus, variant = name.partition("+")
+    if plus and variant.startswith("gaussian:"):
+        return base, variant, {}
+    if plus:
+        aggregator, _, level = variant.partition(":")
+        return base, "none", {"aggregator": aggregator} | LEVELS[level]
+    base, _, variant = name.partition(":")
+    key, _, value = variant.partition("=")
+    if not key:
+        return base, "none", {}
+    return base, "none", {key: value if key == "without" else int(value)}
+
+
+def printed(source: str, table: str, dataset: str, method: str, defense: str, metric: str) -> float | None:
+    """A table's value of a data set, a method with its defaults and a defence, whatever a cell's own setting; or None.
 
     For the search for the setting that a source does not print (reports/nearest.py): no table may put it beside a cell.
     """
-    wanted = (source, table, dataset, method, metric)
-    names = ("source", "table", "dataset", "method", "metric")
-    return next((float(row["value"]) for row in _rows() if tuple(row[n] for n in names) == wanted), None)
-
-
-def _laid_out(cell: CellSpec, source: str) -> bool:
-    """Whether the suite lays the data set out as this source does and, in the paper preset, the cell trains as there."""
-    layout, dataset = LAYOUTS[source], cell.train.dataset
-    if dataset not in layout.per_client or cell.preset != "paper":
-        return dataset in layout.per_client
-    trained = cell.train.schedule.model_dump()
-    wanted = {"rounds": layout.rounds.get(dataset, ROUNDS), **layout.schedule}
-    same = all(name in trained and trained[name] == value for name, value in wanted.items())
-    return same and cell.train.per_client == layout.per_client[dataset]
-
-
-def _fedmd_cg_names(method: str, settings: Mapping[str, Any]) -> list[str]:
-    """What that paper's tables call a method with settings: Tables 9 to 11 name the default aggregator, the others do not.
-
-    FedCG has its fully connected GAN there.
-    """
-    rest = dict(settings)
-    if method == "fedcg" and rest.pop("gan", None) != "dense":
-        return []
-    defaults = {field.name: field.default for field in fields(plugins.resolve("method", method))}
-    usual = defaults.get("aggregator")
-    aggregator = rest.pop("aggregator", usual)
-    if rest:
-        return []
-    name = {"fedsplit": "lg-fedavg"}.get(method, method)
-    return [name] * (aggregator == usual) + ([f"{name}+{aggregator}"] if aggregator else [])
-
-
-def _origin(row: Mapping[str, str]) -> str:
-    """Where a row stands, e.g. "FedCG Table 1" or "NFL-CGAN Figure 5"."""
-    table = row["table"]
-    place = f"Figure {table.removeprefix('fig')}" if table.startswith("fig") else f"Table {table}"
-    return f"{row['source']} {place}" + (
-        " (methods read from their order)" if "names not given" in row["setting"] else ""
+    wanted: tuple[object, ...] = (source, table, dataset, method, defense, {}, metric)
+    return next(
+        (
+            row.value
+            for row in rows()
+            if (row.source, row.table, row.dataset, row.method, row.defense, row.settings, row.metric) == wanted
+        ),
+        None,
     )
+
+
+def papers_own(method: str) -> str:
+    """The attack by which the papers measured a method."""
+    return PLAIN.get(method, PLAIN_OTHERWISE)
+
+
+def of(cell: CellSpec, metric: str, first: Sequence[str] = ()) -> Published | None:
+    """The published value of exactly this cell, or None.
+
+    `metric` is one of Row.metric. Of several tables that print it, those in `first` ("FedMD-CG 9") go before others, which come in
+    the order of the file.
+    """
+    # The index takes a second to make; no other preset has anything in it.
+    found = (
+        {}
+        if cell is None or cell.preset != PRESET
+        else _printed().get((metric, _key(cell, attacked=metric == PSNR)), {})
+    )
+    claim = next((claim for claim in (*first, *found) if claim in found), None)
+    return None if claim is None else found[claim]
+
+
+def of_papers_attack(cell: CellSpec) -> Published | None:
+    """The published PSNR of a cell's upload, whatever attacks it: of the same cell attacked as in the papers."""
+    if cell.attack is None:
+        return None
+    return of(cell.model_copy(update={"attack": papers_own(cell.train.method)}), PSNR)
+
+
+def _key(cell: CellSpec, *, attacked: bool) -> str:
+    """What two cells have in common that one published value stands beside: all fields but FREE."""
+    train = cell.train.model_dump(mode="json")
+    whole: dict[str, Any] = {"preset": cell.preset, "train": train}
+    if attacked:
+        whole = {name: value for name, value in cell.model_dump(mode="json").items() if name != "train"} | whole
+        whole |= {name: getattr(cell, name) for name in READING}
+    train["method"] = plugins.target("method", cell.train.method)
+    train["method_settings"] = effective(cell.train)
+    for path in FREE:
+        place, names = whole, path.split(".")
+        for name in names[:-1]:
+            place = place[name]
+        place.pop(names[-1], None)
+    return json.dumps(whole, sort_keys=True)
+
+
+def effective(train: TrainSpec) -> dict[str, Any]:
+    """All settings of a method with the values they have; terms that are left out stand in their order."""
+    plugin = plugins.resolve("method", train.method)
+    settings = {field.name: field.default for field in fields(plugin)} | train.method_settings
+    # A setting of the networks may have a default that depends on the backbone.
+    networks = plugins.create(plugin, train.method_settings).networks(train.backbone)
+    settings |= {name: value for name, value in networks.items() if name in settings}
+    return {name: _plain(name, value) for name, value in settings.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    return sorted(term.strip() for term in value.split(",")) if name == "without" and value else value
+
+
+@cache
+def _printed() -> dict[tuple[str, str], dict[str, Published]]:
+    """(metric, key of a cell) -> the values that are printed of it, by claim, in the order of the file."""
+    claims: dict[str, list[tuple[study.Study, list[CellSpec]]]] = {}
+    for own in map(study.read, study.names()):
+        cells = study.cells(own, PRESET) if own.tables else []
+        for claim in own.tables:
+            claims.setdefault(claim, []).append((own, cells))
+    found: dict[tuple[str, str], dict[str, Published]] = {}
+    for row in rows():
+        for own, cells in claims.get(row.claim, []):
+            notes = [m.how for m in own.measured if row.metric.startswith(m.metrics)]
+            note = "; ".join([*notes, *filter(None, [PROTOCOLS[own.protocol].differs])])
+            value = Published(row.value, row.std, _origin(row), note)
+            for cell in cells_of(row, own, cells):
+                found.setdefault((row.metric, _key(cell, attacked=row.metric == PSNR)), {})[row.claim] = value
+    return found
+
+
+def cells_of(row: Row, own: study.Study, cells: Sequence[CellSpec]) -> list[CellSpec]:
+    """The cells of a study that a row is printed of: one, or one per value that the paper searched.
+
+    Settings that the row does not name have their default where the study varies them.
+    """
+    alike = [cell for cell in cells if _fits(row, cell)]
+    every = [effective(cell.train) for cell in alike]
+    searched = {name for column in own.column for name in column.search}
+    varied = {name for one in every for name in one if one[name] != every[0][name]} - searched
+    chosen = []
+    for cell, one in zip(alike, every, strict=True):
+        usual = {field.name: field.default for field in fields(plugins.resolve("method", cell.train.method))}
+        wanted = {name: usual[name] for name in varied} | dict(row.settings)
+        if all(one.get(name) == _plain(name, value) for name, value in wanted.items()):
+            chosen.append(cell)
+    return chosen
+
+
+def _fits(row: Row, cell: CellSpec) -> bool:
+    """Whether data set, layout, method and defence are those of the row; of a PSNR, how it was taken as well."""
+    train = cell.train
+    if (train.dataset, train.defense) != (row.dataset, row.defense):
+        return False
+    if plugins.target("method", train.method) != plugins.target("method", row.method):
+        return False
+    if any(getattr(train, name) != value for name, value in row.layout.items()):
+        return False
+    if row.metric != PSNR:
+        return True
+    taken = all(getattr(cell, name) == value for name, value in READING.items())
+    return taken and cell.attack == papers_own(train.method)
+
+
+def _origin(row: Row) -> str:
+    """Where a row stands, e.g. "FedCG Table 1" or "NFL-CGAN Figure 5"."""
+    return f"{row.source} {place(row.table)}" + (" (methods read from their order)" if row.by_order else "")
+
+
+def place(table: str) -> str:
+    """A table or figure in words, e.g. "Table 4" or "Figure 7"."""
+    return f"Figure {table.removeprefix('fig')}" if table.startswith("fig") else f"Table {table}"

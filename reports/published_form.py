@@ -15,16 +15,16 @@ from privbench.spec import CellSpec
 from privbench.statistics import Interval
 from reports import measured
 from reports.measured import strongest
-from reports.published import UNCOMPARED, Published, of
+from reports.published import Published, of, of_papers_attack, papers_own
 
 # In the published order.
 NAMES = {
     "local": "Local", "fedavg": "FedAvg", "fedprox": "FedProx", "feddf": "FedDF", "fedper": "FedPer", "fedsplit": "FedSplit",
     "lg-fedavg": "LG-FedAvg", "fedgen": "FedGen", "fedcg": "FedCG", "nfl-cgan": "NFL-CGAN", "fedmd-cg": "FedMD-CG",
 }  # fmt: skip
-# The papers' own attack on methods that share a generator, Eq. 8; of every other method it is Eq. 7.
-PLAIN = dict.fromkeys(("fedcg", "nfl-cgan", "fedmd-cg"), "feature-statistics")
-PLAIN_OTHERWISE = "dlg"
+SEARCHED = ("mu", "ramp_rounds")  # settings of a method that the papers searched, or that belong to a preset
+FIRST = ("FedCG 2", "FedCG-arXiv 2")  # beside attacks, accuracy is that of the papers' table of attacks
+MEASURED_OTHERWISE = "†"  # behind a published value that is measured otherwise than here
 NONE = "-"  # there is no such number
 FEW = "*"  # behind an interval over few seeds
 MISSING = "missing"  # there should be one; the reason stands under "Gaps"
@@ -93,10 +93,10 @@ def _form_rows(
 
     return [
         row("accuracy of the trained method, %", lambda r: spread_text(r[0].accuracy.mean, r[0].accuracy.std)),
-        ["  published, %", *(published_text(published(cell)[0]) for cell in specs)],
+        *_published_row("  published, %", [of(cell, "accuracy", FIRST) for cell in specs]),
         row("attacked round", lambda r: rounds_text(r[0])),
         ["PSNR, the paper's attack, dB", *(plain(r, lost) for r, lost in zip(own, missing, strict=True))],
-        ["  published, dB", *(published_text(published(cell)[1]) for cell in specs)],
+        *_published_row("  published, dB", [of_papers_attack(cell) for cell in specs]),
         row("PSNR, strongest attack here, dB", lambda r: range_text(strongest(r).psnr_db)),
         ["  which", *(which(r, lost) for r, lost in zip(own, missing, strict=True))],
         row("  gain over the floor, dB", lambda r: range_text(strongest(r).gain_db, sign=True)),
@@ -106,9 +106,9 @@ def _form_rows(
     ]
 
 
-def papers_own(method: str) -> str:
-    """The attack by which the papers measured a method."""
-    return PLAIN.get(method, PLAIN_OTHERWISE)
+def _published_row(name: str, values: Sequence[Published | None]) -> list[list[str]]:
+    """The row of published values; none where nothing is published of any column."""
+    return [[name, *map(published_text, values)]] if any(values) else []
 
 
 def papers_attack(own: Sequence[AttackRecord]) -> AttackRecord | None:
@@ -220,7 +220,7 @@ def label(cell: CellSpec) -> str:
 
 def settings_of(cell: CellSpec) -> dict[str, Any]:
     """The settings that tell one variant of a method from another."""
-    return {k: v for k, v in cell.train.method_settings.items() if k not in UNCOMPARED}
+    return {k: v for k, v in cell.train.method_settings.items() if k not in SEARCHED}
 
 
 def _settings_text(cell: CellSpec) -> str:
@@ -292,13 +292,24 @@ def rounds_text(record: AttackRecord) -> str:
 
 
 def published(cell: CellSpec) -> tuple[Published | None, Published | None]:
-    """(accuracy, PSNR) of exactly this cell; the PSNR is of the papers' own attack and stands beside every attack."""
-    return of(cell, "accuracy"), of(cell, "psnr_db")
+    """(accuracy, PSNR) of exactly this cell: a PSNR stands beside the papers' own attack alone."""
+    return of(cell, "accuracy", FIRST), of(cell, "psnr_db")
 
 
-def published_text(found: Published | None) -> str:
-    """A published value, or the sign that there is none."""
-    return NONE if found is None else spread_text(found.value, found.std)
+def published_text(found: Published | None, digits: int = 2) -> str:
+    """A published value, marked where the paper measures it otherwise than the suite, or the sign that there is none."""
+    if found is None:
+        return NONE
+    return spread_text(found.value, found.std, digits) + (MEASURED_OTHERWISE if found.note else "")
+
+
+def measured_otherwise(values: Iterable[Published | None]) -> list[str]:
+    """One line per way in which some published values are measured otherwise than here."""
+    notes: dict[str, list[str]] = {}
+    for value in values:
+        if value is not None and value.note:
+            notes.setdefault(value.note, []).append(value.source)
+    return [f"{MEASURED_OTHERWISE} {', '.join(unique(sources))}: {note}." for note, sources in notes.items()]
 
 
 def spread_text(mean: float, std: float | None, digits: int = 2) -> str:

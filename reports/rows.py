@@ -40,7 +40,8 @@ def title(key: Setting) -> str:
     """The same in full, as the heading of a table or figure."""
     dataset, domains, dealt, clients, nets, preset = key
     name = plugins.short(dataset) + (f" ({', '.join(domains)})" if domains else "")
-    parts = [name, *([dealt] if dealt else []), f"{clients} clients", *([nets] if nets else []), f"{preset} preset"]
+    several = f"{clients} {'client' if clients == 1 else 'clients'}"
+    parts = [name, *([dealt] if dealt else []), several, *([nets] if nets else []), f"{preset} preset"]
     return ", ".join(parts)
 
 

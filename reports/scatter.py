@@ -12,6 +12,7 @@ from privbench import plugins
 from privbench.record import AttackRecord
 from reports import figures
 from reports.measured import strongest
+from reports.published import of_papers_attack
 from reports.published_form import label, place, published, unique
 
 PANEL_INCHES = 2.2
@@ -27,7 +28,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     rounds = unique(r.cell.round for r in records)
     names = unique(label(cell) for cell in sorted((r.cell for r in records), key=place))
     handles = [_sign("--", "0.45", "best floor"), *(_sign(*_look(i), name) for i, name in enumerate(names))]
-    if any(None not in published(r.cell) for r in records):
+    if any(published(r.cell)[0] and of_papers_attack(r.cell) for r in records):
         handles.append(_sign("o", "0.3", "published", hollow=True))
     legend_rows = (len(handles) + 1) // 2
     figure = figures.new_figure(
@@ -63,7 +64,7 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], names: Sequence[str]) ->
             yerr=[[max(psnr.mean - psnr.low, 0)], [max(psnr.high - psnr.mean, 0)]],
             fmt=marker, color=colour, markersize=5, linewidth=0.8, capsize=2,
         )  # fmt: skip
-        x, y = published(best.first.cell)
+        x, y = published(best.first.cell)[0], of_papers_attack(best.first.cell)
         if x is not None and y is not None:
             axes.plot(x.value, y.value, marker, color=colour, markerfacecolor="none", markersize=5)
     axes.set_ylabel("PSNR, strongest attack, dB", fontsize=figures.FONT_POINTS)

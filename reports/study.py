@@ -33,8 +33,9 @@ class Column(spec.Strict):
     each: dict[str, list[Any]] = Field(
         default_factory=dict
     )  # a variant for every value of every setting named, one setting at a time
-    # One run per value, but in smoke the first alone; reports keep the best by validation accuracy. A name is a setting of the
-    # method, or "schedule." and a field as privbench.spec.changed takes it: search."schedule.task.lr" = [0.01, 0.05, 0.08].
+    # One run per value (of every variant), but in smoke the first alone; reports keep the best by validation accuracy. A name is a
+    # setting of the method, or "schedule." and a field as privbench.spec.changed takes it, which like the study's `schedule` is of
+    # the paper preset alone: search."schedule.task.lr" = [0.01, 0.05, 0.08].
     search: dict[str, list[Any]] = Field(default_factory=dict)
     attacks: tuple[str, ...] | None = None  # in place of the study's
     not_on: tuple[str, ...] = ()  # data sets for which the source has no such cell
@@ -45,6 +46,7 @@ class Data(spec.Strict):
 
     name: str
     clients: int | None = None
+    omega: tuple[float, ...] | None = None  # Dirichlet layouts of this data set, in place of the study's
     # Of the paper preset alone: per_client, and fields of the schedule as the study's `schedule` has them.
     paper: Settings = Field(default_factory=dict)
 
@@ -61,6 +63,13 @@ class Variant(spec.Strict):
     local_lr: float | None = None
 
 
+class Measured(spec.Strict):
+    """How the source measures something otherwise than the suite, or that it does not say how: a note beside its values."""
+
+    metrics: tuple[str, ...]  # what their names begin with, e.g. "rta" for "rta_mean"
+    how: str
+
+
 class Study(spec.Strict):
     """The content of a file."""
 
@@ -70,8 +79,12 @@ class Study(spec.Strict):
     about: str
     reports: tuple[str, ...]
     metrics: tuple[str, ...] = ("accuracy",)  # columns of the accuracy table
-    published: tuple[str, ...] = ("1",)  # tables that go before others with a value of the same cell
+    tables: tuple[
+        str, ...
+    ] = ()  # "SOURCE TABLE", e.g. "FedMD-CG 4", "NFL-CGAN fig7": what is printed of these very cells
+    measured: tuple[Measured, ...] = ()
     backbone: str = "lenet5"
+    clients: int | None = None  # of data sets whose entry names none, and of the embedded ones
     omega: tuple[float, ...] = ()  # Dirichlet layouts in place of each data set's own
     attacks: tuple[str, ...] = ()  # "ladder": all there are
     rounds: tuple[str, ...] = ("best",)  # attacked rounds; numbers from a schedule's last on are left out
@@ -151,7 +164,8 @@ def cells(
     found = []
     for data, domains in _data(study, preset, datasets):
         own_layout = choices.omega is not None or choices.how is not None
-        omegas: Sequence[float | None] = (choices.omega,) if own_layout else study.omega or (None,)
+        usual = study.omega if data.omega is None else data.omega
+        omegas: Sequence[float | None] = (choices.omega,) if own_layout else usual or (None,)
         own = data.paper if preset == "paper" else {}
         published = study.schedule if preset == "paper" else {}
         published = published | {name: value for name, value in own.items() if name != "per_client"}
@@ -164,7 +178,8 @@ def cells(
                     train = spec.train_spec(
                         preset, data.name, column.method, defense=column.defense, where=choices.where, backbone=study.backbone,
                         domains=domains, how=choices.how, omega=omega, min_per_client=choices.min_per_client,
-                        clients=data.clients, per_client=own.get("per_client"), method_settings=settings, protocol=protocol,
+                        clients=data.clients or study.clients, per_client=own.get("per_client"), method_settings=settings,
+                        protocol=protocol,
                         flip=choices.flip, measured=choices.measured, equal_work=choices.equal_work or study.equal_work,
                         changes={**published, **searched, **choices.changes},
                     )  # fmt: skip
@@ -237,9 +252,16 @@ def _variants(column: Column, preset: str) -> Iterator[tuple[Settings, Settings]
 
     Settings at their default are left out, so that equal cells have one name.
     """
-    searched = {name: values[:1] if preset == "smoke" else values for name, values in column.search.items()}
-    asked = column.each or searched
-    every = [{name: value} for name, values in asked.items() for value in values] or [{}]
+    searched = {
+        name: values[:1] if preset == "smoke" else values
+        for name, values in column.search.items()
+        if preset == "paper" or not name.startswith(SCHEDULE)
+    }
+    variants, runs = (
+        [{name: value} for name, values in asked.items() for value in values] or [{}]
+        for asked in (column.each, searched)
+    )
+    every = [variant | run for variant in variants for run in runs]
     plugin = plugins.resolve("method", column.method)
     plain = spec.QUICK_METHOD_SETTINGS.get(column.method, {}) if preset != "paper" else {}
     defaults = {field.name: field.default for field in fields(plugin)} | plain

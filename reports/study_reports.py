@@ -19,10 +19,13 @@ from reports import (
     boxes,
     climb,
     curves,
+    derived,
     drawings,
+    feature_pca,
     ladder_summary,
     layout,
     nearest,
+    omega_curve,
     pairs,
     roc,
     rows,
@@ -36,8 +39,8 @@ from reports.states import State
 from reports.study import Study
 
 NAMES = (
-    "accuracy", "ablation", "attack", "ladder", "pairs", "gain", "rta", "roc", "curves", "consistency", "boxes", "clients",
-    "nearest", "variants",
+    "accuracy", "omega", "pca", "ablation", "attack", "ladder", "pairs", "gain", "rta", "roc", "curves", "consistency", "boxes",
+    "clients", "nearest", "variants",
 )  # fmt: skip
 OF_ATTACKS = {"pairs": pairs.report, "nearest": nearest.report, "variants": variants.report}
 CURVES = {"curves": ("loss", "accuracy"), "consistency": ("consistency",)}
@@ -45,12 +48,47 @@ CURVE_TITLES = {"curves": "Loss and accuracy curves", "consistency": "Consistenc
 
 
 def write(
-    study: Study, store: Store, cells: Sequence[CellSpec], records: Sequence[Record], gaps: Sequence[Gap], folder: Path
+    study: Study,
+    store: Store,
+    cells: Sequence[CellSpec],
+    records: Sequence[Record],
+    gaps: Sequence[Gap],
+    folder: Path,
+    data_dir: Path | None = None,
 ) -> list[Path]:
-    """Every report of the study; `records` are those of `cells`, in the same order."""
+    """Every report of the study; `records` are those of `cells`, in the same order. The PCA reads images from `data_dir`."""
     paths = []
     for name in study.reports:
-        paths += _write_one(name, study, store, cells, records, gaps, folder)
+        if name == "pca":
+            paths += _principal_components(store, cells, records, folder, data_dir)
+        elif name == "omega":
+            paths += _against_omega(study, records, folder)
+        else:
+            paths += _write_one(name, study, store, cells, records, gaps, folder)
+    return paths
+
+
+def _against_omega(study: Study, records: Sequence[Record], folder: Path) -> list[Path]:
+    """The curves of every data set that has several omegas."""
+    keys = omega_curve.comparisons(records)
+    metrics = [metric for metric in study.metrics if metric in omega_curve.ACCURACIES]
+    paths = tables.write(omega_curve.report(records, metrics, study.tables), folder / "omega") if keys else []
+    for key in keys:
+        paths += omega_curve.write(records, key, metrics, folder, study.tables)
+    return paths
+
+
+def _principal_components(
+    store: Store, cells: Sequence[CellSpec], records: Sequence[Record], folder: Path, data_dir: Path | None
+) -> list[Path]:
+    """The panels of every setting, from networks and images on disk."""
+    paths: list[Path] = []
+    for key in rows.settings(records):
+        own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.cell) == key]
+        found = feature_pca.clouds(store, [cell for cell, _ in own], data_dir)
+        stem = folder / f"pca-{rows.stem(key)}"
+        paths += tables.write(feature_pca.report(key, found, [r for _, r in own]), stem)
+        paths += feature_pca.write(key, found, own[0][1].class_names, stem)
     return paths
 
 
@@ -68,7 +106,8 @@ def _write_one(
     pairs_of = [(cell, r) for cell, r in pairs_of if r.id in kept]
     attacked = [r for _, r in pairs_of]
     if name == "accuracy":
-        return tables.write(accuracy_table.report(records, gaps, study.metrics, study.published), folder / name)
+        whole = accuracy_table.report(records, gaps, study.metrics, study.tables)
+        return tables.write(derived.beside(whole, records, name, study.tables), folder / name)
     if name == "ablation":
         return tables.write(ablation.report(records, gaps, study.metrics), folder / name)
     if name == "attack":
@@ -81,7 +120,7 @@ def _write_one(
         return tables.write(OF_ATTACKS[name](attacked), folder / name) if attacked else []
     if name in strips.KINDS:
         return _with_figures(
-            strips.report(records, name),
+            derived.beside(strips.report(records, name), records, name, study.tables),
             records,
             folder,
             name,
@@ -92,7 +131,7 @@ def _write_one(
             roc.report(records), records, folder, name, lambda key, stem: roc.write(records, key, stem)
         )
     if name in CURVES:
-        own = curves.report(records, CURVES[name], CURVE_TITLES[name])
+        own = derived.beside(curves.report(records, CURVES[name], CURVE_TITLES[name]), records, name, study.tables)
         return _with_figures(
             own, records, folder, name, lambda key, stem: curves.write(records, key, CURVES[name], stem)
         )
@@ -160,7 +199,7 @@ def show(study: Study, records: Sequence[Record], gaps: Sequence[Gap], console: 
         report = ablation.report(records, gaps, study.metrics)
         forms = report.forms
     else:
-        report = accuracy_table.report(records, gaps, study.metrics, study.published)
+        report = accuracy_table.report(records, gaps, study.metrics, study.tables)
         forms = report.forms[: len(study.metrics)]
     for form in forms:
         layout.show(form.title, form.columns, form.rows, console, words=form.words)

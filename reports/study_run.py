@@ -156,7 +156,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Pat
     console = Console()
     if records:
         with CONSOLE.status("drawing the reports"):
-            paths = study_reports.write(chosen, Store(out), done, records, gaps, folder)
+            paths = study_reports.write(chosen, Store(out), done, records, gaps, folder, data_dir)
         paths.append(study_reports.write_page(chosen, cells, found, paths, folder))
         study_reports.show(chosen, records, gaps, console)
     _print_state(cells, found, console)

@@ -8,7 +8,8 @@ from privbench.errors import UserError
 from privbench.store import Store
 from reports import commands, drawings, label_histogram
 from reports.label_histogram import Panel
-from tests.reports.records import record
+from tests.reports.paper_cells import in_paper
+from tests.reports.records import changed_cell, record
 
 COUNTS = [[0, 30, 120], [400, 0, 1]]
 
@@ -125,8 +126,11 @@ def test_published_values_stand_beside_the_usual_layout_alone():
     from reports.published_form import group, published, title_of
 
     usual, dealt = record(spec={"partition": "iid"}), record(spec={"partition": "dirichlet", "omega": 0.1})
-    assert published(usual.cell)[0] is not None
-    assert published(dealt.cell) == (None, None)
-    assert published(record(dataset="digit5", spec={"partition": "iid"}).cell) == (None, None)
+    assert published(in_paper(usual).cell)[0] is not None
+    for r, change in (
+        (usual, {"partition": "dirichlet", "omega": 0.1}),
+        (record(dataset="digit5"), {"partition": "iid"}),
+    ):
+        assert published(changed_cell(in_paper(r).cell, **change)) == (None, None)
     assert group(usual.cell) != group(dealt.cell)
     assert "Dirichlet(0.1)" in title_of(group(dealt.cell))

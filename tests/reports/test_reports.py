@@ -15,6 +15,7 @@ from privbench.spec import cell_spec, train_spec
 from privbench.store import Store
 from reports import attack_table, figures, grid, layout, scatter, study
 from reports.published_form import Gap, published, update_text
+from tests.reports.paper_cells import in_paper
 from tests.reports.records import record
 
 FIVE = [
@@ -39,29 +40,32 @@ def five():
 @pytest.mark.parametrize("dataset", ["cifar10", "digit5", "office10"])
 @pytest.mark.parametrize(("method", "defense"), FIVE)
 def test_every_cell_of_the_published_table_is_shipped(dataset, method, defense):
-    accuracy, psnr = published(record(method, defense, dataset=dataset).cell)
+    own = {"fedcg": "feature-statistics"}.get(method, "dlg")
+    accuracy, psnr = published(in_paper(record(method, defense, own, dataset=dataset)).cell)
     assert psnr.value > 5
     assert 30 < accuracy.value < 90
 
 
 def test_published_values_by_hand():
-    assert published(record("fedcg").cell) == (
-        (47.52, 0.68, "FedCG Table 2", 4), (8.99, 0.05, "FedCG Table 2", 4),
+    assert published(in_paper(record("fedcg", attack="feature-statistics")).cell) == (
+        (47.52, 0.68, "FedCG Table 2", ""), (8.99, 0.05, "FedCG Table 2", ""),
     )  # fmt: skip
-    assert published(record(dataset="photos").cell) == (None, None)
+    assert published(in_paper(record("fedcg", attack="staged")).cell)[1] is None
+    for quick in (record("fedcg", attack="feature-statistics"), record(dataset="photos")):
+        assert published(quick.cell) == (None, None)
 
 
 def test_table_1_stands_in_where_table_2_is_silent():
-    assert published(record("fedcg", dataset="fmnist").cell) == ((83.81, 0.28, "FedCG Table 1", 4), None)
-    assert published(record("fedcg", spec={"clients": 8}).cell) == ((49.15, 0.48, "FedCG Table 1", 8), None)
+    for change, value in (({"dataset": "fmnist"}, 83.81), ({"spec": {"clients": 8}}, 49.15)):
+        r = record("fedcg", attack="feature-statistics", **change)
+        clients = r.cell.train.clients
+        accuracy, psnr = published(in_paper(r, "fedcg-table1", clients=clients).cell)
+        assert (accuracy.value, accuracy.source, psnr) == (value, "FedCG Table 1", None)
 
 
-def test_nothing_published_of_another_number_of_clients_or_domains_stands_in():
-    assert published(record(dataset="digit5").cell)[0] is not None
-    for change in ({"clients": 3}, {"domains": ["svhn", "usps", "mnist-m", "synthetic"]}):
-        assert published(record(dataset="digit5", spec=change).cell) == (None, None), change
+def test_a_table_without_any_published_value_has_no_row_of_them():
     form = attack_table.compact([record(dataset="digit5", spec={"clients": 3})])[0]
-    assert [row[1] for row in form.rows if "published" in row[0]] == ["-", "-"]
+    assert not [row for row in form.rows if "published" in row[0]]
 
 
 def test_the_tables_are_pure_functions_of_the_records(tmp_path):
@@ -81,7 +85,7 @@ def columns_of(form):
 
 
 def test_the_published_form_has_one_column_per_method_and_the_values_beside():
-    trained, untrained = attack_table.compact(five())
+    trained, untrained = attack_table.compact(list(map(in_paper, five())))
     assert trained.columns == ["", "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1", "FedSplit", "FedCG"]
     table = columns_of(trained)
     accuracy, plain, best = (
@@ -166,18 +170,24 @@ def test_a_method_whose_cells_are_all_missing_keeps_its_column_and_its_published
     assert form.columns == attack_table.compact(five())[0].columns
     own = {name: cells["FedCG"] for name, cells in columns_of(form).items()}
     assert own["PSNR, strongest attack here, dB"] == own["floor, dB"] == "missing"
+    kept, gaps = list(map(in_paper, kept)), [gap._replace(cell=in_paper(record(**cell_of(gap))).cell) for gap in gaps]
+    own = {name: cells["FedCG"] for name, cells in columns_of(attack_table.compact(kept, gaps)[0]).items()}
     assert own["PSNR, the paper's attack, dB:published, dB"] == "8.99 +- 0.05"
 
 
+def cell_of(gap):
+    return {"method": gap.cell.train.method, "attack": gap.attack, "round_": gap.cell.round}
+
+
 def test_a_published_value_below_the_floor_is_called_a_failed_attack():
-    told = "\n".join(attack_table.remarks(five()))
+    told = "\n".join(attack_table.remarks(list(map(in_paper, five()))))
     assert "published 6.23 dB lies below the 14.00 dB that the class-mean image scores" in told
     assert "note: half of the data" in told
     assert "the published 24.14" not in told
 
 
 def test_a_disagreement_with_the_published_value_is_told_once_per_column_and_never_of_floors():
-    cells = [record("fedcg", attack=a, psnr=p) for a, p in
+    cells = [in_paper(record("fedcg", attack=a, psnr=p)) for a, p in
              (("grey", 30.0), ("feature-statistics", 5.0), ("surrogate", 16.0), ("decoder", 14.0))]  # fmt: skip
     (told,) = (line for line in attack_table.remarks(cells) if "published 8.99 dB;" in line)
     one, other = (cells[k].scores.psnr_db for k in (2, 1))
@@ -186,16 +196,14 @@ def test_a_disagreement_with_the_published_value_is_told_once_per_column_and_nev
         f"({one - 8.99:+.1f}); the paper's attack, feature-statistics, {other:.2f} ({other - 8.99:+.1f})."
     )
     assert not any("published 8.99 dB;" in line for line in attack_table.remarks(cells[:1]))
-    near = [record("fedcg", attack="feature-statistics", psnr=10.0)]
+    near = [in_paper(record("fedcg", attack="feature-statistics", psnr=10.0))]
     assert not any("published 8.99 dB;" in line for line in attack_table.remarks(near))
 
 
 def test_accuracy_is_held_against_the_published_one_in_the_paper_preset_alone():
     told = "FedCG: accuracy 42.25%, published 47.52% (-5.3)"
     assert not any(told in line for line in attack_table.remarks([record("fedcg")]))
-    paper = train_spec("paper", "cifar10", "fedcg").model_dump()
-    trained = {"preset": "paper", "per_client": paper["per_client"], "schedule": paper["schedule"]}
-    assert any(told in line for line in attack_table.remarks([record("fedcg", spec=trained)]))
+    assert any(told in line for line in attack_table.remarks([in_paper(record("fedcg"))]))
 
 
 def test_failed_victims_are_told():
@@ -204,10 +212,11 @@ def test_failed_victims_are_told():
 
 
 def test_the_csv_holds_every_record_at_full_precision():
-    rows = list(csv.DictReader(io.StringIO(attack_table.csv(five()))))
+    rows = list(csv.DictReader(io.StringIO(attack_table.csv(list(map(in_paper, five()))))))
     assert len(rows) == 20
     assert float(rows[0]["psnr_db"]) == pytest.approx(five()[0].scores.psnr_db, rel=1e-12)
     assert rows[0]["published_psnr_db"] == "24.14"
+    assert rows[1]["published_psnr_db"] == ""  # `staged` is not the papers' attack
 
 
 def test_latex_is_escaped_and_balanced():
@@ -236,6 +245,7 @@ def test_latex_leaves_a_gap_behind_a_row_of_several_lines_alone():
         ("{x}^~$\\", r"\{x\}\textasciicircum{}\textasciitilde{}\$\textbackslash{}"),
         ("-1.50 [-2.0, -1.0]", "$-$1.50 {[}$-$2.0, $-$1.0{]}"),
         ("4.0 +- 0.1", r"4.0 $\pm$ 0.1"),
+        ("4.0 +- 0.1†", r"4.0 $\pm$ 0.1\textdagger{}"),
         ("  published, dB", r"\quad published, dB"),
         ("-", "--"),
         ("feature-statistics", "feature-statistics"),
@@ -249,7 +259,7 @@ def test_latex_escapes(text, expected):
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_the_terminal_table_shows_every_number_in_a_narrow_window(width):
     console = Console(width=width, record=True, file=io.StringIO())
-    attack_table.print_tables(five(), console)
+    attack_table.print_tables(list(map(in_paper, five())), console)
     text = console.export_text()
     assert "…" not in text
     assert "published 6.23" in " ".join(text.split())
@@ -303,7 +313,7 @@ def test_the_grid_writes_the_psnr_under_each_image_and_names_failures(tmp_path, 
 def test_the_scatter_draws_published_points_hollow_and_where_they_belong(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(figures, "save", lambda figure, stem: drawn.append(figure) or [])
-    scatter.write([r for r in five() if r.cell.round == "best"], tmp_path / "scatter")
+    scatter.write([in_paper(r) for r in five() if r.cell.round == "best"], tmp_path / "scatter")
     hollow = [line for line in drawn[0].axes[0].lines if line.get_markerfacecolor() == "none"]
     assert (47.52, 8.99) in {(line.get_xdata()[0], line.get_ydata()[0]) for line in hollow}
     assert len(hollow) == 5

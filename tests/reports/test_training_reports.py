@@ -11,6 +11,7 @@ from rich.console import Console
 from privbench import metrics, plugins
 from privbench import spec as specs
 from privbench.record import Curve
+from privbench.spec import SCHEDULES
 from reports import (
     ablation,
     accuracy_table,
@@ -30,6 +31,7 @@ from reports import (
     tables,
 )
 from reports.published_form import Gap, label
+from tests.reports.paper_cells import in_paper, paper_cell, trained_as
 from tests.reports.records import record, training, with_training, with_victims
 
 
@@ -53,7 +55,7 @@ def form_of(report, number=0):
 
 
 def test_the_best_mean_is_bold_and_published_values_stand_beside_with_the_difference():
-    report = accuracy_table.report(three(), [], ["accuracy"])
+    report = accuracy_table.report([in_paper(r, "fedcg-table1") for r in three()], [], ["accuracy"])
     assert form_of(report) == {
         "Local": {"cifar10": "40.25 +- 0.35"},
         "FedAvg": {"cifar10": "43.25 +- 0.35"},
@@ -63,7 +65,20 @@ def test_the_best_mean_is_bold_and_published_values_stand_beside_with_the_differ
     assert beside["FedCG"] == {"cifar10": "**49.25 +- 0.35**", "published": "47.52 +- 0.68", "difference": "+1.73"}
     assert beside["Local"]["published"] == "40.90 +- 0.92"
     assert any("Published values: FedCG Table 1." in note for note in report.notes)
-    assert any("NOT the published schedule" in note for note in report.notes)
+    report = accuracy_table.report(three(), [], ["accuracy"])
+    assert len(report.forms) == 1
+    assert any("NOT the published schedule" in note and "No published value" in note for note in report.notes)
+
+
+def test_a_value_that_the_paper_measures_otherwise_is_marked_and_explained():
+    own = trained("fedavg", dataset="fmnist")
+    cell = paper_cell("fedmd-cg-table1", dataset="fmnist", omega=1.0, method="fedavg")
+    own = trained_as(own, cell)
+    report = accuracy_table.report([own], [], ["accuracy", "global_accuracy"], ("FedMD-CG 1",))
+    assert form_of(report, 1)["FedAvg"]["published"].endswith("†")
+    notes = [note for note in report.notes if note.startswith("† FedMD-CG Table 1: ")]
+    assert len(notes) == 1
+    assert report.numbers[0]["measured_otherwise"] in notes[0]
 
 
 def test_the_lowest_is_best_where_lower_is_better_and_equal_ones_are_not_told_apart():
@@ -84,7 +99,9 @@ def test_nothing_published_stands_beside_other_clients_or_data():
 
 def test_a_missing_cell_is_named_by_its_state():
     lost = trained("fedgen")
-    report = accuracy_table.report(three(), [Gap(lost.cell, "the disk is full", "failed")], ["accuracy"])
+    own = [in_paper(r, "fedcg-table1") for r in three()]
+    lost = in_paper(lost, "fedcg-table1")
+    report = accuracy_table.report(own, [Gap(lost.cell, "the disk is full", "failed")], ["accuracy"])
     assert form_of(report)["FedGen"] == {"cifar10": "failed"}
     assert form_of(report, 1)["FedGen"] == {"cifar10": "failed", "published": "44.98 +- 0.49", "difference": "-"}
 
@@ -99,12 +116,12 @@ def test_a_searched_setting_is_chosen_by_validation_not_by_test():
 
 
 def test_a_searched_learning_rate_is_chosen_by_validation_not_by_test():
-    usual = specs.SCHEDULES["quick"]
+    schedule = SCHEDULES["quick"].model_dump()
     rates = {0.01: 20.0, 0.05: 50.0, 0.08: 40.0}
     records = []
     for lr, validation in rates.items():
-        schedule = specs.Schedule(**specs.changed(usual.model_dump(), {"task.kind": "sgd", "task.lr": lr}))
-        own = trained("fedavg", 90.0 - validation, schedule=schedule)
+        own_schedule = specs.Schedule(**specs.changed(schedule, {"task.kind": "sgd", "task.lr": lr}))
+        own = trained("fedavg", 90.0 - validation, schedule=own_schedule)
         records.append(with_training(own, [training(s, [validation, validation]) for s in (0, 1)]))
     assert rows.best_searched(records) == [records[1]]
     (key,) = rows.settings(records)
@@ -167,7 +184,10 @@ def test_the_files_are_pure_functions_of_the_records(tmp_path):
     assert r"\toprule" in tex
     assert "(NOT the published schedule).}" in tex
     assert r"\textbf{49.25 $\pm$ 0.35}" in tex
-    read = list(csv.DictReader(io.StringIO(paths[0][1].read_text())))
+    published = accuracy_table.report([in_paper(r, "fedcg-table1") for r in three()], [], ["accuracy"])
+    paths = tables.write(published, tmp_path / "paper")
+    assert "NOT the published" not in paths[2].read_text()
+    read = list(csv.DictReader(io.StringIO(paths[1].read_text())))
     (fedcg,) = [row for row in read if (row["row"], row["metric"]) == ("FedCG", "accuracy")]
     assert float(fedcg["difference"]) == pytest.approx(49.25 - 47.52)
     assert fedcg["source"] == "FedCG Table 1"
