@@ -33,7 +33,7 @@ GENERATOR_STEP = 0.072  # the same of FedCG's generator and discriminator, with 
 ATTACK_STEP = {"dlg": 0.0034, "feature-statistics": 0.0036}
 # Of one victim as a whole, by what `staged` sees: after training, and in round 0.
 STAGED = {"plain": (0.70, 0.40), "noisy": (3.6, 0.05), "private": (0.04, 0.04)}
-START, REPORTS = 4.0, 15.0  # of a worker's start, and of the tables and figures in the end
+START, REPORTS = 4.0, 17.0  # of a worker's start, and of the tables and figures in the end
 
 
 def calibration() -> float:

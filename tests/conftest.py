@@ -38,7 +38,6 @@ NOT_NUMERICAL = (
     "privbench/test_settings.py",
     "privbench/test_spec.py",
     "privbench/test_storage.py",
-    "reports/test_artifact_file.py",
     "reports/test_commands.py",
     "reports/test_doubts.py",
     "reports/test_label_histogram.py",
