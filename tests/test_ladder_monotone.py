@@ -78,7 +78,7 @@ def test_after_training_the_initial_networks_make_surrogates_no_worse(tmp_path, 
     train = spec.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 1})
     brief = STAND_IN | {"steps": 15, "train_steps": 60, "align_steps": 60, "shadow_steps": 40}
     made = [
-        spec.cell_spec("smoke", train, name, seeds=1, victims=4, round_="1", attack_settings=brief)
+        spec.cell_spec("smoke", train, name, seeds=1, victims=8, round_="1", attack_settings=brief)
         for name in ("aligned-surrogate", "initial-surrogate")
     ]
     assert run.run_cells(made, tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []

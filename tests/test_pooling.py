@@ -67,7 +67,7 @@ def shown(trained, name, attack):
     )  # fmt: skip
     honest = first.server
     whole = Knowledge(
-        auxiliary=auxiliary, initial=start, colluder=knowledge.colluder(first, seen),
+        auxiliary=auxiliary, initial=start, colluder=knowledge.colluder(first, seen, setup.federation),
         oracle=knowledge.oracle(first, seen), broadcast=Networks(honest.params, honest.buffers),
     )  # fmt: skip
     return seen, whole

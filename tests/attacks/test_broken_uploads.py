@@ -8,7 +8,7 @@ import torch
 from attacks import labels, separate
 from privbench import plugins
 from privbench.errors import UserError
-from privbench.types import Colluder, Knowledge, Networks
+from privbench.types import Batch, Colluder, Knowledge, Networks
 from privbench.victims import loss_fell
 from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
 from tests.attacks.test_claims import CLAIMS, SHORT, handed, imprinted, untrained
@@ -28,8 +28,9 @@ def made(name):
     return attack(**{setting: value for setting, value in brief.items() if setting in attack.__dataclass_fields__})
 
 
-def known(initial, colluder):
-    theirs = {k: Colluder(*held, images_like_the_victims()) for k, held in colluder.items()}
+def known(initial, colluder, colluding_images=40):
+    images = Batch(*(t[:colluding_images] for t in images_like_the_victims()))
+    theirs = {k: Colluder(*held, images) for k, held in colluder.items()}
     whole = Knowledge(images_like_the_victims(), initial=initial, colluder=theirs, oracle=dict.fromkeys(colluder, OWN))
     return lambda attack: handed(attack, whole)
 
@@ -132,7 +133,7 @@ def test_a_batch_without_a_gradient_is_left_out_of_the_separation(value, monkeyp
 
 def test_a_victim_that_was_not_descended_on_is_told_from_one_whose_loss_did_not_fall():
     """Client 0's extractor is not its colluder's, and too few images are at hand for a rehearsal; client 1's is."""
-    attack, whole = made("collusion"), known(FOREIGN, {0: FOREIGN, 1: OWN})
+    attack, whole = made("collusion"), known(FOREIGN, {0: FOREIGN, 1: OWN}, colluding_images=0)
     seen = artifact(smooth_images(3), Y, C)
     seen = replace(seen, client=torch.tensor([0, 1, 0]), uploads={}, upload_buffers={})
     few = replace(whole(attack), auxiliary=images_like_the_victims(3))

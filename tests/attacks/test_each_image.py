@@ -13,7 +13,7 @@ from privbench import knowledge, plugins
 from privbench.errors import UserError
 from privbench.nets import Model
 from privbench.score import assignment, psnr_db
-from privbench.types import Colluder, Knowledge, Networks
+from privbench.types import Batch, Colluder, Knowledge, Networks
 from privbench.victims import loss_fell
 from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
 
@@ -49,8 +49,10 @@ def folder(tmp_path_factory):
 
 def known(attack, cache=None):
     """What an attack's needs name of everything; client 1's colluder holds its own extractor, client 0's does not."""
-    oracle, images = {0: OWN, 1: OWN}, images_like_the_victims()
-    colluder = {0: Colluder(*FOREIGN, images), 1: Colluder(*OWN, images)}
+    oracle = {0: OWN, 1: OWN}
+    # No images, so that whoever holds the right extractor has the oracle's prior to the bit.
+    none = Batch(*(t[:0] for t in images_like_the_victims()))
+    colluder = {0: Colluder(*FOREIGN, none), 1: Colluder(*OWN, none)}
     whole = Knowledge(images_like_the_victims(), initial=OWN, colluder=colluder, oracle=oracle, cache=cache)
     return knowledge.only(attack.needs, whole, "the attack")
 

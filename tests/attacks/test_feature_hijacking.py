@@ -91,7 +91,7 @@ def hijacked(tmp_path_factory):
         "generator_steps": 60,
     }  # fmt: skip
     cell = spec.cell_spec("smoke", train, "feature-hijacking", attack_settings=settings)
-    shot = active.trained(cell, setup, 3, folder, None)
+    shot = active.trained(cell, setup, 3, folder, folder / "run", None)
     know = Knowledge(observe.auxiliary(federation), cache=folder / "trained")
     return setup, shot, know, FeatureHijacking(**settings)
 

@@ -94,8 +94,8 @@ def test_gamma_rises_from_zero_to_almost_one():
 def test_discriminator_loss_is_equation_4(case):
     (params, buffers), _, batch = case
     nets = Nets(MODEL, params, buffers, ("discriminator",))
-    own = FedCG().discriminator_loss(nets, batch, CLOCK).item()
     extractor = torch_extractor(params["extractor"])
+    own = FedCG().discriminator_loss(nets, batch._replace(features=extractor(batch.images)), CLOCK).item()
     generator = torch_generator(params["generator"]).eval()
     discriminator = torch_discriminator(params["discriminator"], buffers["discriminator"]).train()
     real = discriminator(extractor(batch.images), batch.labels).sigmoid()

@@ -214,7 +214,7 @@ def test_what_needs_the_images_own_gradient_refuses_a_mixed_one_and_names_the_wa
         auxiliary=observe.auxiliary(federation),
         initial=measure.known.of_client(shot, 0),
         oracle=measure.known.oracle(shot, shown),
-        colluder=measure.known.colluder(shot, shown),
+        colluder=measure.known.colluder(shot, shown, federation),
     )
     refused = (
         "oracle",
