@@ -61,6 +61,11 @@ from privbench.settings import Count, CountOrZero
 from privbench.types import Artifact, Batch, Knowledge, Look, Networks, Reconstruction, Report, no_report
 
 HONEST = Networks({}, {})  # nothing in place of the broadcast
+# A note, and so printed under every table with its numbers.
+CLAIM = (
+    "imprint sent a crafted classifier: what it reads holds for single-precision gradients of one step that nobody clips, and "
+    "for nothing else (docs/results/imprint-on-the-wire.md)"
+)
 SENT_HONESTLY = "imprint sent the honest classifier, which brought back more in its rehearsal than a crafted one"
 
 
@@ -103,7 +108,10 @@ class Imprint(AlignedSurrogate):
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
-        """All victims; UserError where the classifier is neither crafted nor, as far as is known, sent by this attack."""
+        """All victims; UserError where the classifier is neither crafted nor, as far as is known, sent by this attack.
+
+        A note says which classifier was sent and, of a crafted one, for what its numbers hold.
+        """
         if "classifier" not in artifact.weights:
             raise UserError(
                 "imprint reads the classifier's gradient, which these clients do not send; try --attack staged"
@@ -120,7 +128,8 @@ class Imprint(AlignedSurrogate):
                 "imprint reads what its own crafted classifier brought back, but these clients got an honest one; name it "
                 "with --attack in a run of your own"
             )
-        return broken.set_aside(artifact, lambda sound: self._read(sound, knowledge, seed, report))
+        found = broken.set_aside(artifact, lambda sound: self._read(sound, knowledge, seed, report))
+        return found._replace(notes=(*found.notes, CLAIM))
 
     def _serves(self, model: Model, broadcast: Networks, auxiliary: Batch, look: Look, noise: float, seed: int) -> bool:
         """Whether a crafted classifier brings back more of the attacker's own images than an honest one."""

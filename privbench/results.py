@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from privbench import checkpoint, evaluation, harness, metrics, record, storage
+from privbench import checkpoint, evaluation, harness, machine, metrics, record, storage
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.store import Store
@@ -68,13 +69,26 @@ def _stored(curve: metrics.Roc) -> record.Curve:
 
 def finish_cell(store: Store, cell: CellSpec) -> Path:
     """Gathers the seeds of a cell into its record."""
-    trials = [
-        {**_result(store, cell, spec.seed), "training": training(store.train(spec))} for spec in cell.train_specs()
-    ]
+    trials = [_trial(store, cell, spec) for spec in cell.train_specs()]
     path = store.record(cell)
     store.failure(cell).unlink(missing_ok=True)
     record.write(record.summarise(id=cell.id, cell=cell, trials=trials), path)
     return path
+
+
+def _trial(store: Store, cell: CellSpec, spec: TrainSpec) -> dict[str, Any]:
+    """What one seed gave, with its training and a note where that was moved between machines."""
+    found, rounds = _result(store, cell, spec.seed), checkpoint.history(store.train(spec)) or []
+    return found | {"training": training(store.train(spec)), "notes": [*found["notes"], *moved(spec.seed, rounds)]}
+
+
+def moved(seed: int, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A note with the kinds of machine that a run's rounds were trained on, where these are several: its last bits depend on them."""
+    kinds = machine.kinds(rounds)
+    if len(kinds) < 2:
+        return []
+    named = "; ".join(", ".join(f"{name} {value}" for name, value in kind.items()) for kind in kinds)
+    return [f"seed {seed} was trained on {len(kinds)} kinds of machine ({named})"]
 
 
 def _result(store: Store, cell: CellSpec, seed: int) -> dict[str, Any]:

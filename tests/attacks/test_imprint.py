@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from attacks import case, crafted, each_image, features, imprinted_rows, rehearsal
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.floors import ClassMean
-from attacks.imprint import HONEST, Imprint
+from attacks.imprint import CLAIM, HONEST, SENT_HONESTLY, Imprint
 from attacks.posterior import Posterior
 from attacks.separate import Separated
 from attacks.staged import Staged
@@ -229,7 +229,7 @@ def test_what_an_honest_server_gets_is_attacked_as_by_a_passive_one(noise, monke
     other = attack.reconstruct(seen, KNOWN, 0)
     for one, two in zip(found[:5], other[:5], strict=True):
         assert torch.equal(one, two)
-    assert "imprint sent the honest classifier" in found.notes[0]
+    assert found.notes == (*other.notes, SENT_HONESTLY)
 
 
 def test_an_honest_server_of_private_extractors_is_aligned_surrogate():
@@ -365,6 +365,17 @@ def test_a_batch_larger_than_declared_is_refused():
 
 
 # What of it survives the wire.
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+@pytest.mark.parametrize(("batch_size", "parts"), [(1, ("extractor", "classifier")), (2, ("classifier",))])
+def test_what_a_crafted_classifier_brought_back_says_that_it_holds_for_such_gradients_alone(batch_size, parts, noise):
+    seen, _ = observed(4, batch_size=batch_size, noise=noise, parts=parts)
+    attack = Imprint(**STAND_IN, feature_steps=5)
+    assert attack.reconstruct(seen, KNOWN, 0).notes == (CLAIM,)
+    for limit in ("single-precision", "one step", "nobody clips", "nothing else", "imprint-on-the-wire.md"):
+        assert limit in CLAIM
+
 
 ADAM = LocalSteps(1, {"lr": 3e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0})
 SGD = LocalSteps(1, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})

@@ -190,6 +190,23 @@ def test_an_accuracy_cell_is_trained_measured_and_recorded(rounds, tmp_path):
     assert not (tmp_path / "artifacts").exists()
 
 
+def test_the_record_of_a_run_that_was_moved_notes_its_kinds_of_machine(tmp_path):
+    cell, store = accuracy_cell("fedavg", 3), Store(tmp_path)
+    assert run.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert record.read(store.record(cell)).notes == []
+    finished = store.train(cell.train) / checkpoint.FINISHED
+    state = json.loads(finished.read_text())
+    for processor, entry in zip("aba", state["history"], strict=True):
+        entry["machine"] = {"processor": processor, "capability": "AVX2", "device": "cpu", "threads": 1, "torch": "2"}
+    finished.write_text(json.dumps(state))
+    results.finish_cell(store, cell)
+    (note,) = record.read(store.record(cell)).notes
+    assert note == (
+        "seed 100 was trained on 2 kinds of machine (processor a, capability AVX2, device cpu, threads 1, torch 2; "
+        "processor b, capability AVX2, device cpu, threads 1, torch 2)"
+    )
+
+
 @pytest.mark.parametrize(("settings", "notes"), [
     ({}, ["FedMD-CG: L_div2 of means over dimensions"]),
     ({"diversity": 0, "diversity_scale": "literal"}, ["FedMD-CG: L_div0 of norms as printed"]),
