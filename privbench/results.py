@@ -83,7 +83,7 @@ def _trial(store: Store, cell: CellSpec, spec: TrainSpec) -> dict[str, Any]:
 
 
 def moved(seed: int, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A note with the kinds of machine that a run's rounds were trained on, where these are several: its last bits depend on them."""
+    """A note with the kinds of machine that a run was trained on, where they are several: its last bits depend on them."""
     kinds = machine.kinds(rounds)
     if len(kinds) < 2:
         return []
