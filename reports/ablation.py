@@ -10,7 +10,7 @@ from typing import Any
 
 from privbench.record import Record
 from reports import layout, remarks, rows
-from reports.accuracy_table import HOW, METRICS
+from reports.accuracy_table import METRICS, how
 from reports.published_form import NONE, Gap, settings_of, spread_text, unique
 from reports.tables import Form, Report
 
@@ -37,7 +37,7 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
         numbers += [_numbers(own, r, metric) for r in own.values() for metric in metrics]
     notes = [
         *remarks.training_header(records),
-        HOW,
+        how(records),
         "The difference is from the method as published, the first row: of a loss term switched off, negative accuracy says "
         "that the term helps. With few seeds, differences below the spread over seeds say nothing.",
     ]

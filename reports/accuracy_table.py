@@ -53,7 +53,7 @@ def _seconds(r: Record) -> tuple[float | None, float | None]:
 
 METRICS = {
     "accuracy": Metric(
-        "test accuracy of the personal models (L.acc), %", "L.acc, %", lambda r: (r.accuracy.mean, r.accuracy.std)
+        "test accuracy of the clients' own models (L.acc), %", "L.acc, %", lambda r: (r.accuracy.mean, r.accuracy.std)
     ),
     "global_accuracy": Metric("accuracy of the averaged models (G.acc), %", "G.acc, %", _average("global_accuracy")),
     "precision": Metric("macro precision, %", "precision, %", _average("precision")),
@@ -73,11 +73,15 @@ METRICS = {
     "bytes_up": Metric("sent per client and round, MB", "sent, MB", _sent, 3, ranked=False),
     "seconds": Metric("training seconds per round", "s per round", _seconds, 2, ranked=False),
 }
-HOW = (
-    "Every client's personal model at its best validation round; mean over clients, +- standard deviation over seeds; the best in "
-    f"bold; '{NONE}': there is no such number."
-)
 WIDE = 3  # settings with published values beside them that a page takes
+
+
+def how(records: Sequence[Record]) -> str:
+    """Of which model, in which round, the numbers are."""
+    return (
+        f"Every client's {remarks.whose(records)} model at its best validation round; mean over clients, +- standard deviation "
+        f"over seeds; the best in bold; '{NONE}': there is no such number."
+    )
 
 
 def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str], first: Sequence[str] = ()) -> Report:
@@ -101,7 +105,7 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
     ]
     notes = [
         *remarks.training_header(records),
-        HOW,
+        how(records),
         *(line for key in keys for line in rows.searched(records, key)),
         *_published_notes(records, keys, metrics, first),
     ]

@@ -42,12 +42,17 @@ def header(records: Sequence[AttackRecord]) -> list[str]:
         "'floor' is the best score anybody reaches without inverting (grey, data-set mean, class mean), 'gain' the paired gain "
         "over it, 'ceiling' the strongest attack on undefended FedAvg; 'failures' are a floor, a flat image or no number in place "
         "of a reconstruction; 'worst 5%' is the mean PSNR of the 5% of victims reconstructed best; accuracy is in percent, mean "
-        f"over clients of the personal model at its best validation round, +- over seeds; {_sources(records)}",
+        f"over clients of the {whose(records)} model at its best validation round, +- over seeds; {_sources(records)}",
         measured.CHOSEN,
         *of_few_seeds(records),
         *measured_otherwise(_published(records)),
         CAVEAT,
     ]
+
+
+def whose(records: Sequence[Record]) -> str:
+    """Which of the clients' models accuracy is of (`--measured`), e.g. "personal"."""
+    return " or ".join(unique(r.cell.train.measured for r in records))
 
 
 def of_few_seeds(records: Sequence[AttackRecord]) -> list[str]:

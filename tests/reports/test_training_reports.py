@@ -23,6 +23,7 @@ from reports import (
     layout,
     measured,
     pairs,
+    remarks,
     roc,
     rows,
     strips,
@@ -68,6 +69,16 @@ def test_the_best_mean_is_bold_and_published_values_stand_beside_with_the_differ
     report = accuracy_table.report(three(), [], ["accuracy"])
     assert len(report.forms) == 1
     assert any("NOT the published schedule" in note and "No published value" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("options", "whose"), [({}, "personal"), ({"measured": "broadcast"}, "broadcast")])
+def test_the_tables_say_whose_accuracy_counts(options, whose):
+    told = f"Every client's {whose} model at its best validation round"
+    own = [trained("fedavg", **options)]
+    assert any(note.startswith(told) for note in accuracy_table.report(own, [], ["accuracy"]).notes)
+    assert any(note.startswith(told) for note in ablation.report(own, [], ["accuracy"]).notes)
+    attacked = record("fedavg", spec=options)
+    assert any(f"over clients of the {whose} model at its" in line for line in remarks.header([attacked]))
 
 
 def test_a_value_that_the_paper_measures_otherwise_is_marked_and_explained():
