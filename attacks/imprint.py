@@ -20,7 +20,7 @@ is then attacked as by that attacker, bit by bit. Whether it was honest is told 
 All this is of single-precision gradients of one step (FedSGD) that nobody clips. A loud classifier's gradients have a root mean
 square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/updates.py); under Adam no step is
 longer than its rate, crafted or honest. The rehearsal plays clients that send in the same format (privbench/wire.py) and take the
-same local steps, so that such a server is honest where it gains nothing. What each leaves is measured in
+same local steps, so that such a server is honest where it gains nothing. What is measured of each stands in
 docs/results/imprint-on-the-wire.md.
 
 Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, told apart by differences of rows; a
