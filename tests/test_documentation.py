@@ -1,11 +1,13 @@
-"""The examples of docs/adding_your_own.md run as they stand."""
+"""The examples of docs/adding_your_own.md run as they stand, and every command that a page shows is there."""
 
 import re
+import shlex
 
 import pytest
 import torch
+import typer
 
-from privbench import data, harness, measure, partition, plugins, spec
+from privbench import cli, data, harness, measure, partition, plugins, spec
 from privbench.types import Knowledge
 from tests.attacks.cases import artifact, smooth_images
 from tests.privbench.federations import digits_federation
@@ -63,3 +65,44 @@ def test_the_data_set_loads_and_is_laid_out(example):
     how, clients, per_client = partition.defaults(name)
     federation = partition.federate(loaded, clients=clients, per_client=per_client, how=how, seed=0)
     assert [len(c.train.labels) for c in federation.clients] == [500] * 4
+
+
+def documented_commands(repository):
+    """(page, words) of every line of a page's code blocks that calls privbench."""
+    for page in [repository / "README.md", *sorted((repository / "docs").rglob("*.md"))]:
+        for block in re.findall(r"```\n(.*?)```", page.read_text(), re.DOTALL):
+            for line in block.splitlines():
+                if line.startswith("privbench "):
+                    yield page.name, shlex.split(line, comments=True)[1:]
+
+
+def unknown_words(words, whole):
+    """What a line names that the command line does not have: a command, or options of a command that is there."""
+    command, name = whole, "privbench"
+    while hasattr(command, "commands"):
+        name, *words = words
+        alternatives = name.split("|")
+        if not set(alternatives) <= command.commands.keys():
+            return [name]
+        command = command.commands[alternatives[0]]
+    options = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    return [word for word in words if word.startswith("--") and word not in options]
+
+
+def test_every_documented_command_and_option_is_there(repository):
+    whole = typer.main.get_command(cli.app)
+    found = list(documented_commands(repository))
+    assert {page for page, _ in found} >= {"README.md", "studies.md", "ladder.md", "adding_a_dataset.md"}
+    assert {words[0] for _, words in found} >= {
+        "attack",
+        "train",
+        "search",
+        "table",
+        "study",
+        "list",
+        "data",
+        "reproduce",
+    }
+    assert [(page, words, unknown_words(words, whole)) for page, words in found if unknown_words(words, whole)] == []
+    assert unknown_words(["train", "--epochs", "3"], whole) == ["--epochs"]
+    assert unknown_words(["measure"], whole) == ["measure"]
