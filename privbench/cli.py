@@ -116,7 +116,10 @@ def attack(
         str, typer.Option(help="What the server sees of a victim batch: its 'gradient', or the whole local 'update'.")
     ] = "gradient",
     local_steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps of a whole local update; default the schedule's local epochs.")
+        int | None,
+        typer.Option(
+            min=1, help="Steps of a whole local update; default the schedule's client steps, or else its local epochs."
+        ),
     ] = None,
     local_lr: Annotated[
         float | None, typer.Option(help="Local steps by plain SGD at this rate; default the schedule's optimiser.")

@@ -8,8 +8,9 @@ Tests hold them equal to each other and to a plain torch.nn loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -168,6 +169,17 @@ def loss_of(stage: Stage, job: Job) -> Callable[[Parts, Parts, Parts, Surroundin
     return loss
 
 
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Torch's operations on one thread each, so that sums are taken in one order; gives the number of threads before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield before
+    finally:
+        torch.set_num_threads(before)
+
+
 def run_alone(
     job: Job,
     replicas: Sequence[Replica],
@@ -181,10 +193,8 @@ def run_alone(
     numbers do not depend on how many threads there are.
     """
     each = list(zip(replicas, around, plans, protects, strict=True))
-    before = torch.get_num_threads()
     done: list[dict[str, float]] = []
-    torch.set_num_threads(1)
-    try:
+    with one_thread() as before:
         while rest := each[len(done) :]:
             at_once = min(threads(before), len(rest))  # asked anew: cores may have fallen idle
             if at_once == 1:
@@ -192,9 +202,7 @@ def run_alone(
                 continue
             with ThreadPoolExecutor(at_once, initializer=partial(torch.set_num_threads, 1)) as executor:
                 done += executor.map(lambda one: _run_one(job, *one), rest)
-        return done
-    finally:
-        torch.set_num_threads(before)
+    return done
 
 
 def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, protect: Protect) -> dict[str, float]:

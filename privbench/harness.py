@@ -22,7 +22,7 @@ from torch import Tensor
 
 from privbench import checkpoint, evaluation, machine, plugins
 from privbench.data.resize import pixels
-from privbench.engine import Job, Plan, Protect, Replica, Surroundings, average, run_alone, run_stacked
+from privbench.engine import Job, Plan, Protect, Replica, Surroundings, average, one_thread, run_alone, run_stacked
 from privbench.errors import UserError
 from privbench.evaluation import Prediction
 from privbench.methods.form import Clock, Known, Method, Nets, Phase
@@ -225,7 +225,7 @@ def _features(setup: Setup, k: int, client: Replica) -> Features:
     """How a phase with `features` comes to those of client k, whose extractor it does not train.
 
     E(x) of all its images and, where training flips them, of all flipped ones, so that an epoch only looks them up; of every
-    mini-batch anew where they would take more than FEATURE_BYTES.
+    mini-batch anew where they would take more than FEATURE_BYTES. On one thread, as the rest of training (engine.run_alone).
     """
     nets = Nets(setup.model, client.params, client.buffers)
     size, flip = setup.model.image_size, setup.federation.flip
@@ -238,8 +238,9 @@ def _features(setup: Setup, k: int, client: Replica) -> Features:
     if len(images) * (1 + flip) * math.prod(setup.model.feature_shape) * FLOAT_BYTES > FEATURE_BYTES:
         return lambda index, flipped: of(_pixels(images[index], flipped, size))
     pieces = images.split(max(evaluation.PIXELS // size**2, 1))
-    each = [torch.cat([of(pixels(x, size)) for x in pieces])]
-    each += [torch.cat([of(pixels(x, size).flip(-1)) for x in pieces])] if flip else []
+    with one_thread():
+        each = [torch.cat([of(pixels(x, size)) for x in pieces])]
+        each += [torch.cat([of(pixels(x, size).flip(-1)) for x in pieces])] if flip else []
     table = torch.stack(each)
     return lambda index, flipped: table[0, index] if flipped is None else table[flipped.long(), index]
 

@@ -34,7 +34,8 @@ def local_steps(cell: CellSpec) -> LocalSteps | None:
     optimiser: Optimiser = schedule.task if cell.local_lr is None else SGD(kind="sgd", lr=cell.local_lr)
     batch = cell.local_batch if cell.local_batch and cell.local_batch < cell.batch_size else None
     epoch = math.ceil(cell.batch_size / batch) if batch else 1
-    return LocalSteps(cell.local_steps or schedule.local_epochs * epoch, optimiser.model_dump(), batch)
+    steps = cell.local_steps or schedule.client_steps or schedule.local_epochs * epoch
+    return LocalSteps(steps, optimiser.model_dump(), batch)
 
 
 def local_training(schedule: Schedule, samples: Sequence[int]) -> LocalTraining:

@@ -51,9 +51,9 @@ Measured = Literal["personal", "uploaded", "broadcast"]
 
 
 class Strict(BaseModel):
-    """Frozen; a misspelt field is an error."""
+    """Frozen; a misspelt field is an error, and so is a number that is not finite, which no file could hold."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     # Fields that are digested in another way, or not at all.
     _apart: ClassVar[frozenset[str]] = frozenset()
 
@@ -151,7 +151,7 @@ class CellSpec(Strict):
     observe: Literal["gradient", "update"] = (
         "gradient"  # of the victim batch, or the change of whole local training on it
     )
-    local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's local epochs
+    local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's client steps, or its local epochs
     local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
     local_batch: int | None = Field(None, ge=1)  # images per step of an update; None: the whole victim batch
     auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
@@ -462,6 +462,17 @@ def seeds_of(preset: str, count: int | None = None, first: int | None = None) ->
     return tuple(range(start, start + (len(SEEDS[preset]) if count is None else count)))
 
 
+def attacked_round(text: str, rounds: int) -> str:
+    """A round as a specification writes it, of a training of at most that many rounds; UserError for one that is none."""
+    if text in ("best", "last"):
+        return text
+    if not (text.isascii() and text.isdigit()):
+        raise UserError(f"--round takes 0, a number, 'last' or 'best', but '{text}' was given")
+    if int(text) > rounds:
+        raise UserError(f"--round {text} was asked for, but training ends after {rounds} rounds at the latest")
+    return str(int(text))
+
+
 def nearest(name: str, known: Collection[str]) -> str:
     """The end of an error's line: the known name that is nearest to a wrong one, or all of them."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -502,7 +513,7 @@ def cell_spec(
             "seeds": every,
             "attack": attack,
             "attack_settings": defaults | (attack_settings or {}),
-            "round": round_,
+            "round": attacked_round(round_, train.schedule.rounds),
             "victims": victims or usual,
             "batch_size": batch_size,
             "labels_known": labels_known,

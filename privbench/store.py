@@ -109,10 +109,7 @@ class Store:
         return [folder for folder, spec in kept if folder.name != spec.id]
 
     def _kept(self, kind: str, form: type[Spec]) -> list[tuple[Path, Spec]]:
-        return [
-            (path.parent, checked(form, storage.read_json(path)))
-            for path in sorted(self.root.glob(f"{kind}/*/spec.json"))
-        ]
+        return [(path.parent, _specification(form, path)) for path in sorted(self.root.glob(f"{kind}/*/spec.json"))]
 
     @contextmanager
     def lock(self, folder: Path) -> Iterator[None]:
@@ -130,6 +127,14 @@ class Store:
             yield
         finally:
             lock.release()
+
+
+def _specification(form: type[Spec], path: Path) -> Spec:
+    content = storage.read_json(path)
+    try:
+        return checked(form, content)
+    except UserError as error:
+        raise UserError(f"{path} is no specification of this privbench ({error}); move {path.parent} away") from error
 
 
 def status(folder: Path) -> str:

@@ -156,6 +156,14 @@ def test_images_per_step_are_part_of_a_cells_name_and_of_its_steps(tmp_path):
     assert Store(tmp_path).artifact(whole, train, 0) != Store(tmp_path).artifact(part, train, 0)
 
 
+def test_clients_that_count_steps_send_an_update_of_so_many():
+    train = spec.train_spec("paper", "fmnist", "fedmd-cg", changes={"client_steps": 7})
+    cell = spec.cell_spec("paper", train, "update-matching", observe="update", batch_size=32, local_batch=16)
+    assert local_update.local_steps(cell)[::2] == (7, 16)
+    own = spec.cell_spec("paper", train, "update-matching", observe="update", local_steps=3)
+    assert local_update.local_steps(own).steps == 3
+
+
 def test_one_step_of_sgd_is_a_gradient(untrained):
     local = LocalSteps(1, {"kind": "sgd", "lr": 0.5, "weight_decay": 0.0})
     update, gradient = seen_by(untrained, local)[0], seen_by(untrained, None)[0]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import plain
-from privbench import harness, plugins, spec
+from privbench import federations, harness, plugins, spec
 from privbench.engine import Moments, adam, sgd
 from tests.privbench.federations import digits_federation
 
@@ -187,6 +187,25 @@ def relative_gap(own, other):
         [torch.cat([p[n].flatten() for n in sorted(p)]) for _, p in sorted(each.items()) if p] for each in (own, other)
     ]
     return max(float((a - b).norm() / a.norm()) for a, b in zip(*flat, strict=True)) if flat[0] else 0.0
+
+
+def test_features_do_not_depend_on_the_number_of_threads():
+    # In single precision and of many images, where operations are split over threads.
+    before, kind = torch.get_num_threads(), torch.get_default_dtype()
+    own = spec.train_spec("quick", "digits", "fedcg")
+    try:
+        torch.set_default_dtype(torch.float32)
+        setup = harness.prepare(own, federations.of(own, None)[0], torch.device("cpu"))
+        client, every = harness.initial(setup).clients[0], torch.arange(len(setup.labels[0]))
+        tables = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            tables.append(harness._features(setup, 0, client)(every, None))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+        torch.set_default_dtype(kind)
+    assert torch.equal(*tables)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcg"])

@@ -1,6 +1,7 @@
 """Specifications: validated, hashed, and faithful to the published settings."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,15 @@ def test_emnist_is_dealt_out_as_fedmd_cg_deals_it_out():
     assert (pooled.clients, pooled.per_client) == (4, 300)
 
 
+def attacked(**how):
+    return spec.cell_spec("quick", spec.train_spec("quick", "digits", "fedavg"), "dlg", **how)
+
+
+def test_a_round_is_written_in_one_way():
+    assert attacked(round_="007") == attacked(round_="7")
+    assert attacked(round_="10").round == "10"
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -189,6 +199,15 @@ def test_emnist_is_dealt_out_as_fedmd_cg_deals_it_out():
             "schedule.rounds: .* -1 was given",
         ),
         (lambda: spec.train_spec("quick", "digits", "fedavg", where="nowhere"), "where: .*'nowhere' was given"),
+        (
+            lambda: spec.train_spec("quick", "digits", "fedavg", changes={"task.lr": math.inf}),
+            "schedule.task.lr: Input should be a finite number, but inf was given",
+        ),
+        (lambda: attacked(local_lr=math.inf, observe="update"), "local_lr: Input should be a finite number"),
+        (lambda: attacked(round_="soon"), "--round takes 0, a number, 'last' or 'best', but 'soon' was given"),
+        (lambda: attacked(round_=""), "--round takes 0, a number, 'last' or 'best', but '' was given"),
+        (lambda: attacked(round_="\u00b2"), "--round takes 0, a number"),
+        (lambda: attacked(round_="11"), "--round 11 was asked for, but training ends after 10 rounds at the latest"),
     ],
 )
 def test_a_wrong_value_gets_one_line(call, message):
@@ -259,6 +278,19 @@ def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_pat
     assert (store.cells(), store.trained(), store.earlier()) == ([], [], old)
     commands.list_runs(tmp_path)
     assert "not listed: 2 folder(s) of earlier revisions" in capsys.readouterr().out
+
+
+def test_a_specification_on_disk_that_cannot_be_read_is_named(tmp_path):
+    train = spec.train_spec("smoke", "digits", "fedavg")
+    schedule = train.model_dump(mode="json")["schedule"]
+    path = Store(tmp_path).train(train) / "spec.json"
+    # A learning rate of infinity, as JSON has none.
+    broken = schedule | {"task": schedule["task"] | {"lr": None}}
+    storage.write_json(path, train.model_dump(mode="json") | {"schedule": broken})
+    with pytest.raises(
+        UserError, match=f"{re.escape(str(path))} is no specification .*lr: Input should be a valid number"
+    ):
+        Store(tmp_path).trained()
 
 
 GONE = "attack_without_its_package:Attack"
