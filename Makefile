@@ -34,7 +34,7 @@ help: ## list the commands
 	  '  PRESET=smoke|quick|paper      (now: $(PRESET))' \
 	  '  DATASETS="cifar10 office10"   (now: $(or $(DATASETS),embedded ones))' \
 	  '  DEVICE=cpu|cuda|auto          (now: $(DEVICE))' \
-	  '  SEEDS=3  VICTIMS=22  DATA_DIR=folder  OUT=folder' \
+	  '  SEEDS=5  VICTIMS=16  DATA_DIR=folder  OUT=folder' \
 	  '  FULL=1                        of attack-table: 64 victims a seed, five seeds, three data sets' \
 	  'Of test, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv' \
 	  'Of test-portable: PART=numerical SETTINGS="aten-default threads-4". Of bench: BENCH_ARGS="--short --repeats 1"'

@@ -53,8 +53,8 @@ def test_the_ladder_study_has_every_attack_with_the_seeds_and_victims_of_a_publi
     cells = study.cells(own, "quick", [("photos", None)])
     assert len(cells) == 5 * 5 * len(plugins.ATTACKS)  # columns, rounds
     assert {cell.round for cell in cells} == {"0", "1", "2", "5", "best"}
-    assert {(len(cell.seeds), cell.victims) for cell in cells} == {(3, 22)}
-    assert flags.LEAST_VICTIMS <= 3 * 22
+    assert {(len(cell.seeds), cell.victims) for cell in cells} == {(5, 16)}
+    assert flags.LEAST_VICTIMS <= 5 * 16
     few = study.cells(own, "quick", [("photos", None)], seeds=1, victims=2)
     assert {(len(cell.seeds), cell.victims) for cell in few} == {(1, 2)}
     paper = study.cells(own, "paper", [("cifar10", None)])
@@ -64,7 +64,7 @@ def test_the_ladder_study_has_every_attack_with_the_seeds_and_victims_of_a_publi
 def test_a_ladder_cell_is_that_of_the_attack_command():
     cell = next(c for c in study.cells(study.read("ladder"), "quick", [("photos", None)]) if c.attack == "matching")
     train = spec.train_spec("quick", "photos", "fedavg")
-    assert cell.id == spec.cell_spec("quick", train, "matching", round_="0", seeds=3, victims=22).id
+    assert cell.id == spec.cell_spec("quick", train, "matching", round_="0", seeds=5, victims=16).id
 
 
 def test_smoke_keeps_its_few_victims_and_the_rounds_before_its_last():
