@@ -27,6 +27,7 @@ NOT_NUMERICAL = (
     "test_command_line.py",
     "test_imports.py",
     "test_ladder_command.py",
+    "test_makefile.py",
     "privbench/test_data_damage.py",
     "privbench/test_data_embedded.py",
     "privbench/test_data_full.py",
