@@ -68,6 +68,17 @@ def same_threads() -> None:
         sys.modules["torch"].set_num_threads(THREADS)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_core() -> Iterator[None]:
+    """Jobs run one after another in the test's own process; one of their own would take seconds to import torch.
+
+    What is there for several cores is tested by the processes that privbench/test_pool.py and test_command_line.py begin.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("privbench.pool.cores", lambda: 1)
+        yield
+
+
 def _refuse(*_: object, **__: object) -> None:
     raise OSError("the tests have no network")
 

@@ -30,10 +30,9 @@ def privbench(*words, cwd, expect=0):
 
 @pytest.fixture
 def told(command, tmp_path, monkeypatch):
-    """Runs a command in this process and an empty folder, its jobs one after another: what it prints."""
+    """Runs a command in this process and an empty folder: what it prints."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
-    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
 
     def call(*words, expect=0):
         ran = command(*words)

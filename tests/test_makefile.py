@@ -53,9 +53,8 @@ def make(repository, tmp_path):
 
 
 @pytest.fixture
-def told(command, monkeypatch):
-    """What a line `privbench ...` prints, run in this process, its jobs one after another."""
-    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
+def told(command):
+    """What a line `privbench ...` prints, run in this process."""
 
     def call(line):
         program, *words = line.split()

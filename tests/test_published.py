@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from benchmarks import published
@@ -51,28 +50,34 @@ def test_the_list_is_of_published_settings_and_every_run_is_in_it_once():
 
 
 def test_a_killed_start_is_continued_by_the_next_and_gives_the_same_numbers(tmp_path):
-    """Killed outright once some run has a complete round; the next start ends with the numbers of one left alone."""
+    """Killed outright, by a worker of its own that has a complete round; the next start ends with the numbers of one left alone."""
     script = tmp_path / "start.py"
     script.write_text(
+        "import multiprocessing, os, signal, sys, time\n"
         "from pathlib import Path\n"
         "from benchmarks import published\n"
+        "from privbench import checkpoint\n"
         "from tests.test_published import small\n"
-        "import sys\n"
+        "keep = checkpoint.keep\n"
+        "def kept(folder, spec, state):\n"
+        "    keep(folder, spec, state)\n"
+        "    if state.round:\n"
+        "        os.kill(multiprocessing.parent_process().pid, signal.SIGKILL)\n"
+        "        time.sleep(600)\n"
+        "checkpoint.keep = kept\n"
         "if __name__ == '__main__':\n"
         "    published.train(small((100,))[:2], Path(sys.argv[1]), None, 'cpu', 2)\n"
     )
     columns = small((100,))[:2]
     store, cells = Store(tmp_path / "killed"), [cell for column in columns for cell in column]
-    folders = [store.train(cell.train_specs()[0]) for cell in cells]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    # Its workers hold the other end of the pipe, too: it closes when the last of them has ended, a moment after their parent.
-    process = subprocess.Popen([sys.executable, str(script), str(store.root)], env=environment, stdout=subprocess.PIPE)
-    while process.poll() is None and not any((folder / checkpoint.CHECKPOINT).exists() for folder in folders):
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert not all(store.record(cell).exists() for cell in cells)
+    # The workers write to the same pipe, so that its end comes when they have followed their parent.
+    start = [sys.executable, str(script), str(store.root)]
+    ended = subprocess.run(start, env=environment, stdout=subprocess.PIPE).returncode
+    assert ended == -signal.SIGKILL
+    states = [published.state(store, cell) for cell in cells]
+    assert "stopped after round 1" in " ".join(states)
+    assert not any("finished" in state for state in states)
     assert published.train(columns, store.root, None, "cpu", 1) == []
     assert [published.state(store, cell) for cell in cells] == ["finished after 2 rounds, recorded"] * 2
     alone = Store(tmp_path / "alone")
