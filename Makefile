@@ -22,8 +22,10 @@ BENCH_ARGS ?=
 
 IN_VENV := $(VENV)/bin/python
 READY := $(VENV)/.installed
+# Workers that take over each other's tests from the end: the tests of a module stay together, and share what it made once.
+SHARED_OUT = -n $(WORKERS) --dist worksteal
 # One thread a worker: the tests' tensors are small, and threads of several workers fight over the cores.
-PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest $(SHARED_OUT) $(PYTEST_ARGS)
 
 .PHONY: help setup attack-table ladder test test-portable check bench clean
 
@@ -37,7 +39,7 @@ help: ## list the commands
 	  '  SEEDS=5  VICTIMS=16  DATA_DIR=folder  OUT=folder' \
 	  '  FULL=1                        of attack-table: 64 victims a seed, five seeds, three data sets' \
 	  'Of test, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv' \
-	  'Of test-portable: PART=numerical SETTINGS="aten-default threads-4". Of bench: BENCH_ARGS="--short --repeats 1"'
+	  'Of test-portable: PART=numerical SETTINGS="lowest threads-2". Of bench: BENCH_ARGS="--short --repeats 1"'
 
 setup: $(READY) ## create the environment in .venv (every other command does so when it is missing)
 
@@ -65,7 +67,7 @@ test: $(READY) ## run the tests
 	$(PYTEST)
 
 test-portable: $(READY) ## run the tests under every arithmetic that this processor offers, and say what passed where
-	$(IN_VENV) -m tests.portable --part $(PART) $(if $(SETTINGS),--settings $(SETTINGS)) -- -n $(WORKERS) $(PYTEST_ARGS)
+	$(IN_VENV) -m tests.portable --part $(PART) $(if $(SETTINGS),--settings $(SETTINGS)) -- $(SHARED_OUT) $(PYTEST_ARGS)
 
 check: $(READY) ## check format, lint and types, then run the tests
 	$(IN_VENV) -m ruff format --check .

@@ -43,6 +43,7 @@ class Amount:
     processes: int | None = None  # None: one a core
     of_a_column: dict[str, int] | None = None  # settings of the attacks on the columns; None: their defaults
     in_memory: int = 1024  # victims
+    peak_side: int = 1024  # of the square matrices whose product is called the peak
 
     @property
     def cores(self) -> int:
@@ -52,7 +53,7 @@ class Amount:
 
 SHORT = Amount(
     victims=2, few_victims=1, steps=2, seeds=2, by_victims=(1, 2), by_batch_size=(1,), by_clients=(2,), by_seeds=(1,),
-    by_batch=(16,), per_client=16, processes=1, in_memory=2,
+    by_batch=(16,), per_client=16, processes=1, in_memory=2, peak_side=64,
     of_a_column={"steps": 2, "feature_steps": 2, "peel_iterations": 1, "starts": 1},
 )  # fmt: skip
 
@@ -177,7 +178,7 @@ def kernel_rows(rows: Rows, place: torch.device, amount: Amount) -> None:
             action()
             executed = work.flops(action)
             operations = needed or executed
-            peak = statistics.median(work.matmul_peak(dtype, place) for _ in range(5))
+            peak = statistics.median(work.matmul_peak(dtype, place, amount.peak_side) for _ in range(5))
 
             def share(work_: Callable[[], object] = action, of: float = operations / 1e7 / peak) -> float:
                 return of / work.clock(work_, place)

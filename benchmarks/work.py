@@ -216,7 +216,7 @@ def dlg_gradient(seen: Artifact) -> Callable[[], object]:
     return lambda: descend.gradients(objective)(start, known)
 
 
-def matmul_peak(dtype: torch.dtype, place: torch.device, side: int = 1024) -> float:
+def matmul_peak(dtype: torch.dtype, place: torch.device, side: int) -> float:
     """GFLOP/s of a square matrix product."""
     a = torch.randn(side, side, dtype=dtype, device=place)
     seconds = min(clock(lambda: a @ a, place) for _ in range(20))

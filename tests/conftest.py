@@ -27,6 +27,7 @@ NOT_NUMERICAL = (
     "test_command_line.py",
     "test_imports.py",
     "test_ladder_command.py",
+    "test_makefile.py",
     "privbench/test_data_damage.py",
     "privbench/test_data_embedded.py",
     "privbench/test_data_full.py",
@@ -65,6 +66,17 @@ def same_threads() -> None:
     """Every test begins with as many threads as the run was given, whatever the one before it left."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(THREADS)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_core() -> Iterator[None]:
+    """Jobs run one after another in the test's own process; one of their own would take seconds to import torch.
+
+    What is there for several cores is tested by the processes that privbench/test_pool.py and test_command_line.py begin.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("privbench.pool.cores", lambda: 1)
+        yield
 
 
 def _refuse(*_: object, **__: object) -> None:

@@ -3,6 +3,9 @@
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from multiprocessing import dummy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -75,6 +78,7 @@ def test_a_round_that_is_timed_learns_what_the_usual_way_learns_and_counts():
 @pytest.fixture
 def in_threads(monkeypatch):
     """Seeds side by side in threads, which need no start of a process."""
+    monkeypatch.setattr(work, "get_context", lambda kind: SimpleNamespace(Manager=lambda: nullcontext(dummy)))
     monkeypatch.setattr(work, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
     monkeypatch.setattr(pool, "take_share", lambda share: None)  # what makes a process a worker, for good
 

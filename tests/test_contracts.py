@@ -391,7 +391,6 @@ def test_every_attack_is_watched():
 
 @pytest.mark.parametrize("setup", WATCHED)
 def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, tmp_path, monkeypatch):
-    monkeypatch.setattr("privbench.pool.cores", lambda: 1)  # in this process
     monkeypatch.setattr("attacks.separate.RESTARTS", 4)
     if "through stand-ins" in setup:
         trust_stand_ins(monkeypatch)
@@ -408,8 +407,7 @@ def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(set
             assert cell.attack == "decoder" or all(v.loss_fell is not None for v in told.victims), cell.attack
 
 
-def test_what_an_attack_notes_stands_in_its_record(tmp_path, monkeypatch):
-    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
+def test_what_an_attack_notes_stands_in_its_record(tmp_path):
     (cell,) = watched(["oracle"], "batches of fedsplit + gaussian")
     reconstructions([cell], tmp_path)
     (note,) = record.read(Store(tmp_path).record(cell)).notes
@@ -418,8 +416,6 @@ def test_what_an_attack_notes_stands_in_its_record(tmp_path, monkeypatch):
 
 
 def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeypatch):
-    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
-
     def cheating(self, seen, known, seed, report):
         (path,) = known.cache.parent.glob("artifacts/*/truth.safetensors")
         truth = artifact.load_truth(path)

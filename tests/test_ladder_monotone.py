@@ -37,12 +37,10 @@ def attacked(root):
 
 
 @pytest.fixture(scope="module")
-def climbed(tmp_path_factory, request):
+def climbed(tmp_path_factory):
     """(folder, records)."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privbench.pool.cores", lambda: 1)  # in this process
-        root = tmp_path_factory.mktemp("ladder")
-        return root, attacked(root)
+    root = tmp_path_factory.mktemp("ladder")
+    return root, attacked(root)
 
 
 def of(records, name):
@@ -73,8 +71,7 @@ def test_in_round_0_whoever_holds_the_common_extractor_beats_the_floor(climbed):
     assert mean["initial-surrogate"] > mean["aligned-surrogate"] + 10
 
 
-def test_after_training_the_initial_networks_make_surrogates_no_worse(tmp_path, monkeypatch):
-    monkeypatch.setattr("privbench.pool.cores", lambda: 1)  # in this process
+def test_after_training_the_initial_networks_make_surrogates_no_worse(tmp_path):
     train = spec.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 1})
     brief = STAND_IN | {"steps": 15, "train_steps": 60, "align_steps": 60, "shadow_steps": 40}
     made = [

@@ -1,28 +1,30 @@
-"""Every make target runs, in a short form; and what `.ci/run` ends with."""
+"""Every make target runs, in a short form, and what it asks of a program can be asked of it; and what `.ci/run` ends with."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 
 import pytest
 
-# What stands in for the environment's programs: the same ones with the least to do.
+from tests import portable
+
+# What stands in for the environment's programs. Those that import torch only note what they were asked, and the tests ask the
+# same of them in this process; the others are the same ones with the least to do.
 PYTHON = """#!/bin/sh
 echo "python $*" >> {log}
 case "$*" in
   "-m mypy") set -- -m mypy --version ;;  # minutes without a cache, and `make check` runs it for all
+  "-m tests.portable "*|"-m benchmarks"*) exit {status} ;;
 esac
 exec {executable} "$@"
 """
 PRIVBENCH = """#!/bin/sh
 echo "privbench $*" >> {log}
-case "$1" in
-  study) set -- "$@" --status ;;  # plans every cell and runs none: a ladder takes minutes at its shortest
-esac
-exec {executable} -m privbench "$@"
+exit {status}
 """
-QUICK_TESTS = "PYTEST_ARGS=-p no:cacheprovider tests/privbench/test_settings.py"
+QUICK_TESTS = "PYTEST_ARGS=-p no:cacheprovider tests/privbench/test_flags.py"
 
 
 @pytest.fixture
@@ -30,15 +32,15 @@ def make(repository, tmp_path):
     """Runs a target with an environment that is set up already: (what it printed, the programs it ran)."""
     venv, log = tmp_path / "venv", tmp_path / "log"
     (venv / "bin").mkdir(parents=True)
-    for name, text in (("python", PYTHON), ("privbench", PRIVBENCH)):
-        program = venv / "bin" / name
-        program.write_text(text.format(log=log, executable=sys.executable))
-        program.chmod(0o755)
     for mark in (".installed", ".bench-installed"):
         (venv / mark).touch()
-    log.touch()
 
-    def run(*words, folder=repository, status=0):
+    def run(*words, folder=repository, status=0, ends=0):
+        for name, text in (("python", PYTHON), ("privbench", PRIVBENCH)):
+            program = venv / "bin" / name
+            program.write_text(text.format(log=log, executable=sys.executable, status=ends))
+            program.chmod(0o755)
+        log.write_text("")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST"))}
         done = subprocess.run(
             ["make", *words, f"VENV={venv}"], cwd=folder, env=environment | {"PYTHONPATH": str(repository)},
@@ -48,6 +50,19 @@ def make(repository, tmp_path):
         return done.stdout, log.read_text().splitlines()
 
     return run
+
+
+@pytest.fixture
+def told(command):
+    """What a line `privbench ...` prints, run in this process."""
+
+    def call(line):
+        program, *words = line.split()
+        ran = command(*words)
+        assert (program, ran.status) == ("privbench", 0), ran.err
+        return ran.out
+
+    return call
 
 
 def targets(repository):
@@ -67,37 +82,55 @@ def test_setup_runs_nothing_where_all_is_installed(make):
     assert make("setup")[1] == []
 
 
-def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(make, tmp_path):
-    out, ran = make("attack-table", "PRESET=smoke", "DATASETS=digits", f"OUT={tmp_path / 'runs'}", "DEVICE=cpu")
+def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(make, told, tmp_path):
+    runs = tmp_path / "runs"
+    _, (ran,) = make("attack-table", "PRESET=smoke", "DATASETS=digits", f"OUT={runs}", "DEVICE=cpu")
+    assert ran == f"privbench table --datasets digits --preset smoke --device cpu --out {runs}"
+    out = told(ran)
     assert "A first look: 2 victims a seed, 1 seed. " in out
     assert "make attack-table FULL=1" in out
-    assert (tmp_path / "runs" / "attack-table-smoke" / "table.md").exists()
-    assert ran == [f"privbench table --datasets digits --preset smoke --device cpu --out {tmp_path / 'runs'}"]
-    out, _ = make("-n", "attack-table", "FULL=1")
-    assert out.split()[1:] == ["table", "--full", "--preset", "quick", "--device", "auto"]
-    out, _ = make("-n", "attack-table")
-    assert out.split()[1:] == ["table", "--preset", "quick", "--device", "auto"]
+    assert (runs / "attack-table-smoke" / "table.md").exists()
+    assert make("attack-table", "FULL=1")[1] == ["privbench table --full --preset quick --device auto"]
+    assert make("attack-table")[1] == ["privbench table --preset quick --device auto"]
 
 
-def test_ladder_runs_the_study(make, tmp_path):
-    out, ran = make("ladder", "PRESET=smoke", "DATASETS=digits", f"OUT={tmp_path / 'runs'}")
-    assert ran == [f"privbench study ladder --datasets digits --preset smoke --device auto --out {tmp_path / 'runs'}"]
-    assert "not run" in out
+def test_a_program_that_fails_fails_its_target(make):
+    for target in ("attack-table", "ladder", "test-portable", "bench"):
+        _, ran = make(target, status=2, ends=1)
+        assert len(ran) == 1
+
+
+def test_ladder_runs_the_study(make, told, tmp_path):
+    _, (ran,) = make("ladder", "PRESET=smoke", "DATASETS=digits", f"OUT={tmp_path / 'runs'}")
+    assert ran == f"privbench study ladder --datasets digits --preset smoke --device auto --out {tmp_path / 'runs'}"
+    assert "not run" in told(f"{ran} --status")
 
 
 def test_test_runs_pytest(make):
     out, ran = make("test", "WORKERS=0", QUICK_TESTS)
     assert " passed" in out.splitlines()[-1]
-    assert ran[0].startswith("python -m pytest -n 0 ")
+    assert ran[0].startswith("python -m pytest -n 0 --dist worksteal ")
 
 
-def test_test_portable_runs_the_settings_that_are_asked_for(make):
-    out, ran = make("test-portable", "WORKERS=0", "PART=numerical", "SETTINGS=plain", QUICK_TESTS, status=2)
-    # No test of that module is numerical, which pytest calls a failure.
-    assert out.splitlines()[-1] == "0 passed, 1 failed"
-    out, ran = make("test-portable", "WORKERS=0", "SETTINGS=plain", QUICK_TESTS)
-    assert out.splitlines()[-1].endswith(" passed, 0 failed")
-    assert ran[-1].startswith("python -m tests.portable --part all --settings plain -- -n 0 ")
+def test_test_portable_runs_the_settings_that_are_asked_for(make, monkeypatch, capsys):
+    _, (ran,) = make(
+        "test-portable", "WORKERS=1", "PART=numerical", "SETTINGS=lowest plain", "PYTEST_ARGS=-q tests/a.py"
+    )
+    program, flag, module, *words = ran.split()
+    assert (program, flag, module) == ("python", "-m", "tests.portable")
+    asked = []
+    monkeypatch.setattr(portable, "processor", lambda: portable.Processor("AVX512", mkl=True, onednn=True))
+    monkeypatch.setattr(
+        portable,
+        "run",
+        lambda setting, words: asked.append((setting.name, words)) or portable.Outcome(setting.name, 3, 0, 0, 1.0),
+    )
+    assert portable.main(words) == 0
+    own = ["-m", "numerical", "-n", "1", "--dist", "worksteal", "-q", "tests/a.py"]
+    assert asked == [("plain", own), ("lowest", own)]
+    assert capsys.readouterr().out.splitlines()[-1] == "6 passed, 0 failed"
+    _, (ran,) = make("test-portable")
+    assert ran == "python -m tests.portable --part all -- -n 2 --dist worksteal"
 
 
 def test_check_runs_the_formatter_the_linter_the_type_checker_and_pytest(make):
@@ -106,11 +139,16 @@ def test_check_runs_the_formatter_the_linter_the_type_checker_and_pytest(make):
     assert all(line.startswith(f"python {words}") for line, words in zip(ran, asked, strict=True))
 
 
-def test_bench_runs_the_benchmarks(make):
+def test_bench_runs_the_benchmarks(make, monkeypatch, capsys):
     """Its rows: tests/test_benchmarks.py."""
-    out, ran = make("bench", "BENCH_ARGS=--help")
+    assert make("bench", "BENCH_ARGS=--short --repeats 1")[1] == ["python -m benchmarks --short --repeats 1"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--help"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("benchmarks.__main__", run_name="__main__")
+    assert not stop.value.code
+    out = capsys.readouterr().out
     assert "--short" in out
-    assert ran == ["python -m benchmarks --help"]
+    assert "--repeats" in out
 
 
 def test_clean_runs_and_leaves_results(make, repository, tmp_path):

@@ -153,9 +153,7 @@ def watched(request, tmp_path_factory):
     """(what an attack was handed, its run's set-up, the folder)."""
     WATCHED.clear()
     root, cell = tmp_path_factory.mktemp("sealed"), cell_of(request.param)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privbench.pool.cores", lambda: 1)  # in this process
-        assert run.run_cells([cell], root, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert run.run_cells([cell], root, None, "cpu", lambda *_: None, lambda *_: None) == []
     (train,) = cell.train_specs()
     setup = harness.prepare(train, federations.of(train, None)[0], torch.device("cpu"))
     assert len(WATCHED) == (1 if request.param in (Watch, WatchOfEverything) else 2)

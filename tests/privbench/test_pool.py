@@ -13,6 +13,8 @@ import pytest
 from privbench.errors import Interrupted, UserError
 from privbench.pool import run_jobs, threads
 
+HANGS = 600  # seconds after which what is waited for hangs: far more than the busiest machine takes
+
 
 @dataclass(frozen=True)
 class Write:
@@ -42,7 +44,7 @@ class Write:
             time.sleep(1)
         if self.fault == "endless":
             (self.folder / self.title).write_text(str(os.getpid()))
-            time.sleep(600)
+            time.sleep(HANGS)
         import torch
 
         (self.folder / self.title).write_text(str(torch.get_num_threads()))
@@ -86,7 +88,7 @@ def test_a_bug_in_a_job_is_one_line_with_its_traceback_on_disk(workers, tmp_path
 
 @dataclass(frozen=True)
 class Wait(Write):
-    """Waits for `other` to end, then (up to a minute) for a share of `cores` cores, and writes the share that it has."""
+    """Waits for `other` to end, then for a share of `cores` cores, and writes the share that it has."""
 
     other: str = ""
     cores: int = 1
@@ -94,7 +96,7 @@ class Wait(Write):
     def run(self, report):
         import torch
 
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANGS
         while time.monotonic() < deadline and not (
             (not self.other or (self.folder / self.other).exists()) and threads(9) == self.cores
         ):
@@ -120,13 +122,13 @@ def test_a_bug_is_told_even_where_its_traceback_cannot_be_written(tmp_path):
 
 
 def test_a_process_that_dies_fails_its_own_job_alone(tmp_path):
-    """The job beside it dies with it, because the pool is gone, and is run again; those behind them are run in a new pool."""
-    jobs = [Write("a", tmp_path, "death"), Write("b", tmp_path, "slow"), *(Write(name, tmp_path) for name in "cde")]
+    """The job beside it dies with it, because the pool is gone, and is run again; one behind them is run in a new pool."""
+    jobs = [Write("a", tmp_path, "death"), Write("b", tmp_path, "slow"), Write("c", tmp_path)]
     _, ended, progress, outcome = watch()
     failures = run_jobs(jobs, 2, progress, outcome)
     assert failures == ["a: its process died, as it does when the machine runs out of memory"]
-    assert ended == {"a": failures[0], **dict.fromkeys("bcde")}
-    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["b", "c", "d", "e"]
+    assert ended == {"a": failures[0], **dict.fromkeys("bc")}
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["b", "c"]
 
 
 def test_an_interruption_is_told_apart_from_a_failure(tmp_path):
@@ -150,19 +152,18 @@ def test_workers_end_when_their_parent_is_killed_outright(tmp_path):
     assert all(_lives(pid) for pid in workers)
     parent.kill()
     parent.wait()
-    for _ in range(100):
-        if not any(_lives(pid) for pid in workers):
-            return
+    deadline = time.monotonic() + HANGS / 2  # their job takes longer
+    while any(_lives(pid) for pid in workers):
+        assert time.monotonic() < deadline, "workers outlive their parent"
         time.sleep(0.1)
-    pytest.fail("workers outlived their parent by ten seconds")
 
 
 def _written(path):
-    for _ in range(600):
-        if path.exists() and (text := path.read_text()):
-            return int(text)
+    deadline = time.monotonic() + HANGS
+    while not path.exists() or not (text := path.read_text()):
+        assert time.monotonic() < deadline, f"{path} was not written"
         time.sleep(0.1)
-    raise AssertionError(f"{path} was not written")
+    return int(text)
 
 
 def _lives(pid):

@@ -331,8 +331,7 @@ def test_an_attack_that_cannot_be_imported_is_refused_and_a_cell_of_it_on_disk_k
     assert unnamed.id == cell.id  # follows from the attack, and is no part of the name
 
 
-def test_a_cell_specified_at_another_revision_of_its_attack_is_not_attacked(tmp_path, monkeypatch):
-    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
+def test_a_cell_specified_at_another_revision_of_its_attack_is_not_attacked(tmp_path):
     train = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
     cell = spec.cell_spec("smoke", train, "grey", seeds=1, victims=1, round_="0")
     old = cell.model_copy(update={"attack_revision": 5})

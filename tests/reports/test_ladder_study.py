@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from privbench import measure, plugins, pool, record, run
+from privbench import measure, plugins, record, run
 from privbench.options import TrainingOptions
 from privbench.store import Store
 from reports import climb, study, study_run
@@ -13,10 +13,9 @@ FEW = ("class-mean", "feature-statistics", "analytic-features", "learned-inverse
 
 @pytest.fixture(scope="module")
 def few():
-    """A ladder of few attacks, in this process."""
+    """A ladder of few attacks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugins, "ATTACKS", {name: plugins.ATTACKS[name] for name in (*plugins.FLOORS, *FEW)})
-        patch.setattr(pool, "cores", lambda: 1)
         own, cells = study_run.plan(
             "ladder",
             TrainingOptions(preset="smoke"),

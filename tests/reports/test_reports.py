@@ -137,9 +137,8 @@ def test_records_of_different_settings_never_share_a_table():
         ({"observe": "update", "local_steps": 3, "local_lr": 0.1}, "whole updates of 3 SGD steps at 0.1"),
     ],
 )
-def test_a_record_and_the_cell_it_is_of_tell_the_same_of_whole_updates(asked, text, tmp_path, monkeypatch):
+def test_a_record_and_the_cell_it_is_of_tell_the_same_of_whole_updates(asked, text, tmp_path):
     """A finished cell and a missing one (a Gap) belong to one table."""
-    monkeypatch.setattr("privbench.pool.cores", lambda: 1)
     train = train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
     cell = cell_spec("smoke", train, "grey", seeds=1, victims=1, **asked)
     assert run.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []

@@ -122,7 +122,6 @@ def test_an_internal_error_fails_its_cell_alone_and_leaves_its_traceback(cells, 
         raise UserError("asked the impossible")
 
     monkeypatch.setattr(run, "train", train)
-    monkeypatch.setattr(run.pool, "cores", lambda: 1)
     found = study_run.execute(cells, tmp_path, None, "cpu")
     log = Store(tmp_path).train(cells[2].train_specs()[0]) / "error.txt"
     assert [state.word for state in found] == ["failed"] * 4
