@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from privbench.data.resize import pixels
-from privbench.engine import Replica, average
+from privbench.engine import Replica, average, one_thread
 from privbench.methods.form import Nets
 from privbench.nets import Model
 from privbench.types import CLASSIFICATION, Images
@@ -28,10 +28,10 @@ class Prediction(NamedTuple):
 
 
 def predict(model: Model, replica: Replica, images: Images, device: torch.device) -> Prediction:
-    """C(E(x)) of N images, a piece at a time."""
+    """C(E(x)) of N images, a piece at a time, on one thread as in training, so that the logits do not depend on how many there are."""
     nets = Nets(model, replica.params, replica.buffers)
     pieces = images.images.split(max(PIXELS // model.image_size**2, 1))
-    with torch.no_grad():
+    with torch.no_grad(), one_thread():
         logits = [nets.classifier(nets.extractor(pixels(x.to(device), model.image_size))).cpu() for x in pieces]
     return Prediction(torch.cat(logits), images.labels)
 
@@ -71,5 +71,5 @@ def consistency(model: Model, replica: Replica, labels: Tensor, rng: torch.Gener
     z = torch.randn(DRAWS, model.noise_dim, generator=rng).to(labels.device)
     y = labels[torch.randint(len(labels), (DRAWS,), generator=rng).to(labels.device)]
     nets = Nets(model, replica.params, replica.buffers)
-    with torch.no_grad():
+    with torch.no_grad(), one_thread():
         return float(cross_entropy(nets.classifier(nets.generator(z, y)), y))

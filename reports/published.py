@@ -248,7 +248,11 @@ def _printed() -> dict[tuple[str, str], dict[str, Published]]:
     found: dict[tuple[str, str], dict[str, Published]] = {}
     for row in rows():
         for own, cells in claims.get(row.claim, []):
-            notes = [m.how for m in own.measured if row.metric.startswith(m.metrics)]
+            notes = [
+                m.how
+                for m in own.measured
+                if row.metric.startswith(m.metrics) and (not m.methods or row.method in m.methods)
+            ]
             note = "; ".join([*notes, *filter(None, [PROTOCOLS[own.protocol].differs])])
             value = Published(row.value, row.std, _origin(row), note)
             for cell in cells_of(row, own, cells):

@@ -39,6 +39,9 @@ class Column(spec.Strict):
     search: dict[str, list[Any]] = Field(default_factory=dict)
     attacks: tuple[str, ...] | None = None  # in place of the study's
     not_on: tuple[str, ...] = ()  # data sets for which the source has no such cell
+    # Images of each client in the paper preset, by data set, where not as the other columns: of a method that needs images of no
+    # client on data that the protocol deals out whole.
+    per_client: dict[str, int] = Field(default_factory=dict)
 
 
 class Data(spec.Strict):
@@ -68,6 +71,7 @@ class Measured(spec.Strict):
 
     metrics: tuple[str, ...]  # what their names begin with, e.g. "rta" for "rta_mean"
     how: str
+    methods: tuple[str, ...] = ()  # whose values; by default all
 
 
 class Study(spec.Strict):
@@ -174,11 +178,13 @@ def cells(
             for column in columns:
                 if data.name in column.not_on:
                     continue
+                per_client = column.per_client.get(data.name) if preset == "paper" else None
+                per_client = per_client or own.get("per_client")
                 for settings, searched in _variants(column, preset):
                     train = spec.train_spec(
                         preset, data.name, column.method, defense=column.defense, where=choices.where, backbone=study.backbone,
                         domains=domains, how=choices.how, omega=omega, min_per_client=choices.min_per_client,
-                        clients=data.clients or study.clients, per_client=own.get("per_client"), method_settings=settings,
+                        clients=data.clients or study.clients, per_client=per_client, method_settings=settings,
                         protocol=protocol,
                         flip=choices.flip, measured=choices.measured, equal_work=choices.equal_work or study.equal_work,
                         changes={**published, **searched, **choices.changes},

@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from privbench import checkpoint, evaluation, harness, record, results, run, spec
+from privbench.engine import Replica
 from privbench.errors import UserError
+from privbench.nets import Model
 from privbench.seeds import stream
 from privbench.store import Store
+from privbench.types import Images
 from reports import training_view
 from tests.privbench.federations import digits_federation
 
@@ -252,3 +255,20 @@ def test_a_loss_that_diverged_is_none_in_the_record(whole, tmp_path):
     assert found.rounds[1].loss["task"][0] is None
     _, rows = training_view.rounds([found])
     assert rows[1][1] == "-"
+
+
+def test_logits_do_not_depend_on_the_number_of_threads():
+    # In single precision and of many images, where operations are split over threads.
+    model, rng = Model("lenet5", 1, 10), stream(0, "threads")
+    params = {part: model.net(part).init(rng)[0] for part in ("extractor", "classifier")}
+    replica = Replica(params, {"extractor": {}, "classifier": {}})
+    images = Images(torch.randint(256, (1000, 1, 32, 32), generator=rng, dtype=torch.uint8), torch.zeros(1000).long())
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(evaluation.predict(model, replica, images, CPU).logits)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*found)

@@ -292,6 +292,9 @@ def test_values_that_are_measured_otherwise_say_so():
     cell = paper_cell("nfl-cgan-lenet5", dataset="office10", method="nfl-cgan")
     assert "which domain is client A" in published.of(cell, "rta_client_2").note
     assert published.of(paper_cell("fedcg-table1", dataset="fmnist", method="fedavg"), "accuracy").note == ""
+    for method, noted in (("feddf", True), ("fedavg", False)):
+        cell = paper_cell("nfl-cgan-resnet18", dataset="fmnist", method=method)
+        assert ("distils on" in published.of(cell, "accuracy").note) == noted
 
 
 def places(text):

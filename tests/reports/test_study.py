@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from privbench import flags, plugins, run, spec
+from privbench import flags, partition, plugins, run, spec
 from privbench.errors import UserError
 from reports import study, study_reports
 from reports.accuracy_table import METRICS
@@ -287,3 +287,20 @@ def test_a_misspelt_key_of_a_study_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(study.resources, "files", lambda _: tmp_path)
     with pytest.raises(UserError, match="embed"):
         study.read("mine")
+
+
+TRAINING_IMAGES = {"fmnist": 60_000, "cifar10": 50_000}
+NAMES_PUBLIC_IMAGES = ("digit5", "domainnet")  # of which FedCG holds out a domain
+
+
+def test_whoever_distils_on_public_images_has_some_in_every_published_cell():
+    found = set()
+    for name in study.names():
+        for cell in study.cells(study.read(name), "paper"):
+            train = cell.train
+            if train.method != "feddf" or train.dataset in NAMES_PUBLIC_IMAGES:
+                continue
+            left = TRAINING_IMAGES[train.dataset] - train.clients * train.per_client
+            assert left >= partition.PUBLIC, (name, train.dataset)
+            found.add((name, train.dataset, left))
+    assert {("nfl-cgan-lenet5", "fmnist", 32_000), ("nfl-cgan-resnet18", "cifar10", 32_000)} <= found
