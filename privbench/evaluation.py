@@ -28,7 +28,7 @@ class Prediction(NamedTuple):
 
 
 def predict(model: Model, replica: Replica, images: Images, device: torch.device) -> Prediction:
-    """C(E(x)) of N images, a piece at a time, on one thread as in training, so that the logits do not depend on how many there are."""
+    """C(E(x)) of N images, a piece at a time; on one thread, as in training, so that logits do not depend on their number."""
     nets = Nets(model, replica.params, replica.buffers)
     pieces = images.images.split(max(PIXELS // model.image_size**2, 1))
     with torch.no_grad(), one_thread():
