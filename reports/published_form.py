@@ -10,6 +10,7 @@ from privbench import partition, plugins
 from privbench.errors import UserError
 from privbench.knowledge import WHERE_SHARED
 from privbench.local_update import local_steps
+from privbench.paper_protocol import PROTOCOLS
 from privbench.record import AttackRecord
 from privbench.spec import CellSpec
 from privbench.statistics import Interval
@@ -134,7 +135,7 @@ def group(cell: CellSpec) -> tuple[Any, ...]:
         cell.train.clients,
         cell.batch_size,
         cell.labels_known,
-        partition_text(cell),
+        conditions_text(cell),
         update_text(cell),
         cell.wire,
     )
@@ -194,6 +195,15 @@ def partition_text(cell: CellSpec) -> str:
         return f"Dirichlet({cell.train.omega:g})"
     usual = partition.DEFAULTS.get(cell.train.dataset, (how,))[0]
     return "" if how == usual else {"iid": "IID", "domain": "by domain"}[how]
+
+
+def conditions_text(cell: CellSpec) -> str:
+    """The same with what else a comparison has in common, where it is not FedCG's: protocol, flips, whose accuracy counts."""
+    train = cell.train
+    protocol = [] if train.protocol == "fedcg" else [f"protocol {train.protocol}"]
+    flips = [] if train.flip == PROTOCOLS[train.protocol].flip else ["with flips" if train.flip else "without flips"]
+    measured = [] if train.measured == "personal" else [f"{train.measured} model measured"]
+    return ", ".join([*([dealt] if (dealt := partition_text(cell)) else []), *protocol, *flips, *measured])
 
 
 def place(cell: CellSpec) -> tuple[int, str, float, str]:

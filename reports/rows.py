@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from privbench import partition, plugins
 from privbench.record import Record
 from privbench.spec import CellSpec
-from reports.published_form import label, networks, partition_text, unique
+from reports.published_form import conditions_text, label, networks, unique
 
 Setting = tuple[Any, ...]
 R = TypeVar("R", bound=Record)
@@ -24,7 +24,7 @@ ALIASES = {"FedSplit": "FedSplit (LG-FedAvg)"}
 def setting(cell: CellSpec) -> Setting:
     """What one comparison has in common."""
     domains = tuple(cell.train.domains or ())
-    return (cell.train.dataset, domains, partition_text(cell), cell.train.clients, networks(cell), cell.preset)
+    return (cell.train.dataset, domains, conditions_text(cell), cell.train.clients, networks(cell), cell.preset)
 
 
 def short_title(key: Setting) -> str:
@@ -51,7 +51,7 @@ def stem(key: Setting) -> str:
     parts = [
         plugins.stem(dataset),
         *domains,
-        dealt.replace("Dirichlet(", "dirichlet").replace(")", ""),
+        dealt.replace("Dirichlet(", "dirichlet").replace(")", "").replace(", ", "-"),
         nets.split(" ")[0],
     ]
     return "-".join([part.replace(" ", "-") for part in parts if part] + [f"{clients}clients"])

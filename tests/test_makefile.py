@@ -1,7 +1,6 @@
 """Every make target runs, in a short form, and what it asks of a program can be asked of it; and what `.ci/run` ends with."""
 
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -139,16 +138,14 @@ def test_check_runs_the_formatter_the_linter_the_type_checker_and_pytest(make):
     assert all(line.startswith(f"python {words}") for line, words in zip(ran, asked, strict=True))
 
 
-def test_bench_runs_the_benchmarks(make, monkeypatch, capsys):
+def test_bench_runs_the_benchmarks(make, repository):
     """Its rows: tests/test_benchmarks.py."""
     assert make("bench", "BENCH_ARGS=--short --repeats 1")[1] == ["python -m benchmarks --short --repeats 1"]
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "--help"])
-    with pytest.raises(SystemExit) as stop:
-        runpy.run_module("benchmarks.__main__", run_name="__main__")
-    assert not stop.value.code
-    out = capsys.readouterr().out
-    assert "--short" in out
-    assert "--repeats" in out
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--help"], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert "--short" in ended.stdout
+    assert "--repeats" in ended.stdout
 
 
 def test_clean_runs_and_leaves_results(make, repository, tmp_path):

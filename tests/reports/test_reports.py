@@ -13,7 +13,7 @@ from privbench import run
 from privbench.record import read
 from privbench.spec import cell_spec, train_spec
 from privbench.store import Store
-from reports import attack_table, figures, grid, layout, scatter, study
+from reports import attack_table, figures, grid, layout, rows, scatter, study
 from reports.published_form import Gap, published, update_text
 from tests.reports.paper_cells import in_paper
 from tests.reports.records import record
@@ -116,13 +116,15 @@ def test_records_of_different_settings_never_share_a_table():
     settings = [
         {}, {"batch_size": 4}, {"labels_known": True}, {"clients": 8}, {"preset": "paper"}, {"domains": ["a"]},
         {"backbone": "resnet18"}, {"partition": "dirichlet", "omega": 1.0}, {"observe": "update"},
-        {"observe": "update", "local_steps": 2},
+        {"observe": "update", "local_steps": 2}, {"protocol": "nfl-cgan", "flip": False}, {"flip": False},
+        {"measured": "broadcast"},
         {"observe": "update", "local_steps": 3, "local_lr": 0.1},
         {"observe": "update", "local_steps": 3, "local_lr": 0.2},
         {"observe": "update", "local_steps": 3, "batch_size": 4},
     ]  # fmt: skip
     forms = attack_table.compact([record(spec=s) for s in settings])
     assert len(forms) == len({form.title for form in forms}) == len(settings)
+    assert len({rows.setting(record(spec=s).cell) for s in ({}, *settings[10:13])}) == 4  # of training alone
     assert forms[-1].title.endswith("whole updates of 3 steps, 4 images per update")
     both = [record(defense="gaussian:0.1", spec={"where": w}) for w in ("step", "update")]
     assert attack_table.compact(both)[0].columns == ["", "FedAvg + Gaussian 0.1 (every step)", "FedAvg + Gaussian 0.1"]
