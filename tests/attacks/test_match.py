@@ -45,7 +45,11 @@ def test_the_true_image_has_distance_zero():
     F.cross_entropy(logits(own, x.double())[0], y).backward()
     observed = {f"{p}/{n}": t.grad for p, net in own.items() for n, t in net.items()}
     weights = {p: {n: t.detach() for n, t in net.items()} for p, net in own.items()}
-    assert match.squared_distance(match.gradient_products(case_of(weights), x.double(), y, observed)).item() < 1e-15
+    true, other = (
+        match.gradient_products(case_of(weights), image, y, observed) for image in (x.double(), 1 - x.double())
+    )
+    assert abs(match.squared_distance(true).item()) < error_of_squared_distance(true)
+    assert match.squared_distance(other).item() > 1e6 * error_of_squared_distance(other)
 
 
 @pytest.mark.parametrize("restarts", [1, 2])
