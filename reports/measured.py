@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import fmean
+from typing import Any
 
 from privbench import statistics
 from privbench.record import AttackRecord, Floor, Name, Scores, Victim, best_floor, scores_of
@@ -140,3 +141,22 @@ def differences(first: Measured, second: Measured) -> tuple[list[float], list[Vi
     other = {(v.seed, *v.images): v.psnr_db for v in second.victims}
     common = [v for v in first.victims if (v.seed, *v.images) in other]
     return [v.psnr_db - other[v.seed, *v.images] for v in common], common
+
+
+def score_columns(own: Measured) -> dict[str, Any]:
+    """The scores of one row of a CSV file, which every table of attacks holds alike."""
+    s = own.scores
+    return {
+        "ssim": s.ssim,
+        "feature_error": s.feature_error,
+        "lpips": s.lpips,
+        "worst_5_percent_db": s.worst_db,
+        "share_above_20_db": s.exposed,
+        "identification": s.identification,
+        "identification_chance": s.identification_chance,
+        "label_accuracy": s.label_accuracy,
+        "n": s.n,
+        "failures": s.failures,
+        "not_applicable": s.not_applicable,
+        "seeds": " ".join(map(str, own.first.cell.seeds)),
+    }
