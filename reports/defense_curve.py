@@ -80,14 +80,14 @@ def write(points: Points, bare: Sequence[AttackRecord], x_label: str, title: str
     for axes in (left, right):
         if min(values) > 0 and max(values) / min(values) >= WIDE:
             axes.set_xscale("log")
-        axes.set_xlabel(x_label, fontsize=figures.FONT_POINTS, parse_math=False)
+        axes.set_xlabel(x_label, fontsize=figures.FONT_POINTS)
         figures.plain(axes)
     look = figures.line_look(0)
     handles = [Line2D([], [], label="defended", **look)]
     handles += [Line2D([], [], label="without a defence", color="0.1", linestyle=(0, (4, 2)))] if bare else []
     handles.append(Line2D([], [], label="best floor", color="0.5", linestyle=(0, (1, 1.4))))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=figures.FONT_POINTS, frameon=False)
-    figure.suptitle(title, fontsize=figures.FONT_POINTS + 0.5, parse_math=False)
+    figure.suptitle(title, fontsize=figures.FONT_POINTS + 0.5)
     return figures.save(figure, stem)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import LogFormatter
 
 from privbench import storage
 
@@ -47,7 +49,8 @@ def legend_columns(names: Sequence[str]) -> int:
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """`stem`.png at 300 dpi and `stem`.pdf, written whole or not at all."""
+    """`stem`.png at 300 dpi and `stem`.pdf, written whole or not at all. Texts are drawn as they are, dollar signs included."""
+    _no_formulas(figure)
     paths = [stem.with_name(stem.name + ending) for ending in (".png", ".pdf")]
     for path in paths:
         buffer = io.BytesIO()
@@ -55,3 +58,17 @@ def save(figure: Figure, stem: Path) -> list[Path]:
         figure.savefig(buffer, format=path.suffix[1:], dpi=DPI, metadata=metadata)
         storage.write_bytes(path, buffer.getvalue())
     return paths
+
+
+def _no_formulas(figure: Figure) -> None:
+    """Has matplotlib read no formula in a text: names from outside may hold what looks like one. Powers of ten stay formulas."""
+    powers = {
+        label
+        for axes in figure.axes
+        for axis in (axes.xaxis, axes.yaxis)
+        if isinstance(axis.get_major_formatter(), LogFormatter)
+        for label in (*axis.get_ticklabels(), *axis.get_ticklabels(minor=True))
+    }
+    for text in figure.findobj(Text):
+        if text not in powers:
+            text.set_parse_math(False)
