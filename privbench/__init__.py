@@ -1,3 +1,21 @@
-"""privbench: train a federated method to the end, attack exactly what its server sees, and score the result."""
+"""privbench: train a federated method to the end, attack exactly what its server sees, and score the result.
+
+`privbench.attack`, `table`, `study`, `train` and `load` do what the commands do (privbench/api.py).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from privbench.api import Results, attack, load, study, table, train
 
 __version__ = "0.1.0"
+__all__ = ["Results", "__version__", "attack", "load", "study", "table", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """The functions of privbench/api.py, imported when first asked for: the command line's --help must not wait for torch."""
+    if name.startswith("_") or name not in __all__:
+        raise AttributeError(f"module 'privbench' has no attribute '{name}'")
+    from privbench import api
+
+    return getattr(api, name)

@@ -6,7 +6,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -17,6 +16,7 @@ from privbench import console, plugins
 from privbench.errors import Interrupted, UserError
 from privbench.options import (
     DEFAULT_OUT,
+    AttackOptions,
     Clients,
     DataDir,
     DatasetName,
@@ -35,6 +35,8 @@ from privbench.options import (
     RunOptions,
     TrainingOptions,
     Victims,
+    data_sets,
+    default_data_sets,
     flattened,
     settings,
     several,
@@ -42,7 +44,7 @@ from privbench.options import (
 from privbench.printable import one_line
 
 if TYPE_CHECKING:
-    from privbench.spec import TrainSpec
+    pass
 
 app = typer.Typer(
     name="privbench",
@@ -64,8 +66,6 @@ data_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Check or download the data sets that are not embedded."
 )
 app.add_typer(data_app, name="data")
-
-FIRST_VICTIMS = 8  # of `privbench table` at a first look
 
 
 @app.callback()
@@ -118,56 +118,7 @@ def _begin(line: str) -> None:
 @flattened
 def attack(
     run: RunOptions = RunOptions(),
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Attack, repeatable, or 'ladder': every attack whose needs can be met; "
-            "default: the paper's own for the method, and 'staged'."
-        ),
-    ] = None,
-    also: Annotated[
-        list[str] | None,
-        typer.Option(help="With --attack ladder: an attack that joins it, e.g. package.module:Class; repeatable."),
-    ] = None,
-    attack_set: Annotated[
-        list[str] | None, typer.Option(help="A setting of the attack, e.g. --attack-set steps=100; repeatable.")
-    ] = None,
-    round_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--round",
-            help="The attacked round: 0 (untrained), N, last or best (the default); several, with commas or repeatable, "
-            "draw a curve.",
-        ),
-    ] = None,
-    victims: Victims = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images per attacked gradient.")] = 1,
-    labels_known: Annotated[bool, typer.Option("--labels-known", help="Give the attacker the labels.")] = False,
-    observe: Annotated[
-        str, typer.Option(help="What the server sees of a victim batch: its 'gradient', or the whole local 'update'.")
-    ] = "gradient",
-    local_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Steps of a whole local update; default the schedule's client steps, or else its local epochs."
-        ),
-    ] = None,
-    local_lr: Annotated[
-        float | None, typer.Option(help="Local steps by plain SGD at this rate; default the schedule's optimiser.")
-    ] = None,
-    local_batch: Annotated[
-        int | None, typer.Option(min=1, help="Images per local step of an update; default the whole victim batch.")
-    ] = None,
-    wire: Annotated[
-        str, typer.Option(help="The number format of what clients send: float32, bf16 or fp16.")
-    ] = "float32",
-    auxiliary: Annotated[
-        str,
-        typer.Option(
-            help="Images of an attacker who has some: 'same' (the data set's validation images) or a data set, "
-            "with a share if not all: same:0.01, digits:0.1."
-        ),
-    ] = "same",
+    attacks: AttackOptions = AttackOptions(),
     artifact: Annotated[
         Path | None,
         typer.Option(help="Attack this artifact file instead of training; --dataset names auxiliary images."),
@@ -180,22 +131,18 @@ def attack(
 
     Example: privbench attack --method fedcg --dataset cifar10 --data-dir DIR --round 0
     """
-    dataset, defenses, out = plugins.dataset(run.dataset), run.defenses(), place.out
-    climbed = plugins.LADDER in (attack or [])
-    if also and not climbed:
-        raise UserError("--also goes with --attack ladder; name attacks with --attack")
-    named = [name for name in (*(attack or []), *(also or [])) if name != plugins.LADDER]
-    for name in named:
+    dataset, out = plugins.dataset(run.dataset), place.out
+    for name in attacks.named():
         plugins.target("attack", name)
     if artifact is not None:
         plugins.commands().attack_file(
             artifact,
             truth,
-            named or ["staged"],
-            climbed,
-            settings(attack_set),
+            attacks.named() or ["staged"],
+            attacks.is_ladder(),
+            settings(attacks.attack_set),
             dataset,
-            auxiliary,
+            attacks.auxiliary,
             place.device,
             place.data_dir,
             out,
@@ -205,44 +152,13 @@ def attack(
         raise UserError("--truth goes with --artifact FILE")
     plugins.target("method", run.method)
     _begin(f"attack: {run.method} on {plugins.short(dataset)}, {training.preset} preset; results go to {out}")
-    _sent(run.method)
-    from privbench import knowledge, spec
+    from privbench import requests
 
-    auxiliary = knowledge.canonical(auxiliary)
+    cells = requests.attack_cells(run, attacks, training)
     commands = plugins.commands()
-
-    trains = [_train_spec(run, training, defense=defense) for defense in _canonical(defenses, training.where)]
-    usual = ["update-matching"] if observe == "update" else _default_attacks(run.method)
-    names = [*plugins.ATTACKS, *named] if climbed else named or usual
-    given = settings(attack_set)
-    of_each = plugins.settings_of_each(names, given) if climbed else dict.fromkeys(names, given)
-    for name, own in of_each.items():
-        plugins.create(plugins.resolve("attack", name), own)  # refuses a wrong setting before anything is computed
-    cells = [
-        spec.cell_spec(
-            training.preset,
-            train,
-            name,
-            seeds=training.seeds,
-            first_seed=training.first_seed,
-            round_=when.strip(),
-            victims=victims,
-            batch_size=batch_size,
-            labels_known=labels_known,
-            auxiliary=auxiliary,
-            observe=observe,
-            local_steps=local_steps,
-            local_lr=local_lr,
-            local_batch=local_batch,
-            wire=wire,
-            attack_settings=of_each[name],
-        )
-        for when in dict.fromkeys(",".join(round_ or ["best"]).split(","))
-        for train in trains
-        for name in dict.fromkeys(names)
-    ]
-    show = commands.climb_and_show if climbed else commands.run_and_show
-    show(cells, out, place.data_dir, place.device, out / f"{'ladder' if climbed else 'attack'}-{cells[0].id}")
+    commands.show_attacked(
+        commands.run_ladder(cells, place) if attacks.is_ladder() else commands.run_attacks(cells, place)
+    )
 
 
 @app.command(cls=Once)
@@ -259,11 +175,11 @@ def train(
     plugins.target("method", run.method)
     dataset = plugins.short(plugins.dataset(run.dataset))
     _begin(f"train: {run.method} on {dataset}, {training.preset} preset; results go to {place.out}")
+    from privbench import requests
+
     commands = plugins.commands()
-    trains = [_train_spec(run, training, defense=each) for each in _canonical(run.defenses(), training.where)]
-    commands.train_and_show(
-        [spec for train in trains for spec in _of_seeds(train, training)], place.out, place.data_dir, place.device
-    )
+    specs = requests.train_specs(run, training)
+    commands.show_trained(specs, commands.trained(specs, place), place)
 
 
 @app.command(cls=Once)
@@ -290,12 +206,10 @@ def search(
     if len(run.defenses()) > 1:
         raise UserError("search takes one --defense: it compares the values of --over")
     _begin(f"search: {run.method}, {over}, {training.preset} preset; results go to {place.out}")
+    from privbench import requests
+
     commands = plugins.commands()
-    (defense,) = _canonical(run.defenses(), training.where)
-    trials = {
-        f"{name}={value}": _of_seeds(_train_spec(run, training, f"{name}={value}", defense), training)
-        for value in values.split(",")
-    }
+    trials = {f"{name}={value}": requests.train_specs(run, training, f"{name}={value}") for value in values.split(",")}
     commands.search_and_show(trials, place.out, place.data_dir, place.device)
 
 
@@ -324,19 +238,14 @@ def table(
 
     Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
     """
-    chosen = _datasets(datasets, dataset) or _datasets(
-        "photos" if training.preset == "quick" and not full else "photos digits digits4", None
-    )
-    defenses = defense or []
+    chosen = data_sets(datasets, dataset) or data_sets(default_data_sets(training.preset, full), None)
     _begin(f"table: {_named(chosen or [])}, {training.preset} preset; results go to {place.out}")
+    from privbench import requests
+
     commands = plugins.commands()
-    if training.preset == "quick":
-        training = replace(training, seeds=training.seeds or (commands.FULL_SEEDS if full else 1))
-        victims = victims or (commands.FULL_VICTIMS if full else FIRST_VICTIMS)
-    own, cells = commands.plan(
-        "attack-table", training, chosen, victims=victims, defenses=_canonical(defenses, training.where)
-    )
-    commands.run_study(own, cells, place.out, place.data_dir, place.device)
+    defenses = requests.defenses(defense or [], training.where)
+    own, cells = commands.plan_table(training, chosen, full=full, victims=victims, defenses=defenses)
+    commands.show_study(commands.run_study(own, cells, place))
 
 
 @app.command(cls=Once)
@@ -377,18 +286,20 @@ def study(
     attacked = several(",".join(round_ or []).replace(" ", ","), None)
     if attacked is None and round_ is not None:
         raise UserError("--round names no round")
-    chosen, defenses = _datasets(datasets, dataset), defense or []
+    chosen = data_sets(datasets, dataset)
     on = f" on {_named(chosen)}" if chosen else ""
     _begin(f"study {name}{on}, {training.preset} preset; results go to {place.out}")
+    from privbench import requests
+
     commands = plugins.commands()
     own, cells = commands.plan(
         name, training, chosen, methods=wanted, rounds=attacked and list(dict.fromkeys(attacked)), victims=victims,
-        defenses=_canonical(defenses, training.where),
+        defenses=requests.defenses(defense or [], training.where),
     )  # fmt: skip
     if status:
         commands.show_status(own, cells, place.out, place.data_dir)
     else:
-        commands.run_study(own, cells, place.out, place.data_dir, place.device)
+        commands.show_study(commands.run_study(own, cells, place))
 
 
 @app.command(cls=Once)
@@ -550,100 +461,5 @@ def data_fetch(dataset: Annotated[str, typer.Argument(help="Data set.")]) -> Non
     print(f"{dataset} is complete under {one_line(str(data.default_folder()))}")
 
 
-def _canonical(defenses: Sequence[str], where: str) -> list[str]:
-    """Defences as specifications write them, each once; UserError for a wrong name or value, or a place that none of them has."""
-    from privbench import written_defense
-
-    found = list(dict.fromkeys(written_defense.canonical(each, where) for each in defenses))
-    if where != "update" and defenses and not written_defense.has_place(found):
-        raise UserError(
-            f"--where {where} is where a defence acts, but {', '.join(found)} has no such choice; leave it out"
-        )
-    return found
-
-
-def _train_spec(
-    run: RunOptions, training: TrainingOptions, searched: str | None = None, defense: str = "none"
-) -> TrainSpec:
-    """The specification of a run; `searched` is one more setting, name=value, of the method or else of the schedule."""
-    from privbench import spec
-
-    method = plugins.resolve("method", run.method)
-    own, changes = settings(run.set_), training.changes()
-    for name, value in settings([searched] if searched else []).items():
-        of_method = [field.name for field in fields(method)]
-        if name not in (*of_method, *spec.SCHEDULE_NAMES):
-            known = (*of_method, *spec.SCHEDULE_NAMES)
-            raise UserError(f"neither {method.__name__} nor a schedule has a '{name}'; {spec.nearest(name, known)}")
-        (own if name in of_method else changes)[name] = value
-    plugins.create(method, own)
-    return spec.train_spec(
-        training.preset,
-        plugins.dataset(run.dataset),
-        run.method,
-        backbone=run.backbone,
-        image_size=run.image_size,
-        defense=defense,
-        where=training.where,
-        domains=run.chosen_domains(),
-        how=training.partition,
-        omega=training.omega,
-        min_per_client=training.min_per_client,
-        clients=run.clients,
-        per_client=run.per_client,
-        method_settings=own,
-        protocol=training.protocol,
-        flip=training.flip,
-        measured=training.measured,
-        equal_work=training.equal_work,
-        changes=changes,
-    )
-
-
-def _of_seeds(first: TrainSpec, training: TrainingOptions) -> list[TrainSpec]:
-    from privbench import spec
-
-    seeds = spec.seeds_of(training.preset, training.seeds, training.first_seed)
-    return [first.model_copy(update={"seed": seed}) for seed in seeds]
-
-
-def _datasets(text: str | None, each: list[str] | None) -> list[tuple[str, tuple[str, ...] | None]] | None:
-    """Data sets with their domains: those named together, plain names, and those named one by one; None where none is."""
-    together = [] if text is None else text.replace(",", " ").split()
-    if text is not None and not together:
-        raise UserError("--datasets names no data set")
-    for token in together:
-        if token.startswith(plugins.FOLDER) and not _is_folder(token) and len(together) > 1:
-            raise UserError(
-                f"there is no {token}; a path with blanks or commas in it is named by --dataset, one at a time"
-            )
-    return [_with_domains(token) for token in [*together, *(each or [])]] or None
-
-
-def _with_domains(token: str) -> tuple[str, tuple[str, ...] | None]:
-    """NAME or NAME:DOMAIN+DOMAIN; the NAME of a user's own folder has a colon too, and its path may have more."""
-    colons = token.count(":") > token.startswith(plugins.FOLDER) and not _is_folder(token)
-    name, colon, domains = token.rpartition(":") if colons else (token, "", "")
-    return plugins.dataset(name), tuple(domains.split("+")) if colon else None
-
-
-def _is_folder(token: str) -> bool:
-    return token.startswith(plugins.FOLDER) and Path(token.removeprefix(plugins.FOLDER)).expanduser().is_dir()
-
-
 def _named(chosen: Sequence[tuple[str, tuple[str, ...] | None]]) -> str:
     return ", ".join(plugins.short(name) for name, _ in chosen)
-
-
-def _default_attacks(method: str) -> list[str]:
-    shares = _sent(method)
-    if "classifier" not in shares:
-        return ["dlg", "extractor-matching"]
-    return ["feature-statistics" if "generator" in shares else "dlg", "staged"]
-
-
-def _sent(method: str) -> tuple[str, ...]:
-    shares: tuple[str, ...] = plugins.resolve("method", method).shares
-    if not shares:
-        raise UserError(f"{method} sends nothing that depends on a training image, so there is nothing to attack")
-    return shares

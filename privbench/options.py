@@ -20,9 +20,11 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from privbench import plugins
 from privbench.errors import UserError
 
 DEFAULT_OUT = Path("runs")
+Datasets = list[tuple[str, tuple[str, ...] | None]]
 Partition = Annotated[
     str | None,
     typer.Option(
@@ -195,6 +197,79 @@ class TrainingOptions:
         return found
 
 
+@dataclass(frozen=True)
+class AttackOptions:
+    """What is attacked, when, by what, and what the server sees."""
+
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Attack, repeatable, or 'ladder': every attack whose needs can be met; "
+            "default: the paper's own for the method, and 'staged'."
+        ),
+    ] = None
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="With --attack ladder: an attack that joins it, e.g. package.module:Class; repeatable."),
+    ] = None
+    attack_set: Annotated[
+        list[str] | None, typer.Option(help="A setting of the attack, e.g. --attack-set steps=100; repeatable.")
+    ] = None
+    round_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--round",
+            help="The attacked round: 0 (untrained), N, last or best (the default); several, with commas or repeatable, "
+            "draw a curve.",
+        ),
+    ] = None
+    victims: Victims = None
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per attacked gradient.")] = 1
+    labels_known: Annotated[bool, typer.Option("--labels-known", help="Give the attacker the labels.")] = False
+    observe: Annotated[
+        str, typer.Option(help="What the server sees of a victim batch: its 'gradient', or the whole local 'update'.")
+    ] = "gradient"
+    local_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Steps of a whole local update; default the schedule's client steps, or else its local epochs."
+        ),
+    ] = None
+    local_lr: Annotated[
+        float | None, typer.Option(help="Local steps by plain SGD at this rate; default the schedule's optimiser.")
+    ] = None
+    local_batch: Annotated[
+        int | None, typer.Option(min=1, help="Images per local step of an update; default the whole victim batch.")
+    ] = None
+    wire: Annotated[str, typer.Option(help="The number format of what clients send: float32, bf16 or fp16.")] = (
+        "float32"
+    )
+    auxiliary: Annotated[
+        str,
+        typer.Option(
+            help="Images of an attacker who has some: 'same' (the data set's validation images) or a data set, "
+            "with a share if not all: same:0.01, digits:0.1."
+        ),
+    ] = "same"
+
+    def is_ladder(self) -> bool:
+        """Whether every attack is asked for; UserError for `also` without it."""
+        if self.also and plugins.LADDER not in (self.attack or []):
+            raise UserError("--also goes with --attack ladder; name attacks with --attack")
+        return plugins.LADDER in (self.attack or [])
+
+    def named(self) -> list[str]:
+        """The attacks that are asked for by name, each once."""
+        self.is_ladder()
+        return list(
+            dict.fromkeys(name for name in (*(self.attack or []), *(self.also or [])) if name != plugins.LADDER)
+        )
+
+    def rounds(self) -> list[str]:
+        """The attacked rounds as they were written, each once; "best" where none is."""
+        return list(dict.fromkeys(each.strip() for each in ",".join(self.round_ or ["best"]).split(",")))
+
+
 class Once(TyperCommand):
     """A command whose options that take one value may be given once, where otherwise the last would silently count."""
 
@@ -272,3 +347,32 @@ def value(text: str) -> float | int | str | bool:
         except ValueError:
             continue
     return text
+
+
+def data_sets(text: str | None, each: list[str] | None) -> Datasets | None:
+    """Data sets with their domains: those named together, plain names, and those named one by one; None where none is."""
+    together = [] if text is None else text.replace(",", " ").split()
+    if text is not None and not together:
+        raise UserError("--datasets names no data set")
+    for token in together:
+        if token.startswith(plugins.FOLDER) and not _is_folder(token) and len(together) > 1:
+            raise UserError(
+                f"there is no {token}; a path with blanks or commas in it is named by --dataset, one at a time"
+            )
+    return [_with_domains(token) for token in [*together, *(each or [])]] or None
+
+
+def default_data_sets(preset: str, full: bool) -> str | None:
+    """Those of the attack table: of a first look `photos` alone, else the embedded ones."""
+    return "photos" if preset == "quick" and not full else "photos digits digits4"
+
+
+def _with_domains(token: str) -> tuple[str, tuple[str, ...] | None]:
+    """NAME or NAME:DOMAIN+DOMAIN; the NAME of a user's own folder has a colon too, and its path may have more."""
+    colons = token.count(":") > token.startswith(plugins.FOLDER) and not _is_folder(token)
+    name, colon, domains = token.rpartition(":") if colons else (token, "", "")
+    return plugins.dataset(name), tuple(domains.split("+")) if colon else None
+
+
+def _is_folder(token: str) -> bool:
+    return token.startswith(plugins.FOLDER) and Path(token.removeprefix(plugins.FOLDER)).expanduser().is_dir()

@@ -168,8 +168,21 @@ def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references:
 
 def csv(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> str:
     """Numbers at full precision, one row per record, with what is needed to judge them."""
+    return frame(records, references).to_csv(index=False)
+
+
+def frame(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> pd.DataFrame:
+    """The same numbers as a pandas table."""
     found = doubts.by_record(records, references)
-    return pd.DataFrame([_csv_row(r, found[r.id]) for r in records]).to_csv(index=False)
+    return pd.DataFrame([_csv_row(r, found[r.id]) for r in records])
+
+
+def short_markdown(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> str:
+    """The published form alone, with what a reader must know before the numbers."""
+    forms = [
+        f"### {title}\n\n{layout.markdown(columns, rows)}" for title, columns, rows in compact(records, (), references)
+    ]
+    return "\n\n".join([*forms, *header(records), CAVEAT]) + "\n"
 
 
 def _csv_row(r: AttackRecord, told: Sequence[Flag]) -> dict[str, Any]:

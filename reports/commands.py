@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any, TypeVar
+from statistics import fmean
+from typing import Any, NamedTuple, TypeVar
 
+import pandas as pd
 from rich.table import Table
 
 from privbench import (
@@ -27,6 +28,7 @@ from privbench import (
     storage,
 )
 from privbench.errors import UserError
+from privbench.options import PlaceOptions
 from privbench.printable import one_line
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec
@@ -38,13 +40,19 @@ from reports.listing import list_plugins, list_runs, list_studies, show_run
 from reports.progress import JobBars
 from reports.published_form import REFUSED, Gap
 from reports.states import State
-from reports.study_run import FULL_SEEDS, FULL_VICTIMS, execute, plan, run_study, show_status, sorted_out, tell_files
+from reports.study_run import (
+    execute,
+    plan,
+    plan_table,
+    run_study,
+    show_status,
+    show_study,
+    sorted_out,
+    tell_files,
+)
 
 __all__ = [
-    "FULL_SEEDS",
-    "FULL_VICTIMS",
     "attack_file",
-    "climb_and_show",
     "draw_clients",
     "draw_clients_of_run",
     "draw_grid",
@@ -52,54 +60,78 @@ __all__ = [
     "list_runs",
     "list_studies",
     "plan",
+    "plan_table",
     "reproduce_and_show",
-    "run_and_show",
+    "run_attacks",
+    "run_ladder",
     "run_study",
     "search_and_show",
+    "show_attacked",
     "show_run",
     "show_status",
-    "train_and_show",
+    "show_study",
+    "show_trained",
+    "trained",
 ]
 
 Spec = TypeVar("Spec", CellSpec, TrainSpec)
 MOST_DIFFERENCES = 10  # lines told of a result that is not reproduced
 
 
-def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, folder: Path) -> None:
-    """Runs or reuses the cells, writes tables, scatter plots, grids and curves to `folder`, and prints their table.
+class Attacked(NamedTuple):
+    """What a run of cells of one method gave, with its tables and figures on disk."""
 
-    UserError before anything is trained where a cell can be known to be impossible.
+    folder: Path
+    records: list[AttackRecord]
+    references: list[AttackRecord]  # of other cells in the same store: ceilings that tables refer to
+    gaps: list[Gap]
+    paths: list[Path]
+    is_ladder: bool
+
+    def unfinished(self) -> list[Gap]:
+        """The cells that should be there; of a ladder, attacks that cannot be made are left out."""
+        return [gap for gap in self.gaps if not (self.is_ladder and gap.state == REFUSED)]
+
+
+def run_attacks(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
+    """Runs or reuses the cells, writes tables, scatter plots, grids and curves to a folder of their own.
+
+    UserError before anything is trained where a cell can be known to be impossible, and where none could be finished.
     """
-    store = Store(out)
-    states = execute(cells, out, data_dir, device, strict=True)
+    store, folder = Store(place.out), place.out / f"attack-{cells[0].id}"
+    states = execute(cells, place.out, place.data_dir, place.device, strict=True)
     done, records, gaps = _attacked(cells, states)
     references = ceiling.references(store, records)
     paths = attack_table.write_tables(records, folder, gaps, references)
     paths += drawings.attacked(store, done, records, folder) + drawings.histograms(records, folder)
     paths += climb.curves(records, folder) + defense_curve.curves(records, folder)
-    to = console.results()
-    tell_files(paths, folder, to)
-    attack_table.print_tables(records, to, folder / "table.md", gaps, references)
-    if gaps:
-        raise UserError(f"{len(gaps)} of {len(cells)} cells are unfinished: {gaps[0].reason}")
+    return Attacked(folder, records, references, gaps, paths, is_ladder=False)
 
 
-def climb_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, folder: Path) -> None:
-    """The same for the attack ladder of one method: rungs whose needs are not met are told and left out.
-
-    UserError at the end for cells that are unfinished for another reason than that the attack cannot be made.
-    """
+def run_ladder(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
+    """The same for the attack ladder of one method: attacks whose needs are not met are gaps and are not tried."""
+    folder = place.out / f"ladder-{cells[0].id}"
     able, unmet = climb.climbable(cells)
-    done, records, gaps = _attacked(able, execute(able, out, data_dir, device))
-    paths = ladder.write_tables(records, folder / "ladder", [*unmet, *gaps])
+    done, records, open_ = _attacked(able, execute(able, place.out, place.data_dir, place.device))
+    gaps = [*unmet, *open_]
+    paths = ladder.write_tables(records, folder / "ladder", gaps)
     paths += climb.curves(records, folder) + defense_curve.curves(records, folder)
-    paths += climb.grids(Store(out), done, records, folder, [cell.round for cell in done])
+    paths += climb.grids(Store(place.out), done, records, folder, [cell.round for cell in done])
+    return Attacked(folder, records, [], gaps, paths, is_ladder=True)
+
+
+def show_attacked(ended: Attacked) -> None:
+    """Prints the table; UserError for cells that are unfinished."""
     to = console.results()
-    tell_files(paths, folder, to)
-    ladder.print_tables(records, to, folder / "ladder.md", [*unmet, *gaps])
-    failed = [gap for gap in gaps if gap.state != REFUSED]
-    if failed:
-        raise UserError(f"{len(failed)} of {len(cells)} cells are unfinished: {failed[0].reason}")
+    tell_files(ended.paths, ended.folder, to)
+    if ended.is_ladder:
+        ladder.print_tables(ended.records, to, ended.folder / "ladder.md", ended.gaps)
+    else:
+        attack_table.print_tables(ended.records, to, ended.folder / "table.md", ended.gaps, ended.references)
+    if unfinished := ended.unfinished():
+        raise UserError(
+            f"{len(unfinished)} of {len(ended.records) + len(unfinished)} cells are unfinished: {unfinished[0].reason}"
+        )
 
 
 def _attacked(
@@ -236,29 +268,37 @@ def search_and_show(trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_d
     return best
 
 
-def train_and_show(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, device: str) -> None:
-    """Trains what is not trained and prints each client's accuracy; under it, which runs stopped early."""
-    store = train_all(specs, out, data_dir, device)
-    defended = len({spec.defense for spec in specs}) > 1
+def trained(specs: Sequence[TrainSpec], place: PlaceOptions) -> pd.DataFrame:
+    """Trains what is not trained; a row per run and client: test accuracy in percent at the client's best round."""
+    store = train_all(specs, place.out, place.data_dir, place.device)
+    rows: list[dict[str, Any]] = []
+    for spec in specs:
+        rounds = checkpoint.history(store.train(spec)) or []
+        accuracy = harness.selected_accuracy(rounds) if rounds else [math.nan]
+        about = {"defense": spec.defense, "seed": spec.seed, "run": spec.id, "rounds": len(rounds)}
+        rows += [about | {"client": client + 1, "test_accuracy": each} for client, each in enumerate(accuracy)]
+    return pd.DataFrame(rows)
+
+
+def show_trained(specs: Sequence[TrainSpec], found: pd.DataFrame, place: PlaceOptions) -> None:
+    """Prints each client's accuracy; under it, which runs stopped early."""
+    defended = found["defense"].nunique() > 1
     table = Table(title=f"{specs[0].method} on {plugins.short(specs[0].dataset)}: test accuracy, percent")
     for column in (*(["defence"] if defended else []), "seed", "run", "rounds", "mean", "per client"):
         table.add_column(column, justify="left" if column in ("defence", "run", "per client") else "right")
-    means: dict[str, list[float]] = {}
     for spec in specs:
-        rounds = checkpoint.history(store.train(spec)) or []
-        each = harness.selected_accuracy(rounds) if rounds else [math.nan]
-        own = means.setdefault(spec.defense, [])
-        own.append(sum(each) / len(each))
+        own = found[found["run"] == spec.id]
         table.add_row(
-            *([spec.defense] if defended else []), str(spec.seed), spec.id, str(len(rounds)), f"{own[-1]:.2f}",
-            "  ".join(f"{a:.1f}" for a in each),
+            *([spec.defense] if defended else []), str(spec.seed), spec.id, str(own["rounds"].iloc[0]),
+            f"{own['test_accuracy'].mean():.2f}", "  ".join(f"{a:.1f}" for a in own["test_accuracy"]),
         )  # fmt: skip
     to = console.results()
     to.print(table)
-    for defense, own in means.items():
-        spread = f" +- {stdev(own):.2f}" if len(own) > 1 else " (one seed, no spread)"
-        to.say(f"{f'{defense}: ' if defended else ''}mean over seeds {fmean(own):.2f}{spread}")
-    for line in stopped_early(store, specs):
+    for defense, of_defense in found.groupby("defense", sort=False):
+        means = of_defense.groupby("run", sort=False)["test_accuracy"].mean()
+        spread = f" +- {means.std():.2f}" if len(means) > 1 else " (one seed, no spread)"
+        to.say(f"{f'{defense}: ' if defended else ''}mean over seeds {means.mean():.2f}{spread}")
+    for line in stopped_early(Store(place.out), specs):
         to.say(line)
 
 

@@ -6,14 +6,16 @@ Cells fail alone. Why one failed is kept beside it until it is tried again; what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from privbench import console as consoles
 from privbench import data, federations, machine, plugins, pool, results, run, storage
 from privbench.console import Console
 from privbench.errors import Interrupted, UserError
-from privbench.options import TrainingOptions
+from privbench.options import PlaceOptions, TrainingOptions
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -25,6 +27,8 @@ from reports.study import Study
 
 # Of the attack table that may be published.
 FULL_VICTIMS, FULL_SEEDS = 64, 5
+# A seed of the same at a first look.
+FIRST_VICTIMS = 8
 Datasets = Sequence[tuple[str, tuple[str, ...] | None]]
 
 
@@ -66,6 +70,21 @@ def plan(
     if not cells:
         raise UserError(f"the study '{name}' has no cell of these methods on these data sets")
     return chosen, cells
+
+
+def plan_table(
+    training: TrainingOptions,
+    datasets: Datasets | None,
+    *,
+    full: bool = False,
+    victims: int | None = None,
+    defenses: Sequence[str] = (),
+) -> tuple[Study, list[CellSpec]]:
+    """The attack table: in `quick` a first look with few victims and one seed, unless `full` asks for the one to publish."""
+    if training.preset == "quick":
+        training = replace(training, seeds=training.seeds or (FULL_SEEDS if full else 1))
+        victims = victims or (FULL_VICTIMS if full else FIRST_VICTIMS)
+    return plan("attack-table", training, datasets, victims=victims, defenses=defenses)
 
 
 def execute(
@@ -154,33 +173,64 @@ def sorted_out(cells: Sequence[CellSpec], found: Sequence[State]) -> tuple[list[
     return done, records, gaps
 
 
-def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str) -> None:
-    """Runs or resumes a study and writes its reports to <out>/<study>-<preset>; UserError when a cell is left open.
+class Studied(NamedTuple):
+    """What a study gave, with its reports on disk."""
 
-    An attack of the ladder that cannot be made on what a method sends is left out, and told; so is one that refuses its artifact.
+    study: Study
+    cells: list[CellSpec]
+    states: list[State]  # of `cells`, in the same order
+    folder: Path
+    records: list[Record]
+    references: list[AttackRecord]
+    gaps: list[Gap]
+    paths: list[Path]
+
+    def unfinished(self) -> list[State]:
+        """The cells that should be recorded; not those without data, nor attacks of a ladder that cannot be made."""
+        settled = (states.DONE, states.NO_DATA, *([REFUSED] if self.study.climbs else []))
+        return [state for state in self.states if state.word not in settled]
+
+
+def run_study(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions) -> Studied:
+    """Runs or resumes a study and writes its reports to <out>/<study>-<preset>; UserError where no cell could be run.
+
+    An attack of the ladder that cannot be made on what a method sends is left out, and said; so is one that refuses its artifact.
     """
     cells, unmet = climb.climbable(cells) if chosen.climbs else (cells, [])
-    few = [first_look(cells)] if chosen.name == "attack-table" and first_look(cells) else []
-    for line in [*few, *forecast.lines(run.trials_of(cells, out, data_dir, device), device)]:
+    for line in [
+        *few(chosen, cells),
+        *forecast.lines(run.trials_of(cells, place.out, place.data_dir, place.device), place.device),
+    ]:
         CONSOLE.say(line)
-    found = execute(cells, out, data_dir, device)
-    folder = out / f"{chosen.name}-{cells[0].preset}"
+    found = execute(cells, place.out, place.data_dir, place.device)
+    folder, store = place.out / f"{chosen.name}-{cells[0].preset}", Store(place.out)
     done, records, gaps = sorted_out(cells, found)
     gaps = [*unmet, *gaps]
     if not records:
         raise UserError(f"no cell of '{chosen.name}' could be run: {found[0].why}")
-    to, store = consoles.results(), Store(out)
     references = ceiling.references(store, [r for r in records if isinstance(r, AttackRecord)])
     with CONSOLE.status("drawing the reports"):
-        paths = study_reports.write(chosen, store, done, records, gaps, folder, data_dir, references)
+        paths = study_reports.write(chosen, store, done, records, gaps, folder, place.data_dir, references)
     paths.append(study_reports.write_page(chosen, cells, found, paths, folder))
-    tell_files(paths, folder, to)
-    _print_state(cells, found, to)
-    study_reports.show(chosen, records, gaps, to, folder, references, few)
-    settled = (states.DONE, states.NO_DATA, *([REFUSED] if chosen.climbs else []))
-    open_ = [state for state in found if state.word not in settled]
-    if open_:
-        raise UserError(f"{len(open_)} of {len(cells)} cells are unfinished: {open_[0].why}")
+    return Studied(chosen, list(cells), found, folder, records, references, gaps, paths)
+
+
+def show_study(ended: Studied) -> None:
+    """Prints how far every cell is and the study's tables; UserError when a cell is left open."""
+    to = consoles.results()
+    tell_files(ended.paths, ended.folder, to)
+    _print_state(ended.cells, ended.states, to)
+    study_reports.show(
+        ended.study, ended.records, ended.gaps, to, ended.folder, ended.references, few(ended.study, ended.cells)
+    )
+    if open_ := ended.unfinished():
+        raise UserError(f"{len(open_)} of {len(ended.states)} cells are unfinished: {open_[0].why}")
+
+
+def few(chosen: Study, cells: Sequence[CellSpec]) -> list[str]:
+    """What a reader must know of an attack table with too few victims or seeds to be published; else nothing."""
+    line = first_look(cells) if chosen.name == "attack-table" else ""
+    return [line] if line else []
 
 
 def first_look(cells: Sequence[CellSpec]) -> str:

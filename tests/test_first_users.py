@@ -141,6 +141,7 @@ def test_a_study_takes_defences_in_place_of_its_own(words, told, monkeypatch):
 
     kept = []
     monkeypatch.setattr(commands, "run_study", lambda own, cells, *_: kept.extend(cells))
+    monkeypatch.setattr(commands, "show_study", lambda _: None)
     told(*words, "--dataset", "digits", "--defense", "gaussian:0.01", "--defense", "gaussian:0.02", *SMALL)
     columns = {(cell.train.method, cell.train.defense) for cell in kept}
     defended = {"fedavg"} if words == ("table",) else {method for method, _ in columns}

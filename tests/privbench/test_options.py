@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 import pytest
 
-from privbench import cli, options, spec
+from privbench import cli, options, requests, spec
 from privbench.errors import UserError
 from privbench.options import RunOptions, TrainingOptions
 
@@ -41,7 +41,7 @@ def test_every_command_that_trains_takes_every_option_of_training(name):
 
 
 def specification(run=None, **training):
-    return cli._train_spec(RunOptions(dataset="digits", **(run or {})), TrainingOptions(preset="smoke", **training))
+    return requests.train_spec(RunOptions(dataset="digits", **(run or {})), TrainingOptions(preset="smoke", **training))
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,17 @@ def test_a_field_given_twice_is_refused():
 
 def test_what_is_searched_is_a_setting_of_the_method_or_else_of_the_schedule():
     run, training = RunOptions(method="fedprox", dataset="digits"), TrainingOptions(preset="smoke")
-    assert cli._train_spec(run, training, "mu=0.5").method_settings == {"mu": 0.5}
-    assert cli._train_spec(run, training, "task.lr=0.5").schedule.task.lr == 0.5
-    assert cli._train_spec(run, training, "batch=5").schedule.batch == 5
+    assert requests.train_spec(run, training, searched="mu=0.5").method_settings == {"mu": 0.5}
+    assert requests.train_spec(run, training, searched="task.lr=0.5").schedule.task.lr == 0.5
+    assert requests.train_spec(run, training, searched="batch=5").schedule.batch == 5
     with pytest.raises(UserError, match=r"neither FedProx nor a schedule has a 'task\.rl'; did you mean 'task\.lr'"):
-        cli._train_spec(run, training, "task.rl=0.5")
+        requests.train_spec(run, training, searched="task.rl=0.5")
 
 
 def test_the_seeds_are_those_from_the_first_on():
     def seeds(**asked):
         training = TrainingOptions(preset="quick", **asked)
-        return [each.seed for each in cli._of_seeds(specification(), training)]
+        return [each.seed for each in requests.train_specs(RunOptions(dataset="digits"), training)]
 
     assert seeds() == [100, 101]
     assert seeds(seeds=3) == [100, 101, 102]

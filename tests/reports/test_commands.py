@@ -7,6 +7,7 @@ import pytest
 from privbench import checkpoint, plugins, run, spec, storage
 from privbench import record as records
 from privbench.errors import UserError
+from privbench.options import PlaceOptions
 from privbench.store import Store
 from reports import commands, study
 from reports.progress import JobBars
@@ -33,7 +34,7 @@ def show(cells, out, monkeypatch, failing=()):
 
     monkeypatch.setattr(run, "run_cells", run_cells)
     monkeypatch.setattr(commands.drawings, "attacked", lambda *_: [])
-    commands.run_and_show(cells, out, None, "cpu", out / "table")
+    commands.show_attacked(commands.run_attacks(cells, PlaceOptions("cpu", None, out)))
 
 
 def test_a_damaged_record_is_a_gap_and_hides_no_other(cells, tmp_path, monkeypatch, capsys):
@@ -43,7 +44,7 @@ def test_a_damaged_record_is_a_gap_and_hides_no_other(cells, tmp_path, monkeypat
     store.record(cells[1]).write_text("{")
     with pytest.raises(UserError, match=r"1 of 4 cells are unfinished: .*is damaged"):
         show(cells, tmp_path, monkeypatch)
-    text = (tmp_path / "table" / "table.md").read_text()
+    text = next(tmp_path.glob("attack-*/table.md")).read_text()
     assert "## Gaps" in text
     assert "digits, FedAvg, staged, round best:" in text
     assert "missing: digits, FedAvg, staged" in capsys.readouterr().out
@@ -55,7 +56,7 @@ def test_an_unfinished_cell_is_a_gap_with_the_reason_of_its_job(cells, tmp_path,
         records.write(finished(cell), store.record(cell))
     with pytest.raises(UserError, match="1 of 4 cells are unfinished: the disk is full"):
         show(cells, tmp_path, monkeypatch, failing=cells[3:])
-    assert "round 0 (untrained): the disk is full" in (tmp_path / "table" / "table.md").read_text()
+    assert "round 0 (untrained): the disk is full" in next(tmp_path.glob("attack-*/table.md")).read_text()
 
 
 def test_a_table_without_any_record_is_refused(cells, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from privbench import measure, plugins, record, run
-from privbench.options import TrainingOptions
+from privbench.options import PlaceOptions, TrainingOptions
 from privbench.store import Store
 from reports import climb, study, study_run
 
@@ -30,7 +30,7 @@ def few():
 def out(few, tmp_path_factory):
     """The folder of the finished study."""
     folder = tmp_path_factory.mktemp("runs")
-    study_run.run_study(*few, folder, None, "cpu")
+    study_run.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, folder)))
     return folder
 
 
@@ -79,7 +79,7 @@ def undrawn(monkeypatch):
 def test_the_same_command_again_computes_nothing_and_writes_the_same_page(few, out, monkeypatch):
     before = (out / "ladder-smoke/summary.md").read_text()
     monkeypatch.setattr(run.Trial, "run", lambda *_: pytest.fail("computed again"))
-    study_run.run_study(*few, out, None, "cpu")
+    study_run.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, out)))
     assert (out / "ladder-smoke/summary.md").read_text() == before
 
 
@@ -100,7 +100,7 @@ def test_an_interrupted_study_continues_with_what_is_missing(few, out, monkeypat
     monkeypatch.setattr(
         measure, "attack_seed", lambda store, cell, *rest: attacked.append(cell.id) or real(store, cell, *rest)
     )
-    study_run.run_study(own, cells, out, None, "cpu")
+    study_run.show_study(study_run.run_study(own, cells, PlaceOptions("cpu", None, out)))
     assert attacked == [lost.id]
     assert record.read(Store(out).record(lost)).victims == before.victims
 
@@ -115,7 +115,7 @@ def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkey
     monkeypatch.setattr(study_run, "execute", lambda cells, root, *_: [
         refused if cell.id == lost.id else real(Store(root), cell, {}) for cell in cells
     ])  # fmt: skip
-    study_run.run_study(own, cells, out, None, "cpu")
+    study_run.show_study(study_run.run_study(own, cells, PlaceOptions("cpu", None, out)))
     assert "one image per gradient only" in (out / "ladder-smoke/summary.md").read_text()
 
 

@@ -7,6 +7,7 @@ import pytest
 from privbench import checkpoint, federations, run, storage
 from privbench import record as records
 from privbench.errors import Interrupted, UserError
+from privbench.options import PlaceOptions
 from privbench.store import Store
 from reports import states, study, study_run
 from tests.reports.records import record
@@ -142,7 +143,7 @@ def test_the_page_names_every_open_cell_and_its_reason(cells, tmp_path, monkeypa
     absent = study.cells(own, "smoke", [("cifar10", None)], methods=["local"])
     ending(monkeypatch, {"fedper": "the disk is full"})
     with pytest.raises(UserError, match="1 of 5 cells are unfinished: the disk is full"):
-        study_run.run_study(own, [*cells, *absent], tmp_path, None, "cpu")
+        study_run.show_study(study_run.run_study(own, [*cells, *absent], PlaceOptions("cpu", None, tmp_path)))
     page = (tmp_path / "accuracy-smoke" / "report.md").read_text()
     shown = capsys.readouterr().out
     for text in (page, shown):
@@ -156,4 +157,4 @@ def test_the_page_names_every_open_cell_and_its_reason(cells, tmp_path, monkeypa
 def test_a_study_without_any_result_is_refused(cells, tmp_path, monkeypatch):
     absent = study.cells(study.read("accuracy"), "smoke", [("cifar10", None)])
     with pytest.raises(UserError, match="no cell of 'accuracy' could be run: cifar10 needs"):
-        study_run.run_study(study.read("accuracy"), absent, tmp_path, None, "cpu")
+        study_run.run_study(study.read("accuracy"), absent, PlaceOptions("cpu", None, tmp_path))

@@ -1,0 +1,216 @@
+"""The commands as functions: what `privbench attack`, `table`, `study` and `train` do, with results in place of printed tables.
+
+    import privbench
+
+    found = privbench.attack(method="fedcg", dataset="photos", preset="smoke")
+    found.frame()       # a pandas table: a row per attacked cell, as table.csv has it
+    found.victims()     # a row per attacked upload
+
+Every option of a command is a keyword here, by the name that `--help` shows with underscores for hyphens; what is repeatable there
+takes a list or one value, and settings (`set`, `attack_set`, `schedule`) take a mapping as well. Finished work in `out` is reused.
+Names in these calls are the caller's own and may be `package.module:Class`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from privbench import options, record, requests
+from privbench.errors import UserError
+from privbench.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
+from privbench.record import AttackRecord, Record
+from privbench.store import Store
+from reports import attack_table, commands
+
+SETTINGS = ("set_", "attack_set", "schedule")
+
+
+@dataclass(frozen=True)
+class Results(Sequence[Record]):
+    """Records, one per cell, in the order asked for, and why others are missing."""
+
+    records: tuple[Record, ...]
+    missing: tuple[str, ...] = ()  # one sentence per cell that could not be finished
+    folder: Path | None = None  # where tables and figures lie
+    references: tuple[AttackRecord, ...] = field(default=(), repr=False)
+
+    def __getitem__(self, index: Any) -> Any:
+        """One record; of a slice, its records as a tuple."""
+        return self.records[index]
+
+    def __len__(self) -> int:
+        """How many records there are."""
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records in order."""
+        return iter(self.records)
+
+    @property
+    def attacked(self) -> list[AttackRecord]:
+        """The records of attacks; the others hold accuracy alone."""
+        return [r for r in self.records if isinstance(r, AttackRecord)]
+
+    def frame(self) -> pd.DataFrame:
+        """A row per attack's record: scores with intervals, floors, accuracy, cost and checks, as table.csv has them."""
+        return attack_table.frame(self.attacked, self.references)
+
+    def victims(self) -> pd.DataFrame:
+        """A row per attacked upload: its seed, client, outcome and scores; `floor_NAME_db` are its floors."""
+        rows = []
+        for r in self.attacked:
+            about = {"id": r.id, "method": r.cell.train.method, "defense": r.cell.train.defense, "attack": r.attack}
+            for victim in r.victims:
+                own = victim.model_dump(exclude={"floors"})
+                floors = {f"floor_{name}_db": value for name, value in victim.floors.items()}
+                rows.append(about | {"dataset": r.cell.train.dataset, "round": r.cell.round} | own | floors)
+        return pd.DataFrame(rows)
+
+    def rounds(self) -> pd.DataFrame:
+        """A row per seed, round and client of training: test accuracy in percent, and the loss of each term."""
+        rows: dict[tuple[str, int, int], dict[str, Any]] = {}
+        for r in self.records:
+            for training in r.training:
+                train = r.cell.train.model_copy(update={"seed": training.seed})
+                about = {"run": train.id, "dataset": train.dataset, "method": train.method, "defense": train.defense}
+                for each in training.rounds:
+                    for client, accuracy in enumerate(each.test_accuracy):
+                        at = {"seed": training.seed, "round": each.round, "client": client + 1}
+                        # A loss of the server has one value, not one a client.
+                        of_clients = {n: v for n, v in each.loss.items() if len(v) == len(each.test_accuracy)}
+                        losses = {f"loss_{name}": values[client] for name, values in of_clients.items()}
+                        rows[train.id, each.round, client] = about | at | {"test_accuracy": accuracy} | losses
+        return pd.DataFrame(rows.values())
+
+    def _repr_markdown_(self) -> str:
+        """The published form of the attack table, as a notebook shows it."""
+        return attack_table.short_markdown(self.attacked, self.references) if self.attacked else ""
+
+
+def attack(**chosen: Any) -> Results:
+    """`privbench attack`: trains (or reuses) one method, observes, attacks and scores.
+
+    Args:
+        **chosen: The command's options, e.g. method="fedcg", dataset="photos", attack=["staged"], round="0,best", out="runs".
+
+    Raises:
+        UserError: An unknown option or value, or a cell that is known beforehand to be impossible; none could be finished.
+    """
+    run, attacks, training, place = _groups(chosen, RunOptions, AttackOptions, TrainingOptions, PlaceOptions)
+    cells = requests.attack_cells(run, attacks, training)
+    ended = commands.run_ladder(cells, place) if attacks.is_ladder() else commands.run_attacks(cells, place)
+    missing = tuple(gap.reason for gap in ended.gaps)
+    return Results(tuple(ended.records), missing, ended.folder, tuple(ended.references))
+
+
+def table(
+    datasets: Sequence[str] | str = (), *, full: bool = False, victims: int | None = None,
+    defense: Sequence[str] | str = (), **chosen: Any,
+) -> Results:  # fmt: skip
+    """`privbench table`: the five columns; in `quick` a first look, with `full` the table to publish.
+
+    Args:
+        datasets: Names, or one name; NAME:DOMAIN+DOMAIN chooses domains. Default: those of the command.
+        full: 64 victims a seed, five seeds.
+        victims: Attacked uploads per seed.
+        defense: A column each, in place of the study's.
+        **chosen: How runs are trained and where they lie, as the command's options.
+
+    Raises:
+        UserError: As `attack`.
+    """
+    training, place = _groups(chosen, TrainingOptions, PlaceOptions)
+    named = options.data_sets(None, _listed(datasets)) or options.data_sets(
+        options.default_data_sets(training.preset, full), None
+    )
+    defenses = requests.defenses(_listed(defense), training.where)
+    own, cells = commands.plan_table(training, named, full=full, victims=victims, defenses=defenses)
+    return _studied(commands.run_study(own, cells, place))
+
+
+def study(
+    name: str, datasets: Sequence[str] | str = (), *, methods: Sequence[str] | str = (), round: Sequence[str] | str = (),  # noqa: A002
+    victims: int | None = None, defense: Sequence[str] | str = (), **chosen: Any,
+) -> Results:  # fmt: skip
+    """`privbench study NAME`: the cells of a published table or figure, and its reports in `folder`.
+
+    Args:
+        name: As `privbench list studies` has it.
+        datasets: Names, or one name; NAME:DOMAIN+DOMAIN chooses domains. Default: those of the command.
+        methods: Only these of the study's methods.
+        round: Attacked rounds in place of the study's.
+        victims: Attacked uploads per seed.
+        defense: A column each, in place of the study's.
+        **chosen: How runs are trained and where they lie, as the command's options.
+
+    Raises:
+        UserError: An unknown study, option or value; no cell of it could be run.
+    """
+    training, place = _groups(chosen, TrainingOptions, PlaceOptions)
+    own, cells = commands.plan(
+        name, training, options.data_sets(None, _listed(datasets)), methods=_listed(methods) or None,
+        rounds=_listed(round) or None, victims=victims, defenses=requests.defenses(_listed(defense), training.where),
+    )  # fmt: skip
+    return _studied(commands.run_study(own, cells, place))
+
+
+def train(**chosen: Any) -> pd.DataFrame:
+    """`privbench train`: trains one method to the end; a row per seed and client with its test accuracy in percent.
+
+    Args:
+        **chosen: The command's options, e.g. method="fedavg", dataset="digits", seeds=3.
+
+    Raises:
+        UserError: An unknown option or value, or the first failure of a run.
+    """
+    run, training, place = _groups(chosen, RunOptions, TrainingOptions, PlaceOptions)
+    return commands.trained(requests.train_specs(run, training), place)
+
+
+def load(out: str | Path = options.DEFAULT_OUT) -> Results:
+    """Every finished record under a folder of results, in the order of their ids.
+
+    Raises:
+        UserError: A damaged record, or one of another cell.
+    """
+    store = Store(Path(out))
+    return Results(tuple(record.read(store.record(cell)) for cell in store.cells() if store.record(cell).exists()))
+
+
+def _studied(ended: Any) -> Results:
+    missing = tuple(gap.reason for gap in ended.gaps)
+    return Results(tuple(ended.records), missing, ended.folder, tuple(ended.references))
+
+
+def _groups(chosen: Mapping[str, Any], *groups: type[Any]) -> list[Any]:
+    """The options of each group; UserError for a name that no group has."""
+    known = {f.name.rstrip("_"): (group, f) for group in groups for f in fields(group)}
+    values: dict[type, dict[str, Any]] = {group: {} for group in groups}
+    for name, value in chosen.items():
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(known))}"
+            raise UserError(f"there is no option '{name}'; {hint}")
+        group, of = known[name]
+        values[group][of.name] = _value(of, value)
+    return [group(**values[group]) for group in groups]
+
+
+def _value(of: Any, value: Any) -> Any:
+    """A value in the form that the command line gives it."""
+    if of.name in SETTINGS and isinstance(value, Mapping):
+        return [f"{name}={each}" for name, each in value.items()]
+    if of.name in ("out", "data_dir") and value is not None:
+        return Path(value)
+    repeatable = "list[" in str(of.type) or of.name in ("defense", "round_", "domain")
+    return _listed(value) if repeatable and value is not None else value
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(value)] if isinstance(value, str | int) else [str(each) for each in value]

@@ -1,0 +1,93 @@
+"""The commands as Python functions: the same cells, records and files as the command line, and tables in pandas."""
+
+import subprocess
+import sys
+from io import StringIO
+
+import pandas as pd
+import pytest
+
+import privbench
+from privbench.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    return privbench.attack(
+        method="fedavg", dataset="digits", preset="smoke", attack=["grey", "dlg"], out=out, victims=2, device="cpu"
+    )
+
+
+def test_a_call_gives_the_records_of_its_cells_with_their_tables_on_disk(found):
+    assert [r.attack for r in found] == ["grey", "dlg"]
+    assert len(found) == 2
+    assert found[0].attack == "grey"
+    assert not found.missing
+    written = pd.read_csv(found.folder / "table.csv")
+    pd.testing.assert_frame_equal(pd.read_csv(StringIO(found.frame().to_csv(index=False))), written)
+
+
+def test_victims_and_rounds_are_tables_whose_means_are_the_records(found):
+    victims, rounds = found.victims(), found.rounds()
+    assert len(victims) == 2 * 2
+    means = victims.groupby("attack")["psnr_db"].mean()
+    assert means["dlg"] == pytest.approx(found[1].scores.psnr_db)
+    assert {"client", "seed", "outcome", "floor_grey_db"} <= set(victims.columns)
+    assert set(rounds["round"]) == set(range(1, len(found[0].training[0].rounds) + 1))
+    assert rounds[rounds["round"] == 1]["test_accuracy"].tolist() == found[0].training[0].rounds[0].test_accuracy
+
+
+def test_load_reads_what_a_call_left_and_the_same_call_computes_nothing_again(found):
+    out = found.folder.parent
+    again = privbench.load(out)
+    assert {r.id for r in again} == {r.id for r in found}
+    before = {path: path.stat().st_mtime_ns for path in out.glob("cells/*/record.json")}
+    same = privbench.attack(
+        method="fedavg", dataset="digits", preset="smoke", attack=["grey", "dlg"], out=out, victims=2, device="cpu"
+    )
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert [r.id for r in same] == [r.id for r in found]
+
+
+def test_a_call_and_a_command_ask_for_the_same_cells(found, command):
+    ran = command(
+        "attack", "--method", "fedavg", "--dataset", "digits", "--preset", "smoke", "--attack", "grey", "--attack", "dlg",
+        "--victims", 2, "--device", "cpu", "--out", found.folder.parent,
+    )  # fmt: skip
+    assert ran.status == 0
+    assert len(privbench.load(found.folder.parent)) == 2
+
+
+def test_training_gives_a_row_per_seed_and_client(found):
+    trained = privbench.train(method="fedavg", dataset="digits", preset="smoke", out=found.folder.parent, device="cpu")
+    assert list(trained.columns) == ["defense", "seed", "run", "rounds", "client", "test_accuracy"]
+    own = found[0].training[0]
+    assert trained["client"].tolist() == list(range(1, len(own.rounds[0].test_accuracy) + 1))
+    assert trained["test_accuracy"].mean() == pytest.approx(found[0].accuracy.mean)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: privbench.attack(metod="fedavg"), "there is no option 'metod'; did you mean 'method'"),
+        (lambda: privbench.attack(method="fedaveg"), "unknown method 'fedaveg'; did you mean 'fedavg'"),
+        (lambda: privbench.attack(method="local"), "local sends nothing"),
+        (lambda: privbench.attack(attack="grey", attack_set={"steps": 3}), "has no setting 'steps'"),
+        (lambda: privbench.table(victim=3), "there is no option 'victim'"),
+        (lambda: privbench.study("attak-table"), "attack-table"),
+        (lambda: privbench.train(attack="dlg"), "there is no option 'attack'"),
+    ],
+)
+def test_a_wrong_word_is_refused_before_anything_is_computed(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, privbench; assert 'torch' not in sys.modules; privbench.attack; assert 'torch' in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        privbench.nothing
