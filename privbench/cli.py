@@ -152,10 +152,10 @@ def attack(
         raise UserError("--truth goes with --artifact FILE")
     plugins.target("method", run.method)
     _begin(f"attack: {run.method} on {plugins.short(dataset)}, {training.preset} preset; results go to {out}")
+    commands = plugins.commands()
     from privbench import requests
 
     cells = requests.attack_cells(run, attacks, training)
-    commands = plugins.commands()
     commands.show_attacked(
         commands.run_ladder(cells, place) if attacks.is_ladder() else commands.run_attacks(cells, place)
     )
@@ -175,9 +175,9 @@ def train(
     plugins.target("method", run.method)
     dataset = plugins.short(plugins.dataset(run.dataset))
     _begin(f"train: {run.method} on {dataset}, {training.preset} preset; results go to {place.out}")
+    commands = plugins.commands()
     from privbench import requests
 
-    commands = plugins.commands()
     specs = requests.train_specs(run, training)
     commands.show_trained(specs, commands.trained(specs, place), place)
 
@@ -206,9 +206,9 @@ def search(
     if len(run.defenses()) > 1:
         raise UserError("search takes one --defense: it compares the values of --over")
     _begin(f"search: {run.method}, {over}, {training.preset} preset; results go to {place.out}")
+    commands = plugins.commands()
     from privbench import requests
 
-    commands = plugins.commands()
     trials = {f"{name}={value}": requests.train_specs(run, training, f"{name}={value}") for value in values.split(",")}
     commands.search_and_show(trials, place.out, place.data_dir, place.device)
 
@@ -240,9 +240,9 @@ def table(
     """
     chosen = data_sets(datasets, dataset) or data_sets(default_data_sets(training.preset, full), None)
     _begin(f"table: {_named(chosen or [])}, {training.preset} preset; results go to {place.out}")
+    commands = plugins.commands()
     from privbench import requests
 
-    commands = plugins.commands()
     defenses = requests.defenses(defense or [], training.where)
     own, cells = commands.plan_table(training, chosen, full=full, victims=victims, defenses=defenses)
     commands.show_study(commands.run_study(own, cells, place))
@@ -289,9 +289,9 @@ def study(
     chosen = data_sets(datasets, dataset)
     on = f" on {_named(chosen)}" if chosen else ""
     _begin(f"study {name}{on}, {training.preset} preset; results go to {place.out}")
+    commands = plugins.commands()
     from privbench import requests
 
-    commands = plugins.commands()
     own, cells = commands.plan(
         name, training, chosen, methods=wanted, rounds=attacked and list(dict.fromkeys(attacked)), victims=victims,
         defenses=requests.defenses(defense or [], training.where),
