@@ -55,7 +55,8 @@ def folder(path: Path) -> Folder:
                     others += not ends
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    return Folder(path, *(tuple(path / name for name in sorted(names)) for names in (folders, images)), others)
+    inside, pictures = (tuple(path / name for name in sorted(names)) for names in (folders, images))
+    return Folder(path, inside, pictures, others)
 
 
 def images_of(path: Path) -> list[Path]:
