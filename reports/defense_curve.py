@@ -22,7 +22,7 @@ from reports.published_form import NAMES, SMOKE, group, title_of, unique
 
 Points = list[tuple[float, list[AttackRecord]]]  # (value, records of it), ascending
 WIDE = 10.0  # a range of positive values whose ends differ by that factor or more is drawn on a logarithmic scale
-HEIGHT_INCHES = 1.9
+HEIGHT_INCHES = 2.1
 
 
 def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
@@ -83,7 +83,7 @@ def write(points: Points, bare: Sequence[AttackRecord], x_label: str, title: str
         axes.set_xlabel(x_label, fontsize=figures.FONT_POINTS)
         figures.plain(axes)
     look = figures.line_look(0)
-    handles = [Line2D([], [], label="defended", **look)]
+    handles = [Line2D([], [], label="defended (PSNR: strongest attack)", **look)]
     handles += [Line2D([], [], label="without a defence", color="0.1", linestyle=(0, (4, 2)))] if bare else []
     handles.append(Line2D([], [], label="best floor", color="0.5", linestyle=(0, (1, 1.4))))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=figures.FONT_POINTS, frameon=False)
@@ -113,4 +113,4 @@ def _psnr(axes: Axes, points: Points, bare: Sequence[AttackRecord]) -> None:
     axes.plot(values, [row.floor.psnr_db for row in best], color="0.5", linestyle=(0, (1, 1.4)), linewidth=1.1)
     if bare:
         axes.axhline(strongest(bare).psnr_db.mean, color="0.1", linestyle=(0, (4, 2)), linewidth=0.9)
-    axes.set_ylabel("PSNR, strongest attack, dB", fontsize=figures.FONT_POINTS)
+    axes.set_ylabel("PSNR, dB", fontsize=figures.FONT_POINTS)

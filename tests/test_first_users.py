@@ -81,22 +81,28 @@ def plain(text):
     return "".join(text.split())
 
 
-def test_every_command_prints_a_nasty_name_as_it_is(pictures, results, told):
+def test_every_command_prints_a_nasty_name_as_it_is(pictures, results, told, monkeypatch):
+    """`table` is `study attack-table` with other defaults. One training serves all of them."""
     name, short = f"folder:{pictures}", plain(f"folder:{pictures.name}")
-    out = ("--out", results)
-    assert short in plain(told("train", "--dataset", name, *SMALL, *out))
-    assert short in plain(told("attack", "--dataset", name, *SMALL, *out))
-    assert short in plain(told("search", "--over", "mu=0.1", "--dataset", name, *SMALL, *out))
-    assert short in plain(told("partition", "--dataset", name, "--preset", "smoke", *out))
-    assert short in plain(told("table", "--dataset", name, *SMALL, "--victims", "1", *out))
-    assert short in plain(told("study", "accuracy", "--dataset", name, "--methods", "fedavg", *SMALL, *out))
-    assert short in plain(told("study", "accuracy", "--dataset", name, "--methods", "fedavg", *SMALL, *out, "--status"))
-    assert short in plain(told("list", "runs", *out))
+    own = ("--dataset", name, *SMALL, "--out", results)
+    attacked = ("--victims", "1", *own)
+    assert short in plain(told("train", *own))
+    assert short in plain(told("search", "--method", "fedavg", "--over", "task.lr=0.003", *own))
+    assert short in plain(told("attack", "--attack", "dlg", *attacked))
+    assert short in plain(
+        told("study", "attack-table", "--method", "fedavg", "--defense", "none", "--round", "best", *attacked)
+    )
+    assert short in plain(told("study", "accuracy", "--method", "fedavg", *own, "--status"))
+    assert short in plain(told("partition", "--dataset", name, "--preset", "smoke", "--out", results))
     assert plain(str(pictures / CLASSES[0])) in plain(told("data", "check", name))
-    assert "grid-best.png" in plain(told("grid", "--dataset", name, *out))
+    assert "grid-best.png" in plain(told("grid", "--dataset", name, "--out", results))
     cell = next(path.parent.name for path in results.glob("cells/*/record.json"))
-    assert all(plain(each) in plain(told("show", cell, *out)) for each in (*CLASSES, str(pictures)))
+    assert all(plain(each) in plain(told("show", cell, "--out", results)) for each in (*CLASSES, str(pictures)))
     assert plain(f"no folder {pictures}x") in plain(told("train", "--dataset", f"{name}x", expect=2))
+    grey = ("--attack", "surrogate", "--dataset", "digits", "--auxiliary", name, *SMALL, "--out", results)
+    assert plain(f"{name} have 3 channels") in plain(told("attack", *grey, expect=2))
+    monkeypatch.setenv("COLUMNS", "400")
+    assert short in plain(told("list", "runs", "--out", results))
 
 
 def test_control_characters_in_a_name_are_shown_and_not_obeyed(told):
@@ -118,16 +124,14 @@ def test_a_sweep_is_one_table_with_a_column_each_and_one_curve(results, told, tm
              "--attack", "dlg", "--attack-set", "steps=2", "--out", results)  # fmt: skip
     defenses = ("gaussian:0.1", "gaussian:variance=0.001", "swept:Half:factor=0.5,offset=0")
     swept = [word for each in defenses for word in ("--defense", each)]
+    told("attack", *quick)
     text = told("attack", *quick, *swept)
     for column in ("+ Gaussian 0.001", "+ Gaussian 0.1", "+ swept:Half"):
         assert column in text
     page = max(results.glob("attack-*/table.md"), key=lambda path: path.stat().st_mtime)
-    assert "| ceiling (undefended FedAvg), dB | - | - | - |" in page.read_text()
     assert [path.name for path in page.parent.glob("*.png") if "gaussian" in path.name] == [
         "digits-fedavg-gaussian-best.png"
     ]
-    told("attack", *quick)
-    told("attack", *quick, *swept)
     (row,) = [line for line in page.read_text().splitlines() if line.startswith("| ceiling")]
     values = {cell.strip() for cell in row.split("|")[2:-1]}
     assert len(values) == 1
@@ -198,7 +202,6 @@ def test_a_defence_that_is_written_wrongly_is_one_line(text, message):
         (["--attack", "unsplit", "--batch-size", "4", "--defense", "gaussian:0.1"], "no defence changes them"),
         (["--attack", "learned-inverse", "--batch-size", "2"], "at most 1 image(s)"),
         (["--attack", "surrogate", "--method", "fedsplit", "--backbone", "resnet18"], "begins with a linear layer"),
-        (["--attack", "surrogate", "--auxiliary", "photos"], "have 3 channels, but the victims' have 1"),
         (["--where", "step"], "none has no such choice"),
         (["--method", "fedavg", "--method", "fedcg"], "--method is given 2 times"),
     ],
