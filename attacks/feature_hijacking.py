@@ -41,6 +41,7 @@ from attacks.stand_in import Recipe, StandIn
 from attacks.surrogates import Align
 from attacks.world import World
 from privbench.errors import UserError
+from privbench.limits import Limits
 from privbench.nets import LinearClassifier, Model
 from privbench.seeds import stream
 from privbench.settings import Count
@@ -73,6 +74,7 @@ class FeatureHijacking(StandIn):
     generator_steps: Count = 300
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator", "auxiliary"})
+    limits: ClassVar[Limits] = Limits(linear_classifier=True)
     knowledge: ClassVar[str] = "active server + auxiliary + generator"
     rung: ClassVar[str] = "L7"
     active: ClassVar[bool] = True

@@ -55,6 +55,7 @@ from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.floors import ClassMean, gave_up
 from attacks.separate import Separated
 from privbench.errors import UserError
+from privbench.limits import Limits
 from privbench.local_update import optimiser_of
 from privbench.nets import LinearClassifier, Model
 from privbench.settings import Count, CountOrZero
@@ -77,6 +78,7 @@ class Imprint(AlignedSurrogate):
     rehearsal_images: CountOrZero = 12  # 0: what is crafted is sent without a rehearsal
 
     needs: ClassVar[frozenset[str]] = frozenset({"classes", "auxiliary"})
+    limits: ClassVar[Limits] = Limits(linear_classifier=True)
     uses: ClassVar[frozenset[str]] = AlignedSurrogate.uses | {
         f"{kind}:{part}" for kind in ("gradient", "update") for part in ("classifier", "extractor")
     }

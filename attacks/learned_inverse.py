@@ -29,6 +29,7 @@ from attacks import case, features, labels, trained
 from attacks.case import Case
 from attacks.descend import each_of
 from privbench.errors import UserError
+from privbench.limits import Limits
 from privbench.nets import LinearClassifier
 from privbench.seeds import stream
 from privbench.settings import Count, Positive
@@ -59,6 +60,7 @@ class LearnedInverse:
     lr: Positive = 1e-3
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "gradient:extractor", "auxiliary"})
+    limits: ClassVar[Limits] = Limits(linear_classifier=True, most_images=1)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
     revision: ClassVar[int] = 1  # 1: the label is an input

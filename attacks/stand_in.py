@@ -31,6 +31,7 @@ from attacks import broadcast, broken, descend, each_image, exact, inversion, su
 from attacks.inversion import Belief, Extractors
 from attacks.surrogates import Align
 from attacks.world import World
+from privbench.limits import Limits
 from privbench.seeds import stream
 from privbench.settings import Count, CountOrZero
 from privbench.types import Artifact, Knowledge, Outcome, Params, Reconstruction, Report, no_report
@@ -66,6 +67,7 @@ class StandIn:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
+    limits: ClassVar[Limits] = Limits(linear_if_private=True)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
     revision: ClassVar[int] = 1  # 1: shadow clients train as the attacked ones do

@@ -26,6 +26,7 @@ from attacks.case import Case
 from attacks.features import Features
 from privbench import finite
 from privbench.errors import UserError
+from privbench.limits import Limits
 from privbench.seeds import stream
 from privbench.settings import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
@@ -49,6 +50,7 @@ class UnSplit:
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
+    limits: ClassVar[Limits] = Limits(linear_classifier=True, undefended_batches=True)
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
 

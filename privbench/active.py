@@ -25,6 +25,7 @@ from privbench.methods.form import Method
 from privbench.spec import CellSpec
 from privbench.types import ActiveAttack, Knowledge, Look, Networks, Report, no_report
 
+TOO_EARLY = "works through rounds of training, and round 0 is before any"
 NEEDS_UPDATES = "needs whole local updates, and single gradients were observed; add --observe update"
 HISTORY = "active.json"  # how the clients fared in the crafted rounds, beside the artifact
 
@@ -69,9 +70,7 @@ def trained(
     if lack := lacking(cell, method):
         raise AttackRefused(f"{cell.attack} {lack}")
     if round_ == 0:
-        raise AttackRefused(
-            f"{cell.attack} works through training on what its server sends, and round 0 is before any; attack a later round"
-        )
+        raise AttackRefused(f"{cell.attack} {TOO_EARLY}; attack a later round")
     first = round_ - min(rounds(cell), round_)
     state = harness.state_at(setup, honest, first, report)
     server = crafted(cell, setup, state.server, round_, data_root, cache)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -11,15 +13,19 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from privbench import plugins
+from privbench import console, plugins
 from privbench.errors import Interrupted, UserError
 from privbench.options import (
     DEFAULT_OUT,
     Clients,
     DataDir,
     DatasetName,
+    DatasetNames,
+    Defenses,
+    Domain,
     Domains,
     MinPerClient,
+    Once,
     Out,
     Partition,
     PerClient,
@@ -31,7 +37,9 @@ from privbench.options import (
     Victims,
     flattened,
     settings,
+    several,
 )
+from privbench.printable import one_line
 
 if TYPE_CHECKING:
     from privbench.spec import TrainSpec
@@ -47,15 +55,26 @@ app = typer.Typer(
     "* `privbench table` - a first look at the five columns; with --full the table to publish\n"
     "* `privbench study accuracy --datasets photos` - every method's accuracy, metrics and curves\n"
     "* `privbench attack --method fedcg --dataset photos` - one method, the paper's attack and the strong one\n"
-    "* `privbench attack --method fedavg --defense gaussian:0.001 --dataset cifar10 --data-dir DIR`\n"
+    "* `privbench attack --method fedavg --defense gaussian:0.001 --defense gaussian:0.1` - a sweep: one table, one curve\n"
     "* `privbench attack --method fedcg --attack ladder --round 0,1,2,5,best` - every attack, against the training round\n"
     "* `privbench study ladder --datasets photos` - the same for five methods, with a page that sums it up\n"
     "* `privbench list attacks` - what there is, and what each attack needs to know",
 )
-data_app = typer.Typer(no_args_is_help=True, help="Check or download the data sets that are not embedded.")
+data_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Check or download the data sets that are not embedded."
+)
 app.add_typer(data_app, name="data")
 
 FIRST_VICTIMS = 8  # of `privbench table` at a first look
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the whole traceback of an error; may stand anywhere in a command.")
+    ] = False,
+) -> None:
+    """What all commands share."""
 
 
 def main() -> None:
@@ -66,9 +85,14 @@ def main() -> None:
     ):  # batch systems send the one, a closed terminal the other, unless nohup has it ignored
         if (number := getattr(signal, name, None)) and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
+    console.forgiving()
+    words = [word for word in sys.argv[1:] if word != "--debug"]
+    debug = len(words) < len(sys.argv) - 1
     try:
-        status = app(standalone_mode=False)  # the exit code of a command that ended early, else None
+        status = app(words, standalone_mode=False)  # the exit code of a command that ended early, else None
     except UserError as error:
+        if debug:
+            traceback.print_exception(error)
         _stop(str(error), 2)
     except (Interrupted, KeyboardInterrupt):
         _stop("interrupted; everything finished is on disk, and the same command continues from there", 130)
@@ -81,11 +105,16 @@ def main() -> None:
 
 
 def _stop(line: str, status: int) -> NoReturn:
-    print(f"privbench: {line}", file=sys.stderr)
+    print(f"privbench: {one_line(line)}", file=sys.stderr)
     sys.exit(status)
 
 
-@app.command()
+def _begin(line: str) -> None:
+    """Says what was understood before torch is imported, which takes seconds."""
+    print(one_line(line), file=sys.stderr, flush=True)
+
+
+@app.command(cls=Once)
 @flattened
 def attack(
     run: RunOptions = RunOptions(),
@@ -104,11 +133,13 @@ def attack(
         list[str] | None, typer.Option(help="A setting of the attack, e.g. --attack-set steps=100; repeatable.")
     ] = None,
     round_: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
-            "--round", help="When the server looks: 0 (untrained), N, last or best; several, with commas, draw a curve."
+            "--round",
+            help="The attacked round: 0 (untrained), N, last or best (the default); several, with commas or repeatable, "
+            "draw a curve.",
         ),
-    ] = "best",
+    ] = None,
     victims: Victims = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images per attacked gradient.")] = 1,
     labels_known: Annotated[bool, typer.Option("--labels-known", help="Give the attacker the labels.")] = False,
@@ -149,7 +180,7 @@ def attack(
 
     Example: privbench attack --method fedcg --dataset cifar10 --data-dir DIR --round 0
     """
-    dataset, out = plugins.dataset(run.dataset), place.out
+    dataset, defenses, out = plugins.dataset(run.dataset), run.defenses(), place.out
     climbed = plugins.LADDER in (attack or [])
     if also and not climbed:
         raise UserError("--also goes with --attack ladder; name attacks with --attack")
@@ -172,13 +203,15 @@ def attack(
         return
     if truth is not None:
         raise UserError("--truth goes with --artifact FILE")
+    plugins.target("method", run.method)
+    _begin(f"attack: {run.method} on {plugins.short(dataset)}, {training.preset} preset; results go to {out}")
     _sent(run.method)
     from privbench import knowledge, spec
 
     auxiliary = knowledge.canonical(auxiliary)
     commands = plugins.commands()
 
-    train = _train_spec(run, training)
+    trains = [_train_spec(run, training, defense=defense) for defense in _canonical(defenses, training.where)]
     usual = ["update-matching"] if observe == "update" else _default_attacks(run.method)
     names = [*plugins.ATTACKS, *named] if climbed else named or usual
     given = settings(attack_set)
@@ -204,14 +237,15 @@ def attack(
             wire=wire,
             attack_settings=of_each[name],
         )
-        for when in dict.fromkeys(round_.split(","))
+        for when in dict.fromkeys(",".join(round_ or ["best"]).split(","))
+        for train in trains
         for name in dict.fromkeys(names)
     ]
     show = commands.climb_and_show if climbed else commands.run_and_show
     show(cells, out, place.data_dir, place.device, out / f"{'ladder' if climbed else 'attack'}-{cells[0].id}")
 
 
-@app.command()
+@app.command(cls=Once)
 @flattened
 def train(
     run: RunOptions = RunOptions(),
@@ -223,11 +257,16 @@ def train(
     Example: privbench train --method local --dataset digits --seeds 3
     """
     plugins.target("method", run.method)
+    dataset = plugins.short(plugins.dataset(run.dataset))
+    _begin(f"train: {run.method} on {dataset}, {training.preset} preset; results go to {place.out}")
     commands = plugins.commands()
-    commands.train_and_show(_of_seeds(_train_spec(run, training), training), place.out, place.data_dir, place.device)
+    trains = [_train_spec(run, training, defense=each) for each in _canonical(run.defenses(), training.where)]
+    commands.train_and_show(
+        [spec for train in trains for spec in _of_seeds(train, training)], place.out, place.data_dir, place.device
+    )
 
 
-@app.command()
+@app.command(cls=Once)
 @flattened
 def search(
     over: Annotated[
@@ -248,24 +287,30 @@ def search(
     name, equals, values = over.partition("=")
     if not equals or not values:
         raise UserError(f"--over takes a setting and its values, e.g. mu=0.001,0.01,0.1,1, but '{over}' was given")
+    if len(run.defenses()) > 1:
+        raise UserError("search takes one --defense: it compares the values of --over")
+    _begin(f"search: {run.method}, {over}, {training.preset} preset; results go to {place.out}")
     commands = plugins.commands()
+    (defense,) = _canonical(run.defenses(), training.where)
     trials = {
-        f"{name}={value}": _of_seeds(_train_spec(run, training, f"{name}={value}"), training)
+        f"{name}={value}": _of_seeds(_train_spec(run, training, f"{name}={value}", defense), training)
         for value in values.split(",")
     }
     commands.search_and_show(trials, place.out, place.data_dir, place.device)
 
 
-@app.command()
+@app.command(cls=Once)
 @flattened
 def table(
     datasets: Annotated[
         str | None,
         typer.Option(
-            help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains; also folder:PATH. Default: the embedded "
+            help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains. Default: the embedded "
             "ones, of a first look `photos` alone."
         ),
     ] = None,
+    dataset: DatasetNames = None,
+    defense: Defenses = None,
     full: Annotated[
         bool, typer.Option("--full", help="In quick, the table to publish: 64 victims a seed, five seeds.")
     ] = False,
@@ -279,32 +324,43 @@ def table(
 
     Example: privbench table --preset paper --datasets "cifar10 office10" --data-dir DIR --device cuda
     """
+    chosen = _datasets(datasets, dataset) or _datasets(
+        "photos" if training.preset == "quick" and not full else "photos digits digits4", None
+    )
+    defenses = defense or []
+    _begin(f"table: {_named(chosen or [])}, {training.preset} preset; results go to {place.out}")
     commands = plugins.commands()
     if training.preset == "quick":
         training = replace(training, seeds=training.seeds or (commands.FULL_SEEDS if full else 1))
         victims = victims or (commands.FULL_VICTIMS if full else FIRST_VICTIMS)
-    datasets = datasets or ("photos" if training.preset == "quick" and not full else "photos digits digits4")
-    own, cells = commands.plan("attack-table", training, _datasets(datasets), victims=victims)
+    own, cells = commands.plan(
+        "attack-table", training, chosen, victims=victims, defenses=_canonical(defenses, training.where)
+    )
     commands.run_study(own, cells, place.out, place.data_dir, place.device)
 
 
-@app.command()
+@app.command(cls=Once)
 @flattened
 def study(
     name: Annotated[str, typer.Argument(help="Which study, see `privbench list studies`.")],
     datasets: Annotated[
         str | None,
         typer.Option(
-            help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains; also folder:PATH. Default: the published "
+            help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains. Default: the published "
             "ones, and in smoke and quick an embedded one before them."
         ),
     ] = None,
+    dataset: DatasetNames = None,
     methods: Annotated[
         str | None, typer.Option(help="Only these of the study's methods, separated by spaces or commas.")
     ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", metavar="NAME", help="One of them; repeatable.")
+    ] = None,
+    defense: Defenses = None,
     round_: Annotated[
-        str | None,
-        typer.Option("--round", help="Attacked rounds with commas, e.g. 0,1,best; default the study's."),
+        list[str] | None,
+        typer.Option("--round", help="Attacked rounds with commas, e.g. 0,1,best, or repeatable; default the study's."),
     ] = None,
     victims: Victims = None,
     status: Annotated[bool, typer.Option("--status", help="List how far every cell is; run nothing.")] = False,
@@ -315,21 +371,27 @@ def study(
 
     Example: privbench study accuracy --datasets photos
     """
-    wanted = None if methods is None else methods.replace(",", " ").split()
-    if wanted == []:
+    wanted = several((methods or "").replace(" ", ","), method)
+    if wanted is None and methods is not None:
         raise UserError("--methods names no method")
-    attacked = None if round_ is None else list(dict.fromkeys(round_.replace(",", " ").split()))
-    if attacked == []:
+    attacked = several(",".join(round_ or []).replace(" ", ","), None)
+    if attacked is None and round_ is not None:
         raise UserError("--round names no round")
+    chosen, defenses = _datasets(datasets, dataset), defense or []
+    on = f" on {_named(chosen)}" if chosen else ""
+    _begin(f"study {name}{on}, {training.preset} preset; results go to {place.out}")
     commands = plugins.commands()
-    own, cells = commands.plan(name, training, _datasets(datasets), methods=wanted, rounds=attacked, victims=victims)
+    own, cells = commands.plan(
+        name, training, chosen, methods=wanted, rounds=attacked and list(dict.fromkeys(attacked)), victims=victims,
+        defenses=_canonical(defenses, training.where),
+    )  # fmt: skip
     if status:
         commands.show_status(own, cells, place.out, place.data_dir)
     else:
         commands.run_study(own, cells, place.out, place.data_dir, place.device)
 
 
-@app.command()
+@app.command(cls=Once)
 def grid(
     dataset: DatasetName,
     round_: Annotated[str, typer.Option("--round", help="Which round's records: 0, N, last or best.")] = "best",
@@ -350,7 +412,7 @@ def grid(
     commands.draw_grid(dataset, round_, spec.FIRST_SEED if seed is None else seed, out, target)
 
 
-@app.command("partition")
+@app.command("partition", cls=Once)
 def partition_(
     dataset: DatasetName = "photos",
     partition: Partition = None,
@@ -364,6 +426,7 @@ def partition_(
     clients: Clients = None,
     per_client: PerClient = None,
     domains: Domains = None,
+    domain: Domain = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Whose clients to show; default 100.")] = None,
     run: Annotated[
         str | None,
@@ -386,7 +449,7 @@ def partition_(
     seed = spec.FIRST_SEED if seed is None else seed
     specs = [
         spec.train_spec(
-            preset, dataset, "fedavg", seed=seed, domains=tuple(domains.split(",")) if domains else None, how=partition,
+            preset, dataset, "fedavg", seed=seed, domains=several(domains, domain), how=partition,
             protocol=protocol, omega=each, min_per_client=min_per_client, clients=clients, per_client=per_client,
         )
         for each in (omega or (None,))
@@ -396,9 +459,10 @@ def partition_(
     commands.draw_clients(specs, data_dir, out / stem)
 
 
-@app.command("list")
+@app.command("list", cls=Once)
 def list_(
     kind: Annotated[str, typer.Argument(help="methods, attacks, defenses, datasets, studies or runs.")],
+    long: Annotated[bool, typer.Option("--long", help="Of plug-ins: everything that is known of each.")] = False,
     out: Out = DEFAULT_OUT,
 ) -> None:
     """List what there is.
@@ -418,10 +482,10 @@ def list_(
     elif kind == "studies":
         commands.list_studies()
     else:
-        commands.list_plugins(kinds[kind])
+        commands.list_plugins(kinds[kind], long=long)
 
 
-@app.command()
+@app.command(cls=Once)
 def show(
     run: Annotated[str, typer.Argument(help="A run or cell id, or the beginning of one.")],
     out: Out = DEFAULT_OUT,
@@ -435,7 +499,7 @@ def show(
     commands.show_run(run, out)
 
 
-@app.command()
+@app.command(cls=Once)
 def reproduce(
     run: Annotated[str, typer.Argument(help="The id of a finished cell, or its beginning.")],
     attack_only: Annotated[
@@ -457,7 +521,7 @@ def reproduce(
         raise typer.Exit(1)
 
 
-@data_app.command("check")
+@data_app.command("check", cls=Once)
 def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_dir: DataDir = None) -> None:
     """Say which files of a data set are present, missing or damaged.
 
@@ -468,29 +532,42 @@ def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_d
 
     lines = data.check(dataset, data_dir)
     for line in lines:
-        typer.echo(line)
+        print(one_line(line))
     if any(line.startswith(("missing", "damaged")) for line in lines):
         raise typer.Exit(2)
 
 
-@data_app.command("fetch")
-def data_fetch(dataset: Annotated[str, typer.Argument(help="Data set.")], data_dir: DataDir = None) -> None:
-    """Download a data set through torchvision into the data folder.
+@data_app.command("fetch", cls=Once)
+def data_fetch(dataset: Annotated[str, typer.Argument(help="Data set.")]) -> None:
+    """Download a data set through torchvision into the default folder, which `privbench data check` names.
 
-    Example: privbench data fetch cifar10 --data-dir DIR
+    Example: privbench data fetch cifar10
     """
     dataset = plugins.dataset(dataset)
     from privbench import data
 
-    data.fetch(dataset, data_dir)
-    typer.echo(f"{dataset} is complete")
+    data.fetch(dataset)
+    print(f"{dataset} is complete under {one_line(str(data.default_folder()))}")
 
 
-def _train_spec(run: RunOptions, training: TrainingOptions, searched: str | None = None) -> TrainSpec:
+def _canonical(defenses: Sequence[str], where: str) -> list[str]:
+    """Defences as specifications write them, each once; UserError for a wrong name or value, or a place that none of them has."""
+    from privbench import written_defense
+
+    found = list(dict.fromkeys(written_defense.canonical(each, where) for each in defenses))
+    if where != "update" and defenses and not written_defense.has_place(found):
+        raise UserError(
+            f"--where {where} is where a defence acts, but {', '.join(found)} has no such choice; leave it out"
+        )
+    return found
+
+
+def _train_spec(
+    run: RunOptions, training: TrainingOptions, searched: str | None = None, defense: str = "none"
+) -> TrainSpec:
     """The specification of a run; `searched` is one more setting, name=value, of the method or else of the schedule."""
     from privbench import spec
 
-    plugins.defense(run.defense, training.where)  # refuses a wrong name or value before anything is computed
     method = plugins.resolve("method", run.method)
     own, changes = settings(run.set_), training.changes()
     for name, value in settings([searched] if searched else []).items():
@@ -506,9 +583,9 @@ def _train_spec(run: RunOptions, training: TrainingOptions, searched: str | None
         run.method,
         backbone=run.backbone,
         image_size=run.image_size,
-        defense=run.defense,
+        defense=defense,
         where=training.where,
-        domains=tuple(run.domains.split(",")) if run.domains else None,
+        domains=run.chosen_domains(),
         how=training.partition,
         omega=training.omega,
         min_per_client=training.min_per_client,
@@ -530,19 +607,32 @@ def _of_seeds(first: TrainSpec, training: TrainingOptions) -> list[TrainSpec]:
     return [first.model_copy(update={"seed": seed}) for seed in seeds]
 
 
-def _datasets(text: str | None) -> list[tuple[str, tuple[str, ...] | None]] | None:
-    chosen = None if text is None else [_with_domains(token) for token in text.replace(",", " ").split()]
-    if chosen == []:
+def _datasets(text: str | None, each: list[str] | None) -> list[tuple[str, tuple[str, ...] | None]] | None:
+    """Data sets with their domains: those named together, plain names, and those named one by one; None where none is."""
+    together = [] if text is None else text.replace(",", " ").split()
+    if text is not None and not together:
         raise UserError("--datasets names no data set")
-    return chosen
+    for token in together:
+        if token.startswith(plugins.FOLDER) and not _is_folder(token) and len(together) > 1:
+            raise UserError(
+                f"there is no {token}; a path with blanks or commas in it is named by --dataset, one at a time"
+            )
+    return [_with_domains(token) for token in [*together, *(each or [])]] or None
 
 
 def _with_domains(token: str) -> tuple[str, tuple[str, ...] | None]:
-    """NAME or NAME:DOMAIN+DOMAIN; the NAME of a user's own folder has a colon too."""
-    name, colon, domains = (
-        token.rpartition(":") if token.count(":") > token.startswith(plugins.FOLDER) else (token, "", "")
-    )
+    """NAME or NAME:DOMAIN+DOMAIN; the NAME of a user's own folder has a colon too, and its path may have more."""
+    colons = token.count(":") > token.startswith(plugins.FOLDER) and not _is_folder(token)
+    name, colon, domains = token.rpartition(":") if colons else (token, "", "")
     return plugins.dataset(name), tuple(domains.split("+")) if colon else None
+
+
+def _is_folder(token: str) -> bool:
+    return token.startswith(plugins.FOLDER) and Path(token.removeprefix(plugins.FOLDER)).expanduser().is_dir()
+
+
+def _named(chosen: Sequence[tuple[str, tuple[str, ...] | None]]) -> str:
+    return ", ".join(plugins.short(name) for name, _ in chosen)
 
 
 def _default_attacks(method: str) -> list[str]:

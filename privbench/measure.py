@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
@@ -168,13 +168,20 @@ def _fault(found: Any, seen: Artifact) -> str:
 
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     """Refuses an attack whose needs the artifact does not meet, and names the attacks whose needs it does."""
-    given = seen.offers() | set(known.FIELDS)
-    missing = sorted(attack.needs - given)
+    check_offered(name, attack.needs, seen.offers(), seen.method, seen.shares, update=seen.local is not None)
+
+
+def check_offered(
+    name: str, needs: frozenset[str], offers: frozenset[str], method: str, shares: Sequence[str], *, update: bool
+) -> None:
+    """The same of what artifacts offer: of single gradients, or with `update` of whole local updates."""
+    given = offers | set(known.FIELDS)
+    missing = sorted(needs - given)
     if not missing:
         return
-    if seen.local is None and all(need.startswith("update") for need in missing):
+    if not update and all(need.startswith("update") for need in missing):
         raise AttackRefused(f"{name} {active.NEEDS_UPDATES}")
-    if seen.local is not None and all(need.startswith("gradient") for need in missing):
+    if update and all(need.startswith("gradient") for need in missing):
         raise AttackRefused(
             f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
         )
@@ -183,11 +190,10 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
         for other in plugins.ATTACKS
         if plugins.resolve("attack", other).needs <= given and other not in plugins.FLOORS
     ]
-    shared = ", ".join(seen.shares) or "nothing"
     way = next((name for name in ("staged", *ways) if name in ways), "grey")
     raise AttackRefused(
-        f"{name} needs the {', '.join(missing)}, but {seen.method} shares only [{shared}]; try --attack {way}, or "
-        "--attack ladder for every one that can be made"
+        f"{name} needs the {', '.join(missing)}, but {method} shares only [{', '.join(shares) or 'nothing'}]; "
+        f"try --attack {way}, or --attack ladder for every one that can be made"
     )
 
 

@@ -50,6 +50,25 @@ def offers(method: Method, *, labels_known: bool = False, update: bool = False) 
     return frozenset([*sent, "classes"] if TELL_CLASSES & {*sent} else sent)
 
 
+def check_victims(federation: Federation, victims: int, batch_size: int) -> None:
+    """UserError unless every client has the training images for its victims: batches of its own, clients in turn."""
+    clients = len(federation.clients)
+    sizes = [len(client.train.labels) for client in federation.clients]
+    most = min(size // batch_size * clients + k for k, size in enumerate(sizes))
+    if victims <= most:
+        return
+    if not most:
+        raise UserError(
+            f"--batch-size {batch_size} was asked for, but client {sizes.index(min(sizes)) + 1} has only {min(sizes)} training "
+            f"images; lower it to {min(sizes)}, or raise --per-client"
+        )
+    each = "an image each" if batch_size == 1 else f"{batch_size} images each"
+    raise UserError(
+        f"{victims} victims a seed were asked for, {each}, but the {clients} clients with {min(sizes)} to {max(sizes)} training "
+        f"images have enough for {most}; lower --victims or --batch-size, or raise --per-client"
+    )
+
+
 def choose_victims(
     federation: Federation, victims: int, batch_size: int, seed: int, image_size: int = SIDE
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -57,6 +76,7 @@ def choose_victims(
 
     The choice depends on data, seed, V and B alone, so every method is attacked on the same images.
     """
+    check_victims(federation, victims, batch_size)
     clients = len(federation.clients)
     images, labels, owners = [], [], []
     shuffles = [
@@ -66,11 +86,6 @@ def choose_victims(
     for v in range(victims):
         k, turn = v % clients, v // clients
         index = shuffles[k][turn * batch_size : (turn + 1) * batch_size]
-        if len(index) < batch_size:
-            raise UserError(
-                f"{victims} victim batches of {batch_size} need {(turn + 1) * batch_size} training images of client {k}, "
-                f"which has {len(shuffles[k])}; lower --victims or --batch-size"
-            )
         images.append(pixels(federation.clients[k].train.images[index], image_size))
         labels.append(federation.clients[k].train.labels[index])
         owners.append(k)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from privbench.errors import UserError
 
@@ -51,12 +52,34 @@ PerClient = Annotated[
 Domains = Annotated[
     str | None, typer.Option(help="Comma-separated domains, e.g. mnist_m,svhn,usps (digit5, office10, ...).")
 ]
+Domain = Annotated[
+    list[str] | None, typer.Option("--domain", metavar="NAME", help="One domain, whatever its name holds; repeatable.")
+]
+DatasetNames = Annotated[
+    list[str] | None,
+    typer.Option("--dataset", metavar="NAME", help="One data set, also folder:PATH with blanks in it; repeatable."),
+]
+Defenses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--defense",
+        metavar="NAME[:SETTINGS]",
+        help="none, gaussian:VARIANCE, NAME:KEY=VALUE,KEY=VALUE, or package.module:Class:...; repeatable: a column each, "
+        "and a curve over the values of one defence.",
+    ),
+]
 Victims = Annotated[int | None, typer.Option(min=1, help="Attacked uploads per seed; default from the preset.")]
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option(envvar="PRIVBENCH_DATA", help="Folder of the data sets that are not embedded; default ./data."),
+    typer.Option(
+        envvar="PRIVBENCH_DATA",
+        exists=True,
+        file_okay=False,
+        help="Folder of the data sets that are not embedded, which must exist; by default they are downloaded once, to the user's "
+        "cache folder.",
+    ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in it is reused.")]
 
@@ -78,17 +101,24 @@ class RunOptions:
         str, typer.Option(help="Federated method, see `privbench list methods`, or package.module:Class.")
     ] = "fedavg"
     dataset: DatasetName = "photos"
-    defense: Annotated[
-        str, typer.Option("--defense", help="none, gaussian:VARIANCE, or package.module:Class:VALUE.")
-    ] = "none"
+    defense: Defenses = None
     backbone: Annotated[str, typer.Option(help="Networks: lenet5 or resnet18.")] = "lenet5"
     image_size: Annotated[int, typer.Option(help="Side of the images: 32, or 224 (resnet18).")] = 32
     clients: Clients = None
     per_client: PerClient = None
     domains: Domains = None
+    domain: Domain = None
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method, e.g. --set diversity=0; repeatable.")
     ] = None
+
+    def defenses(self) -> list[str]:
+        """The defences that are asked for, each once, as they were written; "none" where none is."""
+        return list(dict.fromkeys(self.defense or ["none"]))
+
+    def chosen_domains(self) -> tuple[str, ...] | None:
+        """The domains that are asked for, in order; None for all."""
+        return several(self.domains, self.domain)
 
 
 @dataclass(frozen=True)
@@ -165,6 +195,19 @@ class TrainingOptions:
         return found
 
 
+class Once(TyperCommand):
+    """A command whose options that take one value may be given once, where otherwise the last would silently count."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuses a second value."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        single = [each for each in order if isinstance(each, TyperOption) and not (each.multiple or each.is_flag)]
+        for option in single:
+            if single.count(option) > 1:
+                raise UserError(f"{option.opts[0]} is given {single.count(option)} times, but takes one value")
+        return list(super().parse_args(ctx, args))
+
+
 F = TypeVar("F", bound=Callable[..., None])
 
 
@@ -200,6 +243,12 @@ def flattened(command: F) -> F:
     call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return call  # type: ignore[return-value]
+
+
+def several(together: str | None, each: list[str] | None) -> tuple[str, ...] | None:
+    """Names given together, with commas, and one by one; None where there are none."""
+    found = [name.strip() for name in (together or "").split(",") if name.strip()] + (each or [])
+    return tuple(found) or None
 
 
 def settings(pairs: list[str] | None) -> dict[str, Any]:

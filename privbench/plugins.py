@@ -6,11 +6,14 @@ Nothing is imported before it is asked for, and nothing registers itself by bein
 import dataclasses
 import difflib
 import importlib
+import sysconfig
+import traceback
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 from privbench.errors import UserError
+from privbench.printable import one_line
 
 METHODS = {
     "local": "privbench.methods.local:Local",
@@ -102,8 +105,8 @@ def dataset(text: str) -> str:
 
 
 def short(name: str) -> str:
-    """A data set's name in titles and names of files: `folder:` with the last part of the path alone."""
-    return FOLDER + Path(name.removeprefix(FOLDER)).name if name.startswith(FOLDER) else name
+    """A data set's name in titles and names of files: `folder:` with the last part of the path alone, in one line."""
+    return one_line(FOLDER + Path(name.removeprefix(FOLDER)).name if name.startswith(FOLDER) else name)
 
 
 def stem(name: str) -> str:
@@ -116,18 +119,39 @@ def resolve(kind: str, name: str) -> Any:
     module_name, _, attribute = target(kind, name).partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise UserError(f"{kind} '{name}': there is no module '{error.name}' on the Python path") from error
-        raise UserError(f"{kind} '{name}': module '{module_name}' cannot be imported: {error}") from error
-    except ImportError as error:
-        raise UserError(f"{kind} '{name}': module '{module_name}' cannot be imported: {error}") from error
+    except Exception as error:  # whatever a module of a user's own raises while it is imported
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            raise UserError(f"{kind} '{name}': {_not_found(str(error.name))}") from error
+        raise UserError(
+            f"{kind} '{name}': module '{module_name}' cannot be imported: {where_it_failed(error)}"
+        ) from error
     if not hasattr(module, attribute):
         raise UserError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
     found = getattr(module, attribute)
     if kind != "dataset" and (lack := _lack(kind, found)):
         raise UserError(f"{kind} '{name}' {lack}; docs/adding_your_own.md shows one")
     return found
+
+
+def _not_found(module: str) -> str:
+    """Why there is no such module, and the way out where it lies in the working directory."""
+    told = f"there is no module '{module}' on the Python path"
+    if Path(f"{module}.py").is_file() or Path(module).is_dir():
+        return f"{told}, which does not hold the working directory; put PYTHONPATH=. before the command"
+    return told
+
+
+def where_it_failed(error: BaseException) -> str:
+    """An error in one line: file and line of the code that failed (of a library's, the line that called it), and what it said."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+    libraries = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+    frames = frames[1:]  # the first is the import itself
+    own = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    place = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}, line {error.lineno}: "
+    said = str(error.msg if isinstance(error, SyntaxError) else error).partition("\n")[0]
+    return f"{place}{type(error).__name__}: {said}; --debug shows the whole traceback"
 
 
 def _lack(kind: str, plugin: Any) -> str:
@@ -197,33 +221,16 @@ def settings_of_each(attacks: Iterable[str], settings: Mapping[str, Any]) -> dic
 
 
 def defense(text: str, where: str) -> Any:
-    """A defence from its written form: "none", "gaussian:0.001", or "package.module:Class[:VALUE]".
+    """A defence from its written form: "none", "gaussian:0.001", "gaussian:variance=0.001", or "package.module:Class[:...]".
 
-    The value is the class's first field; `where` is handed over when the class has such a field.
+    A value without a key is the class's first field; `where` is handed over when the class has such a field. UserError as
+    `written_defense.parts` and `create`, and for a setting that is given twice.
     """
-    from privbench.settings import is_whole, kind
+    from privbench import written_defense
 
-    name, _, value = text.partition(":")
-    if name not in DEFENSES and value[:1].isalpha():
-        class_name, _, value = value.partition(":")
-        name = f"{name}:{class_name}"
+    name, items = written_defense.parts(text)
     plugin = resolve("defense", name)
-    known = {f.name: f for f in dataclasses.fields(plugin)}
-    fields = list(known)
-    settings: dict[str, Any] = {"where": where} if "where" in fields else {}
-    first = next((f for f in fields if f != "where"), None)
-    if value and first is None:
-        raise UserError(f"the defence '{name}' takes no value, but '{text}' was given")
-    if value and first is not None:
-        try:
-            number = float(value)
-            whole = is_whole(kind(plugin, known[first])) and number.is_integer()
-            settings[first] = int(number) if whole else number
-        except ValueError as error:
-            raise UserError(f"the defence '{name}' takes a number, but '{text}' was given") from error
-    elif first is not None and not value and name in DEFENSES:
-        raise UserError(f"the defence '{name}' needs a value, e.g. {name}:0.001")
-    return create(plugin, settings)
+    return create(plugin, written_defense.settings(text, plugin, items, where))
 
 
 def commands() -> Any:

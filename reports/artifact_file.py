@@ -11,7 +11,21 @@ from typing import Any, NamedTuple
 import torch
 
 from privbench import artifact as artifacts
-from privbench import federations, flags, knowledge, machine, measure, plugins, pool, score, seeds, storage, victims
+from privbench import (
+    console,
+    federations,
+    flags,
+    knowledge,
+    machine,
+    measure,
+    plugins,
+    pool,
+    score,
+    seeds,
+    storage,
+    victims,
+)
+from privbench.console import Console
 from privbench.errors import UserError
 from privbench.flags import Flag
 from privbench.record import Victim
@@ -51,7 +65,7 @@ def attack_file(
     shape = (seen.victims, seen.batch_size, *seen.image_shape)
     if known is not None and tuple(known.images.shape) != shape:
         raise UserError(f"{truth} holds images of shape {tuple(known.images.shape)}, but {path} speaks of {shape}")
-    place, identity = machine.device(device), artifacts.identity(path)
+    to, place, identity = console.results(), machine.device(device), artifacts.identity(path)
     # The seed that an attack within the run has, so that it gives the same images here; of a file without a header of ours, any.
     seed = SEED if identity is None else seeds.of_attacker(identity.run, seen.round)
     Store(out).check_writable()
@@ -62,7 +76,7 @@ def attack_file(
     origin = seen.dataset if identity is None else identity.dataset
     floors = None if known is None else _floors(seen, known, origin, place, data_dir)
     if floors is not None and floors.note:
-        print(f"note: {floors.note}")
+        to.say(f"note: {floors.note}")
     images = cache(
         lambda: _auxiliary(seen, dataset, auxiliary, data_dir)
     )  # once, and only where an attack asks for them
@@ -80,7 +94,7 @@ def attack_file(
             reason = pool.logged(error, out / f"{stem}-error.txt")
             if not climbed:
                 raise UserError(f"{name}: {reason}") from error
-            print(f"{name}: not run: {reason}")
+            to.say(f"{name}: not run: {reason}")
             continue
         target = out / f"{stem}.safetensors"
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
@@ -88,15 +102,15 @@ def attack_file(
         line, told = "", victims.doubts_without_truth(seen, found)
         if known is not None and floors is not None:
             line, told = _scored(name, seen, known, found, floors, whole.auxiliary)
-        print(
+        to.say(
             f"{name}: {seen.victims} victims, median objective {float(found.loss.nanmedian()):.3g}{line}; wrote {target}"
         )
-        _print_doubts(told, found.notes)
+        _print_doubts(told, found.notes, to)
 
 
-def _print_doubts(told: Sequence[Flag], notes: Sequence[str]) -> None:
+def _print_doubts(told: Sequence[Flag], notes: Sequence[str], to: Console) -> None:
     for line in [*(f"{flag.name}: {flag.sentence}" for flag in told), *(f"note: {note}" for note in notes)]:
-        print(f"  {line}")
+        to.say(f"  {line}")
 
 
 def _auxiliary(seen: Artifact, dataset: str, choice: str, data_dir: Path | None) -> Batch:

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
-from rich.text import Text
 
 from privbench import flags, storage
+from privbench.console import Console
 from privbench.flags import Flag
 from privbench.record import AttackRecord
-from reports import comparison, doubts, layout, measured
+from reports import comparison, doubts, endnotes, layout, measured
 from reports.published_form import (
     NONE,
+    NOT_SHOWN,
+    SMOKE,
     Gap,
     ceiling_of,
     compact,
@@ -52,28 +53,49 @@ LATEX_COLUMNS = (
 )
 
 
-def write_tables(records: Sequence[AttackRecord], folder: Path, gaps: Sequence[Gap] = ()) -> list[Path]:
-    """table.md, table.csv and table.tex."""
-    texts = {"table.md": markdown(records, gaps), "table.csv": csv(records), "table.tex": latex(records, gaps)}
+def write_tables(
+    records: Sequence[AttackRecord], folder: Path, gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()
+) -> list[Path]:
+    """table.md, table.csv and table.tex; `references` as `published_form.compact` takes them."""
+    texts = {
+        "table.md": markdown(records, gaps, references),
+        "table.csv": csv(records, references),
+        "table.tex": latex(records, gaps, references),
+    }
     for name, text in texts.items():
         storage.write_bytes(folder / name, text.encode())
     return [folder / name for name in texts]
 
 
-def print_tables(records: Sequence[AttackRecord], console: Console, gaps: Sequence[Gap] = ()) -> None:
-    """The published form on the terminal, with the gaps and remarks."""
-    for title, columns, rows in compact(records, gaps):
+def print_tables(
+    records: Sequence[AttackRecord],
+    console: Console,
+    whole: Path,
+    gaps: Sequence[Gap] = (),
+    references: Sequence[AttackRecord] = (),
+    first: Sequence[str] = (),
+) -> None:
+    """The published form on the terminal, and under it what matters most of `whole`, the file with everything.
+
+    `first` are notes that go before all others.
+    """
+    for title, columns, rows in compact(records, gaps, references):
         layout.show(title, columns, rows, console)
     missing = [f"missing: {line}" for line in gap_lines(gaps)]
-    for line in [*header(records), *missing, *remarks(records)]:
-        console.print(Text(f"- {line}"))
+    endnotes.show([*first, *missing, *remarks(records, references), CAVEAT], whole, console)
 
 
-def long_rows(records: Sequence[AttackRecord]) -> list[dict[str, str]]:
+def long_rows(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[dict[str, str]]:
     """One row per record, in the order given."""
-    ceilings = {key: ceiling_of([r for r in records if group(r.cell) == key]) for key in groups(records)}
-    found = doubts.by_record(records)
-    return [_long_row(record, ceilings[group(record.cell)], found[record.id]) for record in records]
+    ceilings = {
+        key: ceiling_of([r for r in (*records, *references) if group(r.cell) == key]) for key in groups(records)
+    }
+    found = doubts.by_record(records, references)
+    rows = [_long_row(record, ceilings[group(record.cell)], found[record.id]) for record in records]
+    return [
+        row if r.cell.preset != SMOKE else row | {name: NOT_SHOWN for name in row if "dB" in name and row[name] != NONE}
+        for r, row in zip(records, rows, strict=True)
+    ]
 
 
 def _long_row(r: AttackRecord, ceiling: str, told: Sequence[Flag]) -> dict[str, str]:
@@ -83,7 +105,7 @@ def _long_row(r: AttackRecord, ceiling: str, told: Sequence[Flag]) -> dict[str, 
         "data set": r.cell.train.dataset,
         "round": round_label(r),
         "method": label(r.cell),
-        "attack": r.attack,
+        "attack": r.attack + (f" ({floor})" if (floor := measured.returned_text(own)) else ""),
         "knowledge": f"{knowledge_text(r)}{pooled_text(r)}; labels {r.knowledge.labels}",
         "accuracy": spread_text(r.accuracy.mean, r.accuracy.std),
         "accuracy of the attacked networks": f"{r.accuracy_at_round:.1f}",
@@ -109,32 +131,33 @@ def _long_row(r: AttackRecord, ceiling: str, told: Sequence[Flag]) -> dict[str, 
     }
 
 
-def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
+def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()) -> str:
     """The whole report as Markdown."""
     parts = ["# Attack table", *header(records)]
-    parts += [f"## {title}\n\n" + layout.markdown(columns, rows) for title, columns, rows in compact(records, gaps)]
+    forms = compact(records, gaps, references)
+    parts += [f"## {title}\n\n" + layout.markdown(columns, rows) for title, columns, rows in forms]
     tests = comparison.between_methods_of_each(records)
     if tests:
         parts += ["## Between methods", comparison.HOW, layout.markdown(comparison.COLUMNS, comparison.rows(tests))]
-    rows = long_rows(records)
+    rows = long_rows(records, references)
     parts.append("## Every record\n\n" + layout.markdown(list(rows[0]), [list(row.values()) for row in rows]))
-    for heading, lines in (("Gaps", gap_lines(gaps)), ("Remarks", remarks(records))):
+    for heading, lines in (("Gaps", gap_lines(gaps)), ("Remarks", remarks(records, references))):
         if lines:
             parts.append(f"## {heading}\n\n" + "\n".join(f"- {line}" for line in lines))
     return "\n\n".join(parts) + "\n"
 
 
-def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
+def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()) -> str:
     """The published form and the records behind it as LaTeX tables (booktabs), two per data set and round."""
     tables = []
-    for title, columns, rows in compact(records, gaps):
+    for title, columns, rows in compact(records, gaps, references):
         presets = title if "paper preset" in title else f"{title} ({NOT_PUBLISHED})"
         tables.append(
             layout.latex(
                 columns, rows, f"{presets}. [95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}"
             )
         )
-    every = long_rows(records)
+    every = long_rows(records, references)
     for key in groups(records):
         own = [row for r, row in zip(records, every, strict=True) if group(r.cell) == key]
         rows = [[row[name] for name in LATEX_COLUMNS] for row in own]
@@ -143,9 +166,9 @@ def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
     return notes + "\n" + "\n\n".join(tables) + "\n"
 
 
-def csv(records: Sequence[AttackRecord]) -> str:
+def csv(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> str:
     """Numbers at full precision, one row per record, with what is needed to judge them."""
-    found = doubts.by_record(records)
+    found = doubts.by_record(records, references)
     return pd.DataFrame([_csv_row(r, found[r.id]) for r in records]).to_csv(index=False)
 
 
@@ -177,6 +200,7 @@ def _csv_row(r: AttackRecord, told: Sequence[Flag]) -> dict[str, Any]:
         "gain_low": own.gain_db.low,
         "gain_high": own.gain_db.high,
         **measured.score_columns(own),
+        **{f"returned_{name}": measured.returned(own).get(name, 0) for name in r.floors},
         "published_accuracy_percent": None if accuracy is None else accuracy.value,
         "published_accuracy_std": None if accuracy is None else accuracy.std,
         "published_psnr_db": None if psnr is None else psnr.value,

@@ -33,7 +33,7 @@ def _reason(cell: CellSpec) -> str | None:
     method = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
     if lack := active.lacking(cell, method):
         return lack
-    return "works through rounds of training, and round 0 is before any" if active.too_early(cell) else None
+    return active.TOO_EARLY if active.too_early(cell) else None
 
 
 def write(

@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, TypeVar
 
-from rich.console import Console
 from rich.table import Table
 
 from privbench import (
     checkpoint,
+    console,
     federations,
     harness,
-    knowledge,
     machine,
     partition,
     plugins,
     pool,
     record,
     reproduce,
-    results,
     run,
     storage,
 )
 from privbench.errors import UserError
+from privbench.printable import one_line
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec
-from privbench.store import Store, status
-from reports import attack_table, climb, drawings, label_histogram, ladder, training_view
+from privbench.store import Store
+from reports import attack_table, beforehand, ceiling, climb, defense_curve, drawings, label_histogram, ladder
 from reports.artifact_file import attack_file
 from reports.label_histogram import Panel
+from reports.listing import list_plugins, list_runs, list_studies, show_run
 from reports.progress import JobBars
 from reports.published_form import REFUSED, Gap
 from reports.states import State
-from reports.study_run import FULL_SEEDS, FULL_VICTIMS, execute, list_studies, plan, run_study, show_status, sorted_out
+from reports.study_run import FULL_SEEDS, FULL_VICTIMS, execute, plan, run_study, show_status, sorted_out, tell_files
 
 __all__ = [
     "FULL_SEEDS",
@@ -67,16 +66,20 @@ MOST_DIFFERENCES = 10  # lines told of a result that is not reproduced
 
 
 def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, folder: Path) -> None:
-    """Runs or reuses the cells, prints their table, and writes tables, scatter plots, grids and curves over rounds to `folder`."""
+    """Runs or reuses the cells, writes tables, scatter plots, grids and curves to `folder`, and prints their table.
+
+    UserError before anything is trained where a cell can be known to be impossible.
+    """
     store = Store(out)
-    states = execute(cells, out, data_dir, device)
+    states = execute(cells, out, data_dir, device, strict=True)
     done, records, gaps = _attacked(cells, states)
-    paths = attack_table.write_tables(records, folder, gaps)
+    references = ceiling.references(store, records)
+    paths = attack_table.write_tables(records, folder, gaps, references)
     paths += drawings.attacked(store, done, records, folder) + drawings.histograms(records, folder)
-    paths += climb.curves(records, folder)
-    console = Console()
-    attack_table.print_tables(records, console, gaps)
-    _tell(paths, console)
+    paths += climb.curves(records, folder) + defense_curve.curves(records, folder)
+    to = console.results()
+    tell_files(paths, folder, to)
+    attack_table.print_tables(records, to, folder / "table.md", gaps, references)
     if gaps:
         raise UserError(f"{len(gaps)} of {len(cells)} cells are unfinished: {gaps[0].reason}")
 
@@ -89,11 +92,11 @@ def climb_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, 
     able, unmet = climb.climbable(cells)
     done, records, gaps = _attacked(able, execute(able, out, data_dir, device))
     paths = ladder.write_tables(records, folder / "ladder", [*unmet, *gaps])
-    paths += climb.curves(records, folder)
+    paths += climb.curves(records, folder) + defense_curve.curves(records, folder)
     paths += climb.grids(Store(out), done, records, folder, [cell.round for cell in done])
-    console = Console()
-    ladder.print_tables(records, console, [*unmet, *gaps])
-    _tell(paths, console)
+    to = console.results()
+    tell_files(paths, folder, to)
+    ladder.print_tables(records, to, folder / "ladder.md", [*unmet, *gaps])
     failed = [gap for gap in gaps if gap.state != REFUSED]
     if failed:
         raise UserError(f"{len(failed)} of {len(cells)} cells are unfinished: {failed[0].reason}")
@@ -109,11 +112,6 @@ def _attacked(
     return done, [r for r in records if isinstance(r, AttackRecord)], gaps
 
 
-def _tell(paths: Sequence[Path], console: Console) -> None:
-    for path in paths:
-        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
-
-
 def draw_clients(specs: Sequence[TrainSpec], data_dir: Path | None, stem: Path) -> None:
     """Lays the data out as each specification says, without training; prints who holds what and draws it."""
     feds = [federations.of(spec, data_dir) for spec in specs]
@@ -121,7 +119,7 @@ def draw_clients(specs: Sequence[TrainSpec], data_dir: Path | None, stem: Path) 
     for spec, (fed, note) in zip(specs, feds, strict=True):
         panels.append(_show_clients(spec, partition.census(fed), 0 if fed.public is None else len(fed.public.labels)))
         if note:
-            print(f"note: {note}")
+            console.results().say(f"note: {note}")
     _write_panels(panels, feds[0][0].classes, stem)
 
 
@@ -159,10 +157,10 @@ def _show_clients(spec: TrainSpec, census: Sequence[dict[str, Any]], public: int
         train = own["train"]
         held, share = sum(count > 0 for count in train), max(train) / max(1, sum(train))
         sizes = (f"{sum(own[name]):,}" for name in ("validation", "test"))
-        table.add_row(str(k + 1), own["domain"], f"{sum(train):,}", str(held), f"{100 * share:.0f}%", *sizes)
-    console = Console()
-    console.print(table)
-    console.print(f"{public:,} public images of no client")
+        table.add_row(str(k + 1), one_line(own["domain"]), f"{sum(train):,}", str(held), f"{100 * share:.0f}%", *sizes)
+    to = console.results()
+    to.print(table)
+    to.print(f"{public:,} public images of no client")
     one_each = spec.partition == "domain"
     names = [own["domain"] if one_each else str(k + 1) for k, own in enumerate(census)]
     return Panel(title, names, [own["train"] for own in census])
@@ -170,7 +168,7 @@ def _show_clients(spec: TrainSpec, census: Sequence[dict[str, Any]], public: int
 
 def _write_panels(panels: Sequence[Panel], classes: Sequence[str], stem: Path) -> None:
     for path in label_histogram.write(panels, classes, stem):
-        print(f"wrote {path}")
+        console.results().say(f"wrote {path}")
 
 
 def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | None) -> None:
@@ -180,14 +178,15 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
     cells = [cell for cell in cells if cell.attack is not None and store.result(cell, seed).exists()]
     if not cells:
         raise UserError(
-            f"no finished cell of {dataset} at round {round_} with seed {seed} under {out}; run `privbench attack` first"
+            f"no finished cell of {plugins.short(dataset)} at round {round_} with seed {seed} under {out}; "
+            "run `privbench attack` first"
         )
     stem = out / f"{plugins.stem(dataset)}-grid-{round_}" if target is None else target.with_suffix("")
-    for path in drawings.write_grid(store, cells, seed, stem):
+    for path in drawings.write_grid(store, drawings.in_table_order(cells), seed, stem):
         if target is not None and path.suffix != target.suffix:
             path.unlink()
         else:
-            print(f"wrote {path}")
+            console.results().say(f"wrote {path}")
 
 
 def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, device: str) -> Store:
@@ -200,6 +199,7 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     for spec in todo:  # on a GPU the seeds of one specification train together
         alike.setdefault(spec.model_copy(update={"seed": 0}).id if stacked else spec.id, []).append(spec)
     names = run.titles(list(alike.values()))
+    beforehand.check_data(todo, data_dir, workers=1 if stacked else pool.cores())
     jobs = [
         run.Trial(name, tuple(group), (), out, data_dir, device)
         for name, group in zip(names, alike.values(), strict=True)
@@ -232,67 +232,48 @@ def search_and_show(trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_d
         table.add_column(column, justify="left" if column == "setting" else "right")
     for name, (validation, test) in found.items():
         table.add_row(name, f"{validation:.2f}", f"{test:.2f}", "best" if name == best else "")
-    Console().print(table)
+    console.results().print(table)
     return best
 
 
 def train_and_show(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, device: str) -> None:
-    """Trains what is not trained and prints each client's accuracy."""
+    """Trains what is not trained and prints each client's accuracy; under it, which runs stopped early."""
     store = train_all(specs, out, data_dir, device)
+    defended = len({spec.defense for spec in specs}) > 1
     table = Table(title=f"{specs[0].method} on {plugins.short(specs[0].dataset)}: test accuracy, percent")
-    for column in ("seed", "run", "rounds", "mean", "per client"):
-        table.add_column(column, justify="left" if column in ("run", "per client") else "right")
-    means = []
+    for column in (*(["defence"] if defended else []), "seed", "run", "rounds", "mean", "per client"):
+        table.add_column(column, justify="left" if column in ("defence", "run", "per client") else "right")
+    means: dict[str, list[float]] = {}
     for spec in specs:
         rounds = checkpoint.history(store.train(spec)) or []
         each = harness.selected_accuracy(rounds) if rounds else [math.nan]
-        means.append(sum(each) / len(each))
+        own = means.setdefault(spec.defense, [])
+        own.append(sum(each) / len(each))
         table.add_row(
-            str(spec.seed), spec.id, str(len(rounds)), f"{means[-1]:.2f}", "  ".join(f"{a:.1f}" for a in each)
-        )
-    console = Console()
-    console.print(table)
-    mean = sum(means) / len(means)
-    spread = math.sqrt(sum((m - mean) ** 2 for m in means) / (len(means) - 1)) if len(means) > 1 else None
-    console.print(
-        f"mean over seeds {mean:.2f}" + (f" +- {spread:.2f}" if spread is not None else " (one seed, no spread)")
-    )
+            *([spec.defense] if defended else []), str(spec.seed), spec.id, str(len(rounds)), f"{own[-1]:.2f}",
+            "  ".join(f"{a:.1f}" for a in each),
+        )  # fmt: skip
+    to = console.results()
+    to.print(table)
+    for defense, own in means.items():
+        spread = f" +- {stdev(own):.2f}" if len(own) > 1 else " (one seed, no spread)"
+        to.say(f"{f'{defense}: ' if defended else ''}mean over seeds {fmean(own):.2f}{spread}")
+    for line in stopped_early(store, specs):
+        to.say(line)
 
 
-LISTED = {
-    "method": ("shares",),
-    "attack": ("rung", "needs", "uses where sent", "knowledge"),
-    "dataset": ("default layout",),
-    "defense": (),
-}  # columns between the name and the docstring
-
-
-def list_plugins(kind: str) -> None:
-    """Every plug-in of a kind with what it asks for or shares, and the first line of its docstring."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("name", *LISTED[kind], "what"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("name", "rung"))
-    modules = [plugin.__module__ for plugin in {plugins.resolve(kind, name) for name in plugins.KINDS[kind]}]
-    for name in plugins.KINDS[kind]:
-        plugin = plugins.resolve(kind, name)
-        module = __import__(plugin.__module__, fromlist=["_"])
-        alone = modules.count(plugin.__module__) == 1  # else the module's first line says nothing of the single one
-        what = ((module if alone else plugin).__doc__ or "").strip().splitlines()[0]
-        table.add_row(name, *_listed(kind, name, plugin), what)
-    Console().print(table)
-
-
-def _listed(kind: str, name: str, plugin: Any) -> tuple[str, ...]:
-    if kind == "method":
-        return (", ".join(plugin.shares) or "nothing",)
-    if kind == "attack":
-        needs, uses = (", ".join(sorted(each)) or "nothing" for each in (plugin.needs, knowledge.uses(plugin)))
-        return plugin.rung, needs, uses, knowledge.tag(plugin)
-    if kind == "defense":
-        return ()
-    how, clients, per_client = partition.defaults(name)
-    each = {"iid": "iid, up to", "domain": "one domain each, up to", "dirichlet": "Dirichlet(1), on average"}[how]
-    return (f"{clients} clients, {each} {per_client:,} images",)
+def stopped_early(store: Store, specs: Sequence[TrainSpec]) -> list[str]:
+    """One line where some runs ended before their last round, with why and the option that changes it."""
+    ended = [(spec, len(checkpoint.history(store.train(spec)) or [])) for spec in specs]
+    early = [(spec, rounds) for spec, rounds in ended if rounds < spec.schedule.rounds]
+    if not early:
+        return []
+    first, counts = early[0][0], sorted({rounds for _, rounds in early})
+    after = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return [
+        f"{len(early)} of {len(specs)} run(s) stopped after {after} of {first.schedule.rounds} rounds: no client's validation "
+        f"accuracy rose for {first.schedule.patience} rounds; --schedule patience={first.schedule.rounds} trains them all"
+    ]
 
 
 def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path | None, attack_only: bool) -> bool:
@@ -304,17 +285,18 @@ def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path
         second = reproduce.again(first, out, fresh, data_dir, bars.progress, bars.outcome, attack_only=attack_only)
         lines = reproduce.differences(first, second, out, fresh)
         compared = reproduce.compared(first, out, fresh)
+    to = console.results()
     what = f"{first.id} ({len(first.cell.seeds)} seed(s){', attack only' if attack_only else ', training and attack'})"
     for line in reproduce.moved(first, second):
-        print(f"another place: {line}")
+        to.say(f"another place: {line}")
     if not lines:
-        print(f"{_reproduced(first, compared)}: {what}")
+        to.say(f"{_reproduced(first, compared)}: {what}")
         return True
-    print(f"NOT reproduced: {what}; {len(lines)} difference(s)")
+    to.say(f"NOT reproduced: {what}; {len(lines)} difference(s)")
     for line in lines[:MOST_DIFFERENCES]:
-        print(f"  {line}")
+        to.say(f"  {line}")
     if len(lines) > MOST_DIFFERENCES:
-        print(f"  ... and {len(lines) - MOST_DIFFERENCES} more")
+        to.say(f"  ... and {len(lines) - MOST_DIFFERENCES} more")
     return False
 
 
@@ -338,68 +320,3 @@ def _record_of(prefix: str, out: Path) -> Record:
     if not store.record(cell).exists():
         raise UserError(f"cell {cell.id} is unfinished; the command that started it continues it")
     return record.read(store.record(cell))
-
-
-def list_runs(out: Path) -> None:
-    """Training runs and finished cells under a folder."""
-    store = Store(out)
-    trained, cells, earlier = store.trained(), store.cells(), store.earlier()
-    if not trained and not cells and not earlier:
-        raise UserError(f"there are no runs under {out}; start one with `privbench train` or `privbench attack`")
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("id", "data set", "method", "defence", "seed", "attack", "round", "state"):
-        table.add_column(column, overflow="fold", no_wrap=column == "id")
-    for folder, spec in trained:
-        table.add_row(spec.id, spec.dataset, spec.method, spec.defense, str(spec.seed), "", "", status(folder))
-    for cell in cells:
-        done = store.record(cell).exists()
-        seeds = ",".join(str(seed) for seed in cell.seeds)
-        state = "recorded" if done else "unfinished; the same command continues"
-        t = cell.train
-        table.add_row(cell.id, t.dataset, t.method, t.defense, seeds, *_attack_and_round(cell), state)
-    Console().print(table)
-    if earlier:
-        example = earlier[0].relative_to(out)
-        print(
-            f"not listed: {len(earlier)} folder(s) of earlier revisions, which nothing reads any more, e.g. {example}"
-        )
-
-
-def _attack_and_round(cell: CellSpec) -> tuple[str, str]:
-    return ("", "") if cell.attack is None else (cell.attack, cell.round)
-
-
-def show_run(prefix: str, out: Path) -> None:
-    """Everything on disk about the one run or cell whose id begins with `prefix`."""
-    store = Store(out)
-    found = [(spec.id, "train", folder) for folder, spec in store.trained() if spec.id.startswith(prefix)]
-    found += [(cell.id, "cell", store.cell(cell)) for cell in store.cells() if cell.id.startswith(prefix)]
-    if not found:
-        raise UserError(f"no run or cell under {out} begins with '{prefix}'; see `privbench list runs`")
-    if len(found) > 1:
-        raise UserError(f"'{prefix}' could be any of {', '.join(name for name, _, _ in found)}; give more digits")
-    name, kind, folder = found[0]
-    console = Console()
-    console.print(f"{kind} {name} in {folder}", markup=False, highlight=False)
-    if kind == "train":
-        console.print_json(json.dumps(storage.read_json(folder / checkpoint.SPEC)))
-        console.print(status(folder))
-        rounds = checkpoint.history(folder)
-        if rounds is not None:
-            console.print(f"{sum(entry['seconds'] for entry in rounds):.0f} s of training")
-            classes = storage.read_json(folder / "clients.json")["classes"]
-            training_view.show([results.training(folder)], classes, console)
-        return
-    if not (folder / record.FILE_NAME).exists():
-        raise UserError(f"cell {name} is unfinished; the command that started it continues it")
-    found_record = record.read(folder / record.FILE_NAME)
-    shown = found_record.model_dump(mode="json", exclude={"seeds"})  # too long, or in the tables
-    if isinstance(found_record, AttackRecord):
-        shown |= {
-            "scores": found_record.scores._asdict(),
-            "floors": found_record.floors,
-            "gain_db": found_record.gain_db,
-        }
-        shown |= {"flags": [flag.model_dump() for flag in found_record.flags]}
-    console.print_json(json.dumps(shown))
-    training_view.show(found_record.training, found_record.class_names, console)

@@ -46,15 +46,19 @@ ACTIVE = "active"  # the power to send crafted networks
 BESIDES = frozenset({*knowledge.FIELDS, ACTIVE})  # what an attacker may have besides the artifact
 
 
-def by_record(records: Sequence[AttackRecord]) -> dict[str, list[Flag]]:
-    """record id -> its own doubts, then those that the other records given raise about it."""
+def by_record(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> dict[str, list[Flag]]:
+    """record id -> its own doubts, then those that the other records given raise about it.
+
+    `references` are attacks on undefended FedAvg from outside the table (reports/ceiling.py).
+    """
     found = {r.id: [*r.flags, *below_floor(r)] for r in records}
     for key in groups(records):
         own = [r for r in records if group(r.cell) == key]
+        beside = [*own, *(r for r in references if group(r.cell) == key)]
         for name in unique(label(r.cell) for r in own):
             column = [r for r in own if label(r.cell) == name]
             for r, flag in (
-                *not_monotone(column), *oracle_fails(column), *fedavg_fails(column), *no_control(column, own),
+                *not_monotone(column), *oracle_fails(column), *fedavg_fails(column), *no_control(column, beside),
                 *overlapping_floor(column),
             ):  # fmt: skip
                 found[r.id].append(flag)
@@ -63,9 +67,9 @@ def by_record(records: Sequence[AttackRecord]) -> dict[str, list[Flag]]:
     return found
 
 
-def lines(records: Sequence[AttackRecord]) -> list[str]:
+def lines(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[str]:
     """One line per doubt, with the rows that share it."""
-    found = by_record(records)
+    found = by_record(records, references)
     rows: dict[tuple[str, str], list[AttackRecord]] = {}
     for r in records:
         for flag in found[r.id]:

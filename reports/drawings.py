@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from privbench import artifact as artifacts
 from privbench import plugins, score, storage
@@ -17,6 +18,7 @@ from reports import grid, label_histogram, published_form, rows, scatter
 from reports.label_histogram import Panel
 
 GRID_COLUMNS = 8
+MOST_NAMES = 3  # of methods, and of attacks, that one row of a grid names
 
 
 def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], folder: Path) -> list[Path]:
@@ -26,7 +28,7 @@ def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRe
         own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.cell) == key]
         paths += scatter.write([r for _, r in own], folder / f"{name}-scatter")
         for round_ in dict.fromkeys(cell.round for cell, _ in own):
-            some = [cell for cell, _ in own if cell.round == round_]
+            some = in_table_order([cell for cell, _ in own if cell.round == round_])
             paths += write_grid(store, some, min(some[0].seeds), folder / f"{name}-grid-{round_}")
     return paths
 
@@ -65,9 +67,23 @@ def _attack_name(name: str) -> str:
     return f"{rung} {name}" if rung else name
 
 
+def in_table_order(cells: Sequence[CellSpec]) -> list[CellSpec]:
+    """Cells as the tables have them: methods in the published order, weaker noise first, attacks in the catalogue's order."""
+    known = list(plugins.ATTACKS)
+
+    def key(cell: CellSpec) -> tuple[object, ...]:
+        attack = cell.attack or ""
+        return (*published_form.place(cell), known.index(attack) if attack in known else len(known), attack)
+
+    return sorted(cells, key=key)
+
+
 def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -> list[Path]:
-    """One row per cell that attacked the same victims as the first."""
-    first, lines = None, []
+    """One row per cell that attacked the same victims as the first; rows of the very same images are drawn once, under all names.
+
+    Of smoke runs no PSNR stands under the images.
+    """
+    first, lines = None, list[tuple[list[tuple[str, str]], Tensor, Tensor]]()
     for cell in cells:
         tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
         spec = cell.train.model_copy(update={"seed": seed})
@@ -78,7 +94,26 @@ def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -
             continue
         images, failed = score.aligned(tensors["images"], truth)
         psnr = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
-        label = published_form.label(cell).replace(" + ", "\n+ ") + f"\n{_attack_name(cell.attack or '')}"
-        lines.append((label, images[:, 0].clamp(0, 1), psnr))
+        name, shown = (published_form.label(cell), _attack_name(cell.attack or "")), images[:, 0].clamp(0, 1)
+        twin = next(
+            (names for names, other, p in lines if torch.equal(other, shown) and torch.equal(p.isnan(), psnr.isnan())),
+            None,
+        )
+        if twin is None:
+            lines.append(([name], shown, psnr))
+        else:
+            twin.append(name)
     assert first is not None, "a grid has at least one cell"
-    return grid.write(first.images[:GRID_COLUMNS, 0], lines, stem)
+    smoke = cells[0].preset == published_form.SMOKE
+    rows_ = [(row_label(names), images, None if smoke else psnr) for names, images, psnr in lines]
+    return grid.write(first.images[:GRID_COLUMNS, 0], rows_, stem)
+
+
+def row_label(names: Sequence[tuple[str, str]]) -> str:
+    """The label of a row that stands for some (method, attack): all attacks of one method, or the first and how many others."""
+    methods, attacks = (published_form.unique(each) for each in zip(*names, strict=True))
+    shown = [methods[0].replace(" + ", "\n+ "), *(f"= {name}".replace(" + ", "\n+ ") for name in methods[1:MOST_NAMES])]
+    shown += [f"= {len(methods) - MOST_NAMES} more"] if len(methods) > MOST_NAMES else []
+    shown += [attacks[0], *(f"= {name}" for name in attacks[1:MOST_NAMES])]
+    shown += [f"= {len(attacks) - MOST_NAMES} more"] if len(attacks) > MOST_NAMES else []
+    return "\n".join(shown)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from reports import figures
 
-Row = tuple[str, Tensor, Tensor]  # (label, images [V, C, H, W] in [0, 1], PSNR dB [V], NaN where the attack failed)
+# (label, images [V, C, H, W] in [0, 1], PSNR dB [V] or nothing, NaN where the attack failed)
+Row = tuple[str, Tensor, Tensor | None]
 CELL_INCHES = 0.72
 LABEL_INCHES = 1.25
 
@@ -27,7 +28,7 @@ def write(originals: Tensor, rows: Sequence[Row], stem: Path) -> list[Path]:
     )
     _row(cells[0], "original", originals, None)
     for axes, (name, images, psnr) in zip(cells[1:], rows, strict=True):
-        _row(axes, name, images[:columns], psnr[:columns])
+        _row(axes, name, images[:columns], None if psnr is None else psnr[:columns])
     return figures.save(figure, stem)
 
 

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from rich.console import Console
-from rich.text import Text
 
 from privbench import flags, plugins, storage
+from privbench.console import Console
 from privbench.record import AttackRecord
-from reports import comparison, layout, measured
+from reports import comparison, endnotes, layout, measured
 from reports import doubts as doubts_of
 from reports.comparison import Comparison
 from reports.measured import ORACLE, Measured, strongest
 from reports.published_form import (
     NONE,
+    NOT_SHOWN,
+    SMOKE,
     Gap,
     fields_of,
     group,
@@ -34,7 +35,7 @@ from reports.published_form import (
     title_of,
     unique,
 )
-from reports.remarks import CAVEAT, gap_lines, header, remarks
+from reports.remarks import CAVEAT, PLUMBING, gap_lines, header, remarks
 
 OWN = "own"  # the rung of a user's attack that declares none
 COLUMNS = (
@@ -69,10 +70,12 @@ def blocks(records: Sequence[AttackRecord]) -> list[Block]:
                 for each in unique(map(knowledge_text, attacks))
             ]
             floor = every[0].floor
-            tests = comparison.against_floor(best, [f"{knowledge_text(own.first)} ({own.name})" for own in best])
+            floor_text = f"floor {floor.psnr_db:.2f} dB ({floor.name})" if key[3] != SMOKE else f"floor {floor.name}"
+            names = [f"{knowledge_text(own.first)} ({own.name})" for own in best]
+            tests = comparison.against_floor(best, names) if key[3] != SMOKE else []
             best = [measured.of(r) for r in every if r.attack == floor.name] + best
             title = f"{name}: {title_of(key)}"
-            found.append(Block(title, f"floor {floor.psnr_db:.2f} dB ({floor.name})", best, every, tests))
+            found.append(Block(title, floor_text, best, every, tests))
     return found
 
 
@@ -94,11 +97,11 @@ def order(record: AttackRecord) -> tuple[str, str, float]:
 
 def row(own: Measured, doubts: dict[str, list[flags.Flag]], among: Sequence[AttackRecord] = ()) -> dict[str, str]:
     """One row's cells under COLUMNS; `among` are all attacks of its tag, whose rungs it sums up."""
-    s = own.scores
-    return {
+    s, floor = own.scores, measured.returned_text(own)
+    cells = {
         "rung": rungs(among or own.attacks),
         "knowledge": f"{knowledge_text(own.first)}{pooled_text(own.first)}",
-        "strongest attack": own.name,
+        "strongest attack": own.name + (f" ({floor})" if floor else ""),
         "PSNR dB": range_text(own.psnr_db),
         "gain over the floor dB": range_text(own.gain_db, sign=True),
         "worst 5%, dB": f"{s.worst_db:.2f}",
@@ -112,6 +115,8 @@ def row(own: Measured, doubts: dict[str, list[flags.Flag]], among: Sequence[Atta
         "gradient evaluations": f"{sum(r.cost.gradient_evaluations for r in own.attacks):,}",
         "doubts": flags.names(flag for r in own.attacks for flag in doubts[r.id]),
     }
+    unquotable = [name for name in cells if "dB" in name] if own.first.cell.preset == SMOKE else []
+    return cells | dict.fromkeys(unquotable, NOT_SHOWN)
 
 
 def best_rows(block: Block, doubts: dict[str, list[flags.Flag]]) -> list[dict[str, str]]:
@@ -127,6 +132,8 @@ def strongest_line(block: Block) -> str:
     attacks = [r for r in block.every if r.attack not in plugins.FLOORS]
     if not attacks:
         return f"{block.floor}; no attack was run."
+    if block.every[0].cell.preset == SMOKE:
+        return PLUMBING
     own = strongest(attacks)
     known = "; ".join(unique(knowledge_text(r) for r in own.attacks))
     references = [r for r in attacks if rung(r) == ORACLE]
@@ -231,16 +238,15 @@ def _csv_row(r: AttackRecord, doubts: Sequence[flags.Flag]) -> dict[str, Any]:
     }
 
 
-def print_tables(records: Sequence[AttackRecord], console: Console, gaps: Sequence[Gap] = ()) -> None:
-    """The strongest attack per knowledge tag on the terminal, the paired tests, what was not run, and the doubts."""
+def print_tables(records: Sequence[AttackRecord], console: Console, whole: Path, gaps: Sequence[Gap] = ()) -> None:
+    """The paired tests and the strongest attack per knowledge tag, and under them what matters most of the file `whole`."""
     doubts = doubts_of.by_record(records)
-    for block in blocks(records):
-        rows = [[each[name] for name in SHORT] for each in best_rows(block, doubts)]
-        layout.show(block.title, SHORT, rows, console)
-        console.print(Text(strongest_line(block)))
     tests = comparison.between_methods_of_each(records)
     if tests:
         layout.show("Between methods, paired", comparison.COLUMNS, comparison.rows(tests), console)
+    for block in blocks(records):
+        rows = [[each[name] for name in SHORT] for each in best_rows(block, doubts)]
+        console.say(strongest_line(block))
+        layout.show(block.title, SHORT, rows, console)
     missing = [f"not run: {line}" for line in gap_lines(gaps)]
-    for line in [*header(records), *missing, *remarks(records)]:
-        console.print(Text(f"- {line}"))
+    endnotes.show([*missing, *remarks(records), CAVEAT], whole, console)

@@ -20,7 +20,9 @@ from reports.published import of_papers_attack
 from reports.published_form import (
     MISSING,
     NONE,
+    NOT_SHOWN,
     REFUSED,
+    SMOKE,
     Gap,
     asked_text,
     attacker_text,
@@ -40,12 +42,16 @@ from reports.published_form import (
     unique,
     where_shared,
 )
-from reports.remarks import header, of_training
+from reports.remarks import PLUMBING, header, of_training
 from reports.tables import Form, Report
 
 DOUBT_COLUMNS = ("doubt", "cells", "data sets", "rounds", "methods", "attacks", "for example")
 GAP_COLUMNS = ("attack", "methods", "data sets", "rounds", "reason")
 Column = list[AttackRecord]  # of one method
+# Rows of the matrix that hold no score.
+SHOWN_IN_SMOKE = frozenset(
+    {"accuracy of the trained method, %", "accuracy of the attacked networks, %", "attacked round", "n / failures"}
+)
 
 
 def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
@@ -62,6 +68,8 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
             _cost(rows.title(key), own),
         ]
         numbers += _numbers(own, found)
+    if all(r.cell.preset == SMOKE for r in records):
+        found = {r.id: [] for r in records}
     forms.append(Form("Doubts", DOUBT_COLUMNS, _doubt_rows(records, found), of_training(records), words=True))
     if gaps:
         forms.append(Form("Not run", GAP_COLUMNS, gap_rows(gaps), words=True))
@@ -140,7 +148,14 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Form:
             lambda own: f"{span(sorted({r.scores.n for r in own}))} / {max(r.scores.failures for r in own)}",
         )
     )
+    if records[0].cell.preset == SMOKE:
+        body = [[name, *cells] if name in SHOWN_IN_SMOKE else [name, *map(_unquotable, cells)] for name, *cells in body]
     return Form(title_of(group(records[0].cell)), ["", *columns], body)
+
+
+def _unquotable(cell: str) -> str:
+    """A cell of scores as a smoke table shows it."""
+    return cell if cell in (NONE, MISSING) else NOT_SHOWN
 
 
 def _cell(alike: Sequence[AttackRecord], tag: str, lost: Sequence[Gap]) -> str:
@@ -169,7 +184,9 @@ def _published_psnr(r: AttackRecord) -> str:
 
 
 def verdicts(records: Sequence[AttackRecord], lost: Sequence[Gap] = ()) -> list[str]:
-    """One line per method of one data set."""
+    """One line per method of one data set; nothing but what smoke runs are for where these are some."""
+    if any(r.cell.preset == SMOKE for r in records):
+        return [PLUMBING]
     return [
         f"{name}: {_verdict(own, [g for g in lost if label(g.cell) == name])}"
         for name, own in _columns(records, lost).items()

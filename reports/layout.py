@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from privbench.console import Console
 
 Rows = Sequence[Sequence[str]]
 BOLD = "**"

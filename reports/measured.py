@@ -9,17 +9,19 @@ shares of both. A row of a ladder may then lie below one with less knowledge: ro
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import fmean
 from typing import Any
 
-from privbench import statistics
+from privbench import plugins, statistics
 from privbench.record import AttackRecord, Floor, Name, Scores, Victim, best_floor, scores_of
 from privbench.statistics import Interval
 
 ORACLE = "L8"  # the rung of the references, which have the victim's own networks
+EQUAL_DB = 1e-4  # two images that are equal up to rounding score the same to within it
 CHOSEN = (
     "'Strongest' is chosen on one half of the victims and reported on the other, both ways; "
     "rows are monotone in expectation only."
@@ -87,6 +89,29 @@ class Measured:
 def of(record: AttackRecord) -> Measured:
     """The victims of one attack."""
     return Measured((record,), tuple(record.victims))
+
+
+def returned(own: Measured) -> dict[str, int]:
+    """Floor -> of how many victims the attack returned that very image in place of a reconstruction.
+
+    Told by the score: the floor's to EQUAL_DB, which is more than rounding and far less than two images differ by chance.
+    """
+    if own.first.attack in plugins.FLOORS:
+        return {}
+    found: Counter[str] = Counter()
+    for v in own.victims:
+        same = [name for name, psnr in v.floors.items() if abs(v.psnr_db - psnr) < EQUAL_DB]
+        if same and v.outcome != "diverged":
+            found[next((name for name in (own.floor.name, "class-mean") if name in same), same[0])] += 1
+    return dict(found)
+
+
+def returned_text(own: Measured) -> str:
+    """The same in words, e.g. "returned the class mean for 29 of 80"; nothing where it never did."""
+    n = len(own.victims)
+    names = {name: f"the {name.replace('-', ' ')}" if name != "grey" else "grey" for name in plugins.FLOORS}
+    each = [f"{names[name]}{f' for {count} of {n}' if count < n else ''}" for name, count in returned(own).items()]
+    return f"returned {' and '.join(each)}" if each else ""
 
 
 def attackers(own: Sequence[AttackRecord]) -> list[AttackRecord]:

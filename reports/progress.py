@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-CONSOLE = Console(stderr=True)
+from privbench import console as consoles
+from privbench.console import Console
+from privbench.printable import one_line
+
+CONSOLE = consoles.messages()
 
 
 class JobBars:
@@ -18,11 +21,11 @@ class JobBars:
         self.console, self.total, self.finished, self.started = console, total, 0, time.monotonic()
         self.bars = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[left]}", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -51,7 +54,9 @@ class JobBars:
         left = f"{_clock((now - begun) / done * (total - done))} left" if done and now > begun else ""
         if title not in self.rows:
             self.rows[title] = self.bars.add_task("", left="")
-        self.bars.update(self.rows[title], description=f"{title}: {what}", completed=done, total=total, left=left)
+        self.bars.update(
+            self.rows[title], description=one_line(f"{title}: {what}"), completed=done, total=total, left=left
+        )
 
     def outcome(self, title: str, reason: str | None) -> None:
         """One job ended."""
@@ -64,9 +69,7 @@ class JobBars:
         self.bars.update(self.overall, completed=self.finished, left=left)
         if reason is not None or not self.console.is_terminal:
             ending = "done" if reason is None else f"not all of it done: {reason}"
-            self.console.print(
-                f"[{self.finished}/{self.total}] {title}: {ending} ({_clock(passed)})", markup=False, highlight=False
-            )
+            self.console.say(f"[{self.finished}/{self.total}] {title}: {ending} ({_clock(passed)})")
 
 
 def _clock(seconds: float) -> str:

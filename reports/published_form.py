@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from privbench import partition, plugins
+from privbench import partition, plugins, written_defense
 from privbench.errors import UserError
 from privbench.knowledge import WHERE_SHARED
 from privbench.local_update import local_steps
@@ -27,6 +27,8 @@ SEARCHED = ("mu", "ramp_rounds")  # settings of a method that the papers searche
 FIRST = ("FedCG 2", "FedCG-arXiv 2")  # beside attacks, accuracy is that of the papers' table of attacks
 MEASURED_OTHERWISE = "†"  # behind a published value that is measured otherwise than here
 NONE = "-"  # there is no such number
+SMOKE = "smoke"  # the preset that tests the plumbing alone, and of whose reconstructions no table shows a score
+NOT_SHOWN = "(smoke)"  # in place of one
 FEW = "*"  # behind an interval over few seeds
 MISSING = "missing"  # there should be one; the reason stands under "Gaps"
 REFUSED = "refused"  # there cannot be one: the attack's needs are not met
@@ -55,8 +57,13 @@ class Form(NamedTuple):
     rows: list[list[str]]
 
 
-def compact(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> list[Form]:
-    """The published form, one table for every data set, round and setting; a method whose cells are missing keeps its column."""
+def compact(
+    records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()
+) -> list[Form]:
+    """The published form, one table for every data set, round and setting; a method whose cells are missing keeps its column.
+
+    `references` are attacks on undefended FedAvg from outside the table (reports/ceiling.py).
+    """
     specs = [r.cell for r in records] + [g.cell for g in gaps]
     forms = []
     for key in unique(group(cell) for cell in specs):
@@ -67,8 +74,17 @@ def compact(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> list[F
         firsts = [next(cell for cell in order if label(cell) == c) for c in columns]
         own = [[r for r in some if label(r.cell) == c] for c in columns]
         missing = [[g.attack for g in lost if label(g.cell) == c] for c in columns]
-        forms.append(Form(title_of(key), ["", *columns], _form_rows(firsts, own, missing, ceiling_of(some))))
+        ceiling = ceiling_of([*some, *(r for r in references if group(r.cell) == key)])
+        rows = _form_rows(firsts, own, missing, ceiling)
+        if firsts[0].preset == SMOKE:
+            rows = [[name, *(_unquotable(name, cell) for cell in cells)] for name, *cells in rows]
+        forms.append(Form(title_of(key), ["", *columns], rows))
     return forms
+
+
+def _unquotable(name: str, text: str) -> str:
+    """A cell of a row in dB as a smoke table shows it."""
+    return NOT_SHOWN if name.endswith(", dB") and text not in (NONE, MISSING) else text
 
 
 def _form_rows(
@@ -90,13 +106,19 @@ def _form_rows(
             return MISSING
         best = strongest(records)
         known = "; ".join(unique(knowledge_text(r) for r in best.attacks))
-        return f"{best.name} ({known})" + (f"; {', '.join(lost)} missing" if lost else "")
+        floor = measured.returned_text(best)
+        return (
+            f"{best.name} ({known})"
+            + (f"; {floor}" if floor else "")
+            + (f"; {', '.join(lost)} missing" if lost else "")
+        )
 
     return [
         row("accuracy of the trained method, %", lambda r: spread_text(r[0].accuracy.mean, r[0].accuracy.std)),
         *_published_row("  published, %", [of(cell, "accuracy", FIRST) for cell in specs]),
         row("attacked round", lambda r: rounds_text(r[0])),
         ["PSNR, the paper's attack, dB", *(plain(r, lost) for r, lost in zip(own, missing, strict=True))],
+        ["  the paper's attack", *(papers_own(cell.train.method) or NONE for cell in specs)],
         *_published_row("  published, dB", [of_papers_attack(cell) for cell in specs]),
         row("PSNR, strongest attack here, dB", lambda r: range_text(strongest(r).psnr_db)),
         ["  which", *(which(r, lost) for r, lost in zip(own, missing, strict=True))],
@@ -119,8 +141,13 @@ def papers_attack(own: Sequence[AttackRecord]) -> AttackRecord | None:
 
 def ceiling_of(records: Sequence[AttackRecord]) -> str:
     """The strongest attack on undefended FedAvg among some records, dB."""
-    undefended = [r for r in records if r.cell.train.method == "fedavg" and r.cell.train.defense == "none"]
+    undefended = [r for r in records if is_ceiling(r.cell)]
     return f"{strongest(undefended).psnr_db.mean:.2f}" if undefended else NONE
+
+
+def is_ceiling(cell: CellSpec) -> bool:
+    """Whether a cell is of undefended FedAvg."""
+    return cell.train.method == "fedavg" and cell.train.defense == "none"
 
 
 def group(cell: CellSpec) -> tuple[Any, ...]:
@@ -206,15 +233,13 @@ def conditions_text(cell: CellSpec) -> str:
     return ", ".join([*([dealt] if (dealt := partition_text(cell)) else []), *protocol, *flips, *measured])
 
 
-def place(cell: CellSpec) -> tuple[int, str, float, str]:
+def place(cell: CellSpec) -> tuple[int, str, tuple[float, ...], str]:
     """Columns stand in the published order, weaker noise first."""
     names = list(NAMES)
     method = names.index(cell.train.method) if cell.train.method in names else len(names)
-    kind, _, value = cell.train.defense.rpartition(":")
-    try:
-        return (method, kind, float(value), str(cell.train.where))
-    except ValueError:
-        return (method, kind, 0.0, value)
+    name = written_defense.parts(cell.train.defense).name.removeprefix("none")
+    values = tuple(written_defense.numbers(cell.train.defense).values())
+    return (method, name, values, f"{cell.train.defense} {cell.train.where}")
 
 
 def label(cell: CellSpec) -> str:
@@ -223,9 +248,11 @@ def label(cell: CellSpec) -> str:
     name = NAMES.get(method, method) + _settings_text(cell)
     if cell.train.defense == "none":
         return name
-    kind, _, value = cell.train.defense.partition(":")
+    kind, items = written_defense.parts(cell.train.defense)
+    values = ", ".join(f"{key} {value}" if key else value for key, value in items)
     where = " (every step)" if cell.train.where == "step" else ""
-    return f"{name} + {kind.capitalize()} {value}{where}"
+    shown = kind.capitalize() if kind in plugins.DEFENSES else kind
+    return f"{name} + {f'{shown} {values}'.strip()}{where}"
 
 
 def settings_of(cell: CellSpec) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from reports.published import Published, of_papers_attack
 from reports.published_form import (
     FEW,
     NONE,
+    SMOKE,
     Gap,
     asked_text,
     group,
@@ -30,6 +31,10 @@ LARGE_GAP_DB = 3.0  # a difference from the published value that deserves a sent
 LARGE_GAP_PERCENT = 3.0  # the same for accuracy
 CAVEAT = "A failed inversion is no proof of privacy: it bounds this attacker, not the next one."
 NOT_PUBLISHED = "NOT the published schedule"
+PLUMBING = (
+    "smoke tests the plumbing: every part runs, on networks that have learned nothing, so no score is shown; "
+    "--preset quick measures."
+)
 
 
 def header(records: Sequence[AttackRecord]) -> list[str]:
@@ -83,6 +88,8 @@ def _circumstances(records: Sequence[Record], counted: str) -> list[str]:
     seeds = unique(", ".join(str(seed) for seed in r.cell.seeds) for r in records)
     dates = sorted({r.environment["date"] for r in records})
     lines = [f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; {counted}{'; '.join(machines)}; {span(dates)}."]
+    if SMOKE in presets:
+        lines.append(PLUMBING[0].upper() + PLUMBING[1:])
     if presets != ["paper"]:
         lines.append(
             f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. No published value "
@@ -118,13 +125,18 @@ def _published(records: Sequence[AttackRecord]) -> list[Published]:
     return [value for value in each if value is not None]
 
 
-def remarks(records: Sequence[AttackRecord]) -> list[str]:
-    """One line per doubt about the numbers, then one per column that disagrees with the published value, then notes."""
+def remarks(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[str]:
+    """One line per doubt about the numbers, then one per column that disagrees with the published value, then notes.
+
+    Of smoke runs, that they are for the plumbing alone. `references` as `doubts.by_record` takes them.
+    """
+    if all(r.cell.preset == SMOKE for r in records):
+        return [PLUMBING, *of_training(records)]
     columns: dict[tuple[Any, ...], list[AttackRecord]] = {}
     for r in records:
         columns.setdefault((*group(r.cell), label(r.cell)), []).append(r)
     told = [line for own in columns.values() for line in _against_published(own)]
-    return unique([*doubts.lines(records), *told, *of_training(records)])
+    return unique([*doubts.lines(records, references), *told, *of_training(records)])
 
 
 def of_training(records: Sequence[AttackRecord]) -> list[str]:

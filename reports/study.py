@@ -124,6 +124,7 @@ class Choices(NamedTuple):
     measured: str = "personal"
     equal_work: bool = False
     changes: Mapping[str, Any] = MappingProxyType({})  # of the schedule, in every preset
+    defenses: tuple[str, ...] = ()  # in place of those that the study has
 
 
 def names() -> list[str]:
@@ -159,7 +160,7 @@ def cells(
     `datasets` are (name, domains); by default the published ones, and in smoke and quick the embedded ones before them.
     UserError: a method that the study does not compare; rounds of a study without attacks, or beyond the last.
     """
-    columns = _columns(study, methods)
+    columns = _defended(_columns(study, methods), choices.defenses)
     if rounds is not None and not any(_attacks(study, column) for column in columns):
         raise UserError(f"the study '{study.name}' attacks nothing, so that it takes no --round")
     if preset != "smoke":
@@ -238,6 +239,24 @@ def _columns(study: Study, methods: Sequence[str] | None) -> Sequence[Column]:
             known = ", ".join(dict.fromkeys(column.method for column in study.column))
             raise UserError(f"the study '{study.name}' has no cells of {name}; it compares {known}")
     return [column for column in study.column if plugins.target("method", column.method) in wanted]
+
+
+def _defended(columns: Sequence[Column], defenses: Sequence[str]) -> Sequence[Column]:
+    """The columns with `defenses` in place of their own: of every method that has a defended column, else of all methods.
+
+    Columns without a defence stay.
+    """
+    if not defenses:
+        return columns
+    named = {column.method for column in columns if column.defense != "none"} or {column.method for column in columns}
+    plain = [column for column in columns if column.defense == "none"]
+    bases = plain + [column for column in columns if column.method not in {each.method for each in plain}]
+    found = []
+    for column in bases:
+        found += [column] if column.defense == "none" else []
+        if column.method in named:
+            found += [column.model_copy(update={"defense": each}) for each in defenses]
+    return found
 
 
 def _data(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
 from privbench import storage
+from privbench.console import Console
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -19,8 +17,10 @@ from reports import (
     boxes,
     climb,
     curves,
+    defense_curve,
     derived,
     drawings,
+    endnotes,
     feature_pca,
     ladder_summary,
     layout,
@@ -55,8 +55,12 @@ def write(
     gaps: Sequence[Gap],
     folder: Path,
     data_dir: Path | None = None,
+    references: Sequence[AttackRecord] = (),
 ) -> list[Path]:
-    """Every report of the study; `records` are those of `cells`, in the same order. The PCA reads images from `data_dir`."""
+    """Every report of the study; `records` are those of `cells`, in the same order. The PCA reads images from `data_dir`.
+
+    `references` as `published_form.compact` takes them.
+    """
     paths = []
     for name in study.reports:
         if name == "pca":
@@ -64,7 +68,7 @@ def write(
         elif name == "omega":
             paths += _against_omega(study, records, folder)
         else:
-            paths += _write_one(name, study, store, cells, records, gaps, folder)
+            paths += _write_one(name, study, store, cells, records, gaps, folder, references)
     return paths
 
 
@@ -100,6 +104,7 @@ def _write_one(
     records: Sequence[Record],
     gaps: Sequence[Gap],
     folder: Path,
+    references: Sequence[AttackRecord],
 ) -> list[Path]:
     pairs_of = [(cell, r) for cell, r in zip(cells, records, strict=True) if isinstance(r, AttackRecord)]
     kept = {r.id for r in rows.best_searched([r for _, r in pairs_of])}
@@ -112,7 +117,8 @@ def _write_one(
         return tables.write(ablation.report(records, gaps, study.metrics), folder / name)
     if name == "attack":
         lost = [gap for gap in gaps if gap.cell.attack is not None]
-        paths = attack_table.write_tables(attacked, folder, lost) if attacked else []
+        paths = attack_table.write_tables(attacked, folder, lost, references) if attacked else []
+        paths += defense_curve.curves(attacked, folder)
         return paths + drawings.attacked(store, [cell for cell, _ in pairs_of], attacked, folder)
     if name == "ladder":
         return climb.write(store, [cell for cell, _ in pairs_of], attacked, gaps, folder) if attacked else []
@@ -178,32 +184,36 @@ def write_page(
     return target
 
 
-def show(study: Study, records: Sequence[Record], gaps: Sequence[Gap], console: Console) -> None:
-    """The study's first table on the terminal."""
+def show(
+    study: Study,
+    records: Sequence[Record],
+    gaps: Sequence[Gap],
+    to: Console,
+    folder: Path,
+    references: Sequence[AttackRecord] = (),
+    first: Sequence[str] = (),
+) -> None:
+    """The study's first table on the terminal, and under it what matters most; `first` are notes that go before all others."""
+    attacked = [r for r in records if isinstance(r, AttackRecord)]
     if "attack" in study.reports:
-        attacked = rows.best_searched([r for r in records if isinstance(r, AttackRecord)])
-        if attacked:
-            attack_table.print_tables(attacked, console, [gap for gap in gaps if gap.cell.attack is not None])
+        best, lost = rows.best_searched(attacked), [gap for gap in gaps if gap.cell.attack is not None]
+        if best:
+            attack_table.print_tables(best, to, folder / "table.md", lost, references, first)
         return
     report: tables.Report
     if "ladder" in study.reports:
-        report = ladder_summary.report([r for r in records if isinstance(r, AttackRecord)], gaps)
-        forms = report.forms
+        report, name = ladder_summary.report(attacked, gaps), "summary"
     elif "nearest" in study.reports:
-        report = nearest.report([r for r in records if isinstance(r, AttackRecord)])
-        forms = report.forms
+        report, name = nearest.report(attacked), "nearest"
     elif "variants" in study.reports:
-        report = variants.report([r for r in records if isinstance(r, AttackRecord)])
-        forms = report.forms
+        report, name = variants.report(attacked), "variants"
     elif "ablation" in study.reports:
-        report = ablation.report(records, gaps, study.metrics)
-        forms = report.forms
+        report, name = ablation.report(records, gaps, study.metrics), "ablation"
     else:
-        report = accuracy_table.report(records, gaps, study.metrics, study.tables)
-        forms = report.forms[: len(study.metrics)]
+        report, name = accuracy_table.report(records, gaps, study.metrics, study.tables), "accuracy"
+    forms = report.forms[: len(study.metrics)] if name == "accuracy" else report.forms
     for form in forms:
-        layout.show(form.title, form.columns, form.rows, console, words=form.words)
-        for note in form.notes:
-            console.print(Text(f"- {note}"))
-    for note in report.notes:
-        console.print(Text(f"- {note}"))
+        if form.rows:
+            layout.show(form.title, form.columns, form.rows, to, words=form.words)
+    notes = [note for form in forms for note in form.notes]
+    endnotes.show([*first, *notes, *report.notes], folder / f"{name}.md", to)

@@ -5,20 +5,19 @@ Cells fail alone. Why one failed is kept beside it until it is tried again; what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from privbench import data, federations, plugins, results, run, storage
+from privbench import console as consoles
+from privbench import data, federations, machine, plugins, pool, results, run, storage
+from privbench.console import Console
 from privbench.errors import Interrupted, UserError
 from privbench.options import TrainingOptions
-from privbench.record import Record
+from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.store import Store
-from reports import climb, forecast, ladder_summary, layout, states, study, study_reports
+from reports import beforehand, ceiling, climb, forecast, ladder_summary, layout, states, study, study_reports
 from reports.progress import CONSOLE, JobBars
 from reports.published_form import REFUSED, Gap
 from reports.states import State
@@ -37,8 +36,9 @@ def plan(
     methods: Sequence[str] | None = None,
     rounds: Sequence[str] | None = None,
     victims: int | None = None,
+    defenses: Sequence[str] = (),
 ) -> tuple[Study, list[CellSpec]]:
-    """(the study, its cells as asked for); UserError when nothing of it is left."""
+    """(the study, its cells as asked for, with `defenses` in place of its own); UserError when nothing of it is left."""
     chosen = study.read(name)
     choices = study.Choices(
         how=training.partition,
@@ -50,6 +50,7 @@ def plan(
         measured=training.measured,
         equal_work=training.equal_work,
         changes=training.changes(),
+        defenses=tuple(defenses),
     )
     cells = study.cells(
         chosen,
@@ -67,36 +68,49 @@ def plan(
     return chosen, cells
 
 
-def execute(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str) -> list[State]:
-    """Runs what is not recorded and says how far every cell is. Raises Interrupted, after finished cells are recorded."""
+def execute(
+    cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, *, strict: bool = False
+) -> list[State]:
+    """Runs what is not recorded and says how far every cell is. Raises Interrupted, after finished cells are recorded.
+
+    A cell of which it is known beforehand that it cannot be made is refused before anything is trained; with `strict`, so is all.
+    """
     store = Store(out)
     store.check_writable()
     for cell in cells:
         store.failure(cell).unlink(missing_ok=True)
+    workers = 1 if machine.device(device).type == "cuda" else pool.cores()
     absent = absent_data(store, cells, data_dir)
-    able = [cell for cell in cells if cell.train.dataset not in absent]
+    at_hand = [cell for cell in cells if cell.train.dataset not in absent]
+    reasons = beforehand.impossible(store, at_hand, data_dir, workers=workers)
+    if strict and (absent or reasons):
+        raise UserError(next(iter([*absent.values(), *reasons.values()])))
+    for cell in at_hand:
+        if cell.id in reasons:
+            storage.write_json(store.failure(cell), {"reason": reasons[cell.id], "refused": True})
+    able = [cell for cell in at_hand if cell.id not in reasons]
     jobs = {job.title: job for job in run.trials_of(able, out, data_dir, device)}
-
-    def outcome(title: str, reason: str | None) -> None:
-        for cell in jobs[title].cells if reason is not None and title in jobs else ():
-            seeds = [spec.seed for spec in jobs[title].specs]
-            done = all(store.result(cell, seed).exists() for seed in seeds)
-            if (
-                not done and not store.failure(cell).exists()
-            ):  # a refusal of this cell says more than its neighbour's end
-                storage.write_json(store.failure(cell), {"reason": reason, "refused": False})
-        bars.outcome(title, reason)
-
     try:
         with JobBars(len(jobs)) as bars:
+            outcome = partial(_ended, store, jobs, bars)
             run.run_cells(able, out, data_dir, device, bars.progress, outcome)
     except Interrupted:
         for cell in able:
             if not store.record(cell).exists() and all(store.result(cell, seed).exists() for seed in cell.seeds):
                 results.finish_cell(store, cell)
-        CONSOLE.print(Text(states.counts([states.of(store, cell, absent) for cell in cells])))
+        CONSOLE.say(states.counts([states.of(store, cell, absent) for cell in cells]))
         raise
     return [states.of(store, cell, absent) for cell in cells]
+
+
+def _ended(store: Store, jobs: Mapping[str, run.Trial], bars: JobBars, title: str, reason: str | None) -> None:
+    """One job ended; its reason is kept beside the cells that have none of their own."""
+    for cell in jobs[title].cells if reason is not None and title in jobs else ():
+        done = all(store.result(cell, spec.seed).exists() for spec in jobs[title].specs)
+        # A refusal of this cell says more than its neighbour's end.
+        if not done and not store.failure(cell).exists():
+            storage.write_json(store.failure(cell), {"reason": reason, "refused": False})
+    bars.outcome(title, reason)
 
 
 def absent_data(
@@ -148,23 +162,21 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Pat
     cells, unmet = climb.climbable(cells) if chosen.climbs else (cells, [])
     few = [first_look(cells)] if chosen.name == "attack-table" and first_look(cells) else []
     for line in [*few, *forecast.lines(run.trials_of(cells, out, data_dir, device), device)]:
-        CONSOLE.print(Text(line))
+        CONSOLE.say(line)
     found = execute(cells, out, data_dir, device)
     folder = out / f"{chosen.name}-{cells[0].preset}"
     done, records, gaps = sorted_out(cells, found)
     gaps = [*unmet, *gaps]
-    console = Console()
-    if records:
-        with CONSOLE.status("drawing the reports"):
-            paths = study_reports.write(chosen, Store(out), done, records, gaps, folder, data_dir)
-        paths.append(study_reports.write_page(chosen, cells, found, paths, folder))
-        study_reports.show(chosen, records, gaps, console)
-    _print_state(cells, found, console)
-    for line in few:
-        console.print(Text(line))
     if not records:
         raise UserError(f"no cell of '{chosen.name}' could be run: {found[0].why}")
-    console.print(f"wrote {len(paths)} files; begin with {paths[-1]}", markup=False, highlight=False, soft_wrap=True)
+    to, store = consoles.results(), Store(out)
+    references = ceiling.references(store, [r for r in records if isinstance(r, AttackRecord)])
+    with CONSOLE.status("drawing the reports"):
+        paths = study_reports.write(chosen, store, done, records, gaps, folder, data_dir, references)
+    paths.append(study_reports.write_page(chosen, cells, found, paths, folder))
+    tell_files(paths, folder, to)
+    _print_state(cells, found, to)
+    study_reports.show(chosen, records, gaps, to, folder, references, few)
     settled = (states.DONE, states.NO_DATA, *([REFUSED] if chosen.climbs else []))
     open_ = [state for state in found if state.word not in settled]
     if open_:
@@ -182,35 +194,31 @@ def first_look(cells: Sequence[CellSpec]) -> str:
     )
 
 
-def _print_state(cells: Sequence[CellSpec], found: Sequence[State], console: Console) -> None:
-    console.print(Text(states.counts(found)))
+def tell_files(paths: Sequence[Path], folder: Path, to: Console) -> None:
+    """One line for all files that were written."""
+    to.say(
+        f"wrote {len(paths)} files to {folder}: {', '.join(sorted({path.name for path in paths if path.suffix == '.md'}))}, ..."
+    )
+
+
+def _print_state(cells: Sequence[CellSpec], found: Sequence[State], to: Console) -> None:
+    to.say(states.counts(found))
     for line in states.reasons(cells, found):
-        console.print(Text(f"- {line}"))
+        to.print(f"- {line}")
 
 
 def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None) -> None:
     """Prints how far every cell is; runs and writes nothing."""
-    store, console = Store(out), Console()
+    store, to = Store(out), consoles.results()
     cells, unmet = climb.climbable(cells) if chosen.climbs else (cells, [])
     absent = absent_data(store, cells, data_dir, fetch=False)
     found = [states.of(store, cell, absent) for cell in cells]
     short = [state._replace(why="" if state.word == states.NO_DATA else state.why) for state in found]
     for heading, body in states.listing(cells, short):
-        layout.show(heading, states.COLUMNS, body, console, words=True)
-    console.print(Text(f"{chosen.title}: {states.counts(found)}"))
+        layout.show(heading, states.COLUMNS, body, to, words=True)
+    to.say(f"{chosen.title}: {states.counts(found)}")
     for line in states.reasons(cells, found):
         if line.startswith(states.NO_DATA):
-            console.print(Text(f"- {line}"))
+            to.print(f"- {line}")
     if unmet:
-        layout.show("Left out", ladder_summary.GAP_COLUMNS, ladder_summary.gap_rows(unmet), console, words=True)
-
-
-def list_studies() -> None:
-    """Every study with what it is the cells of."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("name", "source", "what"):
-        table.add_column(column, overflow="fold")
-    for name in study.names():
-        own = study.read(name)
-        table.add_row(name, own.source, own.about)
-    Console().print(table)
+        layout.show("Left out", ladder_summary.GAP_COLUMNS, ladder_summary.gap_rows(unmet), to, words=True)

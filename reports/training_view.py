@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
+from privbench.console import Console
 from privbench.record import ClientMetrics, Round, Training, averages, mean, spread
 from reports import layout
 from reports.published_form import NONE, spread_text

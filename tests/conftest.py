@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported; worker processes inherit it
 THREADS = int(os.environ["OMP_NUM_THREADS"])
 os.environ["MPLBACKEND"] = "Agg"
+_cache = tempfile.TemporaryDirectory(prefix="privbench-tests-")
+os.environ["PRIVBENCH_CACHE"] = _cache.name  # the user's own stays as it is
 os.environ.pop("PRIVBENCH_DATA", None)  # a test must not depend on, nor write into, the data of the one who runs it
 
 # The same examples in every run, so that a failure is the change's doing; and no time limit, so that a busy machine

@@ -7,15 +7,28 @@ import os
 from pathlib import Path
 from typing import Any
 
-from privbench import plugins
+from privbench import places, plugins
 from privbench.data.dataset import Dataset
 from privbench.data.resize import SIDE
 from privbench.errors import UserError
 
 
 def folder(root: Path | None) -> Path:
-    """Where full data sets lie: the folder given, else PRIVBENCH_DATA, else ./data."""
-    return root if root is not None else Path(os.environ.get("PRIVBENCH_DATA", "data"))
+    """Where full data sets lie: the folder given, else that of PRIVBENCH_DATA, else the default one.
+
+    UserError where a folder that was named is not there.
+    """
+    named = root if root is not None else os.environ.get("PRIVBENCH_DATA")
+    if not named:
+        return default_folder()
+    if not Path(named).is_dir():
+        raise UserError(f"there is no folder {named}, which --data-dir or PRIVBENCH_DATA names")
+    return Path(named)
+
+
+def default_folder() -> Path:
+    """Where data sets are downloaded to, and looked for unless a folder is named."""
+    return places.data()
 
 
 def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, side: int = SIDE) -> Dataset:
@@ -53,13 +66,13 @@ def check(name: str, root: Path | None) -> list[str]:
     return list(module.check(folder(root)))
 
 
-def fetch(name: str, root: Path | None) -> None:
-    """Downloads the data set through torchvision; UserError where that cannot be done."""
+def fetch(name: str) -> None:
+    """Downloads the data set through torchvision to the default folder; UserError where that cannot be done."""
     if name.startswith(plugins.FOLDER):
         raise UserError(f"{name} is a folder of your own: there is nothing to fetch; `privbench data check` reads it")
     module = _module(name)
     if hasattr(module, "fetch"):
-        module.fetch(folder(root))
+        module.fetch(default_folder())
 
 
 def content(name: str) -> str | None:

@@ -91,7 +91,9 @@ def fetch(root: Path) -> None:
 
 
 def _download(root: Path) -> None:
-    attempt("cifar10", lambda datasets: datasets.CIFAR10(root, download=True))
+    attempt(
+        "cifar10", lambda datasets: [[datasets.CIFAR10.url]], lambda datasets: datasets.CIFAR10(root, download=True)
+    )
 
 
 def _torchvision(root: Path, *, train: bool) -> Images:

@@ -12,9 +12,9 @@ be asked for by name. The note of the data set says so, and names every domain t
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from privbench.data import files, formats, idx, mnist
+from privbench.data import download, files, formats, idx, mnist
 from privbench.data.dataset import Dataset, Domain
 from privbench.data.download import attempt
 from privbench.data.files import File
@@ -37,12 +37,21 @@ class Place(NamedTuple):
 
 def _fetch_svhn(root: Path) -> None:
     for part in ("train", "test"):
-        attempt("svhn", lambda datasets, part=part: datasets.SVHN(root / "svhn", split=part, download=True))  # type: ignore[misc]
+        _fetch_part("svhn", "SVHN", part, root / "svhn", {"split": part})
 
 
 def _fetch_usps(root: Path) -> None:
-    for train in (True, False):
-        attempt("usps", lambda datasets, train=train: datasets.USPS(root / "usps", train=train, download=True))  # type: ignore[misc]
+    for part in ("train", "test"):
+        _fetch_part("usps", "USPS", part, root / "usps", {"train": part == "train"})
+
+
+def _fetch_part(name: str, kind: str, part: str, folder: Path, which: dict[str, Any]) -> None:
+    """One part of one of torchvision's data sets, whose address it lists by part."""
+    attempt(
+        name,
+        lambda datasets: [[getattr(datasets, kind).split_list[part][0]]],
+        lambda datasets: getattr(datasets, kind)(folder, download=True, **which),
+    )
 
 
 SYNTHETIC = (File("synth/synth_train_32x32.mat"), File("synth/synth_test_32x32.mat"))
@@ -102,7 +111,7 @@ def _require(wanted: Sequence[str], root: Path) -> None:
         fetch_domain = PLACES[name].fetch
         if not _there(name, root) and fetch_domain is not None:
             try:
-                fetch_domain(root)
+                download.into(root, fetch_domain, partial(_there, name, root))
             except UserError as error:
                 reasons.append(str(error))
     absent = [name for name in wanted if not _there(name, root)]

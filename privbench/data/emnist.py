@@ -81,7 +81,7 @@ def obtain(split: str, root: Path) -> Sequence[File]:
     """The four files of a split, fetched when they are absent; UserError when there are none to be had."""
 
     def download(root: Path) -> None:
-        attempt("emnist", lambda datasets: datasets.EMNIST(root, split=split, download=True))
+        attempt("emnist", lambda d: [[d.EMNIST.url]], lambda d: d.EMNIST(root, split=split, download=True))
 
     return files.require(SPLITS[split].name, _layouts(split), root, download)
 

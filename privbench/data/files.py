@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from privbench.data import download
 from privbench.errors import UserError
 
 Fetch = Callable[[Path], None]
@@ -79,7 +80,7 @@ def require(name: str, layouts: Sequence[Sequence[File]], root: Path, fetch: Fet
     reason = "it cannot be downloaded automatically"
     if fetch is not None:
         try:
-            fetch(root)
+            download.into(root, fetch, lambda: found(layouts, root) is not None)
         except UserError as error:
             reason = str(error)
         there = found(layouts, root)

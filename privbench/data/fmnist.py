@@ -8,7 +8,7 @@ from pathlib import Path
 
 from privbench.data import files, idx
 from privbench.data.dataset import Dataset
-from privbench.data.download import attempt
+from privbench.data.download import attempt, mirrors
 
 SOURCE = "Fashion-MNIST (Xiao et al. 2017, MIT)"
 CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -46,4 +46,4 @@ def fetch(root: Path) -> None:
 
 
 def _download(root: Path) -> None:
-    attempt("fmnist", lambda datasets: datasets.FashionMNIST(root, download=True))
+    attempt("fmnist", lambda d: mirrors(d.FashionMNIST), lambda d: d.FashionMNIST(root, download=True))

@@ -13,6 +13,7 @@ Images that are the same at 32x32, pixel by pixel, always go to the same split, 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from privbench.data import formats, tree
+from privbench.data import decoded, formats, tree
 from privbench.data.dataset import Dataset, Domain
 from privbench.errors import UserError
 from privbench.seeds import stream
@@ -62,11 +63,13 @@ class Listing(NamedTuple):
 
         An image that was replaced by another of the very same size is not noticed: reading all of them would take too long.
         """
-        digest = hashlib.sha256()
+        digest, begin = hashlib.sha256(), len(os.fspath(self.path / "x")) - 1
         for own in self.files.values():
             for paths in own.values():
                 for path in paths:
-                    digest.update(f"{path.relative_to(self.path).as_posix()}\t{path.stat().st_size}\n".encode())
+                    name = os.fspath(path)
+                    size = os.stat(name).st_size  # noqa: PTH116 (thousands of times)
+                    digest.update(f"{name[begin:].replace(os.sep, '/')}\t{size}\n".encode())
         return digest.hexdigest()[:16]
 
 
@@ -79,33 +82,34 @@ def survey(path: Path) -> Listing:
     """The images of a folder by domain and class; UserError names the first thing that fits neither layout."""
     if not path.is_dir():
         raise UserError(f"there is no folder {path}; --dataset folder:PATH takes a folder of class folders")
-    tops = [entry for entry in tree.entries(path) if entry.is_dir()]
-    loose = tree.images_of(path)
-    if loose:
-        raise UserError(f"{loose[0]} lies outside any class; put the images of {path} into one folder per class")
-    if not tops:
+    whole = tree.folder(path)
+    if whole.images:
+        raise UserError(f"{whole.images[0]} lies outside any class; put the images of {path} into one folder per class")
+    if not whole.folders:
         raise UserError(f"{path} is empty; it must hold one folder of images per class, or one such folder per domain")
-    direct = {top: tree.images_of(top) for top in tops}
-    nested = {top: [entry for entry in tree.entries(top) if entry.is_dir()] for top in tops}
+    tops = [tree.folder(top) for top in whole.folders]
     for top in tops:
-        if not direct[top] and not nested[top]:
-            raise UserError(f"{top} is empty; put images into it or remove it")
-    flat, deep = [top for top in tops if direct[top]], [top for top in tops if nested[top]]
+        if not top.images and not top.folders:
+            raise UserError(f"{top.path} is empty; put images into it or remove it")
+    flat, deep = [top for top in tops if top.images], [top for top in tops if top.folders]
     if flat and deep:
         raise UserError(
-            f"{path} mixes two layouts: {flat[0].name} holds images and {deep[0].name} holds folders; "
+            f"{path} mixes two layouts: {flat[0].path.name} holds images and {deep[0].path.name} holds folders; "
             "have class folders only, or domain folders with class folders only"
         )
+    others = whole.others + sum(top.others for top in tops)
     if flat:
-        files = {ALL: {top.name: direct[top] for top in tops}}
+        files = {ALL: {top.path.name: list(top.images) for top in tops}}
     else:
-        if {top.name.lower() for top in tops} <= SPLIT_NAMES:
+        if {top.path.name.lower() for top in tops} <= SPLIT_NAMES:
             raise UserError(
-                f"the folders {', '.join(top.name for top in tops)} of {path} look like splits, not domains; privbench splits "
-                f"images itself, so name a folder of class folders, e.g. folder:{tops[0]}"
+                f"the folders {', '.join(top.path.name for top in tops)} of {path} look like splits, not domains; privbench "
+                f"splits images itself, so name a folder of class folders, e.g. folder:{tops[0].path}"
             )
-        files = {top.name: {own.name: _class_images(own) for own in nested[top]} for top in tops}
-    found = Listing(path, files, _others([path, *tops, *(own for top in tops for own in nested[top])]))
+        classes = {top.path.name: [tree.folder(own) for own in top.folders] for top in tops}
+        files = {domain: {own.path.name: _class_images(own) for own in each} for domain, each in classes.items()}
+        others += sum(own.others for each in classes.values() for own in each)
+    found = Listing(path, files, others)
     if len(found.classes) < 2:
         raise UserError(f"{path} must hold two classes or more, but it holds only '{found.classes[0]}'")
     return found
@@ -123,7 +127,7 @@ def load(path: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     for domain in wanted:
         parts: list[list[Images]] = [[], [], []]
         for name, paths in found.files[domain].items():
-            images = tree.read(paths, colour=False)
+            images = decoded.read(paths)
             first = first or (paths[0], images.shape[1])
             if images.shape[1] != first[1]:
                 raise tree.mixed(paths[0], first[0], grey=images.shape[1] == 1)
@@ -182,15 +186,9 @@ def check(path: Path) -> list[str]:
     return lines
 
 
-def _class_images(folder: Path) -> list[Path]:
-    deeper = next((entry for entry in tree.entries(folder) if entry.is_dir()), None)
-    if deeper is not None:
-        raise UserError(f"{deeper} lies too deep; images belong into PATH/CLASS or PATH/DOMAIN/CLASS")
-    images = tree.images_of(folder)
-    if not images:
-        raise UserError(f"{folder} is empty; put images into it or remove it")
-    return images
-
-
-def _others(folders: Sequence[Path]) -> int:
-    return sum(not tree.is_image(entry) and entry.is_file() for folder in folders for entry in tree.entries(folder))
+def _class_images(folder: tree.Folder) -> list[Path]:
+    if folder.folders:
+        raise UserError(f"{folder.folders[0]} lies too deep; images belong into PATH/CLASS or PATH/DOMAIN/CLASS")
+    if not folder.images:
+        raise UserError(f"{folder.path} is empty; put images into it or remove it")
+    return list(folder.images)

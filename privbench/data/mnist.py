@@ -8,7 +8,7 @@ from pathlib import Path
 
 from privbench.data import files, idx
 from privbench.data.dataset import Dataset
-from privbench.data.download import attempt
+from privbench.data.download import attempt, mirrors
 
 SOURCE = "MNIST (LeCun et al. 1998, CC BY-SA 3.0)"
 LAYOUTS = idx.layouts(
@@ -46,4 +46,4 @@ def fetch(root: Path) -> None:
 
 def download(root: Path) -> None:
     """torchvision's download; UserError when there is none to be had."""
-    attempt("mnist", lambda datasets: datasets.MNIST(root, download=True))
+    attempt("mnist", lambda d: mirrors(d.MNIST), lambda d: d.MNIST(root, download=True))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +17,7 @@ from privbench.data.resize import SIDE, to_32
 from privbench.errors import UserError
 
 ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
+READERS, AT_ONCE = 4, 64  # threads that read and decode, and files in memory at a time
 LEAST = 4 * SIDE  # a JPEG is decoded at a reduced scale, with no side below this, before the antialiased resize
 
 
@@ -24,14 +29,38 @@ def entries(folder: Path) -> list[Path]:
         raise UserError(f"{folder} cannot be read: {error.strerror or error}") from error
 
 
-def is_image(path: Path) -> bool:
-    """Whether a file's ending names an image format."""
-    return path.suffix.lower() in ENDINGS
+class Folder(NamedTuple):
+    """What a folder holds directly, each in alphabetical order, without hidden entries and those of packing programs."""
+
+    path: Path
+    folders: tuple[Path, ...]
+    images: tuple[Path, ...]
+    others: int  # files that are no images
 
 
-def images_of(folder: Path) -> list[Path]:
+def folder(path: Path) -> Folder:
+    """One folder, in one pass over it: a folder of thousands of files is looked at again and again. UserError if unreadable."""
+    folders, images, others = [], [], 0
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name.startswith((".", "__MACOSX")):
+                    continue
+                if entry.is_dir():
+                    folders.append(entry.name)
+                elif entry.is_file():
+                    ends = os.path.splitext(entry.name)[1].lower() in ENDINGS  # noqa: PTH122 (of a name, not of a path)
+                    if ends:
+                        images.append(entry.name)
+                    others += not ends
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    return Folder(path, *(tuple(path / name for name in sorted(names)) for names in (folders, images)), others)
+
+
+def images_of(path: Path) -> list[Path]:
     """The image files directly in a folder, in alphabetical order."""
-    return [path for path in entries(folder) if is_image(path) and path.is_file()]
+    return list(folder(path).images)
 
 
 def read(paths: Sequence[Path], *, colour: bool = True) -> Tensor:
@@ -41,11 +70,14 @@ def read(paths: Sequence[Path], *, colour: bool = True) -> Tensor:
     """
     channels = 3 if colour else len(formats.picture(paths[0], least=LEAST))
     images = torch.empty(len(paths), channels, SIDE, SIDE, dtype=torch.uint8)
-    for k, path in enumerate(paths):
-        picture = formats.picture(path, colour=colour, least=LEAST)
-        if len(picture) != channels:
-            raise mixed(path, paths[0], grey=len(picture) == 1)
-        images[k] = to_32(picture[None])[0]
+    with ThreadPoolExecutor(READERS) as readers:
+        for begin in range(0, len(paths), AT_ONCE):
+            some = paths[begin : begin + AT_ONCE]
+            pictures = readers.map(partial(formats.picture, colour=colour, least=LEAST), some)
+            for k, (path, picture) in enumerate(zip(some, pictures, strict=True), start=begin):
+                if len(picture) != channels:
+                    raise mixed(path, paths[0], grey=len(picture) == 1)
+                images[k] = to_32(picture[None])[0]
     return images
 
 

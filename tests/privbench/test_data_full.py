@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from privbench import data, partition, plugins
+from privbench import data, partition, places, plugins
 from privbench.data import cifar10, digit5, files, matfile
 from privbench.errors import UserError
 from privbench.types import Images
@@ -177,32 +177,20 @@ def test_a_wrong_choice_is_one_line(tmp_path, name, domains, message):
         ("domainnet", "domainnet/clipart"),
     ],
 )
-def test_without_files_and_network_the_error_says_which_files_to_put_where(tmp_path, name, first):
-    for act in (data.load, data.fetch):
+def test_without_files_and_network_the_error_says_which_files_to_put_where(tmp_path, name, first, monkeypatch):
+    monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path))
+    for act in (lambda: data.load(name, None), lambda: data.fetch(name)):
         with pytest.raises(UserError) as raised:
-            act(name, tmp_path)
+            act()
         assert "\n" not in str(raised.value)
         assert first in str(raised.value)
-        assert f"under {tmp_path}" in str(raised.value)
-    assert any(line.startswith("missing") and first in line for line in data.check(name, tmp_path))
+        assert f"under {tmp_path / 'data'}" in str(raised.value)
+    assert any(line.startswith("missing") and first in line for line in data.check(name, None))
 
 
-def test_an_absent_data_set_is_fetched_once_and_then_read(tmp_path, monkeypatch):
-    calls = []
-
-    def download(root):
-        calls.append(root)
-        folders.cifar_binary(root, monkeypatch)
-
-    monkeypatch.setattr(cifar10, "_download", download)
-    folders.cifar_binary(tmp_path / "elsewhere", monkeypatch)  # the checksums of what the download will bring
-    assert len(data.load("cifar10", tmp_path / "here").domains["all"].train.labels) == 100
-    data.load("cifar10", tmp_path / "here")
-    assert calls == [tmp_path / "here"]
-
-
-def test_the_data_folder_is_the_one_given_else_the_environments_else_data(tmp_path, monkeypatch):
-    assert data.folder(None).as_posix() == "data"
+def test_the_data_folder_is_the_one_given_else_the_environments_else_the_users_cache(tmp_path, monkeypatch):
+    assert data.folder(None) == places.data()
+    (tmp_path / "given").mkdir()
     monkeypatch.setenv("PRIVBENCH_DATA", str(tmp_path))
     assert data.folder(None) == tmp_path
     assert data.folder(tmp_path / "given") == tmp_path / "given"

@@ -2,7 +2,6 @@
 
 import gzip
 import random
-import zipfile
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from privbench import data, federations, knowledge, partition, plugins, spec
-from privbench.data import cifar10, digit5, domainnet, emnist, files, formats, image_folder, mnist, photos, resize, tree
+from privbench.data import cifar10, digit5, domainnet, emnist, formats, image_folder, mnist, photos, resize, tree
 from privbench.data.dataset import Dataset, Domain, sound
 from privbench.data.download import torchvision_datasets
 from privbench.errors import UserError
@@ -96,23 +95,6 @@ def test_torchvision_reads_the_same_emnist_and_calls_its_classes_the_same(tmp_pa
     assert tuple(theirs.classes[first:]) == own.classes
     assert (theirs.targets - first).tolist() == own.domains["all"].train.labels.tolist()
     assert torch.equal(resize.to_32(theirs.data.transpose(1, 2)[:, None].contiguous()), own.domains["all"].train.images)
-
-
-def test_an_absent_emnist_is_fetched_through_torchvision_from_its_one_archive(tmp_path, monkeypatch):
-    """The archive is there already, as after a download; everything else is torchvision's own code."""
-    folders.emnist_files(tmp_path / "made", "letters", gzipped=True)
-    archive = tmp_path / "here/EMNIST/raw/gzip.zip"
-    archive.parent.mkdir(parents=True)
-    with zipfile.ZipFile(archive, "w") as packed:
-        for path in (tmp_path / "made/EMNIST/raw").iterdir():
-            packed.write(path, f"gzip/{path.name}")
-    theirs = torchvision_datasets().EMNIST
-    monkeypatch.setattr(theirs, "md5", files.digest(archive, "0" * 32))
-    loaded = data.load("emnist-letters", tmp_path / "here")
-    assert len(loaded.domains["all"].train.labels) == 52
-    assert (tmp_path / "here/EMNIST/raw/emnist-letters-test-labels-idx1-ubyte").is_file()
-    archive.unlink()
-    refused(lambda: data.fetch("emnist", tmp_path / "here"), "emnist-digits-train-images-idx3-ubyte", "no network")
 
 
 def test_a_damaged_emnist_file_is_named(tmp_path):

@@ -1,8 +1,10 @@
 """What a table does with cells that have no readable record."""
 
+import re
+
 import pytest
 
-from privbench import checkpoint, run, spec, storage
+from privbench import checkpoint, plugins, run, spec, storage
 from privbench import record as records
 from privbench.errors import UserError
 from privbench.store import Store
@@ -86,11 +88,20 @@ def test_a_search_chooses_by_validation_accuracy_and_never_by_test(tmp_path, cap
 
 def test_plug_ins_of_one_file_are_told_apart_in_a_listing(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    commands.list_plugins("attack")
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
-    assert "Every pixel 0.5." in lines["grey"]
-    assert "the victim's class" in lines["class-mean"]
-    assert "DLG, the plain form of gradient matching" in lines["dlg"]
+    commands.list_plugins("attack", long=True)
+    told = {part.split("\n")[0]: part for part in re.split(r"\n(?=\S)", capsys.readouterr().out)}
+    assert "Every pixel 0.5." in told["grey"]
+    assert "the victim's class" in told["class-mean"]
+    assert "DLG, the plain form of gradient matching" in told["dlg"]
+
+
+@pytest.mark.parametrize("kind", list(plugins.KINDS))
+def test_a_listing_fits_in_80_columns_with_every_name_on_a_line_of_its_own(kind, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    commands.list_plugins(kind)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert set(plugins.KINDS[kind]) <= {line.split()[0] for line in lines if line.strip()}
 
 
 def test_a_job_s_words_that_come_after_its_end_bring_no_bar_back():

@@ -2,11 +2,12 @@
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
 from PIL import Image
-from rich.console import Console
 
+from privbench.console import Console
 from reports import figures, ladder, ladder_summary, layout, round_curve
 from reports.measured import strongest
 from reports.published_form import Gap, knowledge_text
@@ -144,7 +145,7 @@ def test_methods_of_one_table_are_compared():
 
 def test_the_terminal_shows_the_ladder():
     console = Console(width=160, record=True, file=io.StringIO())
-    ladder.print_tables(rungs(), console)
+    ladder.print_tables(rungs(), console, Path("ladder.md"))
     text = console.export_text()
     assert "strongest attack: surrogate" in text
     assert "L1-L2" in text

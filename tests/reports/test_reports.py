@@ -3,18 +3,20 @@
 import csv
 import io
 import re
+from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 
 from privbench import run
+from privbench.console import Console
 from privbench.record import read
 from privbench.spec import cell_spec, train_spec
 from privbench.store import Store
 from reports import attack_table, figures, grid, layout, rows, scatter, study
 from reports.published_form import Gap, published, update_text
+from reports.remarks import remarks
 from tests.reports.paper_cells import in_paper
 from tests.reports.records import record
 
@@ -257,23 +259,51 @@ def test_latex_escapes(text, expected):
     assert layout.tex(text) == expected
 
 
+def printed(cells, width, **more):
+    """What the terminal shows of some records."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    attack_table.print_tables(cells, console, Path("runs/x/table.md"), **more)
+    return console.export_text()
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_the_terminal_table_shows_every_number_in_a_narrow_window(width):
-    console = Console(width=width, record=True, file=io.StringIO())
-    attack_table.print_tables(list(map(in_paper, five())), console)
-    text = console.export_text()
+    text = printed(list(map(in_paper, five())), width)
     assert "…" not in text
-    assert "published 6.23" in " ".join(text.split())
     assert max(len(line) for line in text.splitlines()) <= width
     for form in attack_table.compact(five()):
         for part in {part for row in form.rows for cell in row[1:] for part in re.split(r" (?=[\[(])", cell)}:
             assert part in text
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_at_most_five_lines_stand_under_the_table_and_the_last_names_the_file_with_the_rest(width):
+    cells = list(map(in_paper, five()))
+    under = printed(cells, width).rstrip().splitlines()
+    under = under[max(i for i, line in enumerate(under) if not line.strip()) + 1 :]
+    assert under[0].startswith("- ")
+    assert len(under) == 5
+    assert under[-1].endswith("how to read this: runs/x/table.md")
+    hidden = int(under[-1].removeprefix("- ").split()[0])
+    whole = len(remarks(cells)) + 1
+    assert (
+        sum(line.startswith("- ") for line in under[:-1]) - any(line.endswith(" ...") for line in under)
+        == whole - hidden
+    )
+    assert "first look" in printed(cells, width, first=["a first look"]).rstrip().splitlines()[-5]
+
+
 def test_a_terminal_of_120_characters_holds_all_five_columns_in_one_table():
-    console = Console(width=120, record=True, file=io.StringIO())
-    attack_table.print_tables(five(), console)
-    assert "(continued)" not in console.export_text()
+    assert "(continued)" not in printed(five(), 120)
+
+
+def test_a_smoke_table_shows_no_score_and_says_what_smoke_is_for():
+    cells = [record(spec={"preset": "smoke"})]
+    scores = {f"{value:.2f}" for r in cells for value in (r.scores.psnr_db, r.floor.psnr_db)}
+    for text in (attack_table.markdown(cells), attack_table.latex(cells), printed(cells, 100)):
+        assert "plumbing" in text
+        assert not any(score in text for score in scores)
+    assert all(any(score in attack_table.markdown([record()]) for score in [one]) for one in scores)
 
 
 def test_the_header_says_that_a_quick_run_is_not_the_published_one():

@@ -70,18 +70,18 @@ def test_cells_without_data_say_how_to_get_it(cells, tmp_path):
 def test_only_data_that_unrecorded_cells_need_is_looked_for(tmp_path):
     store, own = Store(tmp_path), study.read("accuracy")
     missing = study.cells(own, "smoke", [("cifar10", None), ("digits", None)], methods=["local"])
-    absent = study_run.absent_data(store, missing, tmp_path / "nowhere")
+    absent = study_run.absent_data(store, missing, None)
     assert set(absent) == {"cifar10"}
     assert "put the files there or point --data-dir at them" in absent["cifar10"]
     records.write(finished(missing[0]), store.record(missing[0]))
-    assert study_run.absent_data(store, missing, tmp_path / "nowhere") == {}
+    assert study_run.absent_data(store, missing, None) == {}
 
 
 def test_looking_at_the_state_downloads_nothing(tmp_path, monkeypatch, capsys):
     own = study.read("accuracy")
     cells = study.cells(own, "smoke", [("cifar10", None)], methods=["local"])
     monkeypatch.setattr(federations, "read", lambda *_: pytest.fail("tried to load"))
-    study_run.show_status(own, cells, tmp_path / "out", tmp_path / "nowhere")
+    study_run.show_status(own, cells, tmp_path / "out", None)
     assert "0 of 1 cells done, 1 no data" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 
@@ -142,7 +142,7 @@ def test_the_page_names_every_open_cell_and_its_reason(cells, tmp_path, monkeypa
     absent = study.cells(own, "smoke", [("cifar10", None)], methods=["local"])
     ending(monkeypatch, {"fedper": "the disk is full"})
     with pytest.raises(UserError, match="1 of 5 cells are unfinished: the disk is full"):
-        study_run.run_study(own, [*cells, *absent], tmp_path, tmp_path / "nowhere", "cpu")
+        study_run.run_study(own, [*cells, *absent], tmp_path, None, "cpu")
     page = (tmp_path / "accuracy-smoke" / "report.md").read_text()
     shown = capsys.readouterr().out
     for text in (page, shown):
@@ -156,4 +156,4 @@ def test_the_page_names_every_open_cell_and_its_reason(cells, tmp_path, monkeypa
 def test_a_study_without_any_result_is_refused(cells, tmp_path, monkeypatch):
     absent = study.cells(study.read("accuracy"), "smoke", [("cifar10", None)])
     with pytest.raises(UserError, match="no cell of 'accuracy' could be run: cifar10 needs"):
-        study_run.run_study(study.read("accuracy"), absent, tmp_path, tmp_path / "nowhere", "cpu")
+        study_run.run_study(study.read("accuracy"), absent, tmp_path, None, "cpu")

@@ -6,10 +6,10 @@ import io
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 
 from privbench import metrics, plugins
 from privbench import spec as specs
+from privbench.console import Console
 from privbench.record import Curve
 from privbench.spec import SCHEDULES
 from reports import (
@@ -170,7 +170,7 @@ def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_pat
     strong = next(r for r in records if r.id == "0.01 staged").scores.psnr_db
     assert column["PSNR, strongest attack here, dB"].startswith(f"{strong:.2f}")
     show = Console(record=True, width=200)
-    study_reports.show(own, records, [], show)
+    study_reports.show(own, records, [], show, tmp_path)
     assert "mu 1." not in show.export_text()
 
 

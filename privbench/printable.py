@@ -1,0 +1,16 @@
+"""Text from outside as it may be printed: a sign in place of every character that a terminal obeys instead of showing it."""
+
+# Signs of Unicode's block of control pictures for control characters, and one for the marks that turn text around.
+_SIGNS = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "\u2421"}
+_SIGNS |= dict.fromkeys((*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
+_SIGNS_BUT_LINES = {code: sign for code, sign in _SIGNS.items() if code != ord("\n")}
+
+
+def one_line(text: str) -> str:
+    """Text with a sign in place of every control character, line breaks included."""
+    return text.translate(_SIGNS)
+
+
+def lines(text: str) -> str:
+    """The same with its line breaks."""
+    return text.translate(_SIGNS_BUT_LINES)
