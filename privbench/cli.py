@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
@@ -47,18 +47,22 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="privbench",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    # Plain: in a narrow terminal, rich's boxes leave a column of twenty characters to the help of an option.
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train a federated method to the end, attack exactly what its server sees, and score the result.\n\n"
-    "**Examples**\n\n"
-    "* `privbench table` - a first look at the five columns; with --full the table to publish\n"
-    "* `privbench study accuracy --datasets photos` - every method's accuracy, metrics and curves\n"
-    "* `privbench attack --method fedcg --dataset photos` - one method, the paper's attack and the strong one\n"
-    "* `privbench attack --method fedavg --defense gaussian:0.001 --defense gaussian:0.1` - a sweep: one table, one curve\n"
-    "* `privbench attack --method fedcg --attack ladder --round 0,1,2,5,best` - every attack, against the training round\n"
-    "* `privbench study ladder --datasets photos` - the same for five methods, with a page that sums it up\n"
-    "* `privbench list attacks` - what there is, and what each attack needs to know",
+    "\b\n"
+    "Examples\n"
+    "  privbench table                      a first look; --full: to publish\n"
+    "  privbench study accuracy             every method's accuracy and curves\n"
+    "  privbench attack --method fedcg      the paper's attack and the strong one\n"
+    "  privbench attack --method fedcg --attack ladder --round 0,1,2,5,best\n"
+    "                                       every attack, against the round\n"
+    "  privbench attack --defense gaussian:0.001 --defense gaussian:0.1\n"
+    "                                       a sweep: one table, one curve\n"
+    "  privbench study ladder               the ladder of five methods\n"
+    "  privbench list attacks               what each attack must know\n",
 )
 data_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Check or download the data sets that are not embedded."
@@ -66,6 +70,7 @@ data_app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 GRID_ROWS, GRID_COLUMNS = 8, 8  # of `privbench grid`, unless asked for more
+LOADING = "importing torch ..."
 FIRST_VICTIMS = 8  # of `privbench table` at a first look
 
 
@@ -113,6 +118,17 @@ def _stop(line: str, status: int) -> NoReturn:
 def _begin(line: str) -> None:
     """Says what was understood before torch is imported, which takes seconds."""
     print(one_line(line), file=sys.stderr, flush=True)
+
+
+def _loaded() -> Any:
+    """The module that does the work, with a word on a terminal while it is imported."""
+    seen = sys.stderr.isatty()
+    if seen:
+        print(LOADING, end="\r", file=sys.stderr, flush=True)
+    commands = plugins.commands()
+    if seen:
+        print(" " * len(LOADING), end="\r", file=sys.stderr, flush=True)
+    return commands
 
 
 @app.command(cls=Once)
@@ -418,7 +434,7 @@ def grid(
     dataset = plugins.dataset(dataset)
     from privbench import spec
 
-    commands = plugins.commands()
+    commands = _loaded()
     commands.draw_grid(dataset, round_, spec.FIRST_SEED if seed is None else seed, out, target, rows, columns)
 
 
@@ -450,7 +466,7 @@ def partition_(
     Example: privbench partition --dataset fmnist --clients 10 --omega 0.1 --omega 1 --omega 10 --data-dir DIR
     """
     dataset = plugins.dataset(dataset)
-    commands = plugins.commands()
+    commands = _loaded()
     if run is not None:
         commands.draw_clients_of_run(run, out)
         return
@@ -485,7 +501,7 @@ def list_(
     }  # fmt: skip
     if kind not in kinds:
         raise UserError(f"cannot list '{kind}'; known: {', '.join(kinds)}")
-    commands = plugins.commands()
+    commands = _loaded()
 
     if kind == "runs":
         commands.list_runs(out)
@@ -504,7 +520,7 @@ def show(
 
     Example: privbench show 3f9a
     """
-    commands = plugins.commands()
+    commands = _loaded()
 
     commands.show_run(run, out)
 
@@ -525,7 +541,7 @@ def reproduce(
 
     Example: privbench reproduce 3f9a
     """
-    commands = plugins.commands()
+    commands = _loaded()
 
     if not commands.reproduce_and_show(run, out, into, data_dir, attack_only):
         raise typer.Exit(1)

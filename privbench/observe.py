@@ -63,9 +63,10 @@ def check_victims(federation: Federation, victims: int, batch_size: int) -> None
             f"images; lower it to {min(sizes)}, or raise --per-client"
         )
     each = "an image each" if batch_size == 1 else f"{batch_size} images each"
+    sizes_ = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
     raise UserError(
-        f"{victims} victims a seed were asked for, {each}, but the {clients} clients with {min(sizes)} to {max(sizes)} training "
-        f"images have enough for {most}; lower --victims or --batch-size, or raise --per-client"
+        f"{victims} victims a seed were asked for, {each}, but the {clients} clients with {sizes_} training "
+        f"images each have enough for {most}; lower --victims or --batch-size, or raise --per-client"
     )
 
 

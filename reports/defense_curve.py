@@ -87,7 +87,7 @@ def write(points: Points, bare: Sequence[AttackRecord], x_label: str, title: str
         axes.set_xlabel(x_label, fontsize=figures.FONT_POINTS)
         figures.plain(axes)
     figures.heading(figure, title)
-    handles = [figures.handle("defended", **DEFENDED)]
+    handles = [figures.handle("defended (PSNR: strongest attack)", **DEFENDED)]
     handles += [figures.handle("without a defence", **BARE)] if bare else []
     figures.legend(figure, [*handles, figures.handle("best floor", **FLOOR)])
     return figures.save(figure, stem)
@@ -115,4 +115,4 @@ def _psnr(axes: Axes, points: Points, bare: Sequence[AttackRecord]) -> None:
     axes.plot(values, [row.floor.psnr_db for row in best], **FLOOR)
     if bare:
         axes.axhline(strongest(bare).psnr_db.mean, **BARE)
-    axes.set_ylabel("PSNR, strongest attack, dB", fontsize=figures.FONT_POINTS)
+    axes.set_ylabel("PSNR, dB", fontsize=figures.FONT_POINTS)

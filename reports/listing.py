@@ -100,13 +100,18 @@ def list_runs(out: Path) -> None:
         table.add_column(column, overflow="fold", no_wrap=column == "id")
     for folder, spec in trained:
         table.add_row(
-            spec.id, *map(one_line, (spec.dataset, spec.method, spec.defense)), str(spec.seed), "", "", status(folder)
+            spec.id,
+            *map(one_line, (plugins.short(spec.dataset), spec.method, spec.defense)),
+            str(spec.seed),
+            "",
+            "",
+            status(folder),
         )
     for cell in cells:
         done = store.record(cell).exists()
         seeds = ",".join(str(seed) for seed in cell.seeds)
         state = "recorded" if done else "unfinished; the same command continues"
-        named = map(one_line, (cell.train.dataset, cell.train.method, cell.train.defense))
+        named = map(one_line, (plugins.short(cell.train.dataset), cell.train.method, cell.train.defense))
         table.add_row(cell.id, *named, seeds, *map(one_line, _attack_and_round(cell)), state)
     to = console.results()
     to.print(table)

@@ -77,14 +77,9 @@ def compact(
         ceiling = ceiling_of([*some, *(r for r in references if group(r.cell) == key)])
         rows = _form_rows(firsts, own, missing, ceiling)
         if firsts[0].preset == SMOKE:
-            rows = [[name, *(_unquotable(name, cell) for cell in cells)] for name, *cells in rows]
+            rows = [row for row in rows if not row[0].endswith(", dB")]
         forms.append(Form(title_of(key), ["", *columns], rows))
     return forms
-
-
-def _unquotable(name: str, text: str) -> str:
-    """A cell of a row in dB as a smoke table shows it."""
-    return NOT_SHOWN if name.endswith(", dB") and text not in (NONE, MISSING) else text
 
 
 def _form_rows(

@@ -34,7 +34,7 @@ from reports import (
     tables,
     variants,
 )
-from reports.published_form import Gap
+from reports.published_form import SMOKE, Gap
 from reports.states import State
 from reports.study import Study
 
@@ -123,7 +123,7 @@ def _write_one(
     if name == "ladder":
         return climb.write(store, [cell for cell, _ in pairs_of], attacked, gaps, folder) if attacked else []
     if name in OF_ATTACKS:
-        return tables.write(OF_ATTACKS[name](attacked), folder / name) if attacked else []
+        return tables.write(_of_attacks(name, attacked), folder / name) if attacked else []
     if name in strips.KINDS:
         return _with_figures(
             derived.beside(strips.report(records, name), records, name, study.tables),
@@ -146,6 +146,12 @@ def _write_one(
             boxes.report(records), records, folder, name, lambda key, stem: boxes.write(records, key, stem)
         )
     return drawings.histograms(records, folder)
+
+
+def _of_attacks(name: str, records: Sequence[AttackRecord]) -> tables.Report:
+    """One of OF_ATTACKS; of smoke runs without scores."""
+    report = OF_ATTACKS[name](records)
+    return tables.without_scores(report) if all(r.cell.preset == SMOKE for r in records) else report
 
 
 def _with_figures(
@@ -204,9 +210,9 @@ def show(
     if "ladder" in study.reports:
         report, name = ladder_summary.report(attacked, gaps), "summary"
     elif "nearest" in study.reports:
-        report, name = nearest.report(attacked), "nearest"
+        report, name = _of_attacks("nearest", attacked), "nearest"
     elif "variants" in study.reports:
-        report, name = variants.report(attacked), "variants"
+        report, name = _of_attacks("variants", attacked), "variants"
     elif "ablation" in study.reports:
         report, name = ablation.report(records, gaps, study.metrics), "ablation"
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,10 @@ import pandas as pd
 
 from privbench import storage
 from reports import layout
-from reports.remarks import NOT_PUBLISHED
+from reports.published_form import NOT_SHOWN
+from reports.remarks import NOT_PUBLISHED, PLUMBING
+
+SCORE = re.compile(r"[+-]?\d+\.\d")
 
 
 class Form(NamedTuple):
@@ -30,6 +34,15 @@ class Report(NamedTuple):
     notes: Sequence[str]
     forms: Sequence[Form]
     numbers: Sequence[Mapping[str, Any]]  # one row of the CSV file each
+
+
+def without_scores(report: Report) -> Report:
+    """The report of smoke runs: every cell that is a score, a number with decimals, is left out, and the notes say why."""
+    forms = [
+        form._replace(rows=[[NOT_SHOWN if SCORE.match(cell) else cell for cell in row] for row in form.rows])
+        for form in report.forms
+    ]
+    return report._replace(forms=forms, notes=[PLUMBING, *report.notes])
 
 
 def write(report: Report, stem: Path) -> list[Path]:

@@ -1,6 +1,8 @@
 """What every test may rely on: one thread, no display, no network, no data folder of the user's, fixed examples."""
 
+import atexit
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -14,8 +16,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported; worker processes inherit it
 THREADS = int(os.environ["OMP_NUM_THREADS"])
 os.environ["MPLBACKEND"] = "Agg"
-_cache = tempfile.TemporaryDirectory(prefix="privbench-tests-")
-os.environ["PRIVBENCH_CACHE"] = _cache.name  # the user's own stays as it is
+os.environ["PRIVBENCH_CACHE"] = tempfile.mkdtemp(prefix="privbench-tests-")  # the user's own stays as it is
+atexit.register(shutil.rmtree, os.environ["PRIVBENCH_CACHE"], ignore_errors=True)
 os.environ.pop("PRIVBENCH_DATA", None)  # a test must not depend on, nor write into, the data of the one who runs it
 
 # The same examples in every run, so that a failure is the change's doing; and no time limit, so that a busy machine

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from privbench.data.resize import SIDE, to_32
 from privbench.errors import UserError
 
 ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
+SETTLED_NS = 2_000_000_000  # coarser than any file system's clock: a later change of the folder shows in its time
 READERS, AT_ONCE = 4, 64  # threads that read and decode, and files in memory at a time
 LEAST = 4 * SIDE  # a JPEG is decoded at a reduced scale, with no side below this, before the antialiased resize
 
@@ -39,23 +41,33 @@ class Folder(NamedTuple):
 
 
 def folder(path: Path) -> Folder:
-    """One folder, in one pass over it: a folder of thousands of files is looked at again and again. UserError if unreadable."""
-    folders, images, others = [], [], 0
+    """One folder, in one pass over it; UserError if it cannot be read.
+
+    A folder of thousands of files is looked at again and again: one that has not changed for SETTLED_NS is listed once.
+    """
     try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.name.startswith((".", "__MACOSX")):
-                    continue
-                if entry.is_dir():
-                    folders.append(entry.name)
-                elif entry.is_file():
-                    ends = os.path.splitext(entry.name)[1].lower() in ENDINGS  # noqa: PTH122 (of a name, not of a path)
-                    if ends:
-                        images.append(entry.name)
-                    others += not ends
+        changed = path.stat().st_mtime_ns
+        return _listed(path, changed) if time.time_ns() - changed > SETTLED_NS else _listed.__wrapped__(path, changed)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    return Folder(path, *(tuple(path / name for name in sorted(names)) for names in (folders, images)), others)
+
+
+@lru_cache(maxsize=4096)
+def _listed(path: Path, changed: int) -> Folder:
+    folders, images, others = [], [], 0
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.startswith((".", "__MACOSX")):
+                continue
+            if entry.is_dir():
+                folders.append(entry.name)
+            elif entry.is_file():
+                if os.path.splitext(entry.name)[1].lower() in ENDINGS:  # noqa: PTH122 (of a name, not of a path)
+                    images.append(entry.name)
+                else:
+                    others += 1
+    inside, pictures = (tuple(path / name for name in sorted(names)) for names in (folders, images))
+    return Folder(path, inside, pictures, others)
 
 
 def images_of(path: Path) -> list[Path]:

@@ -6,12 +6,13 @@ import re
 import socket
 import tarfile
 import threading
+import urllib.error
 import zipfile
 
 import pytest
 
 from privbench import data, places
-from privbench.data import cifar10, files
+from privbench.data import cifar10, download, files
 from privbench.data.download import torchvision_datasets
 from privbench.errors import UserError
 from tests.privbench import data_folders as folders
@@ -103,18 +104,27 @@ def test_the_archive_of_emnist_is_downloaded_and_unpacked_by_torchvision(served,
     assert (cache / "data/EMNIST/raw/emnist-letters-test-labels-idx1-ubyte").is_file()
 
 
-def test_the_first_mirror_that_answers_is_named_and_a_wrong_file_refused(served, cache, capfd, monkeypatch):
+def test_the_first_mirror_that_answers_tells_the_size(served):
     folder, address = served
-    (folder / "train-images-idx3-ubyte.gz").write_bytes(b"not the published one")
+    (folder / "images.gz").write_bytes(b"x" * 1234)
+    assert download._reached([f"{address}/gone/images.gz", f"{address}/images.gz"]) == (f"{address}/images.gz", 1234)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        download._reached([f"{address}/gone/images.gz"])
+
+
+def test_a_data_set_with_mirrors_names_the_first_file_and_all_sizes_together(served, cache, capfd, monkeypatch):
+    folder, address = served
     theirs = torchvision_datasets().MNIST
-    monkeypatch.setattr(theirs, "mirrors", [f"{address}/gone/", f"{address}/"])
-    monkeypatch.setattr(theirs, "resources", [("train-images-idx3-ubyte.gz", "0" * 32)])
-    with pytest.raises(UserError, match=r"mnist could not be downloaded"):
+    resources = [(f"{name}.gz", "0" * 32) for name in "abc"]
+    for name, _ in resources:
+        (folder / name).write_bytes(b"x" * 500_000)
+    monkeypatch.setattr(theirs, "mirrors", [f"{address}/"])
+    monkeypatch.setattr(theirs, "resources", resources)
+    with pytest.raises(UserError, match="mnist could not be downloaded"):  # by its checksum
         data.load("mnist", None)
-    assert f"downloading mnist (0.0 MB) from {address}/train-images-idx3-ubyte.gz to" in capfd.readouterr().err
-    monkeypatch.setattr(theirs, "mirrors", [f"{address}/gone/"])
-    with pytest.raises(UserError, match=r"mnist could not be downloaded: HTTP Error 404"):
-        data.load("mnist", None)
+    assert (
+        f"downloading mnist (1.5 MB) from {address}/a.gz and its neighbours to {cache}/data" in capfd.readouterr().err
+    )
 
 
 def test_a_download_that_breaks_leaves_nothing_behind(cache, monkeypatch):

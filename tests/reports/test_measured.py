@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reports import attack_table, measured
-from tests.reports.records import record, with_knowledge, with_psnr
+from tests.reports.records import record, with_knowledge, with_psnr, with_victims
 
 SEEDS = tuple(range(5))
 
@@ -95,3 +95,19 @@ def test_every_table_says_how_the_strongest_was_chosen_and_what_few_seeds_mean()
     assert "fewer than 5 seeds" not in many
     assert "]*" not in many
     assert "| worst 5%, dB | above 20 dB | identified |" in many
+
+
+def test_an_attack_that_returned_a_floor_is_said_to_have():
+    """Told by the score, so of every attack; what diverged is scored as grey and returned nothing, and floors are no attacks."""
+    whole = with_psnr(record(attack="staged"), lambda v: v.floors["class-mean"] + 1e-6)
+    assert measured.returned_text(measured.of(whole)) == "returned the class mean"
+    half = with_psnr(whole, lambda v: v.floors["class-mean"] if v.seed == 0 else 20.0)
+    assert measured.returned_text(measured.of(half)) == "returned the class mean for 4 of 8"
+    near = with_psnr(whole, lambda v: v.floors["class-mean"] + 0.01)
+    assert measured.returned_text(measured.of(near)) == ""
+    diverged = with_victims(whole, [v.model_copy(update={"outcome": "diverged"}) for v in whole.victims])
+    assert measured.returned(measured.of(diverged)) == {}
+    assert measured.returned(measured.of(record(attack="class-mean"))) == {}
+    table = attack_table.markdown([whole])
+    assert "| staged (gradient); returned the class mean |" in table
+    assert "staged (returned the class mean)" in table

@@ -1,0 +1,271 @@
+"""The command line as somebody meets it who has photographs, plug-ins and names of his own."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from privbench import plugins, written_defense
+from privbench.errors import UserError
+
+SMALL = ("--preset", "smoke", "--seeds", "1", "--rounds", "1")
+NASTY = "[/y] folder:dog a[b]c :cat: $x_{$"  # closing markup, an emoji code, markup, half a formula
+CLASSES = (":dog:", "[bold]", "a|b")
+OWN = """
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Half:
+    factor: float = 0.5
+    offset: float = 0.0
+    where: str = "update"
+
+    def protect(self, tensors, rng):
+        return {name: t * self.factor + self.offset for name, t in tensors.items()}
+
+    def describe(self):
+        return {"name": "half", "factor": self.factor, "where": self.where}
+"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A defence of two settings."""
+
+    a: float = 0.0
+    b: float = 0.0
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder of photographs whose every name is one that a terminal or a figure may read as more than a name."""
+    root = tmp_path_factory.mktemp("with blanks") / NASTY
+    rng = np.random.default_rng(0)
+    for name in CLASSES:
+        (root / name).mkdir(parents=True)
+        for k in range(20):
+            pixels = rng.integers(0, 256, (40, 40, 3), np.uint8)
+            Image.fromarray(pixels).save(root / name / f"[/{k}].jpg".replace("/", ";"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """One folder of results for all tests of this module, so that what one trains another reuses."""
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture
+def told(command, tmp_path, monkeypatch):
+    """Runs a command in an empty folder: what it prints."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*words, expect=0):
+        ran = command(*words)
+        assert ran.status == expect, ran.out + ran.err
+        assert "Traceback" not in ran.err
+        return ran.out + ran.err
+
+    return call
+
+
+def plain(text):
+    """Text without the line breaks of a narrow column."""
+    return "".join(text.split())
+
+
+def test_every_command_prints_a_nasty_name_as_it_is(pictures, results, told, monkeypatch):
+    """`table` is `study attack-table` with other defaults. One training serves all of them."""
+    name, short = f"folder:{pictures}", plain(f"folder:{pictures.name}")
+    own = ("--dataset", name, *SMALL, "--out", results)
+    attacked = ("--victims", "1", *own)
+    assert short in plain(told("train", *own))
+    assert short in plain(told("search", "--method", "fedavg", "--over", "task.lr=0.003", *own))
+    assert short in plain(told("attack", "--attack", "dlg", *attacked))
+    assert short in plain(
+        told("study", "attack-table", "--method", "fedavg", "--defense", "none", "--round", "best", *attacked)
+    )
+    assert short in plain(told("study", "accuracy", "--method", "fedavg", *own, "--status"))
+    assert short in plain(told("partition", "--dataset", name, "--preset", "smoke", "--out", results))
+    assert plain(str(pictures / CLASSES[0])) in plain(told("data", "check", name))
+    assert "grid-best.png" in plain(told("grid", "--dataset", name, "--out", results))
+    cell = next(path.parent.name for path in results.glob("cells/*/record.json"))
+    assert all(plain(each) in plain(told("show", cell, "--out", results)) for each in (*CLASSES, str(pictures)))
+    assert plain(f"no folder {pictures}x") in plain(told("train", "--dataset", f"{name}x", expect=2))
+    grey = ("--attack", "surrogate", "--dataset", "digits", "--auxiliary", name, *SMALL, "--out", results)
+    assert plain(f"{name} have 3 channels") in plain(told("attack", *grey, expect=2))
+    monkeypatch.setenv("COLUMNS", "400")
+    assert short in plain(told("list", "runs", "--out", results))
+
+
+def test_control_characters_in_a_name_are_shown_and_not_obeyed(told):
+    text = told("train", "--dataset", "folder:\x1b[31mred\n", expect=2)
+    assert "\x1b" not in text
+    assert "\u241b[31mred\u240a" in text
+
+
+def test_a_path_with_blanks_cannot_be_named_among_others_and_the_line_says_how(pictures, told):
+    text = told("table", "--datasets", f"digits folder:{pictures}", expect=2)
+    assert "named by --dataset, one at a time" in text
+
+
+def test_a_sweep_is_one_table_with_a_column_each_and_one_curve(results, told, tmp_path, monkeypatch):
+    """Own classes included; the ceiling is that of undefended FedAvg, attacked by another command in the same folder."""
+    (tmp_path / "swept.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    quick = ("--dataset", "digits", "--preset", "quick", "--seeds", "1", "--rounds", "1", "--per-client", "16", "--victims", "2",
+             "--attack", "dlg", "--attack-set", "steps=2", "--out", results)  # fmt: skip
+    defenses = ("gaussian:0.1", "gaussian:variance=0.001", "swept:Half:factor=0.5,offset=0")
+    swept = [word for each in defenses for word in ("--defense", each)]
+    told("attack", *quick)
+    text = told("attack", *quick, *swept)
+    for column in ("+ Gaussian 0.001", "+ Gaussian 0.1", "+ swept:Half"):
+        assert column in text
+    page = max(results.glob("attack-*/table.md"), key=lambda path: path.stat().st_mtime)
+    assert [path.name for path in page.parent.glob("*.png") if "gaussian" in path.name] == [
+        "digits-fedavg-gaussian-best.png"
+    ]
+    (row,) = [line for line in page.read_text().splitlines() if line.startswith("| ceiling")]
+    values = {cell.strip() for cell in row.split("|")[2:-1]}
+    assert len(values) == 1
+    assert float(values.pop()) > 0
+    assert "no-control" not in page.read_text()
+
+
+@pytest.mark.parametrize("words", [("table",), ("study", "accuracy")])
+def test_a_study_takes_defences_in_place_of_its_own(words, told, monkeypatch):
+    from reports import commands
+
+    kept = []
+    monkeypatch.setattr(commands, "run_study", lambda own, cells, *_: kept.extend(cells))
+    told(*words, "--dataset", "digits", "--defense", "gaussian:0.01", "--defense", "gaussian:0.02", *SMALL)
+    columns = {(cell.train.method, cell.train.defense) for cell in kept}
+    defended = {"fedavg"} if words == ("table",) else {method for method, _ in columns}
+    assert {method for method, defense in columns if defense == "gaussian:0.01"} == defended
+    assert {method for method, defense in columns if defense == "gaussian:0.02"} == defended
+    assert {defense for _, defense in columns} == {"none", "gaussian:0.01", "gaussian:0.02"}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("none", "none"),
+        ("gaussian:0.001", "gaussian:0.001"),
+        ("gaussian:1e-3", "gaussian:1e-3"),  # as it stands: such cells are on disk
+        ("gaussian:variance=1e-3", "gaussian:0.001"),
+        (f"{__name__}:Pair:b=2,a=1", f"{__name__}:Pair:a=1,b=2"),
+        (f"{__name__}:Pair:1,b=2", f"{__name__}:Pair:a=1,b=2"),
+        (f"{__name__}:Pair:a=0.1", f"{__name__}:Pair:0.1"),
+    ],
+)
+def test_one_defence_has_one_written_form(text, wanted):
+    assert written_defense.canonical(text) == wanted
+    assert plugins.defense(text, "update") == plugins.defense(wanted, "update")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gaussian", "needs a value"),
+        ("none:1", "takes no value"),
+        ("gaussian:a", "takes a number"),
+        ("gaussian:0.1,0.2", "a defence is written"),
+        ("gaussian:=2", "a defence is written"),
+        ("gaussian:varance=2", "no setting 'varance'; did you mean 'variance'"),
+        ("gaussian:0.1,variance=2", "variance is given twice"),
+        ("gaussian:0.1,where=step", "said by --where"),
+        ("gaussan:variance=2", "did you mean 'gaussian'"),
+    ],
+)
+def test_a_defence_that_is_written_wrongly_is_one_line(text, message):
+    with pytest.raises(UserError, match=message):
+        plugins.defense(text, "update")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--victims", "100000"], "the 4 clients with 32 training images each have enough for 128"),
+        (["--batch-size", "64"], "client 1 has only 32 training images"),
+        (["--round", "99"], "training ends after 2 rounds"),
+        (["--clients", "9999"], "the data set has only"),
+        (["--attack", "feature-statistics"], "fedavg shares only [extractor, classifier]; try --attack staged"),
+        (["--attack", "collusion", "--clients", "1"], "there is no second client"),
+        (["--attack", "unsplit", "--batch-size", "4", "--defense", "gaussian:0.1"], "no defence changes them"),
+        (["--attack", "learned-inverse", "--batch-size", "2"], "at most 1 image(s)"),
+        (["--attack", "surrogate", "--method", "fedsplit", "--backbone", "resnet18"], "begins with a linear layer"),
+        (["--where", "step"], "none has no such choice"),
+        (["--method", "fedavg", "--method", "fedcg"], "--method is given 2 times"),
+    ],
+)
+def test_what_can_be_known_is_refused_before_training(words, message, told, tmp_path):
+    assert message in told("attack", "--dataset", "digits", "--preset", "smoke", *words, expect=2)
+    assert not (tmp_path / "runs/train").exists()
+
+
+def test_a_run_that_patience_ends_says_so_with_the_option_that_changes_it(told):
+    text = told("train", "--dataset", "digits", "--preset", "smoke", "--seeds", "1", "--rounds", "60", "--lr", "1e-9",
+                "--schedule", "patience=2", "--per-client", "16")  # fmt: skip
+    assert "1 of 1 run(s) stopped after 3 of 60 rounds" in text
+    assert "no client's validation accuracy rose for 2 rounds; --schedule patience=60" in text
+
+
+def test_a_module_that_fails_while_imported_is_one_line_with_file_and_line(told, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "failing_attack.py").write_text("import os\n\n\ndef start():\n    return os.nothing\n\n\nstart()\n")
+    text = told("attack", "--attack", "failing_attack:X", "--preset", "smoke", expect=2)
+    place = tmp_path / "failing_attack.py"
+    assert f"{place}, line 5: AttributeError: module 'os' has no attribute 'nothing'; --debug shows" in text
+    (tmp_path / "unfinished_attack.py").write_text("def x(:\n")
+    assert "unfinished_attack.py, line 1: SyntaxError" in told("attack", "--attack", "unfinished_attack:X", expect=2)
+
+
+def test_debug_shows_the_traceback(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "failing_again.py").write_text("1 / 0\n")
+    ran = command("attack", "--attack", "failing_again:X", "--preset", "smoke", "--debug")
+    assert ran.status == 2
+    assert "ZeroDivisionError" in ran.err
+    assert "Traceback" in ran.err
+
+
+def test_a_module_of_the_working_directory_that_is_not_on_the_path_is_told_with_the_way_out(
+    told, tmp_path, monkeypatch
+):
+    (tmp_path / "beside.py").write_text("")
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    assert "put PYTHONPATH=. before the command" in told("attack", "--attack", "beside:X", expect=2)
+    assert "PYTHONPATH" not in told("attack", "--attack", "nowhere_at_all:X", expect=2)
+
+
+def test_identical_rows_of_a_grid_are_drawn_once_under_both_names():
+    from reports.drawings import row_label
+
+    assert row_label([("FedAvg", "L2 staged")]) == "FedAvg\nL2 staged"
+    assert (
+        row_label([("FedAvg", "L0 class-mean"), ("FedAvg", "L4 surrogate")]) == "FedAvg\nL0 class-mean\n= L4 surrogate"
+    )
+    many = [(f"M{k}", "L0 grey") for k in range(5)]
+    assert row_label(many) == "M0\n= M1\n= M2\n= 2 more\nL0 grey"
+
+
+def test_the_first_line_comes_before_torch(tmp_path):
+    """What was understood is said in a process that has not imported torch yet."""
+    probe = (
+        "import sys\n"
+        "from privbench import cli, plugins\n"
+        "plugins.commands = lambda: sys.exit(3 if 'torch' in sys.modules else 4)\n"
+        "sys.argv = ['privbench', 'table', '--preset', 'smoke']\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr.startswith("table: photos, digits, digits4, smoke preset; results go to runs")
+    assert done.returncode == 4
