@@ -9,6 +9,7 @@ from matplotlib.ticker import NullLocator
 
 from benchmarks.measure import Row
 from reports import figures
+from reports.looks import BLUE, VERMILION, line_look
 
 TIMES = (1, 2, 5, 10, 20, 50, 100, 200)  # ticks of the ratios, as far as they are needed
 
@@ -21,17 +22,13 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 def scaling(rows: Sequence[Row], stem: Path) -> list[Path]:
     """A panel per kind of growth: median cost per item, with the range of the repetitions."""
     kinds = list(dict.fromkeys(row.work for row in rows if row.group == "scaling"))
-    across = 2
-    down = -(-len(kinds) // across)
-    figure = figures.new_figure(2 * figures.COLUMN_INCHES, 1.7 * down)
-    panels = figure.subplots(down, across, squeeze=False).flatten()
-    for index, (axes, kind) in enumerate(zip(panels, kinds, strict=False)):
+    figure, panels = figures.panels(len(kinds), 1.7)
+    for index, (axes, kind) in enumerate(zip(panels, kinds, strict=True)):
         own = [row for row in rows if row.work == kind and row.values and row.x is not None]
-        x, y = [row.x for row in own], [row.median for row in own]
+        x, y = [row.x or 0.0 for row in own], [row.median for row in own]
         low = [row.median - min(row.values) for row in own]
         high = [max(row.values) - row.median for row in own]
-        axes.errorbar(x, y, yerr=[low, high], marker=figures.MARKERS[index], color=figures.COLOURS[index],
-                      linewidth=1, markersize=4, capsize=2)  # fmt: skip
+        axes.errorbar(x, y, yerr=[low, high], markersize=4, capsize=2, **line_look(index))
         axes.set_xscale("log", base=2)
         axes.set_xticks(x, [f"{value:g}" for value in x])
         axes.xaxis.set_minor_locator(NullLocator())
@@ -39,8 +36,6 @@ def scaling(rows: Sequence[Row], stem: Path) -> list[Path]:
         axes.set_title(kind, fontsize=figures.FONT_POINTS + 0.5)
         axes.set_ylabel(own[0].unit, fontsize=figures.FONT_POINTS)
         axes.tick_params(labelsize=figures.FONT_POINTS)
-    for axes in panels[len(kinds) :]:
-        axes.set_visible(False)
     return figures.save(figure, stem)
 
 
@@ -48,10 +43,10 @@ def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
     """Bars of every ratio against the usual way, on a logarithmic axis, with the goal as a tick across the bar."""
     own = [row for row in rows if row.times is not None]
     times = [row.times or 0.0 for row in own]
-    figure = figures.new_figure(2 * figures.COLUMN_INCHES, 0.3 * len(own) + 0.6)
+    figure = figures.new_figure(figures.PAGE_INCHES, 0.3 * len(own) + 0.6)
     axes = figure.subplots()
     names = [f"{row.work}\n{row.way}" for row in own]
-    axes.barh(names, times, color=figures.COLOURS[0], height=0.6)
+    axes.barh(names, times, color=BLUE, height=0.6)
     for place, row in enumerate(own):
         axes.text(
             times[place],
@@ -62,13 +57,13 @@ def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
         if row.goal is not None:
-            axes.plot([row.goal] * 2, [place - 0.4, place + 0.4], color=figures.COLOURS[2], linewidth=2)
+            axes.plot([row.goal] * 2, [place - 0.4, place + 0.4], color=VERMILION, linewidth=2)
     axes.set_xscale("log")
     axes.set_xticks(TIMES, [f"{t:g}x" for t in TIMES])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.axvline(1, color="0.45", linewidth=0.8, linestyle="--")
     axes.invert_yaxis()
     axes.set_xlim(0.5, 1.6 * max(*times, *(row.goal or 0 for row in own)))
-    axes.tick_params(labelsize=figures.FONT_POINTS - 1.5)
+    axes.tick_params(labelsize=figures.SMALL_POINTS)
     axes.set_xlabel("times faster than the usual way (mark: goal)", fontsize=figures.FONT_POINTS)
     return figures.save(figure, stem)

@@ -71,6 +71,7 @@ data_app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 
+GRID_ROWS, GRID_COLUMNS = 8, 8  # of `privbench grid`, unless asked for more
 LOADING = "importing torch ..."
 
 
@@ -328,16 +329,25 @@ def grid(
     target: Annotated[
         Path | None, typer.Option(help="File to write, .png or .pdf; default: both, under --out.")
     ] = None,
+    rows: Annotated[
+        int,
+        typer.Option(
+            min=2, help="Rows at most, the true images among them; of each method the strongest attacks stay."
+        ),
+    ] = GRID_ROWS,
+    columns: Annotated[int, typer.Option(min=1, max=20, help="Images in a row at most.")] = GRID_COLUMNS,
 ) -> None:
-    """Draw the reconstruction grid of every finished cell of a data set.
+    """Draw the reconstruction grid of every finished cell of a data set, by default as large as fits a page.
 
-    Example: privbench grid --dataset photos --round 0
+    Rows stand in the order of the tables; what is not shown is said under the grid.
+
+    Example: privbench grid --dataset photos --round 0 --rows 12
     """
     dataset = plugins.dataset(dataset)
     from privbench import spec
 
     commands = _loaded()
-    commands.draw_grid(dataset, round_, spec.FIRST_SEED if seed is None else seed, out, target)
+    commands.draw_grid(dataset, round_, spec.FIRST_SEED if seed is None else seed, out, target, rows, columns)
 
 
 @app.command("partition", cls=Once)

@@ -27,6 +27,7 @@ from reports.published_form import (
     fields_of,
     group,
     groups,
+    in_order,
     knowledge_text,
     label,
     pooled_text,
@@ -133,6 +134,7 @@ def _long_row(r: AttackRecord, ceiling: str, told: Sequence[Flag]) -> dict[str, 
 
 def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()) -> str:
     """The whole report as Markdown."""
+    records = in_order(records)
     parts = ["# Attack table", *header(records)]
     forms = compact(records, gaps, references)
     parts += [f"## {title}\n\n" + layout.markdown(columns, rows) for title, columns, rows in forms]
@@ -149,6 +151,7 @@ def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), referenc
 
 def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()) -> str:
     """The published form and the records behind it as LaTeX tables (booktabs), two per data set and round."""
+    records = in_order(records)
     tables = []
     for title, columns, rows in compact(records, gaps, references):
         presets = title if "paper preset" in title else f"{title} ({NOT_PUBLISHED})"
@@ -168,7 +171,7 @@ def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references:
 
 def csv(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> str:
     """Numbers at full precision, one row per record, with what is needed to judge them."""
-    return frame(records, references).to_csv(index=False)
+    return frame(in_order(records), references).to_csv(index=False)
 
 
 def frame(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> pd.DataFrame:

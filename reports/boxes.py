@@ -17,10 +17,11 @@ from matplotlib.axes import Axes
 from privbench import plugins
 from privbench.record import Record
 from reports import figures, remarks, rows
+from reports.looks import VERMILION
 from reports.published_form import settings_of, unique
 from reports.tables import Form, Report
 
-PANEL_INCHES = 1.25
+PANEL_INCHES = 1.6
 Panels = dict[str, dict[Any, Record]]  # setting -> value -> record
 
 
@@ -67,29 +68,26 @@ def report(records: Sequence[Record]) -> Report:
 
 
 def write(records: Sequence[Record], key: rows.Setting, stem: Path) -> list[Path]:
-    """One panel per setting in two columns; nothing where no setting varies."""
+    """One panel per setting; nothing where no setting varies."""
     found = panels(records, key)
     if not found:
         return []
-    lines = -(-len(found) // 2)
-    figure = figures.new_figure(figures.COLUMN_INCHES, PANEL_INCHES * lines + 0.45)
-    drawn = figure.subplots(lines, 2, squeeze=False, sharey=True)
-    for axes, (name, values) in zip(drawn.flat, found.items(), strict=False):
+    figure, drawn = figures.panels(len(found), PANEL_INCHES, sharey=True)
+    for axes, (name, values) in zip(drawn, found.items(), strict=True):
         _panel(axes, name, values)
-    for axes in list(drawn.flat)[len(found) :]:
-        axes.set_axis_off()
-    figure.supylabel("test accuracy of each client, %", fontsize=figures.FONT_POINTS)
-    figure.suptitle(rows.title(key), fontsize=figures.FONT_POINTS + 0.5)
+        if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
+            axes.set_ylabel("test accuracy, %", fontsize=figures.FONT_POINTS)
+    figures.heading(figure, f"{rows.title(key)}\neach client and seed")
     return figures.save(figure, stem)
 
 
 def _panel(axes: Axes, name: str, values: dict[Any, Record]) -> None:
     axes.boxplot(
-        [accuracies(r) for r in values.values()], widths=0.55, patch_artist=True,
-        boxprops={"facecolor": "#cfe3f2", "linewidth": 0.7}, medianprops={"color": figures.COLOURS[2], "linewidth": 1.2},
+        [accuracies(r) for r in values.values()], positions=range(len(values)), widths=0.55, patch_artist=True,
+        boxprops={"facecolor": "#cfe3f2", "linewidth": 0.7}, medianprops={"color": VERMILION, "linewidth": 1.2},
         whiskerprops={"linewidth": 0.7}, capprops={"linewidth": 0.7}, flierprops={"marker": ".", "markersize": 3},
     )  # fmt: skip
     texts = [f"{value:g}" if isinstance(value, float | int) else str(value) for value in values]
-    axes.set_xticks(range(1, len(texts) + 1), texts, fontsize=figures.FONT_POINTS - 0.5)
+    figures.name_ticks(axes, texts)
     axes.set_xlabel(name, fontsize=figures.FONT_POINTS, labelpad=1)
     figures.plain(axes)

@@ -33,12 +33,23 @@ from privbench.printable import one_line
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
-from reports import attack_table, beforehand, ceiling, climb, defense_curve, drawings, label_histogram, ladder
+from reports import (
+    attack_table,
+    beforehand,
+    ceiling,
+    climb,
+    defense_curve,
+    drawings,
+    figures,
+    grid,
+    label_histogram,
+    ladder,
+)
 from reports.artifact_file import attack_file
 from reports.label_histogram import Panel
 from reports.listing import list_plugins, list_runs, list_studies, show_run
 from reports.progress import JobBars
-from reports.published_form import REFUSED, Gap
+from reports.published_form import REFUSED, Gap, cell_place
 from reports.states import State
 from reports.study_run import (
     execute,
@@ -203,8 +214,10 @@ def _write_panels(panels: Sequence[Panel], classes: Sequence[str], stem: Path) -
         console.results().say(f"wrote {path}")
 
 
-def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | None) -> None:
-    """Draws the grid of every finished cell of a data set at one round."""
+def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | None, rows: int, columns: int) -> None:
+    """Draws the grid of every finished cell of a data set at one round; `target` is one file, else there are a .png and a .pdf."""
+    if target is not None and target.suffix not in figures.ENDINGS:
+        raise UserError(f"--target {target}: a grid is drawn as .png or .pdf; give the file one of these endings")
     store = Store(out)
     cells = [cell for cell in store.cells() if cell.train.dataset == dataset and cell.round == round_]
     cells = [cell for cell in cells if cell.attack is not None and store.result(cell, seed).exists()]
@@ -214,11 +227,10 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
             "run `privbench attack` first"
         )
     stem = out / f"{plugins.stem(dataset)}-grid-{round_}" if target is None else target.with_suffix("")
-    for path in drawings.write_grid(store, drawings.in_table_order(cells), seed, stem):
-        if target is not None and path.suffix != target.suffix:
-            path.unlink()
-        else:
-            console.results().say(f"wrote {path}")
+    endings = figures.ENDINGS if target is None else (target.suffix,)
+    size = grid.Size(rows, columns)
+    for path in drawings.write_grid(store, sorted(cells, key=cell_place), seed, stem, size, endings):
+        console.results().say(f"wrote {path}")
 
 
 def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, device: str) -> Store:

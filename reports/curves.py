@@ -12,16 +12,16 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from privbench.record import Record, Round
 from reports import figures, remarks, rows
+from reports.looks import line_looks
 from reports.tables import Form, Report
 
 PANEL_INCHES = 1.7
-LEGEND_ROW_INCHES = 0.16
 MARKS = 6  # markers on a curve
+NOT_FINITE: dict[str, Any] = {"color": "0.1", "marker": "x", "linestyle": "", "markersize": 6}
 MOST_BANDS = 5  # with more curves their bands would hide each other
 
 
@@ -89,41 +89,50 @@ def _number(key: rows.Setting, label: str, name: str, round_: int, value: tuple[
 
 
 def write(records: Sequence[Record], key: rows.Setting, names: Sequence[str], stem: Path) -> list[Path]:
-    """One panel per quantity of one setting, a curve per method; nothing where there is no curve."""
+    """One panel per quantity of one setting, a curve per method; nothing where no curve has two rounds."""
     own = rows.chosen(records, key)
     panels = {name: {label: series(r, QUANTITIES[name]) for label, r in own.items()} for name in names}
-    labels = [label for label in own if any(panels[name][label] for name in names)]
-    panels = {name: curves for name, curves in panels.items() if any(curves.values())}
+    panels = {name: curves for name, curves in panels.items() if any(len(curve) > 1 for curve in curves.values())}
+    labels = [label for label in own if any(curves[label] for curves in panels.values())]
     if not labels:
         return []
-    names_ = rows.legend_names(labels)
-    columns = figures.legend_columns(names_)
-    legend = LEGEND_ROW_INCHES * (-(-len(labels) // columns) + 1)
-    figure = figures.new_figure(figures.COLUMN_INCHES, PANEL_INCHES * len(panels) + legend)
-    drawn = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    looks = line_looks(labels)
+    figure, drawn = figures.panels(len(panels), PANEL_INCHES, large=True, sharex=True)
+    lost = False
     for axes, (name, curves) in zip(drawn, panels.items(), strict=True):
-        _panel(axes, {label: curves[label] for label in labels}, QUANTITIES[name])
-    drawn[0].set_title(rows.title(key), fontsize=figures.FONT_POINTS + 0.5)
+        _panel(axes, {label: curves[label] for label in labels}, looks, QUANTITIES[name])
+        lost |= _mark_ends(axes, {label: curves[label] for label in labels if ends_early(own[label], curves[label])})
     drawn[-1].set_xlabel("round", fontsize=figures.FONT_POINTS)
-    handles = [
-        Line2D([], [], linewidth=1.1, markersize=3, label=label, **figures.line_look(i))
-        for i, label in enumerate(labels)
-    ]
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=columns, fontsize=figures.FONT_POINTS - 0.5, frameon=False,
-        handlelength=2.4, columnspacing=0.9, labelspacing=0.25, handletextpad=0.4,
-    )  # fmt: skip
+    figures.heading(figure, rows.title(key))
+    shown = figures.series_names(rows.legend_names(labels))
+    handles = [figures.handle(short, **looks[label]) for label, short in zip(labels, shown, strict=True)]
+    handles += [figures.handle("not finite from here on", **NOT_FINITE)] if lost else []
+    figures.legend(figure, handles)
     return figures.save(figure, stem)
 
 
-def _panel(axes: Axes, curves: dict[str, list[tuple[float, float]]], quantity: Quantity) -> None:
-    for index, curve in enumerate(curves.values()):
+def ends_early(r: Record, curve: Sequence[tuple[float, float]]) -> bool:
+    """Whether a curve ends before its training did, because a value is missing there."""
+    return 0 < len(curve) < min(len(training.rounds) for training in r.training)
+
+
+def _mark_ends(axes: Axes, curves: dict[str, list[tuple[float, float]]]) -> bool:
+    """Marks the last round of some curves; whether there is any."""
+    for curve in curves.values():
+        axes.plot(len(curve), curve[-1][0], zorder=10, **NOT_FINITE)
+    return bool(curves)
+
+
+def _panel(
+    axes: Axes, curves: dict[str, list[tuple[float, float]]], looks: dict[str, dict[str, Any]], quantity: Quantity
+) -> None:
+    for index, (label, curve) in enumerate(curves.items()):
         if not curve:
             continue
-        look, x = figures.line_look(index), range(1, len(curve) + 1)
+        look, x = looks[label], range(1, len(curve) + 1)
         step = max(1, len(curve) // MARKS)
         means = [mean for mean, _ in curve]
-        axes.plot(x, means, linewidth=1.1, markersize=3, markevery=(index % step, step), **look)
+        axes.plot(x, means, linewidth=1.1, markersize=3.5, markevery=(index % step, step), **look)
         if len(curves) <= MOST_BANDS and any(std for _, std in curve):
             low, high = [m - s for m, s in curve], [m + s for m, s in curve]
             axes.fill_between(x, low, high, color=look["color"], alpha=0.13, linewidth=0)
@@ -132,5 +141,4 @@ def _panel(axes: Axes, curves: dict[str, list[tuple[float, float]]], quantity: Q
         axes.set_yscale("log")
     axes.set_ylabel(quantity.title, fontsize=figures.FONT_POINTS)
     figures.plain(axes)
-    axes.tick_params(which="minor", labelsize=figures.FONT_POINTS - 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -9,20 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from privbench import plugins, written_defense
 from privbench.record import AttackRecord
 from privbench.spec import CellSpec
 from reports import drawings, figures, rows
+from reports.looks import METHODS
 from reports.measured import Measured, strongest
 from reports.published_form import NAMES, SMOKE, group, title_of, unique
 
 Points = list[tuple[float, list[AttackRecord]]]  # (value, records of it), ascending
 WIDE = 10.0  # a range of positive values whose ends differ by that factor or more is drawn on a logarithmic scale
-HEIGHT_INCHES = 2.1
+PANEL_INCHES = 2.0
+DEFENDED = METHODS["fedavg"].line | {"markersize": 4, "linewidth": 0.9}
+BARE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (4, 2)), "linewidth": 0.9, "marker": ""}
+FLOOR: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 1.4)), "linewidth": 1.1, "marker": ""}
 
 
 def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
@@ -72,7 +76,7 @@ def _sweep(records: Sequence[AttackRecord]) -> tuple[str, Points] | None:
 
 def write(points: Points, bare: Sequence[AttackRecord], x_label: str, title: str, stem: Path) -> list[Path]:
     """`stem`.png and `stem`.pdf; `bare` are the records of the same method without a defence, if there are any."""
-    figure = figures.new_figure(2 * figures.COLUMN_INCHES, HEIGHT_INCHES)
+    figure = figures.new_figure(figures.PAGE_INCHES, PANEL_INCHES)
     left, right = figure.subplots(1, 2)
     _accuracy(left, points, bare)
     _psnr(right, points, bare)
@@ -82,12 +86,10 @@ def write(points: Points, bare: Sequence[AttackRecord], x_label: str, title: str
             axes.set_xscale("log")
         axes.set_xlabel(x_label, fontsize=figures.FONT_POINTS)
         figures.plain(axes)
-    look = figures.line_look(0)
-    handles = [Line2D([], [], label="defended (PSNR: strongest attack)", **look)]
-    handles += [Line2D([], [], label="without a defence", color="0.1", linestyle=(0, (4, 2)))] if bare else []
-    handles.append(Line2D([], [], label="best floor", color="0.5", linestyle=(0, (1, 1.4))))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=figures.FONT_POINTS, frameon=False)
-    figure.suptitle(title, fontsize=figures.FONT_POINTS + 0.5)
+    figures.heading(figure, title)
+    handles = [figures.handle("defended (PSNR: strongest attack)", **DEFENDED)]
+    handles += [figures.handle("without a defence", **BARE)] if bare else []
+    figures.legend(figure, [*handles, figures.handle("best floor", **FLOOR)])
     return figures.save(figure, stem)
 
 
@@ -95,10 +97,10 @@ def _accuracy(axes: Axes, points: Points, bare: Sequence[AttackRecord]) -> None:
     means = [own[0].accuracy for _, own in points]
     axes.errorbar(
         [value for value, _ in points], [a.mean for a in means], yerr=[a.std or 0.0 for a in means], capsize=2,
-        linewidth=0.9, markersize=4, **figures.line_look(0),
+        **DEFENDED,
     )  # fmt: skip
     if bare:
-        axes.axhline(bare[0].accuracy.mean, color="0.1", linestyle=(0, (4, 2)), linewidth=0.9)
+        axes.axhline(bare[0].accuracy.mean, **BARE)
     axes.set_ylabel("accuracy, %", fontsize=figures.FONT_POINTS)
 
 
@@ -108,9 +110,9 @@ def _psnr(axes: Axes, points: Points, bare: Sequence[AttackRecord]) -> None:
     axes.errorbar(
         values, [p.mean for p in psnr],
         yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
-        capsize=2, linewidth=0.9, markersize=4, **figures.line_look(0),
+        capsize=2, **DEFENDED,
     )  # fmt: skip
-    axes.plot(values, [row.floor.psnr_db for row in best], color="0.5", linestyle=(0, (1, 1.4)), linewidth=1.1)
+    axes.plot(values, [row.floor.psnr_db for row in best], **FLOOR)
     if bare:
-        axes.axhline(strongest(bare).psnr_db.mean, color="0.1", linestyle=(0, (4, 2)), linewidth=0.9)
+        axes.axhline(strongest(bare).psnr_db.mean, **BARE)
     axes.set_ylabel("PSNR, dB", fontsize=figures.FONT_POINTS)

@@ -14,11 +14,9 @@ from privbench import plugins, score, storage
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.store import Store
-from reports import grid, label_histogram, published_form, rows, scatter
+from privbench.types import Truth
+from reports import figures, grid, label_histogram, published_form, rows, scatter, variants
 from reports.label_histogram import Panel
-
-GRID_COLUMNS = 8
-MOST_NAMES = 3  # of methods, and of attacks, that one row of a grid names
 
 
 def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], folder: Path) -> list[Path]:
@@ -28,7 +26,7 @@ def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRe
         own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.cell) == key]
         paths += scatter.write([r for _, r in own], folder / f"{name}-scatter")
         for round_ in dict.fromkeys(cell.round for cell, _ in own):
-            some = in_table_order([cell for cell, _ in own if cell.round == round_])
+            some = sorted((cell for cell, _ in own if cell.round == round_), key=published_form.cell_place)
             paths += write_grid(store, some, min(some[0].seeds), folder / f"{name}-grid-{round_}")
     return paths
 
@@ -61,59 +59,48 @@ def _histogram(records: Sequence[Record], stem: Path) -> list[Path]:
     return label_histogram.write(panels, dealt[0].class_names, stem) if panels else []
 
 
-def _attack_name(name: str) -> str:
-    """The attack with its rung, where it has one."""
-    rung = getattr(plugins.resolve("attack", name), "rung", None)
-    return f"{rung} {name}" if rung else name
-
-
-def in_table_order(cells: Sequence[CellSpec]) -> list[CellSpec]:
-    """Cells as the tables have them: methods in the published order, weaker noise first, attacks in the catalogue's order."""
-    known = list(plugins.ATTACKS)
-
-    def key(cell: CellSpec) -> tuple[object, ...]:
-        attack = cell.attack or ""
-        return (*published_form.place(cell), known.index(attack) if attack in known else len(known), attack)
-
-    return sorted(cells, key=key)
-
-
-def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -> list[Path]:
-    """One row per cell that attacked the same victims as the first; rows of the very same images are drawn once, under all names.
+def write_grid(
+    store: Store,
+    cells: Sequence[CellSpec],
+    seed: int,
+    stem: Path,
+    size: grid.Size = grid.Size(),  # noqa: B008 (immutable)
+    endings: Sequence[str] = figures.ENDINGS,
+) -> list[Path]:
+    """One row per cell that attacked the same victims, in the order given; of several sets of victims those of most cells.
 
     Of smoke runs no PSNR stands under the images.
     """
-    first, lines = None, list[tuple[list[tuple[str, str]], Tensor, Tensor]]()
-    for cell in cells:
-        tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
-        spec = cell.train.model_copy(update={"seed": seed})
-        truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
-        if first is None:
-            first = truth
-        if truth.images.shape != first.images.shape or not torch.equal(truth.images, first.images):
-            continue
-        images, failed = score.aligned(tensors["images"], truth)
-        psnr = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
-        name, shown = (published_form.label(cell), _attack_name(cell.attack or "")), images[:, 0].clamp(0, 1)
-        twin = next(
-            (names for names, other, p in lines if torch.equal(other, shown) and torch.equal(p.isnan(), psnr.isnan())),
-            None,
-        )
-        if twin is None:
-            lines.append(([name], shown, psnr))
-        else:
-            twin.append(name)
-    assert first is not None, "a grid has at least one cell"
-    smoke = cells[0].preset == published_form.SMOKE
-    rows_ = [(row_label(names), images, None if smoke else psnr) for names, images, psnr in lines]
-    return grid.write(first.images[:GRID_COLUMNS, 0], rows_, stem)
+    loaded = [(cell, *_loaded(store, cell, seed)) for cell in cells]
+    alike = [[one for one in loaded if _of_same_images(one[2], other[2])] for other in loaded]
+    chosen = max(alike, key=len)
+    names = [(published_form.label(cell), cell.attack) for cell, *_ in chosen]
+    drawn = []
+    for (cell, images, truth, failed), (method, attack) in zip(chosen, names, strict=True):
+        score_db = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
+        setting = variants.setting_words(cell).partition(", ")[2] if names.count((method, attack)) > 1 else ""
+        drawn.append(
+            grid.Row(
+                method, f"{attack} ({setting})" if setting else f"{attack}", images[:, 0].clamp(0, 1),
+                None if cell.preset == published_form.SMOKE else score_db, _rung(cell.attack or ""),
+            )
+        )  # fmt: skip
+    return grid.write(chosen[0][2].images[:, 0], drawn, stem, size, endings, others=len(loaded) - len(chosen))
 
 
-def row_label(names: Sequence[tuple[str, str]]) -> str:
-    """The label of a row that stands for some (method, attack): all attacks of one method, or the first and how many others."""
-    methods, attacks = (published_form.unique(each) for each in zip(*names, strict=True))
-    shown = [methods[0].replace(" + ", "\n+ "), *(f"= {name}".replace(" + ", "\n+ ") for name in methods[1:MOST_NAMES])]
-    shown += [f"= {len(methods) - MOST_NAMES} more"] if len(methods) > MOST_NAMES else []
-    shown += [attacks[0], *(f"= {name}" for name in attacks[1:MOST_NAMES])]
-    shown += [f"= {len(attacks) - MOST_NAMES} more"] if len(attacks) > MOST_NAMES else []
-    return "\n".join(shown)
+def _loaded(store: Store, cell: CellSpec, seed: int) -> tuple[Tensor, Truth, Tensor]:
+    """(reconstructions, what they are of, whether they failed) of one seed."""
+    tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
+    spec = cell.train.model_copy(update={"seed": seed})
+    truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
+    images, failed = score.aligned(tensors["images"], truth)
+    return images, truth, failed
+
+
+def _of_same_images(a: Truth, b: Truth) -> bool:
+    return torch.equal(a.images, b.images)
+
+
+def _rung(attack: str) -> str:
+    """The attack's rung, where it has one."""
+    return getattr(plugins.resolve("attack", attack), "rung", None) or ""

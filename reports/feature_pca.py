@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
+from matplotlib.markers import MarkerStyle
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
@@ -26,23 +26,12 @@ from privbench.seeds import stream
 from privbench.spec import CellSpec
 from privbench.store import Store
 from reports import figures, published, remarks, rows
+from reports.looks import point_look
 from reports.tables import Form, Report
 
 MOST_IMAGES = 2000  # of the client's test images; more points hide each other
-PANEL_INCHES = 1.45
-LEGEND_ROW_INCHES = 0.2
-CLASS_COLOURS = (
-    "#0072B2",
-    "#E69F00",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#000000",
-    "#F0E442",
-    "#999999",
-    "#7F3C8D",
-)
+PANEL_INCHES = 1.75
+NAME_CHARACTERS = 18  # of a class
 Points = NDArray[np.float64]
 
 
@@ -129,41 +118,30 @@ def report(key: rows.Setting, found: Clouds, records: Sequence[Record]) -> Repor
 
 
 def write(key: rows.Setting, found: Clouds, classes: Sequence[str], stem: Path) -> list[Path]:
-    """A panel each, all on one scale, points coloured by class."""
+    """A panel each, all on one scale, points with the colour and marker of their class."""
     axes = PCA(2, svd_solver="full").fit(found.each[0].values)
-    down = -(-len(found.each) // 2)
-    legend = LEGEND_ROW_INCHES * (-(-len(classes) // 5) + 1)
-    figure = figures.new_figure(figures.COLUMN_INCHES, PANEL_INCHES * down + legend + 0.35)
-    drawn = figure.subplots(down, 2, squeeze=False, sharex=True, sharey=True)
-    for i, (panel, cloud) in enumerate(zip(drawn.flat, found.each, strict=False)):
+    figure, drawn = figures.panels(len(found.each), PANEL_INCHES, sharex=True, sharey=True)
+    for panel, cloud in zip(drawn, found.each, strict=True):
         _panel(panel, axes.transform(cloud.values), found.labels, cloud.title)
-        if i % 2 == 0:
-            panel.set_ylabel("component 2", fontsize=figures.FONT_POINTS)
-        if i + 2 >= len(found.each):
-            panel.set_xlabel("component 1", fontsize=figures.FONT_POINTS)
-            panel.tick_params(labelbottom=True)
-    for panel in list(drawn.flat)[len(found.each) :]:
-        panel.set_axis_off()
-    figure.suptitle(rows.title(key), fontsize=figures.FONT_POINTS + 0.5)
-    handles: list[Any] = [
-        Line2D([], [], marker="o", linestyle="", markersize=4, color=_colour(k), label=plugins.short(name))
-        for k, name in enumerate(classes)
-    ]
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=5, fontsize=figures.FONT_POINTS - 0.5, frameon=False,
-        columnspacing=0.9, labelspacing=0.25, handletextpad=0.1,
-    )  # fmt: skip
+    figures.name_axes(drawn, "component 1", "component 2")
+    figures.heading(figure, rows.title(key))
+    handles = []
+    for k, name in enumerate(classes):
+        colour, marker = point_look(k)
+        short = figures.shortened(plugins.short(name), NAME_CHARACTERS)
+        handles.append(figures.handle(short, color=colour, marker=marker, linestyle="", markersize=4))
+    figures.legend(figure, handles)
     return figures.save(figure, stem)
-
-
-def _colour(label: int) -> str:
-    return CLASS_COLOURS[label % len(CLASS_COLOURS)]
 
 
 def _panel(axes: Axes, points: Points, labels: NDArray[np.int64], title: str) -> None:
     # In the order of the images, so that no class lies on top of all others.
-    axes.scatter(
-        points[:, 0], points[:, 1], s=1.5, c=[_colour(int(label)) for label in labels], linewidths=0, rasterized=True
+    looks = [point_look(int(label)) for label in labels]
+    drawn = axes.scatter(
+        points[:, 0], points[:, 1], s=4, c=[colour for colour, _ in looks], linewidths=0, rasterized=True
     )
-    axes.set_title(title, fontsize=figures.FONT_POINTS)
+    styles = {marker: MarkerStyle(marker) for _, marker in looks}
+    paths = {marker: style.get_path().transformed(style.get_transform()) for marker, style in styles.items()}
+    drawn.set_paths([paths[marker] for _, marker in looks])
+    axes.set_title("\n".join(figures.wrapped(title, 1.3, figures.FONT_POINTS)), fontsize=figures.FONT_POINTS)
     figures.plain(axes)

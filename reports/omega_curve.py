@@ -6,25 +6,26 @@ deviation over seeds. Hollow markers are published values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from privbench import plugins
 from privbench.record import Record
 from reports import figures, published, remarks, rows
 from reports.accuracy_table import METRICS
+from reports.looks import line_looks
 from reports.published_form import NONE, measured_otherwise, published_text, spread_text, unique
 from reports.tables import Form, Report
 
 ACCURACIES = ("accuracy", "global_accuracy")  # what is drawn of a study's metrics
-PANEL_INCHES = 1.9
-LEGEND_ROW_INCHES = 0.16
+PANEL_INCHES = 1.75
 FACTOR = 1.05  # by which neighbouring methods are moved apart along omega, so that their bars do not hide each other
+MOST_OF_GAP = 0.4  # of the way to the next omega, which all methods together take at most
 Key = tuple[Any, ...]  # what the layouts of one comparison have in common
 Curves = dict[str, dict[float, Record]]  # row -> omega -> record
 
@@ -116,26 +117,21 @@ def write(
     panels = [metric for metric in metrics if any(len(_points(points, metric)) > 1 for points in lines.values())]
     if not panels:
         return []
-    names = rows.legend_names(list(lines))
-    handles = [
-        Line2D([], [], linewidth=1.1, markersize=3, label=name, **figures.line_look(i)) for i, name in enumerate(names)
-    ]
+    looks = line_looks(list(lines))
+    figure, drawn = figures.panels(len(panels), PANEL_INCHES, large=True, sharex=True)
+    for axes, metric in zip(drawn, panels, strict=True):
+        _panel(axes, lines, looks, metric, first)
+    drawn[-1].set_xlabel("omega (small: few classes a client)", fontsize=figures.FONT_POINTS)
+    figures.heading(figure, title(key))
+    shown = figures.series_names(rows.legend_names(list(lines)))
+    handles = [figures.handle(short, **looks[name]) for name, short in zip(lines, shown, strict=True)]
     if any(
         published.of(r.cell, metric, first) for points in lines.values() for r in points.values() for metric in panels
     ):
-        handles.append(Line2D([], [], color="0.3", marker="o", markerfacecolor="none", linestyle="", label="published"))
-    columns = figures.legend_columns(names)
-    legend = LEGEND_ROW_INCHES * (-(-len(handles) // columns) + 1)
-    figure = figures.new_figure(figures.COLUMN_INCHES, PANEL_INCHES * len(panels) + legend)
-    drawn = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-    for axes, metric in zip(drawn, panels, strict=True):
-        _panel(axes, lines, metric, first)
-    drawn[0].set_title(title(key), fontsize=figures.FONT_POINTS + 0.5)
-    drawn[-1].set_xlabel("omega (small: few classes a client)", fontsize=figures.FONT_POINTS)
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=columns, fontsize=figures.FONT_POINTS - 0.5, frameon=False,
-        handlelength=2.4, columnspacing=0.9, labelspacing=0.25, handletextpad=0.4,
-    )  # fmt: skip
+        handles.append(
+            figures.handle("published", color="0.3", marker="o", markerfacecolor="none", linestyle="", markersize=5)
+        )
+    figures.legend(figure, handles)
     dataset, _, _, nets, _ = key
     return figures.save(figure, folder / "-".join(part for part in ("omega", plugins.stem(dataset), nets[:8]) if part))
 
@@ -145,28 +141,24 @@ def _points(points: dict[float, Record], metric: str) -> dict[float, tuple[float
     return {omega: (mean, std) for omega, (mean, std) in each.items() if mean is not None}
 
 
-def _panel(axes: Axes, lines: Curves, metric: str, first: Sequence[str]) -> None:
+def _panel(axes: Axes, lines: Curves, looks: Mapping[str, dict[str, Any]], metric: str, first: Sequence[str]) -> None:
     axes.set_xscale("log")
     omegas = sorted({omega for points in lines.values() for omega in points})
-    for i, points in enumerate(lines.values()):
-        found, look = _points(points, metric), figures.line_look(i)
-        move = FACTOR ** (i - (len(lines) - 1) / 2)
+    nearest = min(high / low for low, high in pairwise(omegas))
+    factor = min(FACTOR, nearest ** (MOST_OF_GAP / max(1, len(lines) - 1)))
+    for i, (name, points) in enumerate(lines.items()):
+        found, look = _points(points, metric), looks[name]
+        move = factor ** (i - (len(lines) - 1) / 2)
         means, spreads = [mean for mean, _ in found.values()], [std or 0.0 for _, std in found.values()]
         axes.errorbar(
             [omega * move for omega in found], means, yerr=spreads if any(spreads) else None,
-            linewidth=1.1, markersize=3, elinewidth=0.6, capsize=1.2, capthick=0.6, **look,
+            linewidth=1.1, markersize=3.5, elinewidth=0.6, capsize=1.2, capthick=0.6, **look,
         )  # fmt: skip
         for omega, r in points.items():
             printed = published.of(r.cell, metric, first)
             if printed is not None:
-                axes.plot(
-                    omega * move,
-                    printed.value,
-                    look["marker"],
-                    color=look["color"],
-                    markerfacecolor="none",
-                    markersize=5,
-                )
+                hollow = look | {"linestyle": ""}
+                axes.plot(omega * move, printed.value, markerfacecolor="none", markersize=5, **hollow)
     axes.xaxis.set_major_locator(FixedLocator(omegas))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())

@@ -237,6 +237,18 @@ def place(cell: CellSpec) -> tuple[int, str, tuple[float, ...], str]:
     return (method, name, values, f"{cell.train.defense} {cell.train.where}")
 
 
+def cell_place(cell: CellSpec) -> tuple[Any, ...]:
+    """Cells of one table: methods as columns stand, of each its attacks in the catalogue's order, users' own last."""
+    attack, known = cell.attack or "", list(plugins.ATTACKS)
+    return (*place(cell), known.index(attack) if attack in known else len(known), attack)
+
+
+def in_order(records: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """Records as tables and grids list them: table by table, each in the order of `cell_place`."""
+    tables = groups(records)
+    return sorted(records, key=lambda r: (tables.index(group(r.cell)), cell_place(r.cell)))
+
+
 def label(cell: CellSpec) -> str:
     """A column's heading: the method and its defence."""
     method: str = cell.train.method

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.lines import Line2D
 
 from privbench import metrics
 from privbench.record import Record
 from reports import figures, remarks, rows
+from reports.looks import line_looks
 from reports.published import of
 from reports.published_form import NONE, spread_text
 from reports.tables import Form, Report
@@ -23,7 +23,7 @@ from reports.tables import Form, Report
 GRID = np.concatenate(
     [np.linspace(0, 0.1, 101), np.linspace(0.1, 1, 91)[1:]]
 )  # false-positive rates, denser where curves rise
-LEGEND_ROW_INCHES = 0.16
+PANEL_INCHES = 2.5
 
 
 def average(r: Record) -> np.ndarray | None:
@@ -64,25 +64,19 @@ def write(records: Sequence[Record], key: rows.Setting, stem: Path) -> list[Path
     own = {label: (r, curve) for label, r in rows.chosen(records, key).items() if (curve := average(r)) is not None}
     if not own:
         return []
-    columns = min(2, figures.legend_columns(list(own)))
-    figure = figures.new_figure(figures.COLUMN_INCHES, 2.7 + LEGEND_ROW_INCHES * (-(-len(own) // columns) + 1))
-    axes = figure.subplots()
+    looks = line_looks(list(own))
+    figure, (axes,) = figures.panels(1, PANEL_INCHES)
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.7, linestyle=(0, (2, 2)))
     handles = []
-    for index, (label, (r, curve)) in enumerate(own.items()):
-        look = figures.line_look(index)
-        axes.plot(GRID, curve, linewidth=1.0, markersize=3, markevery=(6 + 3 * index, 45), **look)
+    for index, ((label, (r, curve)), name) in enumerate(zip(own.items(), figures.series_names(list(own)), strict=True)):
+        axes.plot(GRID, curve, linewidth=1.0, markersize=3.5, markevery=(6 + 3 * index, 45), **looks[label])
         area = "" if r.averages.auc.mean is None else f" {r.averages.auc.mean:.3f}"
-        handles.append(Line2D([], [], linewidth=1.1, markersize=3, label=label + area, **look))
+        handles.append(figures.handle(name + area, **looks[label]))
     axes.set_xlabel("false-positive rate", fontsize=figures.FONT_POINTS)
     axes.set_ylabel("true-positive rate", fontsize=figures.FONT_POINTS)
-    axes.set_title(rows.title(key), fontsize=figures.FONT_POINTS + 0.5)
     axes.set_xlim(-0.01, 1.01)
     axes.set_ylim(-0.01, 1.02)
     figures.plain(axes)
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=columns, fontsize=figures.FONT_POINTS - 0.5, frameon=False,
-        handlelength=2.4, columnspacing=0.9, labelspacing=0.25, handletextpad=0.4, title="method, area under the curve",
-        title_fontsize=figures.FONT_POINTS - 0.5,
-    )  # fmt: skip
+    figures.heading(figure, rows.title(key))
+    figures.legend(figure, handles, "method, area under the curve")
     return figures.save(figure, stem)

@@ -9,7 +9,6 @@ lines run together, markers lie within one another: a higher rung has a smaller 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -17,26 +16,23 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from privbench import plugins
 from privbench.record import AttackRecord
 from reports import figures, ladder, rows
+from reports.looks import line_look
 from reports.measured import ORACLE, Measured, strongest
 from reports.published_form import attacker_text, label, place, unique
 
-PANEL_INCHES = 1.5
-SINGLE_INCHES = 1.75  # of one method by itself
-LEGEND_ROW_INCHES = 0.17
-LEGEND_CHARACTERS = 48  # of a line beside its handle, in the width of a column
-MARGIN_INCHES = 0.5
+PANEL_INCHES = 1.75
+SINGLE_INCHES = 2.0  # of one method by itself
 LARGEST_MARKER, SMALLEST_MARKER = 6.0, 2.5  # points
 FLOOR: dict[str, Any] = {"color": "0.45", "linestyle": (0, (4, 2)), "linewidth": 0.9}
 ORACLE_LINE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (1, 1.4)), "linewidth": 1.1}
 KNEE_DB, PRESSED = 30.0, 4.0  # above the knee the scale is pressed so many times
 TALL_DB = 50.0  # once something is as tall
-LEAST_GAP_INCHES = 0.14  # between two ticks that may both be named
+LEAST_GAP_INCHES = 0.07  # between the names of two ticks
 
 
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
@@ -50,47 +46,30 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     methods = unique(label(r.cell) for r in sorted(attacks, key=lambda r: place(r.cell)))
     tags = unique(map(attacker_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
     looks = {tag: _look(tags, tag, [r for r in attacks if attacker_text(r) == tag]) for tag in tags}
-    handles = [
-        Line2D([], [], label=_wrapped(f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}"), **look)
-        for tag, look in looks.items()
-    ]
-    handles.append(Line2D([], [], label="best floor", **FLOOR))
-    across = min(2, len(methods))
-    down = -(-len(methods) // across)
-    legend_columns = 1 if max(map(len, tags)) > 20 else 2
-    lines = sum(str(handle.get_label()).count("\n") + 1 for handle in handles)
-    legend_rows = -(-lines // legend_columns)
-    height = (PANEL_INCHES if across > 1 else SINGLE_INCHES) * down + LEGEND_ROW_INCHES * legend_rows + MARGIN_INCHES
-    figure = figures.new_figure(figures.COLUMN_INCHES, height)
-    panels = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
-    for axes in panels.flat[len(methods) :]:
-        axes.set_visible(False)
+    figure, panels = figures.panels(
+        len(methods), PANEL_INCHES if len(methods) > 1 else SINGLE_INCHES, sharex=True, sharey=True
+    )
     rounds = {fmean(r.rounds): _round_text(r) for r in sorted(attacks, key=lambda r: fmean(r.rounds))}
     top = max(r.scores.psnr_db for r in attacks)
     tall = top > TALL_DB
-    for i, (axes, name) in enumerate(zip(panels.flat, methods, strict=False)):
+    across = len({axes.get_subplotspec().colspan.start for axes in panels})  # type: ignore[union-attr]
+    wide = figure.get_figwidth() / across
+    for axes, name, short in zip(panels, methods, figures.series_names(methods), strict=True):
         _panel(axes, [r for r in attacks if label(r.cell) == name], looks)
-        _axes(axes, rounds, figures.COLUMN_INCHES / across - 0.45)
+        _axes(axes, rounds, wide - 0.45)
         if tall:
             _press(axes, top)
-        axes.set_title(name, fontsize=figures.FONT_POINTS)
-        axes.tick_params(labelbottom=i + across >= len(methods))
-        if i % across == 0:
-            axes.set_ylabel("PSNR, dB", fontsize=figures.FONT_POINTS)
-        if i + across >= len(methods):
-            axes.set_xlabel("training round" if across > 1 else "training round attacked", fontsize=figures.FONT_POINTS)
-    title = rows.title(rows.setting(attacks[0].cell))
+        title = figures.wrapped(short, wide - 0.2, figures.FONT_POINTS)
+        axes.set_title("\n".join(title), fontsize=figures.FONT_POINTS)
+    figures.name_axes(panels, "round attacked", "PSNR, dB")
     pressed = f"\nabove {KNEE_DB:g} dB at 1/{PRESSED:g} of the height" if tall else ""
-    figure.suptitle(title + pressed, fontsize=figures.FONT_POINTS + 0.5)
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=legend_columns, fontsize=figures.FONT_POINTS, frameon=False,
-        handlelength=2.6, columnspacing=1.2, labelspacing=0.3,
-    )  # fmt: skip
+    figures.heading(figure, rows.title(rows.setting(attacks[0].cell)) + pressed)
+    handles = [
+        figures.handle(f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}", **look)
+        for tag, look in looks.items()
+    ]
+    figures.legend(figure, [*handles, figures.handle("best floor", **FLOOR)])
     return figures.save(figure, stem)
-
-
-def _wrapped(text: str) -> str:
-    return "\n".join(textwrap.wrap(text, LEGEND_CHARACTERS, subsequent_indent="    ", break_on_hyphens=False))
 
 
 def points(records: Sequence[AttackRecord]) -> list[tuple[float, Measured]]:
@@ -107,7 +86,7 @@ def _look(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) -> dict[
         return ORACLE_LINE
     step = (LARGEST_MARKER - SMALLEST_MARKER) / max(1, len(tags) - 1)
     size = LARGEST_MARKER - step * tags.index(tag)
-    return figures.line_look(tags.index(tag)) | {"markersize": size, "linewidth": 0.9}
+    return line_look(tags.index(tag)) | {"markersize": size, "linewidth": 0.9}
 
 
 def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[str, Any]]) -> None:
@@ -132,11 +111,16 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[st
 
 def _axes(axes: Axes, rounds: dict[float, str], inches: float) -> None:
     """The scale of rounds; `inches` is about how wide the axis is drawn."""
-    axes.set_xscale("symlog", linthresh=1, linscale=0.7)
-    axes.set_xlim(-0.15, max(rounds) * 1.15 + 0.1)
+    if min(rounds) < 1:
+        axes.set_xscale("symlog", linthresh=1, linscale=0.7)
+        axes.set_xlim(-0.15, max(rounds) * 1.15 + 0.1)
+    else:
+        axes.set_xscale("log")
+        room = (max(rounds) / min(rounds)) ** 0.08
+        axes.set_xlim(min(rounds) / room, max(rounds) * room)
+    named = _apart(axes, rounds, inches)
     axes.xaxis.set_major_locator(FixedLocator(list(rounds)))
     axes.xaxis.set_minor_locator(NullLocator())
-    named = _apart(axes, list(rounds), LEAST_GAP_INCHES / inches)
     axes.xaxis.set_major_formatter(lambda x, _: next((rounds[r] for r in named if abs(x - r) < 1e-9), ""))
     figures.plain(axes)
     axes.margins(y=0.08)
@@ -162,12 +146,18 @@ def _press(axes: Axes, top: float) -> None:
     axes.axhline(KNEE_DB, color="0.8", linewidth=0.5, zorder=0)
 
 
-def _apart(axes: Axes, rounds: Sequence[float], least: float) -> list[float]:
-    """The rounds that can be named without running into one another, a fraction of the axis apart; the first always."""
+def _apart(axes: Axes, rounds: dict[float, str], inches: float) -> list[float]:
+    """The rounds whose names fit on an axis of so many inches: the first, then "best" and "last", then others."""
     to_screen = axes.transScale.transform
     low, high = (to_screen((x, 1.0))[0] for x in axes.get_xlim())
+
+    def span(r: float) -> tuple[float, float]:
+        middle = (to_screen((r, 1.0))[0] - low) / (high - low) * inches
+        half = figures.width_inches(rounds[r], figures.SMALL_POINTS) / 2 + LEAST_GAP_INCHES / 2
+        return middle - half, middle + half
+
     kept: list[float] = []
-    for r in rounds:
-        if not kept or (to_screen((r, 1.0))[0] - to_screen((kept[-1], 1.0))[0]) / (high - low) >= least:
+    for r in sorted(rounds, key=lambda r: (r != min(rounds), rounds[r].isdigit(), r)):
+        if all(span(r)[1] <= span(k)[0] or span(k)[1] <= span(r)[0] for k in kept):
             kept.append(r)
     return kept

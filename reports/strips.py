@@ -16,13 +16,14 @@ from matplotlib.axes import Axes
 from privbench import metrics
 from privbench.record import Record
 from reports import figures, remarks, rows
+from reports.looks import BLUE, VERMILION
 from reports.published_form import NONE
 from reports.tables import Form, Report
 
 STRIP_INCHES = 0.36
-MARGIN_INCHES = 0.8
-SHORT_NAME = 6  # letters that stand upright beneath a bar
-ABOVE, BELOW = figures.COLOURS[0], figures.COLOURS[2]
+MARGIN_INCHES = 0.45  # of the clients' names
+LABEL_INCHES = 1.1  # of a method's name
+ABOVE, BELOW = BLUE, VERMILION
 
 
 class Kind(NamedTuple):
@@ -116,17 +117,16 @@ def write(records: Sequence[Record], key: rows.Setting, name: str, stem: Path) -
     if local is None or not others:
         return []
     own = {label: values(r, local, kind) for label, r in others.items()}
-    figure = figures.new_figure(figures.COLUMN_INCHES, STRIP_INCHES * len(own) + MARGIN_INCHES)
+    strip = min(STRIP_INCHES, (figures.PAGE_HEIGHT_INCHES - 2 * MARGIN_INCHES) / len(own))
+    figure = figures.new_figure(figures.COLUMN_INCHES, strip * len(own) + MARGIN_INCHES)
     figure.set_layout_engine("constrained", hspace=0.0, h_pad=0.012)
     panels = figure.subplots(len(own), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
-    for axes, (label, each) in zip(panels, own.items(), strict=True):
+    for axes, label, each in zip(panels, figures.series_names(list(own)), own.values(), strict=True):
         _strip(axes, label, each, kind)
     names = client_names(local)
-    every = 1 if len(names) <= 12 else 2
-    slanted = {"rotation": 30, "ha": "right"} if max(map(len, names)) > SHORT_NAME else {}
-    panels[-1].set_xticks(range(0, len(names), every), names[::every], fontsize=figures.FONT_POINTS - 0.5, **slanted)
+    figures.name_ticks(panels[-1], names)
     panels[-1].set_xlabel("client", fontsize=figures.FONT_POINTS)
-    figure.suptitle(f"{rows.title(key)}\n{kind.axis}", fontsize=figures.FONT_POINTS + 0.5)
+    figures.heading(figure, f"{rows.title(key)}\n{kind.axis}")
     return figures.save(figure, stem)
 
 
@@ -138,8 +138,8 @@ def _strip(axes: Axes, label: str, each: Sequence[Value], kind: Kind) -> None:
         if mean is not None and std is not None:
             axes.plot([k, k], [mean - std, mean + std], color="0.25", linewidth=0.8)
     axes.axhline(kind.baseline, color="0.4", linewidth=0.6)
-    text = label.replace(" (", "\n(")
-    axes.set_ylabel(text, fontsize=figures.FONT_POINTS - 0.5, rotation=0, ha="right", va="center", labelpad=4)
+    text = "\n".join(figures.wrapped(label, LABEL_INCHES, figures.SMALL_POINTS))
+    axes.set_ylabel(text, fontsize=figures.SMALL_POINTS, rotation=0, ha="right", va="center", labelpad=4)
     figures.plain(axes)
     axes.tick_params(axis="x", length=0)
     axes.margins(y=0.15)

@@ -52,13 +52,13 @@ def finished(tmp_path_factory):
     return folder, text
 
 
-def test_attack_prints_a_row_and_writes_tables_grid_and_scatter(finished):
+def test_attack_prints_a_row_and_writes_tables_and_a_grid(finished):
     folder, text = finished
     assert "FedCG" in text
     assert "plumbing" in text
     written = {path.name for path in folder.glob("attack-*/*")}
     assert written == {
-        "table.md", "table.csv", "table.tex", "digits-scatter.png", "digits-scatter.pdf", "digits-grid-best.png",
+        "table.md", "table.csv", "table.tex", "digits-grid-best.png",
         "digits-grid-best.pdf",
     }  # fmt: skip
 

@@ -55,7 +55,9 @@ def test_panels_share_one_scale(tmp_path, drawn):
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(1, 2), (4, 10), (20, 47), (40, 100)])
-def test_no_dot_covers_another_and_the_figure_is_one_column_wide(tmp_path, drawn, clients, classes):
+def test_no_dot_covers_another_and_the_figure_is_a_column_or_for_many_clients_a_page_wide(
+    tmp_path, drawn, clients, classes
+):
     counts = [[7] * classes] * clients
     label_histogram.write([Panel("full", list(map(str, range(clients))), counts)], ["class"] * classes, tmp_path / "x")
     (figure,) = drawn
@@ -64,7 +66,7 @@ def test_no_dot_covers_another_and_the_figure_is_one_column_wide(tmp_path, drawn
     column, row = axes.transData.transform([1, 1]) - axes.transData.transform([0, 0])
     diameter = max(dots(axes).values()) ** 0.5 * figure.dpi / 72
     assert diameter <= 1.1 * min(abs(column), abs(row))
-    assert figure.get_figwidth() == pytest.approx(3.3)
+    assert figure.get_figwidth() == pytest.approx(3.25 if clients <= label_histogram.MOST_IN_COLUMN else 6.75)
 
 
 def test_both_formats_are_written(tmp_path):

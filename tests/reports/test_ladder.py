@@ -204,5 +204,5 @@ def test_there_is_no_curve_of_one_round(tmp_path):
 def test_the_curve_is_one_column_wide_in_both_formats(tmp_path):
     png, pdf = round_curve.write(rounds(), tmp_path / "x")
     with Image.open(png) as picture:
-        assert picture.width == 990  # 3.3 inches at 300 dpi
+        assert picture.width == 975  # 3.25 inches at 300 dpi
     assert pdf.read_bytes().startswith(b"%PDF")

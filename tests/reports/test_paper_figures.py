@@ -79,7 +79,7 @@ def test_the_omega_figure_has_a_line_per_method_and_hollow_published_points(tmp_
     }
     assert hollow == {59.29, 80.99, 84.28, 37.71, 74.19, 82.89}
     with Image.open(png) as picture:
-        assert picture.width == 990
+        assert picture.width == 975
 
 
 def test_the_study_of_table_1_draws_it(tmp_path):
