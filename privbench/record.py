@@ -505,9 +505,10 @@ def content_digest_of(record: Record) -> str:
 def read_of(cell: CellSpec, path: Path) -> Record:
     """The record of that very cell; UserError as `read`, and where an intact record is another cell's."""
     found = read(path)
-    if (found.id, found.cell.id) != (cell.id, cell.id):
+    other = next((name for name in (found.id, found.cell.id) if name != cell.id), None)
+    if other is not None:
         raise UserError(
-            f"{path} is the record of cell {found.id}, not of {cell.id}: an intact file in the wrong place; remove it and run the "
+            f"{path} is the record of cell {other}, not of {cell.id}: an intact file in the wrong place; remove it and run the "
             "same command again"
         )
     if tuple(s.seed for s in found.seeds) != cell.seeds:
@@ -524,6 +525,7 @@ def read(path: Path) -> Record:
         raise UserError(f"{path} is not a privbench record")
     try:
         if value["schema_version"] == 2:
+            upgrade.check_summaries(value)
             return _validated(upgrade.to_schema_3(value))
         if value["schema_version"] != SCHEMA:
             raise UserError(f"{path} has record schema {value['schema_version']}; this privbench reads {SCHEMA} and 2")
@@ -539,6 +541,10 @@ def read(path: Path) -> Record:
         place = ".".join(str(part) for part in fault["loc"])
         raise UserError(
             f"{path} is damaged ({place}: {fault['msg']}); remove it and run the same command again"
+        ) from error
+    except ValueError as error:
+        raise UserError(
+            f"{path} was altered or damaged after it was written: {error}; remove it and run the same command again"
         ) from error
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UserError(f"{path} is damaged ({error!r}); remove it and run the same command again") from error

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from privbench import trust
 from privbench.data import formats, tree
 from privbench.data.dataset import Dataset, Domain
 from privbench.errors import UserError
@@ -71,7 +72,8 @@ class Listing(NamedTuple):
 
 
 def path_of(name: str) -> Path:
-    """The folder in `folder:PATH`."""
+    """The folder in `folder:PATH`; UserError for one that only a file names (privbench/trust.py). Nothing is read before."""
+    trust.check("dataset", name)
     return Path(name.removeprefix(PREFIX)).expanduser()
 
 
