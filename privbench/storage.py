@@ -26,10 +26,7 @@ from privbench.types import Parts
 
 VERSION = 2  # 2: a model knows the size of its images
 DIGEST = "digest"  # the name under which a JSON file holds the digest of its other content
-IDENTITY = {
-    "spec": "run",
-    "artifact": "artifact of an active attack",
-}  # names in files, in words where they are no words
+IDENTITY = {"spec": "run"}  # what a name in a file is called in messages, where it is not called by its name
 
 
 def inside(folder: Path, name: str) -> Path:
