@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from privbench import flags, storage, upgrade
 from privbench.errors import UserError
 from privbench.flags import Flag
-from privbench.spec import CellSpec
+from privbench.spec import CellSpec, first_fault
 
 # 2: the training part; cells that attack nothing. 3: typed, per seed and victim, without any summary; outcomes; a digest.
 SCHEMA = 3
@@ -537,11 +537,8 @@ def read(path: Path) -> Record:
             )
         return _validated(value)
     except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(str(part) for part in fault["loc"])
-        raise UserError(
-            f"{path} is damaged ({place}: {fault['msg']}); remove it and run the same command again"
-        ) from error
+        place, rule, _ = first_fault(error)
+        raise UserError(f"{path} is damaged ({place}: {rule}); remove it and run the same command again") from error
     except ValueError as error:
         raise UserError(
             f"{path} was altered or damaged after it was written: {error}; remove it and run the same command again"

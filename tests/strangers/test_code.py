@@ -4,8 +4,9 @@ import json
 import sys
 
 import pytest
+import typer
 
-from privbench import artifact, data, plugins, spec, trust
+from privbench import artifact, cli, data, plugins, spec, trust
 from privbench.errors import UserError
 from privbench.store import Store
 from reports import published_form
@@ -144,6 +145,17 @@ def test_a_folder_of_this_machine_is_read_where_the_user_names_it_alone(root, tm
     with pytest.raises(ZeroDivisionError):
         command(*words, "--out", tmp_path / "out", "--trust", f"folder:{tmp_path / 'x' / '..' / 'private'}")
     assert seen == [tmp_path / "private"]
+
+
+def test_every_command_that_reads_results_can_be_told_what_to_trust():
+    group = typer.main.get_command(cli.app)
+    reading = {
+        name: [parameter.name for parameter in one.params]
+        for name, one in group.commands.items()
+        if any(parameter.name == "out" for parameter in one.params)
+    }
+    assert len(reading) == 10
+    assert [name for name, own in reading.items() if "trust" not in own] == []
 
 
 def test_a_name_of_another_form_is_refused_by_trust(command):

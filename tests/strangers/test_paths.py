@@ -28,7 +28,7 @@ def test_the_data_set_of_a_record_names_no_figure_outside(root, tmp_path):
     before = everything(tmp_path)
     with pytest.raises(UserError) as told:
         commands.run_and_show([GREY, MEAN], root, None, "cpu", root / "attack")
-    assert "dataset: Value error, should be a name such as digits" in str(told.value)
+    assert "dataset: should be a name such as digits" in str(told.value)
     assert everything(tmp_path) - before <= {Path("runs/attack")}
 
 
