@@ -60,8 +60,10 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary = path.with_name(
             f".{path.name}.{os.getpid()}"
         )  # opened plainly, so that it gets the user's usual rights
+        # Exclusively, as a link of that name, in a folder of somebody else's, would lead elsewhere.
+        temporary.unlink(missing_ok=True)
         try:
-            with temporary.open("wb") as file:
+            with temporary.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

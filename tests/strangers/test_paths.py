@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench import record, spec, storage
+from privbench import pool, record, spec, storage
 from privbench.errors import UserError
 from privbench.store import Store
 from reports import climb, commands, drawings
@@ -126,3 +126,22 @@ def test_a_path_lies_inside_or_is_refused(name):
     path = storage.inside(folder, name)
     assert os.path.normpath(path) == f"{folder}/{name}"
     assert path.parent == folder
+
+
+@pytest.mark.parametrize("write", ["check", "json", "log"])
+def test_no_link_that_lies_in_a_folder_is_written_through(write, tmp_path):
+    """Unpacked with somebody's results; a process's number in a name can be guessed by many links."""
+    private, out = tmp_path / "private", tmp_path / "runs"
+    private.write_text("the only copy")
+    out.mkdir()
+    names = {"check": ".writable", "json": f".spec.json.{os.getpid()}", "log": "error.txt"}
+    (out / names[write]).symlink_to(private)
+    if write == "check":
+        Store(out).check_writable()
+    elif write == "json":
+        storage.write_json(out / "spec.json", {})
+    else:
+        pool.logged(RuntimeError("x"), out / "error.txt")
+        assert "RuntimeError" in (out / "error.txt").read_text()
+    assert private.read_text() == "the only copy"
+    assert write == "log" or not (out / names[write]).is_symlink()
