@@ -158,9 +158,15 @@ def test_every_command_that_reads_results_can_be_told_what_to_trust():
     assert [name for name, own in reading.items() if "trust" not in own] == []
 
 
-def test_a_name_of_another_form_is_refused_by_trust(command):
-    ran = command("list", "runs", "--trust", "dlg")
+@pytest.mark.parametrize("name", ["dlg", "a b:c", "mine:", ":Mine", "mine:a.b", "../x:y"])
+def test_a_name_of_another_form_is_refused_by_trust(name, command):
+    ran = command("list", "runs", "--trust", name)
     assert (ran.status, "--trust takes package.module:Class or folder:PATH" in ran.err) == (2, True)
+
+
+def test_a_defence_may_be_trusted_with_its_value(command, tmp_path):
+    command("list", "runs", "--trust", "mine:Prune:0.1", "--trust", "mine:Cosine", "--out", tmp_path)
+    assert {"mine:Prune", "mine:Cosine"} <= set(trust.added())
 
 
 @pytest.mark.parametrize("kind", ["method", "attack", "defense", "dataset"])

@@ -195,6 +195,7 @@ def test_the_clients_of_another_run_are_not_drawn(root, command):
 def test_the_result_of_another_cell_or_seed_is_refused(cell, other, seed, told, root, command):
     shutil.copyfile(Store(root).result(other, seed), Store(root).result(cell, FIRST.seed))
     if cell is GREY:
+        refused(command, root, "reproduce", cell.id, told=[told])
         refused(command, root, "grid", "--dataset", "digits", "--round", "last", told=[told])
     forget(root, cell)
     with pytest.raises(UserError, match=told):
