@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.exceptions import TyperException
@@ -34,6 +34,7 @@ from privbench.options import (
     Protocol,
     RunOptions,
     TrainingOptions,
+    Trust,
     Victims,
     data_sets,
     default_data_sets,
@@ -42,9 +43,6 @@ from privbench.options import (
     several,
 )
 from privbench.printable import one_line
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     name="privbench",
@@ -149,10 +147,12 @@ def attack(
 
     Example: privbench attack --method fedcg --dataset cifar10 --data-dir DIR --round 0
     """
-    dataset, out = plugins.dataset(run.dataset), place.out
+    dataset, out = plugins.typed("dataset", run.dataset), place.out
     for name in attacks.named():
-        plugins.target("attack", name)
+        plugins.typed("attack", name)
     if artifact is not None:
+        from privbench import requests
+
         plugins.commands().attack_file(
             artifact,
             truth,
@@ -160,7 +160,7 @@ def attack(
             attacks.is_ladder(),
             settings(attacks.attack_set),
             dataset,
-            attacks.auxiliary,
+            requests.auxiliary(attacks.auxiliary),
             place.device,
             place.data_dir,
             out,
@@ -168,7 +168,7 @@ def attack(
         return
     if truth is not None:
         raise UserError("--truth goes with --artifact FILE")
-    plugins.target("method", run.method)
+    plugins.typed("method", run.method)
     _begin(f"attack: {run.method} on {plugins.short(dataset)}, {training.preset} preset; results go to {out}")
     commands = plugins.commands()
     from privbench import requests
@@ -190,8 +190,8 @@ def train(
 
     Example: privbench train --method local --dataset digits --seeds 3
     """
-    plugins.target("method", run.method)
-    dataset = plugins.short(plugins.dataset(run.dataset))
+    plugins.typed("method", run.method)
+    dataset = plugins.short(plugins.typed("dataset", run.dataset))
     _begin(f"train: {run.method} on {dataset}, {training.preset} preset; results go to {place.out}")
     commands = plugins.commands()
     from privbench import requests
@@ -217,7 +217,7 @@ def search(
 
     Example: privbench search --method fedprox --over mu=0.001,0.01,0.1,1 --dataset digits
     """
-    plugins.target("method", run.method)
+    plugins.typed("method", run.method)
     name, equals, values = over.partition("=")
     if not equals or not values:
         raise UserError(f"--over takes a setting and its values, e.g. mu=0.001,0.01,0.1,1, but '{over}' was given")
@@ -336,6 +336,7 @@ def grid(
         ),
     ] = GRID_ROWS,
     columns: Annotated[int, typer.Option(min=1, max=20, help="Images in a row at most.")] = GRID_COLUMNS,
+    trust: Trust = None,
 ) -> None:
     """Draw the reconstruction grid of every finished cell of a data set, by default as large as fits a page.
 
@@ -343,7 +344,7 @@ def grid(
 
     Example: privbench grid --dataset photos --round 0 --rows 12
     """
-    dataset = plugins.dataset(dataset)
+    dataset = plugins.typed("dataset", dataset)
     from privbench import spec
 
     commands = _loaded()
@@ -372,12 +373,13 @@ def partition_(
     ] = None,
     data_dir: DataDir = None,
     out: Out = DEFAULT_OUT,
+    trust: Trust = None,
 ) -> None:
     """Show which client holds how many images of which class: prints a table, draws the label histogram; trains nothing.
 
     Example: privbench partition --dataset fmnist --clients 10 --omega 0.1 --omega 1 --omega 10 --data-dir DIR
     """
-    dataset = plugins.dataset(dataset)
+    dataset = plugins.typed("dataset", dataset)
     commands = _loaded()
     if run is not None:
         commands.draw_clients_of_run(run, out)
@@ -402,6 +404,7 @@ def list_(
     kind: Annotated[str, typer.Argument(help="methods, attacks, defenses, datasets, studies or runs.")],
     long: Annotated[bool, typer.Option("--long", help="Of plug-ins: everything that is known of each.")] = False,
     out: Out = DEFAULT_OUT,
+    trust: Trust = None,
 ) -> None:
     """List what there is.
 
@@ -427,6 +430,7 @@ def list_(
 def show(
     run: Annotated[str, typer.Argument(help="A run or cell id, or the beginning of one.")],
     out: Out = DEFAULT_OUT,
+    trust: Trust = None,
 ) -> None:
     """Show one training run or cell: specification, accuracy, scores, knowledge, cost.
 
@@ -448,6 +452,7 @@ def reproduce(
     ] = None,
     data_dir: DataDir = None,
     out: Out = DEFAULT_OUT,
+    trust: Trust = None,
 ) -> None:
     """Run a cell again from its record alone, in a fresh folder, and compare bit by bit; status 1 when anything differs.
 
@@ -465,7 +470,7 @@ def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_d
 
     Example: privbench data check cifar10 --data-dir DIR
     """
-    dataset = plugins.dataset(dataset)
+    dataset = plugins.typed("dataset", dataset)
     from privbench import data
 
     lines = data.check(dataset, data_dir)
@@ -481,7 +486,7 @@ def data_fetch(dataset: Annotated[str, typer.Argument(help="Data set.")]) -> Non
 
     Example: privbench data fetch cifar10
     """
-    dataset = plugins.dataset(dataset)
+    dataset = plugins.typed("dataset", dataset)
     from privbench import data
 
     data.fetch(dataset)

@@ -11,6 +11,7 @@ the dataclass over filled in. Imports no torch, so that --help answers at once.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -20,7 +21,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from privbench import plugins
+from privbench import names, plugins, trust
 from privbench.errors import UserError
 
 DEFAULT_OUT = Path("runs")
@@ -86,6 +87,30 @@ DataDir = Annotated[
 Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in it is reused.")]
 
 
+def _trusted(texts: list[str] | None) -> list[str] | None:
+    """Adds what --trust names to what this process may use (privbench/trust.py); UserError for a name of another form."""
+    for text in texts or []:
+        if text.startswith(plugins.FOLDER):
+            trust.add(plugins.dataset(text))
+        elif re.fullmatch(names.CODE, code := plugins.defense_name(text)):
+            trust.add(code)
+        else:
+            raise UserError(f"--trust takes package.module:Class or folder:PATH, but '{text}' was given")
+    return texts
+
+
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="NAME",
+        callback=_trusted,
+        help="Code or a folder of images that a file under --out may name, e.g. package.module:Class or folder:PATH; repeatable. "
+        "Without it a file can name what is built in alone.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class PlaceOptions:
     """Where work is done and where it lies."""
@@ -93,6 +118,7 @@ class PlaceOptions:
     device: Device = "auto"
     data_dir: DataDir = None
     out: Out = DEFAULT_OUT
+    trust: Trust = None
 
 
 @dataclass(frozen=True)
@@ -371,7 +397,7 @@ def _with_domains(token: str) -> tuple[str, tuple[str, ...] | None]:
     """NAME or NAME:DOMAIN+DOMAIN; the NAME of a user's own folder has a colon too, and its path may have more."""
     colons = token.count(":") > token.startswith(plugins.FOLDER) and not _is_folder(token)
     name, colon, domains = token.rpartition(":") if colons else (token, "", "")
-    return plugins.dataset(name), tuple(domains.split("+")) if colon else None
+    return plugins.typed("dataset", name), tuple(domains.split("+")) if colon else None
 
 
 def _is_folder(token: str) -> bool:

@@ -10,7 +10,6 @@ against somebody who wants to deceive: whoever edits a record can compute the di
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections import Counter
@@ -25,12 +24,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from privbench import flags, storage, upgrade
 from privbench.errors import UserError
 from privbench.flags import Flag
-from privbench.spec import CellSpec
+from privbench.spec import CellSpec, first_fault
 
 # 2: the training part; cells that attack nothing. 3: typed, per seed and victim, without any summary; outcomes; a digest.
 SCHEMA = 3
 FILE_NAME = "record.json"
-DIGEST = "digest"
 Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
 TAIL = 0.05  # of victims, the most exposed
@@ -491,23 +489,31 @@ def _mixed(trials: Sequence[Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-def content_digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of a record's content as canonical JSON: names sorted, no spaces, without the digest itself."""
-    own = {name: value for name, value in content.items() if name != DIGEST}
-    return hashlib.sha256(json.dumps(own, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 def write(record: Record, path: Path) -> None:
     """Writes the whole record or nothing: one line per field, since curves and matrices of a line a number would be long."""
     content = record.model_dump(mode="json", serialize_as_any=True)
-    content = {"schema_version": content.pop("schema_version"), DIGEST: content_digest_of(record), **content}
+    content = {"schema_version": content.pop("schema_version"), storage.DIGEST: content_digest_of(record), **content}
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items()]
     storage.write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def content_digest_of(record: Record) -> str:
     """The digest of a record as it is written."""
-    return content_digest(record.model_dump(mode="json", serialize_as_any=True))
+    return storage.content_digest(record.model_dump(mode="json", serialize_as_any=True))
+
+
+def read_of(cell: CellSpec, path: Path) -> Record:
+    """The record of that very cell; UserError as `read`, and where an intact record is another cell's."""
+    found = read(path)
+    other = next((name for name in (found.id, found.cell.id) if name != cell.id), None)
+    if other is not None:
+        raise UserError(
+            f"{path} is the record of cell {other}, not of {cell.id}: an intact file in the wrong place; remove it and run the "
+            "same command again"
+        )
+    if tuple(s.seed for s in found.seeds) != cell.seeds:
+        raise UserError(f"{path} is damaged (its seeds are not the cell's); remove it and run the same command again")
+    return found
 
 
 def read(path: Path) -> Record:
@@ -519,21 +525,23 @@ def read(path: Path) -> Record:
         raise UserError(f"{path} is not a privbench record")
     try:
         if value["schema_version"] == 2:
+            upgrade.check_summaries(value)
             return _validated(upgrade.to_schema_3(value))
         if value["schema_version"] != SCHEMA:
             raise UserError(f"{path} has record schema {value['schema_version']}; this privbench reads {SCHEMA} and 2")
-        digest = value.pop(DIGEST, None)
-        if digest != content_digest(value):
+        digest = value.pop(storage.DIGEST, None)
+        if digest != storage.content_digest(value):
             raise UserError(
                 f"{path} was altered or damaged after it was written: its digest does not fit its content; remove it and run the "
                 "same command again"
             )
         return _validated(value)
     except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(str(part) for part in fault["loc"])
+        place, rule, _ = first_fault(error)
+        raise UserError(f"{path} is damaged ({place}: {rule}); remove it and run the same command again") from error
+    except ValueError as error:
         raise UserError(
-            f"{path} is damaged ({place}: {fault['msg']}); remove it and run the same command again"
+            f"{path} was altered or damaged after it was written: {error}; remove it and run the same command again"
         ) from error
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UserError(f"{path} is damaged ({error!r}); remove it and run the same command again") from error

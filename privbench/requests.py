@@ -13,7 +13,10 @@ from privbench.spec import CellSpec, TrainSpec
 
 def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOptions) -> list[CellSpec]:
     """Every attack on every defence at every attacked round; UserError for what cannot be, before anything is computed."""
-    sent = shared_parts(run.method)
+    sent = shared_parts(plugins.typed("method", run.method))
+    for name in attacks.named():
+        plugins.typed("attack", name)
+    images = auxiliary(attacks.auxiliary)
     trains = [train_spec(run, training, defense) for defense in defenses(run.defenses(), training.where)]
     usual = ["update-matching"] if attacks.observe == "update" else default_attacks(sent)
     names = [*plugins.ATTACKS, *attacks.named()] if attacks.is_ladder() else attacks.named() or usual
@@ -32,7 +35,7 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
             victims=attacks.victims,
             batch_size=attacks.batch_size,
             labels_known=attacks.labels_known,
-            auxiliary=knowledge.canonical(attacks.auxiliary),
+            auxiliary=images,
             observe=attacks.observe,
             local_steps=attacks.local_steps,
             local_lr=attacks.local_lr,
@@ -60,7 +63,7 @@ def train_spec(
     run: RunOptions, training: TrainingOptions, defense: str = "none", searched: str | None = None
 ) -> TrainSpec:
     """The specification of a run; `searched` is one more setting, name=value, of the method or else of the schedule."""
-    method = plugins.resolve("method", run.method)
+    method = plugins.resolve("method", plugins.typed("method", run.method))
     own, changes = settings(run.set_), training.changes()
     for name, value in settings([searched] if searched else []).items():
         of_method = [field.name for field in fields(method)]
@@ -71,7 +74,7 @@ def train_spec(
     plugins.create(method, own)
     return spec.train_spec(
         training.preset,
-        plugins.dataset(run.dataset),
+        plugins.typed("dataset", run.dataset),
         run.method,
         backbone=run.backbone,
         image_size=run.image_size,
@@ -94,12 +97,20 @@ def train_spec(
 
 def defenses(texts: Sequence[str], where: str) -> list[str]:
     """Defences as specifications write them, each once; UserError for a wrong name or value, or a place that none of them has."""
-    found = list(dict.fromkeys(written_defense.canonical(each, where) for each in texts))
+    found = list(dict.fromkeys(written_defense.canonical(plugins.typed("defense", each), where) for each in texts))
     if where != "update" and texts and not written_defense.has_place(found):
         raise UserError(
             f"--where {where} is where a defence acts, but {', '.join(found)} has no such choice; leave it out"
         )
     return found
+
+
+def auxiliary(text: str) -> str:
+    """An auxiliary choice as specifications write it; its data set is the caller's to name (privbench/trust.py)."""
+    name = knowledge.parse_auxiliary(text)[0]
+    if name != knowledge.SAME:
+        plugins.typed("dataset", name)
+    return knowledge.canonical(text)
 
 
 def default_attacks(sent: Sequence[str]) -> list[str]:

@@ -170,11 +170,9 @@ def draw_clients_of_run(prefix: str, out: Path) -> None:
     """The same for a training run on disk, from its record alone: nothing is read or trained again."""
     store = Store(out)
     spec = _only([spec for _, spec in store.trained()], prefix, f"training run under {out}")
-    if not store.clients(spec).exists():
-        raise UserError(f"run {spec.id} has no clients.json: an earlier version trained it; leave --run out")
-    value = storage.read_json(store.clients(spec))
-    panel = _show_clients(spec, value["clients"], value["public"])
-    _write_panels([panel], value["classes"], out / f"clients-{spec.id}")
+    found = federations.read_clients(store, spec)
+    panel = _show_clients(spec, found.clients, found.public)
+    _write_panels([panel], found.classes, out / f"clients-{spec.id}")
 
 
 def _only(every: Sequence[Spec], prefix: str, what: str) -> Spec:
@@ -226,7 +224,7 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
             f"no finished cell of {plugins.short(dataset)} at round {round_} with seed {seed} under {out}; "
             "run `privbench attack` first"
         )
-    stem = out / f"{plugins.stem(dataset)}-grid-{round_}" if target is None else target.with_suffix("")
+    stem = storage.inside(out, f"{plugins.stem(dataset)}-grid-{round_}") if target is None else target.with_suffix("")
     endings = figures.ENDINGS if target is None else (target.suffix,)
     size = grid.Size(rows, columns)
     for path in drawings.write_grid(store, sorted(cells, key=cell_place), seed, stem, size, endings):
@@ -238,7 +236,7 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     store = Store(out)
     store.check_writable()
     stacked = machine.device(device).type == "cuda"
-    todo = [spec for spec in specs if checkpoint.history(store.train(spec)) is None]
+    todo = [spec for spec in specs if checkpoint.history(store.train(spec), spec.id) is None]
     alike: dict[str, list[TrainSpec]] = {}
     for spec in todo:  # on a GPU the seeds of one specification train together
         alike.setdefault(spec.model_copy(update={"seed": 0}).id if stacked else spec.id, []).append(spec)
@@ -266,7 +264,7 @@ def search_and_show(trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_d
     store = train_all([spec for specs in trials.values() for spec in specs], out, data_dir, device)
     found: dict[str, tuple[float, float]] = {}
     for name, specs in trials.items():
-        histories = [checkpoint.history(store.train(spec)) or [] for spec in specs]
+        histories = [checkpoint.history(store.train(spec), spec.id) or [] for spec in specs]
         scores = [(harness.best_validation(h), harness.selected_accuracy(h)) for h in histories]
         found[name] = (fmean(v for best, _ in scores for v in best), fmean(t for _, test in scores for t in test))
     best = max(found, key=lambda name: found[name][0])
@@ -285,7 +283,7 @@ def trained(specs: Sequence[TrainSpec], place: PlaceOptions) -> pd.DataFrame:
     store = train_all(specs, place.out, place.data_dir, place.device)
     rows: list[dict[str, Any]] = []
     for spec in specs:
-        rounds = checkpoint.history(store.train(spec)) or []
+        rounds = checkpoint.history(store.train(spec), spec.id) or []
         accuracy = harness.selected_accuracy(rounds) if rounds else [math.nan]
         about = {"defense": spec.defense, "seed": spec.seed, "run": spec.id, "rounds": len(rounds)}
         rows += [about | {"client": client + 1, "test_accuracy": each} for client, each in enumerate(accuracy)]
@@ -316,7 +314,7 @@ def show_trained(specs: Sequence[TrainSpec], found: pd.DataFrame, place: PlaceOp
 
 def stopped_early(store: Store, specs: Sequence[TrainSpec]) -> list[str]:
     """One line where some runs ended before their last round, with why and the option that changes it."""
-    ended = [(spec, len(checkpoint.history(store.train(spec)) or [])) for spec in specs]
+    ended = [(spec, len(checkpoint.history(store.train(spec), spec.id) or [])) for spec in specs]
     early = [(spec, rounds) for spec, rounds in ended if rounds < spec.schedule.rounds]
     if not early:
         return []
@@ -371,4 +369,4 @@ def _record_of(prefix: str, out: Path) -> Record:
     cell = _only(list(store.cells()), prefix, f"cell under {out}")
     if not store.record(cell).exists():
         raise UserError(f"cell {cell.id} is unfinished; the command that started it continues it")
-    return record.read(store.record(cell))
+    return record.read_of(cell, store.record(cell))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from privbench import artifact as artifacts
-from privbench import plugins, score, storage
+from privbench import plugins, results, score, storage
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -24,10 +24,10 @@ def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRe
     paths = []
     for key, name in stems(records).items():
         own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.cell) == key]
-        paths += scatter.write([r for _, r in own], folder / f"{name}-scatter")
+        paths += scatter.write([r for _, r in own], storage.inside(folder, f"{name}-scatter"))
         for round_ in dict.fromkeys(cell.round for cell, _ in own):
             some = sorted((cell for cell, _ in own if cell.round == round_), key=published_form.cell_place)
-            paths += write_grid(store, some, min(some[0].seeds), folder / f"{name}-grid-{round_}")
+            paths += write_grid(store, some, min(some[0].seeds), storage.inside(folder, f"{name}-grid-{round_}"))
     return paths
 
 
@@ -43,7 +43,8 @@ def histograms(records: Sequence[Record], folder: Path) -> list[Path]:
     paths = []
     for dataset in dict.fromkeys(r.cell.train.dataset for r in records):
         paths += _histogram(
-            [r for r in records if r.cell.train.dataset == dataset], folder / f"{plugins.stem(dataset)}-clients"
+            [r for r in records if r.cell.train.dataset == dataset],
+            storage.inside(folder, f"{plugins.stem(dataset)}-clients"),
         )
     return paths
 
@@ -76,31 +77,26 @@ def write_grid(
     chosen = max(alike, key=len)
     names = [(published_form.label(cell), cell.attack) for cell, *_ in chosen]
     drawn = []
-    for (cell, images, truth, failed), (method, attack) in zip(chosen, names, strict=True):
+    for (cell, images, truth, failed, rung), (method, attack) in zip(chosen, names, strict=True):
         score_db = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
         setting = variants.setting_words(cell).partition(", ")[2] if names.count((method, attack)) > 1 else ""
         drawn.append(
             grid.Row(
                 method, f"{attack} ({setting})" if setting else f"{attack}", images[:, 0].clamp(0, 1),
-                None if cell.preset == published_form.SMOKE else score_db, _rung(cell.attack or ""),
+                None if cell.preset == published_form.SMOKE else score_db, rung,
             )
         )  # fmt: skip
     return grid.write(chosen[0][2].images[:, 0], drawn, stem, size, endings, others=len(loaded) - len(chosen))
 
 
-def _loaded(store: Store, cell: CellSpec, seed: int) -> tuple[Tensor, Truth, Tensor]:
-    """(reconstructions, what they are of, whether they failed) of one seed."""
-    tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
+def _loaded(store: Store, cell: CellSpec, seed: int) -> tuple[Tensor, Truth, Tensor, str]:
+    """(reconstructions, what they are of, whether they failed, the attack's rung as its result has it) of one seed."""
+    tensors, info = results.result(store, cell, seed)
     spec = cell.train.model_copy(update={"seed": seed})
     truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
     images, failed = score.aligned(tensors["images"], truth)
-    return images, truth, failed
+    return images, truth, failed, info["knowledge"].get("rung") or ""
 
 
 def _of_same_images(a: Truth, b: Truth) -> bool:
     return torch.equal(a.images, b.images)
-
-
-def _rung(attack: str) -> str:
-    """The attack's rung, where it has one."""
-    return getattr(plugins.resolve("attack", attack), "rung", None) or ""

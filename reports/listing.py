@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.table import Table
 
-from privbench import checkpoint, console, knowledge, partition, plugins, record, results, storage
+from privbench import checkpoint, console, federations, knowledge, partition, plugins, record, results
 from privbench.errors import UserError
 from privbench.printable import one_line
 from privbench.record import AttackRecord
-from privbench.spec import CellSpec
+from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store, status
 from reports import study, training_view
 
@@ -105,7 +105,7 @@ def list_runs(out: Path) -> None:
             str(spec.seed),
             "",
             "",
-            status(folder),
+            status(folder, spec.id),
         )
     for cell in cells:
         done = store.record(cell).exists()
@@ -129,27 +129,28 @@ def _attack_and_round(cell: CellSpec) -> tuple[str, str]:
 def show_run(prefix: str, out: Path) -> None:
     """Everything on disk about the one run or cell whose id begins with `prefix`."""
     store = Store(out)
-    found = [(spec.id, "train", folder) for folder, spec in store.trained() if spec.id.startswith(prefix)]
-    found += [(cell.id, "cell", store.cell(cell)) for cell in store.cells() if cell.id.startswith(prefix)]
+    found: list[tuple[TrainSpec | CellSpec, Path]] = []
+    found += [(spec, folder) for folder, spec in store.trained() if spec.id.startswith(prefix)]
+    found += [(cell, store.cell(cell)) for cell in store.cells() if cell.id.startswith(prefix)]
     if not found:
         raise UserError(f"no run or cell under {out} begins with '{prefix}'; see `privbench list runs`")
     if len(found) > 1:
-        raise UserError(f"'{prefix}' could be any of {', '.join(name for name, _, _ in found)}; give more digits")
-    name, kind, folder = found[0]
+        raise UserError(f"'{prefix}' could be any of {', '.join(one.id for one, _ in found)}; give more digits")
+    spec, folder = found[0]
     to = console.results()
-    to.say(f"{kind} {name} in {folder}")
-    if kind == "train":
-        to.print_json(json.dumps(storage.read_json(folder / checkpoint.SPEC)))
-        to.say(status(folder))
-        rounds = checkpoint.history(folder)
+    to.say(f"{'train' if isinstance(spec, TrainSpec) else 'cell'} {spec.id} in {folder}")
+    if isinstance(spec, TrainSpec):
+        to.print_json(json.dumps(spec.model_dump(mode="json")))
+        to.say(status(folder, spec.id))
+        rounds = checkpoint.history(folder, spec.id)
         if rounds is not None:
             to.print(f"{sum(entry['seconds'] for entry in rounds):.0f} s of training")
-            classes = storage.read_json(folder / "clients.json")["classes"]
-            training_view.show([results.training(folder)], classes, to)
+            classes = federations.read_clients(store, spec).classes
+            training_view.show([results.training(folder, spec.id)], classes, to)
         return
-    if not (folder / record.FILE_NAME).exists():
-        raise UserError(f"cell {name} is unfinished; the command that started it continues it")
-    found_record = record.read(folder / record.FILE_NAME)
+    if not store.record(spec).exists():
+        raise UserError(f"cell {spec.id} is unfinished; the command that started it continues it")
+    found_record = record.read_of(spec, store.record(spec))
     shown: dict[str, Any] = found_record.model_dump(mode="json", exclude={"seeds"})  # too long, or in the tables
     if isinstance(found_record, AttackRecord):
         shown |= {

@@ -14,7 +14,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from privbench import plugins
+from privbench import plugins, storage
 from privbench.record import Record
 from reports import figures, published, remarks, rows
 from reports.accuracy_table import METRICS
@@ -133,7 +133,8 @@ def write(
         )
     figures.legend(figure, handles)
     dataset, _, _, nets, _ = key
-    return figures.save(figure, folder / "-".join(part for part in ("omega", plugins.stem(dataset), nets[:8]) if part))
+    name = "-".join(part for part in ("omega", plugins.stem(dataset), nets[:8]) if part)
+    return figures.save(figure, storage.inside(folder, name))
 
 
 def _points(points: dict[float, Record], metric: str) -> dict[float, tuple[float, float | None]]:

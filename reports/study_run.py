@@ -106,7 +106,7 @@ def execute(
         raise UserError(next(iter([*absent.values(), *reasons.values()])))
     for cell in at_hand:
         if cell.id in reasons:
-            storage.write_json(store.failure(cell), {"reason": reasons[cell.id], "refused": True})
+            store.write_failure(cell, reasons[cell.id], refused=True)
     able = [cell for cell in at_hand if cell.id not in reasons]
     jobs = {job.title: job for job in run.trials_of(able, out, data_dir, device)}
     try:
@@ -128,7 +128,7 @@ def _ended(store: Store, jobs: Mapping[str, run.Trial], bars: JobBars, title: st
         done = all(store.result(cell, spec.seed).exists() for spec in jobs[title].specs)
         # A refusal of this cell says more than its neighbour's end.
         if not done and not store.failure(cell).exists():
-            storage.write_json(store.failure(cell), {"reason": reason, "refused": False})
+            store.write_failure(cell, reason or "", refused=False)
     bars.outcome(title, reason)
 
 
@@ -203,7 +203,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions) -> 
     ]:
         CONSOLE.say(line)
     found = execute(cells, place.out, place.data_dir, place.device)
-    folder, store = place.out / f"{chosen.name}-{cells[0].preset}", Store(place.out)
+    folder, store = storage.inside(place.out, f"{chosen.name}-{cells[0].preset}"), Store(place.out)
     done, records, gaps = sorted_out(cells, found)
     gaps = [*unmet, *gaps]
     if not records:

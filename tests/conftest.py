@@ -54,6 +54,9 @@ NOT_NUMERICAL = (
     "reports/test_states.py",
     "reports/test_study.py",
     "reports/test_training_reports.py",
+    "strangers/test_code.py",
+    "strangers/test_paths.py",
+    "strangers/test_places.py",
 )
 
 
@@ -71,6 +74,14 @@ def same_threads() -> None:
     """Every test begins with as many threads as the run was given, whatever the one before it left."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(THREADS)
+
+
+@pytest.fixture(autouse=True)
+def same_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test names may be used in that test alone."""
+    from privbench import trust
+
+    monkeypatch.setattr(trust, "_names", {*trust.added()})
 
 
 @pytest.fixture(scope="session", autouse=True)
