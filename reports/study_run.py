@@ -29,6 +29,7 @@ from reports.study import Study
 FULL_VICTIMS, FULL_SEEDS = 64, 5
 # A seed of the same at a first look.
 FIRST_VICTIMS = 8
+MOST_FILES = 8  # that one line names
 Datasets = Sequence[tuple[str, tuple[str, ...] | None]]
 
 
@@ -245,10 +246,10 @@ def first_look(cells: Sequence[CellSpec]) -> str:
 
 
 def tell_files(paths: Sequence[Path], folder: Path, to: Console) -> None:
-    """One line for all files that were written."""
-    to.say(
-        f"wrote {len(paths)} files to {folder}: {', '.join(sorted({path.name for path in paths if path.suffix == '.md'}))}, ..."
-    )
+    """One line for all files that were written: the pages and pictures, without their other forms."""
+    names = [path.name for ending in (".md", ".png") for path in paths if path.suffix == ending]
+    more = f" and {len(names) - MOST_FILES} more" if len(names) > MOST_FILES else ""
+    to.say(f"wrote {len(paths)} files to {folder}: {', '.join(names[:MOST_FILES])}{more}")
 
 
 def _print_state(cells: Sequence[CellSpec], found: Sequence[State], to: Console) -> None:

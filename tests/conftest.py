@@ -30,6 +30,7 @@ hypothesis.settings.load_profile("tests")
 # All others are numerical, and `make test-portable PART=numerical` runs those alone.
 NOT_NUMERICAL = (
     "test_command_line.py",
+    "test_first_users.py",
     "test_imports.py",
     "test_ladder_command.py",
     "test_makefile.py",
@@ -37,6 +38,8 @@ NOT_NUMERICAL = (
     "privbench/test_data_embedded.py",
     "privbench/test_data_full.py",
     "privbench/test_data_more.py",
+    "privbench/test_decoded.py",
+    "privbench/test_download.py",
     "privbench/test_flags.py",
     "privbench/test_partition.py",
     "privbench/test_pool.py",
