@@ -246,17 +246,6 @@ def test_a_module_of_the_working_directory_that_is_not_on_the_path_is_told_with_
     assert "PYTHONPATH" not in told("attack", "--attack", "nowhere_at_all:X", expect=2)
 
 
-def test_identical_rows_of_a_grid_are_drawn_once_under_both_names():
-    from reports.drawings import row_label
-
-    assert row_label([("FedAvg", "L2 staged")]) == "FedAvg\nL2 staged"
-    assert (
-        row_label([("FedAvg", "L0 class-mean"), ("FedAvg", "L4 surrogate")]) == "FedAvg\nL0 class-mean\n= L4 surrogate"
-    )
-    many = [(f"M{k}", "L0 grey") for k in range(5)]
-    assert row_label(many) == "M0\n= M1\n= M2\n= 2 more\nL0 grey"
-
-
 def test_the_first_line_comes_before_torch(tmp_path):
     """What was understood is said in a process that has not imported torch yet."""
     probe = (
