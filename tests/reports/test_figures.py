@@ -34,7 +34,7 @@ from tests.reports.records import record, with_training
 from tests.reports.test_training_reports import trained
 
 USUAL = "cifar10"
-NASTY = "folder:/home/somebody/100% of $x_{i}$ [a] #1 & co_op, holiday photographs of 2024 (second half)"
+NASTY = "folder:/data/100% of $x_{i}$ [a] #1 & co_op, holiday photographs of 2024 (second half)"
 OWN = "mypackage.subpackage.methods:MyMethodOfAVeryLongName"
 METHODS = [name for name in NAMES if name != "lg-fedavg"]
 SIZES = {"one": (USUAL, METHODS[1:2]), "three": (NASTY, ["local", OWN, "fedcg"]), "all": (USUAL, METHODS)}
