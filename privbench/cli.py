@@ -139,7 +139,9 @@ def attack(
     ] = "same",
     artifact: Annotated[
         Path | None,
-        typer.Option(help="Attack this artifact file instead of training; --dataset names auxiliary images."),
+        typer.Option(
+            help="Attack this artifact instead of training: a folder with an index.json; --dataset names auxiliary images."
+        ),
     ] = None,
     truth: Annotated[Path | None, typer.Option(help="With --artifact: score against this truth file.")] = None,
     training: TrainingOptions = TrainingOptions(),
@@ -171,7 +173,7 @@ def attack(
         )
         return
     if truth is not None:
-        raise UserError("--truth goes with --artifact FILE")
+        raise UserError("--truth goes with --artifact FOLDER")
     _sent(run.method)
     from privbench import knowledge, spec
 

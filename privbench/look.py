@@ -8,7 +8,18 @@ from typing import Any
 
 import torch
 
-from privbench import active, artifact, checkpoint, federations, harness, local_update, machine, observe, plugins
+from privbench import (
+    active,
+    artifact,
+    artifact_upgrade,
+    checkpoint,
+    federations,
+    harness,
+    local_update,
+    machine,
+    observe,
+    plugins,
+)
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
@@ -31,7 +42,9 @@ def observed(
         shot = active.trained(cell, trainer, round_, folder, store.train(spec), data_root, store.cache, report)
     else:
         shot = snapshot(store, spec, round_, fed, device_name, report)
-    if not (folder / "truth.safetensors").exists():
+    whose = artifact.origin_of(spec, folder)
+    artifact_upgrade.upgrade(folder, whose)
+    if not artifact.complete(folder):
         seen, truth = observe.observe(
             active.sent(cell, setup, shot, data_root),
             fed,
@@ -49,9 +62,8 @@ def observed(
             training=local_update.local_training(spec.schedule, [len(c.train.labels) for c in fed.clients]),
             form=cell.wire,
         )
-        artifact.save(seen, folder / "artifact.safetensors", artifact.Identity(spec.id, spec.dataset))
-        artifact.save_truth(truth, folder / "truth.safetensors")
-    return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), shot
+        artifact.save_with_truth(seen, truth, folder, whose)
+    return *artifact.load_with_truth(folder, whose), shot
 
 
 def resolve_round(text: str, rounds: Sequence[dict[str, Any]]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from privbench import artifact as artifacts
-from privbench import plugins, score, storage
+from privbench import artifact_upgrade, plugins, score, storage
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -71,7 +71,9 @@ def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -
     for cell in cells:
         tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
         spec = cell.train.model_copy(update={"seed": seed})
-        truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
+        folder = store.artifact(cell, spec, info["round"])
+        artifact_upgrade.upgrade(folder, artifacts.origin_of(spec, folder))
+        truth = artifacts.truth_of(folder, artifacts.origin_of(spec, folder))
         if first is None:
             first = truth
         if truth.images.shape != first.images.shape or not torch.equal(truth.images, first.images):

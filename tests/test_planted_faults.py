@@ -55,12 +55,16 @@ def names(found):
     return [flag.name for flag in found.flags]
 
 
+def both(folder):
+    return artifact.load_with_truth(folder, artifact.origin(folder / artifact.OBSERVATION))
+
+
 def change_gradient(folder, victim, value):
-    seen = artifact.load(folder / "artifact.safetensors")
+    seen, truth = both(folder)
     for part in seen.gradients.values():
         for g in part.values():
             g[victim] = value
-    artifact.save(seen, folder / "artifact.safetensors")
+    artifact.save_with_truth(seen, truth, folder, artifact.origin(folder / artifact.OBSERVATION))
 
 
 @pytest.mark.parametrize("attack", ["dlg", "staged", "grey"])
@@ -118,9 +122,9 @@ def test_a_batch_without_a_gradient_raises_its_flag_and_every_floor_is_scored(
 
 def test_a_duplicated_victim_raises_its_flag(planted):
     folder, told = planted
-    truth = artifact.load_truth(folder / "truth.safetensors")
+    _, truth = both(folder)
     truth.images[3] = truth.images[0]
-    artifact.save_truth(truth, folder / "truth.safetensors")
+    artifact.save_truth(truth, folder / artifact.TRUTH, folder / artifact.OBSERVATION)
     found = told()
     assert names(found) == ["duplicate-victims"]
     assert found.flags[0].sentence.startswith("2 of 4 victims")
@@ -128,7 +132,7 @@ def test_a_duplicated_victim_raises_its_flag(planted):
 
 def test_a_victim_among_the_auxiliary_images_raises_its_flag(planted, monkeypatch):
     folder, told = planted
-    truth, honest = artifact.load_truth(folder / "truth.safetensors"), knowledge.auxiliary
+    truth, honest = both(folder)[1], knowledge.auxiliary
 
     def leaking(*arguments):
         batch, info = honest(*arguments)
@@ -270,6 +274,6 @@ def test_a_cell_of_a_round_that_was_not_trained_does_not_stop_the_others(planted
 
 def test_a_refusal_is_a_users_mistake_like_any_other(attacked):
     (folder,) = (attacked / "artifacts").iterdir()
-    seen = artifact.load(folder / "artifact.safetensors")
+    seen = artifact.load(folder / artifact.OBSERVATION)
     with pytest.raises(AttackRefused, match="needs the upload:generator"):
         measure.check_needs("feature-statistics", plugins.resolve("attack", "feature-statistics"), seen)
