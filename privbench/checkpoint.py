@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from privbench import storage
+from privbench import storage, training_files
 from privbench.engine import Moments, Replica
 from privbench.errors import UserError
 from privbench.evaluation import Prediction
@@ -109,13 +109,16 @@ def _read(path: Path, spec: TrainSpec, device: torch.device, rest: str) -> State
         tensors, info = storage.load_tensors(path, "checkpoint")
     except UserError as error:
         raise UserError(f"{error}; remove it and run the same command again to continue from {rest}") from error
-    if info["spec"] != spec.id:
-        raise UserError(f"{path} belongs to run {info['spec']}, not to {spec.id}")
-    tensors = {name: t.to(device) for name, t in tensors.items()}
-    clients = [_replica(tensors, f"client{k}", info["steps"][f"client{k}"]) for k in range(info["clients"])]
-    uploads = [_networks(tensors, f"upload{k}") for k in range(info["clients"])]
-    server = _replica(tensors, "server", info["steps"]["server"])
-    return State(info["round"], server, clients, uploads, info["history"], _predictions(tensors))
+    with training_files.reading(path):
+        training_files.Checkpoint.model_validate(info)
+        training_files.check_history(info["history"])
+        if info["spec"] != spec.id:
+            raise UserError(f"{path} belongs to run {info['spec']}, not to {spec.id}")
+        tensors = {name: t.to(device) for name, t in tensors.items()}
+        clients = [_replica(tensors, f"client{k}", info["steps"][f"client{k}"]) for k in range(info["clients"])]
+        uploads = [_networks(tensors, f"upload{k}") for k in range(info["clients"])]
+        server = _replica(tensors, "server", info["steps"]["server"])
+        return State(info["round"], server, clients, uploads, info["history"], _predictions(tensors))
 
 
 def save_snapshot(folder: Path, spec: TrainSpec, state: State) -> None:
@@ -138,14 +141,17 @@ def snapshot_path(folder: Path, round_: int) -> Path:
 
 def load_snapshot(folder: Path, round_: int) -> Snapshot:
     """The snapshot of one round; UserError when it is missing or damaged."""
-    tensors, info = storage.load_tensors(snapshot_path(folder, round_), "snapshot")
-    names = range(info["clients"])
-    return Snapshot(
-        info["round"],
-        _replica(tensors, "server", {}),
-        [_replica(tensors, f"client{k}", {}) for k in names],
-        [_networks(tensors, f"upload{k}") for k in names],
-    )
+    path = snapshot_path(folder, round_)
+    tensors, info = storage.load_tensors(path, "snapshot")
+    with training_files.reading(path):
+        training_files.Snapshot.model_validate(info)
+        names = range(info["clients"])
+        return Snapshot(
+            info["round"],
+            _replica(tensors, "server", {}),
+            [_replica(tensors, f"client{k}", {}) for k in names],
+            [_networks(tensors, f"upload{k}") for k in names],
+        )
 
 
 def keep(folder: Path, spec: TrainSpec, state: State) -> None:
@@ -211,12 +217,19 @@ def history(folder: Path) -> list[dict[str, Any]] | None:
     value = storage.read_json(path)
     if not isinstance(value, dict) or "history" not in value:
         raise UserError(f"{path} is damaged (no history in it); remove it and run the same command again")
-    return list(value["history"])
+    with training_files.reading(path):
+        training_files.check_history(value["history"])
+        return list(value["history"])
 
 
 def predictions(folder: Path) -> list[Prediction]:
     """Each client's test logits and labels in a finished run; UserError when the file is missing or damaged."""
-    return _predictions(storage.load_tensors(folder / PREDICTIONS, "predictions")[0])
+    tensors, _ = storage.load_tensors(folder / PREDICTIONS, "predictions")
+    with training_files.reading(folder / PREDICTIONS):
+        found = _predictions(tensors)
+        for each in found:
+            training_files.check_prediction(each.logits, each.labels)
+        return found
 
 
 def progress(folder: Path) -> int | None:
@@ -224,7 +237,8 @@ def progress(folder: Path) -> int | None:
     for name in (CHECKPOINT, PREVIOUS):
         if (folder / name).exists():
             _, info = storage.load_tensors(folder / name, "checkpoint")
-            return int(info["round"])
+            with training_files.reading(folder / name):
+                return training_files.Snapshot.model_validate(info).round
     return None
 
 

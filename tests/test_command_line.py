@@ -252,7 +252,7 @@ def test_help_does_not_import_torch(tmp_path):
             ["attack", "--round", "soon", "--dataset", "digits", "--preset", "smoke", "--seeds", "1"],
             "--round takes 0, a number",
         ),
-        (["attack", "--artifact", "nothing.safetensors"], "there is no artifact at nothing.safetensors"),
+        (["attack", "--artifact", "nothing.safetensors"], "there is no observation at nothing.safetensors"),
         (["table", "--datasets", "digits,phots"], "did you mean 'photos'?"),
         (["study", "none"], "unknown study 'none'; known: accuracy"),
         (["study", "acuracy"], "unknown study 'acuracy'; did you mean 'accuracy'?"),
