@@ -132,8 +132,8 @@ def _record(store: Store, columns: Sequence[tuple[CellSpec, ...]]) -> None:
 def state(store: Store, cell: CellSpec) -> str:
     """How far a run is, and on how many kinds of machine it was trained where these are several."""
     (one,) = cell.train_specs()
-    said = status(store.train(one))
-    kinds = len(machine.kinds(checkpoint.history(store.train(one)) or []))
+    said = status(store.train(one), one.id)
+    kinds = len(machine.kinds(checkpoint.history(store.train(one), one.id) or []))
     recorded = ", recorded" if store.record(cell).exists() else ""
     return said + recorded + (f", trained on {kinds} kinds of machine" if kinds > 1 else "")
 

@@ -64,7 +64,7 @@ def trained(
     the attack needs, and before the first round.
     """
     if checkpoint.snapshot_path(folder, round_).exists():
-        return checkpoint.load_snapshot(folder, round_)
+        return checkpoint.load_snapshot(folder, setup.spec.id, round_, folder.name)
     name, method = setup.spec.method, setup.method
     if lack := lacking(cell, method):
         raise AttackRefused(f"{cell.attack} {lack}")
@@ -81,15 +81,20 @@ def trained(
         harness.train_round([setup], [state], "alone")
     state.server = server
     accuracy = {str(entry["round"]): entry["validation_accuracy"] for entry in state.history[first:]}
-    storage.write_json(folder / HISTORY, {"active_rounds": round_ - first, "validation_accuracy": accuracy})
-    checkpoint.save_snapshot(folder, setup.spec, state)
-    return checkpoint.load_snapshot(folder, round_)
+    found = {"artifact": folder.name, "active_rounds": round_ - first, "validation_accuracy": accuracy}
+    storage.write_digested(folder / HISTORY, found)
+    checkpoint.save_snapshot(folder, setup.spec, state, folder.name)
+    return checkpoint.load_snapshot(folder, setup.spec.id, round_, folder.name)
 
 
 def told(folder: Path) -> dict[str, Any]:
     """What a record's `knowledge` says of crafted rounds before the look: how many there were; {} without any."""
     path = folder / HISTORY
-    return {"active_rounds": storage.read_json(path)["active_rounds"]} if path.exists() else {}
+    if not path.exists():
+        return {}
+    found = storage.read_digested(path)
+    storage.check_identity(path, found, artifact=folder.name)
+    return {"active_rounds": found["active_rounds"]}
 
 
 def too_early(cell: CellSpec) -> bool:

@@ -7,6 +7,10 @@ full-0007.safetensors                the checkpoint of a round that stays, of lo
 round-0007.safetensors               a snapshot: the networks alone, without discriminators and optimiser state
 predictions.safetensors              each client's test logits at its best validation round; written before finished.json
 finished.json                        the history; present when the run is complete
+
+Each of them names the run that it belongs to, and its round where there is one per round. Whoever reads one says which it should
+be, and another one is refused in one line. A snapshot of an active server's networks also names the artifact folder that it lies in
+(privbench/active.py). Older files, which do not say all of that, are read.
 """
 
 from __future__ import annotations
@@ -87,7 +91,7 @@ def load(folder: Path, spec: TrainSpec, device: torch.device) -> State | None:
 def full(folder: Path, spec: TrainSpec, round_: int, device: torch.device) -> State | None:
     """Everything of a run after `round_` rounds, optimiser state and discriminators included; None where it was not kept."""
     path = full_path(folder, round_)
-    return _read(path, spec, device, "an earlier round") if path.exists() else None
+    return _read(path, spec, device, "an earlier round", round=round_) if path.exists() else None
 
 
 def nearest(folder: Path, spec: TrainSpec, round_: int, device: torch.device) -> State | None:
@@ -101,8 +105,8 @@ def full_path(folder: Path, round_: int) -> Path:
     return folder / f"full-{round_:04d}.safetensors"
 
 
-def _read(path: Path, spec: TrainSpec, device: torch.device, rest: str) -> State:
-    """A checkpoint; UserError when it is damaged, with `rest` from which the run then continues, or is of another run."""
+def _read(path: Path, spec: TrainSpec, device: torch.device, rest: str, **wanted: int) -> State:
+    """A checkpoint; UserError when it is damaged, with `rest` from which the run then continues, or is of another run or round."""
     from privbench.harness import State
 
     try:
@@ -111,9 +115,8 @@ def _read(path: Path, spec: TrainSpec, device: torch.device, rest: str) -> State
         raise UserError(f"{error}; remove it and run the same command again to continue from {rest}") from error
     with training_files.reading(path):
         training_files.Checkpoint.model_validate(info)
-        training_files.check_history(info["history"])
-        if info["spec"] != spec.id:
-            raise UserError(f"{path} belongs to run {info['spec']}, not to {spec.id}")
+        storage.check_identity(path, info, spec=spec.id, **wanted)
+        training_files.check_history(info["history"], info["round"])
         tensors = {name: t.to(device) for name, t in tensors.items()}
         clients = [_replica(tensors, f"client{k}", info["steps"][f"client{k}"]) for k in range(info["clients"])]
         uploads = [_networks(tensors, f"upload{k}") for k in range(info["clients"])]
@@ -121,8 +124,8 @@ def _read(path: Path, spec: TrainSpec, device: torch.device, rest: str) -> State
         return State(info["round"], server, clients, uploads, info["history"], _predictions(tensors))
 
 
-def save_snapshot(folder: Path, spec: TrainSpec, state: State) -> None:
-    """Writes round-NNNN.safetensors."""
+def save_snapshot(folder: Path, spec: TrainSpec, state: State, artifact: str | None = None) -> None:
+    """Writes round-NNNN.safetensors; `artifact` names the folder where the networks are not the run's but an active server's."""
     tensors = _network_tensors((state.server.params, state.server.buffers), "server")
     private = [p for p in CLASSIFICATION if p not in state.server.params]
     for k, (client, (params, buffers)) in enumerate(zip(state.clients, state.uploads, strict=True)):
@@ -130,7 +133,7 @@ def save_snapshot(folder: Path, spec: TrainSpec, state: State) -> None:
         sent = [p for p in params if p not in CLASSIFICATION]
         upload = ({p: params[p] for p in sent}, {p: buffers[p] for p in sent})
         tensors |= _network_tensors(own, f"client{k}") | _network_tensors(upload, f"upload{k}")
-    info = {"spec": spec.id, "round": state.round, "clients": len(state.clients)}
+    info = {"spec": spec.id, "round": state.round, "clients": len(state.clients), "artifact": artifact}
     storage.save_tensors(snapshot_path(folder, state.round), "snapshot", tensors, info)
 
 
@@ -139,12 +142,13 @@ def snapshot_path(folder: Path, round_: int) -> Path:
     return folder / f"round-{round_:04d}.safetensors"
 
 
-def load_snapshot(folder: Path, round_: int) -> Snapshot:
-    """The snapshot of one round; UserError when it is missing or damaged."""
+def load_snapshot(folder: Path, run: str, round_: int, artifact: str | None = None) -> Snapshot:
+    """The snapshot of one round of the run with that id; UserError when it is missing, damaged, or another's (`save_snapshot`)."""
     path = snapshot_path(folder, round_)
     tensors, info = storage.load_tensors(path, "snapshot")
     with training_files.reading(path):
         training_files.Snapshot.model_validate(info)
+        storage.check_identity(path, info, spec=run, round=round_, artifact=artifact)
         names = range(info["clients"])
         return Snapshot(
             info["round"],
@@ -193,7 +197,7 @@ def finish(folder: Path, spec: TrainSpec, state: State) -> None:
         _keep_checkpoint(folder, state.round)
     info = {"spec": spec.id, "clients": len(state.clients)}
     storage.save_tensors(folder / PREDICTIONS, "predictions", _prediction_tensors(state.predictions), info)
-    storage.write_json(folder / FINISHED, {"spec": spec.id, "round": state.round, "history": state.history})
+    storage.write_digested(folder / FINISHED, {"spec": spec.id, "round": state.round, "history": state.history})
     tidy(folder)
 
 
@@ -209,34 +213,38 @@ def _numbers(folder: Path, kind: str) -> list[int]:
     return [int(path.stem.removeprefix(f"{kind}-")) for path in folder.glob(f"{kind}-*.safetensors")]
 
 
-def history(folder: Path) -> list[dict[str, Any]] | None:
-    """The rounds of a finished run, or None."""
+def history(folder: Path, run: str) -> list[dict[str, Any]] | None:
+    """The rounds of a finished run with that id, or None; UserError when the file is damaged, altered, or another run's."""
     path = folder / FINISHED
     if not path.exists():
         return None
-    value = storage.read_json(path)
-    if not isinstance(value, dict) or "history" not in value:
+    value = storage.read_digested(path)
+    if not isinstance(value.get("history"), list):
         raise UserError(f"{path} is damaged (no history in it); remove it and run the same command again")
+    storage.check_identity(path, value, spec=run)
     with training_files.reading(path):
-        training_files.check_history(value["history"])
+        training_files.check_history(value["history"], value.get("round"))
         return list(value["history"])
 
 
-def predictions(folder: Path) -> list[Prediction]:
-    """Each client's test logits and labels in a finished run; UserError when the file is missing or damaged."""
-    tensors, _ = storage.load_tensors(folder / PREDICTIONS, "predictions")
-    with training_files.reading(folder / PREDICTIONS):
+def predictions(folder: Path, run: str) -> list[Prediction]:
+    """Each client's test logits and labels in a finished run with that id; UserError when missing, damaged, or another's."""
+    path = folder / PREDICTIONS
+    tensors, info = storage.load_tensors(path, "predictions")
+    storage.check_identity(path, info, spec=run)
+    with training_files.reading(path):
         found = _predictions(tensors)
         for each in found:
             training_files.check_prediction(each.logits, each.labels)
         return found
 
 
-def progress(folder: Path) -> int | None:
-    """How many rounds an unfinished run has behind it, from the checkpoint's header alone; None when there is none."""
+def progress(folder: Path, run: str) -> int | None:
+    """How many rounds an unfinished run with that id has behind it, from the checkpoint's header alone; None when there is none."""
     for name in (CHECKPOINT, PREVIOUS):
         if (folder / name).exists():
             _, info = storage.load_tensors(folder / name, "checkpoint")
+            storage.check_identity(folder / name, info, spec=run)
             with training_files.reading(folder / name):
                 return training_files.Snapshot.model_validate(info).round
     return None

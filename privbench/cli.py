@@ -28,6 +28,7 @@ from privbench.options import (
     Protocol,
     RunOptions,
     TrainingOptions,
+    Trust,
     Victims,
     flattened,
     settings,
@@ -151,13 +152,18 @@ def attack(
 
     Example: privbench attack --method fedcg --dataset cifar10 --data-dir DIR --round 0
     """
-    dataset, out = plugins.dataset(run.dataset), place.out
+    dataset, out = plugins.typed("dataset", run.dataset), place.out
     climbed = plugins.LADDER in (attack or [])
     if also and not climbed:
         raise UserError("--also goes with --attack ladder; name attacks with --attack")
     named = [name for name in (*(attack or []), *(also or [])) if name != plugins.LADDER]
     for name in named:
-        plugins.target("attack", name)
+        plugins.typed("attack", name)
+    from privbench import knowledge, spec
+
+    images = knowledge.parse_auxiliary(auxiliary)[0]
+    if images != knowledge.SAME:
+        plugins.typed("dataset", images)
     if artifact is not None:
         plugins.commands().attack_file(
             artifact,
@@ -174,9 +180,8 @@ def attack(
         return
     if truth is not None:
         raise UserError("--truth goes with --artifact FOLDER")
+    plugins.typed("method", run.method)
     _sent(run.method)
-    from privbench import knowledge, spec
-
     auxiliary = knowledge.canonical(auxiliary)
     commands = plugins.commands()
 
@@ -224,7 +229,7 @@ def train(
 
     Example: privbench train --method local --dataset digits --seeds 3
     """
-    plugins.target("method", run.method)
+    plugins.typed("method", run.method)
     commands = plugins.commands()
     commands.train_and_show(_of_seeds(_train_spec(run, training), training), place.out, place.data_dir, place.device)
 
@@ -246,7 +251,7 @@ def search(
 
     Example: privbench search --method fedprox --over mu=0.001,0.01,0.1,1 --dataset digits
     """
-    plugins.target("method", run.method)
+    plugins.typed("method", run.method)
     name, equals, values = over.partition("=")
     if not equals or not values:
         raise UserError(f"--over takes a setting and its values, e.g. mu=0.001,0.01,0.1,1, but '{over}' was given")
@@ -340,12 +345,13 @@ def grid(
     target: Annotated[
         Path | None, typer.Option(help="File to write, .png or .pdf; default: both, under --out.")
     ] = None,
+    trust: Trust = None,
 ) -> None:
     """Draw the reconstruction grid of every finished cell of a data set.
 
     Example: privbench grid --dataset photos --round 0
     """
-    dataset = plugins.dataset(dataset)
+    dataset = plugins.typed("dataset", dataset)
     from privbench import spec
 
     commands = plugins.commands()
@@ -373,12 +379,13 @@ def partition_(
     ] = None,
     data_dir: DataDir = None,
     out: Out = DEFAULT_OUT,
+    trust: Trust = None,
 ) -> None:
     """Show which client holds how many images of which class: prints a table, draws the label histogram; trains nothing.
 
     Example: privbench partition --dataset fmnist --clients 10 --omega 0.1 --omega 1 --omega 10 --data-dir DIR
     """
-    dataset = plugins.dataset(dataset)
+    dataset = plugins.typed("dataset", dataset)
     commands = plugins.commands()
     if run is not None:
         commands.draw_clients_of_run(run, out)
@@ -402,6 +409,7 @@ def partition_(
 def list_(
     kind: Annotated[str, typer.Argument(help="methods, attacks, defenses, datasets, studies or runs.")],
     out: Out = DEFAULT_OUT,
+    trust: Trust = None,
 ) -> None:
     """List what there is.
 
@@ -427,6 +435,7 @@ def list_(
 def show(
     run: Annotated[str, typer.Argument(help="A run or cell id, or the beginning of one.")],
     out: Out = DEFAULT_OUT,
+    trust: Trust = None,
 ) -> None:
     """Show one training run or cell: specification, accuracy, scores, knowledge, cost.
 
@@ -448,6 +457,7 @@ def reproduce(
     ] = None,
     data_dir: DataDir = None,
     out: Out = DEFAULT_OUT,
+    trust: Trust = None,
 ) -> None:
     """Run a cell again from its record alone, in a fresh folder, and compare bit by bit; status 1 when anything differs.
 
@@ -465,7 +475,7 @@ def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_d
 
     Example: privbench data check cifar10 --data-dir DIR
     """
-    dataset = plugins.dataset(dataset)
+    dataset = plugins.typed("dataset", dataset)
     from privbench import data
 
     lines = data.check(dataset, data_dir)
@@ -481,7 +491,7 @@ def data_fetch(dataset: Annotated[str, typer.Argument(help="Data set.")], data_d
 
     Example: privbench data fetch cifar10 --data-dir DIR
     """
-    dataset = plugins.dataset(dataset)
+    dataset = plugins.typed("dataset", dataset)
     from privbench import data
 
     data.fetch(dataset, data_dir)
@@ -492,6 +502,7 @@ def _train_spec(run: RunOptions, training: TrainingOptions, searched: str | None
     """The specification of a run; `searched` is one more setting, name=value, of the method or else of the schedule."""
     from privbench import spec
 
+    plugins.typed("defense", run.defense)
     plugins.defense(run.defense, training.where)  # refuses a wrong name or value before anything is computed
     method = plugins.resolve("method", run.method)
     own, changes = settings(run.set_), training.changes()
@@ -504,7 +515,7 @@ def _train_spec(run: RunOptions, training: TrainingOptions, searched: str | None
     plugins.create(method, own)
     return spec.train_spec(
         training.preset,
-        plugins.dataset(run.dataset),
+        plugins.typed("dataset", run.dataset),
         run.method,
         backbone=run.backbone,
         image_size=run.image_size,
@@ -544,7 +555,7 @@ def _with_domains(token: str) -> tuple[str, tuple[str, ...] | None]:
     name, colon, domains = (
         token.rpartition(":") if token.count(":") > token.startswith(plugins.FOLDER) else (token, "", "")
     )
-    return plugins.dataset(name), tuple(domains.split("+")) if colon else None
+    return plugins.typed("dataset", name), tuple(domains.split("+")) if colon else None
 
 
 def _default_attacks(method: str) -> list[str]:

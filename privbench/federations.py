@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from privbench import data, partition, storage
 from privbench.data.dataset import Dataset, sound
@@ -69,9 +70,30 @@ def of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
     return fed._replace(flip=fed.flip and spec.flip), note
 
 
+class Clients(NamedTuple):
+    """Who holds how many images of which class in a training run."""
+
+    classes: list[str]
+    clients: list[dict[str, Any]]  # privbench.partition.census
+    public: int  # images of no client
+
+
 def write_clients(store: Store, spec: TrainSpec, fed: Federation) -> None:
     """Writes clients.json, from which the label histogram is drawn without training or reading the data again."""
     if not store.clients(spec).exists():
         public = 0 if fed.public is None else len(fed.public.labels)
-        value = {"classes": list(fed.classes), "clients": partition.census(fed), "public": public}
-        storage.write_json(store.clients(spec), value)
+        found = Clients(list(fed.classes), partition.census(fed), public)
+        storage.write_digested(store.clients(spec), {"spec": spec.id, **found._asdict()})
+
+
+def read_clients(store: Store, spec: TrainSpec) -> Clients:
+    """What `write_clients` wrote; UserError when the file is missing, damaged, altered or another run's."""
+    path = store.clients(spec)
+    if not path.exists():
+        raise UserError(f"run {spec.id} has no clients.json: an earlier version trained it; leave --run out")
+    value = storage.read_digested(path)
+    storage.check_identity(path, value, spec=spec.id)
+    try:
+        return Clients(**{name: value[name] for name in Clients._fields})
+    except KeyError as error:
+        raise UserError(f"{path} is damaged (no {error}); remove it and run the same command again") from error

@@ -424,6 +424,19 @@ def best_round(history: Sequence[dict[str, Any]]) -> int:
     return history[max(range(len(means)), key=lambda r: means[r])]["round"] if means else 0
 
 
+def resolve_round(text: str, rounds: Sequence[dict[str, Any]]) -> int:
+    """The round that "0", "N", "last" or "best" names in a finished run."""
+    if text == "last":
+        return len(rounds)
+    if text == "best":
+        return best_round(rounds)
+    if not text.isdigit():
+        raise UserError(f"--round takes 0, a number, 'last' or 'best', but '{text}' was given")
+    if int(text) > len(rounds):
+        raise UserError(f"--round {text} was asked for, but the run ended after {len(rounds)} rounds")
+    return int(text)
+
+
 def train(
     specs: Sequence[TrainSpec],
     federations: Sequence[Federation],

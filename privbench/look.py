@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -31,10 +29,10 @@ def observed(
 ) -> tuple[Artifact, Truth, checkpoint.Snapshot]:
     """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round."""
     fed, _ = federations.of(spec, data_root)
-    rounds = checkpoint.history(store.train(spec))
+    rounds = checkpoint.history(store.train(spec), spec.id)
     if rounds is None:
         raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
-    round_ = resolve_round(cell.round, rounds)
+    round_ = harness.resolve_round(cell.round, rounds)
     setup = harness.prepare(spec, fed, torch.device("cpu"))
     folder = store.artifact(cell, spec, round_)
     if active.rounds(cell):
@@ -66,19 +64,6 @@ def observed(
     return *artifact.load_with_truth(folder, whose), shot
 
 
-def resolve_round(text: str, rounds: Sequence[dict[str, Any]]) -> int:
-    """The round that "0", "N", "last" or "best" names in a finished run."""
-    if text == "last":
-        return len(rounds)
-    if text == "best":
-        return harness.best_round(rounds)
-    if not text.isdigit():
-        raise UserError(f"--round takes 0, a number, 'last' or 'best', but '{text}' was given")
-    if int(text) > len(rounds):
-        raise UserError(f"--round {text} was asked for, but the run ended after {len(rounds)} rounds")
-    return int(text)
-
-
 def snapshot(
     store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report
 ) -> checkpoint.Snapshot:
@@ -87,4 +72,4 @@ def snapshot(
     if not checkpoint.snapshot_path(folder, round_).exists():
         setup = harness.prepare(spec, fed, machine.device(device_name))
         checkpoint.save_snapshot(folder, spec, harness.state_at(setup, folder, round_, report))
-    return checkpoint.load_snapshot(folder, round_)
+    return checkpoint.load_snapshot(folder, spec.id, round_)

@@ -72,7 +72,7 @@ def attack_seed(
     # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or hides a doubt.
     seen, truth, shot = look.observed(store, cell, spec, data_root, device_name, report)
     scores = score.score(found, truth, _true_features(seen, shot))
-    info = _trial(store, spec, data_root, place)
+    info = _trial(store, cell, spec, data_root, place)
     info |= {
         "round": seen.round,
         "knowledge": _knowledge(cell.attack, seen, chosen_info, cell.attack_settings)
@@ -82,7 +82,7 @@ def attack_seed(
             for k, client in enumerate(fed.clients)
         ],
         "guarantee": guarantee(
-            plugins.defense(spec.defense, spec.where), len(checkpoint.history(store.train(spec)) or [])
+            plugins.defense(spec.defense, spec.where), len(checkpoint.history(store.train(spec), spec.id) or [])
         ),
         "victims": victims.described(
             seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images, is_floor=cell.attack in plugins.FLOORS
@@ -101,7 +101,7 @@ def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path 
     if path.exists():
         return
     _write_spec(store, cell)
-    storage.write_json(path, _trial(store, spec, data_root, machine.device(device_name)))
+    storage.write_digested(path, _trial(store, cell, spec, data_root, machine.device(device_name)))
 
 
 def attack_artifact(
@@ -222,19 +222,23 @@ def _write_spec(store: Store, cell: CellSpec) -> None:
         storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
 
 
-def _trial(store: Store, spec: TrainSpec, data_root: Path | None, place: torch.device) -> dict[str, Any]:
-    """What the result of every seed says, attacked or not."""
+def _trial(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, place: torch.device
+) -> dict[str, Any]:
+    """What the result of every seed says, attacked or not; its first names are what the file belongs to."""
     fed, note = federations.of(spec, data_root)
     census = partition.census(fed)
-    rounds = checkpoint.history(store.train(spec)) or []
+    rounds = checkpoint.history(store.train(spec), spec.id) or []
     method: Method = plugins.create(plugins.resolve("method", spec.method), spec.method_settings)
     return {
+        "cell": cell.id,
+        "spec": spec.id,
         "seed": spec.seed,
         "classes": len(fed.classes),
         "class_names": list(fed.classes),
         "client_domains": [client["domain"] for client in census],
         "label_counts": [client["train"] for client in census],
-        "accuracy": [evaluation.right(p) for p in checkpoint.predictions(store.train(spec))],
+        "accuracy": [evaluation.right(p) for p in checkpoint.predictions(store.train(spec), spec.id)],
         "cost": {
             "train_seconds": sum(entry["seconds"] for entry in rounds),
             "peak_memory_mib": machine.peak_memory_mib(place),

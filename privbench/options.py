@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from privbench import plugins, trust
 from privbench.errors import UserError
 
 DEFAULT_OUT = Path("runs")
@@ -61,6 +62,27 @@ DataDir = Annotated[
 Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in it is reused.")]
 
 
+def _trusted(texts: list[str] | None) -> list[str] | None:
+    """Adds what --trust names to what this process may use (privbench/trust.py); UserError for a name of another form."""
+    for text in texts or []:
+        if ":" not in text:
+            raise UserError(f"--trust takes package.module:Class or folder:PATH, but '{text}' was given")
+        trust.add(plugins.dataset(text) if text.startswith(plugins.FOLDER) else text)
+    return texts
+
+
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="NAME",
+        callback=_trusted,
+        help="Code or a folder of images that a file under --out may name, e.g. package.module:Class or folder:PATH; repeatable. "
+        "Without it a file can name what is built in alone.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class PlaceOptions:
     """Where work is done and where it lies."""
@@ -68,6 +90,7 @@ class PlaceOptions:
     device: Device = "auto"
     data_dir: DataDir = None
     out: Out = DEFAULT_OUT
+    trust: Trust = None
 
 
 @dataclass(frozen=True)

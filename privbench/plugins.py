@@ -1,16 +1,21 @@
-"""Plug-ins by name: `"fedcg" -> "privbench.methods.fedcg:FedCG"`, or any `package.module:Class` of a user's own.
+"""Plug-ins by name: `"fedcg" -> "privbench.methods.fedcg:FedCG"`, or a `package.module:Class` that the user named.
 
-Nothing is imported before it is asked for, and nothing registers itself by being imported.
+Nothing is imported before it is asked for, and nothing registers itself by being imported. A name that is not built in is imported
+only where this process was told to (privbench/trust.py).
 """
 
 import dataclasses
 import difflib
 import importlib
+import inspect
+import re
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
+from privbench import names, trust
 from privbench.errors import UserError
+from privbench.trust import FOLDER
 
 METHODS = {
     "local": "privbench.methods.local:Local",
@@ -71,7 +76,6 @@ DATASETS = {
     "office10": "privbench.data.office10:load",
     "domainnet": "privbench.data.domainnet:load",
 }
-FOLDER = "folder:"  # "folder:PATH", a folder of images of a user's own (privbench/data/image_folder.py)
 KINDS = {"method": METHODS, "attack": ATTACKS, "defense": DEFENSES, "dataset": DATASETS}
 FLOORS = ("grey", "dataset-mean", "class-mean", "nearest-auxiliary")
 LADDER = "ladder"  # in place of an attack's name: all of them
@@ -82,10 +86,12 @@ def target(kind: str, name: str) -> str:
     table = KINDS[kind]
     if name in table:
         return table[name]
-    if ":" in name:
+    if re.fullmatch(names.CODE, name):
         return name
-    names = [*table, LADDER] if kind == "attack" else [*table]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if ":" in name:
+        raise UserError(f"{kind} {name!r} should be written package.module:object")
+    known = [*table, LADDER] if kind == "attack" else [*table]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(table)}"
     raise UserError(f"unknown {kind} '{name}'; {hint}")
 
@@ -101,6 +107,20 @@ def dataset(text: str) -> str:
     return text
 
 
+def typed(kind: str, text: str) -> str:
+    """A name that the user of this process typed, as specifications hold it; from now on it may be used (privbench/trust.py).
+
+    UserError as `target` and `dataset`. Never call this with what stands in a file.
+    """
+    name = dataset(text) if kind == "dataset" else text
+    plugin = defense_name(text)[0] if kind == "defense" else name
+    if not plugin.startswith(FOLDER):
+        target(kind, plugin)
+    if plugin not in KINDS[kind]:
+        trust.add(plugin)
+    return name
+
+
 def short(name: str) -> str:
     """A data set's name in titles and names of files: `folder:` with the last part of the path alone."""
     return FOLDER + Path(name.removeprefix(FOLDER)).name if name.startswith(FOLDER) else name
@@ -112,26 +132,37 @@ def stem(name: str) -> str:
 
 
 def resolve(kind: str, name: str) -> Any:
-    """The class or function of a plug-in, imported now; UserError where it is not there, or is none (`_lack`)."""
-    module_name, _, attribute = target(kind, name).partition(":")
+    """The class or function of a plug-in, imported now; UserError where it may not be, is not there, or is none (`_lack`)."""
+    found = getattr(module(kind, name), attribute := target(kind, name).partition(":")[2], None)
+    if found is None:
+        raise UserError(f"{kind} '{name}': module '{target(kind, name).partition(':')[0]}' has no '{attribute}'")
+    if lack := _lack(kind, found):
+        page = "adding_a_dataset" if kind == "dataset" else "adding_your_own"
+        raise UserError(f"{kind} '{name}' {lack}; docs/{page}.md shows one")
+    return found
+
+
+def module(kind: str, name: str) -> Any:
+    """The module of a plug-in, imported now; UserError where it cannot be, or where only a file names it (privbench/trust.py)."""
+    module_name = target(kind, name).partition(":")[0]
+    if name not in KINDS[kind]:
+        trust.check(kind, name)
     try:
-        module = importlib.import_module(module_name)
+        return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise UserError(f"{kind} '{name}': there is no module '{error.name}' on the Python path") from error
         raise UserError(f"{kind} '{name}': module '{module_name}' cannot be imported: {error}") from error
     except ImportError as error:
         raise UserError(f"{kind} '{name}': module '{module_name}' cannot be imported: {error}") from error
-    if not hasattr(module, attribute):
-        raise UserError(f"{kind} '{name}': module '{module_name}' has no '{attribute}'")
-    found = getattr(module, attribute)
-    if kind != "dataset" and (lack := _lack(kind, found)):
-        raise UserError(f"{kind} '{name}' {lack}; docs/adding_your_own.md shows one")
-    return found
 
 
 def _lack(kind: str, plugin: Any) -> str:
-    """What a class of a user's own must still have to be a method, an attack or a defence; nothing where it has all."""
+    """What an object of a user's own lacks to be a data set, a method, an attack or a defence; nothing where it has all."""
+    if kind == "dataset":
+        said = inspect.get_annotations(plugin).get("return") if inspect.isfunction(plugin) else None
+        word = said if isinstance(said, str) else getattr(said, "__name__", "")
+        return "" if word.rpartition(".")[2] == "Dataset" else "should be a function that says it returns a Dataset"
     if not (isinstance(plugin, type) and dataclasses.is_dataclass(plugin)):
         return "should be a class with @dataclass(frozen=True)"
     if kind != "attack":
@@ -203,10 +234,7 @@ def defense(text: str, where: str) -> Any:
     """
     from privbench.settings import is_whole, kind
 
-    name, _, value = text.partition(":")
-    if name not in DEFENSES and value[:1].isalpha():
-        class_name, _, value = value.partition(":")
-        name = f"{name}:{class_name}"
+    name, value = defense_name(text)
     plugin = resolve("defense", name)
     known = {f.name: f for f in dataclasses.fields(plugin)}
     fields = list(known)
@@ -224,6 +252,15 @@ def defense(text: str, where: str) -> Any:
     elif first is not None and not value and name in DEFENSES:
         raise UserError(f"the defence '{name}' needs a value, e.g. {name}:0.001")
     return create(plugin, settings)
+
+
+def defense_name(text: str) -> tuple[str, str]:
+    """(plug-in, value) of a defence's written form; the value is "" where there is none."""
+    name, _, value = text.partition(":")
+    if name not in DEFENSES and (value[:1].isalpha() or value[:1] == "_"):
+        attribute, _, value = value.partition(":")
+        name = f"{name}:{attribute}"
+    return name, value
 
 
 def commands() -> Any:

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from privbench import trust
 from privbench.errors import Interrupted, UserError
 from privbench.types import Report
 
@@ -108,7 +109,7 @@ def _in_processes(
     """Runs jobs in processes of their own until one dies: (jobs in flight just then, jobs not begun), both empty at the end."""
     context = multiprocessing.get_context("spawn")
     messages, share = context.Queue(), context.RawValue("i", 1)
-    executor = ProcessPoolExecutor(workers, context, _start_worker, (messages, share))
+    executor = ProcessPoolExecutor(workers, context, _start_worker, (messages, share, trust.added()))
     waiting, in_flight = deque(jobs), dict[Future[str | None], Job]()
     lost: list[Job] = []
     try:
@@ -172,8 +173,9 @@ def in_words(error: Exception, log: Path | None = None) -> str:
     return f"internal error: {said}" + (f"; see {log}" if log else "")
 
 
-def _start_worker(messages: Any, share: Any) -> None:
+def _start_worker(messages: Any, share: Any, trusted: Sequence[str]) -> None:
     global _messages  # noqa: PLW0603 (a worker process has no other place for its queue)
+    trust.add(*trusted)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     threading.Thread(target=_end_with_parent, daemon=True).start()
     take_share(share)

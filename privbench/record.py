@@ -10,7 +10,6 @@ against somebody who wants to deceive: whoever edits a record can compute the di
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections import Counter
@@ -30,7 +29,6 @@ from privbench.spec import CellSpec
 # 2: the training part; cells that attack nothing. 3: typed, per seed and victim, without any summary; outcomes; a digest.
 SCHEMA = 3
 FILE_NAME = "record.json"
-DIGEST = "digest"
 Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
 TAIL = 0.05  # of victims, the most exposed
@@ -491,23 +489,30 @@ def _mixed(trials: Sequence[Mapping[str, Any]]) -> list[str]:
     return notes
 
 
-def content_digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of a record's content as canonical JSON: names sorted, no spaces, without the digest itself."""
-    own = {name: value for name, value in content.items() if name != DIGEST}
-    return hashlib.sha256(json.dumps(own, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
 def write(record: Record, path: Path) -> None:
     """Writes the whole record or nothing: one line per field, since curves and matrices of a line a number would be long."""
     content = record.model_dump(mode="json", serialize_as_any=True)
-    content = {"schema_version": content.pop("schema_version"), DIGEST: content_digest_of(record), **content}
+    content = {"schema_version": content.pop("schema_version"), storage.DIGEST: content_digest_of(record), **content}
     lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in content.items()]
     storage.write_bytes(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def content_digest_of(record: Record) -> str:
     """The digest of a record as it is written."""
-    return content_digest(record.model_dump(mode="json", serialize_as_any=True))
+    return storage.content_digest(record.model_dump(mode="json", serialize_as_any=True))
+
+
+def read_of(cell: CellSpec, path: Path) -> Record:
+    """The record of that very cell; UserError as `read`, and where an intact record is another cell's."""
+    found = read(path)
+    if (found.id, found.cell.id) != (cell.id, cell.id):
+        raise UserError(
+            f"{path} is the record of cell {found.id}, not of {cell.id}: an intact file in the wrong place; remove it and run the "
+            "same command again"
+        )
+    if tuple(s.seed for s in found.seeds) != cell.seeds:
+        raise UserError(f"{path} is damaged (its seeds are not the cell's); remove it and run the same command again")
+    return found
 
 
 def read(path: Path) -> Record:
@@ -522,8 +527,8 @@ def read(path: Path) -> Record:
             return _validated(upgrade.to_schema_3(value))
         if value["schema_version"] != SCHEMA:
             raise UserError(f"{path} has record schema {value['schema_version']}; this privbench reads {SCHEMA} and 2")
-        digest = value.pop(DIGEST, None)
-        if digest != content_digest(value):
+        digest = value.pop(storage.DIGEST, None)
+        if digest != storage.content_digest(value):
             raise UserError(
                 f"{path} was altered or damaged after it was written: its digest does not fit its content; remove it and run the "
                 "same command again"

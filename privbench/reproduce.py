@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from privbench import machine, pool, record, results, run, storage
+from privbench import knowledge, machine, plugins, pool, record, results, run, trust
 from privbench.errors import UserError
 from privbench.record import Record
 from privbench.spec import CellSpec
@@ -23,6 +23,7 @@ from privbench.store import Store
 PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of the environment, what bits depend on
 # Never the same twice, or the place itself.
 TIMED = ("seconds", "train_seconds", "attack_seconds", "peak_memory_mib", "machine")
+MOST_THREADS = 4096  # that a record may ask for
 APART = ("environment", "notes")  # told, not compared: notes may speak of the environment
 
 
@@ -37,6 +38,25 @@ def cell_of(found: Record) -> CellSpec:
     return cell
 
 
+def check_trusted(cell: CellSpec) -> None:
+    """UserError with all that a record's cell would import or read and that nobody but the record names (privbench/trust.py)."""
+    train, images = cell.train, knowledge.parse_auxiliary(cell.auxiliary)[0]
+    named = [
+        ("method", train.method),
+        ("dataset", train.dataset),
+        ("defense", plugins.defense_name(train.defense)[0]),
+        *([("attack", cell.attack)] if cell.attack is not None else []),
+        *([("dataset", images)] if images != knowledge.SAME else []),
+    ]
+    foreign = [name for kind, name in named if name not in plugins.KINDS[kind]]
+    missing = tuple(name for name in dict.fromkeys(foreign) if name not in trust.added())
+    if missing:
+        raise UserError(
+            f"record {cell.id} names {', '.join(missing)}: not built in, and no file alone makes this be imported or read; if you "
+            f"know it, add {trust.option(*missing)}"
+        )
+
+
 def again(
     found: Record, root: Path, fresh: Path, data_root: Path | None, progress: pool.Progress, outcome: pool.Outcome, *,
     attack_only: bool = False,
@@ -48,6 +68,7 @@ def again(
     if fresh.exists() and any(fresh.iterdir()):
         raise UserError(f"{fresh} is not empty, and a result is reproduced in a fresh folder")
     cell, old, new = cell_of(found), Store(root), Store(fresh)
+    check_trusted(cell)
     new.check_writable()
     if attack_only:
         for spec in cell.train_specs():
@@ -56,7 +77,9 @@ def again(
                     f"there is no training run {spec.id} under {root}; leave --attack-only out to train it again"
                 )
             shutil.copytree(old.train(spec), new.train(spec))
-    device, threads = str(found.environment["device"]), int(found.environment["threads"])
+    device, threads = str(found.environment.get("device")), found.environment.get("threads")
+    if device not in ("cpu", "cuda") or type(threads) is not int or not 1 <= threads <= MOST_THREADS:
+        raise UserError(f"record {found.id} was made on {device!r} with {threads!r} threads, which no machine has")
     trials = run.trials_of([cell], fresh, data_root, device)
     workers = pool.cores() if threads == 1 and machine.device(device).type == "cpu" else 1
     before = torch.get_num_threads()
@@ -79,9 +102,7 @@ def differences(first: Record, second: Record, old: Path, new: Path) -> list[str
     lines = list(_unlike(then, now, ""))
     cell = cell_of(second)
     for seed in compared(second, old, new):
-        before, after = (
-            storage.load_tensors(Store(root).result(cell, seed), "reconstruction")[0] for root in (old, new)
-        )
+        before, after = (results.result(Store(root), cell, seed)[0] for root in (old, new))
         lines += [
             f"seed {seed}: tensor '{name}' differs"
             for name in sorted(set(before) | set(after))

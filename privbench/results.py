@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from privbench import checkpoint, evaluation, harness, machine, metrics, record, storage
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec, checked
@@ -15,13 +17,23 @@ from privbench.store import Store
 
 
 @lru_cache(maxsize=64)
-def training(folder: Path) -> record.Training:
-    """What the finished training run in a folder gave; several cells share it."""
-    spec, rounds = checked(TrainSpec, storage.read_json(folder / checkpoint.SPEC)), checkpoint.history(folder)
+def training(folder: Path, run: str) -> record.Training:
+    """What the finished training run with that id in a folder gave; several cells share it.
+
+    UserError: a file of it is damaged or another run's, or its history and its predictions do not belong together.
+    """
+    spec, rounds = checked(TrainSpec, storage.read_json(folder / checkpoint.SPEC)), checkpoint.history(folder, run)
+    storage.check_identity(folder / checkpoint.SPEC, {"spec": spec.id}, spec=run)
     if rounds is None:
-        raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
-    predictions = checkpoint.predictions(folder)
+        raise UserError(f"run {run} is not trained to the end; run `privbench train` with the same options first")
+    predictions = checkpoint.predictions(folder, run)
     best = harness.best_rounds(rounds) if rounds else [0] * len(predictions)
+    told = [rounds[r - 1]["test_accuracy"][k] for k, r in enumerate(best) if r]
+    if rounds and not _same([evaluation.right(prediction) for prediction in predictions], told):
+        raise UserError(
+            f"the accuracy in {folder / checkpoint.FINISHED} is not that of {folder / checkpoint.PREDICTIONS}, so one of them was "
+            "altered or is another run's; move the folder away and run the same command again"
+        )
     own = [rounds[r - 1]["consistency"][k] if r and rounds[r - 1]["consistency"] else None for k, r in enumerate(best)]
     best_round = harness.best_round(rounds)
     return record.Training(
@@ -77,9 +89,26 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
 
 
 def _trial(store: Store, cell: CellSpec, spec: TrainSpec) -> dict[str, Any]:
-    """What one seed gave, with its training and a note where that was moved between machines."""
-    found, rounds = _result(store, cell, spec.seed), checkpoint.history(store.train(spec)) or []
-    return found | {"training": training(store.train(spec)), "notes": [*found["notes"], *moved(spec.seed, rounds)]}
+    """What one seed gave, with its training and a note where that was moved between machines.
+
+    UserError: what `result` and `training` refuse, and a result of another round or of another training than the one on disk.
+    """
+    folder = store.train(spec)
+    found, own = result(store, cell, spec.seed)[1], training(folder, spec.id)
+    rounds, path = checkpoint.history(folder, spec.id) or [], store.result(cell, spec.seed)
+    if cell.attack is not None:
+        storage.check_identity(path, found, round=harness.resolve_round(cell.round, rounds))
+    if rounds and not _same(found["accuracy"], harness.selected_accuracy(rounds)):
+        raise UserError(
+            f"{path} was made of another training than the one in {folder} (other accuracies); remove it and run the same command "
+            "again"
+        )
+    return found | {"training": own, "notes": [*found["notes"], *moved(spec.seed, rounds)]}
+
+
+def _same(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether two lists of percentages are the very same; nan, of no test images, is the same as nan."""
+    return len(a) == len(b) and all(x == y or (math.isnan(x) and math.isnan(y)) for x, y in zip(a, b, strict=True))
 
 
 def moved(seed: int, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -91,12 +120,22 @@ def moved(seed: int, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"seed {seed} was trained on {len(kinds)} kinds of machine ({named})"]
 
 
-def _result(store: Store, cell: CellSpec, seed: int) -> dict[str, Any]:
+def result(store: Store, cell: CellSpec, seed: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors of the reconstruction, what was measured) of one seed of a cell; no tensors where nothing was attacked.
+
+    UserError: the file is missing, damaged, altered, or of another cell, run or seed.
+    """
     path = store.result(cell, seed)
-    found: dict[str, Any] = (
-        storage.read_json(path) if cell.attack is None else storage.load_tensors(path, "reconstruction")[1]
-    )
-    return found
+    tensors: dict[str, Tensor] = {}
+    if cell.attack is None:
+        found = storage.read_digested(path)
+    else:
+        tensors, found = storage.load_tensors(path, "reconstruction")
+    run = cell.train.model_copy(update={"seed": seed}).id
+    storage.check_identity(path, found, cell=cell.id, spec=run, seed=seed)
+    if any(victim["seed"] != seed for victim in found.get("victims", ())):
+        raise UserError(f"{path} is damaged (victims of another seed); remove it and run the same command again")
+    return tensors, found
 
 
 def _finite(value: float) -> float | None:

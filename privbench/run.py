@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privbench import checkpoint, federations, harness, machine, measure, partition, plugins, pool, results, storage
+from privbench import checkpoint, federations, harness, machine, measure, partition, plugins, pool, results
 from privbench.errors import AttackRefused, Interrupted, UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
@@ -94,7 +94,7 @@ class Trial:
                 raise
             except Exception as error:  # noqa: BLE001 (whatever it is, the other cells go on)
                 reason, is_refusal = pool.in_words(error, self.log), isinstance(error, AttackRefused)
-                storage.write_json(store.failure(cell), {"reason": reason, "refused": is_refusal})
+                store.write_failure(cell, reason, refused=is_refusal)
                 if isinstance(error, UserError):
                     refused.append(error)
                 else:
@@ -110,7 +110,7 @@ def train(
     store: Store, specs: Sequence[TrainSpec], data_root: Path | None, device_name: str, report: Report = no_report
 ) -> None:
     """Trains to the end what is not finished, resuming where it stopped."""
-    todo = [spec for spec in specs if checkpoint.history(store.train(spec)) is None]
+    todo = [spec for spec in specs if checkpoint.history(store.train(spec), spec.id) is None]
     for spec in specs:
         checkpoint.tidy(store.train(spec))
     place = machine.device(device_name)

@@ -13,9 +13,10 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -25,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from privbench import data, partition, plugins
+from privbench import data, names, partition, plugins
 from privbench.errors import UserError
 from privbench.nets import check_backbone
 from privbench.paper_protocol import OF_METHOD, PROTOCOLS
@@ -40,6 +41,18 @@ REVISION = 4
 ATTACK_REVISION = 5
 PRESETS = ("smoke", "quick", "paper")
 
+
+# Names as they may be spelt, since a specification may come from a file of somebody else's (privbench/names.py).
+PluginName = Annotated[str, AfterValidator(names.plugin)]
+DatasetName = Annotated[str, AfterValidator(names.dataset)]
+AuxiliaryName = Annotated[str, AfterValidator(names.auxiliary)]
+DefenseName = Annotated[str, AfterValidator(names.defense)]
+RoundName = Annotated[str, AfterValidator(names.round_)]
+DomainName = Annotated[str, AfterValidator(names.folder)]
+Word = Annotated[str, AfterValidator(names.word)]
+Settings = dict[
+    Annotated[str, AfterValidator(names.setting)], float | int | Annotated[str, AfterValidator(names.printed)] | bool
+]
 
 # Fields of a training run that are not written where they have these values.
 USUAL = {
@@ -108,19 +121,19 @@ class Schedule(Strict):
 class TrainSpec(Strict):
     """One training run: one method on one data set with one seed."""
 
-    dataset: str
-    domains: tuple[str, ...] | None = None
-    content: str | None = None  # of a folder of the user's own: changes when its files do
+    dataset: DatasetName
+    domains: tuple[DomainName, ...] | None = None
+    content: Word | None = None  # of a folder of the user's own: changes when its files do
     partition: Literal["iid", "domain", "dirichlet"]
     omega: float | None = Field(None, gt=0, allow_inf_nan=False)  # of "dirichlet" alone
     min_per_client: int | None = Field(None, ge=1)  # of "dirichlet" alone
     clients: int = Field(ge=1)
     per_client: int = Field(ge=1)  # on average, under "dirichlet"
-    backbone: str = "lenet5"
+    backbone: Word = "lenet5"
     image_size: int = 32
-    method: str
-    method_settings: dict[str, float | int | str | bool] = {}
-    defense: str = "none"
+    method: PluginName
+    method_settings: Settings = {}
+    defense: DefenseName = "none"
     where: Literal["step", "update"] = "update"
     protocol: ProtocolName = "fedcg"  # whose split, and whose images accuracy is measured on
     flip: bool = (
@@ -139,12 +152,12 @@ class TrainSpec(Strict):
 class CellSpec(Strict):
     """One cell of a table: one method, defended or not, attacked one way or not at all, over several seeds."""
 
-    preset: str
+    preset: Word
     train: TrainSpec  # with the first seed; the others differ in the seed alone
     seeds: tuple[int, ...] = Field(min_length=1)
-    attack: str | None  # None: an accuracy cell, which is trained and measured only
-    attack_settings: dict[str, float | int | str | bool] = {}
-    round: str = "best"  # "0", "N", "last" or "best"
+    attack: PluginName | None  # None: an accuracy cell, which is trained and measured only
+    attack_settings: Settings = {}
+    round: RoundName = "best"  # "0", "N", "last" or "best"
     victims: int = Field(ge=0)  # per seed; 0 in an accuracy cell alone
     batch_size: int = Field(1, ge=1)
     labels_known: bool = False
@@ -154,7 +167,7 @@ class CellSpec(Strict):
     local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's client steps, or its local epochs
     local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
     local_batch: int | None = Field(None, ge=1)  # images per step of an update; None: the whole victim batch
-    auxiliary: str = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
+    auxiliary: AuxiliaryName = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
     wire: Literal["float32", "bf16", "fp16"] = "float32"  # the number format of what clients send: privbench/wire.py
     # Of the attack's class when the cell was specified, so that the name, and what is on disk, tell without importing it.
     attack_revision: int = Field(0, ge=0)  # privbench.plugins.revision; part of the name

@@ -1,6 +1,8 @@
 """Files that survive a kill and say so when they did not: safetensors plus JSON, versioned, digested, written atomically.
 
-No pickle anywhere: a file from a stranger can be refused, but cannot run code.
+No pickle anywhere: a file from a stranger can be refused, but cannot run code. What is written here says what it belongs to (run,
+round, cell), and who reads it checks that (`check_identity`), so that an intact file in the wrong place is refused. A digest tells
+an accident: whoever edits a file on purpose can compute it anew.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,22 @@ from privbench.file_headers import JSON_BYTES, Declared, read_header, short, str
 from privbench.types import Parts
 
 VERSION = 2  # 2: a model knows the size of its images
+DIGEST = "digest"  # the name under which a JSON file holds the digest of its other content
+IDENTITY = {
+    "spec": "run",
+    "artifact": "artifact of an active attack",
+}  # names in files, in words where they are no words
+
+
+def inside(folder: Path, name: str) -> Path:
+    """`folder`/`name`, where the name is made of what a file says.
+
+    UserError for a name that is not that of one entry of the folder: with a separator, "", "." or "..", or with characters that are
+    not printed. Every path that is built from names of data sets, attacks, rounds, studies or layouts goes through here.
+    """
+    if name in ("", ".", "..") or "/" in name or os.sep in name or not name.isprintable():
+        raise UserError(f"{name!r} cannot be the name of a file in {folder}; a file that names it comes from elsewhere")
+    return folder / name
 
 
 @contextmanager
@@ -72,6 +90,44 @@ def read_json(path: Path) -> Any:
         raise UserError(
             f"{path} is damaged (not valid JSON: {short(error)}); remove it and run the same command again"
         ) from error
+
+
+def content_digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 of some content as canonical JSON: names sorted, no spaces, without the digest itself."""
+    own = {name: value for name, value in content.items() if name != DIGEST}
+    return hashlib.sha256(json.dumps(own, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_digested(path: Path, content: Mapping[str, Any]) -> None:
+    """Atomic JSON with the digest of its content beside it."""
+    write_json(path, {**content, DIGEST: content_digest(content)})
+
+
+def read_digested(path: Path) -> dict[str, Any]:
+    """The content of a JSON file, without its digest; a damaged or altered file is named. Older files have no digest."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged (no JSON object); remove it and run the same command again")
+    if DIGEST in value and value[DIGEST] != content_digest(value):
+        raise UserError(
+            f"{path} was altered or damaged after it was written: its digest does not fit its content; remove it and run the same "
+            "command again"
+        )
+    return {name: each for name, each in value.items() if name != DIGEST}
+
+
+def check_identity(path: Path, said: Mapping[str, Any], **wanted: Any) -> None:
+    """UserError where a file says that it belongs to another run, round, seed or cell than it was read for.
+
+    A name that the file does not hold, as older files do not hold all, is passed over.
+    """
+    for name, value in wanted.items():
+        if name in said and said[name] != value:
+            word = IDENTITY.get(name, name)
+            raise UserError(
+                f"{path} belongs to {word} {said[name]!r}, not to {word} {value!r}: an intact file in the wrong place; remove it "
+                "and run the same command again"
+            )
 
 
 def flatten(parts: Parts, prefix: str) -> dict[str, Tensor]:

@@ -66,6 +66,19 @@ class Store:
         """Why a cell could not be finished, and whether its attack cannot be made at all; gone when it is tried again."""
         return self.cell(cell) / "failed.json"
 
+    def write_failure(self, cell: CellSpec, reason: str, *, refused: bool) -> None:
+        """Writes why a cell could not be finished; `refused` says that its attack cannot be made at all."""
+        storage.write_digested(self.failure(cell), {"cell": cell.id, "reason": reason, "refused": refused})
+
+    def read_failure(self, cell: CellSpec) -> tuple[str, bool]:
+        """(reason, refused) as they were written; UserError when the file is damaged, altered or another cell's."""
+        path = self.failure(cell)
+        found = storage.read_digested(path)
+        storage.check_identity(path, found, cell=cell.id)
+        if not isinstance(found.get("reason"), str) or not isinstance(found.get("refused"), bool):
+            raise UserError(f"{path} is damaged (no reason in it); remove it and run the same command again")
+        return found["reason"], found["refused"]
+
     def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:
         """The folder of the artifact that a cell attacks at one seed: shared by every attack on it.
 
@@ -85,7 +98,7 @@ class Store:
         steps += f"-m{local.batch}" if local and local.batch else ""
         form = "" if cell.wire == "float32" else f"-{cell.wire}"
         name = f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}{form}{sent}"
-        return self.root / "artifacts" / name
+        return storage.inside(self.root / "artifacts", name)
 
     def trained(self) -> list[tuple[Path, TrainSpec]]:
         """Every training run on disk, finished or not; without those of `earlier` revisions."""
@@ -137,10 +150,10 @@ def _specification(form: type[Spec], path: Path) -> Spec:
         raise UserError(f"{path} is no specification of this privbench ({error}); move {path.parent} away") from error
 
 
-def status(folder: Path) -> str:
-    """How far a training run has come, in words."""
-    rounds = checkpoint.history(folder)
+def status(folder: Path, run: str) -> str:
+    """How far the training run with that id has come, in words."""
+    rounds = checkpoint.history(folder, run)
     if rounds is not None:
         return f"finished after {len(rounds)} rounds"
-    done = checkpoint.progress(folder)
+    done = checkpoint.progress(folder, run)
     return "not started" if done is None else f"stopped after round {done}; the same command continues"

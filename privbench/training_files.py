@@ -1,7 +1,7 @@
 """What the files of a training run must hold besides their checksum: typed headers, a history of every round, networks that fit.
 
-A checksum says that a file is as somebody wrote it. These checks say that the run which is read can have written it, so that what is
-read can be worked with.
+A checksum says that a file is as somebody wrote it. These checks say that the run which is read can have written it, so that what
+is read can be worked with.
 """
 
 from __future__ import annotations
@@ -56,9 +56,6 @@ class _Entry(Round):
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=True)
 
-    loss: dict[str, list[float]]
-    consistency: list[float]
-
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
@@ -73,11 +70,13 @@ def reading(path: Path) -> Iterator[None]:
         raise Damaged(f"{path} is damaged ({short(repr(error))}); {AGAIN}") from error
 
 
-def check_history(rounds: Sequence[Mapping[str, Any]]) -> None:
-    """ValueError where a history has not one whole entry for every round from 1, with one accuracy per client in each."""
+def check_history(rounds: Sequence[Mapping[str, Any]], last: int | None) -> None:
+    """ValueError where a history has not one whole entry for every round from 1 to `last`, with one accuracy per client in each."""
     entries = [_Entry.model_validate(dict(entry)) for entry in rounds]
     if [entry.round for entry in entries] != list(range(1, len(entries) + 1)):
         raise ValueError("rounds are missing")
+    if last not in (None, len(entries)):
+        raise ValueError(f"{len(entries)} rounds in place of {last}")
     sizes = {
         len(values)
         for entry in entries
@@ -85,6 +84,8 @@ def check_history(rounds: Sequence[Mapping[str, Any]]) -> None:
     }
     if len(sizes) > 1 or 0 in sizes:
         raise ValueError("not one number per client")
+    if any(None in values for entry in entries for values in (entry.consistency, *entry.loss.values())):
+        raise ValueError("a loss or a consistency is missing")
     if any(len(entry.consistency) not in (0, *sizes) for entry in entries):
         raise ValueError("not one consistency per client")
 

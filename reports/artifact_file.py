@@ -74,12 +74,12 @@ def attack_file(
         except Exception as error:
             if not climbed and isinstance(error, UserError):
                 raise
-            reason = pool.logged(error, out / f"{stem}-error.txt")
+            reason = pool.logged(error, storage.inside(out, f"{stem}-error.txt"))
             if not climbed:
                 raise UserError(f"{name}: {reason}") from error
             print(f"{name}: not run: {reason}")
             continue
-        target = out / f"{stem}.safetensors"
+        target = storage.inside(out, f"{stem}.safetensors")
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
         storage.save_tensors(target, "reconstruction", tensors, {"artifact": _name(path), "attack": name})
         line, told = "", victims.doubts_without_truth(seen, found)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from privbench import active, plugins
+from privbench import active, plugins, storage
 from privbench.record import AttackRecord
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -44,7 +44,7 @@ def write(
     for key, name in drawings.stems(records).items():
         own = [r for r in records if rows.setting(r.cell) == key]
         lost = [gap for gap in gaps if rows.setting(gap.cell) == key]
-        paths += ladder.write_tables(own, folder / f"ladder-{name}", lost)
+        paths += ladder.write_tables(own, storage.inside(folder, f"ladder-{name}"), lost)
     return paths + curves(records, folder) + grids(store, cells, records, folder, SHOWN_ROUNDS, strongest=True)
 
 
@@ -53,7 +53,9 @@ def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
     return [
         path
         for key, name in drawings.stems(records).items()
-        for path in round_curve.write([r for r in records if rows.setting(r.cell) == key], folder / f"{name}-rounds")
+        for path in round_curve.write(
+            [r for r in records if rows.setting(r.cell) == key], storage.inside(folder, f"{name}-rounds")
+        )
     ]
 
 
@@ -79,7 +81,7 @@ def grids(
             r for r in block.every if r.attack not in plugins.FLOORS or r.attack == first.floor.name
         ]  # fmt: skip
         method = f"-{_stem(label(first.cell))}" if len(methods) > 1 else ""
-        stem = folder / f"{names[rows.setting(first.cell)]}{method}-grid-{first.cell.round}"
+        stem = storage.inside(folder, f"{names[rows.setting(first.cell)]}{method}-grid-{first.cell.round}")
         paths += drawings.write_grid(store, [by_id[r.id] for r in own], min(first.cell.seeds), stem)
     return paths
 

@@ -129,11 +129,9 @@ def draw_clients_of_run(prefix: str, out: Path) -> None:
     """The same for a training run on disk, from its record alone: nothing is read or trained again."""
     store = Store(out)
     spec = _only([spec for _, spec in store.trained()], prefix, f"training run under {out}")
-    if not store.clients(spec).exists():
-        raise UserError(f"run {spec.id} has no clients.json: an earlier version trained it; leave --run out")
-    value = storage.read_json(store.clients(spec))
-    panel = _show_clients(spec, value["clients"], value["public"])
-    _write_panels([panel], value["classes"], out / f"clients-{spec.id}")
+    found = federations.read_clients(store, spec)
+    panel = _show_clients(spec, found.clients, found.public)
+    _write_panels([panel], found.classes, out / f"clients-{spec.id}")
 
 
 def _only(every: Sequence[Spec], prefix: str, what: str) -> Spec:
@@ -182,7 +180,7 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
         raise UserError(
             f"no finished cell of {dataset} at round {round_} with seed {seed} under {out}; run `privbench attack` first"
         )
-    stem = out / f"{plugins.stem(dataset)}-grid-{round_}" if target is None else target.with_suffix("")
+    stem = storage.inside(out, f"{plugins.stem(dataset)}-grid-{round_}") if target is None else target.with_suffix("")
     for path in drawings.write_grid(store, cells, seed, stem):
         if target is not None and path.suffix != target.suffix:
             path.unlink()
@@ -195,7 +193,7 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     store = Store(out)
     store.check_writable()
     stacked = machine.device(device).type == "cuda"
-    todo = [spec for spec in specs if checkpoint.history(store.train(spec)) is None]
+    todo = [spec for spec in specs if checkpoint.history(store.train(spec), spec.id) is None]
     alike: dict[str, list[TrainSpec]] = {}
     for spec in todo:  # on a GPU the seeds of one specification train together
         alike.setdefault(spec.model_copy(update={"seed": 0}).id if stacked else spec.id, []).append(spec)
@@ -222,7 +220,7 @@ def search_and_show(trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_d
     store = train_all([spec for specs in trials.values() for spec in specs], out, data_dir, device)
     found: dict[str, tuple[float, float]] = {}
     for name, specs in trials.items():
-        histories = [checkpoint.history(store.train(spec)) or [] for spec in specs]
+        histories = [checkpoint.history(store.train(spec), spec.id) or [] for spec in specs]
         scores = [(harness.best_validation(h), harness.selected_accuracy(h)) for h in histories]
         found[name] = (fmean(v for best, _ in scores for v in best), fmean(t for _, test in scores for t in test))
     best = max(found, key=lambda name: found[name][0])
@@ -244,7 +242,7 @@ def train_and_show(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None,
         table.add_column(column, justify="left" if column in ("run", "per client") else "right")
     means = []
     for spec in specs:
-        rounds = checkpoint.history(store.train(spec)) or []
+        rounds = checkpoint.history(store.train(spec), spec.id) or []
         each = harness.selected_accuracy(rounds) if rounds else [math.nan]
         means.append(sum(each) / len(each))
         table.add_row(
@@ -337,7 +335,7 @@ def _record_of(prefix: str, out: Path) -> Record:
     cell = _only(list(store.cells()), prefix, f"cell under {out}")
     if not store.record(cell).exists():
         raise UserError(f"cell {cell.id} is unfinished; the command that started it continues it")
-    return record.read(store.record(cell))
+    return record.read_of(cell, store.record(cell))
 
 
 def list_runs(out: Path) -> None:
@@ -350,7 +348,7 @@ def list_runs(out: Path) -> None:
     for column in ("id", "data set", "method", "defence", "seed", "attack", "round", "state"):
         table.add_column(column, overflow="fold", no_wrap=column == "id")
     for folder, spec in trained:
-        table.add_row(spec.id, spec.dataset, spec.method, spec.defense, str(spec.seed), "", "", status(folder))
+        table.add_row(spec.id, spec.dataset, spec.method, spec.defense, str(spec.seed), "", "", status(folder, spec.id))
     for cell in cells:
         done = store.record(cell).exists()
         seeds = ",".join(str(seed) for seed in cell.seeds)
@@ -372,27 +370,29 @@ def _attack_and_round(cell: CellSpec) -> tuple[str, str]:
 def show_run(prefix: str, out: Path) -> None:
     """Everything on disk about the one run or cell whose id begins with `prefix`."""
     store = Store(out)
-    found = [(spec.id, "train", folder) for folder, spec in store.trained() if spec.id.startswith(prefix)]
-    found += [(cell.id, "cell", store.cell(cell)) for cell in store.cells() if cell.id.startswith(prefix)]
+    found: list[tuple[TrainSpec | CellSpec, Path]] = []
+    found += [(spec, folder) for folder, spec in store.trained() if spec.id.startswith(prefix)]
+    found += [(cell, store.cell(cell)) for cell in store.cells() if cell.id.startswith(prefix)]
     if not found:
         raise UserError(f"no run or cell under {out} begins with '{prefix}'; see `privbench list runs`")
     if len(found) > 1:
-        raise UserError(f"'{prefix}' could be any of {', '.join(name for name, _, _ in found)}; give more digits")
-    name, kind, folder = found[0]
+        raise UserError(f"'{prefix}' could be any of {', '.join(one.id for one, _ in found)}; give more digits")
+    spec, folder = found[0]
     console = Console()
-    console.print(f"{kind} {name} in {folder}", markup=False, highlight=False)
-    if kind == "train":
-        console.print_json(json.dumps(storage.read_json(folder / checkpoint.SPEC)))
-        console.print(status(folder))
-        rounds = checkpoint.history(folder)
+    kind = "train" if isinstance(spec, TrainSpec) else "cell"
+    console.print(f"{kind} {spec.id} in {folder}", markup=False, highlight=False)
+    if isinstance(spec, TrainSpec):
+        console.print_json(json.dumps(spec.model_dump(mode="json")))
+        console.print(status(folder, spec.id))
+        rounds = checkpoint.history(folder, spec.id)
         if rounds is not None:
             console.print(f"{sum(entry['seconds'] for entry in rounds):.0f} s of training")
-            classes = storage.read_json(folder / "clients.json")["classes"]
-            training_view.show([results.training(folder)], classes, console)
+            classes = federations.read_clients(store, spec).classes
+            training_view.show([results.training(folder, spec.id)], classes, console)
         return
-    if not (folder / record.FILE_NAME).exists():
-        raise UserError(f"cell {name} is unfinished; the command that started it continues it")
-    found_record = record.read(folder / record.FILE_NAME)
+    if not store.record(spec).exists():
+        raise UserError(f"cell {spec.id} is unfinished; the command that started it continues it")
+    found_record = record.read_of(spec, store.record(spec))
     shown = found_record.model_dump(mode="json", exclude={"seeds"})  # too long, or in the tables
     if isinstance(found_record, AttackRecord):
         shown |= {

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from privbench import artifact as artifacts
-from privbench import artifact_upgrade, plugins, score, storage
+from privbench import artifact_upgrade, plugins, results, score, storage
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -24,10 +24,10 @@ def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRe
     paths = []
     for key, name in stems(records).items():
         own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.cell) == key]
-        paths += scatter.write([r for _, r in own], folder / f"{name}-scatter")
+        paths += scatter.write([r for _, r in own], storage.inside(folder, f"{name}-scatter"))
         for round_ in dict.fromkeys(cell.round for cell, _ in own):
             some = [cell for cell, _ in own if cell.round == round_]
-            paths += write_grid(store, some, min(some[0].seeds), folder / f"{name}-grid-{round_}")
+            paths += write_grid(store, some, min(some[0].seeds), storage.inside(folder, f"{name}-grid-{round_}"))
     return paths
 
 
@@ -43,7 +43,8 @@ def histograms(records: Sequence[Record], folder: Path) -> list[Path]:
     paths = []
     for dataset in dict.fromkeys(r.cell.train.dataset for r in records):
         paths += _histogram(
-            [r for r in records if r.cell.train.dataset == dataset], folder / f"{plugins.stem(dataset)}-clients"
+            [r for r in records if r.cell.train.dataset == dataset],
+            storage.inside(folder, f"{plugins.stem(dataset)}-clients"),
         )
     return paths
 
@@ -59,17 +60,11 @@ def _histogram(records: Sequence[Record], stem: Path) -> list[Path]:
     return label_histogram.write(panels, dealt[0].class_names, stem) if panels else []
 
 
-def _attack_name(name: str) -> str:
-    """The attack with its rung, where it has one."""
-    rung = getattr(plugins.resolve("attack", name), "rung", None)
-    return f"{rung} {name}" if rung else name
-
-
 def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -> list[Path]:
     """One row per cell that attacked the same victims as the first."""
     first, lines = None, []
     for cell in cells:
-        tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
+        tensors, info = results.result(store, cell, seed)
         spec = cell.train.model_copy(update={"seed": seed})
         folder = store.artifact(cell, spec, info["round"])
         artifact_upgrade.upgrade(folder, artifacts.origin_of(spec, folder))
@@ -80,7 +75,8 @@ def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -
             continue
         images, failed = score.aligned(tensors["images"], truth)
         psnr = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
-        label = published_form.label(cell).replace(" + ", "\n+ ") + f"\n{_attack_name(cell.attack or '')}"
+        rung = info["knowledge"].get("rung")
+        label = published_form.label(cell).replace(" + ", "\n+ ") + f"\n{f'{rung} ' if rung else ''}{cell.attack}"
         lines.append((label, images[:, 0].clamp(0, 1), psnr))
     assert first is not None, "a grid has at least one cell"
     return grid.write(first.images[:GRID_COLUMNS, 0], lines, stem)

@@ -72,7 +72,7 @@ def clouds(store: Store, cells: Sequence[CellSpec], data_root: Path | None) -> C
         federation, _ = federations.of(spec, data_root)
         model = harness.prepare(spec, federation, torch.device("cpu")).model
         folder = store.train(spec)
-        snapshot = checkpoint.load_snapshot(folder, len(checkpoint.history(folder) or []))
+        snapshot = checkpoint.load_snapshot(folder, spec.id, len(checkpoint.history(folder, spec.id) or []))
         test = federation.clients[0].test
         labels = test.labels[:MOST_IMAGES]
         client, (params, buffers) = snapshot.clients[0], snapshot.uploads[0]

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from privbench import plugins
+from privbench import plugins, storage
 from privbench.record import Record
 from reports import figures, published, remarks, rows
 from reports.accuracy_table import METRICS
@@ -137,7 +137,8 @@ def write(
         handlelength=2.4, columnspacing=0.9, labelspacing=0.25, handletextpad=0.4,
     )  # fmt: skip
     dataset, _, _, nets, _ = key
-    return figures.save(figure, folder / "-".join(part for part in ("omega", plugins.stem(dataset), nets[:8]) if part))
+    name = "-".join(part for part in ("omega", plugins.stem(dataset), nets[:8]) if part)
+    return figures.save(figure, storage.inside(folder, name))
 
 
 def _points(points: dict[float, Record], metric: str) -> dict[float, tuple[float, float | None]]:

@@ -235,9 +235,13 @@ def settings_of(cell: CellSpec) -> dict[str, Any]:
 
 def _settings_text(cell: CellSpec) -> str:
     """The same in words, e.g. " (dense GAN, ave)"."""
-    words = {"gan": "{} GAN", "aggregator": "{}", "without": "without {}", "diversity": "diversity {:g}"}
-    texts = [words.get(name, f"{name} {{:g}}" if isinstance(value, float) else f"{name} {{}}").format(value)
-             for name, value in settings_of(cell).items()]  # fmt: skip
+    words = {"gan": "{} GAN", "aggregator": "{}", "without": "without {}", "diversity": "diversity {}"}
+    texts = []
+    for name, value in settings_of(cell).items():
+        number = isinstance(value, float) or (name == "diversity" and isinstance(value, int))
+        short = f"{value:g}" if number else str(value)
+        # What a file calls a setting is no format string.
+        texts.append(words[name].format(short) if name in words else f"{name} {short}")
     return f" ({', '.join(texts)})" if texts else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from privbench import checkpoint, record, storage
+from privbench import checkpoint, record
 from privbench.errors import UserError
 from privbench.record import Record
 from privbench.spec import CellSpec
@@ -29,12 +29,15 @@ def of(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> State:
     """The state of one cell; `absent` says of each data set that is not there how to get it."""
     if store.record(cell).exists():
         try:
-            return State(DONE, "", record.read(store.record(cell)))
+            return State(DONE, "", record.read_of(cell, store.record(cell)))
         except UserError as error:
             return State(FAILED, str(error))
     if store.failure(cell).exists():
-        failure = storage.read_json(store.failure(cell))
-        return State(REFUSED if failure["refused"] else FAILED, str(failure["reason"]))
+        try:
+            reason, refused = store.read_failure(cell)
+        except UserError as error:
+            return State(FAILED, str(error))
+        return State(REFUSED if refused else FAILED, reason)
     if cell.train.dataset in absent:
         return State(NO_DATA, absent[cell.train.dataset])
     begun = [part for part in (_begun(store, cell, seed) for seed in cell.seeds) if part]
@@ -45,13 +48,14 @@ def of(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> State:
 
 def _begun(store: Store, cell: CellSpec, seed: int) -> str:
     """What there is of one seed, in words; nothing where nothing is."""
-    folder = store.train(cell.train.model_copy(update={"seed": seed}))
+    spec = cell.train.model_copy(update={"seed": seed})
+    folder = store.train(spec)
     if store.result(cell, seed).exists():
         return f"seed {seed} done"
     if (folder / checkpoint.FINISHED).exists():
         return f"seed {seed} trained"
     try:
-        done = checkpoint.progress(folder)
+        done = checkpoint.progress(folder, spec.id)
     except UserError:  # damaged: said when the cell is run
         return f"seed {seed} stopped"
     return "" if done is None else f"seed {seed} stopped after round {done} of {cell.train.schedule.rounds}"

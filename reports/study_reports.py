@@ -86,7 +86,7 @@ def _principal_components(
     for key in rows.settings(records):
         own = [(cell, r) for cell, r in zip(cells, records, strict=True) if rows.setting(r.cell) == key]
         found = feature_pca.clouds(store, [cell for cell, _ in own], data_dir)
-        stem = folder / f"pca-{rows.stem(key)}"
+        stem = storage.inside(folder, f"pca-{rows.stem(key)}")
         paths += tables.write(feature_pca.report(key, found, [r for _, r in own]), stem)
         paths += feature_pca.write(key, found, own[0][1].class_names, stem)
     return paths
@@ -152,7 +152,9 @@ def _with_figures(
     """The tables, and a figure per setting; nothing where no record says anything."""
     if not report.forms:
         return []
-    figures = [path for key in rows.settings(records) for path in draw(key, folder / f"{name}-{rows.stem(key)}")]
+    figures = [
+        path for key in rows.settings(records) for path in draw(key, storage.inside(folder, f"{name}-{rows.stem(key)}"))
+    ]
     return tables.write(report, folder / name) + figures
 
 

@@ -84,7 +84,7 @@ def execute(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device:
             if (
                 not done and not store.failure(cell).exists()
             ):  # a refusal of this cell says more than its neighbour's end
-                storage.write_json(store.failure(cell), {"reason": reason, "refused": False})
+                store.write_failure(cell, reason or "", refused=False)
         bars.outcome(title, reason)
 
     try:
@@ -150,7 +150,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Pat
     for line in [*few, *forecast.lines(run.trials_of(cells, out, data_dir, device), device)]:
         CONSOLE.print(Text(line))
     found = execute(cells, out, data_dir, device)
-    folder = out / f"{chosen.name}-{cells[0].preset}"
+    folder = storage.inside(out, f"{chosen.name}-{cells[0].preset}")
     done, records, gaps = sorted_out(cells, found)
     gaps = [*unmet, *gaps]
     console = Console()

@@ -68,6 +68,14 @@ def same_threads() -> None:
         sys.modules["torch"].set_num_threads(THREADS)
 
 
+@pytest.fixture(autouse=True)
+def same_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test names may be used in that test alone."""
+    from privbench import trust
+
+    monkeypatch.setattr(trust, "_names", {*trust.added()})
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_core() -> Iterator[None]:
     """Jobs run one after another in the test's own process; one of their own would take seconds to import torch.

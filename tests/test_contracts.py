@@ -52,12 +52,12 @@ def observed(tmp_path_factory):
         harness.train_round([setup], [state], "alone")
         checkpoint.save_snapshot(folder, each, state)
         seen, truth = observe.observe(
-            checkpoint.load_snapshot(folder, 1), federation, setup.model, setup.method, setup.defense, method_name=method,
+            checkpoint.load_snapshot(folder, each.id, 1), federation, setup.model, setup.method, setup.defense, method_name=method,
             dataset="digits", victims=2, batch_size=1, labels_known=False, seed=0,
         )  # fmt: skip
         artifact.save(seen, folder / "artifact")
         artifact.save_truth(truth, folder / "truth.safetensors", folder / "artifact")
-        shot = checkpoint.load_snapshot(folder, 1)
+        shot = checkpoint.load_snapshot(folder, each.id, 1)
         for kind, sent, local in variants(shot, setup):
             other, _ = observe.observe(
                 sent, federation, setup.model, setup.method, setup.defense, method_name=method,

@@ -26,7 +26,8 @@ def example(repository, tmp_path, monkeypatch):
         ]
         (tmp_path / f"mine_{name.lower()}.py").write_text(block)
         monkeypatch.syspath_prepend(str(tmp_path))
-        return f"mine_{name.lower()}:{name}", plugins.resolve(kind, f"mine_{name.lower()}:{name}")
+        path = plugins.typed(kind, f"mine_{name.lower()}:{name}")
+        return path, plugins.resolve(kind, path)
 
     return resolve
 

@@ -46,7 +46,7 @@ def trained(tmp_path_factory):
         start = start._replace(params=copy.deepcopy(start.params))
         harness.train_round([setup], [state], "alone")
         checkpoint.save_snapshot(folder, each, state)
-        found[name] = setup, checkpoint.load_snapshot(folder, 1), start
+        found[name] = setup, checkpoint.load_snapshot(folder, each.id, 1), start
     return found
 
 

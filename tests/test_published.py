@@ -94,5 +94,5 @@ def test_a_run_says_when_it_was_trained_on_several_kinds_of_machine(tmp_path, mo
     store, cell = Store(tmp_path), small((100,))[0][0]
     assert published.state(store, cell) == "not started"
     entries = [{"machine": {"processor": name}} for name in ("a", "b", "a")]
-    monkeypatch.setattr(checkpoint, "history", lambda folder: entries)
+    monkeypatch.setattr(checkpoint, "history", lambda folder, run: entries)
     assert published.state(store, cell) == "finished after 3 rounds, trained on 2 kinds of machine"

@@ -80,7 +80,8 @@ def cell_of(attack, seed=SEED):
     train = spec.train_spec(
         "smoke", "digits", "nfl-cgan", defense="gaussian:0.001", clients=2, changes={"rounds": 2}, seed=seed
     )
-    own = spec.cell_spec("smoke", train, f"{__name__}:{attack.__name__}", victims=2, round_="last")
+    name = plugins.typed("attack", f"{__name__}:{attack.__name__}")
+    own = spec.cell_spec("smoke", train, name, victims=2, round_="last")
     return own.model_copy(update={"train": train, "seeds": (seed,)})
 
 
@@ -221,7 +222,7 @@ def test_the_path_of_a_folder_of_images_stands_in_the_artifact_s_file_alone(tmp_
         for i in range(60):
             pixels = torch.randint(0, 256, (32, 32, 3), generator=rng, dtype=torch.uint8)
             Image.fromarray(pixels.numpy()).save(pictures / name / f"{i}.png")
-    name = plugins.dataset(f"folder:{pictures}")
+    name = plugins.typed("dataset", f"folder:{pictures}")
     train = spec.train_spec("smoke", name, "fedavg", clients=2, per_client=16, changes={"rounds": 1})
     cell, root = spec.cell_spec("smoke", train, "grey", victims=2, round_="last"), tmp_path / "runs"
     assert run.run_cells([cell], root, None, "cpu", lambda *_: None, lambda *_: None) == []

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from privbench import plugins
+from privbench import plugins, trust
 from privbench.data.dataset import Dataset
 from privbench.data.resize import SIDE
 from privbench.errors import UserError
@@ -26,10 +26,10 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, s
     if domains is not None and len(set(domains)) < len(domains):
         raise UserError(f"--domains names one of {', '.join(domains)} twice")
     if name.startswith(plugins.FOLDER):
-        own = _own()
-        return own.load(own.path_of(name), domains)
+        own, path = _own(name)
+        return own.load(path, domains)
     loader = plugins.resolve("dataset", name)
-    module = _module(name)
+    module = plugins.module("dataset", name)
     known = getattr(module, "DOMAINS", ())
     if domains is not None and not known:
         raise UserError(f"{name} has one domain only; leave --domains out")
@@ -45,9 +45,9 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, s
 def check(name: str, root: Path | None) -> list[str]:
     """One line per file: present (and whether it is the published one), missing, or damaged."""
     if name.startswith(plugins.FOLDER):
-        own = _own()
-        return list(own.check(own.path_of(name)))
-    module = _module(name)
+        own, path = _own(name)
+        return list(own.check(path))
+    module = plugins.module("dataset", name)
     if not hasattr(module, "check"):
         return [f"{name} names no files: nothing to check"]
     return list(module.check(folder(root)))
@@ -57,7 +57,7 @@ def fetch(name: str, root: Path | None) -> None:
     """Downloads the data set through torchvision; UserError where that cannot be done."""
     if name.startswith(plugins.FOLDER):
         raise UserError(f"{name} is a folder of your own: there is nothing to fetch; `privbench data check` reads it")
-    module = _module(name)
+    module = plugins.module("dataset", name)
     if hasattr(module, "fetch"):
         module.fetch(folder(root))
 
@@ -66,13 +66,12 @@ def content(name: str) -> str | None:
     """What tells one content of a user's own folder from another, part of a run's name; None for all other data sets."""
     if not name.startswith(plugins.FOLDER):
         return None
-    own = _own()
-    return str(own.survey(own.path_of(name)).content)
+    own, path = _own(name)
+    return str(own.survey(path).content)
 
 
-def _own() -> Any:
-    return importlib.import_module("privbench.data.image_folder")
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(plugins.target("dataset", name).partition(":")[0])
+def _own(name: str) -> tuple[Any, Path]:
+    """(the reader of folders, the path of one); UserError for a folder that only a file names."""
+    trust.check("dataset", name)
+    own = importlib.import_module("privbench.data.image_folder")
+    return own, own.path_of(name)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attacks.floors import Grey
-from privbench import measure, plugins
+from privbench import measure, plugins, trust
 from privbench.errors import UserError
 from privbench.types import Knowledge
 from tests.attacks.cases import artifact, smooth_images
@@ -22,6 +22,7 @@ def mine(monkeypatch):
 
     def put(plugin):
         monkeypatch.setitem(sys.modules, "mine", types.SimpleNamespace(Attack=plugin))
+        trust.add("mine:Attack")
         return "mine:Attack"
 
     return put

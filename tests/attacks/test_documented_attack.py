@@ -14,7 +14,7 @@ def test_the_documented_attack_runs(repository, tmp_path, monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", (repository / "docs" / "adding_an_attack.md").read_text(), re.DOTALL)
     (tmp_path / "mine_peel.py").write_text(block)
     monkeypatch.syspath_prepend(str(tmp_path))
-    attack = plugins.resolve("attack", "mine_peel:Peel")
+    attack = plugins.resolve("attack", plugins.typed("attack", "mine_peel:Peel"))
     shown = artifact(smooth_images(1), torch.tensor([1]))
     measure.check_needs("mine_peel:Peel", attack, shown)
     found = attack(iterations=4).reconstruct(shown, Knowledge(), 0, lambda *_: None)

@@ -68,7 +68,7 @@ def observed(narrow_resnet, tmp_path_factory):
         for _ in range(rounds):
             harness.train_round([setup], [state], "alone")
         checkpoint.save_snapshot(folder, each, state)
-        shot = checkpoint.load_snapshot(folder, rounds)
+        shot = checkpoint.load_snapshot(folder, each.id, rounds)
         seen, truth = observe.observe(
             shot, federation, setup.model, setup.method, setup.defense, method_name=method, dataset="digits",
             victims=victims, batch_size=batch_size, labels_known=False, seed=0,

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from privbench import active, checkpoint, harness, knowledge, look, run, spec
+from privbench import active, checkpoint, harness, knowledge, look, plugins, run, spec
 from privbench.errors import AttackRefused
 from privbench.store import Store
 from privbench.types import Knowledge, Look, Networks
@@ -49,7 +49,7 @@ def cell_of(method="fedcg", attack=NAME, settings=None, **changes):
     train = spec.train_spec(
         "smoke", "digits", method, defense=defense, method_settings=own, changes={"rounds": 4, **changes}
     )
-    return spec.cell_spec("smoke", train, attack, attack_settings=settings)
+    return spec.cell_spec("smoke", train, plugins.typed("attack", attack), attack_settings=settings)
 
 
 def setup_of(cell):

@@ -247,7 +247,7 @@ def class_folders(root, classes=("cat", "dog"), count=10, mode="RGB", shift=0):
 
 
 def name_of(path) -> str:
-    return plugins.dataset(f"folder:{path}")
+    return plugins.typed("dataset", f"folder:{path}")
 
 
 def values(images: Images) -> list[int]:

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from privbench import checkpoint, evaluation, harness, record, results, run, spec
+from privbench import checkpoint, evaluation, harness, record, results, run, spec, storage
 from privbench.engine import Replica
 from privbench.errors import UserError
 from privbench.nets import Model
@@ -114,7 +114,7 @@ def whole(tmp_path_factory):
 def test_predictions_are_kept_of_each_client_s_best_validation_round(whole):
     """Trained again round by round, and each round's predictions set beside the ones kept."""
     each, folder = whole
-    history, kept = checkpoint.history(folder), checkpoint.predictions(folder)
+    history, kept = checkpoint.history(folder, each.id), checkpoint.predictions(folder, each.id)
     best = harness.best_rounds(history)
     assert min(best) < 5  # a later round did not overwrite them
     setup = harness.prepare(each, digits_federation(), CPU)
@@ -127,15 +127,17 @@ def test_predictions_are_kept_of_each_client_s_best_validation_round(whole):
 
 
 def test_a_killed_run_ends_with_the_same_metrics(whole, tmp_path):
+    each, folder = whole
+
     def kill(done, total, what):
         if done == 3 and "generator" in what:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         finish(tmp_path, kill)
-    assert checkpoint.progress(tmp_path) == 3
+    assert checkpoint.progress(tmp_path, each.id) == 3
     finish(tmp_path)
-    one, other = results.training(whole[1]), results.training(tmp_path)
+    one, other = results.training(folder, each.id), results.training(tmp_path, each.id)
 
     def numbers(found):
         return [r.model_dump(exclude={"seconds"}) for r in found.rounds], found.clients
@@ -144,8 +146,8 @@ def test_a_killed_run_ends_with_the_same_metrics(whole, tmp_path):
 
 
 def test_the_training_part_of_a_record_says_what_the_history_says(whole):
-    _, folder = whole
-    history, found = checkpoint.history(folder), results.training(folder)
+    each, folder = whole
+    history, found = checkpoint.history(folder, each.id), results.training(folder, each.id)
     assert [r.test_accuracy for r in found.rounds] == [e["test_accuracy"] for e in history]
     assert [c.accuracy for c in found.clients] == harness.selected_accuracy(history)
     assert [c.consistency for c in found.clients] == [
@@ -161,10 +163,10 @@ def test_a_run_without_its_predictions_is_named(whole, tmp_path):
     for name in (checkpoint.SPEC, checkpoint.FINISHED):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(UserError, match=r"there is no predictions at .*predictions\.safetensors"):
-        results.training(tmp_path)
+        results.training(tmp_path, each.id)
     (tmp_path / checkpoint.FINISHED).unlink()
     with pytest.raises(UserError, match=f"run {each.id} is not trained to the end"):
-        results.training(tmp_path)
+        results.training(tmp_path, each.id)
 
 
 def accuracy_cell(method, rounds, **settings):
@@ -201,7 +203,7 @@ def test_the_record_of_a_run_that_was_moved_notes_its_kinds_of_machine(tmp_path)
     state = json.loads(finished.read_text())
     for processor, entry in zip("aba", state["history"], strict=True):
         entry["machine"] = {"processor": processor, "capability": "AVX2", "device": "cpu", "threads": 1, "torch": "2"}
-    finished.write_text(json.dumps(state))
+    storage.write_digested(finished, state)
     results.finish_cell(store, cell)
     (note,) = record.read(store.record(cell)).notes
     assert note == (
@@ -222,7 +224,8 @@ def test_a_record_says_which_diversity_loss_was_descended_on_by_default_too(sett
 
 
 def test_the_view_of_training_shows_every_metric_of_a_run(whole):
-    found = results.training(whole[1])
+    each, folder = whole
+    found = results.training(folder, each.id)
     columns, rows = training_view.clients([found])
     assert columns[2:] == list(training_view.METRICS)
     assert [row[0] for row in rows] == ["1", "2", "mean"]
@@ -244,14 +247,14 @@ def test_the_view_of_training_shows_every_metric_of_a_run(whole):
 
 
 def test_a_loss_that_diverged_is_none_in_the_record(whole, tmp_path):
-    _, folder = whole
+    each, folder = whole
     for path in folder.iterdir():
         if path.is_file():
             (tmp_path / path.name).write_bytes(path.read_bytes())
     value = json.loads((tmp_path / checkpoint.FINISHED).read_text())
     value["history"][1]["loss"]["task"][0] = math.nan
-    (tmp_path / checkpoint.FINISHED).write_text(json.dumps(value))
-    found = results.training(tmp_path)
+    storage.write_digested(tmp_path / checkpoint.FINISHED, value)
+    found = results.training(tmp_path, each.id)
     assert found.rounds[1].loss["task"][0] is None
     _, rows = training_view.rounds([found])
     assert rows[1][1] == "-"

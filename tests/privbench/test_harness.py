@@ -24,7 +24,7 @@ def smoke(method, **changes):
 
 def run(each, folder, report=lambda *_: None, federation=None):
     harness.train([each], [federation or digits_federation()], [folder], CPU, "alone", report)
-    return checkpoint.history(folder)
+    return checkpoint.history(folder, each.id)
 
 
 def same_bits(a, b):
@@ -60,10 +60,10 @@ def test_a_run_killed_in_the_middle_of_a_round_ends_with_the_same_numbers(method
 
     with pytest.raises(KeyboardInterrupt):
         run(each, tmp_path / "killed", kill_in_round_two)
-    assert checkpoint.progress(tmp_path / "killed") == 1
+    assert checkpoint.progress(tmp_path / "killed", each.id) == 1
     resumed = run(each, tmp_path / "killed")
     assert without_times(resumed) == without_times(whole)
-    a, b = (checkpoint.load_snapshot(tmp_path / name, 3) for name in ("whole", "killed"))
+    a, b = (checkpoint.load_snapshot(tmp_path / name, each.id, 3) for name in ("whole", "killed"))
     for x, y in zip([a.server, *a.clients], [b.server, *b.clients], strict=True):
         for part in x.params:
             for name in x.params[part]:
@@ -254,7 +254,7 @@ def test_a_truncated_checkpoint_names_itself_and_the_way_out(tmp_path):
     with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged.*continue from the round before it"):
         run(each, tmp_path)
     path.unlink()
-    assert checkpoint.progress(tmp_path) == 1
+    assert checkpoint.progress(tmp_path, each.id) == 1
     assert len(run(each, tmp_path)) == 3
 
 
@@ -266,8 +266,9 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 
 
 def test_snapshots_hold_no_discriminator_and_no_shared_extractor(tmp_path):
-    run(smoke("fedcg"), tmp_path)
-    shot = checkpoint.load_snapshot(tmp_path, 0)
+    each = smoke("fedcg")
+    run(each, tmp_path)
+    shot = checkpoint.load_snapshot(tmp_path, each.id, 0)
     assert set(shot.server.params) == {"classifier", "generator"}
     assert all(set(client.params) == {"extractor"} for client in shot.clients)
     assert all(set(params) == {"generator"} for params, _ in shot.uploads)
@@ -343,7 +344,7 @@ def test_a_kill_while_a_run_is_finished_leaves_nothing_but_what_stays(after, tmp
     monkeypatch.setattr(checkpoint.storage, "write_bytes", write)
     training.train(store, [each], data_root, "cpu")
     assert (full_rounds(folder), list(folder.glob("checkpoint*"))) == ([0, 1], [])
-    assert len(checkpoint.history(folder)) == 1
+    assert len(checkpoint.history(folder, each.id)) == 1
 
 
 def test_the_history_says_on_which_kinds_of_machine_the_rounds_were_trained(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ def trained(tmp_path_factory):
     start, state = harness.initial(setup), harness.initial(setup)
     harness.train_round([setup], [state], "alone")
     checkpoint.save_snapshot(folder, each, state)
-    shot = checkpoint.load_snapshot(folder, 1)
+    shot = checkpoint.load_snapshot(folder, each.id, 1)
     seen, _ = observe.observe(
         shot, setup.federation, setup.model, setup.method, setup.defense, method_name="fedsplit", dataset="digits",
         victims=5, batch_size=1, labels_known=False, seed=0,

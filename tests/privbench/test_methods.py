@@ -276,7 +276,8 @@ class Undrawn(FedProx):
 
 
 def test_a_method_that_does_not_draw_what_is_kept_refuses_dropout_and_trains_without():
-    each = spec.train_spec("smoke", "digits", f"{__name__}:Undrawn", clients=2)
+    name = plugins.typed("method", f"{__name__}:Undrawn")
+    each = spec.train_spec("smoke", "digits", name, clients=2)
     setup = harness.prepare(each, digits_federation((20, 20)), torch.device("cpu"))
     harness.train_round([setup], [harness.initial(setup)], "alone")
     each = each.model_copy(update={"method_settings": {"dropout": 0.2}})
@@ -567,7 +568,7 @@ def test_whole_numbers_and_flags_are_looked_at_and_other_types_are_left_to_the_c
     assert plugins.create(Typed, {"bits": 8, "fast": True, "places": (1,)}) == Typed(8, True, (1,))
     with pytest.raises(UserError, match="Typed: fast takes true or false, but 1 was given"):
         plugins.create(Typed, {"bits": 8, "fast": 1})
-    assert plugins.defense(f"{__name__}:Typed:8", "step") == Typed(8)
+    assert plugins.defense(plugins.typed("defense", f"{__name__}:Typed:8"), "step") == Typed(8)
     with pytest.raises(UserError, match=r"Typed: bits takes a whole number, but 8\.5 was given"):
         plugins.defense(f"{__name__}:Typed:8.5", "step")
 

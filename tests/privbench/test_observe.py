@@ -20,7 +20,7 @@ def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known
     state = harness.initial(setup)
     harness.train_round([setup], [state], "alone")
     checkpoint.save_snapshot(tmp_path, each, state)
-    shot = checkpoint.load_snapshot(tmp_path, 1)
+    shot = checkpoint.load_snapshot(tmp_path, each.id, 1)
     found = observe.observe(
         shot, federation, setup.model, setup.method, plugins.defense(defense, "step"), method_name=method, dataset="digits",
         victims=victims, batch_size=batch_size, labels_known=labels_known, seed=0,

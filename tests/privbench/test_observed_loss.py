@@ -40,7 +40,7 @@ def trained(tmp_path_factory):
             for _ in range(2):
                 harness.train_round([setup], [state], "alone")
             checkpoint.save_snapshot(folder, each, state)
-            kept[key] = checkpoint.load_snapshot(folder, 2), setup, federation
+            kept[key] = checkpoint.load_snapshot(folder, each.id, 2), setup, federation
         return kept[key]
 
     return of

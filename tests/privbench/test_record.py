@@ -7,6 +7,7 @@ import os
 import pytest
 
 from privbench import record as records
+from privbench import storage
 from privbench.errors import UserError
 from tests.reports.records import record
 
@@ -118,7 +119,7 @@ def test_seeds_that_were_computed_on_different_machines_say_so():
 def with_right_digest(text):
     """An edited record whose digest fits again."""
     value = json.loads(text)
-    return json.dumps(value | {records.DIGEST: records.content_digest(value)})
+    return json.dumps(value | {storage.DIGEST: storage.content_digest(value)})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from attacks.dlg import DLG
 from attacks.imprint import Imprint
 from attacks.staged import Staged
-from privbench import run, spec, storage
+from privbench import plugins, run, spec, storage
 from privbench.errors import UserError
 from privbench.store import Store
 from reports import commands
@@ -316,7 +316,7 @@ def test_an_attack_that_cannot_be_imported_is_refused_and_a_cell_of_it_on_disk_k
         monkeypatch.syspath_prepend(tmp_path)
     train = spec.train_spec("smoke", "digits", "fedavg")
     with pytest.raises(UserError, match=message) as caught:
-        spec.cell_spec("smoke", train, GONE)
+        spec.cell_spec("smoke", train, plugins.typed("attack", GONE))
     assert "\n" not in str(caught.value)
     value = spec.cell_spec("smoke", train, "dlg").model_dump() | {"attack": GONE, "attack_revision": 2, "active": True}
     monkeypatch.setattr("privbench.plugins.resolve", lambda *_: pytest.fail("imported a class"))

@@ -17,7 +17,7 @@ def untrained(tmp_path_factory):
     each = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
     setup = harness.prepare(each, digits_federation((20, 20)), CPU)
     checkpoint.save_snapshot(folder, each, harness.initial(setup))
-    return setup, checkpoint.load_snapshot(folder, 0)
+    return setup, checkpoint.load_snapshot(folder, each.id, 0)
 
 
 def seen(untrained, **options):

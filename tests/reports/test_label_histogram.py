@@ -78,7 +78,7 @@ def test_the_clients_of_a_trained_run_are_drawn_from_disk_alone(tmp_path, drawn,
     each = spec.train_spec("smoke", "digits", "fedavg", omega=0.1, changes={"rounds": 0})
     store = Store(tmp_path)
     run.train(store, [each], None, "cpu")
-    assert checkpoint.history(store.train(each)) == []
+    assert checkpoint.history(store.train(each), each.id) == []
 
     def forbidden(*_, **__):
         raise AssertionError("data was read or a round was trained")

@@ -175,7 +175,7 @@ def test_the_panels_are_the_teachers_features_and_every_generators_outputs(pca_s
     ]  # fmt: skip
     spec = cells[2].train
     federation, _ = federations.of(spec, None)
-    snapshot = checkpoint.load_snapshot(store.train(spec), spec.schedule.rounds)
+    snapshot = checkpoint.load_snapshot(store.train(spec), spec.id, spec.schedule.rounds)
     client, test = snapshot.clients[0], federation.clients[0].test
     model = harness.prepare(spec, federation, torch.device("cpu")).model
     # The teacher of any variant is that of all.
