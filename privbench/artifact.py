@@ -103,13 +103,16 @@ def save_truth(truth: Truth, path: Path, observation: Path) -> None:
 
 def load_truth(path: Path, observation: Path) -> Truth:
     """Reads the ground truth of an observation, for scoring alone; UserError where it is that of another, or damaged."""
-    stored = files.read(observation)
+    return _truth(path, files.read(observation))
+
+
+def _truth(path: Path, stored: Stored) -> Truth:
     entry, victims, _ = _single(stored)
     declared, info = storage.load_header(path, "truth")
     if not info:
         raise UserError(f"{path} is of an earlier privbench and does not say whose truth it is; {AGAIN}")
     if info.get("observation") != stored.id:
-        raise UserError(f"{path} is the truth of another observation than {observation}; {AGAIN}")
+        raise UserError(f"{path} is the truth of another observation than {stored.folder}; {AGAIN}")
     prefix, count, size = f"{entry.round}/{victims.name}", len(victims.members), victims.batch_size or 0
     wanted = {
         f"{prefix}/images": Declared(torch.float32, (count, size, *stored.index.setup.image_shape)),
@@ -143,13 +146,14 @@ def load_with_truth(folder: Path, whose: Origin) -> tuple[Artifact, Truth]:
     """Both of them; UserError also where an intact observation is another run's, seed's, round's or choice of victims'."""
     stored = files.read(folder / OBSERVATION)
     check_origin(stored, whose)
-    return of(stored), load_truth(folder / TRUTH, folder / OBSERVATION)
+    return of(stored), _truth(folder / TRUTH, stored)
 
 
 def truth_of(folder: Path, whose: Origin) -> Truth:
     """The truth alone; UserError as `load_with_truth`."""
-    check_origin(files.read(folder / OBSERVATION), whose)
-    return load_truth(folder / TRUTH, folder / OBSERVATION)
+    stored = files.read(folder / OBSERVATION)
+    check_origin(stored, whose)
+    return _truth(folder / TRUTH, stored)
 
 
 def complete(folder: Path) -> bool:

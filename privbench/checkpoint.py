@@ -114,7 +114,7 @@ def _read(path: Path, spec: TrainSpec, device: torch.device, rest: str, **wanted
     except UserError as error:
         raise UserError(f"{error}; remove it and run the same command again to continue from {rest}") from error
     with training_files.reading(path):
-        training_files.Checkpoint.model_validate(info)
+        training_files.CheckpointHeader.model_validate(info)
         storage.check_identity(path, info, spec=spec.id, **wanted)
         training_files.check_history(info["history"], info["round"])
         tensors = {name: t.to(device) for name, t in tensors.items()}
@@ -147,7 +147,7 @@ def load_snapshot(folder: Path, run: str, round_: int, artifact: str | None = No
     path = snapshot_path(folder, round_)
     tensors, info = storage.load_tensors(path, "snapshot")
     with training_files.reading(path):
-        training_files.Snapshot.model_validate(info)
+        training_files.SnapshotHeader.model_validate(info)
         storage.check_identity(path, info, spec=run, round=round_, artifact=artifact)
         names = range(info["clients"])
         return Snapshot(
@@ -246,7 +246,7 @@ def progress(folder: Path, run: str) -> int | None:
             _, info = storage.load_tensors(folder / name, "checkpoint")
             storage.check_identity(folder / name, info, spec=run)
             with training_files.reading(folder / name):
-                return training_files.Snapshot.model_validate(info).round
+                return training_files.SnapshotHeader.model_validate(info).round
     return None
 
 

@@ -40,6 +40,7 @@ def observed(
         shot = active.trained(cell, trainer, round_, folder, store.train(spec), data_root, store.cache, report)
     else:
         shot = snapshot(store, spec, round_, fed, device_name, report)
+    harness.snapshot_of(setup, folder if active.rounds(cell) else store.train(spec), shot)
     whose = artifact.origin_of(spec, folder)
     artifact_upgrade.upgrade(folder, whose)
     if not artifact.complete(folder):

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from privbench import checkpoint, evaluation, harness, machine, metrics, record, storage
+from privbench import checkpoint, evaluation, harness, machine, metrics, record, storage, training_files
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.store import Store
@@ -81,10 +81,12 @@ def _stored(curve: metrics.Roc) -> record.Curve:
 
 def finish_cell(store: Store, cell: CellSpec) -> Path:
     """Gathers the seeds of a cell into its record."""
-    trials = [_trial(store, cell, spec) for spec in cell.train_specs()]
     path = store.record(cell)
+    with training_files.reading(store.cell(cell)):
+        trials = [_trial(store, cell, spec) for spec in cell.train_specs()]
+        found = record.summarise(id=cell.id, cell=cell, trials=trials)
     store.failure(cell).unlink(missing_ok=True)
-    record.write(record.summarise(id=cell.id, cell=cell, trials=trials), path)
+    record.write(found, path)
     return path
 
 

@@ -28,6 +28,7 @@ from pydantic import (
 
 from privbench import data, names, partition, plugins
 from privbench.errors import UserError
+from privbench.file_headers import short
 from privbench.nets import check_backbone
 from privbench.paper_protocol import OF_METHOD, PROTOCOLS
 from privbench.paper_protocol import Name as ProtocolName
@@ -549,4 +550,5 @@ def checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"])
-        raise UserError(f"{prefix}{place}: {fault['msg']}, but {fault['input']!r} was given") from error
+        given = short(repr(fault["input"]))
+        raise UserError(f"{prefix}{short(place)}: {short(fault['msg'])}, but {given} was given") from error

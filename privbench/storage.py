@@ -90,6 +90,8 @@ def read_json(path: Path) -> Any:
         raise UserError(
             f"{path} is damaged (not valid JSON: {short(error)}); remove it and run the same command again"
         ) from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def content_digest(content: Mapping[str, Any]) -> str:

@@ -17,10 +17,11 @@ from torch import Tensor
 from privbench.errors import Damaged
 from privbench.file_headers import short
 from privbench.record import Round
+from privbench.types import CLASSIFICATION, Parts
 
 if TYPE_CHECKING:
+    from privbench.checkpoint import Snapshot
     from privbench.harness import State
-    from privbench.types import Parts
 
 AGAIN = "remove it and run the same command again"
 Natural = Annotated[int, Field(ge=0, le=2**53)]
@@ -35,7 +36,7 @@ class _Header(BaseModel):
     spec: str
 
 
-class Checkpoint(_Header):
+class CheckpointHeader(_Header):
     """Of a checkpoint."""
 
     round: Natural
@@ -44,7 +45,7 @@ class Checkpoint(_Header):
     history: list[dict[str, Any]]
 
 
-class Snapshot(_Header):
+class SnapshotHeader(_Header):
     """Of a snapshot."""
 
     round: Natural
@@ -109,6 +110,24 @@ def check_state(state: State, like: State) -> None:
             _check_parts(mine, theirs)
     for prediction in state.predictions:
         check_prediction(prediction.logits, prediction.labels)
+
+
+def check_snapshot(shot: Snapshot, like: State) -> None:
+    """ValueError where the networks of a snapshot are not those that its run starts with, by name, shape and type.
+
+    A snapshot holds of a client what the server does not, and of its uploads what the server attacks no gradient of.
+    """
+    if len(shot.clients) != len(like.clients) or len(shot.uploads) != len(like.uploads):
+        raise ValueError(f"{len(shot.clients)} clients in place of {len(like.clients)}")
+    _check_parts(shot.server.params, like.server.params)
+    _check_parts(shot.server.buffers, like.server.buffers)
+    for client, wanted in zip(shot.clients, like.clients, strict=True):
+        private = [part for part in CLASSIFICATION if part not in like.server.params]
+        _check_parts(client.params, {part: wanted.params[part] for part in private})
+        _check_parts(client.buffers, {part: wanted.buffers[part] for part in private})
+    for upload, sent in zip(shot.uploads, like.uploads, strict=True):
+        for mine, theirs in zip(upload, sent, strict=True):
+            _check_parts(mine, {part: net for part, net in theirs.items() if part not in CLASSIFICATION})
 
 
 def check_prediction(logits: Tensor, labels: Tensor) -> None:
