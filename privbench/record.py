@@ -544,7 +544,9 @@ def read(path: Path) -> Record:
             f"{path} is damaged ({short(place)}: {short(fault['msg'])}); remove it and run the same command again"
         ) from error
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({short(repr(error))}); remove it and run the same command again") from error
+        raise UserError(
+            f"{path} is damaged ({short(repr(error))}); remove it and run the same command again"
+        ) from error
 
 
 def _validated(value: Mapping[str, Any]) -> Record:
@@ -558,7 +560,9 @@ def _check_whole(found: Record) -> None:
     """ValueError where there is nothing to take a mean of, or the machine is none that a run could be repeated on."""
     threads = found.environment.get("threads", 1)
     if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
-        raise ValueError(f"environment.threads should be from 1 to {MOST_THREADS}, but {short(repr(threads))} was given")
+        raise ValueError(
+            f"environment.threads should be from 1 to {MOST_THREADS}, but {short(repr(threads))} was given"
+        )
     if not found.seeds or not all(s.accuracy and s.label_counts and s.training.clients for s in found.seeds):
         raise ValueError("no seeds, or no clients of one of them")
     if isinstance(found, AttackRecord):

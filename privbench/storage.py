@@ -126,9 +126,10 @@ def check_identity(path: Path, said: Mapping[str, Any], **wanted: Any) -> None:
     for name, value in wanted.items():
         if name in said and said[name] != value:
             word = IDENTITY.get(name, name)
+            found = short(repr(said[name]))
             raise UserError(
-                f"{path} belongs to {word} {said[name]!r}, not to {word} {value!r}: an intact file in the wrong place; remove it "
-                "and run the same command again"
+                f"{path} belongs to {word} {found}, not to {word} {value!r}: an intact file in the wrong place; remove it and run "
+                "the same command again"
             )
 
 

@@ -55,7 +55,7 @@ class SnapshotHeader(_Header):
 class _Entry(Round):
     """A round of a history as it is written: losses may be NaN."""
 
-    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=True)
+    model_config = ConfigDict(allow_inf_nan=True)
 
 
 @contextmanager

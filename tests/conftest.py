@@ -25,6 +25,7 @@ hypothesis.settings.load_profile("tests")
 # All others are numerical, and `make test-portable PART=numerical` runs those alone.
 NOT_NUMERICAL = (
     "test_command_line.py",
+    "test_fuzz.py",
     "test_imports.py",
     "test_ladder_command.py",
     "test_makefile.py",
@@ -33,6 +34,7 @@ NOT_NUMERICAL = (
     "privbench/test_data_full.py",
     "privbench/test_data_more.py",
     "privbench/test_flags.py",
+    "privbench/test_observation_format.py",
     "privbench/test_partition.py",
     "privbench/test_pool.py",
     "privbench/test_record.py",

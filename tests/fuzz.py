@@ -1,7 +1,7 @@
 """`make fuzz`: files of every kind, mutated, read again, and judged; tests/test_fuzz.py does the same for seconds.
 
-A mutation is of bytes, of a file's JSON or TOML, of a tensor file's header, or of its tensors, or one file takes another's place. Where a
-checksum can be computed again, it is, in half of the mutations: whoever means harm does so. What the reader makes of it is one of
+A mutation is of bytes, of a file's JSON or TOML, of a tensor file's header or tensors, or one file takes another's place. Where a
+checksum can be computed again, it is, in most of the mutations: whoever means harm does so. What the reader makes of it is one of
 
 refused    one line, a UserError
 same       the content that was there before
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import resource
 import shutil
 import signal
@@ -23,9 +24,9 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -54,7 +55,7 @@ class _TooLong(BaseException):
 def judged(sample: Sample, folder: Path, before: str, *, resealed: bool) -> Verdict:
     """The verdict on a sample's mutated files; `before` is the digest of its content."""
     stage = "read"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    resident = _from_now_on()
     try:
         with _within(LIMIT_SECONDS):
             content = sample.read(folder)
@@ -69,13 +70,15 @@ def judged(sample: Sample, folder: Path, before: str, *, resealed: bool) -> Verd
         return Verdict("refused", line)
     except _TooLong:
         return Verdict(FAILED, f"{stage}: more than {LIMIT_SECONDS:g} s")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (whatever comes is what is looked for)
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = next((f for f in reversed(traceback.extract_tb(error.__traceback__)) if "privbench/" in f.filename), frame)
+        where = next(
+            (f for f in reversed(traceback.extract_tb(error.__traceback__)) if "privbench/" in f.filename), frame
+        )
         return Verdict(
             FAILED, f"{stage}: {type(error).__name__} in {Path(where.filename).name}:{where.lineno}: {str(error)[:200]}"
         )
-    if 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) > LIMIT_BYTES:
+    if _peak() - resident > LIMIT_BYTES:
         return Verdict(FAILED, f"{stage}: more than {LIMIT_BYTES} bytes")
     if after == before:
         return Verdict("same", "")
@@ -92,6 +95,22 @@ def once(sample: Sample, others: list[Sample], before: str, rng: random.Random, 
         return kind, judged(sample, folder, before, resealed=resealed)
     finally:
         shutil.rmtree(folder)
+
+
+def _from_now_on() -> int:
+    """Bytes that this process has in memory now; its peak is counted anew where Linux lets it."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
+def _peak() -> int:
+    """The most bytes that this process had in memory since then."""
+    with suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        if found:
+            return 1024 * int(found[1])
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _linked(source: str, target: str) -> None:
@@ -117,7 +136,7 @@ def _within(seconds: float) -> Iterator[None]:
 
 
 def campaign(every: list[Sample], seconds: float, seed: int, out: Path) -> Counter[tuple[str, str, str]]:
-    """Mutates for some seconds, sample after sample; counts by (kind of file, kind of mutation, verdict). Failures are told and kept."""
+    """Mutates sample after sample for some seconds: counts by kind of file, kind of mutation and verdict; failures go to `out`."""
     counts: Counter[tuple[str, str, str]] = Counter()
     before = {sample.name: digest(sample.read(sample.folder)) for sample in every}
     end, turn = time.monotonic() + seconds, 0
@@ -158,8 +177,14 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--time", type=float, default=600, help="seconds (default: 600)")
     parser.add_argument("--seed", type=int, default=0, help="of the mutations (default: 0)")
-    parser.add_argument("--failures", type=Path, default=Path("fuzz-failures.txt"), help="file for what failed")
+    parser.add_argument(
+        "--failures",
+        type=Path,
+        default=Path("runs/fuzz-failures.txt"),
+        help="a file for what failed (default: runs/fuzz-failures.txt)",
+    )
     given = parser.parse_args(words)
+    given.failures.parent.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as root:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from pydantic import BaseModel
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 

@@ -18,10 +18,14 @@ from safetensors.torch import save as to_bytes
 DEEP, HUGE = "\x00deep", "\x00huge"  # in place of JSON that no Python value is written as
 TWICE = "\x00twice"  # at the end of a name: it is there a second time
 STRANGE: list[Any] = [
-    None, True, False, -1, 0, 1, 2, -5, 10**7, 10**8, 10**9, 10**12, 2**31, 2**53 + 1, 2**63, -(2**63), 10**30, 0.5, -0.0, 1.0, 1e300,
-    float("nan"), float("inf"), "", "x", "x" * 5_000, "../../../x", "/", "a\nb", "\u202e", "\ud800", "os:system", "folder:/", "\x00",
-    "[/y]", [], {}, [[]], [[[[[[]]]]]], [0] * 1_000, {"name": 1}, "NaN", "1", DEEP, HUGE,
+    None, True, False, -1, 0, 1, 2, -5, 10**7, 10**8, 10**9, 10**12, 2**31, 2**53 + 1, 2**63, -(2**63), 10**30, 0.5, -0.0, 1.0,
+    1e300, float("nan"), float("inf"), "", "x", "x" * 5_000, "../../../x", "/", "a\nb", "\u202e", "\ud800", "os:system", "folder:/",
+    "\x00", "[/y]", [], {}, [[]], [[[[[[]]]]]], [0] * 1_000, {"name": 1}, "NaN", "1", DEEP, HUGE,
 ]  # fmt: skip
+STRANGE_TOML = (
+    "-1", "0", "true", "nan", "inf", "1e400", '""', '"x"', "[]", "{}", "[[1]]", "10" * 40, f'"{"x" * 999}"', '"os:system"',
+    '"../x"', "[" * 5_000 + "]" * 5_000, "1979-05-27", '"\\ud800"',
+)  # fmt: skip
 DTYPES = (torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool, torch.int32)
 
 
@@ -114,8 +118,7 @@ def _toml(rng: random.Random, path: Path, _: Sequence[Path]) -> bool:
         lines[at], lines[other] = lines[other], lines[at]
     else:
         name, equals, _value = lines[at].partition("=")
-        strange = rng.choice(["-1", "0", "true", "nan", "inf", "1e400", '""', '"x"', "[]", "{}", "[[1]]", "10" * 40, '"' + "x" * 9_999 + '"',
-                              '"os:system"', '"../x"', "[" * 5_000 + "]" * 5_000, "1979-05-27", '"\\ud800"'])  # fmt: skip
+        strange = rng.choice(STRANGE_TOML)
         lines[at] = f"{name}= {strange}" if equals else f"{strange} = 1"
     _write(path, "\n".join(lines).encode())
     return True
@@ -144,7 +147,7 @@ def _info(rng: random.Random, path: Path, _: Sequence[Path]) -> bool:
 
 
 def _tensors(rng: random.Random, path: Path, _: Sequence[Path]) -> bool:
-    """Other shapes, types, numbers and names, with a checksum that fits and, of a round, in half of the cases an index that does."""
+    """Other shapes, types, numbers and names under a checksum that fits; in the index of a round, in half of the cases."""
     raw = path.read_bytes()
     metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})
     tensors = load_file(path)
@@ -162,19 +165,8 @@ def _change_tensor(rng: random.Random, tensors: dict[str, torch.Tensor]) -> None
     choice = rng.randrange(10)
     if choice == 0:
         del tensors[name]
-    elif choice == 1:
-        tensors[name] = t.to(rng.choice(DTYPES))
-    elif choice == 2:
-        tensors[name] = t[None].contiguous()
-    elif choice == 3:
-        tensors[name] = t.flatten()[: rng.choice((0, 1, 7))].clone()
-    elif choice == 4:
-        tensors[name] = torch.cat([t.flatten(), t.flatten()])
-    elif choice == 5 and t.numel():
-        flat = t.flatten().clone()
-        value = rng.choice((-1, 0, 9, 255, 2**31) if not t.is_floating_point() else (torch.nan, torch.inf, -1.0, 1e38))
-        flat[rng.randrange(t.numel())] = torch.tensor(value).to(t.dtype)
-        tensors[name] = flat.view(t.shape)
+    elif choice < 6:
+        tensors[name] = _other_tensor(rng, t)
     elif choice == 6:
         tensors[rng.choice(("x", "", "a/b/c/d", name + "2", "../x", "broadcast/parameters/head/w"))] = tensors.pop(name)
     elif choice == 7:
@@ -184,6 +176,23 @@ def _change_tensor(rng: random.Random, tensors: dict[str, torch.Tensor]) -> None
         tensors[name], tensors[other] = tensors[other], tensors[name]
     elif t.is_floating_point():
         tensors[name] = t * rng.choice((torch.nan, 0.0, 1e20))
+
+
+def _other_tensor(rng: random.Random, t: torch.Tensor) -> torch.Tensor:
+    """Of another type, shape or size, or with one other number."""
+    choice = rng.randrange(5)
+    if choice == 0:
+        return t.to(rng.choice(DTYPES))
+    if choice == 1:
+        return t[None].contiguous()
+    if choice == 2:
+        return t.flatten()[: rng.choice((0, 1, 7))].clone()
+    if choice == 3 or not t.numel():
+        return torch.cat([t.flatten(), t.flatten()])
+    flat = t.flatten().clone()
+    numbers = (torch.nan, torch.inf, -1.0, 1e38) if t.is_floating_point() else (-1, 0, 9, 255, 2**31)
+    flat[rng.randrange(t.numel())] = torch.tensor(rng.choice(numbers)).to(t.dtype)
+    return flat.view(t.shape)
 
 
 def _save(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str], text: str, info: Any) -> None:
@@ -219,7 +228,7 @@ def _reindexed(rng: random.Random, path: Path) -> bool:
         entry["tensors"] = {
             n: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for n, t in found.items()
         }
-    except Exception:
+    except Exception:  # noqa: BLE001 (a file that safetensors cannot read has the index of before)
         entry["tensors"] = value["rounds"][0]["tensors"]
     value["rounds"] = [entry]
     _write(index, json.dumps(_resealed(value)).encode())

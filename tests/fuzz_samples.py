@@ -43,8 +43,7 @@ class Sample(NamedTuple):
 def samples(root: Path, methods: tuple[str, ...] = METHODS) -> list[Sample]:
     """Every kind, made under `root`."""
     store = Store(root / "runs")
-    found = [*_artifacts(root / "artifacts", methods), *_of_a_run(store), *_studies(root / "studies")]
-    return found
+    return [*_artifacts(root / "artifacts", methods), *_of_a_run(store), *_studies(root / "studies")]
 
 
 def _artifacts(root: Path, methods: tuple[str, ...]) -> Iterator[Sample]:
@@ -102,7 +101,8 @@ def _of_a_run(store: Store) -> Iterator[Sample]:
     state = harness.state_at(setup, store.root / "elsewhere", 1)
     state.predictions = harness.predict(setup, state)
     checkpoint.save(store.root / "interrupted", own, state)
-    yield Sample("checkpoint", store.root / "interrupted", _reads_checkpoint(setup), _goes_on(setup), (checkpoint.CHECKPOINT,))  # fmt: skip
+    read, use = _reads_checkpoint(setup), _goes_on(setup)
+    yield Sample("checkpoint", store.root / "interrupted", read, use, (checkpoint.CHECKPOINT,))
 
 
 def _reads_record(folder: Path) -> Any:
@@ -179,7 +179,11 @@ def _studies(root: Path) -> Iterator[Sample]:
         folder = root / name
         folder.mkdir(parents=True)
         (folder / "study.toml").write_text(study.text(name), encoding="utf-8")
-        yield Sample(f"study {name}", folder, lambda folder: study.parsed("fuzzed", (folder / "study.toml").read_bytes()), _planned)  # fmt: skip
+        yield Sample(f"study {name}", folder, _reads_study, _planned)
+
+
+def _reads_study(folder: Path) -> study.Study:
+    return study.parsed("fuzzed", (folder / "study.toml").read_bytes())
 
 
 def _planned(found: study.Study) -> None:
