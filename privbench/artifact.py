@@ -16,10 +16,10 @@ from torch import Tensor
 from privbench import storage
 from privbench.errors import Damaged, UserError
 from privbench.file_headers import Declared
-from privbench.observation_format import files, limits, schema
+from privbench.observation_format import files, schema
 from privbench.observation_format.files import NewRound, Stored
 from privbench.observation_format.networks import model_of
-from privbench.observation_format.schema import COUNTS, DOWN, Index, Messages, Origin, Round, Setup
+from privbench.observation_format.schema import COUNTS, DOWN, Messages, Origin, Round, Setup
 from privbench.spec import TrainSpec
 from privbench.types import Artifact, LocalSteps, LocalTraining, Parts, Truth
 
@@ -48,10 +48,9 @@ def load(folder: Path) -> Artifact:
 
 def of(stored: Stored) -> Artifact:
     """The artifact of an observation whose index is read; UserError as `load`."""
-    folder, setup = stored.folder, stored.index.setup
+    setup = stored.index.setup
     entry, victims, weights = _single(stored)
     tensors = files.read_round(stored, entry)
-    _check_values(folder, stored.index, tensors)
     assert setup.networks is not None, "checked by _single"
     channels, height, width = setup.image_shape
     # What a message is made of stands in its own groups, the other stays empty.
@@ -127,7 +126,8 @@ def _truth(path: Path, stored: Stored) -> Truth:
     # Comparisons with NaN are false.
     if not bool(((images >= 0) & (images <= 1)).all()):
         raise Damaged(f"{path} is damaged: images are numbers from 0 to 1")
-    _check_labels(path, labels, stored.index.setup.classes)
+    if not files.are_classes(labels, stored.index.setup.classes):
+        raise Damaged(f"{path} is damaged: labels are numbers from 0 to {stored.index.setup.classes - 1}")
     return Truth(images, labels)
 
 
@@ -202,21 +202,6 @@ def _single(stored: Stored) -> tuple[Round, Messages, Messages | None]:
            for split in map(schema.split, entry.tensors)):  # fmt: skip
         raise UserError(f"{folder} holds buffers of {victims[0].name}; attacks of this privbench know none")
     return entry, victims[0], weights[0] if weights else None
-
-
-def _check_values(folder: Path, index: Index, tensors: dict[str, Tensor]) -> None:
-    """Labels are classes and counts are counts. Other numbers are what clients sent, finite or not."""
-    for name, t in tensors.items():
-        if name.endswith("/labels") and schema.split(name) is None:
-            _check_labels(folder, t, index.setup.classes)
-    counts = tensors.get(COUNTS)
-    if counts is not None and not bool(((counts >= 0) & (counts <= limits.SAMPLES)).all()):
-        raise UserError(f"{folder} is no sound observation: {COUNTS} holds numbers below 0 or above {limits.SAMPLES}")
-
-
-def _check_labels(path: Path, labels: Tensor, classes: int) -> None:
-    if not bool(((labels >= 0) & (labels < classes)).all()):
-        raise UserError(f"{path} is no sound observation or truth: labels are numbers from 0 to {classes - 1}")
 
 
 def _described(artifact: Artifact) -> tuple[Setup, tuple[Messages, ...], dict[str, Tensor]]:

@@ -469,6 +469,31 @@ def reproduce(
         raise typer.Exit(1)
 
 
+@app.command()
+def export(
+    artifact: Annotated[
+        Path,
+        typer.Argument(help="What the server saw: a folder with an index.json, e.g. OUT/artifacts/ID/observation."),
+    ],
+    into: Annotated[Path, typer.Option(help="New folder to write.")],
+    form: Annotated[str, typer.Option(help="Of the tensors: 'safetensors' or NumPy's 'npz'.")] = "safetensors",
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="Also write the victims' images and labels, beside the folder, from this truth file."),
+    ] = None,
+) -> None:
+    """Write an artifact for code of your own, without the run that it comes from; docs/observation_format.md describes the files.
+
+    Example: privbench export runs/artifacts/ID/observation --into seen --form npz
+    """
+    if form not in ("safetensors", "npz"):
+        raise UserError(f"--form takes 'safetensors' or 'npz', but '{form}' was given")
+    from privbench import export as exports
+
+    for path in exports.export(artifact, into, "npz" if form == "npz" else "safetensors", truth):
+        print(f"wrote {path}")
+
+
 @data_app.command("check")
 def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_dir: DataDir = None) -> None:
     """Say which files of a data set are present, missing or damaged.

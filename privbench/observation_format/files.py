@@ -59,7 +59,12 @@ def write_index(folder: Path, index: Index) -> None:
     """Writes index.json of rounds that are on disk."""
     told = index.model_dump(mode="json", exclude_unset=True)
     content = {"privbench": FORMAT, "version": VERSION, "id": observation_id(index), **told}
-    storage.write_bytes(folder / INDEX, (_readable(content | {"sha256": digest(content)}) + "\n").encode())
+    write_content(folder, content)
+
+
+def write_content(folder: Path, content: Mapping[str, Any]) -> None:
+    """Writes index.json with the digest of its content."""
+    storage.write_bytes(folder / INDEX, (_readable({**content, "sha256": digest(content)}) + "\n").encode())
 
 
 def read(folder: Path) -> Stored:
@@ -77,7 +82,8 @@ def read(folder: Path) -> Stored:
     except (OSError, ValueError) as error:
         raise Damaged(f"{path} is damaged ({short(error)})") from error
     if not isinstance(value, dict) or value.get("privbench") != FORMAT:
-        raise UserError(f"{path} is not the index of a privbench {FORMAT}")
+        found = short(value.get("privbench", "a foreign file")) if isinstance(value, dict) else "a foreign file"
+        raise UserError(f"{path} is not the index of a privbench {FORMAT} but {found}")
     if type(value.get("version")) is not int or value["version"] != VERSION:
         raise UserError(f"{path} has format version {short(value.get('version'))}; this privbench reads {VERSION}")
     content = {name: entry for name, entry in value.items() if name != "sha256"}
@@ -105,7 +111,13 @@ def read_round(stored: Stored, entry: Round) -> dict[str, torch.Tensor]:
         tensors, _ = storage.read_tensors(path)
     except (OSError, ValueError) as error:
         raise Damaged(f"{path} is damaged or of another observation ({short(error)})") from error
+    unfitting(path, lambda: _check_values(stored.index, tensors))
     return tensors
+
+
+def are_classes(labels: torch.Tensor, classes: int) -> bool:
+    """Whether all labels are numbers of classes."""
+    return bool(((labels >= 0) & (labels < classes)).all())
 
 
 def observation_id(index: Index) -> str:
@@ -155,6 +167,16 @@ def _write_round(folder: Path, new: NewRound) -> Round:
 
 def _described(dtype: torch.dtype, shape: Iterable[int]) -> Tensor:
     return Tensor.model_validate({"dtype": str(dtype).removeprefix("torch."), "shape": list(shape)})
+
+
+def _check_values(index: Index, tensors: dict[str, torch.Tensor]) -> None:
+    """ValueError where labels are no classes or counts no counts. Other numbers are what clients sent, finite or not."""
+    for name, t in tensors.items():
+        if name.endswith("/labels") and schema.split(name) is None and not are_classes(t, index.setup.classes):
+            raise ValueError(f"{name}: labels are numbers from 0 to {index.setup.classes - 1}")
+    counts = tensors.get(schema.COUNTS)
+    if counts is not None and not bool(((counts >= 0) & (counts <= limits.SAMPLES)).all()):
+        raise ValueError(f"{schema.COUNTS} holds numbers below 0 or above {limits.SAMPLES}")
 
 
 def _check_size(folder: Path, entry: Round) -> None:
