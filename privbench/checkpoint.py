@@ -16,6 +16,7 @@ be, and another one is refused in one line. A snapshot of an active server's net
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -210,7 +211,8 @@ def tidy(folder: Path) -> None:
 
 def _numbers(folder: Path, kind: str) -> list[int]:
     """The rounds of which there is a file `kind`-NNNN.safetensors."""
-    return [int(path.stem.removeprefix(f"{kind}-")) for path in folder.glob(f"{kind}-*.safetensors")]
+    names = (re.fullmatch(rf"{kind}-([0-9]+)\.safetensors", path.name) for path in folder.glob(f"{kind}-*.safetensors"))
+    return [int(name[1]) for name in names if name]
 
 
 def history(folder: Path, run: str) -> list[dict[str, Any]] | None:

@@ -11,6 +11,7 @@ the dataclass over filled in. Imports no torch, so that --help answers at once.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
@@ -19,7 +20,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from privbench import plugins, trust
+from privbench import names, plugins, trust
 from privbench.errors import UserError
 
 DEFAULT_OUT = Path("runs")
@@ -65,9 +66,12 @@ Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in
 def _trusted(texts: list[str] | None) -> list[str] | None:
     """Adds what --trust names to what this process may use (privbench/trust.py); UserError for a name of another form."""
     for text in texts or []:
-        if ":" not in text:
+        if text.startswith(plugins.FOLDER):
+            trust.add(plugins.dataset(text))
+        elif re.fullmatch(names.CODE, code := plugins.defense_name(text)[0]):
+            trust.add(code)
+        else:
             raise UserError(f"--trust takes package.module:Class or folder:PATH, but '{text}' was given")
-        trust.add(plugins.dataset(text) if text.startswith(plugins.FOLDER) else text)
     return texts
 
 

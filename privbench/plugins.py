@@ -136,7 +136,7 @@ def resolve(kind: str, name: str) -> Any:
     found = getattr(module(kind, name), attribute := target(kind, name).partition(":")[2], None)
     if found is None:
         raise UserError(f"{kind} '{name}': module '{target(kind, name).partition(':')[0]}' has no '{attribute}'")
-    if lack := _lack(kind, found):
+    if (kind != "dataset" or name not in DATASETS) and (lack := _lack(kind, found)):
         page = "adding_a_dataset" if kind == "dataset" else "adding_your_own"
         raise UserError(f"{kind} '{name}' {lack}; docs/{page}.md shows one")
     return found

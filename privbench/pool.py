@@ -159,6 +159,8 @@ def logged(error: Exception, log: Path) -> str:
         return str(error)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
+        # Anew, as a link of that name, in a folder of somebody else's, would lead elsewhere.
+        log.unlink(missing_ok=True)
         log.write_text("".join(traceback.format_exception(error)))
     except OSError:
         return in_words(error)

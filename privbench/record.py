@@ -25,7 +25,7 @@ from privbench import flags, storage, upgrade
 from privbench.errors import UserError
 from privbench.file_headers import short
 from privbench.flags import Flag
-from privbench.spec import CellSpec
+from privbench.spec import CellSpec, first_fault
 
 # 2: the training part; cells that attack nothing. 3: typed, per seed and victim, without any summary; outcomes; a digest.
 SCHEMA = 3
@@ -507,9 +507,10 @@ def content_digest_of(record: Record) -> str:
 def read_of(cell: CellSpec, path: Path) -> Record:
     """The record of that very cell; UserError as `read`, and where an intact record is another cell's."""
     found = read(path)
-    if (found.id, found.cell.id) != (cell.id, cell.id):
+    other = next((name for name in (found.id, found.cell.id) if name != cell.id), None)
+    if other is not None:
         raise UserError(
-            f"{path} is the record of cell {found.id}, not of {cell.id}: an intact file in the wrong place; remove it and run the "
+            f"{path} is the record of cell {other}, not of {cell.id}: an intact file in the wrong place; remove it and run the "
             "same command again"
         )
     if tuple(s.seed for s in found.seeds) != cell.seeds:
@@ -526,6 +527,7 @@ def read(path: Path) -> Record:
         raise UserError(f"{path} is not a privbench record")
     try:
         if value["schema_version"] == 2:
+            upgrade.check_summaries(value)
             return _validated(upgrade.to_schema_3(value))
         if value["schema_version"] != SCHEMA:
             found = short(value["schema_version"])
@@ -538,12 +540,13 @@ def read(path: Path) -> Record:
             )
         return _validated(value)
     except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(str(part) for part in fault["loc"])
+        place, rule, _ = first_fault(error)
+        raise UserError(f"{path} is damaged ({place}: {rule}); remove it and run the same command again") from error
+    except ValueError as error:
         raise UserError(
-            f"{path} is damaged ({short(place)}: {short(fault['msg'])}); remove it and run the same command again"
+            f"{path} was altered or damaged after it was written: {short(error)}; remove it and run the same command again"
         ) from error
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UserError(
             f"{path} is damaged ({short(repr(error))}); remove it and run the same command again"
         ) from error

@@ -69,6 +69,10 @@ def again(
         raise UserError(f"{fresh} is not empty, and a result is reproduced in a fresh folder")
     cell, old, new = cell_of(found), Store(root), Store(fresh)
     check_trusted(cell)
+    # What is compared at the end, and refused there where it is another cell's.
+    for seed in cell.seeds:
+        if old.result(cell, seed).exists():
+            results.result(old, cell, seed)
     new.check_writable()
     if attack_only:
         for spec in cell.train_specs():

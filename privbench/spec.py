@@ -548,7 +548,12 @@ def checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        fault = error.errors()[0]
-        place = ".".join(str(part) for part in fault["loc"])
-        given = short(repr(fault["input"]))
-        raise UserError(f"{prefix}{short(place)}: {short(fault['msg'])}, but {given} was given") from error
+        place, rule, value = first_fault(error)
+        raise UserError(f"{prefix}{place}: {rule}, but {short(repr(value))} was given") from error
+
+
+def first_fault(error: ValidationError) -> tuple[str, str, Any]:
+    """(the field, the rule that it breaks, its value) of the first fault that pydantic found."""
+    fault = error.errors()[0]
+    place = ".".join(str(part) for part in fault["loc"])
+    return short(place), short(fault["msg"].removeprefix("Value error, ")), fault["input"]

@@ -27,10 +27,7 @@ from privbench.types import Parts
 
 VERSION = 2  # 2: a model knows the size of its images
 DIGEST = "digest"  # the name under which a JSON file holds the digest of its other content
-IDENTITY = {
-    "spec": "run",
-    "artifact": "artifact of an active attack",
-}  # names in files, in words where they are no words
+IDENTITY = {"spec": "run"}  # what a name in a file is called in messages, where it is not called by its name
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -64,8 +61,10 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary = path.with_name(
             f".{path.name}.{os.getpid()}"
         )  # opened plainly, so that it gets the user's usual rights
+        # Exclusively, as a link of that name, in a folder of somebody else's, would lead elsewhere.
+        temporary.unlink(missing_ok=True)
         try:
-            with temporary.open("wb") as file:
+            with temporary.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

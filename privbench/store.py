@@ -109,7 +109,9 @@ class Store:
         with storage.writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             probe = self.root / ".writable"
-            probe.write_bytes(b"")
+            # Exclusively, as a link of that name, in a folder of somebody else's, would lead elsewhere.
+            probe.unlink(missing_ok=True)
+            probe.touch(exist_ok=False)
             probe.unlink()
 
     def cells(self) -> list[CellSpec]:

@@ -67,7 +67,9 @@ def reading(path: Path) -> Iterator[None]:
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"])
         raise Damaged(f"{path} is damaged ({short(place)}: {short(fault['msg'])}); {AGAIN}") from error
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except ValueError as error:
+        raise Damaged(f"{path} is damaged ({short(error)}); {AGAIN}") from error
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise Damaged(f"{path} is damaged ({short(repr(error))}); {AGAIN}") from error
 
 
@@ -77,14 +79,14 @@ def check_history(rounds: Sequence[Mapping[str, Any]], last: int | None) -> None
     if [entry.round for entry in entries] != list(range(1, len(entries) + 1)):
         raise ValueError("rounds are missing")
     if last not in (None, len(entries)):
-        raise ValueError(f"{len(entries)} rounds in place of {last}")
+        raise ValueError(f"rounds are missing: {len(entries)} in place of {last}")
     sizes = {
         len(values)
         for entry in entries
         for values in (entry.validation_accuracy, entry.test_accuracy, entry.bytes_up, entry.bytes_down)
     }
     if len(sizes) > 1 or 0 in sizes:
-        raise ValueError("not one number per client")
+        raise ValueError("not one accuracy per client")
     if any(None in values for entry in entries for values in (entry.consistency, *entry.loss.values())):
         raise ValueError("a loss or a consistency is missing")
     if any(len(entry.consistency) not in (0, *sizes) for entry in entries):

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 from privbench import plugins
@@ -26,6 +28,8 @@ MOST_REVISIONS = 10  # of one attack's class, that are tried
 # Two images alike differ in PSNR by the rounding of float32 means over at least 784 numbers, relative errors of 1e-7 to 1e-6: below
 # 1e-5 dB. Two attacks that are not alike come this close once in thousands of victims.
 SAME_DB = 1e-5
+# A mean of n numbers in double precision, in another order, differs by n 2^-53 of its size at most: 1e-11 for 10^5 of them.
+SAME_MEAN = 1e-9
 
 
 def to_schema_3(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,6 +47,17 @@ def to_schema_3(value: Mapping[str, Any]) -> dict[str, Any]:
         "seeds": [_seed(value, i) for i in range(len(value["training"]))],
     }
     return content | {"knowledge": _knowledge(value["knowledge"])} if attacked else content
+
+
+def check_summaries(value: Mapping[str, Any]) -> None:
+    """ValueError where a schema 2 record's mean accuracy or PSNR is not that of its own clients or victims, as after an edit."""
+    accuracy = value["accuracy"]
+    means = [("accuracy", accuracy["mean"], fmean(fmean(clients) for clients in accuracy["per_client"]))]
+    if value["spec"]["attack"] is not None:
+        means.append(("PSNR", value["scores"]["psnr_db"]["mean"], fmean(v["psnr_db"] for v in value["victims"])))
+    for name, written, computed in means:
+        if not math.isclose(written, computed, rel_tol=SAME_MEAN):
+            raise ValueError(f"the mean {name} is said to be {written}, but its own numbers have {computed}")
 
 
 def _cell(id_: str, spec: Mapping[str, Any], active: bool) -> CellSpec:

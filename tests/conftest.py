@@ -51,6 +51,9 @@ NOT_NUMERICAL = (
     "reports/test_states.py",
     "reports/test_study.py",
     "reports/test_training_reports.py",
+    "strangers/test_code.py",
+    "strangers/test_paths.py",
+    "strangers/test_places.py",
 )
 
 

@@ -21,13 +21,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from privbench import trust
 from privbench.data import formats, tree
 from privbench.data.dataset import Dataset, Domain
 from privbench.errors import UserError
 from privbench.seeds import stream
 from privbench.types import Images
 
-PREFIX = "folder:"
 ALL = "all"  # the one domain of a folder of class folders
 SHARES = (0.6, 0.2)  # of training and validation
 PURPOSES = ("train", "validate", "test")
@@ -71,8 +71,9 @@ class Listing(NamedTuple):
 
 
 def path_of(name: str) -> Path:
-    """The folder in `folder:PATH`."""
-    return Path(name.removeprefix(PREFIX)).expanduser()
+    """The folder in `folder:PATH`; UserError for one that only a file names (privbench/trust.py). Nothing is read before."""
+    trust.check("dataset", name)
+    return Path(name.removeprefix(trust.FOLDER)).expanduser()
 
 
 def survey(path: Path) -> Listing:
@@ -134,7 +135,7 @@ def load(path: Path, domains: tuple[str, ...] | None = None) -> Dataset:
         loaded[domain] = Domain(train, test, validation)
     notes = [] if wanted == tuple(found.files) else [f"{path.name} with the domains {', '.join(wanted)} only"]
     notes += [f"{found.passed_over} files of {path.name} that are no images were passed over"] * bool(found.passed_over)
-    name = f"{PREFIX}{path}"
+    name = f"{trust.FOLDER}{path}"
     return Dataset(name, found.classes, loaded, flip=False, source=f"the user's own, {path}", note="; ".join(notes))
 
 

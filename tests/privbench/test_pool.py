@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from privbench import plugins, trust
 from privbench.errors import Interrupted, UserError
 from privbench.pool import run_jobs, threads
 
@@ -34,6 +35,8 @@ class Write:
             raise KeyboardInterrupt
         if self.fault == "bug":
             1 / 0
+        if self.fault.startswith("attack "):
+            plugins.resolve("attack", self.fault.removeprefix("attack "))
         if self.fault == "unpicklable":
             error = RuntimeError("one\ntwo")
             error.cause = lambda: None
@@ -57,11 +60,16 @@ def watch():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_one_job_that_fails_does_not_stop_the_others(workers, tmp_path):
-    jobs = [Write("a", tmp_path), Write("b", tmp_path, "user"), Write("c", tmp_path)]
+    """Nor do others use a name that the user has not named (privbench/trust.py), whichever process they run in."""
+    trust.add("attacks.floors:Grey")
+    jobs = [Write("a", tmp_path), Write("b", tmp_path, "user"), Write("c", tmp_path, "attack attacks.floors:Grey")]
+    jobs.append(Write("d", tmp_path, "attack attacks.dlg:DLG"))
     seen, ended, progress, outcome = watch()
-    assert run_jobs(jobs, workers, progress, outcome) == ["b was asked the impossible"]
+    assert len(run_jobs(jobs, workers, progress, outcome)) == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "c"]
+    refused = ended.pop("d")
     assert ended == {"a": None, "b": "b was asked the impossible", "c": None}
+    assert "attack 'attacks.dlg:DLG' is code of its own" in refused
     assert ("a", 1, 2, "half") in seen
     if workers == 2:
         assert (tmp_path / "a").read_text() == "1"  # one thread per process

@@ -151,10 +151,10 @@ def changed_seeds(**changes):
             (changed("environment", {"threads": n}), "threads should be from 1")
             for n in (0, -1, 10**9, True, 1.5, "2", None)
         ),
-        (changed("seeds", []), "is damaged .*no seeds"),
-        (changed_seeds(victims=[]), "is damaged .*no victims"),
-        (changed_seeds(accuracy_at_round=[]), "is damaged .*no victims"),
-        (changed_seeds(accuracy=[]), "is damaged .*no clients"),
+        (changed("seeds", []), "damaged .*no seeds"),
+        (changed_seeds(victims=[]), "damaged .*no victims"),
+        (changed_seeds(accuracy_at_round=[]), "damaged .*no victims"),
+        (changed_seeds(accuracy=[]), "damaged .*no clients"),
         (lambda t: "[" * 200_000 + "]" * 200_000, "nests deeper"),
     ],
 )

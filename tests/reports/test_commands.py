@@ -20,7 +20,7 @@ def cells():
 
 def finished(cell):
     own = record(cell.train.method, cell.train.defense, cell.attack, "digits", round_=cell.round, seeds=cell.seeds)
-    return own.model_copy(update={"id": cell.id})
+    return own.model_copy(update={"id": cell.id, "cell": cell})
 
 
 def show(cells, out, monkeypatch, failing=()):

@@ -47,6 +47,20 @@ def test_one_setting_for_all_columns_is_made_on_all_of_them_and_takes_the_neares
     ]
 
 
+def test_the_printed_noise_is_read_as_a_variance_and_as_a_standard_deviation():
+    records = [
+        attacked("fedavg", 24.0),
+        attacked("fedavg", 5.0, defense="gaussian:0.001"),
+        attacked("fedavg", 20.0, defense="gaussian:0.000001"),
+    ]
+    alone, together = nearest.report(records).forms
+    (_, noisy) = alone.rows
+    setting = "round 0 (untrained), as set by default"
+    assert noisy[:5] == ["FedAvg + Gaussian 0.001", "20.30", f"{setting}, {nearest.DEVIATION}", "20.00", "0.30"]
+    assert [line[0] for line in together.rows[1:]] == [f"{setting}, {nearest.DEVIATION}", setting]
+    assert [line[3] for line in together.rows[1:]] == ["20.00", "5.00"]
+
+
 def test_data_that_the_paper_does_not_print_keep_their_numbers_without_a_distance():
     found = nearest.report([attacked("fedavg", 20.0, 19.0, dataset="photos")])
     assert found.forms[0].rows == [["FedAvg", *"-------"]]
@@ -59,7 +73,8 @@ def test_the_study_varies_everything_that_the_paper_leaves_open_in_all_five_colu
     for c in cells:
         columns[c.train.method, c.train.defense].append(c)
     assert list(columns) == [
-        ("fedavg", "none"), ("fedavg", "gaussian:0.001"), ("fedavg", "gaussian:0.1"), ("fedsplit", "none"), ("fedcg", "none"),
+        ("fedavg", "none"), ("fedavg", "gaussian:0.001"), ("fedavg", "gaussian:0.1"),
+        ("fedavg", "gaussian:0.000001"), ("fedavg", "gaussian:0.01"), ("fedsplit", "none"), ("fedcg", "none"),
     ]  # fmt: skip
     for (method, _), own in columns.items():
         varied = {name for c in own for name in c.attack_settings}

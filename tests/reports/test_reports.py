@@ -221,7 +221,7 @@ def test_the_csv_holds_every_record_at_full_precision():
 
 
 def test_latex_is_escaped_and_balanced():
-    text = attack_table.latex([record(dataset="a_b&c")])
+    text = attack_table.latex([record(dataset="folder:/pictures/a_b&c")])
     assert r"a\_b\&c" in text
     assert r"$\pm$" in text
     assert "accuracy of the trained method, \\%" in text

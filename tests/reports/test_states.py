@@ -23,9 +23,10 @@ def finished(cell):
         cell.train.method,
         attack=None,
         dataset="digits",
+        seeds=cell.seeds,
         spec={"preset": "smoke", "method_settings": {}, "partition": "iid"},
     )
-    return own.model_copy(update={"id": cell.id})
+    return own.model_copy(update={"id": cell.id, "cell": cell})
 
 
 def train_folder(store, cell, seed):

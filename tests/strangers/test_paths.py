@@ -1,0 +1,147 @@
+"""Nothing is written outside the folder that was asked for, whatever a file says."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privbench import pool, record, spec, storage
+from privbench.errors import UserError
+from privbench.store import Store
+from reports import climb, commands, drawings
+from tests.strangers.conftest import FIRST, GREY, MEAN, edit
+
+UP = "../../../outside"
+NAMES = [UP, "..", "/etc/x", "a/b", "a\\b\0", "x\ny", "", ".hidden/..", "digits\x1b[2J"]
+
+
+def everything(folder):
+    return {path.relative_to(folder) for path in folder.rglob("*")}
+
+
+def test_the_data_set_of_a_record_names_no_figure_outside(root, tmp_path):
+    """The command that made the record, asked again, draws its figures: beside the table, or not at all."""
+    for cell in (GREY, MEAN):
+        edit(Store(root).record(cell), lambda value: value["cell"]["train"].update(dataset=UP))
+    before = everything(tmp_path)
+    with pytest.raises(UserError) as told:
+        commands.run_and_show([GREY, MEAN], root, None, "cpu", root / "attack")
+    assert "dataset: should be a name such as digits" in str(told.value)
+    assert everything(tmp_path) - before <= {Path("runs/attack")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("field", ["dataset", "domains", "method", "defense", "backbone", "content"])
+def test_no_name_of_a_training_run_leads_elsewhere(field, name):
+    value = FIRST.model_dump(mode="json") | {field: [name, "b"] if field == "domains" else name}
+    with pytest.raises(UserError) as told:
+        spec.checked(spec.TrainSpec, value)
+    assert str(told.value).startswith(field)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("field", ["attack", "round", "preset", "auxiliary"])
+def test_no_name_of_a_cell_leads_elsewhere(field, name):
+    with pytest.raises(UserError) as told:
+        spec.checked(spec.CellSpec, GREY.model_dump(mode="json") | {field: name})
+    assert str(told.value).startswith(field)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("dataset", "emnist-letters"), ("dataset", "flags:load"), ("dataset", "my-own.module_2:load"),
+        ("dataset", "folder:/home dir/Fotos für [alle]/x"), ("domains", ["mnist_m", "öl auf leinwand"]),
+        ("method", "lg-fedavg"), ("method", "mine:Method"), ("defense", "gaussian:1e-05"), ("defense", "gaussian:.001"),
+        ("defense", "mine:Prune"), ("defense", "a.b:Prune:0.1"), ("content", "0123456789abcdef"), ("backbone", "resnet18"),
+        ("method_settings", {"without": "div,cls", "mu": 0.1}),
+    ],
+)  # fmt: skip
+def test_the_names_that_users_have_stay_allowed(field, name):
+    value = FIRST.model_dump(mode="json") | {field: name}
+    assert spec.checked(spec.TrainSpec, value).model_dump(mode="json")[field] == name
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [("auxiliary", "same:0.1"), ("auxiliary", "folder:/a b/c:1e-2"), ("auxiliary", "flags:load:0.5"), ("round", "15")],
+)
+def test_the_names_of_cells_stay_allowed(field, name):
+    found = spec.checked(spec.CellSpec, GREY.model_dump(mode="json") | {field: name})
+    assert getattr(found, field) == name
+
+
+def elsewhere(own, **changes):
+    """A record with names that no specification admits, as a fault elsewhere might let through."""
+    cell = own.cell.model_copy(update={name: v for name, v in changes.items() if name == "round"})
+    train = cell.train.model_copy(update={name: v for name, v in changes.items() if name != "round"})
+    return own.model_copy(update={"cell": cell.model_copy(update={"train": train})})
+
+
+DRAWN = {
+    "attacked": lambda store, own, folder: drawings.attacked(store, [r.cell for r in own], own, folder),
+    "curves": lambda store, own, folder: climb.curves(own, folder),
+    "histograms": lambda store, own, folder: drawings.histograms(own, folder),
+    "grids": lambda store, own, folder: climb.grids(
+        store, [r.cell for r in own], own, folder, [r.cell.round for r in own]
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("draw", "changes"),
+    [
+        *((draw, {"dataset": UP}) for draw in DRAWN),
+        *((draw, {"round": "/../../x"}) for draw in ("attacked", "grids")),
+        *((draw, {"domains": ("..", "/x")}) for draw in ("attacked", "curves", "grids")),
+    ],
+)
+def test_every_figure_is_checked_to_lie_in_its_folder(draw, changes, root, tmp_path):
+    """Should a specification ever let such a name through. Domains stand in names of files where a data set has several layouts."""
+    plain = record.read(Store(root).record(GREY))
+    own = [elsewhere(plain, **changes), *([plain] if "domains" in changes else [])]
+    before = everything(tmp_path)
+    with pytest.raises(UserError, match="cannot be the name of a file in"):
+        DRAWN[draw](Store(root), own, tmp_path / "figures")
+    assert {path for path in everything(tmp_path) - before if not path.is_relative_to("figures")} == set()
+
+
+def test_an_attack_s_name_makes_no_folder_outside_of_the_artifacts(root):
+    cell = GREY.model_copy(update={"attack": "../../x", "active": True})
+    with pytest.raises(UserError, match="cannot be the name of a file"):
+        Store(root).artifact(cell, FIRST, 2)
+
+
+@given(st.text(st.sampled_from("./\\\0\n ~aä-\x1b\u202e"), max_size=8))
+def test_a_path_lies_inside_or_is_refused(name):
+    folder = Path("/out/folder")
+    if name in ("", ".", "..") or not name.isprintable() or "/" in name:
+        with pytest.raises(UserError, match=r"^[^\n]+ cannot be the name of a file in [^\n]+$"):
+            storage.inside(folder, name)
+        return
+    path = storage.inside(folder, name)
+    assert os.path.normpath(path) == f"{folder}/{name}"
+    assert path.parent == folder
+
+
+@pytest.mark.parametrize("write", ["check", "json", "log"])
+def test_no_link_that_lies_in_a_folder_is_written_through(write, tmp_path):
+    """Unpacked with somebody's results; a process's number in a name can be guessed by many links."""
+    private, out = tmp_path / "private", tmp_path / "runs"
+    private.write_text("the only copy")
+    out.mkdir()
+    names = {"check": ".writable", "json": f".spec.json.{os.getpid()}", "log": "error.txt"}
+    (out / names[write]).symlink_to(private)
+    if write == "check":
+        Store(out).check_writable()
+    elif write == "json":
+        storage.write_json(out / "spec.json", {})
+    else:
+        pool.logged(RuntimeError("x"), out / "error.txt")
+        assert "RuntimeError" in (out / "error.txt").read_text()
+    assert private.read_text() == "the only copy"
+    assert write == "log" or not (out / names[write]).is_symlink()
