@@ -110,6 +110,15 @@ def check_state(state: State, like: State) -> None:
     for found_upload, wanted_upload in zip(state.uploads, like.uploads, strict=True):
         for mine, theirs in zip(found_upload, wanted_upload, strict=True):
             _check_parts(mine, theirs)
+    _check_told(state, len(like.clients))
+
+
+def _check_told(state: State, clients: int) -> None:
+    """Of every client, or of none yet, what it predicts; of every client what the history says."""
+    if len(state.predictions) not in (0, clients):
+        raise ValueError(f"predictions of {len(state.predictions)} clients in place of {clients}")
+    if any(len(entry["test_accuracy"]) != clients for entry in state.history):
+        raise ValueError("a history of another number of clients")
     for prediction in state.predictions:
         check_prediction(prediction.logits, prediction.labels)
 

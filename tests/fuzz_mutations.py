@@ -102,6 +102,8 @@ def _json(rng: random.Random, path: Path, _: Sequence[Path]) -> bool:
     if sealed:
         value = _resealed(value)
     _write(path, text_of(value).encode("utf-8", "surrogatepass"))
+    if sealed:
+        _rebound(path, value)
     return sealed
 
 
@@ -231,8 +233,25 @@ def _reindexed(rng: random.Random, path: Path) -> bool:
     except Exception:  # noqa: BLE001 (a file that safetensors cannot read has the index of before)
         entry["tensors"] = value["rounds"][0]["tensors"]
     value["rounds"] = [entry]
-    _write(index, json.dumps(_resealed(value)).encode())
+    value = _resealed(value)
+    _write(index, json.dumps(value).encode())
+    _rebound(index, value)
     return True
+
+
+def _rebound(index: Path, value: Any) -> None:
+    """Makes the truth beside an observation that of the changed one, so that what lies behind this check is reached."""
+    truth = index.parent.parent / "observation-truth.safetensors"
+    if index.name != "index.json" or not truth.is_file() or not isinstance(value, dict):
+        return
+    raw = truth.read_bytes()
+    metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
+    info = json.loads(metadata["info"]) | {"observation": value.get("id")}
+    try:
+        text = json.dumps(info)
+        _save(truth, load_file(truth), metadata, text, info)
+    except (TypeError, ValueError):
+        return
 
 
 def _resealed(value: Any) -> Any:
