@@ -36,25 +36,26 @@ def training(folder: Path, run: str) -> record.Training:
         )
     own = [rounds[r - 1]["consistency"][k] if r and rounds[r - 1]["consistency"] else None for k, r in enumerate(best)]
     best_round = harness.best_round(rounds)
-    return record.Training(
-        seed=spec.seed,
-        best_round=best_round,
-        global_accuracy=rounds[best_round - 1]["global_accuracy"] if rounds else None,
-        clients=[
-            client_metrics(prediction, round_, loss)
-            for prediction, round_, loss in zip(predictions, best, own, strict=True)
-        ],
-        rounds=[
-            record.Round(
-                **entry
-                | {
-                    "loss": {name: [_finite(v) for v in values] for name, values in entry["loss"].items()},
-                    "consistency": [_finite(v) for v in entry["consistency"]],
-                }
-            )
-            for entry in rounds
-        ],
-    )
+    with training_files.reading(folder / checkpoint.FINISHED):
+        return record.Training(
+            seed=spec.seed,
+            best_round=best_round,
+            global_accuracy=rounds[best_round - 1]["global_accuracy"] if rounds else None,
+            clients=[
+                client_metrics(prediction, round_, loss)
+                for prediction, round_, loss in zip(predictions, best, own, strict=True)
+            ],
+            rounds=[
+                record.Round(
+                    **entry
+                    | {
+                        "loss": {name: [_finite(v) for v in values] for name, values in entry["loss"].items()},
+                        "consistency": [_finite(v) for v in entry["consistency"]],
+                    }
+                )
+                for entry in rounds
+            ],
+        )
 
 
 def client_metrics(prediction: evaluation.Prediction, round_: int, consistency: float | None) -> record.ClientMetrics:

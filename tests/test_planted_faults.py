@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks import separate
-from privbench import artifact, flags, knowledge, measure, plugins, record, run, spec, storage
+from privbench import artifact, flags, knowledge, measure, plugins, record, run, spec
 from privbench.errors import AttackRefused
 from privbench.store import Store
 from privbench.types import Batch
@@ -251,10 +251,10 @@ def test_an_attack_that_crashes_leaves_its_traceback_and_the_others_are_made(cra
     assert log.read_text().count("1 // 0") == len(crashing)
     assert all(f"cell {cell(name).id}: {name} at round 0" in log.read_text() for name in crashing)
     for name in crashing:
-        failure = storage.read_json(store.failure(cell(name)))
+        failure = store.read_failure(cell(name))
         reason = f"internal error: ZeroDivisionError: integer division or modulo by zero; see {log}"
-        assert failure == {"reason": reason, "refused": False}
-    assert storage.read_json(store.failure(cell("dataset-mean")))["refused"]
+        assert failure == (reason, False)
+    assert store.read_failure(cell("dataset-mean"))[1]
     assert store.record(cell("grey")).exists()
     monkeypatch.undo()
     assert run.run_cells(cells, root, None, "cpu", quiet, quiet) == []
@@ -268,7 +268,7 @@ def test_a_cell_of_a_round_that_was_not_trained_does_not_stop_the_others(planted
     late = cell("grey").model_copy(update={"round": "7"})
     failures = run.run_cells([late, cell("grey")], root, None, "cpu", quiet, quiet)
     assert failures == ["--round 7 was asked for, but the run ended after 1 rounds"]
-    assert storage.read_json(Store(root).failure(late)) == {"reason": failures[0], "refused": False}
+    assert Store(root).read_failure(late) == (failures[0], False)
     assert Store(root).record(cell("grey")).exists()
 
 
