@@ -18,6 +18,8 @@ PYTEST_ARGS ?=
 FULL ?=
 PART ?= all
 SETTINGS ?=
+TIME ?= 3600
+SEED ?= 0
 BENCH_ARGS ?=
 
 IN_VENV := $(VENV)/bin/python
@@ -27,7 +29,7 @@ SHARED_OUT = -n $(WORKERS) --dist worksteal
 # One thread a worker: the tests' tensors are small, and threads of several workers fight over the cores.
 PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest $(SHARED_OUT) $(PYTEST_ARGS)
 
-.PHONY: help setup attack-table ladder test test-portable check bench clean
+.PHONY: help setup attack-table ladder test test-portable fuzz check bench clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -39,7 +41,8 @@ help: ## list the commands
 	  '  SEEDS=5  VICTIMS=16  DATA_DIR=folder  OUT=folder' \
 	  '  FULL=1                        of attack-table: 64 victims a seed, five seeds, three data sets' \
 	  'Of test, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv' \
-	  'Of test-portable: PART=numerical SETTINGS="lowest threads-2". Of bench: BENCH_ARGS="--short --repeats 1"'
+	  'Of test-portable: PART=numerical SETTINGS="lowest threads-2". Of bench: BENCH_ARGS="--short --repeats 1"' \
+	  'Of fuzz: TIME=3600 (seconds) SEED=0 (of the mutations)'
 
 setup: $(READY) ## create the environment in .venv (every other command does so when it is missing)
 
@@ -68,6 +71,9 @@ test: $(READY) ## run the tests
 
 test-portable: $(READY) ## run the tests under every arithmetic that this processor offers, and say what passed where
 	$(IN_VENV) -m tests.portable --part $(PART) $(if $(SETTINGS),--settings $(SETTINGS)) -- $(SHARED_OUT) $(PYTEST_ARGS)
+
+fuzz: $(READY) ## mutate files of every kind for TIME seconds and see that each is refused in one line or read as what it was
+	OMP_NUM_THREADS=1 $(IN_VENV) -m tests.fuzz --time $(TIME) --seed $(SEED)
 
 check: $(READY) ## check format, lint and types, then run the tests
 	$(IN_VENV) -m ruff format --check .

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from privbench import storage
+from privbench import storage, training_files
 from privbench.engine import Moments, Replica
 from privbench.errors import UserError
 from privbench.evaluation import Prediction
@@ -114,13 +114,15 @@ def _read(path: Path, spec: TrainSpec, device: torch.device, rest: str, **wanted
         tensors, info = storage.load_tensors(path, "checkpoint")
     except UserError as error:
         raise UserError(f"{error}; remove it and run the same command again to continue from {rest}") from error
-    storage.check_identity(path, info, spec=spec.id, **wanted)
-    _check_rounds(path, info["history"], info["round"])
-    tensors = {name: t.to(device) for name, t in tensors.items()}
-    clients = [_replica(tensors, f"client{k}", info["steps"][f"client{k}"]) for k in range(info["clients"])]
-    uploads = [_networks(tensors, f"upload{k}") for k in range(info["clients"])]
-    server = _replica(tensors, "server", info["steps"]["server"])
-    return State(info["round"], server, clients, uploads, info["history"], _predictions(tensors))
+    with training_files.reading(path):
+        training_files.CheckpointHeader.model_validate(info)
+        storage.check_identity(path, info, spec=spec.id, **wanted)
+        training_files.check_history(info["history"], info["round"])
+        tensors = {name: t.to(device) for name, t in tensors.items()}
+        clients = [_replica(tensors, f"client{k}", info["steps"][f"client{k}"]) for k in range(info["clients"])]
+        uploads = [_networks(tensors, f"upload{k}") for k in range(info["clients"])]
+        server = _replica(tensors, "server", info["steps"]["server"])
+        return State(info["round"], server, clients, uploads, info["history"], _predictions(tensors))
 
 
 def save_snapshot(folder: Path, spec: TrainSpec, state: State, artifact: str | None = None) -> None:
@@ -145,14 +147,16 @@ def load_snapshot(folder: Path, run: str, round_: int, artifact: str | None = No
     """The snapshot of one round of the run with that id; UserError when it is missing, damaged, or another's (`save_snapshot`)."""
     path = snapshot_path(folder, round_)
     tensors, info = storage.load_tensors(path, "snapshot")
-    storage.check_identity(path, info, spec=run, round=round_, artifact=artifact)
-    names = range(info["clients"])
-    return Snapshot(
-        info["round"],
-        _replica(tensors, "server", {}),
-        [_replica(tensors, f"client{k}", {}) for k in names],
-        [_networks(tensors, f"upload{k}") for k in names],
-    )
+    with training_files.reading(path):
+        training_files.SnapshotHeader.model_validate(info)
+        storage.check_identity(path, info, spec=run, round=round_, artifact=artifact)
+        names = range(info["clients"])
+        return Snapshot(
+            info["round"],
+            _replica(tensors, "server", {}),
+            [_replica(tensors, f"client{k}", {}) for k in names],
+            [_networks(tensors, f"upload{k}") for k in names],
+        )
 
 
 def keep(folder: Path, spec: TrainSpec, state: State) -> None:
@@ -220,20 +224,9 @@ def history(folder: Path, run: str) -> list[dict[str, Any]] | None:
     if not isinstance(value.get("history"), list):
         raise UserError(f"{path} is damaged (no history in it); remove it and run the same command again")
     storage.check_identity(path, value, spec=run)
-    _check_rounds(path, value["history"], value.get("round"))
-    return list(value["history"])
-
-
-def _check_rounds(path: Path, rounds: Sequence[Mapping[str, Any]], last: int | None) -> None:
-    """UserError where a history has not one entry for every round from 1 to `last`, or not one accuracy per client in each."""
-    numbers = [entry.get("round") if isinstance(entry, Mapping) else None for entry in rounds]
-    if numbers != list(range(1, len(numbers) + 1)) or last not in (None, len(numbers)):
-        raise UserError(
-            f"{path} is damaged (rounds are missing in its history); remove it and run the same command again"
-        )
-    clients = {len(entry.get(name, ())) for entry in rounds for name in ("validation_accuracy", "test_accuracy")}
-    if len(clients) > 1:
-        raise UserError(f"{path} is damaged (not one accuracy per client); remove it and run the same command again")
+    with training_files.reading(path):
+        training_files.check_history(value["history"], value.get("round"))
+        return list(value["history"])
 
 
 def predictions(folder: Path, run: str) -> list[Prediction]:
@@ -241,7 +234,11 @@ def predictions(folder: Path, run: str) -> list[Prediction]:
     path = folder / PREDICTIONS
     tensors, info = storage.load_tensors(path, "predictions")
     storage.check_identity(path, info, spec=run)
-    return _predictions(tensors)
+    with training_files.reading(path):
+        found = _predictions(tensors)
+        for each in found:
+            training_files.check_prediction(each.logits, each.labels)
+        return found
 
 
 def progress(folder: Path, run: str) -> int | None:
@@ -250,7 +247,8 @@ def progress(folder: Path, run: str) -> int | None:
         if (folder / name).exists():
             _, info = storage.load_tensors(folder / name, "checkpoint")
             storage.check_identity(folder / name, info, spec=run)
-            return int(info["round"])
+            with training_files.reading(folder / name):
+                return training_files.SnapshotHeader.model_validate(info).round
     return None
 
 

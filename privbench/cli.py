@@ -137,7 +137,9 @@ def attack(
     attacks: AttackOptions = AttackOptions(),
     artifact: Annotated[
         Path | None,
-        typer.Option(help="Attack this artifact file instead of training; --dataset names auxiliary images."),
+        typer.Option(
+            help="Attack this artifact instead of training: a folder with an index.json; --dataset names auxiliary images."
+        ),
     ] = None,
     truth: Annotated[Path | None, typer.Option(help="With --artifact: score against this truth file.")] = None,
     training: TrainingOptions = TrainingOptions(),
@@ -167,7 +169,7 @@ def attack(
         )
         return
     if truth is not None:
-        raise UserError("--truth goes with --artifact FILE")
+        raise UserError("--truth goes with --artifact FOLDER")
     plugins.typed("method", run.method)
     _begin(f"attack: {run.method} on {plugins.short(dataset)}, {training.preset} preset; results go to {out}")
     commands = plugins.commands()
@@ -462,6 +464,31 @@ def reproduce(
 
     if not commands.reproduce_and_show(run, out, into, data_dir, attack_only):
         raise typer.Exit(1)
+
+
+@app.command(cls=Once)
+def export(
+    artifact: Annotated[
+        Path,
+        typer.Argument(help="What the server saw: a folder with an index.json, e.g. OUT/artifacts/ID/observation."),
+    ],
+    into: Annotated[Path, typer.Option(help="New folder to write.")],
+    form: Annotated[str, typer.Option(help="Of the tensors: 'safetensors' or NumPy's 'npz'.")] = "safetensors",
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="Also write the victims' images and labels, beside the folder, from this truth file."),
+    ] = None,
+) -> None:
+    """Write an artifact for code of your own, without the run that it comes from; docs/observation_format.md describes the files.
+
+    Example: privbench export runs/artifacts/ID/observation --into seen --form npz
+    """
+    if form not in ("safetensors", "npz"):
+        raise UserError(f"--form takes 'safetensors' or 'npz', but '{form}' was given")
+    from privbench import export as exports
+
+    for path in exports.export(artifact, into, "npz" if form == "npz" else "safetensors", truth):
+        print(f"wrote {one_line(str(path))}")
 
 
 @data_app.command("check", cls=Once)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from privbench import checkpoint, evaluation, machine, plugins
+from privbench import checkpoint, evaluation, machine, plugins, training_files
 from privbench.data.resize import pixels
 from privbench.engine import Job, Plan, Protect, Replica, Surroundings, average, one_thread, run_alone, run_stacked
 from privbench.errors import UserError
@@ -449,7 +449,7 @@ def train(
     setups = [prepare(spec, fed, device) for spec, fed in zip(specs, federations, strict=True)]
     states = []
     for setup, folder in zip(setups, folders, strict=True):
-        state = checkpoint.load(folder, setup.spec, device) or initial(setup)
+        state = state_of(setup, folder, checkpoint.load(folder, setup.spec, device))
         if state.round == 0:
             checkpoint.keep(folder, setup.spec, state)
         states.append(state)
@@ -471,11 +471,28 @@ def train(
 
 def state_at(setup: Setup, folder: Path, round_: int, report: Report = no_report) -> State:
     """The whole state after `round_` rounds: trained again from the nearest that `folder` kept, to the same numbers."""
-    state = checkpoint.nearest(folder, setup.spec, round_, setup.device) or initial(setup)
+    state = state_of(setup, folder, checkpoint.nearest(folder, setup.spec, round_, setup.device))
     while state.round < round_:
         report(state.round, round_, f"{setup.spec.method}: repeating round {state.round + 1}, which was not kept")
         train_round([setup], [state], "alone")
     return state
+
+
+def state_of(setup: Setup, folder: Path, kept: State | None) -> State:
+    """The state that the run in a folder kept, or its beginning; Damaged where the networks of what it kept are not the run's."""
+    start = initial(setup)
+    if kept is None:
+        return start
+    with training_files.reading(folder):
+        training_files.check_state(kept, start)
+    return kept
+
+
+def snapshot_of(setup: Setup, folder: Path, shot: checkpoint.Snapshot) -> checkpoint.Snapshot:
+    """The same snapshot; Damaged where its networks are not those of the run in the folder."""
+    with training_files.reading(folder):
+        training_files.check_snapshot(shot, initial(setup))
+    return shot
 
 
 def _columns(rows: list[dict[str, float]]) -> dict[str, list[float]]:

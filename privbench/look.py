@@ -6,7 +6,18 @@ from pathlib import Path
 
 import torch
 
-from privbench import active, artifact, checkpoint, federations, harness, local_update, machine, observe, plugins
+from privbench import (
+    active,
+    artifact,
+    artifact_upgrade,
+    checkpoint,
+    federations,
+    harness,
+    local_update,
+    machine,
+    observe,
+    plugins,
+)
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
@@ -29,7 +40,10 @@ def observed(
         shot = active.trained(cell, trainer, round_, folder, store.train(spec), data_root, store.cache, report)
     else:
         shot = snapshot(store, spec, round_, fed, device_name, report)
-    if not (folder / "truth.safetensors").exists():
+    harness.snapshot_of(setup, folder if active.rounds(cell) else store.train(spec), shot)
+    whose = artifact.origin_of(spec, folder)
+    artifact_upgrade.upgrade(folder, whose)
+    if not artifact.complete(folder):
         seen, truth = observe.observe(
             active.sent(cell, setup, shot, data_root),
             fed,
@@ -47,9 +61,8 @@ def observed(
             training=local_update.local_training(spec.schedule, [len(c.train.labels) for c in fed.clients]),
             form=cell.wire,
         )
-        artifact.save(seen, folder / "artifact.safetensors", artifact.Identity(spec.id, spec.dataset))
-        artifact.save_truth(truth, folder / "truth.safetensors")
-    return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), shot
+        artifact.save_with_truth(seen, truth, folder, whose)
+    return *artifact.load_with_truth(folder, whose), shot
 
 
 def snapshot(

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from privbench import flags, storage, upgrade
 from privbench.errors import UserError
+from privbench.file_headers import short
 from privbench.flags import Flag
 from privbench.spec import CellSpec, first_fault
 
@@ -31,6 +32,7 @@ SCHEMA = 3
 FILE_NAME = "record.json"
 Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
+MOST_THREADS = 4_096  # of one process
 TAIL = 0.05  # of victims, the most exposed
 EXPOSED_DB = 20.0  # a reconstruction at which what is on a small picture can be seen
 
@@ -528,7 +530,8 @@ def read(path: Path) -> Record:
             upgrade.check_summaries(value)
             return _validated(upgrade.to_schema_3(value))
         if value["schema_version"] != SCHEMA:
-            raise UserError(f"{path} has record schema {value['schema_version']}; this privbench reads {SCHEMA} and 2")
+            found = short(value["schema_version"])
+            raise UserError(f"{path} has record schema {found}; this privbench reads {SCHEMA} and 2")
         digest = value.pop(storage.DIGEST, None)
         if digest != storage.content_digest(value):
             raise UserError(
@@ -541,12 +544,32 @@ def read(path: Path) -> Record:
         raise UserError(f"{path} is damaged ({place}: {rule}); remove it and run the same command again") from error
     except ValueError as error:
         raise UserError(
-            f"{path} was altered or damaged after it was written: {error}; remove it and run the same command again"
+            f"{path} was altered or damaged after it was written: {short(error)}; remove it and run the same command again"
         ) from error
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UserError(f"{path} is damaged ({error!r}); remove it and run the same command again") from error
+        raise UserError(
+            f"{path} is damaged ({short(repr(error))}); remove it and run the same command again"
+        ) from error
 
 
 def _validated(value: Mapping[str, Any]) -> Record:
     kind = Record if value["cell"].get("attack") is None else AttackRecord
-    return kind.model_validate(value)
+    found: Record = kind.model_validate(value)
+    _check_whole(found)
+    return found
+
+
+def _check_whole(found: Record) -> None:
+    """ValueError where there is nothing to take a mean of, or the machine is none that a run could be repeated on."""
+    threads = found.environment.get("threads", 1)
+    if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
+        raise ValueError(
+            f"environment.threads should be from 1 to {MOST_THREADS}, but {short(repr(threads))} was given"
+        )
+    if not found.seeds or not all(s.accuracy and s.label_counts and s.training.clients for s in found.seeds):
+        raise ValueError("no seeds, or no clients of one of them")
+    if isinstance(found, AttackRecord):
+        if not all(s.victims and s.accuracy_at_round for s in found.seeds):
+            raise ValueError("no victims of one of its seeds")
+        if not floors_of(found.victims):
+            raise ValueError("no floor that every victim has")

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from privbench import checkpoint, evaluation, harness, machine, metrics, record, storage
+from privbench import checkpoint, evaluation, harness, machine, metrics, record, storage, training_files
 from privbench.errors import UserError
 from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.store import Store
@@ -36,25 +36,26 @@ def training(folder: Path, run: str) -> record.Training:
         )
     own = [rounds[r - 1]["consistency"][k] if r and rounds[r - 1]["consistency"] else None for k, r in enumerate(best)]
     best_round = harness.best_round(rounds)
-    return record.Training(
-        seed=spec.seed,
-        best_round=best_round,
-        global_accuracy=rounds[best_round - 1]["global_accuracy"] if rounds else None,
-        clients=[
-            client_metrics(prediction, round_, loss)
-            for prediction, round_, loss in zip(predictions, best, own, strict=True)
-        ],
-        rounds=[
-            record.Round(
-                **entry
-                | {
-                    "loss": {name: [_finite(v) for v in values] for name, values in entry["loss"].items()},
-                    "consistency": [_finite(v) for v in entry["consistency"]],
-                }
-            )
-            for entry in rounds
-        ],
-    )
+    with training_files.reading(folder / checkpoint.FINISHED):
+        return record.Training(
+            seed=spec.seed,
+            best_round=best_round,
+            global_accuracy=rounds[best_round - 1]["global_accuracy"] if rounds else None,
+            clients=[
+                client_metrics(prediction, round_, loss)
+                for prediction, round_, loss in zip(predictions, best, own, strict=True)
+            ],
+            rounds=[
+                record.Round(
+                    **entry
+                    | {
+                        "loss": {name: [_finite(v) for v in values] for name, values in entry["loss"].items()},
+                        "consistency": [_finite(v) for v in entry["consistency"]],
+                    }
+                )
+                for entry in rounds
+            ],
+        )
 
 
 def client_metrics(prediction: evaluation.Prediction, round_: int, consistency: float | None) -> record.ClientMetrics:
@@ -81,10 +82,12 @@ def _stored(curve: metrics.Roc) -> record.Curve:
 
 def finish_cell(store: Store, cell: CellSpec) -> Path:
     """Gathers the seeds of a cell into its record."""
-    trials = [_trial(store, cell, spec) for spec in cell.train_specs()]
     path = store.record(cell)
+    with training_files.reading(store.cell(cell)):
+        trials = [_trial(store, cell, spec) for spec in cell.train_specs()]
+        found = record.summarise(id=cell.id, cell=cell, trials=trials)
     store.failure(cell).unlink(missing_ok=True)
-    record.write(record.summarise(id=cell.id, cell=cell, trials=trials), path)
+    record.write(found, path)
     return path
 
 

@@ -28,6 +28,7 @@ from pydantic import (
 
 from privbench import data, names, partition, plugins
 from privbench.errors import UserError
+from privbench.file_headers import short
 from privbench.nets import check_backbone
 from privbench.paper_protocol import OF_METHOD, PROTOCOLS
 from privbench.paper_protocol import Name as ProtocolName
@@ -548,11 +549,11 @@ def checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:
         return kind.model_validate(values)
     except ValidationError as error:
         place, rule, value = first_fault(error)
-        raise UserError(f"{prefix}{place}: {rule}, but {value!r} was given") from error
+        raise UserError(f"{prefix}{place}: {rule}, but {short(repr(value))} was given") from error
 
 
 def first_fault(error: ValidationError) -> tuple[str, str, Any]:
     """(the field, the rule that it breaks, its value) of the first fault that pydantic found."""
     fault = error.errors()[0]
     place = ".".join(str(part) for part in fault["loc"])
-    return place, fault["msg"].removeprefix("Value error, "), fault["input"]
+    return short(place), short(fault["msg"].removeprefix("Value error, ")), fault["input"]

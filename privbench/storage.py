@@ -22,6 +22,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from privbench.errors import UserError
+from privbench.file_headers import JSON_BYTES, Declared, read_header, short, strict_json
 from privbench.types import Parts
 
 VERSION = 2  # 2: a model knows the size of its images
@@ -79,11 +80,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value; a damaged file is named."""
+    """The value; a damaged file is named, and so is one that is larger or nests deeper than any of ours."""
     try:
-        return json.loads(path.read_text())
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged (not valid JSON); remove it and run the same command again") from error
+        if path.stat().st_size > JSON_BYTES:
+            raise ValueError(f"it has more than {JSON_BYTES} bytes")
+        return strict_json(path.read_bytes())
+    except ValueError as error:
+        raise UserError(
+            f"{path} is damaged (not valid JSON: {short(error)}); remove it and run the same command again"
+        ) from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def content_digest(content: Mapping[str, Any]) -> str:
@@ -118,9 +125,10 @@ def check_identity(path: Path, said: Mapping[str, Any], **wanted: Any) -> None:
     for name, value in wanted.items():
         if name in said and said[name] != value:
             word = IDENTITY.get(name, name)
+            found = short(repr(said[name]))
             raise UserError(
-                f"{path} belongs to {word} {said[name]!r}, not to {word} {value!r}: an intact file in the wrong place; remove it "
-                "and run the same command again"
+                f"{path} belongs to {word} {found}, not to {word} {value!r}: an intact file in the wrong place; remove it and run "
+                "the same command again"
             )
 
 
@@ -141,7 +149,7 @@ def unflatten(tensors: dict[str, Tensor], prefix: str) -> Parts:
 
 def save_tensors(path: Path, kind: str, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
     """Tensors with a JSON header that names kind, version and digest."""
-    whole = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    whole = _whole(tensors)
     header = {
         "privbench": kind,
         "version": str(VERSION),
@@ -152,26 +160,62 @@ def save_tensors(path: Path, kind: str, tensors: dict[str, Tensor], info: dict[s
 
 
 def load_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors on the CPU, info). A missing, truncated, altered, foreign or newer file raises UserError with its name."""
-    if not path.is_file():
-        raise UserError(f"there is no {kind} at {path}")
+    """(tensors on the CPU, info). A missing, truncated, altered, foreign or newer file raises UserError with its name.
+
+    The header is read and checked first, so that nothing is allocated for a file that is not whole.
+    """
+    _, info = load_header(path, kind)
     try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError) as error:
+        tensors, header = read_tensors(path)
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged or is no {kind} ({_first_line(error)})") from error
-    if header.get("privbench") != kind:
-        raise UserError(f"{path} is not a privbench {kind} but {header.get('privbench', 'a foreign file')}")
-    if header.get("version") != str(VERSION):
-        raise UserError(f"{path} has format version {header.get('version')}; this privbench reads version {VERSION}")
-    try:
-        info = json.loads(header["info"])
-    except (KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged (its header does not parse)") from error
     if header.get("sha256") != _digest(tensors, info):
         raise UserError(f"{path} is damaged (its contents do not match their checksum)")
     return tensors, info
+
+
+def load_header(path: Path, kind: str) -> tuple[dict[str, Declared], dict[str, Any]]:
+    """(the tensors that a file announces, its info) without the tensors themselves, whose checksum is therefore not checked.
+
+    UserError as `load_tensors`.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no {kind} at {path}")
+    try:
+        tensors, header = read_header(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged or is no {kind} ({short(_first_line(error))})") from error
+    if header.get("privbench") != kind:
+        raise UserError(f"{path} is not a privbench {kind} but {short(header.get('privbench', 'a foreign file'))}")
+    if header.get("version") != str(VERSION):
+        raise UserError(
+            f"{path} has format version {short(header.get('version'))}; this privbench reads version {VERSION}"
+        )
+    try:
+        info = strict_json(header["info"])
+    except (KeyError, ValueError) as error:
+        raise UserError(f"{path} is damaged (its header does not parse)") from error
+    if not isinstance(info, dict):
+        raise UserError(f"{path} is damaged (its header does not parse)")
+    return tensors, info
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Tensors alone, in a file that has the same bytes wherever they are written."""
+    write_bytes(path, to_bytes(_whole(tensors)))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """(tensors on the CPU, metadata) of a file whose header is checked; OSError or ValueError where it cannot be read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise ValueError(_first_line(error)) from error
+
+
+def _whole(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
 
 
 def _digest(tensors: dict[str, Tensor], info: dict[str, Any]) -> str:

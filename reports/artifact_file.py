@@ -1,4 +1,4 @@
-"""Attacks an artifact file; with its truth file, scores the result and doubts it as a record does."""
+"""Attacks an artifact that is given as a folder; with its truth file, scores the result and doubts it as a record does."""
 
 from __future__ import annotations
 
@@ -59,29 +59,26 @@ def attack_file(
     data_dir: Path | None,
     out: Path,
 ) -> None:
-    """Attacks an artifact file, with `climbed` by every attack whose needs it meets; scores it when a truth file is given."""
+    """Attacks the artifact in a folder, with `climbed` by every attack whose needs it meets; with a truth file, scores it."""
     seen = artifacts.load(path)
-    known = artifacts.load_truth(truth) if truth is not None else None
-    shape = (seen.victims, seen.batch_size, *seen.image_shape)
-    if known is not None and tuple(known.images.shape) != shape:
-        raise UserError(f"{truth} holds images of shape {tuple(known.images.shape)}, but {path} speaks of {shape}")
-    to, place, identity = console.results(), machine.device(device), artifacts.identity(path)
-    # The seed that an attack within the run has, so that it gives the same images here; of a file without a header of ours, any.
-    seed = SEED if identity is None else seeds.of_attacker(identity.run, seen.round)
+    known = artifacts.load_truth(truth, path) if truth is not None else None
+    to, place, origin = console.results(), machine.device(device), artifacts.origin(path)
+    # The seed that an attack within the run has, so that it gives the same images here; of an export, any.
+    seed = SEED if origin is None else seeds.of_attacker(origin.run, seen.round)
     Store(out).check_writable()
     if climbed:
         met = seen.offers() | {"auxiliary"}
         attacks = [*(a for a in plugins.ATTACKS if plugins.resolve("attack", a).needs <= met), *attacks]
     each = plugins.settings_of_each(attacks, settings) if climbed else dict.fromkeys(attacks, settings)
-    origin = seen.dataset if identity is None else identity.dataset
-    floors = None if known is None else _floors(seen, known, origin, place, data_dir)
+    images_of = seen.dataset if origin is None else origin.dataset
+    floors = None if known is None else _floors(seen, known, images_of, place, data_dir)
     if floors is not None and floors.note:
         to.say(f"note: {floors.note}")
     images = cache(
         lambda: _auxiliary(seen, dataset, auxiliary, data_dir)
     )  # once, and only where an attack asks for them
     for name in each:
-        stem = f"{path.stem}-{name.replace(':', '.')}"  # not every system has colons in file names
+        stem = f"{_name(path)}-{name.replace(':', '.')}"  # not every system has colons in file names
         whole = Knowledge(cache=Store(out).cache)
         if "auxiliary" in plugins.resolve("attack", name).needs:
             whole = replace(whole, auxiliary=images())
@@ -98,7 +95,7 @@ def attack_file(
             continue
         target = storage.inside(out, f"{stem}.safetensors")
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
-        storage.save_tensors(target, "reconstruction", tensors, {"artifact": path.name, "attack": name})
+        storage.save_tensors(target, "reconstruction", tensors, {"artifact": _name(path), "attack": name})
         line, told = "", victims.doubts_without_truth(seen, found)
         if known is not None and floors is not None:
             line, told = _scored(name, seen, known, found, floors, whole.auxiliary)
@@ -106,6 +103,12 @@ def attack_file(
             f"{name}: {seen.victims} victims, median objective {float(found.loss.nanmedian()):.3g}{line}; wrote {target}"
         )
         _print_doubts(told, found.notes, to)
+
+
+def _name(path: Path) -> str:
+    """Of an artifact, also of one among results, whose folders all have the same name."""
+    whole = path.resolve()
+    return whole.parent.name if whole.name == artifacts.OBSERVATION else whole.name
 
 
 def _print_doubts(told: Sequence[Flag], notes: Sequence[str], to: Console) -> None:

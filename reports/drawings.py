@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from privbench import artifact as artifacts
-from privbench import plugins, results, score, storage
+from privbench import artifact_upgrade, plugins, results, score, storage
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -93,7 +93,10 @@ def _loaded(store: Store, cell: CellSpec, seed: int) -> tuple[Tensor, Truth, Ten
     """(reconstructions, what they are of, whether they failed, the attack's rung as its result has it) of one seed."""
     tensors, info = results.result(store, cell, seed)
     spec = cell.train.model_copy(update={"seed": seed})
-    truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
+    folder = store.artifact(cell, spec, info["round"])
+    origin = artifacts.origin_of(spec, folder)
+    artifact_upgrade.upgrade(folder, origin)
+    truth = artifacts.truth_of(folder, origin)
     images, failed = score.aligned(tensors["images"], truth)
     return images, truth, failed, info["knowledge"].get("rung") or ""
 

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from privbench import plugins, spec
 from privbench.errors import UserError
+from privbench.file_headers import short
 from privbench.paper_protocol import Name as ProtocolName
 
 Settings = dict[str, Any]
@@ -139,8 +140,21 @@ def read(name: str) -> Study:
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.6)
         hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names())}"
         raise UserError(f"unknown study '{name}'; {hint}")
-    text = (resources.files("reports") / "studies" / f"{name}.toml").read_text()
-    return spec.checked(Study, tomllib.loads(text) | {"name": name})
+    return parsed(name, text(name).encode())
+
+
+def text(name: str) -> str:
+    """The file of a study that is shipped."""
+    return (resources.files("reports") / "studies" / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def parsed(name: str, content: bytes) -> Study:
+    """The study in a file; UserError where it is no TOML, misspells a key or has a value that is none for it."""
+    try:
+        value = tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"study '{name}' is no TOML: {short(error)}") from error
+    return spec.checked(Study, value | {"name": name})
 
 
 def cells(

@@ -31,6 +31,7 @@ hypothesis.settings.load_profile("tests")
 NOT_NUMERICAL = (
     "test_command_line.py",
     "test_first_users.py",
+    "test_fuzz.py",
     "test_imports.py",
     "test_ladder_command.py",
     "test_makefile.py",
@@ -41,6 +42,7 @@ NOT_NUMERICAL = (
     "privbench/test_decoded.py",
     "privbench/test_download.py",
     "privbench/test_flags.py",
+    "privbench/test_observation_format.py",
     "privbench/test_partition.py",
     "privbench/test_pool.py",
     "privbench/test_record.py",

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,14 +110,14 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, told
     words = [
         "attack",
         "--artifact",
-        artifact / "artifact.safetensors",
+        artifact / "observation",
         "--attack",
         "staged",
         "--attack-set",
         "feature_steps=3",
     ]
     assert "PSNR" not in told(*words, "--out", tmp_path)
-    assert "PSNR" in told(*words, "--truth", artifact / "truth.safetensors", "--out", tmp_path)
+    assert "PSNR" in told(*words, "--truth", artifact / "observation-truth.safetensors", "--out", tmp_path)
 
 
 def test_a_study_runs_resumes_and_tells_its_state(told, tmp_path):
@@ -254,7 +255,7 @@ def test_help_does_not_import_torch(tmp_path):
             ["attack", "--round", "soon", "--dataset", "digits", "--preset", "smoke", "--seeds", "1"],
             "--round takes 0, a number",
         ),
-        (["attack", "--artifact", "nothing.safetensors"], "there is no artifact at nothing.safetensors"),
+        (["attack", "--artifact", "nothing.safetensors"], "there is no observation at nothing.safetensors"),
         (["table", "--datasets", "digits,phots"], "did you mean 'photos'?"),
         (["study", "none"], "unknown study 'none'; known: accuracy"),
         (["study", "acuracy"], "unknown study 'acuracy'; did you mean 'accuracy'?"),
@@ -345,13 +346,16 @@ def test_an_unwritable_output_folder_is_named(told, tmp_path):
 
 def test_a_damaged_and_a_foreign_artifact_are_named(finished, told, tmp_path):
     folder, _ = finished
-    whole = next(folder.glob("artifacts/*/artifact.safetensors")).read_bytes()
-    (tmp_path / "cut.safetensors").write_bytes(whole[:5000])
-    assert "cut.safetensors is damaged" in told("attack", "--artifact", "cut.safetensors", expect=2)
-    (tmp_path / "text.safetensors").write_text("hello, I am a poem about gradients")
-    assert "is damaged or is no artifact" in told("attack", "--artifact", "text.safetensors", expect=2)
-    truth = next(folder.glob("artifacts/*/truth.safetensors"))
-    assert "is not a privbench artifact but truth" in told("attack", "--artifact", truth, expect=2)
+    whole = next(folder.glob("artifacts/*/observation"))
+    shutil.copytree(whole, tmp_path / "cut")
+    (rounds,) = (tmp_path / "cut").glob("round-*")
+    rounds.write_bytes(rounds.read_bytes()[:5000])
+    assert f"{rounds.name} is damaged" in told("attack", "--artifact", "cut", expect=2)
+    (tmp_path / "cut" / "index.json").write_text("hello, I am a poem about gradients")
+    assert "index.json is damaged" in told("attack", "--artifact", "cut", expect=2)
+    truth = next(folder.glob("artifacts/*/observation-truth.safetensors"))
+    assert "is no folder" in told("attack", "--artifact", truth, expect=2)
+    assert f"did you mean {whole}?" in told("attack", "--artifact", whole.parent, expect=2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -55,15 +55,15 @@ def observed(tmp_path_factory):
             checkpoint.load_snapshot(folder, each.id, 1), federation, setup.model, setup.method, setup.defense, method_name=method,
             dataset="digits", victims=2, batch_size=1, labels_known=False, seed=0,
         )  # fmt: skip
-        artifact.save(seen, folder / "artifact.safetensors")
-        artifact.save_truth(truth, folder / "truth.safetensors")
+        artifact.save(seen, folder / "artifact")
+        artifact.save_truth(truth, folder / "truth.safetensors", folder / "artifact")
         shot = checkpoint.load_snapshot(folder, each.id, 1)
         for kind, sent, local in variants(shot, setup):
             other, _ = observe.observe(
                 sent, federation, setup.model, setup.method, setup.defense, method_name=method,
                 dataset="digits", victims=2, batch_size=1, labels_known=False, seed=0, local=local,
             )  # fmt: skip
-            artifact.save(other, folder / f"{kind}.safetensors")
+            artifact.save(other, folder / kind)
         whole = Knowledge(
             auxiliary=observe.auxiliary(federation), initial=knowledge.of_client(shot, 0),
             colluder=knowledge.colluder(shot, seen, federation), oracle=knowledge.oracle(shot, seen),
@@ -76,7 +76,7 @@ def observed(tmp_path_factory):
 def test_what_a_method_offers_is_known_before_it_is_trained(observed):
     for name, (folder, _) in observed.items():
         method = plugins.create(plugins.resolve("method", name), {})
-        assert observe.offers(method) == load(folder / "artifact.safetensors").offers(), name
+        assert observe.offers(method) == load(folder / "artifact").offers(), name
 
 
 def variants(shot, setup):
@@ -97,8 +97,8 @@ def variants(shot, setup):
 def file_for(name):
     """Which of a method's artifacts an attack is made for."""
     if any(need.startswith("update:") for need in plugins.resolve("attack", name).needs):
-        return "update.safetensors"
-    return f"{name if plugins.is_active(name) else 'artifact'}.safetensors"
+        return "update"
+    return name if plugins.is_active(name) else "artifact"
 
 
 def fitting():
@@ -279,7 +279,7 @@ def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypa
 
 def test_the_tag_of_an_attack_says_what_it_used(observed):
     tags = {
-        (name, method): measure._knowledge(name, load(observed[method][0] / "artifact.safetensors"), {})["tag"]
+        (name, method): measure._knowledge(name, load(observed[method][0] / "artifact"), {})["tag"]
         for name in ("surrogate", "aligned-surrogate", "decoder", "collusion", "staged")
         for method in ("fedavg", "fedsplit", "fedcg")
     }
@@ -289,7 +289,7 @@ def test_the_tag_of_an_attack_says_what_it_used(observed):
     assert tags["collusion", "fedcg"] == f"{plain} + colluding client with its images + generator"
     assert {tags["surrogate", m] for m in ("fedavg", "fedsplit", "fedcg")} == {plain}
     assert {tags["staged", m] for m in ("fedavg", "fedsplit", "fedcg")} == {"gradient + natural images"}
-    decoder = measure._knowledge("decoder", load(observed["fedcg"][0] / "artifact.safetensors"), {})
+    decoder = measure._knowledge("decoder", load(observed["fedcg"][0] / "artifact"), {})
     assert decoder["uses"] == ["upload:generator"]
     assert decoder["tag_in_general"] == f"{plain} + generator where shared"
 
@@ -378,10 +378,11 @@ def reconstructions(cells, root):
 def with_another_truth(root, other):
     """A copy of a folder of results in which nothing is attacked yet, and every truth is noise and wrong labels."""
     shutil.copytree(root, other, ignore=shutil.ignore_patterns("cells", "cache"))
-    paths = list((other / "artifacts").glob("*/truth.safetensors"))
+    paths = list((other / "artifacts").glob(f"*/{artifact.TRUTH}"))
     for path in paths:
-        truth = artifact.load_truth(path)
-        artifact.save_truth(truth._replace(images=torch.rand_like(truth.images), labels=9 - truth.labels), path)
+        seen = path.with_name(artifact.OBSERVATION)
+        truth = artifact.load_truth(path, seen)
+        artifact.save_truth(truth._replace(images=torch.rand_like(truth.images), labels=9 - truth.labels), path, seen)
     return len(paths)
 
 
@@ -417,8 +418,8 @@ def test_what_an_attack_notes_stands_in_its_record(tmp_path):
 
 def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeypatch):
     def cheating(self, seen, known, seed, report):
-        (path,) = known.cache.parent.glob("artifacts/*/truth.safetensors")
-        truth = artifact.load_truth(path)
+        (path,) = known.cache.parent.glob(f"artifacts/*/{artifact.TRUTH}")
+        truth = artifact.load_truth(path, path.with_name(artifact.OBSERVATION))
         return Grey().reconstruct(seen, known, seed, report)._replace(images=truth.images)
 
     monkeypatch.setattr(plugins.resolve("attack", "learned-inverse"), "reconstruct", cheating)

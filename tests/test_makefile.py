@@ -15,7 +15,7 @@ PYTHON = """#!/bin/sh
 echo "python $*" >> {log}
 case "$*" in
   "-m mypy") set -- -m mypy --version ;;  # minutes without a cache, and `make check` runs it for all
-  "-m tests.portable "*|"-m benchmarks"*) exit {status} ;;
+  "-m tests.portable "*|"-m tests.fuzz "*|"-m benchmarks"*) exit {status} ;;
 esac
 exec {executable} "$@"
 """
@@ -94,7 +94,7 @@ def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(mak
 
 
 def test_a_program_that_fails_fails_its_target(make):
-    for target in ("attack-table", "ladder", "test-portable", "bench"):
+    for target in ("attack-table", "ladder", "test-portable", "fuzz", "bench"):
         _, ran = make(target, status=2, ends=1)
         assert len(ran) == 1
 
@@ -130,6 +130,12 @@ def test_test_portable_runs_the_settings_that_are_asked_for(make, monkeypatch, c
     assert capsys.readouterr().out.splitlines()[-1] == "6 passed, 0 failed"
     _, (ran,) = make("test-portable")
     assert ran == "python -m tests.portable --part all -- -n 2 --dist worksteal"
+
+
+def test_fuzz_runs_the_campaign_for_a_time_and_from_a_seed(make):
+    """What it is asked: tests/test_fuzz.py."""
+    assert make("fuzz", "TIME=60", "SEED=3")[1] == ["python -m tests.fuzz --time 60 --seed 3"]
+    assert make("fuzz")[1] == ["python -m tests.fuzz --time 3600 --seed 0"]
 
 
 def test_check_runs_the_formatter_the_linter_the_type_checker_and_pytest(make):

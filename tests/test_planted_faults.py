@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks import separate
-from privbench import artifact, flags, knowledge, measure, plugins, record, run, spec, storage
+from privbench import artifact, flags, knowledge, measure, plugins, record, run, spec
 from privbench.errors import AttackRefused
 from privbench.store import Store
 from privbench.types import Batch
@@ -55,12 +55,16 @@ def names(found):
     return [flag.name for flag in found.flags]
 
 
+def both(folder):
+    return artifact.load_with_truth(folder, artifact.origin(folder / artifact.OBSERVATION))
+
+
 def change_gradient(folder, victim, value):
-    seen = artifact.load(folder / "artifact.safetensors")
+    seen, truth = both(folder)
     for part in seen.gradients.values():
         for g in part.values():
             g[victim] = value
-    artifact.save(seen, folder / "artifact.safetensors")
+    artifact.save_with_truth(seen, truth, folder, artifact.origin(folder / artifact.OBSERVATION))
 
 
 @pytest.mark.parametrize("attack", ["dlg", "staged", "grey"])
@@ -118,9 +122,9 @@ def test_a_batch_without_a_gradient_raises_its_flag_and_every_floor_is_scored(
 
 def test_a_duplicated_victim_raises_its_flag(planted):
     folder, told = planted
-    truth = artifact.load_truth(folder / "truth.safetensors")
+    _, truth = both(folder)
     truth.images[3] = truth.images[0]
-    artifact.save_truth(truth, folder / "truth.safetensors")
+    artifact.save_truth(truth, folder / artifact.TRUTH, folder / artifact.OBSERVATION)
     found = told()
     assert names(found) == ["duplicate-victims"]
     assert found.flags[0].sentence.startswith("2 of 4 victims")
@@ -128,7 +132,7 @@ def test_a_duplicated_victim_raises_its_flag(planted):
 
 def test_a_victim_among_the_auxiliary_images_raises_its_flag(planted, monkeypatch):
     folder, told = planted
-    truth, honest = artifact.load_truth(folder / "truth.safetensors"), knowledge.auxiliary
+    truth, honest = both(folder)[1], knowledge.auxiliary
 
     def leaking(*arguments):
         batch, info = honest(*arguments)
@@ -247,10 +251,10 @@ def test_an_attack_that_crashes_leaves_its_traceback_and_the_others_are_made(cra
     assert log.read_text().count("1 // 0") == len(crashing)
     assert all(f"cell {cell(name).id}: {name} at round 0" in log.read_text() for name in crashing)
     for name in crashing:
-        failure = storage.read_json(store.failure(cell(name)))
+        failure = store.read_failure(cell(name))
         reason = f"internal error: ZeroDivisionError: integer division or modulo by zero; see {log}"
-        assert failure == {"reason": reason, "refused": False}
-    assert storage.read_json(store.failure(cell("dataset-mean")))["refused"]
+        assert failure == (reason, False)
+    assert store.read_failure(cell("dataset-mean"))[1]
     assert store.record(cell("grey")).exists()
     monkeypatch.undo()
     assert run.run_cells(cells, root, None, "cpu", quiet, quiet) == []
@@ -264,12 +268,12 @@ def test_a_cell_of_a_round_that_was_not_trained_does_not_stop_the_others(planted
     late = cell("grey").model_copy(update={"round": "7"})
     failures = run.run_cells([late, cell("grey")], root, None, "cpu", quiet, quiet)
     assert failures == ["--round 7 was asked for, but the run ended after 1 rounds"]
-    assert storage.read_json(Store(root).failure(late)) == {"reason": failures[0], "refused": False}
+    assert Store(root).read_failure(late) == (failures[0], False)
     assert Store(root).record(cell("grey")).exists()
 
 
 def test_a_refusal_is_a_users_mistake_like_any_other(attacked):
     (folder,) = (attacked / "artifacts").iterdir()
-    seen = artifact.load(folder / "artifact.safetensors")
+    seen = artifact.load(folder / artifact.OBSERVATION)
     with pytest.raises(AttackRefused, match="needs the upload:generator"):
         measure.check_needs("feature-statistics", plugins.resolve("attack", "feature-statistics"), seen)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attacks.floors import Grey
 from privbench import federations, harness, measure, plugins, run, seeds, spec
-from privbench.artifact import identity, load
+from privbench.artifact import OBSERVATION, TRUTH, load, origin
 from privbench.methods.form import Known
 from privbench.seeds import stream
 from privbench.store import Store
@@ -204,14 +204,14 @@ def test_nothing_that_an_attack_holds_names_the_run(watched):
     assert not any("truth" in word or "artifacts" in word for word in words)
     places = [Path(word) for word in words if word.startswith(str(root))]
     assert set(places) <= {Store(root).cache}
-    assert not any(Store(root).cache.rglob("truth.safetensors"))
+    assert not any(Store(root).cache.rglob(TRUTH))
 
 
 def test_an_artifact_s_file_names_its_run_and_the_artifact_itself_does_not(watched):
     _, setup, root, cell = watched
-    path = Store(root).artifact(cell, setup.spec, 2) / "artifact.safetensors"
-    assert identity(path).run == setup.spec.id
-    assert identity(path).dataset == "digits"
+    path = Store(root).artifact(cell, setup.spec, 2) / OBSERVATION
+    assert origin(path).run == setup.spec.id
+    assert origin(path).dataset == "digits"
     assert setup.spec.id not in held(load(path))[1]
 
 
@@ -226,8 +226,8 @@ def test_the_path_of_a_folder_of_images_stands_in_the_artifact_s_file_alone(tmp_
     train = spec.train_spec("smoke", name, "fedavg", clients=2, per_client=16, changes={"rounds": 1})
     cell, root = spec.cell_spec("smoke", train, "grey", victims=2, round_="last"), tmp_path / "runs"
     assert run.run_cells([cell], root, None, "cpu", lambda *_: None, lambda *_: None) == []
-    path = Store(root).artifact(cell, cell.train_specs()[0], 1) / "artifact.safetensors"
-    assert identity(path).dataset == f"folder:{pictures}"
+    path = Store(root).artifact(cell, cell.train_specs()[0], 1) / OBSERVATION
+    assert origin(path).dataset == f"folder:{pictures}"
     assert load(path).dataset == "folder:pictures"
     assert not any(str(tmp_path) in word for word in held(load(path))[1])
 

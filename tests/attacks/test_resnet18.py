@@ -73,8 +73,8 @@ def observed(narrow_resnet, tmp_path_factory):
             shot, federation, setup.model, setup.method, setup.defense, method_name=method, dataset="digits",
             victims=victims, batch_size=batch_size, labels_known=False, seed=0,
         )  # fmt: skip
-        artifacts.save(seen, folder / "artifact.safetensors")
-        found[method] = artifacts.load(folder / "artifact.safetensors"), truth, shot
+        artifacts.save(seen, folder / "artifact")
+        found[method] = artifacts.load(folder / "artifact"), truth, shot
     return found
 
 
@@ -146,9 +146,8 @@ def test_every_floor_can_be_scored(observed):
 def test_a_network_with_the_wrong_statistics_is_named(observed, tmp_path):
     seen, _, _ = observed["fedavg"]
     damaged = dict(seen.buffers, classifier={})
-    artifacts.save(type(seen)(**{**seen.__dict__, "buffers": damaged}), tmp_path / "artifact.safetensors")
-    with pytest.raises(UserError, match="the classifier of resnet18 should come with 20 buffers"):
-        artifacts.load(tmp_path / "artifact.safetensors")
+    with pytest.raises(UserError, match=r"broadcast of classifier.layer3.0.bn1.mean should have shape .* has nothing"):
+        artifacts.save(type(seen)(**{**seen.__dict__, "buffers": damaged}), tmp_path / "artifact")
 
 
 def test_problems_with_large_data_descend_in_smaller_chunks():

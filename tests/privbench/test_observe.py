@@ -142,9 +142,9 @@ def test_too_many_victims_for_a_client_are_refused(tmp_path):
 
 def test_an_artifact_survives_the_disk(tmp_path):
     shown, truth, _, _ = seen("fedmd-cg", tmp_path, labels_known=True)
-    artifact.save(shown, tmp_path / "a.safetensors")
-    artifact.save_truth(truth, tmp_path / "t.safetensors")
-    read = artifact.load(tmp_path / "a.safetensors")
+    artifact.save(shown, tmp_path / "a")
+    artifact.save_truth(truth, tmp_path / "t.safetensors", tmp_path / "a")
+    read = artifact.load(tmp_path / "a")
     for field in dataclasses.fields(Artifact):
         mine, theirs = getattr(shown, field.name), getattr(read, field.name)
         if field.name in artifact.GROUPS:
@@ -154,20 +154,24 @@ def test_an_artifact_survives_the_disk(tmp_path):
             assert torch.equal(mine, theirs)
         else:
             assert mine == theirs
-    again = artifact.load_truth(tmp_path / "t.safetensors")
+    again = artifact.load_truth(tmp_path / "t.safetensors", tmp_path / "a")
     assert torch.equal(again.images, truth.images)
 
 
 def test_an_artifact_whose_gradients_do_not_fit_its_networks_is_refused(tmp_path):
     shown, _, _, _ = seen("fedsplit", tmp_path)
     broken = {"classifier": shown.gradients["classifier"] | {"fc3.bias": torch.zeros(3, 9)}}
-    artifact.save(dataclasses.replace(shown, gradients=broken), tmp_path / "a.safetensors")
-    with pytest.raises(UserError, match=r"the gradient of classifier.fc3.bias should have shape \(3, 10\)"):
-        artifact.load(tmp_path / "a.safetensors")
+    with pytest.raises(UserError, match=r"gradient of classifier.fc3.bias should have shape \(3, 10\)"):
+        artifact.save(dataclasses.replace(shown, gradients=broken), tmp_path / "a")
 
 
-def test_a_truth_is_no_artifact(tmp_path):
-    _, truth, _, _ = seen("fedavg", tmp_path)
-    artifact.save_truth(truth, tmp_path / "t.safetensors")
-    with pytest.raises(UserError, match="is not a privbench artifact but truth"):
+def test_a_truth_is_no_artifact_and_that_of_another_is_refused(tmp_path):
+    shown, truth, _, _ = seen("fedavg", tmp_path)
+    artifact.save(shown, tmp_path / "a")
+    artifact.save_truth(truth, tmp_path / "t.safetensors", tmp_path / "a")
+    with pytest.raises(UserError, match="is no folder"):
         artifact.load(tmp_path / "t.safetensors")
+    other = dataclasses.replace(shown, round=shown.round + 1)
+    artifact.save(other, tmp_path / "b")
+    with pytest.raises(UserError, match=r"t.safetensors is the truth of another observation than .*/b"):
+        artifact.load_truth(tmp_path / "t.safetensors", tmp_path / "b")

@@ -122,6 +122,18 @@ def with_right_digest(text):
     return json.dumps(value | {storage.DIGEST: storage.content_digest(value)})
 
 
+def changed(name, value):
+    return lambda text: json.dumps(json.loads(text) | {name: value})
+
+
+def changed_seeds(**changes):
+    def change(text):
+        value = json.loads(text)
+        return json.dumps(value | {"seeds": [seed | changes for seed in value["seeds"]]})
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -135,6 +147,15 @@ def with_right_digest(text):
         (lambda t: t.replace('"outcome": "reconstructed"', '"outcome": "lost"', 1), r"is damaged .*outcome"),
         (lambda t: t.replace('"ssim": 0.5', '"ssim": 0.5, "mean": 1', 1), r"is damaged .*victims\.0\.mean"),
         (lambda t: t.replace('"ssim": 0.5', '"ssim": NaN', 1), r"is damaged .*ssim"),
+        *(
+            (changed("environment", {"threads": n}), "threads should be from 1")
+            for n in (0, -1, 10**9, True, 1.5, "2", None)
+        ),
+        (changed("seeds", []), "damaged .*no seeds"),
+        (changed_seeds(victims=[]), "damaged .*no victims"),
+        (changed_seeds(accuracy_at_round=[]), "damaged .*no victims"),
+        (changed_seeds(accuracy=[]), "damaged .*no clients"),
+        (lambda t: "[" * 200_000 + "]" * 200_000, "nests deeper"),
     ],
 )
 def test_a_spoilt_record_is_named(spoil, message, tmp_path):

@@ -1,12 +1,13 @@
 """Files: whole or not at all, and damaged ones are named."""
 
 import errno
+import json
 import os
 
 import pytest
 import torch
 
-from privbench import storage
+from privbench import file_headers, storage
 from privbench.errors import UserError
 
 TENSORS = {"a/b": torch.arange(6.0).view(2, 3), "c": torch.tensor([1, 2])}
@@ -85,3 +86,102 @@ def test_damaged_json_is_named(tmp_path):
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(UserError, match=r"x\.json is damaged"):
         storage.read_json(tmp_path / "x.json")
+
+
+def rewrite_header(path, change):
+    """Changes the JSON header of a tensor file, or its text, and leaves the tensors."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    text = change(json.loads(raw[8 : 8 + length]))
+    text = (text if isinstance(text, str) else json.dumps(text)).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + length :])
+
+
+def tensor(**changes):
+    return lambda header: header | {"c": header["c"] | changes}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (tensor(shape=[10**12]), "does not take 16 bytes"),
+        (tensor(shape=[-2]), "has no shape but"),
+        (tensor(shape=[True, 2]), "has no shape but"),
+        (tensor(shape=2), "has no shape but"),
+        (tensor(shape=[1] * 8 + [2]), "has no shape but"),
+        (tensor(dtype="F7"), "is of F7"),
+        (tensor(dtype=None), "is of None"),
+        (tensor(data_offsets=[24, 40]), "overlap or leave gaps"),
+        (tensor(data_offsets=[16, 0]), "does not take -16 bytes"),
+        (tensor(data_offsets=[0]), "has no place but"),
+        (tensor(more=1), "is not described by dtype, shape and data_offsets"),
+        (lambda header: header | {"c": 5}, "is not described by"),
+        (lambda header: {n: entry for n, entry in header.items() if n != "a/b"}, "announces 16 bytes"),
+        (lambda header: header | {"__metadata__": {"privbench": 3}}, "no table of words"),
+        (lambda header: [header], "no object"),
+        (lambda header: json.dumps(header)[:-1] + ', "c": {}}', "names 'c' twice"),
+        (lambda header: "[" * 200_000 + "]" * 200_000, "nests deeper than 4 levels"),
+        (lambda header: '{"a": ' * 200_000 + "1" + "}" * 200_000, "nests deeper than 4 levels"),
+    ],
+)
+def test_a_header_whose_sizes_types_or_nesting_are_wrong_is_refused_before_a_tensor_is_read(
+    change, said, path, monkeypatch
+):
+    rewrite_header(path, change)
+    monkeypatch.setattr(storage, "read_tensors", lambda _: pytest.fail("a tensor was read"))
+    with pytest.raises(UserError, match="is damaged or is no artifact") as refused:
+        storage.load_tensors(path, "artifact")
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("info", ["[" * 200_000 + "]" * 200_000, '{"a": 1, "a": 1}', "[]", "3", "", '"\\ud800"'])
+def test_what_a_header_says_beside_its_tensors_is_strict_json(info, path):
+    rewrite_header(path, lambda header: header | {"__metadata__": header["__metadata__"] | {"info": info}})
+    with pytest.raises(UserError, match="its header does not parse"):
+        storage.load_tensors(path, "artifact")
+
+
+@pytest.mark.parametrize("length", [0, 1, 2**26 + 1, 2**63, 2**64 - 1])
+def test_a_header_that_claims_another_length_is_refused(length, path):
+    path.write_bytes(length.to_bytes(8, "little") + path.read_bytes()[8:])
+    with pytest.raises(UserError, match="is damaged or is no artifact"):
+        storage.load_tensors(path, "artifact")
+
+
+def test_a_header_larger_than_any_of_ours_is_refused_unread(path, monkeypatch):
+    monkeypatch.setattr(file_headers, "HEADER_BYTES", 100)
+    with pytest.raises(UserError, match="bytes, more than 100"):
+        storage.load_tensors(path, "artifact")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 200_000 + "]" * 200_000, "nests deeper than 64 levels"),
+        ("[" * 65 + "]" * 65, "nests deeper than 64 levels"),
+        ('{"a": 1, "b": 2, "a": 3}', "names 'a' twice"),
+        ('"\\udfff"', "surrogates"),
+        ("1" * 5_000, "integer string conversion"),
+    ],
+)
+def test_json_that_no_file_of_ours_holds_is_refused_in_one_line(text, said, tmp_path):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UserError, match=r"x\.json is damaged") as refused:
+        storage.read_json(tmp_path / "x.json")
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
+def test_json_with_emoji_and_as_many_levels_as_there_may_be_is_read(tmp_path):
+    (tmp_path / "x.json").write_text('{"\\ud83d\\ude00": ' + "[" * 63 + "]" * 63 + "}")
+    assert [*storage.read_json(tmp_path / "x.json")] == ["\U0001f600"]
+
+
+def test_json_larger_than_any_of_ours_and_a_folder_are_named(tmp_path, monkeypatch):
+    (tmp_path / "x.json").write_text("[1, 2]")
+    monkeypatch.setattr(storage, "JSON_BYTES", 5)
+    with pytest.raises(UserError, match="it has more than 5 bytes"):
+        storage.read_json(tmp_path / "x.json")
+    with pytest.raises(UserError, match="cannot read"):
+        storage.read_json(tmp_path / "nothing.json")

@@ -77,7 +77,7 @@ def test_an_artifact_says_how_its_clients_train(untrained, tmp_path):
     assert training.optimiser == schedule.task.model_dump()
     fixed = schedule.model_copy(update={"client_steps": 7})
     assert local_update.local_training(fixed, [20, 20, 70]).steps == 7
-    artifact.save(seen(untrained, training=training), tmp_path / "artifact.safetensors")
-    assert artifact.load(tmp_path / "artifact.safetensors").training == training
-    artifact.save(seen(untrained), tmp_path / "silent.safetensors")
-    assert artifact.load(tmp_path / "silent.safetensors").training is None
+    artifact.save(seen(untrained, training=training), tmp_path / "artifact")
+    assert artifact.load(tmp_path / "artifact").training == training
+    artifact.save(seen(untrained), tmp_path / "silent")
+    assert artifact.load(tmp_path / "silent").training is None

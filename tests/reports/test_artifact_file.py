@@ -28,13 +28,13 @@ def told(tmp_path, capsys):
 
     def call(images, labels, attack, *, scored=True, dataset="digits", **settings):
         seen = replace(cases.artifact(images, labels), method="fedavg", dataset=dataset)
-        artifacts.save(seen, tmp_path / "seen.safetensors")
+        artifacts.save(seen, tmp_path / "seen")
         truth = tmp_path / "truth.safetensors" if scored else None
         if truth is not None:
-            artifacts.save_truth(Truth(images[:, None], labels[:, None]), truth)
+            artifacts.save_truth(Truth(images[:, None], labels[:, None]), truth, tmp_path / "seen")
         climbed = attack == "ladder"
         attacks = [] if climbed else [attack]
-        path = tmp_path / "seen.safetensors"
+        path = tmp_path / "seen"
         attack_file(path, truth, attacks, climbed, settings, "digits", "same", "cpu", None, tmp_path)
         return capsys.readouterr().out
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from privbench import run, spec, storage
+from privbench import artifact, run, spec, storage
 from privbench.store import Store
 
 TRAIN = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 2})
@@ -85,5 +85,6 @@ def forged(root: Path, cell: spec.CellSpec, **changes: Any) -> str:
         )
         first, second = (Store(root).artifact(c, t, 2) for c, t in ((cell, old), (other, new)))
         if not second.exists():
-            shutil.copytree(first, second)
+            seen, truth = artifact.load_with_truth(first, artifact.origin_of(old, first))
+            artifact.save_with_truth(seen, truth, second, artifact.origin_of(new, second))
     return other.id

@@ -56,15 +56,16 @@ def folder(tmp_path):
 
 
 def artifact_of(root, dataset, target):
-    """An artifact of the run whose header names another data set, with its truth: the words that attack it."""
+    """An artifact of the run whose index names another data set, with its truth: the words that attack it."""
     own = Store(root).artifact(GREY, FIRST, 2)
-    artifact.save(artifact.load(own / "artifact.safetensors"), target, artifact.Identity(FIRST.id, dataset))
-    return "attack", "--artifact", target, "--truth", own / "truth.safetensors", "--attack", "grey"
+    seen = own / artifact.OBSERVATION
+    artifact.save(artifact.load(seen), target, artifact.origin(seen).model_copy(update={"dataset": dataset}))
+    return "attack", "--artifact", target, "--truth", own / artifact.TRUTH, "--attack", "grey"
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_an_artifact_calls_nothing(name, root, folder, tmp_path, command):
-    words = artifact_of(root, name, tmp_path / "artifact.safetensors")
+    words = artifact_of(root, name, tmp_path / "artifact")
     ran = command(*words, "--data-dir", folder, "--out", tmp_path / "out")
     assert (folder / "photographs").exists()
     assert not (tmp_path / "ran").exists()
@@ -138,7 +139,7 @@ def test_a_folder_of_this_machine_is_read_where_the_user_names_it_alone(root, tm
     assert command("show", run, "--out", root).status == 0
     refused = command("reproduce", run, "--out", root)
     assert (refused.status, f"--trust {name}" in refused.err) == (2, True)
-    words = artifact_of(root, name, tmp_path / "artifact.safetensors")
+    words = artifact_of(root, name, tmp_path / "artifact")
     scored = command(*words, "--out", tmp_path / "out")
     assert f"--trust {name}" in scored.out
     assert seen == []

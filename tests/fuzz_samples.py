@@ -1,0 +1,193 @@
+"""One file of each kind that privbench reads, made in seconds, with what reads it: what tests/fuzz.py mutates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from privbench import artifact, checkpoint, federations, harness, measure, observe, plugins, record, results, run, spec
+from privbench.errors import UserError
+from privbench.spec import CellSpec, TrainSpec
+from privbench.store import Store
+from privbench.types import Artifact, Knowledge, LocalSteps, Truth, no_report
+from reports import study
+from tests.privbench.federations import digits_federation
+
+CPU = torch.device("cpu")
+METHODS = tuple(name for name in plugins.METHODS if name != "local")
+# Beside one artifact of every method: whole updates, several images, known labels, noise, half precision.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "update": {"local": LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})},
+    "labels": {"batch_size": 2, "labels_known": True},
+    "noise": {"form": "bf16"},
+}
+
+
+STUDIES = ("accuracy", "fedcg-table1", "imprint-on-the-wire")
+
+
+LARGEST_BATCH = 8  # that is attacked with DLG, in a twentieth of a second
+
+
+class Sample(NamedTuple):
+    """Files in a folder, what reads them, and what must be possible with whatever is read."""
+
+    name: str
+    folder: Path
+    read: Callable[[Path], Any]  # of a folder with the same files
+    use: Callable[[Any], Any]
+    files: tuple[str, ...] = ()  # that are mutated; none named: all
+
+
+def samples(root: Path, methods: tuple[str, ...] = METHODS) -> list[Sample]:
+    """Every kind, made under `root`."""
+    store = Store(root / "runs")
+    return [*_artifacts(root / "artifacts", methods), *_of_a_run(store), *_studies(root / "studies")]
+
+
+def _artifacts(root: Path, methods: tuple[str, ...]) -> Iterator[Sample]:
+    federation = digits_federation((20, 20))
+    for method in methods:
+        defense = "gaussian:0.001" if method == "fedprox" else "none"
+        train = spec.train_spec("smoke", "digits", method, clients=2, defense=defense)
+        setup = harness.prepare(train, federation, CPU)
+        checkpoint.save_snapshot(root / method, train, harness.initial(setup))
+        shot = checkpoint.load_snapshot(root / method, train.id, 0)
+        for kind, choices in ({"gradient": {}} | (VARIANTS if method == "fedavg" else {})).items():
+            usual = {"victims": 2, "batch_size": 1, "labels_known": False}
+            seen, truth = observe.observe(
+                shot, federation, setup.model, setup.method, setup.defense, method_name=method, dataset="digits",
+                seed=0, **(usual | choices),
+            )  # fmt: skip
+            folder = root / f"{method}-{kind}"
+            whose = artifact.origin_of(train, folder)
+            artifact.save_with_truth(seen, truth, folder, whose)
+            yield Sample(f"artifact of {method}, {kind}", folder, _reads_artifact(whose), _attacked)
+
+
+def _reads_artifact(whose: Any) -> Callable[[Path], Any]:
+    return lambda folder: artifact.load_with_truth(folder, whose)
+
+
+def _attacked(content: tuple[Artifact, Truth]) -> None:
+    """The cheapest attack on what was read: nothing is known of its images, and of a batch of another size it asks for as many."""
+    seen, truth = content
+    found = measure.attack_artifact("grey", {}, seen, Knowledge(), 0, CPU, no_report)
+    assert found.images.shape == truth.images.shape
+    if "gradient" in seen.offers() and seen.batch_size <= LARGEST_BATCH:
+        needs = plugins.resolve("attack", "dlg").needs
+        if needs <= seen.offers():
+            measure.attack_artifact("dlg", {"steps": 1}, replace(seen, training=None), Knowledge(), 0, CPU, no_report)
+
+
+def _of_a_run(store: Store) -> Iterator[Sample]:
+    train = spec.train_spec("smoke", "digits", "fedavg", clients=2, per_client=20, changes={"rounds": 2})
+    cell = spec.cell_spec("smoke", train, "grey", victims=2, round_="last", seeds=1)
+    assert run.run_cells([cell], store.root, None, "cpu", lambda *_: None, lambda *_: None) == []
+    (own,) = cell.train_specs()
+    folder, federation = store.train(own), federations.of(own, None)[0]
+    setup = harness.prepare(own, federation, CPU)
+    yield Sample("record", store.cell(cell), _reads_record, _reported, (record.FILE_NAME,))
+    for name, file in {"history": checkpoint.FINISHED, "predictions": checkpoint.PREDICTIONS}.items():
+        yield Sample(name, folder, _reads_training(own), lambda _: None, (file,))
+    for name, path in {"run": folder, "cell": store.cell(cell)}.items():
+        file = (path / "spec.json").relative_to(store.root).as_posix()
+        yield Sample(f"specification of a {name}", store.root, _reads_specifications, lambda _: None, (file,))
+    result = store.result(cell, own.seed).relative_to(store.root).as_posix()
+    yield Sample("result", store.root, _reads_result(cell), lambda _: None, (result,))
+    snapshot = (checkpoint.snapshot_path(folder, 2).name,)
+    yield Sample("snapshot", folder, _reads_snapshot(own, setup), _observed(setup), snapshot)
+    state = harness.state_at(setup, store.root / "elsewhere", 1)
+    state.predictions = harness.predict(setup, state)
+    checkpoint.save(store.root / "interrupted", own, state)
+    read, use = _reads_checkpoint(setup), _goes_on(setup)
+    yield Sample("checkpoint", store.root / "interrupted", read, use, (checkpoint.CHECKPOINT,))
+
+
+def _reads_record(folder: Path) -> Any:
+    return record.read(folder / record.FILE_NAME)
+
+
+def _reported(found: record.Record) -> None:
+    """What every table asks of a record."""
+    assert isinstance(found, record.AttackRecord)
+    _ = found.accuracy, found.averages, found.scores, found.floors, found.gain_db, found.flags, found.accuracy_at_round
+
+
+def _reads_training(own: TrainSpec) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        results.training.cache_clear()
+        return results.training(folder, own.id)
+
+    return read
+
+
+def _reads_specifications(root: Path) -> Any:
+    """As `list runs` reads them; a folder that has another name by its specification is left out with a line there."""
+    store = Store(root)
+    if store.earlier():
+        raise UserError("of another revision")
+    if (found := (store.cells(), store.trained())) and not all(found):
+        raise UserError("no specification")
+    return found
+
+
+def _reads_result(cell: CellSpec) -> Callable[[Path], Any]:
+    def read(root: Path) -> Any:
+        results.training.cache_clear()
+        store = Store(root)
+        # Beside it lies the record that it gave; a new one takes its place.
+        store.record(cell).unlink(missing_ok=True)
+        return results.finish_cell(store, cell) and record.read_of(cell, store.record(cell))
+
+    return read
+
+
+def _reads_snapshot(own: TrainSpec, setup: harness.Setup) -> Callable[[Path], Any]:
+    return lambda folder: harness.snapshot_of(setup, folder, checkpoint.load_snapshot(folder, own.id, 2))
+
+
+def _observed(setup: harness.Setup) -> Callable[[Any], Any]:
+    return lambda shot: observe.observe(
+        shot, setup.federation, setup.model, setup.method, setup.defense, method_name="fedavg", dataset="digits",
+        victims=1, batch_size=1, labels_known=False, seed=0,
+    )  # fmt: skip
+
+
+def _reads_checkpoint(setup: harness.Setup) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        state = harness.state_of(setup, folder, checkpoint.load(folder, setup.spec, CPU))
+        if state.round == 0:
+            raise UserError("trained from the beginning")
+        return state
+
+    return read
+
+
+def _goes_on(setup: harness.Setup) -> Callable[[Any], Any]:
+    def use(state: harness.State) -> None:
+        harness.finished(state, setup.spec.schedule)
+        harness.best_rounds(state.history)
+        harness.train_round([setup], [state], "alone")
+
+    return use
+
+
+def _studies(root: Path) -> Iterator[Sample]:
+    for name in STUDIES:
+        folder = root / name
+        folder.mkdir(parents=True)
+        (folder / "study.toml").write_text(study.text(name), encoding="utf-8")
+        yield Sample(f"study {name}", folder, _reads_study, _planned)
+
+
+def _reads_study(folder: Path) -> study.Study:
+    return study.parsed("fuzzed", (folder / "study.toml").read_bytes())
+
+
+def _planned(found: study.Study) -> None:
+    study.cells(found, "smoke", [("digits", None)])
