@@ -21,6 +21,7 @@ from privbench.types import CLASSIFICATION, Parts
 
 if TYPE_CHECKING:
     from privbench.checkpoint import Snapshot
+    from privbench.engine import Moments
     from privbench.harness import State
 
 AGAIN = "remove it and run the same command again"
@@ -103,14 +104,26 @@ def check_state(state: State, like: State) -> None:
     for found, wanted in pairs:
         _check_parts(found.params, wanted.params)
         _check_parts(found.buffers, wanted.buffers)
-        size = sum(t.numel() for part in wanted.params.values() for t in part.values())
-        for stage, moments in found.moments.items():
-            if moments.mean.shape != moments.square.shape or moments.mean.numel() > size:
-                raise ValueError(f"the optimiser of stage {stage} does not fit")
+        _check_moments(found.moments, wanted.params)
     for found_upload, wanted_upload in zip(state.uploads, like.uploads, strict=True):
         for mine, theirs in zip(found_upload, wanted_upload, strict=True):
             _check_parts(mine, theirs)
     _check_told(state, len(like.clients))
+
+
+def _check_moments(moments: Mapping[str, Moments], params: Parts) -> None:
+    """Two numbers [P] for each parameter of some of the networks, of the parameters' type."""
+    tensors = [t for part in params.values() for t in part.values()]
+    for stage, each in moments.items():
+        mean, square = each.mean, each.square
+        kinds = {t.dtype for t in (*tensors, mean, square)}
+        if (
+            mean.ndim != 1
+            or mean.shape != square.shape
+            or len(mean) > sum(t.numel() for t in tensors)
+            or len(kinds) > 1
+        ):
+            raise ValueError(f"the optimiser of stage {stage} does not fit")
 
 
 def _check_told(state: State, clients: int) -> None:
