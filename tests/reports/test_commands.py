@@ -77,7 +77,12 @@ def test_a_search_chooses_by_validation_accuracy_and_never_by_test(tmp_path, cap
     for mu, (validation, test) in ends.items():
         own = [spec.train_spec("smoke", "digits", "fedprox", method_settings={"mu": mu}, seed=s) for s in (0, 1)]
         for each in own:
-            rounds = [{"round": 1, "validation_accuracy": validation, "test_accuracy": test}]
+            rounds = [
+                {
+                    "round": 1, "loss": {}, "validation_accuracy": validation, "test_accuracy": test, "global_accuracy": 50.0,
+                    "consistency": [], "seconds": 0.0, "bytes_up": [0, 0], "bytes_down": [0, 0],
+                }
+            ]  # fmt: skip
             storage.write_json(Store(tmp_path).train(each) / checkpoint.FINISHED, {"history": rounds})
         trials[f"mu={mu}"] = own
     assert commands.search_and_show(trials, tmp_path, None, "cpu") == "mu=0.1"

@@ -48,7 +48,7 @@ def test_a_cell_whose_training_has_begun_is_interrupted(cells, tmp_path):
     store = Store(tmp_path)
     assert states.of(store, cells[0], {}) == ("not run", "", None)
     storage.write_json(train_folder(store, cells[0], 100) / checkpoint.FINISHED, {})
-    info = {"round": 1}
+    info = {"spec": cells[0].train.model_copy(update={"seed": 101}).id, "round": 1, "clients": 2}
     storage.save_tensors(train_folder(store, cells[0], 101) / checkpoint.CHECKPOINT, "checkpoint", {}, info)
     state = states.of(store, cells[0], {})
     assert state.word == "interrupted"
