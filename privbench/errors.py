@@ -5,6 +5,14 @@ class UserError(Exception):
     """A mistake of the caller's; the command line prints it as one line and exits with status 2."""
 
 
+class Damaged(UserError):
+    """A file that privbench wrote and whose content is no longer what was written; what can be made again is."""
+
+
+class Busy(Exception):
+    """Work that another process is doing just now; the text says which process. It can be done, or found done, later."""
+
+
 class AttackRefused(UserError):
     """An attack that cannot be made here: its needs are not met, or it says so itself. Other attacks may still be."""
 

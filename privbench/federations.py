@@ -71,7 +71,7 @@ def of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
 
 def write_clients(store: Store, spec: TrainSpec, fed: Federation) -> None:
     """Writes clients.json, from which the label histogram is drawn without training or reading the data again."""
-    if not store.clients(spec).exists():
+    if storage.to_write(store.clients(spec)):
         public = 0 if fed.public is None else len(fed.public.labels)
         value = {"classes": list(fed.classes), "clients": partition.census(fed), "public": public}
         storage.write_json(store.clients(spec), value)

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from privbench import active, artifact, checkpoint, federations, harness, local_update, machine, observe, plugins
-from privbench.errors import UserError
+from privbench import (
+    active,
+    artifact,
+    checkpoint,
+    federations,
+    harness,
+    local_update,
+    locks,
+    machine,
+    observe,
+    plugins,
+    storage,
+)
+from privbench.errors import Damaged, UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
 from privbench.types import Artifact, Federation, Report, Truth
+
+LOG = logging.getLogger("privbench")
 
 
 def observed(
     store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report
 ) -> tuple[Artifact, Truth, checkpoint.Snapshot]:
-    """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round."""
+    """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round.
+
+    What of them is damaged is made again, with a line; another process that needs the same waits until they are there.
+    """
     fed, _ = federations.of(spec, data_root)
     rounds = checkpoint.history(store.train(spec))
     if rounds is None:
@@ -26,12 +44,19 @@ def observed(
     round_ = resolve_round(cell.round, rounds)
     setup = harness.prepare(spec, fed, torch.device("cpu"))
     folder = store.artifact(cell, spec, round_)
-    if active.rounds(cell):
-        trainer = harness.prepare(spec, fed, machine.device(device_name))
-        shot = active.trained(cell, trainer, round_, folder, store.train(spec), data_root, store.cache, report)
-    else:
-        shot = snapshot(store, spec, round_, fed, device_name, report)
-    if not (folder / "truth.safetensors").exists():
+    paths = Paths(folder / "artifact.safetensors", folder / "truth.safetensors")
+    with locks.lock(folder, wait=True):
+        if active.rounds(cell):
+            trainer = harness.prepare(spec, fed, machine.device(device_name))
+            shot = active.trained(cell, trainer, round_, folder, store.train(spec), data_root, store.cache, report)
+        else:
+            shot = snapshot(store, spec, round_, fed, device_name, report)
+        # The truth is written last: where it is, both are.
+        if paths.truth.exists():
+            try:
+                return artifact.load(paths.artifact), artifact.load_truth(paths.truth), shot
+            except Damaged as error:
+                LOG.warning("%s; the artifact is observed again", error)
         seen, truth = observe.observe(
             active.sent(cell, setup, shot, data_root),
             fed,
@@ -49,9 +74,16 @@ def observed(
             training=local_update.local_training(spec.schedule, [len(c.train.labels) for c in fed.clients]),
             form=cell.wire,
         )
-        artifact.save(seen, folder / "artifact.safetensors", artifact.Identity(spec.id, spec.dataset))
-        artifact.save_truth(truth, folder / "truth.safetensors")
-    return artifact.load(folder / "artifact.safetensors"), artifact.load_truth(folder / "truth.safetensors"), shot
+        artifact.save(seen, paths.artifact, artifact.Identity(spec.id, spec.dataset))
+        artifact.save_truth(truth, paths.truth)
+    return artifact.load(paths.artifact), artifact.load_truth(paths.truth), shot
+
+
+class Paths(NamedTuple):
+    """The files of one observation."""
+
+    artifact: Path
+    truth: Path
 
 
 def resolve_round(text: str, rounds: Sequence[dict[str, Any]]) -> int:
@@ -70,9 +102,19 @@ def resolve_round(text: str, rounds: Sequence[dict[str, Any]]) -> int:
 def snapshot(
     store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report
 ) -> checkpoint.Snapshot:
-    """The networks after one round. A round that was not kept is trained again, with the same numbers."""
+    """The networks after one round. A round that was not kept, or is damaged, is trained again, with the same numbers."""
     folder = store.train(spec)
-    if not checkpoint.snapshot_path(folder, round_).exists():
-        setup = harness.prepare(spec, fed, machine.device(device_name))
-        checkpoint.save_snapshot(folder, spec, harness.state_at(setup, folder, round_, report))
+    path = checkpoint.snapshot_path(folder, round_)
+    if path.exists():
+        try:
+            return checkpoint.load_snapshot(folder, round_)
+        except Damaged as error:
+            LOG.warning("%s; the round is trained again", error)
+            with storage.writing(path):
+                path.unlink(missing_ok=True)
+    with locks.lock(folder, wait=True):
+        # Another process may have made it meanwhile.
+        if not path.exists():
+            setup = harness.prepare(spec, fed, machine.device(device_name))
+            checkpoint.save_snapshot(folder, spec, harness.state_at(setup, folder, round_, report))
     return checkpoint.load_snapshot(folder, round_)

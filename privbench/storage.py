@@ -8,9 +8,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from privbench.errors import UserError
+from privbench import interrupts, processes
+from privbench.errors import Damaged, UserError
 from privbench.types import Parts
 
+LOG = logging.getLogger("privbench")
 VERSION = 2  # 2: a model knows the size of its images
 
 
@@ -42,9 +45,8 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Writes a whole file or nothing: a temporary neighbour, flushed to disk, renamed over the target."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(
-            f".{path.name}.{os.getpid()}"
-        )  # opened plainly, so that it gets the user's usual rights
+        # Opened plainly, so that it gets the user's usual rights.
+        temporary = path.with_name(f".{path.name}{processes.mark()}")
         try:
             with temporary.open("wb") as file:
                 file.write(data)
@@ -52,8 +54,17 @@ def write_bytes(path: Path, data: bytes) -> None:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise
+
+
+def sweep(folder: Path, now: float) -> None:
+    """Removes what processes that were killed left in a folder half-written; `now` is the file system's own time, in seconds."""
+    for path in folder.glob(".*"):
+        with suppress(OSError):
+            if processes.left_behind(path.name, now - path.stat().st_mtime):
+                path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -62,11 +73,24 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value; a damaged file is named."""
+    """The value; Damaged names a file that does not parse, UserError one that cannot be read."""
     try:
-        return json.loads(path.read_text())
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged (not valid JSON); remove it and run the same command again") from error
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged (not valid JSON); remove it and run the same command again") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def to_write(path: Path) -> bool:
+    """Whether a JSON file that can be written again has to be: it is not there, or it is damaged, which is told."""
+    try:
+        if path.exists():
+            read_json(path)
+            return False
+    except Damaged:
+        LOG.warning("%s was damaged; it is written again", path)
+    return True
 
 
 def flatten(parts: Parts, prefix: str) -> dict[str, Tensor]:
@@ -97,15 +121,20 @@ def save_tensors(path: Path, kind: str, tensors: dict[str, Tensor], info: dict[s
 
 
 def load_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors on the CPU, info). A missing, truncated, altered, foreign or newer file raises UserError with its name."""
+    """(tensors on the CPU, info). UserError names a missing, foreign or newer file, Damaged a truncated or altered one.
+
+    Signals wait until the file is read: safetensors takes what they raise for a fault of the file.
+    """
     if not path.is_file():
         raise UserError(f"there is no {kind} at {path}")
     try:
-        with safe_open(path, framework="pt") as file:
+        with interrupts.held(), safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged or is no {kind} ({_first_line(error)})") from error
+        if isinstance(error, OSError) and error.errno is not None:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise Damaged(f"{path} is damaged or is no {kind} ({_first_line(error)})") from error
     if header.get("privbench") != kind:
         raise UserError(f"{path} is not a privbench {kind} but {header.get('privbench', 'a foreign file')}")
     if header.get("version") != str(VERSION):
@@ -113,9 +142,9 @@ def load_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
     try:
         info = json.loads(header["info"])
     except (KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged (its header does not parse)") from error
+        raise Damaged(f"{path} is damaged (its header does not parse)") from error
     if header.get("sha256") != _digest(tensors, info):
-        raise UserError(f"{path} is damaged (its contents do not match their checksum)")
+        raise Damaged(f"{path} is damaged (its contents do not match their checksum)")
     return tensors, info
 
 

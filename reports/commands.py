@@ -195,7 +195,7 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     store = Store(out)
     store.check_writable()
     stacked = machine.device(device).type == "cuda"
-    todo = [spec for spec in specs if checkpoint.history(store.train(spec)) is None]
+    todo = [spec for spec in specs if not checkpoint.is_finished(store.train(spec))]
     alike: dict[str, list[TrainSpec]] = {}
     for spec in todo:  # on a GPU the seeds of one specification train together
         alike.setdefault(spec.model_copy(update={"seed": 0}).id if stacked else spec.id, []).append(spec)
@@ -208,6 +208,9 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
         failures = pool.run_jobs(jobs, 1 if stacked else pool.cores(), bars.progress, bars.outcome)
     if failures:
         raise UserError(failures[0])
+    for spec in specs:
+        if checkpoint.history(store.train(spec)) is None:
+            raise UserError(f"{store.train(spec)} is gone, though its run was trained; run the same command again")
     return store
 
 

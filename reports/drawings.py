@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 from privbench import artifact as artifacts
 from privbench import plugins, score, storage
+from privbench.errors import UserError
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -17,6 +19,7 @@ from reports import grid, label_histogram, published_form, rows, scatter
 from reports.label_histogram import Panel
 
 GRID_COLUMNS = 8
+LOG = logging.getLogger("privbench")
 
 
 def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], folder: Path) -> list[Path]:
@@ -66,12 +69,16 @@ def _attack_name(name: str) -> str:
 
 
 def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -> list[Path]:
-    """One row per cell that attacked the same victims as the first."""
+    """One row per cell that attacked the same victims as the first; without those whose files are damaged or gone, with a line."""
     first, lines = None, []
     for cell in cells:
-        tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
         spec = cell.train.model_copy(update={"seed": seed})
-        truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
+        try:
+            tensors, info = storage.load_tensors(store.result(cell, seed), "reconstruction")
+            truth = artifacts.load_truth(store.artifact(cell, spec, info["round"]) / "truth.safetensors")
+        except UserError as error:
+            LOG.warning("left out of the grid %s: %s", stem.name, error)
+            continue
         if first is None:
             first = truth
         if truth.images.shape != first.images.shape or not torch.equal(truth.images, first.images):
@@ -80,5 +87,4 @@ def write_grid(store: Store, cells: Sequence[CellSpec], seed: int, stem: Path) -
         psnr = score.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
         label = published_form.label(cell).replace(" + ", "\n+ ") + f"\n{_attack_name(cell.attack or '')}"
         lines.append((label, images[:, 0].clamp(0, 1), psnr))
-    assert first is not None, "a grid has at least one cell"
-    return grid.write(first.images[:GRID_COLUMNS, 0], lines, stem)
+    return [] if first is None else grid.write(first.images[:GRID_COLUMNS, 0], lines, stem)

@@ -65,7 +65,10 @@ class JobBars:
         if reason is not None or not self.console.is_terminal:
             ending = "done" if reason is None else f"not all of it done: {reason}"
             self.console.print(
-                f"[{self.finished}/{self.total}] {title}: {ending} ({_clock(passed)})", markup=False, highlight=False
+                f"[{self.finished}/{self.total}] {title}: {ending} ({_clock(passed)})",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
 
 

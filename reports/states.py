@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from privbench import checkpoint, record, storage
-from privbench.errors import UserError
+from privbench.errors import Damaged, UserError
 from privbench.record import Record
 from privbench.spec import CellSpec
 from privbench.store import Store
@@ -33,8 +33,11 @@ def of(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> State:
         except UserError as error:
             return State(FAILED, str(error))
     if store.failure(cell).exists():
-        failure = storage.read_json(store.failure(cell))
-        return State(REFUSED if failure["refused"] else FAILED, str(failure["reason"]))
+        try:
+            failure = storage.read_json(store.failure(cell))
+            return State(REFUSED if failure["refused"] else FAILED, str(failure["reason"]))
+        except (Damaged, KeyError, TypeError):
+            return State(FAILED, "the reason that was kept is damaged; the same command tries it again")
     if cell.train.dataset in absent:
         return State(NO_DATA, absent[cell.train.dataset])
     begun = [part for part in (_begun(store, cell, seed) for seed in cell.seeds) if part]
@@ -52,7 +55,7 @@ def _begun(store: Store, cell: CellSpec, seed: int) -> str:
         return f"seed {seed} trained"
     try:
         done = checkpoint.progress(folder)
-    except UserError:  # damaged: said when the cell is run
+    except UserError:  # said when the cell is run
         return f"seed {seed} stopped"
     return "" if done is None else f"seed {seed} stopped after round {done} of {cell.train.schedule.rounds}"
 

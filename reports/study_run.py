@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from privbench import data, federations, plugins, results, run, storage
+from privbench import data, federations, plugins, run
 from privbench.errors import Interrupted, UserError
 from privbench.options import TrainingOptions
 from privbench.record import Record
@@ -81,19 +81,16 @@ def execute(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device:
         for cell in jobs[title].cells if reason is not None and title in jobs else ():
             seeds = [spec.seed for spec in jobs[title].specs]
             done = all(store.result(cell, seed).exists() for seed in seeds)
-            if (
-                not done and not store.failure(cell).exists()
-            ):  # a refusal of this cell says more than its neighbour's end
-                storage.write_json(store.failure(cell), {"reason": reason, "refused": False})
+            # A refusal of this cell says more than its neighbour's end.
+            if not done and not store.failure(cell).exists():
+                run.fail(store, cell, str(reason))
         bars.outcome(title, reason)
 
     try:
         with JobBars(len(jobs)) as bars:
             run.run_cells(able, out, data_dir, device, bars.progress, outcome)
     except Interrupted:
-        for cell in able:
-            if not store.record(cell).exists() and all(store.result(cell, seed).exists() for seed in cell.seeds):
-                results.finish_cell(store, cell)
+        run.record_finished(store, able)
         CONSOLE.print(Text(states.counts([states.of(store, cell, absent) for cell in cells])))
         raise
     return [states.of(store, cell, absent) for cell in cells]
