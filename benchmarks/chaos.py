@@ -36,7 +36,7 @@ from privbench import federations, interrupts, plugins, pool, spec
 # fmt: off
 WORDS = [
     "attack", "--method", "fedavg", "--dataset", "digits", "--preset", "smoke", "--seeds", "2", "--rounds", "2",
-    "--victims", "2", "--attack", "dlg", "--attack", "idlg", "--attack-set", "steps=2", "--device", "cpu",
+    "--victims", "1", "--attack", "idlg", "--attack-set", "steps=2", "--round", "1,2", "--device", "cpu",
 ]
 # fmt: on
 HANGS = 300.0  # seconds after which a child hangs

@@ -47,7 +47,7 @@ def run_cells(
     trials = trials_of(cells, root, data_root, device_name)
     workers = 1 if machine.device(device_name).type == "cuda" else pool.cores()
     failures = pool.run_jobs(trials, workers, progress, outcome)
-    return failures + record_finished(store, cells)
+    return list(dict.fromkeys([*failures, *record_finished(store, cells)]))
 
 
 def record_finished(store: Store, cells: Sequence[CellSpec]) -> list[str]:
