@@ -13,6 +13,7 @@ mounted); a second process on the same folder. A life is repeated by its number:
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,12 +33,12 @@ import typer
 
 from benchmarks import chaos_report
 from benchmarks.chaos_child import Counters, Trap, counters, start
-from privbench import federations, interrupts, plugins, pool, spec
+from privbench import interrupts, plugins, pool, spec
 
 # fmt: off
 WORDS = [
     "attack", "--method", "fedavg", "--dataset", "digits", "--preset", "smoke", "--seeds", "2", "--rounds", "2",
-    "--victims", "1", "--attack", "idlg", "--attack-set", "steps=2", "--round", "1,2", "--device", "cpu",
+    "--victims", "1", "--attack", "idlg", "--attack-set", "steps=2", "--device", "cpu",
 ]
 # fmt: on
 HANGS = 300.0  # seconds after which a child hangs
@@ -330,16 +332,26 @@ def lane(first: int, step: int, seed: int, root: Path, known: dict[int, Referenc
             number += step
 
 
-def warm() -> None:
-    """Has everything imported and read that a child needs, so that a child begins in milliseconds."""
+def warm(root: Path) -> None:
+    """Runs the command once in this process, so that a forked child has everything imported and works for half a second alone."""
     torch.set_num_threads(1)
-    plugins.commands()
-    federations.of(spec.train_spec("smoke", "digits", "fedavg"), None)
+    handlers = {number: signal.getsignal(number) for number in interrupts.STOPS}
+    cells = [spec.cell_spec("smoke", spec.train_spec("smoke", "digits", "fedavg"), "idlg", seeds=1, victims=1)]
+    cells = [cell.model_copy(update={"attack_settings": {"steps": 2}}) for cell in cells]
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        plugins.commands().run_and_show(cells, root / "warm", None, "cpu", root / "warm" / "shown")
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    tasks = len(list(Path("/proc/self/task").iterdir()))
+    if tasks > 1:
+        raise SystemExit(
+            f"this process has {tasks} threads, and one with threads cannot be forked; set OMP_NUM_THREADS=1"
+        )
 
 
 def campaign(kills: int, seconds: float, seed: int, root: Path, lanes: int) -> chaos_report.Campaign:
     """Lives in `lanes` processes until so many kills or seconds are reached."""
-    warm()
+    warm(root)
     disk = may_mount(root)
     known = {cores: reference(root, cores) for cores in (1, 2)}
     context = multiprocessing.get_context("fork")
@@ -378,7 +390,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="privbench-chaos-", dir=memory if memory.is_dir() else None) as name:
         root = Path(name)
         if life is not None:
-            warm()
+            warm(root)
             disk = may_mount(root)
             known = {cores: reference(root, cores) for cores in (1, 2)}
             print(asdict(live(life, seed, root, known, disk)))

@@ -20,10 +20,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from matplotlib.figure import Figure
-
 from privbench import __main__ as program
-from privbench import machine, pool
+from privbench import machine, pool, storage
+from reports import grid, scatter
 
 WRAPPED = ((os, "replace"), (os, "unlink"), (os, "link"), (os, "mkdir"), (os, "fsync"), (fcntl, "flock"))
 DAY = datetime(2000, 1, 1)  # that of every result
@@ -144,9 +143,17 @@ def _stand_still(cores: int) -> None:
         (pool, "cores", lambda: cores),
         (pool, "multiprocessing", forked),
         (pool, "_start_worker", partial(_as_if_spawned, pool._start_worker)),
-        (Figure, "savefig", lambda figure, file, **how: file.write(b"a figure")),
+        *((module, "write", _draw) for module in (grid, scatter)),
     ):
         setattr(module, name, stands)
+
+
+def _draw(*what: Any) -> list[Path]:
+    """Writes a figure's files; `what` ends with where, the path without its ending."""
+    paths = [Path(f"{what[-1]}.{ending}") for ending in ("png", "pdf")]
+    for path in paths:
+        storage.write_bytes(path, b"a figure")
+    return paths
 
 
 def _as_if_spawned(begin: Callable[..., None], *arguments: Any) -> None:

@@ -92,7 +92,8 @@ def test_a_result_that_cannot_be_summarised_costs_its_cell_alone(store):
     assert [store.record(cell).exists() for cell in CELLS] == [False, True, True]
 
 
-def test_a_damaged_history_names_itself_and_what_is_made_again(store, capsys):
+def test_a_damaged_history_names_itself_and_what_is_made_again(store, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
     path = cut(store.train(TRAIN) / checkpoint.FINISHED)
     store.record(CELLS[0]).unlink()
     (failure,) = go(store.root)[0]

@@ -48,10 +48,15 @@ def test_an_interrupt_while_a_file_is_read_is_never_a_damaged_file(tmp_path):
 def test_a_held_signal_comes_when_the_block_ends_and_wins_over_its_error():
     interrupts.listen()
     done = []
-    with pytest.raises(KeyboardInterrupt) as stop, interrupts.held():
-        os.kill(os.getpid(), signal.SIGTERM)
-        done.append("read")
-        raise UserError("damaged")
+
+    def read():
+        with interrupts.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("read")
+            raise UserError("damaged")
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        read()
     assert done == ["read"]
     assert isinstance(stop.value.__context__, UserError)
     assert interrupts.asked() == "SIGTERM"

@@ -31,9 +31,9 @@ def other(tmp_path):
 
 
 def test_work_that_another_process_is_at_is_busy_and_says_who_is(other, tmp_path):
-    with pytest.raises(Busy, match=f"process 7 on elsewhere is at work on {re.escape(str(tmp_path))}"):
-        with locks.lock(tmp_path, wait=False):
-            pytest.fail("had a lock that another process holds")
+    who = f"process 7 on elsewhere is at work on {re.escape(str(tmp_path))}"
+    with pytest.raises(Busy, match=who), locks.lock(tmp_path, wait=False):
+        pytest.fail("had a lock that another process holds")
 
 
 def test_a_process_that_waits_says_on_whom_and_goes_on_when_the_other_is_gone(other, tmp_path, caplog, monkeypatch):
@@ -93,10 +93,10 @@ def test_a_start_clears_up_after_processes_that_were_killed(tmp_path):
 def test_a_file_that_is_written_has_the_mark_of_its_process_until_it_is_whole(tmp_path, monkeypatch):
     seen = []
     sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (seen.extend(os.listdir(tmp_path)), sync(file)))
+    monkeypatch.setattr(os, "fsync", lambda file: (seen.extend(tmp_path.iterdir()), sync(file)))
     storage.write_json(tmp_path / "x.json", {})
-    assert seen == [f".x.json{processes.mark()}"]
-    assert os.listdir(tmp_path) == ["x.json"]
+    assert seen == [tmp_path / f".x.json{processes.mark()}"]
+    assert [*tmp_path.iterdir()] == [tmp_path / "x.json"]
 
 
 def test_a_process_that_nobody_waited_for_is_gone():
