@@ -43,6 +43,7 @@ WORDS = [
 # fmt: on
 HANGS = 300.0  # seconds after which a child hangs
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+TURNS = ("event",) * 6 + ("moment",) * 2 + ("two", "disk")  # what lives are about, events first
 PAGE, ENOUGH = (
     4096,
     2**27,
@@ -57,6 +58,7 @@ class Life:
     kind: str  # chaos_report.KINDS
     what: str  # the first disturbance in words
     kills: dict[str, int] = field(default_factory=dict)  # of each kind
+    event: int = 0  # at which it was disturbed first, where it was at one
     fault: str = ""
     log: str = ""  # of the child at fault
 
@@ -294,15 +296,18 @@ def may_mount(root: Path) -> bool:
 def live(number: int, seed: int, root: Path, known: dict[int, Reference], disk: bool) -> Life:
     """One life: its disturbances and its end, all drawn from seed and number."""
     draw = random.Random(f"{seed}-{number}")
-    cores = draw.choice((1, 2))
-    kind = draw.choices(("event", "moment", "two", "disk" if disk else "event"), (10, 6, 2, 2))[0]
+    cores, kind = draw.choice((1, 2)), TURNS[number % len(TURNS)]
+    if kind == "disk" and not disk:
+        kind = "moment"
     life, folder = Life(number, kind, ""), Folder(root / f"life-{number}", cores)
     own = known[cores]
     try:
         if kind == "event":
             order = list(range(1, own.events + 1))
             random.Random(seed).shuffle(order)
-            at_event(life, folder, own, draw, order[number % len(order)])
+            before = number // len(TURNS) * TURNS.count("event") + number % len(TURNS)
+            life.event = order[before % len(order)]
+            at_event(life, folder, own, draw, life.event)
         elif kind == "moment":
             at_moment(life, folder, own, draw)
         else:

@@ -68,7 +68,7 @@ def text(done: Campaign) -> str:
         "An event point is the moment before or after the program opens, flushes, renames, links, removes or locks a file. The "
         "undisturbed run has "
         + " and ".join(f"{count} of them on {cores} core{'s' * (cores > 1)}" for cores, count in done.events.items())
-        + ". A signal goes to the parent, to a worker or to all processes; a file that is being written is cut short half of the "
+        + f"; {len({life['event'] for life in done.lives if life['event']})} of them were met. A signal goes to the parent, to a worker or to all processes; a file that is being written is cut short half of the "
         "time. A folder may be disturbed several times.",
     ]
     if done.faults:
