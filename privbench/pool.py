@@ -144,7 +144,8 @@ def _in_processes(
             while waiting and not lost and len(in_flight) < workers:
                 job = waiting.popleft()
                 try:
-                    with _unheard_by_children():
+                    # A stop waits until the process is there: where it comes in the middle of a fork, Python drops it.
+                    with interrupts.held(), _unheard_by_children():
                         in_flight[executor.submit(_work, job)] = job
                 except BrokenProcessPool:
                     lost.append(job)
