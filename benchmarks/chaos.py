@@ -2,13 +2,15 @@
 
 One life is one output folder: a run that is disturbed, sometimes twice, and then the same command to its end. The folder must then
 hold what an undisturbed run leaves, every record, table and figure of it, and nothing else but locks. A stop by SIGTERM or SIGINT
-must end with status 130 and one line, a full disk with status 2 and one line, everything else with status 0.
+must end with status 130 and one line, a disk that cannot be written with status 2 and one line, everything else with status 0.
 
     python -m benchmarks.chaos --kills 1000 --seconds 3600 --seed 0 --report docs/reliability.md
 
 Disturbances: a signal at an event point (benchmarks/chaos_child.py), in order so that every point comes once before any comes
-twice; a signal at a random moment, to the parent, to a worker or to all; a disk that fills up (a small tmpfs, where this may be
-mounted); a second process on the same folder. A life is repeated by its number: --seed S --life N.
+twice; a signal at a random moment, to the parent, to a worker or to all; a disk that fills up or becomes read-only (a tmpfs, where
+one may be mounted); a folder that is deleted; a second process on the same folder.
+
+A life is repeated by its number: --seed S --life N.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ import torch
 import typer
 
 from benchmarks import chaos_report
-from benchmarks.chaos_life import Reference, live, may_mount, reference
+from benchmarks.chaos_kinds import live, may_mount
+from benchmarks.chaos_life import Reference, reference
 from privbench import interrupts, plugins, pool, spec
 
 SHORT_KILLS = 4

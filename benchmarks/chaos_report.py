@@ -16,9 +16,13 @@ SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT")
 ROWS = {"event": "signal at an event point", "moment": "signal at a random moment"}
 OTHERS = {
     "disk": "disk full",
+    "read-only": "disk read-only",
+    "deleted": "folder deleted",
     "two": "two processes at once, both to the end",
     "two SIGKILL": "two processes at once, one killed",
 }
+MOUNTED = ("disk", "read-only")
+LEFT_OUT = "left out: no tmpfs may be mounted here"
 
 
 class Campaign(NamedTuple):
@@ -62,7 +66,7 @@ def text(done: Campaign) -> str:
         ),
         "| other disturbance | times |\n|---|---:|\n"
         + "\n".join(
-            f"| {words} | {f'{kills[kind]:,}' if kind != 'disk' or done.disk else 'left out: no tmpfs may be mounted here'} |"
+            f"| {words} | {f'{kills[kind]:,}' if done.disk or kind not in MOUNTED else LEFT_OUT} |"
             for kind, words in OTHERS.items()
         ),
         "An event point is the moment before or after the program opens, flushes, renames, links, removes or locks a file. The "

@@ -39,6 +39,8 @@ def observed(
     """
     fed, _ = federations.of(spec, data_root)
     rounds = checkpoint.history(store.train(spec))
+    if not store.train(spec).is_dir():
+        raise UserError(f"there is no training run at {store.train(spec)}; the command that began it trains it")
     if rounds is None:
         raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
     round_ = resolve_round(cell.round, rounds)

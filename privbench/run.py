@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,11 @@ def record_finished(store: Store, cells: Sequence[CellSpec]) -> list[str]:
 
 
 def fail(store: Store, cell: CellSpec, reason: str, *, refused: bool = False) -> None:
-    """Keeps the reason why a cell could not be finished, where it can be written at all."""
-    with suppress(UserError):
+    """Keeps the reason why a cell could not be finished; where nothing can be written any more, it is told at once."""
+    try:
         storage.write_json(store.failure(cell), {"reason": reason, "refused": refused})
+    except UserError:
+        LOG.warning("cell %s: %s", cell.id, reason)
 
 
 def trials_of(cells: Sequence[CellSpec], root: Path, data_root: Path | None, device_name: str) -> list[Trial]:

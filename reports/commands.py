@@ -39,7 +39,17 @@ from reports.label_histogram import Panel
 from reports.progress import JobBars
 from reports.published_form import REFUSED, Gap
 from reports.states import State
-from reports.study_run import FULL_SEEDS, FULL_VICTIMS, execute, list_studies, plan, run_study, show_status, sorted_out
+from reports.study_run import (
+    FULL_SEEDS,
+    FULL_VICTIMS,
+    check_there,
+    execute,
+    list_studies,
+    plan,
+    run_study,
+    show_status,
+    sorted_out,
+)
 
 __all__ = [
     "FULL_SEEDS",
@@ -77,6 +87,7 @@ def run_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, de
     console = Console()
     attack_table.print_tables(records, console, gaps)
     _tell(paths, console)
+    check_there(store, done, paths)
     if gaps:
         raise UserError(f"{len(gaps)} of {len(cells)} cells are unfinished: {gaps[0].reason}")
 
@@ -94,6 +105,7 @@ def climb_and_show(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, 
     console = Console()
     ladder.print_tables(records, console, [*unmet, *gaps])
     _tell(paths, console)
+    check_there(Store(out), done, paths)
     failed = [gap for gap in gaps if gap.state != REFUSED]
     if failed:
         raise UserError(f"{len(failed)} of {len(cells)} cells are unfinished: {failed[0].reason}")

@@ -88,12 +88,22 @@ def execute(cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device:
 
     try:
         with JobBars(len(jobs)) as bars:
-            run.run_cells(able, out, data_dir, device, bars.progress, outcome)
+            failures = run.run_cells(able, out, data_dir, device, bars.progress, outcome)
     except Interrupted:
         run.record_finished(store, able)
         CONSOLE.print(Text(states.counts([states.of(store, cell, absent) for cell in cells])))
         raise
-    return [states.of(store, cell, absent) for cell in cells]
+    found = [states.of(store, cell, absent) for cell in cells]
+    if failures:
+        return found
+    # Nothing failed, so what is not there was there.
+    gone = "was deleted while the command ran; the same command makes it again"
+    return [
+        State(states.FAILED, f"{store.cell(cell)} {gone}")
+        if state.word in (states.NOT_RUN, states.INTERRUPTED)
+        else state
+        for cell, state in zip(cells, found, strict=True)
+    ]
 
 
 def absent_data(
@@ -119,6 +129,13 @@ def absent_data(
         except UserError as error:
             found[name] = str(error)
     return found
+
+
+def check_there(store: Store, cells: Sequence[CellSpec], paths: Sequence[Path]) -> None:
+    """UserError where records or reports were deleted while a command ran: it must not end as if they were there."""
+    for path in (*(store.record(cell) for cell in cells), *paths):
+        if not path.exists():
+            raise UserError(f"{path} was deleted while the command ran; the same command makes it again")
 
 
 def sorted_out(cells: Sequence[CellSpec], found: Sequence[State]) -> tuple[list[CellSpec], list[Record], list[Gap]]:
@@ -162,6 +179,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Pat
     if not records:
         raise UserError(f"no cell of '{chosen.name}' could be run: {found[0].why}")
     console.print(f"wrote {len(paths)} files; begin with {paths[-1]}", markup=False, highlight=False, soft_wrap=True)
+    check_there(Store(out), done, paths)
     settled = (states.DONE, states.NO_DATA, *([REFUSED] if chosen.climbs else []))
     open_ = [state for state in found if state.word not in settled]
     if open_:

@@ -8,7 +8,7 @@ import pytest
 from privbench import checkpoint, pool, record, reproduce, run, spec, storage
 from privbench.errors import UserError
 from privbench.store import Store
-from reports import commands, drawings, states
+from reports import commands, drawings, states, study_run
 
 TRAIN = spec.train_spec("smoke", "digits", "fedavg", seed=100, clients=2, per_client=16, changes={"rounds": 2})
 CELLS = [
@@ -145,6 +145,23 @@ def test_a_command_never_ends_well_with_a_run_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "run_jobs", lambda *_: [])
     with pytest.raises(UserError, match="is gone, though its run was trained"):
         commands.train_all([TRAIN], tmp_path, None, "cpu")
+
+
+def test_a_command_whose_results_were_deleted_behind_it_says_so(store, tmp_path):
+    paths = [tmp_path / "table.md"]
+    paths[0].write_text("")
+    study_run.check_there(store, CELLS, paths)
+    store.record(CELLS[1]).unlink()
+    with pytest.raises(UserError, match=f"{store.record(CELLS[1])} was deleted while the command ran"):
+        study_run.check_there(store, CELLS, paths)
+
+
+def test_a_cell_whose_results_are_deleted_before_its_record_is_written_says_so(store, monkeypatch):
+    store.record(CELLS[0]).unlink()
+    monkeypatch.setattr(run, "record_finished", lambda *_: shutil.rmtree(store.cell(CELLS[0])) or [])
+    found = study_run.execute(CELLS, store.root, None, "cpu")
+    assert [state.word for state in found] == [states.FAILED, states.DONE, states.DONE]
+    assert found[0].why.startswith(f"{store.cell(CELLS[0])} was deleted while the command ran")
 
 
 @pytest.mark.parametrize("number", ["EROFS", "ENOSPC"])
