@@ -21,6 +21,7 @@ import multiprocessing
 import signal
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -34,7 +35,7 @@ from benchmarks.chaos_kinds import live, may_mount
 from benchmarks.chaos_life import Reference, reference
 from privbench import interrupts, plugins, pool, spec
 
-SHORT_KILLS = 4
+SHORT = (0, 6, 8, 9)  # lives of the short form: an event, a moment, two processes, a full disk
 
 
 def lane(first: int, step: int, seed: int, root: Path, known: dict[int, Reference], disk: bool, kills: Any) -> None:
@@ -66,13 +67,9 @@ def warm(root: Path) -> None:
         )
 
 
-def campaign(
-    kills: int, seconds: float, seed: int, root: Path, lanes: int, cores: tuple[int, ...] = (1, 2)
-) -> chaos_report.Campaign:
-    """Lives in `lanes` processes, with so many cores each, until so many kills or seconds are reached."""
-    warm(root)
-    disk = may_mount(root)
-    known = {each: reference(root, each) for each in cores}
+def campaign(kills: int, seconds: float, seed: int, root: Path, lanes: int) -> chaos_report.Campaign:
+    """Lives in `lanes` processes until so many kills or seconds are reached."""
+    known, disk = prepared(root, (1, 2))
     context = multiprocessing.get_context("fork")
     done = context.RawArray("i", lanes)
     workers = [
@@ -91,8 +88,25 @@ def campaign(
     if any(worker.exitcode not in (None, -signal.SIGKILL) for worker in workers):
         raise SystemExit("a lane of the campaign ended by an error of its own, which is printed above")
     lives = [json.loads(line) for path in sorted(root.glob("lane-*.jsonl")) for line in path.read_text().splitlines()]
-    events = {each: one.events for each, one in known.items()}
-    return chaos_report.Campaign(lives, events, seed, time.monotonic() - began, disk)
+    return chaos_report.Campaign(lives, _events(known), seed, time.monotonic() - began, disk)
+
+
+def some(numbers: Sequence[int], seed: int, root: Path, cores: tuple[int, ...]) -> chaos_report.Campaign:
+    """These lives alone, one after another."""
+    known, disk = prepared(root, cores)
+    began = time.monotonic()
+    lives = [asdict(live(number, seed, root, known, disk)) for number in numbers]
+    return chaos_report.Campaign(lives, _events(known), seed, time.monotonic() - began, disk)
+
+
+def prepared(root: Path, cores: tuple[int, ...]) -> tuple[dict[int, Reference], bool]:
+    """(the undisturbed run with each number of cores, whether a tmpfs can be mounted), in a process that is ready to be forked."""
+    warm(root)
+    return {each: reference(root, each) for each in cores}, may_mount(root)
+
+
+def _events(known: Mapping[int, Reference]) -> dict[int, int]:
+    return {cores: one.events for cores, one in known.items()}
 
 
 def main(
@@ -110,19 +124,11 @@ def main(
     with tempfile.TemporaryDirectory(prefix="privbench-chaos-", dir=memory if memory.is_dir() else None) as name:
         root = Path(name)
         if life is not None:
-            warm(root)
-            disk = may_mount(root)
-            known = {cores: reference(root, cores) for cores in (1, 2)}
-            print(asdict(live(life, seed, root, known, disk)))
-            return
-        done = campaign(
-            min(kills, SHORT_KILLS) if short else kills,
-            seconds,
-            seed,
-            root,
-            lanes or (1 if short else pool.cores()),
-            (2,) if short else (1, 2),
-        )
+            done = some((life,), seed, root, (1, 2))
+        elif short:
+            done = some(SHORT, seed, root, (2,))
+        else:
+            done = campaign(kills, seconds, seed, root, lanes or pool.cores())
         text = chaos_report.text(done)
         if report is None:
             print(text)

@@ -12,17 +12,15 @@ from benchmarks import chaos_life, chaos_report
 from benchmarks.chaos_life import Fault, Folder
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the campaign finds processes under /proc")
 def test_a_few_kills_leave_what_an_undisturbed_run_leaves(repository):
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.chaos", "--short", "--seed", "5"], cwd=repository, capture_output=True, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(repository)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    found = re.search(r"\*\*(\d+) of (\d+) folders ended the same.*; 0 did not\.\*\*", done.stdout)
-    assert found, done.stdout
-    assert found[1] == found[2]
-    disturbed = int(re.search(r"was disturbed (\d+) times", done.stdout)[1])
-    assert disturbed >= int(found[1]) >= 3
+    assert "**4 of 4 folders ended the same" in done.stdout, done.stdout
+    assert int(re.search(r"was disturbed (\d+) times", done.stdout)[1]) >= 4
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,7 @@ def test_of_a_long_run_only_the_last_best_round_stays_besides_the_fixed_ones(tmp
     each = smoke("fedavg", rounds=4)
     setup = harness.prepare(each, digits_federation(), CPU)
     state = harness.initial(setup)
+    checkpoint.begin(tmp_path, each)
     checkpoint.keep(tmp_path, each, state)
     for accuracy, kept in ((50.0, [0, 1]), (40.0, [0, 1]), (60.0, [0, 3]), (60.0, [0, 3])):
         harness.train_round([setup], [state], "alone")
