@@ -56,7 +56,7 @@ def text(done: Campaign) -> str:
         "<!-- Written by `make chaos` (benchmarks/chaos.py); do not edit by hand. -->",
         f"`privbench` was disturbed {sum(kills.values()):,} times in {lives:,} output folders. After the last disturbance the same "
         "command was given once more. Then every file in the folder was compared, byte by byte, with that of an undisturbed run: "
-        "records, checkpoints, reconstructions, tables and figures.",
+        "records, snapshots, reconstructions and tables. Figures are written, but not drawn.",
         f"**{lives - len(done.faults):,} of {lives:,} folders ended the same, with the status and the line that are promised; "
         f"{len(done.faults)} did not.**",
         "| disturbance | SIGKILL | SIGTERM | SIGINT |\n|---|---:|---:|---:|\n"
