@@ -38,12 +38,14 @@ from privbench import interrupts, plugins, pool, spec
 SHORT = (0, 6, 8, 9)  # lives of the short form: an event, a moment, two processes, a full disk
 
 
-def lane(first: int, step: int, seed: int, root: Path, known: dict[int, Reference], disk: bool, kills: Any) -> None:
-    """Lives one after another, each as a line of JSON, until the campaign ends this process."""
+def lane(
+    first: int, step: int, seed: int, root: Path, known: dict[int, Reference], disk: bool, kills: Any, stop: Any
+) -> None:
+    """Lives one after another, each as a line of JSON, until the campaign stops them."""
     torch.set_num_threads(1)
     number = first
     with (root / f"lane-{first}.jsonl").open("a", buffering=1) as file:
-        while True:
+        while not stop.value:
             life = live(number, seed, root, known, disk)
             file.write(json.dumps(asdict(life)) + "\n")
             kills[first] += sum(life.kills.values())
@@ -71,9 +73,9 @@ def campaign(kills: int, seconds: float, seed: int, root: Path, lanes: int) -> c
     """Lives in `lanes` processes until so many kills or seconds are reached."""
     known, disk = prepared(root, (1, 2))
     context = multiprocessing.get_context("fork")
-    done = context.RawArray("i", lanes)
+    done, stop = context.RawArray("i", lanes), context.RawValue("b", 0)
     workers = [
-        context.Process(target=lane, args=(first, lanes, seed, root, known, disk, done)) for first in range(lanes)
+        context.Process(target=lane, args=(first, lanes, seed, root, known, disk, done, stop)) for first in range(lanes)
     ]
     began = time.monotonic()
     for worker in workers:
@@ -82,10 +84,11 @@ def campaign(kills: int, seconds: float, seed: int, root: Path, lanes: int) -> c
         while sum(done) < kills and time.monotonic() - began < seconds and all(w.is_alive() for w in workers):
             time.sleep(0.2)
     finally:
+        # Lives that have begun come to their end, so that nothing stays mounted or running.
+        stop.value = 1
         for worker in workers:
-            worker.kill()
             worker.join()
-    if any(worker.exitcode not in (None, -signal.SIGKILL) for worker in workers):
+    if any(worker.exitcode for worker in workers):
         raise SystemExit("a lane of the campaign ended by an error of its own, which is printed above")
     lives = [json.loads(line) for path in sorted(root.glob("lane-*.jsonl")) for line in path.read_text().splitlines()]
     return chaos_report.Campaign(lives, _events(known), seed, time.monotonic() - began, disk)
