@@ -21,6 +21,9 @@ SETTINGS ?=
 TIME ?= 3600
 SEED ?= 0
 BENCH_ARGS ?=
+KILLS ?= 1000
+TIME ?= 3600
+SEED ?= 0
 
 IN_VENV := $(VENV)/bin/python
 READY := $(VENV)/.installed
@@ -29,7 +32,7 @@ SHARED_OUT = -n $(WORKERS) --dist worksteal
 # One thread a worker: the tests' tensors are small, and threads of several workers fight over the cores.
 PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest $(SHARED_OUT) $(PYTEST_ARGS)
 
-.PHONY: help setup attack-table ladder test test-portable fuzz check bench clean
+.PHONY: help setup attack-table ladder test test-portable fuzz check bench chaos clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -43,6 +46,7 @@ help: ## list the commands
 	  'Of test, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv' \
 	  'Of test-portable: PART=numerical SETTINGS="lowest threads-2". Of bench: BENCH_ARGS="--short --repeats 1"' \
 	  'Of fuzz: TIME=3600 (seconds) SEED=0 (of the mutations)'
+	  'Of chaos: KILLS=1000 TIME=3600 (seconds) SEED=0'
 
 setup: $(READY) ## create the environment in .venv (every other command does so when it is missing)
 
@@ -89,6 +93,10 @@ $(VENV)/.bench-installed: $(READY)
 
 bench: $(VENV)/.bench-installed ## measure speed as ratios against a plain sequential loop
 	$(IN_VENV) -m benchmarks $(BENCH_ARGS)
+
+# One thread: a process with threads cannot be forked, and every run that is killed is a fork.
+chaos: $(READY) ## kill runs a thousand times and compare what they end with (about an hour); writes docs/reliability.md
+	OMP_NUM_THREADS=1 $(IN_VENV) -m benchmarks.chaos --kills $(KILLS) --seconds $(TIME) --seed $(SEED) --report docs/reliability.md
 
 clean: ## remove the environment and all caches; results in runs/ stay
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -2,13 +2,14 @@
 
 A name is the hash of the settings and of the contents of the tensors that training looks at (the broadcast classifier, the
 auxiliary images, closed-form features, ...), so that another choice of auxiliary images, another seed or another artifact
-never meets a foreign file. Files are written whole or not at all; a damaged one is refused by name (privbench/storage.py).
+never meets a foreign file. Files are written whole or not at all; a damaged one is made anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privbench import storage
-from privbench.errors import UserError
+from privbench import locks, storage
+from privbench.errors import Damaged, UserError
 from privbench.types import Artifact, Attack, Knowledge, Reconstruction, Report, no_report
 
+LOG = logging.getLogger("privbench")
 REVISION = 2  # raised whenever training changes in a way that no setting tells
 TENSORS, SPENT, OUTCOME = Reconstruction._fields[:5], "gradient_evaluations", "outcome"
 
@@ -35,23 +37,34 @@ def kept(
 ) -> dict[str, Tensor]:
     """The tensors of `make`, read from `folder` where they have been made before; without a folder they are made anew.
 
-    UserError: a damaged file.
+    A damaged file is made anew, with a line; another process that needs the same waits for this one. UserError: a file that was
+    trained for something else.
     """
     if folder is None:
         return make()
     name = _name(what, settings, depends_on, device)
     path = folder / f"{what}-{name[:16]}.safetensors"
-    if not path.exists():
-        made = make()
-        storage.save_tensors(path, "trained", made, {"what": what, "name": name, "settings": dict(settings)})
-        return made
-    try:
-        tensors, info = storage.load_tensors(path, "trained")
-    except UserError as error:
-        raise UserError(f"{error}; remove it and run the same command again to train it anew") from error
+    with locks.lock(folder, wait=True, name=path.stem):
+        found = _read(path)
+        if found is None:
+            made = make()
+            storage.save_tensors(path, "trained", made, {"what": what, "name": name, "settings": dict(settings)})
+            return made
+    tensors, info = found
     if info.get("name") != name:
         raise UserError(f"{path} was trained for something else; remove it and run the same command again")
     return {key: t.to(device) for key, t in tensors.items()}
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """What was kept, or None where there is nothing whole."""
+    if not path.exists():
+        return None
+    try:
+        return storage.load_tensors(path, "trained")
+    except Damaged as error:
+        LOG.warning("%s; it is made anew", error)
+        return None
 
 
 def reconstructed(

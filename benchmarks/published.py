@@ -11,7 +11,6 @@ one thread, `--processes` at a time; on a GPU the seeds of a column train togeth
 from __future__ import annotations
 
 import itertools
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -19,7 +18,7 @@ from typing import Annotated, NamedTuple
 import torch
 import typer
 
-from privbench import checkpoint, machine, pool, results, run, spec
+from privbench import checkpoint, interrupts, machine, pool, run, spec
 from privbench.errors import Interrupted, UserError
 from privbench.spec import CellSpec
 from privbench.store import Store, status
@@ -96,19 +95,20 @@ def train(
 ) -> list[str]:
     """Trains what is not finished, in order, and writes the records; the reasons of runs that failed. Raises Interrupted."""
     store, stacked = Store(out), machine.device(device).type == "cuda"
+    cells = list(itertools.chain(*columns))
     store.check_writable()
     if not stacked:
         torch.set_num_threads(1)
 
     def outcome(title: str, reason: str | None) -> None:
         print(f"{title}: {reason or 'done'}", flush=True)
-        _record(store, columns)
+        run.record_finished(store, cells)
 
     try:
         every = jobs(columns, out, data_dir, device, stacked=stacked)
         return pool.run_jobs(every, 1 if stacked else processes, _say_rounds(), outcome)
     finally:
-        _record(store, columns)
+        run.record_finished(store, cells)
 
 
 def _say_rounds() -> pool.Progress:
@@ -121,12 +121,6 @@ def _say_rounds() -> pool.Progress:
             print(f"{title}: {done} of {total} rounds", flush=True)
 
     return progress
-
-
-def _record(store: Store, columns: Sequence[tuple[CellSpec, ...]]) -> None:
-    for cell in itertools.chain(*columns):
-        if not store.record(cell).exists() and all(store.result(cell, seed).exists() for seed in cell.seeds):
-            results.finish_cell(store, cell)
 
 
 def state(store: Store, cell: CellSpec) -> str:
@@ -152,7 +146,7 @@ def main(
     show_status: Annotated[bool, typer.Option("--status", help="Print how far every run is; run nothing.")] = False,
 ) -> None:
     """Train the published settings to the end, in order of worth."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupts.listen()
     try:
         chosen = [item for item in ITEMS if str(item.number) in items.split(",")]
         columns = runs(chosen, preset, [int(seed) for seed in seeds.split(",")], where)
@@ -161,8 +155,8 @@ def main(
                 print(f"{run.title(cell.train_specs())}: {state(Store(out), cell)}")
             return
         failures = train(columns, out, data_dir, device, processes)
-    except Interrupted:
-        raise SystemExit("stopped; the same command continues") from None
+    except (Interrupted, KeyboardInterrupt):
+        interrupts.end()
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
     if failures:

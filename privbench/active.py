@@ -10,6 +10,7 @@ method's own clock), and what comes back is thrown away. So an active server loo
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from privbench import checkpoint, harness, local_update, observe, plugins, seeds
 from privbench import knowledge as known
 from privbench.checkpoint import Snapshot
 from privbench.engine import Replica
-from privbench.errors import AttackRefused, UserError
+from privbench.errors import AttackRefused, Damaged, UserError
 from privbench.harness import Setup
 from privbench.methods.form import Method
 from privbench.spec import CellSpec
 from privbench.types import ActiveAttack, Knowledge, Look, Networks, Report, no_report
 
 TOO_EARLY = "works through rounds of training, and round 0 is before any"
+LOG = logging.getLogger("privbench")
 NEEDS_UPDATES = "needs whole local updates, and single gradients were observed; add --observe update"
 HISTORY = "active.json"  # how the clients fared in the crafted rounds, beside the artifact
 
@@ -65,7 +67,10 @@ def trained(
     the attack needs, and before the first round.
     """
     if checkpoint.snapshot_path(folder, round_).exists():
-        return checkpoint.load_snapshot(folder, setup.spec.id, round_, folder.name)
+        try:
+            return checkpoint.load_snapshot(folder, setup.spec.id, round_, folder.name)
+        except Damaged as error:
+            LOG.warning("%s; its rounds are trained again", error)
     name, method = setup.spec.method, setup.method
     if lack := lacking(cell, method):
         raise AttackRefused(f"{cell.attack} {lack}")

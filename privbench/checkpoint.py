@@ -15,9 +15,11 @@ be, and another one is refused in one line. A snapshot of an active server's net
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +28,7 @@ from torch import Tensor
 
 from privbench import storage, training_files
 from privbench.engine import Moments, Replica
-from privbench.errors import UserError
+from privbench.errors import Damaged, UserError
 from privbench.evaluation import Prediction
 from privbench.spec import TrainSpec
 from privbench.types import CLASSIFICATION, Parts
@@ -41,6 +43,7 @@ CHECKPOINT, PREVIOUS, PREDICTIONS, FINISHED, SPEC = (
     "finished.json",
     "spec.json",
 )
+LOG = logging.getLogger("privbench")
 # Whole checkpoints stay of runs this long. A shorter run is soon trained again, and would be mostly checkpoints.
 LONG = 50
 FULL_ROUNDS = (0, 1, 2, 5, 10, 20, 50)
@@ -56,9 +59,11 @@ class Snapshot(NamedTuple):
 
 
 def save(folder: Path, spec: TrainSpec, state: State) -> None:
-    """Writes the checkpoint; the one before stays as checkpoint-previous."""
+    """Writes the checkpoint; the one before stays as checkpoint-previous. UserError where the run's folder is gone."""
     if not (folder / SPEC).exists():
-        storage.write_json(folder / SPEC, spec.model_dump(mode="json"))
+        raise UserError(
+            f"{folder} was deleted or emptied while its run was trained; the same command begins that run again"
+        )
     tensors = _replica_tensors(state.server, "server")
     for k, (client, upload) in enumerate(zip(state.clients, state.uploads, strict=True)):
         tensors |= _replica_tensors(client, f"client{k}") | _network_tensors(upload, f"upload{k}")
@@ -80,25 +85,33 @@ def save(folder: Path, spec: TrainSpec, state: State) -> None:
     storage.save_tensors(folder / CHECKPOINT, "checkpoint", tensors, info)
 
 
+def begin(folder: Path, spec: TrainSpec) -> None:
+    """Writes the specification of a run, which its folder has from then on; a damaged one is written again."""
+    if storage.to_write(folder / SPEC):
+        storage.write_json(folder / SPEC, spec.model_dump(mode="json"))
+
+
 def load(folder: Path, spec: TrainSpec, device: torch.device) -> State | None:
-    """The state to go on from, or None when nothing is there."""
-    path = next((folder / name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()), None)
-    if path is None:
-        return None
-    spare = path.name == CHECKPOINT and (folder / PREVIOUS).exists()
-    return _read(path, spec, device, "the round before it" if spare else "the beginning")
+    """The state to go on from, or None when nothing is there: the latest checkpoint that is whole.
+
+    Damaged ones are removed, with a line that says from where the run goes on.
+    """
+    for path in (folder / CHECKPOINT, folder / PREVIOUS):
+        if path.exists() and (state := _whole(path, spec, device)) is not None:
+            return state
+    return nearest(folder, spec, spec.schedule.rounds, device)
 
 
 def full(folder: Path, spec: TrainSpec, round_: int, device: torch.device) -> State | None:
     """Everything of a run after `round_` rounds, optimiser state and discriminators included; None where it was not kept."""
     path = full_path(folder, round_)
-    return _read(path, spec, device, "an earlier round", round=round_) if path.exists() else None
+    return _whole(path, spec, device, round=round_) if path.exists() else None
 
 
 def nearest(folder: Path, spec: TrainSpec, round_: int, device: torch.device) -> State | None:
     """The latest kept state of at most `round_` rounds, from which that round can be trained again; None without any."""
-    earlier = [number for number in _numbers(folder, "full") if number <= round_]
-    return full(folder, spec, max(earlier), device) if earlier else None
+    earlier = sorted((number for number in _numbers(folder, "full") if number <= round_), reverse=True)
+    return next((state for number in earlier if (state := full(folder, spec, number, device)) is not None), None)
 
 
 def full_path(folder: Path, round_: int) -> Path:
@@ -106,14 +119,21 @@ def full_path(folder: Path, round_: int) -> Path:
     return folder / f"full-{round_:04d}.safetensors"
 
 
-def _read(path: Path, spec: TrainSpec, device: torch.device, rest: str, **wanted: int) -> State:
-    """A checkpoint; UserError when it is damaged, with `rest` from which the run then continues, or is of another run or round."""
+def _whole(path: Path, spec: TrainSpec, device: torch.device, **wanted: int) -> State | None:
+    """A checkpoint, or None where it is damaged: it is then removed, so that an earlier one takes its place."""
+    try:
+        return _read(path, spec, device, **wanted)
+    except Damaged as error:
+        LOG.warning("%s; it is removed, and the run goes on from the latest whole checkpoint or the beginning", error)
+        _drop(path)
+        return None
+
+
+def _read(path: Path, spec: TrainSpec, device: torch.device, **wanted: int) -> State:
+    """A checkpoint; Damaged, or UserError when it is of another run or round."""
     from privbench.harness import State
 
-    try:
-        tensors, info = storage.load_tensors(path, "checkpoint")
-    except UserError as error:
-        raise UserError(f"{error}; remove it and run the same command again to continue from {rest}") from error
+    tensors, info = storage.load_tensors(path, "checkpoint")
     with training_files.reading(path):
         training_files.CheckpointHeader.model_validate(info)
         storage.check_identity(path, info, spec=spec.id, **wanted)
@@ -172,13 +192,18 @@ def keep(folder: Path, spec: TrainSpec, state: State) -> None:
     wanted = {0, state.round, best_round(state.history)}
     for number in _numbers(folder, "round"):
         if number % spec.schedule.keep_every and number not in wanted and number < state.round:
-            snapshot_path(folder, number).unlink(missing_ok=True)
+            _drop(snapshot_path(folder, number))
     if spec.schedule.rounds >= LONG:
         if state.round in FULL_ROUNDS or state.round == best_round(state.history):
             _keep_checkpoint(folder, state.round)
         for number in _numbers(folder, "full"):
             if number not in wanted | {*FULL_ROUNDS} and number < state.round:
-                full_path(folder, number).unlink(missing_ok=True)
+                _drop(full_path(folder, number))
+
+
+def _drop(path: Path) -> None:
+    with storage.writing(path):
+        path.unlink(missing_ok=True)
 
 
 def _keep_checkpoint(folder: Path, round_: int) -> None:
@@ -196,17 +221,17 @@ def finish(folder: Path, spec: TrainSpec, state: State) -> None:
     """Marks the run complete. Its last checkpoint stays as that round's, of a long run; else snapshots and history say all."""
     if spec.schedule.rounds >= LONG:
         _keep_checkpoint(folder, state.round)
-    info = {"spec": spec.id, "clients": len(state.clients)}
-    storage.save_tensors(folder / PREDICTIONS, "predictions", _prediction_tensors(state.predictions), info)
+    save_predictions(folder, spec, state.predictions)
     storage.write_digested(folder / FINISHED, {"spec": spec.id, "round": state.round, "history": state.history})
-    tidy(folder)
+    tidy(folder, spec.id)
 
 
-def tidy(folder: Path) -> None:
+def tidy(folder: Path, run: str) -> None:
     """Drops the checkpoints of a finished run, which a kill between its last two writes leaves behind."""
-    if (folder / FINISHED).exists():
-        for name in (CHECKPOINT, PREVIOUS):
-            (folder / name).unlink(missing_ok=True)
+    left = [folder / name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()]
+    if left and history(folder, run) is not None:
+        for path in left:
+            _drop(path)
 
 
 def _numbers(folder: Path, kind: str) -> list[int]:
@@ -215,22 +240,36 @@ def _numbers(folder: Path, kind: str) -> list[int]:
     return [int(name[1]) for name in names if name]
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether a run is complete, without reading its history."""
+    return (folder / FINISHED).exists()
+
+
 def history(folder: Path, run: str) -> list[dict[str, Any]] | None:
-    """The rounds of a finished run with that id, or None; UserError when the file is damaged, altered, or another run's."""
+    """The rounds of a finished run with that id, or None.
+
+    UserError when it is another run's; Damaged when it is damaged or altered: what then is lost, and what the same command makes
+    again.
+    """
     path = folder / FINISHED
     if not path.exists():
         return None
-    value = storage.read_digested(path)
+    kept = max(_numbers(folder, "full"), default=0)
+    way = f"remove it, and the same command trains the run again from {f'round {kept}' if kept else 'the beginning'}"
+    try:
+        value = storage.read_digested(path)
+    except Damaged as error:
+        raise Damaged(f"{str(error).partition('; remove it')[0]}; {way}") from error
     if not isinstance(value.get("history"), list):
-        raise UserError(f"{path} is damaged (no history in it); remove it and run the same command again")
+        raise Damaged(f"{path} is damaged (no history in it); {way}")
     storage.check_identity(path, value, spec=run)
-    with training_files.reading(path):
+    with training_files.reading(path, way):
         training_files.check_history(value["history"], value.get("round"))
         return list(value["history"])
 
 
 def predictions(folder: Path, run: str) -> list[Prediction]:
-    """Each client's test logits and labels in a finished run with that id; UserError when missing, damaged, or another's."""
+    """Each client's test logits and labels in a finished run with that id; Damaged, or UserError when missing or another's."""
     path = folder / PREDICTIONS
     tensors, info = storage.load_tensors(path, "predictions")
     storage.check_identity(path, info, spec=run)
@@ -241,15 +280,33 @@ def predictions(folder: Path, run: str) -> list[Prediction]:
         return found
 
 
+def lost_predictions(folder: Path, run: str) -> str:
+    """Why the predictions of a finished run have to be made again; nothing where they are whole."""
+    if not (folder / PREDICTIONS).exists():
+        return f"the predictions of {folder} are missing"
+    try:
+        predictions(folder, run)
+    except Damaged as error:
+        return str(error)
+    return ""
+
+
+def save_predictions(folder: Path, spec: TrainSpec, each: Sequence[Prediction]) -> None:
+    """Writes each client's test logits and labels."""
+    info = {"spec": spec.id, "clients": len(each)}
+    storage.save_tensors(folder / PREDICTIONS, "predictions", _prediction_tensors(each), info)
+
+
 def progress(folder: Path, run: str) -> int | None:
-    """How many rounds an unfinished run with that id has behind it, from the checkpoint's header alone; None when there is none."""
-    for name in (CHECKPOINT, PREVIOUS):
-        if (folder / name).exists():
-            _, info = storage.load_tensors(folder / name, "checkpoint")
-            storage.check_identity(folder / name, info, spec=run)
-            with training_files.reading(folder / name):
+    """How many rounds an unfinished run with that id has behind it, by the latest whole checkpoint; None when there is none."""
+    for path in (folder / CHECKPOINT, folder / PREVIOUS):
+        if path.exists():
+            # A damaged one is told when the run goes on, from the one before it.
+            with suppress(Damaged), training_files.reading(path):
+                info = storage.load_tensors(path, "checkpoint")[1]
+                storage.check_identity(path, info, spec=run)
                 return training_files.SnapshotHeader.model_validate(info).round
-    return None
+    return max(_numbers(folder, "full"), default=None)
 
 
 def _named(server: Replica, clients: list[Replica]) -> list[tuple[str, Replica]]:

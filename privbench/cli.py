@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from privbench import console, plugins
+from privbench import console, interrupts, plugins
 from privbench.errors import Interrupted, UserError
 from privbench.options import (
     DEFAULT_OUT,
@@ -84,27 +83,30 @@ def options(
 
 def main() -> None:
     """Entry point: a user's mistake is one line and status 2, a stop (Ctrl-C, SIGTERM, SIGHUP) one line and status 130."""
-    for name in (
-        "SIGTERM",
-        "SIGHUP",
-    ):  # batch systems send the one, a closed terminal the other, unless nohup has it ignored
-        if (number := getattr(signal, name, None)) and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
+    interrupts.listen()
     console.forgiving()
     words = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(words) < len(sys.argv) - 1
     try:
-        status = app(words, standalone_mode=False)  # the exit code of a command that ended early, else None
-    except UserError as error:
-        if debug:
-            traceback.print_exception(error)
-        _stop(str(error), 2)
+        # The exit code of a command that ended early, else None.
+        status = app(words, standalone_mode=False)
+        # typer turns a stop into an exit code.
+        interrupts.check()
     except (Interrupted, KeyboardInterrupt):
-        _stop("interrupted; everything finished is on disk, and the same command continues from there", 130)
-    except typer.Abort:
-        _stop("aborted", 130)
-    except TyperException as error:
-        _stop(error.format_message(), 2)
+        interrupts.end()
+    except Exception as error:
+        # Whatever a stop was turned into on its way here, it was a stop.
+        if interrupts.asked():
+            interrupts.end()
+        if isinstance(error, UserError):
+            if debug:
+                traceback.print_exception(error)
+            _stop(str(error), 2)
+        if isinstance(error, typer.Abort):
+            _stop("aborted", interrupts.STATUS)
+        if isinstance(error, TyperException):
+            _stop(error.format_message(), 2)
+        raise
     else:
         sys.exit(status)
 

@@ -9,6 +9,14 @@ class Damaged(UserError):
     """A file that privbench wrote and whose content is no longer what was written; what can be made again is."""
 
 
+class Missing(UserError):
+    """A file that is not where it should be."""
+
+
+class Busy(Exception):
+    """Work that another process is doing just now; the text says which process. It can be done, or found done, later."""
+
+
 class AttackRefused(UserError):
     """An attack that cannot be made here: its needs are not met, or it says so itself. Other attacks may still be."""
 

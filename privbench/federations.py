@@ -80,7 +80,7 @@ class Clients(NamedTuple):
 
 def write_clients(store: Store, spec: TrainSpec, fed: Federation) -> None:
     """Writes clients.json, from which the label histogram is drawn without training or reading the data again."""
-    if not store.clients(spec).exists():
+    if storage.to_write(store.clients(spec)):
         public = 0 if fed.public is None else len(fed.public.labels)
         found = Clients(list(fed.classes), partition.census(fed), public)
         storage.write_digested(store.clients(spec), {"spec": spec.id, **found._asdict()})

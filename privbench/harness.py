@@ -449,6 +449,7 @@ def train(
     setups = [prepare(spec, fed, device) for spec, fed in zip(specs, federations, strict=True)]
     states = []
     for setup, folder in zip(setups, folders, strict=True):
+        checkpoint.begin(folder, setup.spec)
         state = state_of(setup, folder, checkpoint.load(folder, setup.spec, device))
         if state.round == 0:
             checkpoint.keep(folder, setup.spec, state)
@@ -493,6 +494,24 @@ def snapshot_of(setup: Setup, folder: Path, shot: checkpoint.Snapshot) -> checkp
     with training_files.reading(folder):
         training_files.check_snapshot(shot, initial(setup))
     return shot
+
+
+def predictions_again(setup: Setup, folder: Path, report: Report = no_report) -> list[Prediction]:
+    """Each client's predictions at its best validation round of a finished run, trained again; they must fit its history.
+
+    UserError where they do not, as on another kind of machine.
+    """
+    rounds = checkpoint.history(folder, setup.spec.id) or []
+    best = best_rounds(rounds) if rounds else []
+    state = state_at(setup, folder, max(best, default=0), report)
+    found = state.predictions or predict(setup, state)
+    # As text: the accuracy of a client without test images is nan.
+    if best and str([evaluation.right(p) for p in found]) != str(selected_accuracy(rounds)):
+        raise UserError(
+            f"the predictions of {folder} cannot be made again here: training gives other numbers on this kind of machine; remove "
+            f"{folder} and run the same command again to train the run anew"
+        )
+    return found
 
 
 def _columns(rows: list[dict[str, float]]) -> dict[str, list[float]]:

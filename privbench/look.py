@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -14,36 +15,50 @@ from privbench import (
     federations,
     harness,
     local_update,
+    locks,
     machine,
     observe,
     plugins,
+    storage,
 )
-from privbench.errors import UserError
+from privbench.errors import Damaged, Missing, UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
 from privbench.types import Artifact, Federation, Report, Truth
+
+LOG = logging.getLogger("privbench")
 
 
 def observed(
     store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report
 ) -> tuple[Artifact, Truth, checkpoint.Snapshot]:
-    """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round."""
+    """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round.
+
+    What of them is damaged is made again, with a line; another process that needs the same waits until they are there.
+    """
     fed, _ = federations.of(spec, data_root)
     rounds = checkpoint.history(store.train(spec), spec.id)
+    if not store.train(spec).is_dir():
+        raise UserError(f"there is no training run at {store.train(spec)}; the command that began it trains it")
     if rounds is None:
         raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
     round_ = harness.resolve_round(cell.round, rounds)
     setup = harness.prepare(spec, fed, torch.device("cpu"))
     folder = store.artifact(cell, spec, round_)
-    if active.rounds(cell):
-        trainer = harness.prepare(spec, fed, machine.device(device_name))
-        shot = active.trained(cell, trainer, round_, folder, store.train(spec), data_root, store.cache, report)
-    else:
-        shot = snapshot(store, spec, round_, fed, device_name, report)
-    harness.snapshot_of(setup, folder if active.rounds(cell) else store.train(spec), shot)
     whose = artifact.origin_of(spec, folder)
-    artifact_upgrade.upgrade(folder, whose)
-    if not artifact.complete(folder):
+    with locks.lock(folder, wait=True):
+        if active.rounds(cell):
+            trainer = harness.prepare(spec, fed, machine.device(device_name))
+            shot = active.trained(cell, trainer, round_, folder, store.train(spec), data_root, store.cache, report)
+        else:
+            shot = snapshot(store, spec, round_, fed, device_name, report)
+        harness.snapshot_of(setup, folder if active.rounds(cell) else store.train(spec), shot)
+        try:
+            artifact_upgrade.upgrade(folder, whose)
+            if artifact.complete(folder):
+                return *artifact.load_with_truth(folder, whose), shot
+        except (Damaged, Missing) as error:
+            LOG.warning("%s; the artifact is observed again", error)
         seen, truth = observe.observe(
             active.sent(cell, setup, shot, data_root),
             fed,
@@ -68,9 +83,19 @@ def observed(
 def snapshot(
     store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report
 ) -> checkpoint.Snapshot:
-    """The networks after one round. A round that was not kept is trained again, with the same numbers."""
+    """The networks after one round. A round that was not kept, or is damaged, is trained again, with the same numbers."""
     folder = store.train(spec)
-    if not checkpoint.snapshot_path(folder, round_).exists():
-        setup = harness.prepare(spec, fed, machine.device(device_name))
-        checkpoint.save_snapshot(folder, spec, harness.state_at(setup, folder, round_, report))
+    path = checkpoint.snapshot_path(folder, round_)
+    if path.exists():
+        try:
+            return checkpoint.load_snapshot(folder, spec.id, round_)
+        except Damaged as error:
+            LOG.warning("%s; the round is trained again", error)
+            with storage.writing(path):
+                path.unlink(missing_ok=True)
+    with locks.lock(folder, wait=True):
+        # Another process may have made it meanwhile.
+        if not path.exists():
+            setup = harness.prepare(spec, fed, machine.device(device_name))
+            checkpoint.save_snapshot(folder, spec, harness.state_at(setup, folder, round_, report))
     return checkpoint.load_snapshot(folder, spec.id, round_)

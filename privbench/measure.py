@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
@@ -28,13 +29,14 @@ from privbench import (
     victims,
 )
 from privbench import knowledge as known
-from privbench.errors import AttackRefused, UserError
+from privbench.errors import AttackRefused, Damaged, UserError
 from privbench.methods.form import Method
 from privbench.nets import train_mode
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
 from privbench.types import Artifact, Federation, Knowledge, Networks, Outcome, Reconstruction, Report, no_report
 
+LOG = logging.getLogger("privbench")
 NO_GUARANTEE = "no (epsilon, delta) guarantee"
 
 
@@ -43,13 +45,13 @@ def attack_seed(
 ) -> None:
     """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk."""
     path = store.result(cell, spec.seed)
-    if path.exists() or cell.attack is None:
+    if cell.attack is None or _is_there(path):
         return
     if (now := plugins.revision(cell.attack, spec.method)) != cell.attack_revision:
         raise UserError(
             f"{cell.attack} was specified at revision {cell.attack_revision} and is at revision {now} here; specify the cell anew"
         )
-    _write_spec(store, cell)
+    store.begin(cell)
     seen, truth, shot = look.observed(store, cell, spec, data_root, device_name, report)
     fed, _ = federations.of(spec, data_root)
     place = machine.device(device_name)
@@ -98,10 +100,24 @@ def attack_seed(
 def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
     """Writes what one seed of an accuracy cell gives besides its training; does nothing when it is on disk."""
     path = store.result(cell, spec.seed)
-    if path.exists():
+    if not storage.to_write(path):
         return
-    _write_spec(store, cell)
+    store.begin(cell)
     storage.write_digested(path, _trial(store, cell, spec, data_root, machine.device(device_name)))
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a reconstruction is on disk and whole; a damaged one is removed, with a line, and its attack is run again."""
+    if not path.exists():
+        return False
+    try:
+        storage.load_tensors(path, "reconstruction")
+    except Damaged as error:
+        LOG.warning("%s; it is removed, and the attack is run again", error)
+        with storage.writing(path):
+            path.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def attack_artifact(
@@ -221,11 +237,6 @@ def guarantee(defense: Any, rounds: int) -> str:
     """
     promise = getattr(defense, "guarantee", None)
     return NO_GUARANTEE if promise is None else str(promise(rounds))
-
-
-def _write_spec(store: Store, cell: CellSpec) -> None:
-    if not store.cell_spec(cell).exists():
-        storage.write_json(store.cell_spec(cell), cell.model_dump(mode="json"))
 
 
 def _trial(

@@ -8,6 +8,7 @@ one fails.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import queue
@@ -15,16 +16,17 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
+from logging.handlers import QueueHandler
 from pathlib import Path
 from typing import Any, Protocol
 
-from privbench import trust
-from privbench.errors import Interrupted, UserError
+from privbench import interrupts, trust
+from privbench.errors import Busy, Interrupted, UserError
 from privbench.types import Report
 
 _messages: Any = None  # set once in each worker process, by its initialiser
@@ -45,12 +47,22 @@ class Job(Protocol):
         ...
 
     def run(self, report: Report) -> None:
-        """Does the work and writes its results to disk."""
+        """Does the work and writes its results to disk; Busy where another process is at it."""
+        ...
+
+    def patient(self) -> Job:
+        """The same work, for the end: it waits for the other process instead of raising Busy."""
         ...
 
 
 Progress = Callable[[str, int, int, str], None]  # (job title, steps done, steps in all, what)
 Outcome = Callable[[str, str | None], None]  # (job title, one-line reason when it failed)
+Result = (
+    str | Busy | None
+)  # how an attempt at a job ended: the one-line reason of a failure, another process at it, or done
+
+LOG = logging.getLogger("privbench")
+UNHEARD = {getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)}
 
 
 def cores() -> int:
@@ -79,7 +91,8 @@ def run_jobs(jobs: Sequence[Job], workers: int, progress: Progress, outcome: Out
     """Runs all jobs, `workers` at a time; returns the reasons of those that failed, in order of failing.
 
     An exception in one job does not stop the others, nor does the death of its process: the jobs that ran just then are tried
-    once more, each alone, so that only one that dies by itself has failed. Raises Interrupted on Ctrl-C.
+    once more, each alone, so that only one that dies by itself has failed. A job that another process is at comes last, and
+    waits. Raises Interrupted on Ctrl-C.
     """
     failures: list[str] = []
 
@@ -87,16 +100,26 @@ def run_jobs(jobs: Sequence[Job], workers: int, progress: Progress, outcome: Out
         failures.extend([] if reason is None else [reason])
         outcome(job.title, reason)
 
+    def postponed(job: Job, busy: Busy) -> Job:
+        LOG.warning("%s: %s; other work first", job.title, busy)
+        return job.patient()
+
     try:
         if workers <= 1 or len(jobs) <= 1:
-            for job in jobs:
-                ended(job, _attempt(job, partial(progress, job.title)))
+            waiting = deque(jobs)
+            while waiting:
+                job = waiting.popleft()
+                result = _attempt(job, partial(progress, job.title))
+                if isinstance(result, Busy):
+                    waiting.append(postponed(job, result))
+                else:
+                    ended(job, result)
             return failures
         left = list(jobs)
         while left:
-            in_flight, left = _in_processes(left, workers, progress, ended)
+            in_flight, left = _in_processes(left, workers, progress, ended, postponed)
             for job in in_flight:
-                if any(_in_processes([job], 1, progress, ended)):
+                if any(_in_processes([job], 1, progress, ended, postponed)):
                     ended(job, f"{job.title}: its process died, as it does when the machine runs out of memory")
     except KeyboardInterrupt as stop:
         raise Interrupted from stop
@@ -104,33 +127,43 @@ def run_jobs(jobs: Sequence[Job], workers: int, progress: Progress, outcome: Out
 
 
 def _in_processes(
-    jobs: Sequence[Job], workers: int, progress: Progress, ended: Callable[[Job, str | None], None]
+    jobs: Sequence[Job],
+    workers: int,
+    progress: Progress,
+    ended: Callable[[Job, str | None], None],
+    postponed: Callable[[Job, Busy], Job],
 ) -> tuple[list[Job], list[Job]]:
     """Runs jobs in processes of their own until one dies: (jobs in flight just then, jobs not begun), both empty at the end."""
     context = multiprocessing.get_context("spawn")
     messages, share = context.Queue(), context.RawValue("i", 1)
     executor = ProcessPoolExecutor(workers, context, _start_worker, (messages, share, trust.added()))
-    waiting, in_flight = deque(jobs), dict[Future[str | None], Job]()
+    waiting, in_flight = deque(jobs), dict[Future[Result], Job]()
     lost: list[Job] = []
     try:
         while in_flight or (waiting and not lost):
             while waiting and not lost and len(in_flight) < workers:
                 job = waiting.popleft()
                 try:
-                    in_flight[executor.submit(_work, job)] = job
+                    # A stop waits until the process is there: where it comes in the middle of a fork, Python drops it.
+                    with interrupts.held(), _unheard_by_children():
+                        in_flight[executor.submit(_work, job)] = job
                 except BrokenProcessPool:
                     lost.append(job)
             share.value = max(workers // max(len(in_flight), 1), 1)
             done, _ = wait(in_flight, timeout=0.2, return_when=FIRST_COMPLETED)
+            interrupts.check()
             _drain(messages, progress)
             for future in done:
                 job = in_flight.pop(future)
                 try:
-                    reason = future.result()
+                    result = future.result()
                 except BrokenProcessPool:
                     lost.append(job)
                 else:
-                    ended(job, reason)
+                    if isinstance(result, Busy):
+                        waiting.append(postponed(job, result))
+                    else:
+                        ended(job, result)
         executor.shutdown()
         # A job may end before its last words are here; a process that has ended has sent them.
         _drain(messages, progress)
@@ -140,17 +173,41 @@ def _in_processes(
     return lost, list(waiting)
 
 
-def _attempt(job: Job, report: Report) -> str | None:
-    """Runs a job; the one-line reason when it failed. The traceback of an error that no user caused goes to its log."""
+def _attempt(job: Job, report: Report) -> Result:
+    """Runs a job. The traceback of an error that no user caused goes to its log."""
     with suppress(OSError):
         job.log.unlink(missing_ok=True)
+
+    def heard(done: int, total: int, what: str) -> None:
+        # A stop may come where no exception gets through, as within a destructor: then it is heard here.
+        interrupts.check()
+        report(done, total, what)
+
     try:
-        job.run(report)
+        job.run(heard)
+        interrupts.check()
     except Interrupted:
         raise
+    except Busy as busy:
+        return busy
     except Exception as error:  # noqa: BLE001 (whatever it is, the other jobs go on)
+        # Whatever it says: if a stop was asked for meanwhile, that was it.
+        interrupts.check()
         return logged(error, job.log)
     return None
+
+
+@contextmanager
+def _unheard_by_children() -> Iterator[None]:
+    """Processes that begin here are born deaf to Ctrl-C and hang-ups, which a terminal sends to all: the parent decides."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def logged(error: Exception, log: Path) -> str:
@@ -178,10 +235,12 @@ def in_words(error: Exception, log: Path | None = None) -> str:
 def _start_worker(messages: Any, share: Any, trusted: Sequence[str]) -> None:
     global _messages  # noqa: PLW0603 (a worker process has no other place for its queue)
     trust.add(*trusted)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     threading.Thread(target=_end_with_parent, daemon=True).start()
     take_share(share)
     _messages = messages
+    # What a worker tells its user, the parent prints: the terminal is its own.
+    LOG.addHandler(QueueHandler(messages))
+    LOG.propagate = False
 
 
 def _end_with_parent() -> None:
@@ -192,16 +251,20 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _work(job: Job) -> str | None:
+def _work(job: Job) -> Result:
     return _attempt(job, lambda done, total, what: _messages.put((job.title, done, total, what)))
 
 
 def _drain(messages: Any, progress: Progress) -> None:
     while True:
         try:
-            progress(*messages.get_nowait())
+            message = messages.get_nowait()
         except queue.Empty:
             return
+        if isinstance(message, logging.LogRecord):
+            LOG.handle(message)
+        else:
+            progress(*message)
 
 
 def _kill(executor: ProcessPoolExecutor) -> None:

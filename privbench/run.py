@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from privbench import checkpoint, federations, harness, machine, measure, partition, plugins, pool, results
-from privbench.errors import AttackRefused, Interrupted, UserError
+import torch
+
+from privbench import (
+    checkpoint,
+    federations,
+    harness,
+    interrupts,
+    locks,
+    machine,
+    measure,
+    partition,
+    plugins,
+    pool,
+    results,
+    storage,
+)
+from privbench.errors import AttackRefused, Busy, Interrupted, UserError
 from privbench.spec import CellSpec, TrainSpec
 from privbench.store import Store
 from privbench.types import Report, no_report
+
+LOG = logging.getLogger("privbench")
 
 
 def run_cells(
@@ -29,10 +47,33 @@ def run_cells(
     trials = trials_of(cells, root, data_root, device_name)
     workers = 1 if machine.device(device_name).type == "cuda" else pool.cores()
     failures = pool.run_jobs(trials, workers, progress, outcome)
+    return list(dict.fromkeys([*failures, *record_finished(store, cells)]))
+
+
+def record_finished(store: Store, cells: Sequence[CellSpec]) -> list[str]:
+    """Writes the record of every cell whose seeds are all on disk; why it could not, one line for each such cell.
+
+    What is wrong with one cell costs no other; its reason is kept beside it.
+    """
+    failures = []
     for cell in cells:
-        if not store.record(cell).exists() and all(store.result(cell, s).exists() for s in cell.seeds):
+        if store.record(cell).exists() or not all(store.result(cell, seed).exists() for seed in cell.seeds):
+            continue
+        try:
             results.finish_cell(store, cell)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other cells are recorded)
+            interrupts.check()
+            failures.append(pool.logged(error, store.cell(cell) / "error.txt"))
+            fail(store, cell, failures[-1])
     return failures
+
+
+def fail(store: Store, cell: CellSpec, reason: str, *, refused: bool = False) -> None:
+    """Keeps the reason why a cell could not be finished; where nothing can be written any more, it is told at once."""
+    try:
+        store.write_failure(cell, reason, refused=refused)
+    except UserError:
+        LOG.warning("cell %s: %s", cell.id, reason)
 
 
 def trials_of(cells: Sequence[CellSpec], root: Path, data_root: Path | None, device_name: str) -> list[Trial]:
@@ -67,62 +108,121 @@ class Trial:
     root: Path  # of the results
     data_root: Path | None
     device: str
+    # Whether to wait for a training that another process is at; else Busy, so that other work comes first.
+    wait: bool = False
 
     @property
     def log(self) -> Path:
         """In the folder of its (first) training run."""
         return Store(self.root).train(self.specs[0]) / "error.txt"
 
+    def patient(self) -> Trial:
+        """The same work, waiting for whoever is at it."""
+        return replace(self, wait=True)
+
     def run(self, report: Report = no_report) -> None:
-        """Trains what is not trained, then attacks what is not attacked.
+        """Trains what is not trained, then attacks what is not attacked; what another process attacks just now comes last.
 
         A cell that fails leaves its reason on disk, and the others are still made. Then the failure is raised: an error that no
-        user caused before a refusal, several of them as one ExceptionGroup.
+        user caused before a refusal, several of them as one ExceptionGroup. Busy: another process trains one of its runs.
         """
         store = Store(self.root)
-        train(store, self.specs, self.data_root, self.device, report)
-        refused: list[UserError] = []
-        broken: list[Exception] = []
-        for cell in self.cells:
-            try:
-                for spec in self.specs:
-                    if cell.attack is None:
-                        measure.measure_seed(store, cell, spec, self.data_root, self.device)
-                    else:
-                        measure.attack_seed(store, cell, spec, self.data_root, self.device, report)
-            except Interrupted:
-                raise
-            except Exception as error:  # noqa: BLE001 (whatever it is, the other cells go on)
-                reason, is_refusal = pool.in_words(error, self.log), isinstance(error, AttackRefused)
-                store.write_failure(cell, reason, refused=is_refusal)
-                if isinstance(error, UserError):
-                    refused.append(error)
-                else:
-                    error.add_note(f"cell {cell.id}: {cell.attack or 'accuracy'} at round {cell.round}")
-                    broken.append(error)
+        train(store, self.specs, self.data_root, self.device, report, wait=self.wait)
+        failed: dict[str, tuple[CellSpec, Exception]] = {}
+        left = [(cell, spec) for cell in self.cells for spec in self.specs]
+        for wait in (False, True):
+            busy = []
+            for cell, spec in left:
+                if cell.id in failed:
+                    continue
+                try:
+                    self._measure(store, cell, spec, report, wait=wait)
+                except Busy:
+                    busy.append((cell, spec))
+                except Interrupted:
+                    raise
+                except Exception as error:  # noqa: BLE001 (whatever it is, the other cells go on)
+                    interrupts.check()
+                    failed[cell.id] = (cell, error)
+                    fail(store, cell, pool.in_words(error, self.log), refused=isinstance(error, AttackRefused))
+            left = busy
+        self._raise(list(failed.values()))
+
+    def _measure(self, store: Store, cell: CellSpec, spec: TrainSpec, report: Report, *, wait: bool) -> None:
+        """One seed of one cell, by one process at a time."""
+        with locks.lock(store.cell(cell), wait=wait, name=f"seed-{spec.seed}"):
+            if cell.attack is None:
+                measure.measure_seed(store, cell, spec, self.data_root, self.device)
+            else:
+                measure.attack_seed(store, cell, spec, self.data_root, self.device, report)
+
+    def _raise(self, failed: Sequence[tuple[CellSpec, Exception]]) -> None:
+        """Raises what went wrong, if anything did."""
+        broken = [(cell, error) for cell, error in failed if not isinstance(error, UserError)]
+        for cell, error in broken:
+            error.add_note(f"cell {cell.id}: {cell.attack or 'accuracy'} at round {cell.round}")
         if len(broken) > 1:
-            raise ExceptionGroup(f"{len(broken)} of {len(self.cells)} cells, first {broken[0]!r}", broken)
-        if broken or refused:
-            raise [*broken, *refused][0]
+            raise ExceptionGroup(
+                f"{len(broken)} of {len(self.cells)} cells, first {broken[0][1]!r}", [error for _, error in broken]
+            )
+        for _, error in (*broken, *failed):
+            raise error
 
 
 def train(
-    store: Store, specs: Sequence[TrainSpec], data_root: Path | None, device_name: str, report: Report = no_report
+    store: Store,
+    specs: Sequence[TrainSpec],
+    data_root: Path | None,
+    device_name: str,
+    report: Report = no_report,
+    *,
+    wait: bool = True,
 ) -> None:
-    """Trains to the end what is not finished, resuming where it stopped."""
-    todo = [spec for spec in specs if checkpoint.history(store.train(spec), spec.id) is None]
-    for spec in specs:
-        checkpoint.tidy(store.train(spec))
+    """Trains to the end what is not finished, resuming where it stopped, and mends what is finished.
+
+    Without `wait`, Busy where another process trains one of the runs.
+    """
     place = machine.device(device_name)
+    todo = []
+    for spec in specs:
+        if checkpoint.history(store.train(spec), spec.id) is None:
+            todo.append(spec)
+        else:
+            mend(store, spec, data_root, place, report)
     groups = [todo] if place.type == "cuda" and todo else [[spec] for spec in todo]
     for group in groups:
         feds = [federations.of(spec, data_root)[0] for spec in group]
         folders = [store.train(spec) for spec in group]
-        with ExitStack() as locks:
+        with ExitStack() as locked:
             for spec, fed, folder in zip(group, feds, folders, strict=True):
-                locks.enter_context(store.lock(folder))
+                locked.enter_context(locks.lock(folder, wait=wait))
                 federations.write_clients(store, spec, fed)
-            harness.train(group, feds, folders, place, "stacked" if place.type == "cuda" else "alone", report)
+            # Another process may have finished some of them before it let go.
+            open_ = [i for i, folder in enumerate(folders) if checkpoint.history(folder, group[i].id) is None]
+            if open_:
+                some = ([group[i] for i in open_], [feds[i] for i in open_], [folders[i] for i in open_])
+                harness.train(*some, place, "stacked" if place.type == "cuda" else "alone", report)
+            for spec, fed in zip(group, feds, strict=True):
+                federations.write_clients(store, spec, fed)
+
+
+def mend(
+    store: Store, spec: TrainSpec, data_root: Path | None, place: torch.device, report: Report = no_report
+) -> None:
+    """Makes again what a finished run has lost or what is damaged, with a line: specification, label counts, predictions."""
+    folder = store.train(spec)
+    checkpoint.tidy(folder, spec.id)
+    checkpoint.begin(folder, spec)
+    if storage.to_write(store.clients(spec)):
+        store.clients(spec).unlink(missing_ok=True)
+        federations.write_clients(store, spec, federations.of(spec, data_root)[0])
+    if not checkpoint.lost_predictions(folder, spec.id):
+        return
+    with locks.lock(folder, wait=True):
+        if why := checkpoint.lost_predictions(folder, spec.id):
+            LOG.warning("%s; they are made again by training", why)
+            setup = harness.prepare(spec, federations.of(spec, data_root)[0], place)
+            checkpoint.save_predictions(folder, spec, harness.predictions_again(setup, folder, report))
 
 
 def titles(jobs: Sequence[Sequence[TrainSpec]]) -> list[str]:

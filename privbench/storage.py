@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from privbench.errors import UserError
+from privbench import interrupts, processes
+from privbench.errors import Damaged, Missing, UserError
 from privbench.file_headers import JSON_BYTES, Declared, read_header, short, strict_json
 from privbench.types import Parts
 
+LOG = logging.getLogger("privbench")
 VERSION = 2  # 2: a model knows the size of its images
 DIGEST = "digest"  # the name under which a JSON file holds the digest of its other content
 IDENTITY = {"spec": "run"}  # what a name in a file is called in messages, where it is not called by its name
@@ -58,10 +61,9 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Writes a whole file or nothing: a temporary neighbour, flushed to disk, renamed over the target."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(
-            f".{path.name}.{os.getpid()}"
-        )  # opened plainly, so that it gets the user's usual rights
-        # Exclusively, as a link of that name, in a folder of somebody else's, would lead elsewhere.
+        # Opened plainly, so that it gets the user's usual rights; exclusively, as a link of that name, in a folder of somebody
+        # else's, would lead elsewhere.
+        temporary = path.with_name(f".{path.name}{processes.mark()}")
         temporary.unlink(missing_ok=True)
         try:
             with temporary.open("xb") as file:
@@ -70,8 +72,17 @@ def write_bytes(path: Path, data: bytes) -> None:
                 os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
             raise
+
+
+def sweep(folder: Path, now: float) -> None:
+    """Removes what processes that were killed left in a folder half-written; `now` is the file system's own time, in seconds."""
+    for path in folder.glob(".*"):
+        with suppress(OSError):
+            if processes.left_behind(path.name, now - path.stat().st_mtime):
+                path.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -80,13 +91,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value; a damaged file is named, and so is one that is larger or nests deeper than any of ours."""
+    """The value; Damaged names a file that does not parse, or is larger or nests deeper than any of ours."""
     try:
         if path.stat().st_size > JSON_BYTES:
             raise ValueError(f"it has more than {JSON_BYTES} bytes")
         return strict_json(path.read_bytes())
     except ValueError as error:
-        raise UserError(
+        raise Damaged(
             f"{path} is damaged (not valid JSON: {short(error)}); remove it and run the same command again"
         ) from error
     except OSError as error:
@@ -105,16 +116,27 @@ def write_digested(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_digested(path: Path) -> dict[str, Any]:
-    """The content of a JSON file, without its digest; a damaged or altered file is named. Older files have no digest."""
+    """The content of a JSON file, without its digest; Damaged names a damaged or altered one. Older files have no digest."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged (no JSON object); remove it and run the same command again")
+        raise Damaged(f"{path} is damaged (no JSON object); remove it and run the same command again")
     if DIGEST in value and value[DIGEST] != content_digest(value):
-        raise UserError(
+        raise Damaged(
             f"{path} was altered or damaged after it was written: its digest does not fit its content; remove it and run the same "
             "command again"
         )
     return {name: each for name, each in value.items() if name != DIGEST}
+
+
+def to_write(path: Path) -> bool:
+    """Whether a JSON file that can be written again has to be: it is not there, or it is damaged, which is told."""
+    try:
+        if path.exists():
+            read_digested(path)
+            return False
+    except Damaged:
+        LOG.warning("%s was damaged; it is written again", path)
+    return True
 
 
 def check_identity(path: Path, said: Mapping[str, Any], **wanted: Any) -> None:
@@ -160,17 +182,20 @@ def save_tensors(path: Path, kind: str, tensors: dict[str, Tensor], info: dict[s
 
 
 def load_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """(tensors on the CPU, info). A missing, truncated, altered, foreign or newer file raises UserError with its name.
+    """(tensors on the CPU, info). UserError names a missing, foreign or newer file, Damaged a truncated or altered one.
 
-    The header is read and checked first, so that nothing is allocated for a file that is not whole.
+    The header is read and checked first, so that nothing is allocated for a file that is not whole. Signals wait until the file is
+    read: safetensors takes what they raise for a fault of the file.
     """
     _, info = load_header(path, kind)
     try:
         tensors, header = read_tensors(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged or is no {kind} ({_first_line(error)})") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise Damaged(f"{path} is damaged or is no {kind} ({_first_line(error)})") from error
     if header.get("sha256") != _digest(tensors, info):
-        raise UserError(f"{path} is damaged (its contents do not match their checksum)")
+        raise Damaged(f"{path} is damaged (its contents do not match their checksum)")
     return tensors, info
 
 
@@ -180,11 +205,13 @@ def load_header(path: Path, kind: str) -> tuple[dict[str, Declared], dict[str, A
     UserError as `load_tensors`.
     """
     if not path.is_file():
-        raise UserError(f"there is no {kind} at {path}")
+        raise Missing(f"there is no {kind} at {path}")
     try:
         tensors, header = read_header(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged or is no {kind} ({short(_first_line(error))})") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise Damaged(f"{path} is damaged or is no {kind} ({short(_first_line(error))})") from error
     if header.get("privbench") != kind:
         raise UserError(f"{path} is not a privbench {kind} but {short(header.get('privbench', 'a foreign file'))}")
     if header.get("version") != str(VERSION):
@@ -194,9 +221,9 @@ def load_header(path: Path, kind: str) -> tuple[dict[str, Declared], dict[str, A
     try:
         info = strict_json(header["info"])
     except (KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged (its header does not parse)") from error
+        raise Damaged(f"{path} is damaged (its header does not parse)") from error
     if not isinstance(info, dict):
-        raise UserError(f"{path} is damaged (its header does not parse)")
+        raise Damaged(f"{path} is damaged (its header does not parse)")
     return tensors, info
 
 
@@ -208,7 +235,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """(tensors on the CPU, metadata) of a file whose header is checked; OSError or ValueError where it cannot be read."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with interrupts.held(), safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise ValueError(_first_line(error)) from error

@@ -1,5 +1,7 @@
 """Where results live: one folder per training run, artifact and cell, named by the hash of its specification.
 
+Hidden files beside them: locks (.lock, .seed-<s>.lock, with the process that has them in ...-by) and files half-written.
+
 runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class);
                        error.txt, the traceback of the last attempt where it ended in an internal error
 runs/artifacts/<id>/   observation/, what the server saw, and, in a file of its own, observation-truth.safetensors
@@ -12,19 +14,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from filelock import FileLock, Timeout
-
-from privbench import checkpoint, local_update, storage
-from privbench.errors import UserError
+from privbench import checkpoint, local_update, processes, storage
+from privbench.errors import Damaged, UserError
 from privbench.spec import ATTACK_REVISION, CellSpec, TrainSpec, checked
 
 Spec = TypeVar("Spec", TrainSpec, CellSpec)
+FOLDERS = ("train", "artifacts", "cells")  # of folders by name
+LOG = logging.getLogger("privbench")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class Store:
     def cell_spec(self, cell: CellSpec) -> Path:
         """The specification of a cell, written when its first seed starts."""
         return self.cell(cell) / "spec.json"
+
+    def begin(self, cell: CellSpec) -> None:
+        """Writes the specification of a cell; a damaged one is written again."""
+        if storage.to_write(self.cell_spec(cell)):
+            storage.write_json(self.cell_spec(cell), cell.model_dump(mode="json"))
 
     def record(self, cell: CellSpec) -> Path:
         """The record of a finished cell."""
@@ -105,14 +112,22 @@ class Store:
         return [(folder, spec) for folder, spec in self._kept("train", TrainSpec) if folder.name == spec.id]
 
     def check_writable(self) -> None:
-        """Checks early, before any computing, that results can be written here."""
+        """Checks early, before any computing, that results can be written here, and clears up after runs that were killed."""
         with storage.writing(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            probe = self.root / ".writable"
+            probe = self.root / f".writable{processes.mark()}"
             # Exclusively, as a link of that name, in a folder of somebody else's, would lead elsewhere.
             probe.unlink(missing_ok=True)
             probe.touch(exist_ok=False)
-            probe.unlink()
+            now = probe.stat().st_mtime
+            probe.unlink(missing_ok=True)
+        inner = (folder for kind in FOLDERS for folder in self.root.glob(f"{kind}/*/"))
+        for folder in (self.root, *self.root.glob("*/"), *inner):
+            storage.sweep(folder, now)
+        for folder in self.root.glob("train/*/"):
+            # A run that cannot be cleared up is told where it is used.
+            with suppress(OSError, UserError):
+                checkpoint.tidy(folder, folder.name)
 
     def cells(self) -> list[CellSpec]:
         """Every cell on disk, finished or not; without those of `earlier` revisions."""
@@ -120,32 +135,29 @@ class Store:
 
     def earlier(self) -> list[Path]:
         """Folders whose specification has another name by now: of another revision of training or attack, and read no more."""
-        kept = [*self._kept("train", TrainSpec), *self._kept("cells", CellSpec)]
+        kept = [*self._kept("train", TrainSpec, told=True), *self._kept("cells", CellSpec, told=True)]
         return [folder for folder, spec in kept if folder.name != spec.id]
 
-    def _kept(self, kind: str, form: type[Spec]) -> list[tuple[Path, Spec]]:
-        return [(path.parent, _specification(form, path)) for path in sorted(self.root.glob(f"{kind}/*/spec.json"))]
-
-    @contextmanager
-    def lock(self, folder: Path) -> Iterator[None]:
-        """One process at a time in one folder."""
-        with storage.writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(folder / ".lock")
+    def _kept(self, kind: str, form: type[Spec], *, told: bool = False) -> list[tuple[Path, Spec]]:
+        """Every folder whose specification can be read; the others are left out, with a line each unless they are `told`."""
+        found = []
+        for path in sorted(self.root.glob(f"{kind}/*/spec.json")):
             try:
-                lock.acquire(timeout=0)
-            except Timeout as error:
-                raise UserError(
-                    f"another privbench is working in {folder}; wait for it or choose another --out"
-                ) from error
-        try:
-            yield
-        finally:
-            lock.release()
+                found.append((path.parent, _specification(form, path)))
+            except UserError as error:
+                if not told:
+                    LOG.warning("left out: %s", error)
+        return found
 
 
 def _specification(form: type[Spec], path: Path) -> Spec:
-    content = storage.read_json(path)
+    try:
+        content = storage.read_json(path)
+    except Damaged as error:
+        what = "training run" if form is TrainSpec else "cell"
+        raise Damaged(
+            f"{path} is damaged; the command that began this {what} writes it again, or remove {path.parent}"
+        ) from error
     try:
         return checked(form, content)
     except UserError as error:
@@ -154,8 +166,11 @@ def _specification(form: type[Spec], path: Path) -> Spec:
 
 def status(folder: Path, run: str) -> str:
     """How far the training run with that id has come, in words."""
-    rounds = checkpoint.history(folder, run)
-    if rounds is not None:
-        return f"finished after {len(rounds)} rounds"
-    done = checkpoint.progress(folder, run)
+    try:
+        rounds = checkpoint.history(folder, run)
+        if rounds is not None:
+            return f"finished after {len(rounds)} rounds"
+        done = checkpoint.progress(folder, run)
+    except UserError as error:
+        return str(error)
     return "not started" if done is None else f"stopped after round {done}; the same command continues"

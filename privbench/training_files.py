@@ -60,18 +60,18 @@ class _Entry(Round):
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Path, way: str = AGAIN) -> Iterator[None]:
     """Turns what is missing, of another type or out of range in a file into one clear line."""
     try:
         yield
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"])
-        raise Damaged(f"{path} is damaged ({short(place)}: {short(fault['msg'])}); {AGAIN}") from error
+        raise Damaged(f"{path} is damaged ({short(place)}: {short(fault['msg'])}); {way}") from error
     except ValueError as error:
-        raise Damaged(f"{path} is damaged ({short(error)}); {AGAIN}") from error
+        raise Damaged(f"{path} is damaged ({short(error)}); {way}") from error
     except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise Damaged(f"{path} is damaged ({short(repr(error))}); {AGAIN}") from error
+        raise Damaged(f"{path} is damaged ({short(repr(error))}); {way}") from error
 
 
 def check_history(rounds: Sequence[Mapping[str, Any]], last: int | None) -> None:

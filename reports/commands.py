@@ -52,6 +52,7 @@ from reports.progress import JobBars
 from reports.published_form import REFUSED, Gap, cell_place
 from reports.states import State
 from reports.study_run import (
+    check_there,
     execute,
     plan,
     plan_table,
@@ -116,6 +117,7 @@ def run_attacks(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
     paths = attack_table.write_tables(records, folder, gaps, references)
     paths += drawings.attacked(store, done, records, folder) + drawings.histograms(records, folder)
     paths += climb.curves(records, folder) + defense_curve.curves(records, folder)
+    check_there(store, done, paths)
     return Attacked(folder, records, references, gaps, paths, is_ladder=False)
 
 
@@ -128,6 +130,7 @@ def run_ladder(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
     paths = ladder.write_tables(records, folder / "ladder", gaps)
     paths += climb.curves(records, folder) + defense_curve.curves(records, folder)
     paths += climb.grids(Store(place.out), done, records, folder, [cell.round for cell in done])
+    check_there(Store(place.out), done, paths)
     return Attacked(folder, records, [], gaps, paths, is_ladder=True)
 
 
@@ -236,7 +239,7 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     store = Store(out)
     store.check_writable()
     stacked = machine.device(device).type == "cuda"
-    todo = [spec for spec in specs if checkpoint.history(store.train(spec), spec.id) is None]
+    todo = [spec for spec in specs if not checkpoint.is_finished(store.train(spec))]
     alike: dict[str, list[TrainSpec]] = {}
     for spec in todo:  # on a GPU the seeds of one specification train together
         alike.setdefault(spec.model_copy(update={"seed": 0}).id if stacked else spec.id, []).append(spec)
@@ -250,6 +253,9 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
         failures = pool.run_jobs(jobs, 1 if stacked else pool.cores(), bars.progress, bars.outcome)
     if failures:
         raise UserError(failures[0])
+    for spec in specs:
+        if checkpoint.history(store.train(spec), spec.id) is None:
+            raise UserError(f"{store.train(spec)} is gone, though its run was trained; run the same command again")
     return store
 
 

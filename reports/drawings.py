@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +12,15 @@ from torch import Tensor
 
 from privbench import artifact as artifacts
 from privbench import artifact_upgrade, plugins, results, score, storage
+from privbench.errors import Damaged, Missing
 from privbench.record import AttackRecord, Record
 from privbench.spec import CellSpec
 from privbench.store import Store
 from privbench.types import Truth
 from reports import figures, grid, label_histogram, published_form, rows, scatter, variants
 from reports.label_histogram import Panel
+
+LOG = logging.getLogger("privbench")
 
 
 def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], folder: Path) -> list[Path]:
@@ -70,9 +74,16 @@ def write_grid(
 ) -> list[Path]:
     """One row per cell that attacked the same victims, in the order given; of several sets of victims those of most cells.
 
-    Of smoke runs no PSNR stands under the images.
+    Of smoke runs no PSNR stands under the images. Cells whose files are damaged or gone are left out, with a line.
     """
-    loaded = [(cell, *_loaded(store, cell, seed)) for cell in cells]
+    loaded = []
+    for cell in cells:
+        try:
+            loaded.append((cell, *_loaded(store, cell, seed)))
+        except (Damaged, Missing) as error:
+            LOG.warning("left out of the grid %s: %s", stem.name, error)
+    if not loaded:
+        return []
     alike = [[one for one in loaded if _of_same_images(one[2], other[2])] for other in loaded]
     chosen = max(alike, key=len)
     names = [(published_form.label(cell), cell.attack) for cell, *_ in chosen]

@@ -87,7 +87,7 @@ def cost(trial: Trial) -> float | None:
     if any(cell.preset != "quick" for cell in trial.cells):
         return None
     store = Store(trial.root)
-    untrained = [spec for spec in trial.specs if checkpoint.history(store.train(spec), spec.id) is None]
+    untrained = [spec for spec in trial.specs if not checkpoint.is_finished(store.train(spec))]
     costs = [training(spec) for spec in untrained]
     costs += [
         attacking(cell) for cell in trial.cells for spec in trial.specs if not store.result(cell, spec.seed).exists()

@@ -56,7 +56,7 @@ def _begun(store: Store, cell: CellSpec, seed: int) -> str:
         return f"seed {seed} trained"
     try:
         done = checkpoint.progress(folder, spec.id)
-    except UserError:  # damaged: said when the cell is run
+    except UserError:  # said when the cell is run
         return f"seed {seed} stopped"
     return "" if done is None else f"seed {seed} stopped after round {done} of {cell.train.schedule.rounds}"
 

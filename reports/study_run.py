@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from privbench import console as consoles
-from privbench import data, federations, machine, plugins, pool, results, run, storage
+from privbench import data, federations, machine, plugins, pool, run, storage
 from privbench.console import Console
 from privbench.errors import Interrupted, UserError
 from privbench.options import PlaceOptions, TrainingOptions
@@ -113,14 +113,22 @@ def execute(
     try:
         with JobBars(len(jobs)) as bars:
             outcome = partial(_ended, store, jobs, bars)
-            run.run_cells(able, out, data_dir, device, bars.progress, outcome)
+            failures = run.run_cells(able, out, data_dir, device, bars.progress, outcome)
     except Interrupted:
-        for cell in able:
-            if not store.record(cell).exists() and all(store.result(cell, seed).exists() for seed in cell.seeds):
-                results.finish_cell(store, cell)
+        run.record_finished(store, able)
         CONSOLE.say(states.counts([states.of(store, cell, absent) for cell in cells]))
         raise
-    return [states.of(store, cell, absent) for cell in cells]
+    found = [states.of(store, cell, absent) for cell in cells]
+    if failures:
+        return found
+    # Nothing failed, so what is not there was there.
+    gone = "was deleted while the command ran; the same command makes it again"
+    return [
+        State(states.FAILED, f"{store.cell(cell)} {gone}")
+        if state.word in (states.NOT_RUN, states.INTERRUPTED)
+        else state
+        for cell, state in zip(cells, found, strict=True)
+    ]
 
 
 def _ended(store: Store, jobs: Mapping[str, run.Trial], bars: JobBars, title: str, reason: str | None) -> None:
@@ -129,7 +137,7 @@ def _ended(store: Store, jobs: Mapping[str, run.Trial], bars: JobBars, title: st
         done = all(store.result(cell, spec.seed).exists() for spec in jobs[title].specs)
         # A refusal of this cell says more than its neighbour's end.
         if not done and not store.failure(cell).exists():
-            store.write_failure(cell, reason or "", refused=False)
+            run.fail(store, cell, reason or "")
     bars.outcome(title, reason)
 
 
@@ -156,6 +164,13 @@ def absent_data(
         except UserError as error:
             found[name] = str(error)
     return found
+
+
+def check_there(store: Store, cells: Sequence[CellSpec], paths: Sequence[Path]) -> None:
+    """UserError where records or reports were deleted while a command ran: it must not end as if they were there."""
+    for path in (*(store.record(cell) for cell in cells), *paths):
+        if not path.exists():
+            raise UserError(f"{path} was deleted while the command ran; the same command makes it again")
 
 
 def sorted_out(cells: Sequence[CellSpec], found: Sequence[State]) -> tuple[list[CellSpec], list[Record], list[Gap]]:
@@ -213,6 +228,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions) -> 
     with CONSOLE.status("drawing the reports"):
         paths = study_reports.write(chosen, store, done, records, gaps, folder, place.data_dir, references)
     paths.append(study_reports.write_page(chosen, cells, found, paths, folder))
+    check_there(store, done, paths)
     return Studied(chosen, list(cells), found, folder, records, references, gaps, paths)
 
 

@@ -29,6 +29,7 @@ hypothesis.settings.load_profile("tests")
 # Test modules whose outcome no order of summation changes: the command line, files and their formats, documents and tables.
 # All others are numerical, and `make test-portable PART=numerical` runs those alone.
 NOT_NUMERICAL = (
+    "test_chaos.py",
     "test_command_line.py",
     "test_first_users.py",
     "test_fuzz.py",
@@ -39,9 +40,12 @@ NOT_NUMERICAL = (
     "privbench/test_data_embedded.py",
     "privbench/test_data_full.py",
     "privbench/test_data_more.py",
+    "privbench/test_damage.py",
     "privbench/test_decoded.py",
     "privbench/test_download.py",
     "privbench/test_flags.py",
+    "privbench/test_interrupts.py",
+    "privbench/test_locks.py",
     "privbench/test_observation_format.py",
     "privbench/test_partition.py",
     "privbench/test_pool.py",

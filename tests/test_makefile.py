@@ -154,6 +154,12 @@ def test_bench_runs_the_benchmarks(make, repository):
     assert "--repeats" in ended.stdout
 
 
+def test_chaos_runs_the_kill_campaign(make):
+    """What it does: tests/test_chaos.py."""
+    _, (ran,) = make("chaos", "KILLS=5", "SEED=3")
+    assert ran == "python -m benchmarks.chaos --kills 5 --seconds 3600 --seed 3 --report docs/reliability.md"
+
+
 def test_clean_runs_and_leaves_results(make, repository, tmp_path):
     folder = tmp_path / "copy"
     for name in (".mypy_cache", "tests/__pycache__", "runs"):

@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 
 from privbench import storage
-from privbench.errors import Damaged, UserError
+from privbench.errors import Damaged, Missing, UserError
 from privbench.file_headers import read_header, short, strict_json
 from privbench.observation_format import limits, networks, schema
 from privbench.observation_format.schema import FORMAT, VERSION, Index, Messages, Origin, Round, Setup, Tensor
@@ -74,7 +74,7 @@ def read(folder: Path) -> Stored:
     """
     path = folder / INDEX
     if not path.is_file():
-        raise UserError(_missing(folder))
+        raise Missing(_missing(folder))
     try:
         if path.stat().st_size > limits.INDEX_BYTES:
             raise ValueError(f"it has more than {limits.INDEX_BYTES} bytes")

@@ -240,7 +240,8 @@ def test_the_noise_enters_where_it_was_asked_to(where, monkeypatch):
         assert torch.equal(change, own)
 
 
-def test_a_truncated_checkpoint_names_itself_and_the_way_out(tmp_path):
+@pytest.mark.parametrize("damaged", [1, 2])
+def test_a_run_goes_on_from_the_latest_checkpoint_that_is_whole(damaged, tmp_path, caplog):
     each = smoke("fedavg", rounds=3)
 
     def kill(done, total, what):
@@ -249,17 +250,20 @@ def test_a_truncated_checkpoint_names_itself_and_the_way_out(tmp_path):
 
     with pytest.raises(Interrupted):
         run(each, tmp_path, kill)
-    path = tmp_path / checkpoint.CHECKPOINT
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged.*continue from the round before it"):
-        run(each, tmp_path)
-    path.unlink()
-    assert checkpoint.progress(tmp_path, each.id) == 1
-    assert len(run(each, tmp_path)) == 3
+    for name in (checkpoint.CHECKPOINT, checkpoint.PREVIOUS)[:damaged]:
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:1000])
+    assert checkpoint.progress(tmp_path, each.id) == {1: 1, 2: None}[damaged]
+    begun = []
+    mended = run(each, tmp_path, lambda done, *_: begun.append(done))
+    assert begun[0] == {1: 1, 2: 0}[damaged]
+    assert [line.partition(" is damaged")[2] != "" for line in caplog.messages] == [True] * damaged
+    undisturbed = run(each, tmp_path / "undisturbed")
+    assert [e["test_accuracy"] for e in mended] == [e["test_accuracy"] for e in undisturbed]
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     setup = harness.prepare(smoke("fedavg"), digits_federation(), CPU)
+    checkpoint.begin(tmp_path, smoke("fedavg"))
     checkpoint.save(tmp_path, smoke("fedavg"), harness.initial(setup))
     with pytest.raises(UserError, match="belongs to run"):
         checkpoint.load(tmp_path, smoke("fedavg", rounds=7), CPU)
@@ -314,6 +318,7 @@ def test_of_a_long_run_only_the_last_best_round_stays_besides_the_fixed_ones(tmp
     each = smoke("fedavg", rounds=4)
     setup = harness.prepare(each, digits_federation(), CPU)
     state = harness.initial(setup)
+    checkpoint.begin(tmp_path, each)
     checkpoint.keep(tmp_path, each, state)
     for accuracy, kept in ((50.0, [0, 1]), (40.0, [0, 1]), (60.0, [0, 3]), (60.0, [0, 3])):
         harness.train_round([setup], [state], "alone")

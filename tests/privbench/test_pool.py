@@ -1,17 +1,18 @@
 """The worker pool: results are written by the jobs, failures are told, the rest goes on."""
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from privbench import plugins, trust
-from privbench.errors import Interrupted, UserError
+from privbench.errors import Busy, Interrupted, UserError
 from privbench.pool import run_jobs, threads
 
 HANGS = 600  # seconds after which what is waited for hangs: far more than the busiest machine takes
@@ -137,6 +138,48 @@ def test_a_process_that_dies_fails_its_own_job_alone(tmp_path):
     assert failures == ["a: its process died, as it does when the machine runs out of memory"]
     assert ended == {"a": failures[0], **dict.fromkeys("bc")}
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["b", "c"]
+
+
+@dataclass(frozen=True)
+class Elsewhere(Write):
+    """Work that another process is at, unless one waits for it."""
+
+    waits: bool = False
+
+    def patient(self):
+        return replace(self, waits=True)
+
+    def run(self, report):
+        if not self.waits:
+            raise Busy("process 7 on elsewhere is at work on it")
+        others = sorted(path.name for path in self.folder.iterdir() if path.is_file())
+        (self.folder / self.title).write_text(" ".join(others))
+
+
+def test_work_that_another_process_is_at_comes_last_and_waits(tmp_path, caplog):
+    jobs = [Elsewhere("a", tmp_path), Write("b", tmp_path), Write("c", tmp_path)]
+    _, ended, progress, outcome = watch()
+    assert run_jobs(jobs, 1, progress, outcome) == []
+    assert ended == dict.fromkeys("abc")
+    assert (tmp_path / "a").read_text() == "b c"
+    assert caplog.messages == ["a: process 7 on elsewhere is at work on it; other work first"]
+
+
+@dataclass(frozen=True)
+class Tell(Write):
+    """Tells its user something, as work that makes a damaged file again does."""
+
+    def run(self, report):
+        logging.getLogger("privbench").warning("%s is made again", self.title)
+
+
+def test_workers_put_off_what_others_are_at_and_tell_their_user_through_their_parent(tmp_path, caplog):
+    _, ended, progress, outcome = watch()
+    assert run_jobs([Elsewhere("a", tmp_path), Tell("b", tmp_path)], 2, progress, outcome) == []
+    assert ended == dict.fromkeys("ab")
+    assert sorted(caplog.messages) == [
+        "a: process 7 on elsewhere is at work on it; other work first", "b is made again"
+    ]  # fmt: skip
 
 
 def test_an_interruption_is_told_apart_from_a_failure(tmp_path):

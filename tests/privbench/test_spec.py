@@ -280,17 +280,26 @@ def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_pat
     assert "not listed: 2 folder(s) of earlier revisions" in capsys.readouterr().out
 
 
-def test_a_specification_on_disk_that_cannot_be_read_is_named(tmp_path):
+def test_a_specification_that_cannot_be_read_costs_its_folder_alone_and_is_named(tmp_path, caplog, capsys):
     train = spec.train_spec("smoke", "digits", "fedavg")
     schedule = train.model_dump(mode="json")["schedule"]
-    path = Store(tmp_path).train(train) / "spec.json"
-    # A learning rate of infinity, as JSON has none.
+    store, cell = Store(tmp_path), spec.cell_spec("smoke", train, "dlg")
+    storage.write_json(store.train(train) / "spec.json", train.model_dump(mode="json"))
+    store.begin(cell)
+    # A learning rate of infinity, as JSON has none; and a file that a full disk left empty.
     broken = schedule | {"task": schedule["task"] | {"lr": None}}
-    storage.write_json(path, train.model_dump(mode="json") | {"schedule": broken})
-    with pytest.raises(
-        UserError, match=f"{re.escape(str(path))} is no specification .*lr: Input should be a valid number"
-    ):
-        Store(tmp_path).trained()
+    infinite, empty = tmp_path / "train" / "a" / "spec.json", tmp_path / "cells" / "b" / "spec.json"
+    storage.write_json(infinite, train.model_dump(mode="json") | {"schedule": broken})
+    storage.write_bytes(empty, b"")
+    commands.list_runs(tmp_path)
+    told = capsys.readouterr().out
+    assert train.id in told
+    assert cell.id in told
+    assert len(caplog.messages) == 2
+    assert re.search(
+        f"left out: {re.escape(str(infinite))} is no specification .*lr: Input should be", caplog.messages[0]
+    )
+    assert f"left out: {empty} is damaged; the command that began this cell writes it again" in caplog.messages[1]
 
 
 GONE = "attack_without_its_package:Attack"

@@ -118,7 +118,7 @@ def test_why_a_cell_failed_is_kept_until_it_is_tried_again(cells, tmp_path, monk
 
 
 def test_an_internal_error_fails_its_cell_alone_and_leaves_its_traceback(cells, tmp_path, monkeypatch):
-    def train(store, specs, *_):
+    def train(store, specs, *_, **__):
         if specs[0].method == "fedper":
             1 / 0
         raise UserError("asked the impossible")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench import pool, record, spec, storage
+from privbench import pool, processes, record, spec, storage
 from privbench.errors import UserError
 from privbench.options import PlaceOptions
 from privbench.store import Store
@@ -135,7 +135,8 @@ def test_no_link_that_lies_in_a_folder_is_written_through(write, tmp_path):
     private, out = tmp_path / "private", tmp_path / "runs"
     private.write_text("the only copy")
     out.mkdir()
-    names = {"check": ".writable", "json": f".spec.json.{os.getpid()}", "log": "error.txt"}
+    own = processes.mark()
+    names = {"check": f".writable{own}", "json": f".spec.json{own}", "log": "error.txt"}
     (out / names[write]).symlink_to(private)
     if write == "check":
         Store(out).check_writable()

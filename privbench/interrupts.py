@@ -1,0 +1,112 @@
+"""Stopping on request: a signal is never lost, never taken for a damaged file, and always told in one line.
+
+SIGINT (Ctrl-C), SIGTERM (batch systems) and SIGHUP (a closed terminal) raise KeyboardInterrupt wherever the program is. Code that
+calls back into Python may turn that into an error of its own or drop it. So that a stop was asked for is remembered here
+(`asked`), and reading files holds signals back until the file is read (`held`). Imports nothing but the standard library, so that
+it can be the first thing a program does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
+
+STATUS = 130  # of a program that was stopped, as shells have it
+STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+_asked: str | None = None  # the name of the signal that asked for a stop
+_status = STATUS  # with which a program that has said its last leaves
+_ending = False  # the last line is being written: what comes now asks for nothing more
+
+
+def listen() -> None:
+    """Makes every stop signal raise KeyboardInterrupt and be remembered; one that is ignored (nohup, a background job) stays so."""
+    global _asked, _ending
+    _asked, _ending = None, False
+    for number in STOPS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _leave):
+            signal.signal(number, _ask)
+
+
+def asked() -> str | None:
+    """The name of the signal that asked this program to stop, since it began to listen; None where none has."""
+    return _asked
+
+
+def check() -> None:
+    """Raises KeyboardInterrupt where a stop was asked for and something on the way dropped it."""
+    if _asked is not None:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Holds every signal that Python handles until the block ends, and delivers it then; a stop wins over an error of the block.
+
+    For code that lets no exception of a handler through, such as safetensors, whose readers call back into Python and take whatever
+    happens there for a fault of the file. Only the main thread handles signals, so that elsewhere there is nothing to hold.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+    came: list[tuple[int, FrameType | None]] = []
+    holding = True
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        # A stop that comes while the handlers are put back may leave this one in place: it then passes everything on.
+        if holding:
+            came.append((number, frame))
+        else:
+            handlers[number](number, frame)
+
+    try:
+        for number in map(int, signal.valid_signals()):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handlers[number] = handler
+                signal.signal(number, hold)
+        yield
+    finally:
+        holding = False
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+        for each, frame in came:
+            handlers[each](each, frame)
+
+
+def end() -> NoReturn:
+    """Ends a program that was asked to stop: one line, however often it was asked, and status 130."""
+    global _ending  # noqa: PLW0603 (the same)
+    _ending = True
+    name = f" by {_asked}" if _asked else ""
+    line = f"privbench: stopped{name}; everything finished is on disk, and the same command continues from there"
+    print(line, file=sys.stderr, flush=True)
+    sys.exit(STATUS)
+
+
+def leave_at_once(status: int) -> None:
+    """From here on a stop signal ends the process at once with its status: all is said, and only Python itself is left to end."""
+    global _status  # noqa: PLW0603 (the same)
+    _status = status
+    for number in STOPS:
+        if signal.getsignal(number) is _ask:
+            signal.signal(number, _leave)
+
+
+def _ask(number: int, frame: FrameType | None) -> None:
+    global _asked  # noqa: PLW0603 (the same)
+    if _ending:
+        return
+    _asked = signal.Signals(number).name
+    raise KeyboardInterrupt
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(_status)

@@ -1,0 +1,92 @@
+"""The short form of the kill campaign; `make chaos` is the long one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import chaos_life, chaos_report
+from benchmarks.chaos_life import Fault, Folder
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the campaign finds processes under /proc")
+def test_a_few_kills_leave_what_an_undisturbed_run_leaves(repository):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.chaos", "--short", "--seed", "5"], cwd=repository, capture_output=True, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(repository)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "**4 of 4 folders ended the same" in done.stdout, done.stdout
+    assert int(re.search(r"was disturbed (\d+) times", done.stdout)[1]) >= 4
+
+
+@pytest.mark.parametrize(
+    ("found", "fault"),
+    [
+        ({"a": b"1"}, "missing: b"),
+        ({"a": b"1", "b": b"2", "c": b""}, "left over: c"),
+        ({"a": b"1", "b": b"3"}, "different: b"),
+    ],
+)
+def test_a_file_that_is_not_as_it_was_is_a_fault(found, fault):
+    expected = {"a": b"1", "b": b"2"}
+    chaos_life.compare(expected, dict(expected))
+    with pytest.raises(Fault, match=fault):
+        chaos_life.compare(found, expected)
+
+
+STOPPED = "privbench: stopped by SIGTERM; everything finished is on disk, and the same command continues from there\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "number", "said", "verdict"),
+    [
+        (0, "SIGTERM", "wrote x", True),
+        (130, "SIGTERM", STOPPED, False),
+        (-9, "SIGKILL", "", False),
+        (130, "SIGTERM", "", "status 130"),
+        (2, "SIGTERM", "privbench: x is damaged", "status 2"),
+        (-9, "SIGTERM", "", "status -9"),
+        (130, "SIGTERM", STOPPED + STOPPED, "status 130"),
+        (130, "SIGINT", "Traceback (most recent call last)\n" + STOPPED, "an error after SIGINT"),
+    ],
+)
+def test_how_a_killed_process_may_end(status, number, said, verdict, tmp_path):
+    folder = Folder(tmp_path / "life", 1)
+    folder.log.write_text(said)
+    number = getattr(chaos_life.signal, number)
+    if isinstance(verdict, bool):
+        assert folder.judge(status, number) is verdict
+    else:
+        with pytest.raises(Fault, match=verdict):
+            folder.judge(status, number)
+
+
+def test_a_tree_holds_every_file_but_locks_and_headers_in_any_order(tmp_path):
+    for name in (".lock", ".lock-by", ".seed-1.lock", "record.json", ".record.json.tmp"):
+        (tmp_path / name).write_text("1")
+    for folder, header in (("a", {"x": 1, "y": 2}), ("b", {"y": 2, "x": 1})):
+        text = json.dumps(header).encode()
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "t.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + b"data")
+    found = chaos_life.tree(tmp_path)
+    assert set(found) == {"record.json", ".record.json.tmp", "a/t.safetensors", "b/t.safetensors"}
+    assert found["a/t.safetensors"] == found["b/t.safetensors"]
+
+
+def test_the_page_counts_and_names_faults():
+    lives = [
+        {"number": 0, "kills": {"event SIGKILL": 1, "moment SIGINT": 2}, "fault": "", "event": 3, "what": ""},
+        {"number": 1, "kills": {"disk": 1}, "fault": "left over: x", "event": 0, "what": "a disk of 5 bytes"},
+    ]
+    page = chaos_report.text(chaos_report.Campaign(lives, {1: 10}, 0, 60.0, False))
+    assert "disturbed 4 times in 2 output folders" in page
+    assert "**1 of 2 folders ended the same" in page
+    assert "| signal at an event point | 1 | 0 | 0 |" in page
+    assert "| signal at a random moment | 0 | 0 | 2 |" in page
+    assert "left out: no tmpfs may be mounted here" in page
+    assert "- life 1 (a disk of 5 bytes): left over: x" in page
+    assert "10 of them on 1 core; 1 of them were met" in page
