@@ -14,7 +14,7 @@ Names in these calls are the caller's own and may be `package.module:Class`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,14 @@ from reports import attack_table, commands
 SETTINGS = ("set_", "attack_set", "schedule")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results(Sequence[Record]):
     """Records, one per cell, in the order asked for, and why others are missing."""
 
     records: tuple[Record, ...]
     missing: tuple[str, ...] = ()  # one sentence per cell that could not be finished
     folder: Path | None = None  # where tables and figures lie
-    references: tuple[AttackRecord, ...] = field(default=(), repr=False)
+    references: tuple[AttackRecord, ...] = ()
 
     def __getitem__(self, index: Any) -> Any:
         """One record; of a slice, its records as a tuple."""
@@ -51,6 +51,10 @@ class Results(Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         """Records in order."""
         return iter(self.records)
+
+    def __repr__(self) -> str:
+        """How many records there are, how many are missing, and where tables and figures lie."""
+        return f"Results({len(self.records)} records, {len(self.missing)} missing, folder={str(self.folder)!r})"
 
     @property
     def attacked(self) -> list[AttackRecord]:
@@ -199,6 +203,7 @@ def _groups(chosen: Mapping[str, Any], *groups: type[Any]) -> list[Any]:
             raise UserError(f"there is no option '{name}'; {hint}")
         group, of = known[name]
         values[group][of.name] = _value(of, value)
+    options.trusted(values.get(PlaceOptions, {}).get("trust"))
     return [group(**values[group]) for group in groups]
 
 

@@ -87,7 +87,7 @@ DataDir = Annotated[
 Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in it is reused.")]
 
 
-def _trusted(texts: list[str] | None) -> list[str] | None:
+def trusted(texts: list[str] | None) -> list[str] | None:
     """Adds what --trust names to what this process may use (privbench/trust.py); UserError for a name of another form."""
     for text in texts or []:
         if text.startswith(plugins.FOLDER):
@@ -104,7 +104,7 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         metavar="NAME",
-        callback=_trusted,
+        callback=trusted,
         help="Code or a folder of images that a file under --out may name, e.g. package.module:Class or folder:PATH; repeatable. "
         "Without it a file can name what is built in alone.",
     ),

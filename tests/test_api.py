@@ -1,5 +1,6 @@
 """The commands as Python functions: the same cells, records and files as the command line, and tables in pandas."""
 
+import json
 import subprocess
 import sys
 from io import StringIO
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 
 import privbench
+from privbench import trust
 from privbench.errors import UserError
 
 
@@ -84,6 +86,26 @@ def test_a_wrong_word_is_refused_before_anything_is_computed(call, message, tmp_
     with pytest.raises(UserError, match=message):
         call()
     assert not list(tmp_path.iterdir())
+
+
+def test_the_notebook_of_the_documentation_runs_and_holds_outputs(repository, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((repository / "docs" / "notebooks" / "first_look.ipynb").read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] for cell in code[1:])
+    names = {}
+    for cell in code:
+        exec("".join(cell["source"]).replace('PRESET = "quick"', 'PRESET = "smoke"'), names)  # noqa: S102 (a document of ours)
+    assert [r.attack for r in names["private"]] == ["dlg", "analytic-features"]
+
+
+def test_trust_is_given_by_name_as_on_the_command_line(tmp_path):
+    with pytest.raises(UserError, match="--trust takes package.module:Class"):
+        privbench.train(trust="no name", out=tmp_path)
+    assert not trust.added()
+    with pytest.raises(UserError, match="unknown method"):
+        privbench.train(method="none", trust="somebody.elses:Method", out=tmp_path)
+    assert trust.added() == ("somebody.elses:Method",)
 
 
 def test_importing_the_package_imports_no_torch():
