@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
@@ -202,18 +202,18 @@ def _groups(chosen: Mapping[str, Any], *groups: type[Any]) -> list[Any]:
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(known))}"
             raise UserError(f"there is no option '{name}'; {hint}")
         group, of = known[name]
-        values[group][of.name] = _value(of, value)
+        values[group][of.name] = _value(of.name, get_type_hints(group)[of.name], value)
     options.trusted(values.get(PlaceOptions, {}).get("trust"))
     return [group(**values[group]) for group in groups]
 
 
-def _value(of: Any, value: Any) -> Any:
+def _value(name: str, hint: Any, value: Any) -> Any:
     """A value in the form that the command line gives it."""
-    if of.name in SETTINGS and isinstance(value, Mapping):
-        return [f"{name}={each}" for name, each in value.items()]
-    if of.name in ("out", "data_dir") and value is not None:
+    if name in SETTINGS and isinstance(value, Mapping):
+        return [f"{key}={each}" for key, each in value.items()]
+    if name in ("out", "data_dir") and value is not None:
         return Path(value)
-    repeatable = "list[" in str(of.type) or of.name in ("defense", "round_", "domain")
+    repeatable = any(get_origin(each) is list for each in get_args(hint))
     return _listed(value) if repeatable and value is not None else value
 
 
