@@ -13,6 +13,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import torch
 
+from privbench import interrupts
+
 JSON_BYTES = 2**28  # the largest JSON file: records with every curve of every client are below 2^24
 JSON_DEPTH = 64  # lists within objects within lists: a history has 5 levels, a record 8
 # Names, shapes and the JSON that a tensor file carries. 1,000 clients' networks with their optimisers name 100,000 tensors in 2^23
@@ -73,7 +75,8 @@ def read_header(path: Path) -> Header:
     OSError where the file cannot be read.
     """
     size = path.stat().st_size
-    with path.open("rb") as file:
+    # Without a stop between opening and closing, which would leave the file open.
+    with interrupts.held(), path.open("rb") as file:
         raw = _header_bytes(file, size)
     value = strict_json(raw, depth=4)
     if not isinstance(value, dict):

@@ -60,7 +60,7 @@ def test_an_unfinished_cell_is_a_gap_with_the_reason_of_its_job(cells, tmp_path,
 
 
 def test_a_table_without_any_record_is_refused(cells, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="the same command runs it"):
+    with pytest.raises(UserError, match="was deleted while the command ran; the same command makes it again"):
         show(cells, tmp_path, monkeypatch)
 
 
