@@ -45,7 +45,7 @@ help: ## list the commands
 	  '  FULL=1                        of attack-table: 64 victims a seed, five seeds, three data sets' \
 	  'Of test, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv' \
 	  'Of test-portable: PART=numerical SETTINGS="lowest threads-2". Of bench: BENCH_ARGS="--short --repeats 1"' \
-	  'Of fuzz: TIME=3600 (seconds) SEED=0 (of the mutations)'
+	  'Of fuzz: TIME=3600 (seconds) SEED=0 (of the mutations)' \
 	  'Of chaos: KILLS=1000 TIME=3600 (seconds) SEED=0'
 
 setup: $(READY) ## create the environment in .venv (every other command does so when it is missing)

@@ -42,8 +42,7 @@ class AlignedSurrogate(StandIn):
 
     uses: ClassVar[frozenset[str]] = StandIn.uses | {"upload:generator"}
     rung: ClassVar[str] = "L5"
-    # 1, 3: as StandIn; 2: no victim's features align its own surrogate
-    revision: ClassVar[int] = 3
+    revision: ClassVar[int] = 2  # 1: as StandIn; 2: no victim's features align its own surrogate
 
     def recipes(self) -> Mapping[str, Recipe]:
         """The plain surrogate's, and this attack's own."""

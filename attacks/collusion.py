@@ -29,7 +29,7 @@ class Collusion(AlignedSurrogate):
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "colluder"})
     knowledge: ClassVar[str] = "gradient + auxiliary + colluding client with its images"
     rung: ClassVar[str] = "L6"
-    revision: ClassVar[int] = 4  # 3: the colluder's images; 4: as AlignedSurrogate
+    revision: ClassVar[int] = 3  # 3: the colluder's images
 
     def through_stand_ins(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

@@ -30,7 +30,7 @@ from attacks import inversion, match, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate, folds
 from attacks.floors import gave_up
 from attacks.inversion import Extractors
-from attacks.stand_in import FEWEST, UNLIKE, moment_shift, start_of
+from attacks.stand_in import FEWEST, moment_shift, start_of
 from attacks.world import World
 from privbench.nets import uniform_init
 from privbench.seeds import stream
@@ -41,8 +41,6 @@ WIDTH = 96
 GRID = 8  # D works on GRID x GRID positions, and every one paints its own patch
 BATCH = 32
 LR = 2e-3
-# A shift of the features' moments that spoils no answer, however small the shadow's was (docs/tuning_attacks.md).
-HARMLESS = 0.5
 
 
 class Rehearsed(NamedTuple):
@@ -102,11 +100,6 @@ class Decoder(AlignedSurrogate):
         if not self.applies("aligned", real, float(kept["shift"]), seed, knowledge):
             return Rehearsed(0.0, 0.0)
         return Rehearsed(float(kept["share"]), float(kept["energy"]))
-
-    def applies(self, name: str, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
-        """As for an inversion, or where the shift is HARMLESS: a decoder bears more of it than a descent does."""
-        made = self.recipes()[name](real, seed, knowledge)
-        return self.shift(real, made, seed, knowledge) <= max(UNLIKE * shadow_shift, HARMLESS)
 
     def _rehearse_share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
         other, images = self.shadow(real, round_, seed, knowledge)

@@ -78,8 +78,6 @@ class FeatureHijacking(StandIn):
     knowledge: ClassVar[str] = "active server + auxiliary + generator"
     rung: ClassVar[str] = "L7"
     active: ClassVar[bool] = True
-    # It never had the exception for small shifts that revision 2 of its base took away.
-    revision: ClassVar[int] = 1
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The quiet C~, and G~; UserError unless the classifier begins with a linear layer, as h has no closed form then."""
@@ -135,6 +133,10 @@ class FeatureHijacking(StandIn):
             own.h.device,
         )
         return dict.fromkeys(own.victim.tolist(), stand_in.unpacked(kept, self.members))
+
+    def applies(self, name: str, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
+        """Whether the real clients were hijacked about as well as the shadow's."""
+        return self.shift(real, {}, seed, knowledge) <= stand_in.UNLIKE * shadow_shift
 
     def shift(self, own: World, made: Extractors, seed: int, knowledge: Knowledge) -> float:
         """How far the victims' features are from the pilot's class means, root mean square: how well they were hijacked."""

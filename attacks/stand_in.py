@@ -10,7 +10,7 @@
        descent, and the reconstruction says so: its trace has one entry, or is NaN after it where others were descended on.
     5. Inversion of the real features with that choice (attacks/inversion.py), of those recipes to which the rehearsal applies:
        a recipe is left out where the channel moments of a client's victims' features lie farther from its stand-in's than
-       UNLIKE times what the shadow's did (medians over clients).
+       UNLIKE times what the shadow's did, and than ALIKE (medians over clients).
 So an inversion that would be hopeless ends at the class mean instead of in noise, without a look at the truth. Where the
 method broadcasts the extractor there is nothing to stand in for, and the attack is `staged`.
 """
@@ -38,6 +38,7 @@ from privbench.types import Artifact, Knowledge, Outcome, Params, Reconstruction
 
 TAUS = (0.03, 0.1, 0.3, 0.6)  # of features in (0, 1); inf comes besides
 UNLIKE = 1.5
+ALIKE = 0.5  # a shift that is not worth a comparison
 FEWEST = 4  # auxiliary images without which there is no rehearsal, and so no inversion
 
 Recipe = Callable[[World, int, Knowledge], Extractors]
@@ -69,8 +70,7 @@ class StandIn:
     limits: ClassVar[Limits] = Limits(linear_if_private=True)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
-    # 1: shadow clients train as the attacked ones do; 2: a small shift is held against the shadow's, too
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 1  # 1: shadow clients train as the attacked ones do
     # Whether the rehearsal applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True
 
@@ -186,7 +186,7 @@ class StandIn:
     def applies(self, name: str, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
         """Whether what was rehearsed of a recipe says anything of the real federation."""
         made = self.recipes()[name](real, seed, knowledge)
-        return self.shift(real, made, seed, knowledge) <= UNLIKE * shadow_shift
+        return self.shift(real, made, seed, knowledge) <= max(UNLIKE * shadow_shift, ALIKE)
 
     def shift(self, own: World, made: Extractors, seed: int, knowledge: Knowledge) -> float:
         """How far the victims' features are from what the stand-ins let expect, to be compared with the shadow's."""

@@ -4,8 +4,7 @@ A CELL is METHOD:DATA:SEED:ROUND, e.g. fedsplit:photos:11:best, with a seed belo
 trial trains the run, attacks it with every recipe of `initial-surrogate` at every tau, and writes what came out, truth in view, to
 OUT/trials/CELL.json; a trial that is there is not made again. At the end, and without a CELL, all trials are put together:
 
-    gate      UNLIKE of attacks/stand_in.py, how unlike real features may be for the shadow validation to count, and ALIKE, a
-              shift that is never worth the comparison (0: none)
+    gate      UNLIKE and ALIKE of attacks/stand_in.py: how unlike real features may be for the shadow validation to count
     mean      the recipe and tau of the best mean in the shadow, against a gain of more than a standard error
     initial   "from initial" by the victims' objective J, by the shadow validation, never, or always
     decoder   the share of the decoder's answer that is kept: as validated, times the ratio of mean squares, or the best in view
@@ -29,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks import decoder, stand_in, world
+from attacks import stand_in, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.decoder import Decoder, class_means
 from attacks.initial_surrogate import OWN, InitialSurrogate
@@ -154,9 +153,9 @@ def with_initial(how: str) -> Rule:
     """The recipes with initial networks: "objective" (as attacks/initial_surrogate.py), "validation", "never" or "always"."""
 
     def rule(one: Trial) -> float:
-        lower, own = (chosen(one, names, stand_in.UNLIKE, 0.0) for names in (BELOW, (OWN,)))
+        lower, own = (chosen(one, names, stand_in.UNLIKE, stand_in.ALIKE) for names in (BELOW, (OWN,)))
         if how == "validation":
-            return gain_db(one, chosen(one, (*BELOW, OWN), stand_in.UNLIKE, 0.0))
+            return gain_db(one, chosen(one, (*BELOW, OWN), stand_in.UNLIKE, stand_in.ALIKE))
         if how == "never" or own is None:
             return gain_db(one, lower)
         if how == "always" or lower is None:
@@ -179,7 +178,7 @@ def of_decoder(how: str) -> Rule:
         if how == "best":
             share = min(max(product / squared, 0.0), 1.0)
         else:
-            sound = own["shift"] <= max(stand_in.UNLIKE * own["shadow_shift"], decoder.HARMLESS)
+            sound = own["shift"] <= max(stand_in.UNLIKE * own["shadow_shift"], stand_in.ALIKE)
             share = own["share"] * sound * (min(1.0, own["energy"] / squared) if how == "energy" else 1.0)
         return 1000 * (2 * share * product - share**2 * squared)
 
@@ -188,7 +187,7 @@ def of_decoder(how: str) -> Rule:
 
 def rules() -> dict[str, dict[str, Rule]]:
     """Question -> candidate -> its rule; today's stands first."""
-    today = (stand_in.UNLIKE, 0.0)
+    today = (stand_in.UNLIKE, stand_in.ALIKE)
     gates = [today, *((u, a) for u in UNLIKE for a in ALIKE if (u, a) != today)]
     return {
         "gate": {f"UNLIKE {u:g}, ALIKE {a:g}": by_gate(u, a) for u, a in gates},

@@ -21,13 +21,13 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
-from privbench import options, record, requests
+from privbench import options, plugins, record, requests
 from privbench.errors import UserError
 from privbench.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
 from privbench.record import AttackRecord, Record
 from privbench.store import Store
-from reports import attack_table, commands
 
+commands = plugins.commands()
 SETTINGS = ("set_", "attack_set", "schedule")
 
 
@@ -63,7 +63,7 @@ class Results(Sequence[Record]):
 
     def frame(self) -> pd.DataFrame:
         """A row per attack's record: scores with intervals, floors, accuracy, cost and checks, as table.csv has them."""
-        return attack_table.frame(self.attacked, self.references)
+        return commands.attack_table.frame(self.attacked, self.references)
 
     def victims(self) -> pd.DataFrame:
         """A row per attacked upload: its seed, client, outcome and scores; `floor_NAME_db` are its floors."""
@@ -94,7 +94,7 @@ class Results(Sequence[Record]):
 
     def _repr_markdown_(self) -> str:
         """The published form of the attack table, as a notebook shows it."""
-        return attack_table.short_markdown(self.attacked, self.references) if self.attacked else ""
+        return commands.attack_table.short_markdown(self.attacked, self.references) if self.attacked else ""
 
 
 def attack(**chosen: Any) -> Results:

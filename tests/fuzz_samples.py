@@ -103,6 +103,7 @@ def _of_a_run(store: Store) -> Iterator[Sample]:
     yield Sample("snapshot", folder, _reads_snapshot(own, setup), _observed(setup), snapshot)
     state = harness.state_at(setup, store.root / "elsewhere", 1)
     state.predictions = harness.predict(setup, state)
+    checkpoint.begin(store.root / "interrupted", own)
     checkpoint.save(store.root / "interrupted", own, state)
     read, use = _reads_checkpoint(setup), _goes_on(setup)
     yield Sample("checkpoint", store.root / "interrupted", read, use, (checkpoint.CHECKPOINT,))

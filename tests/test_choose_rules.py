@@ -79,12 +79,12 @@ def test_the_decoder_s_shares_take_off_what_a_hand_computes():
 def test_today_s_rules_stand_first_and_are_those_of_the_attacks():
     rules = choose_rules.rules()
     firsts = [next(iter(rules[question])) for question in ("gate", "mean", "initial", "decoder")]
-    assert firsts == [f"UNLIKE {stand_in.UNLIKE:g}, ALIKE 0", "best mean", "objective", "energy"]
+    assert firsts == [f"UNLIKE {stand_in.UNLIKE:g}, ALIKE {stand_in.ALIKE:g}", "best mean", "objective", "energy"]
     recipe, tau = stand_in.best(
         torch.tensor([one()["recipes"][name]["shadow_db"] for name in ("surrogate", "aligned")])
     )
     assert (("surrogate", "aligned")[recipe], TAUS.index(tau)) == choose_rules.chosen(
-        one(), ("surrogate", "aligned"), stand_in.UNLIKE, 0.0
+        one(), ("surrogate", "aligned"), stand_in.UNLIKE, stand_in.ALIKE
     )
 
 
@@ -92,7 +92,7 @@ def test_the_report_holds_every_cell_and_rule():
     trials = [one() | {"cell": f"fedsplit:digits:{seed}:best", "round": 3} for seed in (11, 12)]
     text = choose_rules.report(trials)
     assert text.count("fedsplit:digits:1") == 2 * 3
-    assert "| UNLIKE 1.5, ALIKE 0 | +1.50 | +1.50 | +0.00 +- 0.00 |" in text
+    assert "| UNLIKE 1.5, ALIKE 0.5 | +1.50 | +1.50 | +0.00 +- 0.00 |" in text
     assert "| always | +2.50 | +2.50 | +0.00 +- 0.00 |" in text
 
 

@@ -42,5 +42,5 @@ def test_a_wrong_defence_gets_one_clear_line(text, where, message):
 
 
 def test_a_defence_of_ones_own_is_named_by_module_and_class():
-    made = plugins.defense("defenses.gaussian:Gaussian:0.5", "update")
+    made = plugins.defense(plugins.typed("defense", "defenses.gaussian:Gaussian:0.5"), "update")
     assert made == Gaussian(0.5, "update") == Gaussian(0.5)

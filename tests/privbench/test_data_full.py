@@ -200,7 +200,7 @@ def test_every_full_data_set_can_be_checked_and_fetched():
     full = set(plugins.DATASETS) - {"digits", "photos", "digits4"}
     assert len(full) == 9
     for name in full:
-        module = data._module(name)
+        module = plugins.module("dataset", name)
         assert callable(module.check)
         assert callable(module.fetch)
 

@@ -29,6 +29,8 @@ def handlers():
     interrupts._asked = None
 
 
+# Where Python clears up, as in a callback of the garbage collector, it drops the exception and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_while_a_file_is_read_is_never_a_damaged_file(tmp_path):
     """Of a file of many tensors, as safetensors calls back into Python for each: there an exception becomes its own error."""
     path, draw = tmp_path / "x.safetensors", random.Random(0)

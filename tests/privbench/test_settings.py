@@ -29,12 +29,14 @@ def numeric(kind):
 
 @pytest.fixture
 def told(command, tmp_path, monkeypatch):
-    """Runs the command in an empty folder: (status, what it printed as an error)."""
+    """Runs the command in an empty folder: (status, what it printed as an error after the line that says what was asked)."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words):
         ran = command(*words)
-        return ran.status, ran.err
+        asked, _, rest = ran.err.partition("\n")
+        assert asked.startswith((*(f"{word}: " for word in words[:1]), "privbench: "))
+        return ran.status, ran.err if asked.startswith("privbench: ") else rest
 
     return call
 
