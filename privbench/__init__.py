@@ -3,10 +3,7 @@
 `privbench.attack`, `table`, `study`, `train` and `load` do what the commands do (privbench/api.py).
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from privbench.api import Results, attack, load, study, table, train
+from typing import Any
 
 __version__ = "0.1.0"
 __all__ = ["Results", "__version__", "attack", "load", "study", "table", "train"]

@@ -188,12 +188,8 @@ def load_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
     read: safetensors takes what they raise for a fault of the file.
     """
     _, info = load_header(path, kind)
-    try:
+    with _reading(path, kind):
         tensors, header = read_tensors(path)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise Damaged(f"{path} is damaged or is no {kind} ({_first_line(error)})") from error
     if header.get("sha256") != _digest(tensors, info):
         raise Damaged(f"{path} is damaged (its contents do not match their checksum)")
     return tensors, info
@@ -206,12 +202,8 @@ def load_header(path: Path, kind: str) -> tuple[dict[str, Declared], dict[str, A
     """
     if not path.is_file():
         raise Missing(f"there is no {kind} at {path}")
-    try:
+    with _reading(path, kind):
         tensors, header = read_header(path)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise Damaged(f"{path} is damaged or is no {kind} ({short(_first_line(error))})") from error
     if header.get("privbench") != kind:
         raise UserError(f"{path} is not a privbench {kind} but {short(header.get('privbench', 'a foreign file'))}")
     if header.get("version") != str(VERSION):
@@ -225,6 +217,17 @@ def load_header(path: Path, kind: str) -> tuple[dict[str, Declared], dict[str, A
     if not isinstance(info, dict):
         raise Damaged(f"{path} is damaged (its header does not parse)")
     return tensors, info
+
+
+@contextmanager
+def _reading(path: Path, kind: str) -> Iterator[None]:
+    """One line for a file that cannot be read (UserError) or whose bytes are none of ours (Damaged)."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise Damaged(f"{path} is damaged or is no {kind} ({short(_first_line(error))})") from error
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
