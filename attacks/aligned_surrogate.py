@@ -1,6 +1,6 @@
 """Surrogate extractors whose features are aligned, client by client, to the client's generator and to its other victims' features.
 
-Each begins at a plain surrogate and goes on with the alignment terms of attacks/surrogates.py: class-conditional means and channel
+Each begins at a plain surrogate and goes on with the alignment terms of attacks/shadow/surrogate_training.py: class-conditional means and channel
 covariances of what the client's uploaded generator makes (FedCG and its like; without a generator this term is left out); channel
 means and covariances of its victims' closed-form features, which the attacker holds anyway; and the distance of each of these
 features from the mean of its class. By moments, not adversarially: a client has a few victims here, too few for a
@@ -20,13 +20,14 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import surrogates, trained
-from attacks.inversion import Extractors
-from attacks.stand_in import Recipe, StandIn, packed, unpacked
-from attacks.surrogates import Align
-from attacks.world import World
+from attacks.common import training_cache
+from attacks.features.inversion import Extractors
+from attacks.shadow import surrogate_training
+from attacks.shadow.selection import Recipe, StandIn, packed, unpacked
+from attacks.shadow.shadow_federation import World
+from attacks.shadow.surrogate_training import Align
+from privbench.hyperparameters import Count, Weight
 from privbench.seeds import stream
-from privbench.settings import Count, Weight
 from privbench.types import Knowledge, Params
 
 FOLDS = 4  # of a client's victims, at most
@@ -57,7 +58,7 @@ class AlignedSurrogate(StandIn):
         """One surrogate per client and fold of its victims, all from one start, called `begun`."""
         dealt = folds(own)
         pairs = sorted(set(zip(own.client.tolist(), dealt.tolist(), strict=True)))
-        kept = trained.kept(
+        kept = training_cache.kept(
             knowledge.cache,
             f"aligned-{own.name}",
             {"seed": seed, "align_steps": self.align_steps, "align_weight": self.align_weight, "from": begun},
@@ -73,7 +74,7 @@ class AlignedSurrogate(StandIn):
         self, own: World, start: Params, pairs: list[tuple[int, int]], dealt: Tensor, seed: int
     ) -> dict[str, Tensor]:
         return packed([
-            surrogates.train(
+            surrogate_training.train(
                 own.model, start, own.classifier, own.auxiliary, self.align_steps,
                 stream(seed, "attacker", "aligned", own.name, client), alignment(own, client, dealt != fold), self.align_weight,
             )
@@ -95,11 +96,11 @@ def alignment(own: World, client: int, others: Tensor) -> Align:
     """
     terms: list[Align] = []
     if client in own.moments:
-        terms.append(surrogates.to_generator(own.moments[client]))
+        terms.append(surrogate_training.to_generator(own.moments[client]))
     mine = (own.client == client) & others
     if own.noise is None and int(mine.sum()) >= FEWEST_OTHERS:
         observed = own.h[mine].float()
-        terms += [surrogates.to_features(observed), surrogates.to_victims(observed, own.labels[mine])]
+        terms += [surrogate_training.to_features(observed), surrogate_training.to_victims(observed, own.labels[mine])]
 
     def align(h: Tensor, labels: Tensor) -> Tensor:
         return sum((term(h, labels) for term in terms), h.new_zeros(()))

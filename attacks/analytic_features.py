@@ -1,8 +1,8 @@
 """Closed-form features through the extractor that every client started with, which whoever knows the seed of the run knows.
 
-One image's classifier gradient gives h exactly (attacks/features.py); h alone is no image, and what it says of one depends on
+One image's classifier gradient gives h exactly (attacks/common/closed_form.py); h alone is no image, and what it says of one depends on
 the extractor. In round 0 that is the initial one, and h is inverted through it:
-    min over z of ||logit E_0(x) - logit h||^2 / tau^2 + ||z||^2      (attacks/inversion.py)
+    min over z of ||logit E_0(x) - logit h||^2 / tau^2 + ||z||^2      (attacks/features/inversion.py)
 with a prior of smooth images around grey, because this attacker has no images. Later the clients' extractors have left their
 start by an unknown way. How far is guessed from how far the broadcast classifier has left its own:
 tau = ERROR ||C - C_0|| / ||C_0|| of the features, so that the inversion fades into grey instead of into noise.
@@ -13,8 +13,11 @@ from typing import ClassVar
 
 import torch
 
-from attacks import broadcast, each_image, features, inversion, labels, world
-from privbench.settings import Count, Positive
+from attacks import broadcast
+from attacks.common import closed_form, labels
+from attacks.features import inversion, per_image
+from attacks.shadow import shadow_federation
+from privbench.hyperparameters import Count, Positive
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
 ERROR = 10.0  # tau per relative change of the classifier
@@ -39,15 +42,15 @@ class AnalyticFeatures:
         """All victims through E_0, or those of `staged` where E is broadcast."""
         if "extractor" in artifact.weights:
             return broadcast.attack(artifact, knowledge, seed, report)
-        return each_image.attack(
+        return per_image.attack(
             artifact, knowledge, seed, lambda single: self.through_initial(single, knowledge, report), report
         )
 
     def through_initial(self, artifact: Artifact, knowledge: Knowledge, report: Report) -> Reconstruction:
         """All victims of a private extractor, one image each."""
         assert knowledge.initial is not None, "the needs of this attack name the initial networks"
-        h, known = world.required_features(artifact, "AnalyticFeatures")
-        noise, y = features.noise_variance(artifact), labels.recover(artifact)[:, 0]
+        h, known = shadow_federation.required_features(artifact, "AnalyticFeatures")
+        noise, y = closed_form.noise_variance(artifact), labels.recover(artifact)[:, 0]
         drift = relative_change(artifact.weights["classifier"], knowledge.initial.params["classifier"])
         exact = drift == 0 and noise is None
         tau = self.tau if exact else ERROR * drift

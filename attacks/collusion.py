@@ -1,6 +1,6 @@
 """A colluding client hands its own extractor to the server: another stand-in, made by the very training that is attacked.
 
-In round 0 it is the victims' own, and inverted as such (attacks/exact.py). Later clients share a classifier, not an extractor,
+In round 0 it is the victims' own, and inverted as such (attacks/shadow/known_extractor.py). Later clients share a classifier, not an extractor,
 and two of them may read the same classifier with opposite signs; whether the colluder's extractor or a surrogate is inverted
 is decided by the rehearsal, in which a shadow client colludes.
 
@@ -14,11 +14,12 @@ from typing import ClassVar
 
 import torch
 
-from attacks import broken, world
 from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.inversion import Extractors
-from attacks.stand_in import Recipe
-from attacks.world import World
+from attacks.common import failed_uploads
+from attacks.features.inversion import Extractors
+from attacks.shadow import shadow_federation
+from attacks.shadow.selection import Recipe
+from attacks.shadow.shadow_federation import World
 from privbench.types import Artifact, Batch, Knowledge, Params, Reconstruction, Report, no_report
 
 
@@ -38,14 +39,14 @@ class Collusion(AlignedSurrogate):
         assert knowledge.colluder is not None, "the needs name the colluder"
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
         parts = []
-        for client in world.clients_of(artifact.client):
+        for client in shadow_federation.clients_of(artifact.client):
             rows = torch.nonzero(artifact.client == client)[:, 0]
             theirs = knowledge.colluder[client]
             pairs = zip(knowledge.auxiliary, theirs.images, strict=True)
             both = Batch(*(torch.cat([mine, more.to(mine)]) for mine, more in pairs))
             whole = replace(knowledge, auxiliary=both, colluder={client: theirs})
             parts.append((rows, super().through_stand_ins(artifact.some(rows), whole, seed, report)))
-        return broken.joined(parts)
+        return failed_uploads.joined(parts)
 
     def whole(self, real: World, knowledge: Knowledge) -> dict[int, Params]:
         """The extractor of each attacked client's colluder."""
@@ -57,4 +58,4 @@ class Collusion(AlignedSurrogate):
 
     def colluders(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The extractor of each attacked client's colluder."""
-        return world.of_clients(own, {client: [params] for client, params in own.colluder.items()})
+        return shadow_federation.of_clients(own, {client: [params] for client, params in own.colluder.items()})

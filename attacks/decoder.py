@@ -6,8 +6,8 @@ reads features that its surrogates were aligned to. Trained on
 several at once, D learns what can be read whichever of them is right, and fades towards mu_y where they disagree. Real
 extractors disagree more; how much of D's answer is worth keeping,
     x = mu_y + a D(h, y),  a = [<D', x' - mu> / ||D'||^2, within [0, 1]] min(1, ||D'||^2 / ||D||^2),
-is settled by a decoder D' trained in the same way in the shadow federation (attacks/world.py), where that applies
-(attacks/stand_in.py); norms are mean squares over victims and pixels. The least-squares share of D itself,
+is settled by a decoder D' trained in the same way in the shadow federation (attacks/shadow/shadow_federation.py), where that applies
+(attacks/shadow/selection.py); norms are mean squares over victims and pixels. The least-squares share of D itself,
 <D, x - mu> / ||D||^2, has a numerator that nobody knows, and the one rehearsed on the shadow's victims x' stands for it; the
 denominator is there to be seen. Features unlike those that D was trained on make it extrapolate: its answers grow, though they
 say no more of the images, and count for less.
@@ -26,15 +26,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import inversion, match, surrogates, trained, world
 from attacks.aligned_surrogate import AlignedSurrogate, folds
+from attacks.common import gradient_distance, training_cache
+from attacks.features import inversion
+from attacks.features.inversion import Extractors
 from attacks.floors import gave_up
-from attacks.inversion import Extractors
-from attacks.stand_in import FEWEST, moment_shift, start_of
-from attacks.world import World
-from privbench.nets import uniform_init
+from attacks.shadow import shadow_federation, surrogate_training
+from attacks.shadow.selection import FEWEST, moment_shift, start_of
+from attacks.shadow.shadow_federation import World
+from privbench.hyperparameters import Count
+from privbench.networks import uniform_init
 from privbench.seeds import stream
-from privbench.settings import Count
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
 WIDTH = 96
@@ -63,7 +65,7 @@ class Decoder(AlignedSurrogate):
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """One pass of D per victim of a private extractor; their gradients are finite."""
-        real = world.real(artifact, knowledge, seed, "Decoder")
+        real = shadow_federation.real(artifact, knowledge, seed, "Decoder")
         rehearsed, members = Rehearsed(0.0, 0.0), Extractors()
         if len(real.auxiliary.labels) >= FEWEST:
             rehearsed = self.rehearsed_share(real, artifact.round, seed, knowledge)
@@ -74,15 +76,15 @@ class Decoder(AlignedSurrogate):
         x = means + carried_over(rehearsed, answer) * answer.to(means)
         loss = torch.zeros(len(x), device=x.device)
         for v, victim in enumerate(real.victim.tolist() if members else ()):
-            found = surrogates.extract(real.model, members[victim][0], x[v : v + 1])[0]
-            loss[v] = match.feature_distance(found, real.h[v].to(found))
+            found = surrogate_training.extract(real.model, members[victim][0], x[v : v + 1])[0]
+            loss[v] = gradient_distance.feature_distance(found, real.h[v].to(found))
         first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         answered = Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
         return answered if rehearsed.share else gave_up(answered)
 
     def rehearsed_share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> Rehearsed:
         """How much of D's answer is worth keeping in the shadow; 0 unless it helps there by a standard error, and applies here."""
-        kept = trained.kept(
+        kept = training_cache.kept(
             knowledge.cache,
             "rehearsal-decoder",
             {
@@ -127,7 +129,7 @@ class Decoder(AlignedSurrogate):
 
     def decoder(self, own: World, networks: list[Params], seed: int, knowledge: Knowledge) -> Params:
         """D of one world, trained through one surrogate of each of its clients."""
-        return trained.kept(
+        return training_cache.kept(
             knowledge.cache,
             f"decoder-{own.name}",
             {"decoder_steps": self.decoder_steps, "seed": seed},
@@ -176,7 +178,9 @@ def decode(params: Params, h: Tensor, labels: Tensor, classes: int, like: Tensor
 
 def train(own: World, members: list[Params], steps: int, seed: int) -> Params:
     """D after `steps` of Adam with cosine decay, a surrogate and a mini-batch drawn at each."""
-    return fitted(own, [surrogates.extract(own.model, member, own.auxiliary.images) for member in members], steps, seed)
+    return fitted(
+        own, [surrogate_training.extract(own.model, member, own.auxiliary.images) for member in members], steps, seed
+    )
 
 
 def fitted(own: World, seen: list[Tensor], steps: int, seed: int) -> Params:

@@ -17,9 +17,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attacks import case, descend, match
-from attacks.case import Case
-from privbench.settings import Count, Positive
+from attacks.common import descend, gradient_distance, problem
+from attacks.common.problem import Case
+from privbench.hyperparameters import Count, Positive
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -32,7 +32,7 @@ class DLG:
     optimiser: descend.Optimiser = "lbfgs"
     lr: Positive = 0.05  # of Adam
     labels: Literal["recovered", "descended"] = "recovered"  # "descended" as DLG's authors have it
-    start: case.Start = "noise"  # with "grey" and labels recovered all restarts are one
+    start: problem.Start = "noise"  # with "grey" and labels recovered all restarts are one
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient"})
     knowledge: ClassVar[str] = "gradient"
@@ -42,9 +42,9 @@ class DLG:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """Descends from `start`; of several restarts the one with the lowest Eq. 7."""
-        own = case.make(artifact, seed)
+        own = problem.make(artifact, seed)
         if self.labels == "descended" or bool((own.labels < 0).any()):
-            images = case.starts(artifact, self.start, self.restarts, seed)
+            images = problem.starts(artifact, self.start, self.restarts, seed)
             return self._with_labels(artifact, own, images, seed, report)
         restarts = 1 if self.start == "grey" else self.restarts
 
@@ -52,14 +52,14 @@ class DLG:
             return equation_7(own, x, data["labels"], data)
 
         end = self._descend(
-            objective, case.starts(artifact, self.start, restarts, seed), case.data(own, restarts), report
+            objective, problem.starts(artifact, self.start, restarts, seed), problem.data(own, restarts), report
         )
         return descend.reconstruction(end, restarts, own.labels)
 
     def _with_labels(self, artifact: Artifact, own: Case, images: Tensor, seed: int, report: Report) -> Reconstruction:
         """Images and label logits descend together, laid end to end: [D + B Y]."""
         shape, classes = images.shape[1:], artifact.model.classes
-        logits = case.draws(artifact, (artifact.batch_size, classes), self.restarts, seed, "soft labels")
+        logits = problem.draws(artifact, (artifact.batch_size, classes), self.restarts, seed, "soft labels")
 
         def split(both: Tensor) -> tuple[Tensor, Tensor]:
             x, soft = both.split([shape.numel(), shape[0] * classes], -1)
@@ -70,7 +70,7 @@ class DLG:
             return equation_7(own, x, soft.softmax(1), data)
 
         start = torch.cat([images.flatten(1), logits.flatten(1)], 1)
-        end = self._descend(objective, start, case.data(own, self.restarts), report)
+        end = self._descend(objective, start, problem.data(own, self.restarts), report)
         both, loss, trace, restart = descend.best_restart(end, self.restarts)
         x, soft = split(both)
         return Reconstruction(x, soft.argmax(2), loss, trace, restart, end.evaluations)
@@ -85,4 +85,6 @@ class DLG:
 
 def equation_7(own: Case, x: Tensor, y: Tensor, data: dict[str, Tensor]) -> Tensor:
     """|| grad L_cls(x) - G ||^2 of one victim; y [B] are classes or [B, Y] probabilities."""
-    return match.squared_distance(match.gradient_products(own, x, y, case.observed_of(own, data)))
+    return gradient_distance.squared_distance(
+        gradient_distance.gradient_products(own, x, y, problem.observed_of(own, data))
+    )

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.func import vjp
 
-from attacks import case, descend, match, prior
-from attacks.case import Case
-from privbench.settings import Count, Weight
+from attacks.common import descend, gradient_distance, priors, problem
+from attacks.common.problem import Case
+from privbench.hyperparameters import Count, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -36,9 +36,9 @@ class ExtractorMatching:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """L-BFGS over image and u laid end to end, all victims at once."""
-        own = case.make(artifact, seed)
+        own = problem.make(artifact, seed)
         names = [name for name in own.observed if name.startswith("extractor/")]
-        start = case.plain_start(artifact, seed)
+        start = problem.plain_start(artifact, seed)
         shape, feature_shape = start.shape[1:], (artifact.batch_size, *artifact.model.feature_shape)
         size = torch.Size(feature_shape).numel()
 
@@ -49,8 +49,8 @@ class ExtractorMatching:
         def objective(both: Tensor, data: dict[str, Tensor]) -> Tensor:
             x, u = split(both)
             found = pulled_back(own, x, u * data["unit"])
-            products = {name: match.products_of(found[name], data[name]) for name in names}
-            return match.layer_scaled_distance(products) + self.weight * prior.total_variation(x)
+            products = {name: gradient_distance.products_of(found[name], data[name]) for name in names}
+            return gradient_distance.layer_scaled_distance(products) + self.weight * priors.total_variation(x)
 
         data = {name: own.observed[name] for name in names}
         data["unit"] = _unit(data)

@@ -6,11 +6,11 @@
        extractor and Eq. 2 decides; and a generator fitted to the pilot by Eq. 2 with the roles exchanged,
            min over G~ of  E_{x,y} E_z || G~(z,y) - E~(x) ||^2
     3. For `active_rounds` rounds the clients start from C~ and minimise CE(C_i(E_i(x)), y) + gamma || E_i(x) - G~(z,y) ||^2
-       (privbench/active.py).
+       (privbench/observation/active_server.py).
     4. Imitators: extractors trained on auxiliary images as the clients are on theirs, from fresh starts on C~ and G~.
-    5. h in closed form, inverted through pilot or imitators (attacks/inversion.py). Which, and tau, is what serves best in a
+    5. h in closed form, inverted through pilot or imitators (attacks/features/inversion.py). Which, and tau, is what serves best in a
        shadow federation that the attacker hijacks in the same way, with a pilot from the other half of his images
-       (attacks/stand_in.py); the class mean, where the real clients were hijacked much worse than the shadow's.
+       (attacks/shadow/selection.py); the class mean, where the real clients were hijacked much worse than the shadow's.
 
 Pasquini, Ateniese, Bernaschi: Unleashing the Tiger, CCS 2021, arXiv 2012.02670, hijack split learning so: there the server
 returns a gradient for every private feature and matches distributions with a discriminator. Eq. 2 is a weaker lever. z is
@@ -34,17 +34,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import stand_in, surrogates, trained, world
 from attacks.analytic_features import relative_change
-from attacks.inversion import Extractors
-from attacks.stand_in import Recipe, StandIn
-from attacks.surrogates import Align
-from attacks.world import World
+from attacks.common import training_cache
+from attacks.features.inversion import Extractors
+from attacks.shadow import selection, shadow_federation, surrogate_training
+from attacks.shadow.selection import Recipe, StandIn
+from attacks.shadow.shadow_federation import World
+from attacks.shadow.surrogate_training import Align
+from privbench.applicability import Limits
 from privbench.errors import UserError
-from privbench.limits import Limits
-from privbench.nets import LinearClassifier, Model
+from privbench.hyperparameters import Count
+from privbench.networks import LinearClassifier, Model
 from privbench.seeds import stream
-from privbench.settings import Count
 from privbench.types import (
     Artifact,
     Batch,
@@ -98,7 +99,7 @@ class FeatureHijacking(StandIn):
     ) -> Reconstruction:
         """All victims through the pilot; UserError where the clients did not get its classifier."""
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
-        world.check_features(artifact, type(self).__name__)
+        shadow_federation.check_features(artifact, type(self).__name__)
         _, classifier = self.pilot(artifact.model, knowledge.auxiliary, seed, knowledge)
         if relative_change(artifact.weights["classifier"], classifier) > ITS_OWN:
             raise UserError(
@@ -124,7 +125,7 @@ class FeatureHijacking(StandIn):
     def imitators(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
         """The same for every client: cross-entropy through C~ plus Eq. 2 on auxiliary images, each from a start of its own."""
         pilot, _ = self.pilot(own.model, own.auxiliary, seed, knowledge)
-        kept = trained.kept(
+        kept = training_cache.kept(
             knowledge.cache,
             f"imitators-{own.name}",
             {"steps": self.train_steps, "members": self.members, "seed": seed},
@@ -132,11 +133,11 @@ class FeatureHijacking(StandIn):
             lambda: self.trained_members(own, seed, "imitator", to_class_means(own.model, pilot, own.auxiliary), 1.0),
             own.h.device,
         )
-        return dict.fromkeys(own.victim.tolist(), stand_in.unpacked(kept, self.members))
+        return dict.fromkeys(own.victim.tolist(), selection.unpacked(kept, self.members))
 
     def applies(self, name: str, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
         """Whether the real clients were hijacked about as well as the shadow's."""
-        return self.shift(real, {}, seed, knowledge) <= stand_in.UNLIKE * shadow_shift
+        return self.shift(real, {}, seed, knowledge) <= selection.UNLIKE * shadow_shift
 
     def shift(self, own: World, made: Extractors, seed: int, knowledge: Knowledge) -> float:
         """How far the victims' features are from the pilot's class means, root mean square: how well they were hijacked."""
@@ -145,12 +146,12 @@ class FeatureHijacking(StandIn):
 
     def shadow(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> tuple[World, Tensor]:
         """A shadow federation hijacked by a pilot of the shadow attacker's own."""
-        mine = world.attackers_half(real, seed)
+        mine = shadow_federation.attackers_half(real, seed)
         extractor, classifier = self.pilot(real.model, mine, seed, knowledge)
-        pull = world.Pull(to_class_means(real.model, extractor, mine), [*mine, *extractor.values()])
+        pull = shadow_federation.Pull(to_class_means(real.model, extractor, mine), [*mine, *extractor.values()])
         rounds = min(round_, self.active_rounds, self.shadow_rounds)
         hijacked = real._replace(classifier=classifier)
-        return world.shadow(hijacked, rounds, self.shadow_steps, seed, knowledge, pull=pull)
+        return shadow_federation.shadow(hijacked, rounds, self.shadow_steps, seed, knowledge, pull=pull)
 
     def pilot(self, model: Model, images: Batch, seed: int, knowledge: Knowledge) -> tuple[Params, Params]:
         """(E~, quiet C~) trained on some images; on the CPU wherever they are, so that crafting and inversion have the same one."""
@@ -163,17 +164,19 @@ class FeatureHijacking(StandIn):
 
             rngs = [stream(seed, "attacker", "pilot", "batches", name) for name in ("first", "second")]
             steps, fresh = self.pilot_steps, start("classifier", "first")
-            how = LocalTraining(surrogates.UNTOLD.model_dump(), BATCH, steps)
-            first, classifier = surrogates.train_client(model, start("extractor", "first"), fresh, own, 1, how, rngs[0])
+            how = LocalTraining(surrogate_training.UNTOLD.model_dump(), BATCH, steps)
+            first, classifier = surrogate_training.train_client(
+                model, start("extractor", "first"), fresh, own, 1, how, rngs[0]
+            )
             align = to_class_means(model, first, own)
             second = start("extractor", "second")
-            extractor = surrogates.train(model, second, classifier, own, 2 * steps, rngs[1], align, PULL)
-            return stand_in.packed([extractor, classifier])
+            extractor = surrogate_training.train(model, second, classifier, own, 2 * steps, rngs[1], align, PULL)
+            return selection.packed([extractor, classifier])
 
         settings = {"steps": self.pilot_steps, "seed": seed, "model": str(model)}
-        kept = trained.kept(knowledge.cache, "pilot", settings, own, make, CPU)
+        kept = training_cache.kept(knowledge.cache, "pilot", settings, own, make, CPU)
         # Sorted, as networks that were read back come in another order, and caches are named by what they depend on in turn.
-        extractor, classifier = stand_in.unpacked({n: kept[n].to(place) for n in sorted(kept)}, 2)
+        extractor, classifier = selection.unpacked({n: kept[n].to(place) for n in sorted(kept)}, 2)
         return extractor, quiet(classifier)
 
 
@@ -186,7 +189,7 @@ def imitate(
     model: Model, start: tuple[Params, Params], extractor: Params, images: Batch, steps: int, rng: torch.Generator
 ) -> tuple[Params, Params]:
     """(parameters, buffers) of a generator after `steps` of Adam on E_z || G(z,y) - E(x) ||^2 over images x of class y."""
-    features, net = surrogates.extract(model, extractor, images.images), model.net("generator")
+    features, net = surrogate_training.extract(model, extractor, images.images), model.net("generator")
     params = {n: t.detach().clone().requires_grad_() for n, t in start[0].items()}
     buffers = start[1]
     optimiser = torch.optim.Adam(params.values(), lr=LR)
@@ -206,8 +209,8 @@ def to_class_means(model: Model, extractor: Params, images: Batch) -> Align:
 
     A class without auxiliary images has no pull.
     """
-    moments = surrogates.class_moments(
-        surrogates.extract(model, extractor, images.images), images.labels, model.classes
+    moments = surrogate_training.class_moments(
+        surrogate_training.extract(model, extractor, images.images), images.labels, model.classes
     )
 
     def align(h: Tensor, labels: Tensor) -> Tensor:

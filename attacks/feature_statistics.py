@@ -14,9 +14,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import case, descend, match
+from attacks.common import descend, gradient_distance, problem
+from privbench.hyperparameters import Count, Positive, Weight
 from privbench.seeds import stream
-from privbench.settings import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 DRAWS = 256  # generator samples behind mu and sigma
@@ -31,7 +31,7 @@ class FeatureStatistics:
     alpha: Weight = 1.0
     optimiser: descend.Optimiser = "lbfgs"
     lr: Positive = 0.05  # of Adam
-    start: case.Start = "noise"  # with "grey" all restarts are one
+    start: problem.Start = "noise"  # with "grey" all restarts are one
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator"})
     knowledge: ClassVar[str] = "gradient + generator"
@@ -41,18 +41,20 @@ class FeatureStatistics:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """Descends from `start`; of several restarts the one with the lowest Eq. 8."""
-        own = case.make(artifact, seed)
+        own = problem.make(artifact, seed)
         mean, variance = statistics(artifact, own.labels, seed)
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
-            gap = match.squared_distance(products)
-            return gap + self.alpha * match.statistics_distance(case.features(own, x), data["mean"], data["variance"])
+            products = gradient_distance.gradient_products(own, x, data["labels"], problem.observed_of(own, data))
+            gap = gradient_distance.squared_distance(products)
+            return gap + self.alpha * gradient_distance.statistics_distance(
+                problem.features(own, x), data["mean"], data["variance"]
+            )
 
         restarts = 1 if self.start == "grey" else self.restarts
-        start = case.starts(artifact, self.start, restarts, seed)
+        start = problem.starts(artifact, self.start, restarts, seed)
         moments = {"mean": mean, "variance": variance}
-        data = case.data(own, restarts) | {n: case.repeat(t, restarts) for n, t in moments.items()}
+        data = problem.data(own, restarts) | {n: problem.repeat(t, restarts) for n, t in moments.items()}
         end = descend.by(
             self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, report=report, what="Eq. 8"
         )

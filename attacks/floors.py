@@ -7,7 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import case, labels, updates
+from attacks.common import labels, problem
+from attacks.features import updates
 from privbench.types import Artifact, Batch, Knowledge, Outcome, Reconstruction, Report, no_report
 
 
@@ -53,7 +54,7 @@ class Grey:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """Constant grey."""
-        return _still(artifact, case.grey_start(artifact, torch.float32), _unknown(artifact))
+        return _still(artifact, problem.grey_start(artifact, torch.float32), _unknown(artifact))
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class DatasetMean:
 
 @dataclass(frozen=True)
 class ClassMean:
-    """The mean of other images of the victim's class; the class is read off the gradient or update (attacks/labels.py)."""
+    """The mean of other images of the victim's class; the class is read off the gradient or update (attacks/common/labels.py)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "classes"})
     knowledge: ClassVar[str] = "label + auxiliary mean"

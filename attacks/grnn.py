@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import case, descend, match, prior
-from attacks.descend import each_of
-from privbench.settings import Count, Positive, Weight
+from attacks.common import descend, gradient_distance, priors, problem
+from attacks.common.descend import each_of
+from privbench.hyperparameters import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 NOISE, SIDE = 64, 4
@@ -50,19 +50,19 @@ class GRNN:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """Adam on the weights [V x restarts, P]; of several restarts the one with the lowest objective."""
-        own, side = case.make(artifact, seed, torch.float32), artifact.image_shape[1]
+        own, side = problem.make(artifact, seed, torch.float32), artifact.image_shape[1]
         shapes = weight_shapes(artifact.image_shape[0])
 
         def objective(w: Tensor, data: dict[str, Tensor]) -> Tensor:
             x = draw(w, data["z"], shapes, side)
-            products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
-            return match.layer_scaled_distance(products) + self.weight * prior.total_variation(x)
+            products = gradient_distance.gradient_products(own, x, data["labels"], problem.observed_of(own, data))
+            return gradient_distance.layer_scaled_distance(products) + self.weight * priors.total_variation(x)
 
         sizes = [math.prod(shape) for shape in shapes]
-        start = case.draws(artifact, (sum(sizes),), self.restarts, seed, "generator weights").float()
+        start = problem.draws(artifact, (sum(sizes),), self.restarts, seed, "generator weights").float()
         scale = torch.cat([start.new_full((n,), _deviation(s)) for n, s in zip(sizes, shapes, strict=True)])
-        z = case.draws(artifact, (artifact.batch_size, NOISE), self.restarts, seed, "generator noise").float()
-        data = case.data(own, self.restarts) | {"z": z}
+        z = problem.draws(artifact, (artifact.batch_size, NOISE), self.restarts, seed, "generator noise").float()
+        data = problem.data(own, self.restarts) | {"z": z}
         end = descend.adam(objective, start * scale, data, steps=self.steps, lr=self.lr, report=report, what="GRNN")
         w, loss, trace, restart = descend.best_restart(end, self.restarts)
         chosen = torch.arange(len(restart), device=restart.device) * self.restarts + restart

@@ -1,8 +1,8 @@
 """iDLG as published: the label in closed form, then Eq. 7 over the image alone, from normal noise.
 
 Zhao, Mopuri, Bilen: iDLG: Improved Deep Leakage from Gradients, 2020, arXiv 2001.02610. The only negative entry of the last
-bias's gradient p_c - 1[c = y] is the label's (attacks/labels.py); x~ starts from N(0, 1) and descends by 300 steps of L-BFGS, as
-in the released code. Deviations: the line search of attacks/descend.py in place of a fixed step of 1; double precision, for in
+bias's gradient p_c - 1[c = y] is the label's (attacks/common/labels.py); x~ starts from N(0, 1) and descends by 300 steps of L-BFGS, as
+in the released code. Deviations: the line search of attacks/common/descend.py in place of a fixed step of 1; double precision, for in
 single precision the end of this descent hangs on rounding, and so on which victims share a batch; batches, whose labels are
 counted.
 """
@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attacks import case, descend
+from attacks.common import descend, problem
 from attacks.dlg import equation_7
-from privbench.settings import Count
+from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -34,12 +34,12 @@ class IDLG:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """L-BFGS from normal noise; of several restarts the one with the lowest Eq. 7."""
-        own = case.make(artifact, seed)
+        own = problem.make(artifact, seed)
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             return equation_7(own, x, data["labels"], data)
 
-        start = case.starts(artifact, "normal", self.restarts, seed)
-        data = case.data(own, self.restarts)
+        start = problem.starts(artifact, "normal", self.restarts, seed)
+        data = problem.data(own, self.restarts)
         end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="iDLG")
         return descend.reconstruction(end, self.restarts, own.labels)

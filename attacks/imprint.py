@@ -1,25 +1,25 @@
 """An active server: of an honest and a crafted classifier it sends the one that brings back more of the images.
 
-What it crafts (attacks/crafted.py) depends on the uploads that it expects:
+What it crafts (attacks/crafted/classifiers.py) depends on the uploads that it expects:
     one image, E broadcast     a gentle classifier: h in closed form, and E's gradient, go to `staged`
     a batch                    a steep one, which sorts the images into rows of its first layer's gradient
-                               (attacks/imprinted_rows.py): features of single images, inverted as in attacks/staged.py
+                               (attacks/crafted/gradient_bins.py): features of single images, inverted as in attacks/staged.py
     under noise                a loud one of either kind, under which the noise cannot be heard: everything goes on as without
                                noise. An image of the class that has won leaves no gradient, and ends at the mean of the two.
     E private                  features alone, which are attacked by the stand-ins of `aligned-surrogate` through the classifier
                                that an honest server would have sent, without which (an artifact file alone) there are the
                                class means. Of one image without noise an honest classifier gives the same features, and is
                                sent. Of a batch every image with a row of its own is a victim of its own, as in
-                               attacks/each_image.py; the others end at the class means.
+                               attacks/features/per_image.py; the others end at the class means.
 
-Where E is broadcast the choice is rehearsed before anything is sent (attacks/rehearsal.py): crafted with one half of the
+Where E is broadcast the choice is rehearsed before anything is sent (attacks/crafted/dry_run.py): crafted with one half of the
 auxiliary images and tried on some of the other, against what a passive attacker (attacks/broadcast.py) makes of the honest
 classifier's gradients. An honest classifier it is where that scores higher, e.g. where a defence clips, and what comes back
 is then attacked as by that attacker, bit by bit. Whether it was honest is told from what it would have sent, had it been.
 
 All this is of single-precision gradients of one step (FedSGD) that nobody clips. A loud classifier's gradients have a root mean
-square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/updates.py); under Adam no step is
-longer than its rate, crafted or honest. The rehearsal plays clients that send in the same format (privbench/wire.py) and take the
+square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/features/updates.py); under Adam no step is
+longer than its rate, crafted or honest. The rehearsal plays clients that send in the same format (privbench/observation/wire.py) and take the
 same local steps, so that such a server is honest where it gains nothing. What is measured of each stands in
 docs/results/imprint-on-the-wire.md.
 
@@ -37,28 +37,18 @@ from typing import ClassVar
 import torch
 
 from attacks import broadcast as passive
-from attacks import (
-    broken,
-    case,
-    crafted,
-    descend,
-    each_image,
-    features,
-    imprinted_rows,
-    labels,
-    loud,
-    rehearsal,
-    staged,
-    updates,
-)
+from attacks import staged
 from attacks.aligned_surrogate import AlignedSurrogate
+from attacks.common import closed_form, descend, failed_uploads, labels, problem
+from attacks.crafted import classifiers, dry_run, gradient_bins, saturated
+from attacks.features import per_image, updates
+from attacks.features.disaggregation import Separated
 from attacks.floors import ClassMean, gave_up
-from attacks.separate import Separated
+from privbench.applicability import Limits
 from privbench.errors import UserError
-from privbench.limits import Limits
-from privbench.local_update import optimiser_of
-from privbench.nets import LinearClassifier, Model
-from privbench.settings import Count, CountOrZero
+from privbench.hyperparameters import Count, CountOrZero
+from privbench.networks import LinearClassifier, Model
+from privbench.observation.local_update import optimiser_of
 from privbench.types import Artifact, Batch, Knowledge, Look, Networks, Reconstruction, Report, no_report
 
 HONEST = Networks({}, {})  # nothing in place of the broadcast
@@ -97,15 +87,15 @@ class Imprint(AlignedSurrogate):
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
         assert knowledge.look is not None, "active attacks are told of the uploads to come"
         look, auxiliary = knowledge.look, knowledge.auxiliary
-        noise = rehearsal.noise_std(look.defense, seed)
+        noise = dry_run.noise_std(look.defense, seed)
         if look.local is not None and look.defense.where == "update":
             noise /= optimiser_of(look.local).lr * look.local.steps  # in the update taken for a gradient
         if "extractor" not in broadcast.params:
             alone = look.batch_size == 1 and not noise
-            return HONEST if alone else crafted.made_for(model, broadcast, auxiliary, look.batch_size, noise)
+            return HONEST if alone else classifiers.made_for(model, broadcast, auxiliary, look.batch_size, noise)
         if not self._serves(model, broadcast, auxiliary, look, noise, seed):
             return HONEST
-        return crafted.made_for(model, broadcast, auxiliary, look.batch_size, noise)
+        return classifiers.made_for(model, broadcast, auxiliary, look.batch_size, noise)
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -119,30 +109,30 @@ class Imprint(AlignedSurrogate):
                 "imprint reads the classifier's gradient, which these clients do not send; try --attack staged"
             )
         artifact = updates.nearly_gradients(artifact)
-        features.check_not_mixed(artifact)
+        closed_form.check_not_mixed(artifact)
         if _sent_honestly(artifact, knowledge):
             if "extractor" not in artifact.weights:
                 return super().reconstruct(artifact, knowledge, seed, report)
             found = passive.attack(artifact, knowledge, seed, report)
             return found._replace(notes=(*found.notes, SENT_HONESTLY))
-        if not crafted.is_crafted(artifact.weights["classifier"]):
+        if not classifiers.is_crafted(artifact.weights["classifier"]):
             raise UserError(
                 "imprint reads what its own crafted classifier brought back, but these clients got an honest one; name it "
                 "with --attack in a run of your own"
             )
-        found = broken.set_aside(artifact, lambda sound: self._read(sound, knowledge, seed, report))
+        found = failed_uploads.set_aside(artifact, lambda sound: self._read(sound, knowledge, seed, report))
         return found._replace(notes=(*found.notes, CLAIM))
 
     def _serves(self, model: Model, broadcast: Networks, auxiliary: Batch, look: Look, noise: float, seed: int) -> bool:
         """Whether a crafted classifier brings back more of the attacker's own images than an honest one."""
-        others, mine = rehearsal.halves(auxiliary, seed)
+        others, mine = dry_run.halves(auxiliary, seed)
         if not self.rehearsal_images or len(others.labels) < look.batch_size:
             return True
-        clients, known = rehearsal.batches(others, self.rehearsal_images, look.batch_size), Knowledge(mine)
-        sent = crafted.made_for(model, broadcast, mine, look.batch_size, noise)
+        clients, known = dry_run.batches(others, self.rehearsal_images, look.batch_size), Knowledge(mine)
+        sent = classifiers.made_for(model, broadcast, mine, look.batch_size, noise)
 
         def worth(networks: Networks, attack: Callable[[Artifact], Reconstruction]) -> float:
-            return rehearsal.psnr_db(attack, rehearsal.observed(model, networks, clients, look, seed), clients.images)
+            return dry_run.psnr_db(attack, dry_run.observed(model, networks, clients, look, seed), clients.images)
 
         acting = worth(
             Networks(broadcast.params | sent.params, broadcast.buffers),
@@ -153,17 +143,19 @@ class Imprint(AlignedSurrogate):
     def _read(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         """What a crafted classifier brought back of all victims."""
         if artifact.batch_size > 1:
-            case.check_batch_size(artifact)
-            if crafted.is_loud(artifact.weights["classifier"]):
+            problem.check_batch_size(artifact)
+            if classifiers.is_loud(artifact.weights["classifier"]):
                 artifact = replace(artifact, defense={"name": "none"})
             read = self._batches if "extractor" in artifact.weights else self._private_batches
             return read(artifact, knowledge, seed, report)
-        if not crafted.is_loud(artifact.weights["classifier"]):
+        if not classifiers.is_loud(artifact.weights["classifier"]):
             return self._single(artifact, knowledge, seed, report)
-        found, rows = loud.unheard(artifact, knowledge), loud.heard(artifact)
+        found, rows = saturated.unheard(artifact, knowledge), saturated.heard(artifact)
         if not len(rows):
             return found
-        return broken.put(found, rows, self._single(loud.cleared(artifact.some(rows)), knowledge, seed, report))
+        return failed_uploads.put(
+            found, rows, self._single(saturated.cleared(artifact.some(rows)), knowledge, seed, report)
+        )
 
     def _single(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         """Gradients of one image each, without noise."""
@@ -180,26 +172,26 @@ class Imprint(AlignedSurrogate):
 
     def _batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         """The features of single images, inverted."""
-        found, own = imprinted_rows.features_of(artifact), case.make(artifact, seed)
+        found, own = gradient_bins.features_of(artifact), problem.make(artifact, seed)
         if artifact.labels is None:
-            own = own._replace(labels=imprinted_rows.completed(imprinted_rows.labels_of(artifact, found), own.labels))
-        start = case.plain_start(artifact, seed)
-        told = features.undropped(artifact.model, found.h, features.BLURRED)
+            own = own._replace(labels=gradient_bins.completed(gradient_bins.labels_of(artifact, found), own.labels))
+        start = problem.plain_start(artifact, seed)
+        told = closed_form.undropped(artifact.model, found.h, closed_form.BLURRED)
         end = staged.Staged(feature_steps=self.feature_steps).invert(own, told, None, start, report)
         return descend.reconstruction(end, 1, own.labels)
 
     def _private_batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         """Every image with a row of its own as a victim of its own; class means for the others."""
-        found = imprinted_rows.features_of(artifact)
-        y = imprinted_rows.labels_of(artifact, found)
-        told = y != imprinted_rows.NONE
-        y = imprinted_rows.completed(y, labels.recover(artifact))
-        each = each_image.singles(artifact, Separated(found.h, y, y[:, 0].double(), 0))
+        found = gradient_bins.features_of(artifact)
+        y = gradient_bins.labels_of(artifact, found)
+        told = y != gradient_bins.NONE
+        y = gradient_bins.completed(y, labels.recover(artifact))
+        each = per_image.singles(artifact, Separated(found.h, y, y[:, 0].double(), 0))
         whole = gave_up(ClassMean().reconstruct(each, knowledge, seed))
         rows = torch.nonzero(told.flatten())[:, 0]
         if len(rows):
-            whole = broken.put(whole, rows, self._through_honest(each.some(rows), knowledge, seed, report))
-        return each_image.folded(whole, artifact.batch_size)
+            whole = failed_uploads.put(whole, rows, self._through_honest(each.some(rows), knowledge, seed, report))
+        return per_image.folded(whole, artifact.batch_size)
 
 
 def _sent_honestly(artifact: Artifact, knowledge: Knowledge) -> bool:

@@ -1,12 +1,12 @@
 """Aligned surrogates of an attacker who also knows the initial networks: those of round 0, or a start for later ones.
 
-In round 0 the initial extractor is every client's own, and inverted as such (attacks/exact.py), with the prior learned from
+In round 0 the initial extractor is every client's own, and inverted as such (attacks/shadow/known_extractor.py), with the prior learned from
 auxiliary images that `analytic-features` lacks. Later it is where the clients began: the recipe "from initial" trains and
 aligns a surrogate from there, rehearsed in a shadow federation whose clients start there too.
 
 A shadow that starts at E_0 flatters a surrogate that does: its clients have stayed nearer to E_0 than real ones. So a rehearsal
 alone cannot tell whether "from initial" is better than what the attacker without E_0 would take, which is rehearsed in his own
-shadow. The victims' real features tell, without their images, by the objective of attacks/inversion.py at one tau,
+shadow. The victims' real features tell, without their images, by the objective of attacks/features/inversion.py at one tau,
     J(h; E') = min over z of ||E'(x(z)) - h||^2 / tau^2 + ||z||^2,
 twice the negative logarithm of the posterior at its mode: E' is the nearer to the victims' extractor, the more probable the
 images that explain what was seen. "from initial" is taken where most victims' J is lower with it, and where the attacker
@@ -23,9 +23,9 @@ from typing import ClassVar
 import torch
 
 from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.inversion import Extractors
-from attacks.stand_in import Choice, Recipe
-from attacks.world import World
+from attacks.features.inversion import Extractors
+from attacks.shadow.selection import Choice, Recipe
+from attacks.shadow.shadow_federation import World
 from privbench.types import Knowledge, Params, Report
 
 OWN = "from initial"  # the recipe that the attacker without the initial networks lacks

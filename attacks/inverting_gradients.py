@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attacks import case, descend, match, prior
-from privbench.settings import Count, Positive, Weight
+from attacks.common import descend, gradient_distance, priors, problem
+from privbench.hyperparameters import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -37,14 +37,14 @@ class InvertingGradients:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """All victims and restarts at once."""
-        own = case.make(artifact, seed)
+        own = problem.make(artifact, seed)
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
-            return match.cosine_distance(products) + self.weight * prior.absolute_variation(x)
+            products = gradient_distance.gradient_products(own, x, data["labels"], problem.observed_of(own, data))
+            return gradient_distance.cosine_distance(products) + self.weight * priors.absolute_variation(x)
 
         end = descend.adam(
-            objective, case.random_start(artifact, self.restarts, seed), case.data(own, self.restarts),
+            objective, problem.random_start(artifact, self.restarts, seed), problem.data(own, self.restarts),
             steps=self.steps, lr=self.lr, sign=True, box=(0.0, 1.0), report=report, what="inverting gradients",
         )  # fmt: skip
         return descend.reconstruction(end, self.restarts, own.labels)

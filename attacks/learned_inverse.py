@@ -4,9 +4,9 @@ The attacker takes gradients of auxiliary images at the broadcast networks, adds
 and trains
     min over f of  mean || f(s(g + n), y) - x ||^2
 Its output is the expected image given what the noise leaves, where a descent on one noisy gradient fits the noise. s(g) holds the
-closed-form features h (attacks/features.py), the first linear layer's dL/db, and the extractor's gradient; f sees its first
+closed-form features h (attacks/common/closed_form.py), the first linear layer's dL/db, and the extractor's gradient; f sees its first
 principal components and answers in principal components of the auxiliary images. y is the label as the server has it: known, or,
-in training as in the attack, as probable as the noised gradient makes each class (attacks/labels.py).
+in training as in the attack, as probable as the noised gradient makes each class (attacks/common/labels.py).
 
 Wu et al.: Learning to Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning, UAI 2023, arXiv
 2210.10880 (there the gradient is hashed into bins; here closed forms and principal components make it small). One image per
@@ -25,14 +25,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks import case, features, labels, trained
-from attacks.case import Case
-from attacks.descend import each_of
+from attacks.common import closed_form, labels, problem, training_cache
+from attacks.common.descend import each_of
+from attacks.common.problem import Case
+from privbench.applicability import Limits
 from privbench.errors import UserError
-from privbench.limits import Limits
-from privbench.nets import LinearClassifier
+from privbench.hyperparameters import Count, Positive
+from privbench.networks import LinearClassifier
 from privbench.seeds import stream
-from privbench.settings import Count, Positive
 from privbench.types import Artifact, Batch, Knowledge, Params, Parts, Reconstruction, Report, no_report
 
 INPUTS, HIDDEN, OUTPUTS = 256, 256, 128
@@ -49,7 +49,7 @@ class Signals(NamedTuple):
     d: Tensor  # [N, m]
     h: Tensor  # [N, n]
     e: Tensor  # [N, P]
-    y: Tensor  # [N, Y] probabilities; of `simulated` ones the error p - e_y as attacks/labels.py estimates it without noise
+    y: Tensor  # [N, Y] probabilities; of `simulated` ones the error p - e_y as attacks/common/labels.py estimates it without noise
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class LearnedInverse:
                 "try --attack staged"
             )
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
-        own = case.make(artifact, seed, torch.float32)
+        own = problem.make(artifact, seed, torch.float32)
         auxiliary = knowledge.auxiliary
         told = artifact.labels is not None
         settings = {
@@ -83,7 +83,7 @@ class LearnedInverse:
             "revision": self.revision,
         }  # fmt: skip
         networks = [t for part in ("extractor", "classifier") for t in own.weights[part].values()]
-        made = trained.kept(
+        made = training_cache.kept(
             knowledge.cache, "learned-inverse", settings, [*networks, *auxiliary],
             lambda: self._train(own, auxiliary, told, seed, report), auxiliary.images.device,
         )  # fmt: skip
@@ -177,7 +177,7 @@ def simulated(own: Case, auxiliary: Batch, told: bool) -> Signals:
 def noised(signals: Signals, own: Case, told: bool, rng: torch.Generator) -> Signals:
     """The signals of `simulated` as they come out of gradients with the case's noise on every entry; y as probabilities.
 
-    The least-squares h of attacks/features.py is b' (d h' + N) / |b|^2 with b = d + n; given b, b' N is normal again, of variance
+    The least-squares h of attacks/common/closed_form.py is b' (d h' + N) / |b|^2 with b = d + n; given b, b' N is normal again, of variance
     |b|^2 sigma^2.
     """
     variance = own.variance
@@ -203,9 +203,9 @@ def seen(own: Case, y: Tensor) -> Signals:
     """The signals of the observed gradients, with the probabilities y [V, Y] of their labels."""
     rows, bias = own.observed["classifier/fc1.weight"], own.observed["classifier/fc1.bias"]
     e = torch.cat([own.observed[f"extractor/{n}"].flatten(1) for n in own.weights["extractor"]], 1)
-    h = features.least_squares(rows, bias)
+    h = closed_form.least_squares(rows, bias)
     if not own.variance:
-        h = features.undropped(own.model, h.unflatten(1, own.model.feature_shape), features.ZERO).h.flatten(1)
+        h = closed_form.undropped(own.model, h.unflatten(1, own.model.feature_shape), closed_form.ZERO).h.flatten(1)
     return Signals(bias, h, e, y.to(e))
 
 

@@ -15,14 +15,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attacks import case, descend, match, prior
-from privbench.settings import Count, Positive, Weight
+from attacks.common import descend, gradient_distance, priors, problem
+from privbench.hyperparameters import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 DISTANCES = {
-    "total": match.relative_distance,
-    "layer": match.layer_scaled_distance,
-    "none": match.squared_distance,
+    "total": gradient_distance.relative_distance,
+    "layer": gradient_distance.layer_scaled_distance,
+    "none": gradient_distance.squared_distance,
 }
 
 
@@ -34,7 +34,9 @@ class Matching:
     restarts: Count = 1
     weight: Weight = 1e-8  # lambda, in units of the distance that `scale` names
     scale: Literal["total", "layer", "none"] = "total"
-    precision: Literal["double", "single"] = "double"  # single ends early: the distance cancels (attacks/match.py)
+    precision: Literal["double", "single"] = (
+        "double"  # single ends early: the distance cancels (attacks/common/gradient_distance.py)
+    )
     optimiser: descend.Optimiser = "lbfgs"
     lr: Positive = 0.05  # of Adam
     start: Literal["random", "grey"] = "grey"
@@ -50,17 +52,21 @@ class Matching:
     ) -> Reconstruction:
         """All victims and restarts at once; grey images have one start."""
         dtype = torch.float64 if self.precision == "double" else torch.float32
-        own = case.make(artifact, seed, dtype)
+        own = problem.make(artifact, seed, dtype)
         distance = DISTANCES[self.scale]
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
-            return distance(products) + self.weight * prior.total_variation(x)
+            products = gradient_distance.gradient_products(own, x, data["labels"], problem.observed_of(own, data))
+            return distance(products) + self.weight * priors.total_variation(x)
 
         grey = self.start == "grey"
         restarts = 1 if grey else self.restarts
-        start = case.plain_start(artifact, seed, dtype) if grey else case.random_start(artifact, restarts, seed, dtype)
-        data = case.data(own, restarts)
+        start = (
+            problem.plain_start(artifact, seed, dtype)
+            if grey
+            else problem.random_start(artifact, restarts, seed, dtype)
+        )
+        data = problem.data(own, restarts)
         end = descend.by(
             self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, report=report, what="matching"
         )

@@ -3,15 +3,18 @@
 It says what one way of using the true extractor gives, with a Gaussian prior. Another way may give more: `oracle-decoder`, the
 second reference, trains a decoder through it (attacks/oracle_decoder.py), and an active server makes clients send more.
 
-min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2 (attacks/inversion.py), with the class means and variances of auxiliary
+min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2 (attacks/features/inversion.py), with the class means and variances of auxiliary
 images as the prior. Where the gradient was noised, through h itself and with its variance; where E is broadcast, `staged`.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attacks import broadcast, descend, each_image, exact, world
-from privbench.settings import Count
+from attacks import broadcast
+from attacks.common import descend
+from attacks.features import per_image
+from attacks.shadow import known_extractor, shadow_federation
+from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -33,13 +36,13 @@ class Oracle:
         """Each victim through its own client's extractor."""
         if "extractor" in artifact.weights:
             return broadcast.attack(artifact, knowledge, seed, report)
-        return each_image.attack(
+        return per_image.attack(
             artifact, knowledge, seed, lambda single: self.through_own(single, knowledge, seed, report), report
         )
 
     def through_own(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         """All victims of a private extractor, one image each."""
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
-        own = world.real(artifact, knowledge, seed, "Oracle")
-        nets = world.of_clients(own, {k: [knowledge.oracle[k].params["extractor"]] for k in own.clients})
-        return descend.reconstruction(exact.invert(own, nets, self.steps, report), 1, own.labels[:, None])
+        own = shadow_federation.real(artifact, knowledge, seed, "Oracle")
+        nets = shadow_federation.of_clients(own, {k: [knowledge.oracle[k].params["extractor"]] for k in own.clients})
+        return descend.reconstruction(known_extractor.invert(own, nets, self.steps, report), 1, own.labels[:, None])

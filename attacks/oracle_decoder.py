@@ -17,12 +17,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import broadcast, broken, decoder, each_image, match, surrogates, trained, world
+from attacks import broadcast, decoder
+from attacks.common import failed_uploads, gradient_distance, training_cache
+from attacks.features import per_image
 from attacks.floors import gave_up
-from attacks.stand_in import FEWEST
-from attacks.world import World
+from attacks.shadow import shadow_federation, surrogate_training
+from attacks.shadow.selection import FEWEST
+from attacks.shadow.shadow_federation import World
+from privbench.hyperparameters import Count
 from privbench.seeds import stream
-from privbench.settings import Count
 from privbench.types import Artifact, Batch, Knowledge, Params, Reconstruction, Report, no_report
 
 HELD_OUT = 5  # of so many auxiliary images one is kept for the share
@@ -49,25 +52,25 @@ class OracleDecoder:
             return broadcast.attack(artifact, knowledge, seed, report)
 
         def single(artifact: Artifact) -> Reconstruction:
-            return broken.set_aside(artifact, lambda sound: self.through_own(sound, knowledge, seed, report))
+            return failed_uploads.set_aside(artifact, lambda sound: self.through_own(sound, knowledge, seed, report))
 
-        return each_image.attack(artifact, knowledge, seed, single, report)
+        return per_image.attack(artifact, knowledge, seed, single, report)
 
     def through_own(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         """All victims of a private extractor, one image each; class means where there are too few auxiliary images."""
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
-        real = world.real(artifact, knowledge, seed, "OracleDecoder")
+        real = shadow_federation.real(artifact, knowledge, seed, "OracleDecoder")
         means = decoder.class_means(real)[real.labels]
         x, loss = means.clone(), torch.zeros(len(means), device=means.device)
         for done, client in enumerate(real.clients if len(real.auxiliary.labels) >= FEWEST else ()):
             report(done, len(real.clients), "decoders through the true extractors")
             rows = torch.nonzero(real.client == client)[:, 0]
-            own, net = world.some(real, rows), knowledge.oracle[client].params["extractor"]
+            own, net = shadow_federation.some(real, rows), knowledge.oracle[client].params["extractor"]
             made = self._trained(own, net, seed, knowledge)
             x[rows] += made["share"] * _answer(made, own.h, own.labels, own, means)
             for row, h in zip(rows.tolist(), own.h, strict=True):
-                features = surrogates.extract(own.model, net, x[row : row + 1])[0]
-                loss[row] = match.feature_distance(features, h.to(features))
+                features = surrogate_training.extract(own.model, net, x[row : row + 1])[0]
+                loss[row] = gradient_distance.feature_distance(features, h.to(features))
         first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         found = Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
         return found if len(real.auxiliary.labels) >= FEWEST else gave_up(found)
@@ -75,7 +78,7 @@ class OracleDecoder:
     def _trained(self, own: World, net: Params, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
         """D of one client and its "share"; kept on disk for all that attack the artifact."""
         depends_on = [*own.auxiliary, *(net[name] for name in sorted(net))]
-        return trained.kept(
+        return training_cache.kept(
             knowledge.cache,
             "oracle-decoder",
             {"decoder_steps": self.decoder_steps, "seed": seed},
@@ -102,7 +105,7 @@ class OracleDecoder:
 
 def seen(own: World, net: Params, images: Batch, seed: int, name: str) -> list[Tensor]:
     """What the true extractor makes of some images [n, c, s, s]; several copies with the client's noise where there is any."""
-    h = surrogates.extract(own.model, net, images.images)
+    h = surrogate_training.extract(own.model, net, images.images)
     if own.noise is None:
         return [h]
     rng, spread = stream(seed, "attacker", "oracle-decoder", name), own.noise.median().sqrt().to(h)

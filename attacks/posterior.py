@@ -1,8 +1,8 @@
 """The most probable image given a noised gradient, by an attacker who knows the noise and has images of the same kind.
 
-F and how it is descended on stand in attacks/noisy.py. What is known here besides: mu is the mean of the auxiliary images' classes,
-each with its probability given the noised gradient (attacks/labels.py), Sigma holds the variances within a class
-(attacks/inversion.py) and, where the label is uncertain, those of the class means about mu. Where the noise leaves nothing to be
+F and how it is descended on stand in attacks/features/map_estimate.py. What is known here besides: mu is the mean of the auxiliary images' classes,
+each with its probability given the noised gradient (attacks/common/labels.py), Sigma holds the variances within a class
+(attacks/features/inversion.py) and, where the label is uncertain, those of the class means about mu. Where the noise leaves nothing to be
 read, the answer stays at mu: the best guess without an image.
 
 Closed-form features first, as attacks/staged.py has it without noise, led astray here (docs/tuning_attacks.md). Without noise
@@ -18,8 +18,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import case, inversion, labels, noisy, staged
-from privbench.settings import Count
+from attacks import staged
+from attacks.common import labels, problem
+from attacks.features import inversion, map_estimate
+from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
@@ -44,13 +46,16 @@ class Posterior:
         if not labels.noise_variance(artifact):
             return staged.once(artifact, knowledge, seed, report)
         assert knowledge.auxiliary is not None, "the needs of this attack name auxiliary images"
-        own = case.make(artifact, seed)
+        own = problem.make(artifact, seed)
         learned = inversion.learned(knowledge.auxiliary, artifact.model.classes, next(iter(own.observed.values())))
-        belief, steps = mixture(learned, labels.probabilities(artifact)), noisy.Steps(self.direction_steps, self.steps)
-        return noisy.most_probable(own, artifact, belief, seed, steps, self.starts, report)
+        belief, steps = (
+            mixture(learned, labels.probabilities(artifact)),
+            map_estimate.Steps(self.direction_steps, self.steps),
+        )
+        return map_estimate.most_probable(own, artifact, belief, seed, steps, self.starts, report)
 
 
-def mixture(learned: inversion.Belief, probability: Tensor) -> noisy.Belief:
+def mixture(learned: inversion.Belief, probability: Tensor) -> map_estimate.Belief:
     """What is believed of images whose class has some `probability` [V, B, Y], normal again.
 
     The mean is sum_c p_c mu_c, the variance of every coefficient sum_c p_c (sigma^2 + (mu_c - mu)^2).
@@ -60,4 +65,4 @@ def mixture(learned: inversion.Belief, probability: Tensor) -> noisy.Belief:
     apart = learned.gaussian.coefficients(learned.means)  # [Y, C, s, s]
     middle = torch.einsum("vby,ychw->vbchw", p, apart)
     between = torch.einsum("vby,vbychw->vbchw", p, (apart - middle[:, :, None]).square())
-    return noisy.Belief(learned.gaussian, mean, learned.gaussian.variance + between)
+    return map_estimate.Belief(learned.gaussian, mean, learned.gaussian.variance + between)

@@ -1,19 +1,19 @@
 """The strong attack with the gradient alone: closed forms first, then features, then gradients.
 
-    1. h of a one-image batch in closed form (attacks/features.py).
+    1. h of a one-image batch in closed form (attacks/common/closed_form.py).
     2. Feature inversion: min over x of ||logit E(x) - logit h||^2 / spread + lambda_h TV(x), from a grey start. The logit
        undoes the extractor's last sigmoid, which makes the problem far better conditioned.
     3. Gradient matching: min over x of mean over E's parameters of ||g(x) - G||^2 / ||G||^2 + anchor x (the distance of step
        2) + lambda_g TV(x), from where 2 ended. The classifier's gradient is left out: it says no more than h and the label.
 Step 2 carries a trained network over the plateaus at which a random start sticks; step 3 adds what only the extractor's
-gradient tells. The features of larger batches are separated by the classifier (attacks/separate.py); where that fails: layer-
+gradient tells. The features of larger batches are separated by the classifier (attacks/features/disaggregation.py); where that fails: layer-
 scaled matching of everything, from a grey start. ResNet-18 has no closed form either, for its classifier begins with
 convolutions: the same matching, from nearly grey noise, because plain grey enters it as zero, where ReLU has no slope.
 
-Where C is trained with dropout, steps 2 and 3 go without the features that were dropped (attacks/features.py), and nothing is
+Where C is trained with dropout, steps 2 and 3 go without the features that were dropped (attacks/common/closed_form.py), and nothing is
 peeled: those equations need all of them.
 
-On LeNet-5 without noise most victims never need steps 2 and 3: attacks/peeling.py solves the same equations layer by layer,
+On LeNet-5 without noise most victims never need steps 2 and 3: attacks/features/layerwise.py solves the same equations layer by layer,
 far closer to their solution than descent comes. There is a descent only where the peeled image does not explain the
 gradient, and the image with the lower layer-scaled distance is kept: Reconstruction.restart is 0 for the peeled one (or
 where only one way was gone) and 1 for the descent; loss and trace are those of the kept way.
@@ -21,13 +21,13 @@ where only one way was gone) and 1 for the descent; loss and trace are those of 
 Where E is private, step 2 runs through a randomly initialised stand-in, with a prior so strong that a hopeless inversion
 ends plain instead of noisy; there is no step 3.
 
-Under Gaussian noise of known variance sigma^2 the steps are others. With E known attacks/noisy.py finds the most probable image of
+Under Gaussian noise of known variance sigma^2 the steps are others. With E known attacks/features/map_estimate.py finds the most probable image of
 a gradient, or images of a batch: `feature_steps` by the gradient's direction, then `steps` by the gradient itself; `restart` is the
 start that won. With E private what is descended on is ||E~(x) - h||^2 ||d||^2 / sigma^2 for one image and ||g(x) - G||^2 / sigma^2
 for a batch, + squared differences of neighbouring pixels / tau^2 + squared distances from grey / spread^2.
 
 Weights were chosen on images disjoint from all victims (docs/tuning_attacks.md); the prior's constants are those of photographs
-in no data set here (attacks/prior.py).
+in no data set here (attacks/common/priors.py).
 """
 
 from dataclasses import dataclass, replace
@@ -36,11 +36,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import case, descend, features, inversion, match, noisy, peeling, prior, separate, trained
-from attacks.case import Case
-from attacks.features import Features
-from attacks.match import Products
-from privbench.settings import Count, CountOrZero, Weight
+from attacks.common import closed_form, descend, gradient_distance, priors, problem, training_cache
+from attacks.common.closed_form import Features
+from attacks.common.gradient_distance import Products
+from attacks.common.problem import Case
+from attacks.features import disaggregation, inversion, layerwise, map_estimate
+from privbench.hyperparameters import Count, CountOrZero, Weight
 from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural image of 32x32
@@ -53,7 +54,7 @@ EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the 
 class Staged:
     """Closed form, peeling; feature inversion and gradient matching where that fails."""
 
-    peel_iterations: CountOrZero = 8  # at most, per level of attacks/peeling.py; 0 leaves peeling out
+    peel_iterations: CountOrZero = 8  # at most, per level of attacks/features/layerwise.py; 0 leaves peeling out
     peel_levels: Count = (
         5  # of peeling.LEVELS; 1: only what all victims share, enough where the network is nearly linear
     )
@@ -63,7 +64,7 @@ class Staged:
     weight: Weight = 3e-4  # lambda_g
     anchor: Weight = 30.0
     stand_in_weight: Weight = 100.0  # lambda_h where E is a stand-in
-    starts: Count = 7  # of attacks/noisy.py, at most
+    starts: Count = 7  # of attacks/features/map_estimate.py, at most
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
@@ -75,18 +76,20 @@ class Staged:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
     ) -> Reconstruction:
         """All victims through all stages."""
-        own, told = case.make(artifact, seed), features.of_single(artifact)
+        own, told = problem.make(artifact, seed), closed_form.of_single(artifact)
         if own.variance and own.extractor_known:
-            steps = noisy.Steps(self.feature_steps, self.steps)
-            return noisy.most_probable(own, artifact, of_photographs(artifact, own), seed, steps, self.starts, report)
-        if told is None and separate.possible(artifact):
+            steps = map_estimate.Steps(self.feature_steps, self.steps)
+            return map_estimate.most_probable(
+                own, artifact, of_photographs(artifact, own), seed, steps, self.starts, report
+            )
+        if told is None and disaggregation.possible(artifact):
             return self._batches(artifact, own, seed, report)
         peelable = own.extractor_known and not own.variance and artifact.model.backbone == "lenet5"
         if told is None or told.known is not None or not peelable or not self.peel_iterations:
             return self._descend(artifact, own, None if told is None else told.batched(), seed, report)
         h = told.h
-        gaussian = prior.natural(*artifact.image_shape[:2], PEELED_STEP, prior.CHROMA, h)
-        end = peeling.peel(own, h, gaussian, self.peel_iterations, report, self.peel_levels)
+        gaussian = priors.natural(*artifact.image_shape[:2], PEELED_STEP, priors.CHROMA, h)
+        end = layerwise.peel(own, h, gaussian, self.peel_iterations, report, self.peel_levels)
         kept = _finished(end, own.labels, 0)
         gap = _unexplained(own, end.x)
         rows = torch.nonzero(~(gap < EXPLAINED))[:, 0]
@@ -100,13 +103,13 @@ class Staged:
 
     def _batches(self, artifact: Artifact, own: Case, seed: int, report: Report) -> Reconstruction:
         """Batches with separated features through steps 2 and 3, the others through matching alone."""
-        found, parts = separate.separate(artifact, seed, report), []
+        found, parts = disaggregation.separate(artifact, seed, report), []
         for sound in (True, False):
             rows = torch.nonzero(found.sound == sound)[:, 0]
             if len(rows):
                 some = own._replace(observed=descend.pick(own.observed, rows), labels=found.labels[rows])
-                told = features.undropped(artifact.model, found.h[rows], features.BLURRED) if sound else None
-                some = some._replace(observed=some.observed | case.factors(artifact.model, told))
+                told = closed_form.undropped(artifact.model, found.h[rows], closed_form.BLURRED) if sound else None
+                some = some._replace(observed=some.observed | problem.factors(artifact.model, told))
                 parts.append(
                     (rows, self._descend(replace(artifact, client=artifact.client[rows]), some, told, seed, report))
                 )
@@ -117,9 +120,9 @@ class Staged:
         self, artifact: Artifact, own: Case, told: Features | None, seed: int, report: Report
     ) -> Reconstruction:
         """Steps 2 and 3; features [V, B, c, s, s]."""
-        start, spent = case.plain_start(artifact, seed), 0
+        start, spent = problem.plain_start(artifact, seed), 0
         if told is not None:
-            end = self.invert(own, told, features.noise_variance(artifact), start, report)
+            end = self.invert(own, told, closed_form.noise_variance(artifact), start, report)
             if not own.extractor_known:
                 return _finished(end, own.labels, 0)
             start, spent = end.x, end.evaluations
@@ -131,48 +134,48 @@ class Staged:
         """Step 2: images [V, B, C, H, W] of the features [V, B, c, s, s], whose variance under noise is `noise` [V]."""
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            found = case.features(own, x)
+            found = problem.features(own, x)
             if noise is not None:
                 return (found - data["h"]).square().sum() / data["noise"] + _surprise(x)
             if not own.extractor_known:
                 return _feature_gap(found, data["h"], data.get("known")) + self.stand_in_weight * (
-                    prior.total_variation(x) + prior.l2(x)
+                    priors.total_variation(x) + priors.l2(x)
                 )
             gap = _feature_gap(inversion.logit(found), inversion.logit(data["h"]), data.get("known"))
-            return gap + self.feature_weight * prior.total_variation(x)
+            return gap + self.feature_weight * priors.total_variation(x)
 
         data = _data(told) | ({} if noise is None else {"noise": noise})
         return descend.lbfgs(objective, start, data, steps=self.feature_steps, report=report, what="feature inversion")
 
     def _match(self, own: Case, told: Features | None, start: Tensor, report: Report) -> descend.Descent:
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
+            products = gradient_distance.gradient_products(own, x, data["labels"], problem.observed_of(own, data))
             if own.variance:
-                return match.squared_distance(products) / own.variance + _surprise(x)
-            smooth = self.weight * prior.total_variation(x)
+                return gradient_distance.squared_distance(products) / own.variance + _surprise(x)
+            smooth = self.weight * priors.total_variation(x)
             if told is None:
-                return match.layer_scaled_distance(products) + smooth
-            found = inversion.logit(case.features(own, x))
+                return gradient_distance.layer_scaled_distance(products) + smooth
+            found = inversion.logit(problem.features(own, x))
             anchor = _feature_gap(found, inversion.logit(data["h"]), data.get("known"))
-            return match.layer_scaled_distance(_of_extractor(products)) + self.anchor * anchor + smooth
+            return gradient_distance.layer_scaled_distance(_of_extractor(products)) + self.anchor * anchor + smooth
 
-        data = case.data(own) | ({} if told is None else _data(told))
+        data = problem.data(own) | ({} if told is None else _data(told))
         return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
 
 
 def once(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
     """Staged() of an artifact, read back where another attack has asked for it; it uses no auxiliary images."""
-    return trained.reconstructed(Staged(), artifact, replace(knowledge, auxiliary=None), seed, report)
+    return training_cache.reconstructed(Staged(), artifact, replace(knowledge, auxiliary=None), seed, report)
 
 
 def _unexplained(own: Case, x: Tensor) -> Tensor:
     """The layer-scaled distance [V] of the images' gradients from the observed ones: the attacker's own yardstick."""
 
     def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-        products = match.gradient_products(own, x, data["labels"], case.observed_of(own, data))
-        return match.layer_scaled_distance(products)
+        products = gradient_distance.gradient_products(own, x, data["labels"], problem.observed_of(own, data))
+        return gradient_distance.layer_scaled_distance(products)
 
-    return descend.lbfgs(objective, x, case.data(own), steps=0).loss
+    return descend.lbfgs(objective, x, problem.data(own), steps=0).loss
 
 
 def _merged(first: Reconstruction, other: Reconstruction, rows: Tensor, better: Tensor) -> Reconstruction:
@@ -199,7 +202,9 @@ def _joined(parts: list[tuple[Tensor, Reconstruction]]) -> Reconstruction:
 def _feature_gap(features: Tensor, target: Tensor, known: Tensor | None) -> Tensor:
     """Mean over the images of a batch of their feature distances, all [B, c, s, s]."""
     each = [None] * len(target) if known is None else known
-    gaps = [match.feature_distance(own, true, k) for own, true, k in zip(features, target, each, strict=True)]
+    gaps = [
+        gradient_distance.feature_distance(own, true, k) for own, true, k in zip(features, target, each, strict=True)
+    ]
     return torch.stack(gaps).mean()
 
 
@@ -210,18 +215,20 @@ def _data(told: Features) -> dict[str, Tensor]:
 
 def _surprise(x: Tensor) -> Tensor:
     """Twice the negative logarithm of the prior: independent Gaussian pixel differences and distances from grey."""
-    return prior.total_variation(x) * x[..., 1:].numel() / PIXEL_STEP**2 + prior.l2(x) * x.numel() / PIXEL_SPREAD**2
+    return priors.total_variation(x) * x[..., 1:].numel() / PIXEL_STEP**2 + priors.l2(x) * x.numel() / PIXEL_SPREAD**2
 
 
 def _of_extractor(products: dict[str, Products]) -> dict[str, Products]:
     return {name: p for name, p in products.items() if name.startswith("extractor/")}
 
 
-def of_photographs(artifact: Artifact, own: Case) -> noisy.Belief:
+def of_photographs(artifact: Artifact, own: Case) -> map_estimate.Belief:
     """What an attacker without images believes of every victim's."""
     like = next(iter(own.observed.values()))
-    gaussian = prior.photographed(*artifact.image_shape[:2], prior.STRENGTH, prior.CHROMA, like)
-    return noisy.Belief(gaussian, like.new_zeros(artifact.victims, artifact.batch_size, gaussian.variance.numel()))
+    gaussian = priors.photographed(*artifact.image_shape[:2], priors.STRENGTH, priors.CHROMA, like)
+    return map_estimate.Belief(
+        gaussian, like.new_zeros(artifact.victims, artifact.batch_size, gaussian.variance.numel())
+    )
 
 
 def _finished(end: descend.Descent, known: Tensor, spent: int) -> Reconstruction:

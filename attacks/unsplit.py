@@ -1,6 +1,6 @@
 """UnSplit: the client's extractor is unknown, so a stand-in and the images descend until they explain the features.
 
-    h in closed form (attacks/features.py; batches: attacks/separate.py), then from E~ drawn at random and (nearly) grey x
+    h in closed form (attacks/common/closed_form.py; batches: attacks/features/disaggregation.py), then from E~ drawn at random and (nearly) grey x
     min over x, E~ of F = mean over i of [ ||E~(x_i) - h_i||^2 / spread of h_i + lambda TV(x_i) ]
 by Adam in turns, as in Algorithm 1, or on both together (`descent`). i are the images that share a stand-in: one victim's, or
 those of all victims of a client, whose extractor is one and the same (`stand_in_of`). Of several draws the lowest F is kept.
@@ -21,14 +21,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attacks import case, descend, features, match, prior, separate
-from attacks.case import Case
-from attacks.features import Features
-from privbench import finite
+from attacks.common import closed_form, descend, gradient_distance, priors, problem
+from attacks.common.closed_form import Features
+from attacks.common.problem import Case
+from attacks.features import disaggregation
+from privbench import tensors
+from privbench.applicability import Limits
 from privbench.errors import UserError
-from privbench.limits import Limits
+from privbench.hyperparameters import Count, Positive, Weight
 from privbench.seeds import stream
-from privbench.settings import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
 
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # F of images, stand-in and features
@@ -66,8 +67,8 @@ class UnSplit:
 
         Victims of a common stand-in have its loss, trace and restart in common.
         """
-        own, (h, known), spent = self._features(artifact, case.make(artifact, seed), seed, report)
-        sharing, start = self._sharing(artifact, h, own.extractor_known), case.plain_start(artifact, seed)
+        own, (h, known), spent = self._features(artifact, problem.make(artifact, seed), seed, report)
+        sharing, start = self._sharing(artifact, h, own.extractor_known), problem.plain_start(artifact, seed)
         parts = []
         for number, rows in enumerate(sharing):
 
@@ -88,7 +89,7 @@ class UnSplit:
         everyone = torch.arange(artifact.victims, device=h.device)
         if known or self.stand_in_of == "victim":
             return [everyone[:, None]]
-        sound = finite.rows(h)
+        sound = tensors.rows(h)
         found = [everyone[sound & (artifact.client == k)] for k in artifact.client.unique()] + [
             everyone[v : v + 1] for v in torch.nonzero(~sound)[:, 0].tolist()
         ]
@@ -107,19 +108,19 @@ class UnSplit:
 
         def objective(x: Tensor, w: Tensor, h: Tensor) -> Tensor:
             through = own._replace(weights=own.weights | {"extractor": e.named(w)})
-            found = case.features(through, x.flatten(0, 1))
+            found = problem.features(through, x.flatten(0, 1))
             rows = zip(found, *(t.flatten(0, 1) for t in h.unbind(1)), strict=True)
-            gaps = [match.feature_distance(f, t, known) for f, t, known in rows]
-            return torch.stack(gaps).mean() + weight * prior.total_variation(x)
+            gaps = [gradient_distance.feature_distance(f, t, known) for f, t, known in rows]
+            return torch.stack(gaps).mean() + weight * priors.total_variation(x)
 
         draws = torch.stack([e.start, *(self._draw(own, e, seed, r) for r in range(1, restarts))])
-        w, x, h = draws.repeat(len(h), 1), case.repeat(x, restarts), case.repeat(h, restarts)
+        w, x, h = draws.repeat(len(h), 1), problem.repeat(x, restarts), problem.repeat(h, restarts)
         if self.descent == "together" and not own.extractor_known:
             end = self._together(objective, x, w, h, report)
         else:
             end = self._in_turns(objective, x, w, h, own.extractor_known, report)
         images, *rest = descend.best_restart(end, restarts)
-        loss, trace, restart = (case.repeat(t, victims) for t in rest)
+        loss, trace, restart = (problem.repeat(t, victims) for t in rest)
         return descend.Descent(images.flatten(0, 1), loss, trace, end.evaluations * victims), restart
 
     def _in_turns(
@@ -169,17 +170,17 @@ class UnSplit:
     @staticmethod
     def _features(artifact: Artifact, own: Case, seed: int, report: Report) -> tuple[Case, Features, int]:
         """The case with the labels of the features [V, B, c, s, s], these, and what they cost; UserError where there are none."""
-        single = features.of_single(artifact)
+        single = closed_form.of_single(artifact)
         if single is not None:
             return own, single.batched(), 0
-        features.check_not_mixed(artifact)
-        if not separate.possible(artifact):
+        closed_form.check_not_mixed(artifact)
+        if not disaggregation.possible(artifact):
             raise UserError(
                 "unsplit needs features, which come from one image per gradient, or an exact gradient, and a classifier that "
                 "begins with a linear layer; try --attack staged"
             )
-        found = separate.separate(artifact, seed, report)
-        told = features.undropped(artifact.model, found.h, features.BLURRED)
+        found = disaggregation.separate(artifact, seed, report)
+        told = closed_form.undropped(artifact.model, found.h, closed_form.BLURRED)
         return own._replace(labels=found.labels), told, found.evaluations
 
 

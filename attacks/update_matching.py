@@ -5,8 +5,8 @@ where theta(x; K) are the networks after K steps on x by the client's optimiser 
 observed change. The derivative goes through all steps. Labels and start: the update divided by -lr K is nearly a gradient,
 from which `staged` makes labels and a first image.
 
-Under noise of known variance v in U (attacks/updates.py) and with E known, what is descended on is twice the negative logarithm of
-the posterior, as in attacks/noisy.py, with the same prior of photographs:
+Under noise of known variance v in U (attacks/features/updates.py) and with E known, what is descended on is twice the negative logarithm of
+the posterior, as in attacks/features/map_estimate.py, with the same prior of photographs:
     min over z of  sum over parameters l of ||theta_l(x; K) - theta_l - U_l||^2 / v + ||z||^2,   2x - 1 = Sigma^(1/2) z
 
 A client with more data than one step takes (`--batch-size 32 --local-batch 16`) sends the update of all of it, and all of it is
@@ -14,10 +14,10 @@ reconstructed. Which images a step took is secret; the attacker's own steps take
 mini-batch's gradient is in expectation, and what its steps come to where they are small.
 
 Dimitrov et al.: Data Leakage in Federated Averaging, TMLR 2022, arXiv 2206.12395 (simulated epochs; here every step takes the
-whole batch, as privbench/local_update.py has it); so does the `breaching` package. Private extractors: a random stand-in
+whole batch, as privbench/observation/local_update.py has it); so does the `breaching` package. Private extractors: a random stand-in
 takes the steps.
 
-One step of Adam hides its gradient worse than its reputation, and is taken back to it (attacks/updates.py). Of several steps
+One step of Adam hides its gradient worse than its reputation, and is taken back to it (attacks/features/updates.py). Of several steps
 none is: entries change sign, and U says little of the first gradient. There the simulated steps are all there is, and an image
 that they do not explain is given up for grey.
 """
@@ -32,14 +32,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks import case, descend, noisy, prior, updates
-from attacks.case import Case
+from attacks.common import descend, priors, problem
+from attacks.common.problem import Case
+from attacks.features import map_estimate, updates
+from attacks.features.updates import noise_variance
 from attacks.staged import Staged, of_photographs
-from attacks.updates import noise_variance
-from privbench.engine import ADAM_EPS
-from privbench.local_update import optimiser_of
-from privbench.settings import Count, CountOrZero, Weight
+from privbench.hyperparameters import Count, CountOrZero, Weight
+from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD, Adam, Optimiser
+from privbench.training.engine import ADAM_EPS
 from privbench.types import Artifact, Knowledge, LocalSteps, Outcome, Parts, Reconstruction, Report, no_report
 
 EXPLAINED = (
@@ -81,7 +82,7 @@ class UpdateMatching:
         first = Staged(
             peel_iterations=0, feature_steps=self.feature_steps, steps=self.start_steps, starts=1
         ).reconstruct(taken, knowledge, seed, report)
-        own = case.make(taken, seed)._replace(labels=first.labels)
+        own = problem.make(taken, seed)._replace(labels=first.labels)
         observed = {f"{p}/{n}": t.double() for p, net in artifact.updates.items() for n, t in net.items()}
         variance = noise_variance(artifact)
         if variance and own.extractor_known:
@@ -90,16 +91,16 @@ class UpdateMatching:
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             change = local_change(own, x, data["labels"], local)
             weights = {n: data[f"trust {n}"] for n in observed}
-            return relative_gap(change, data, weights) + self.weight * prior.total_variation(x)
+            return relative_gap(change, data, weights) + self.weight * priors.total_variation(x)
 
         data = observed | {f"trust {n}": trust.get(n, torch.ones_like(t)) for n, t in observed.items()}
-        data = {n: case.repeat(t, 2) for n, t in (data | {"labels": own.labels}).items()}
-        start = torch.stack([first.images, case.plain_start(artifact, seed)], 1).flatten(0, 1)
+        data = {n: problem.repeat(t, 2) for n, t in (data | {"labels": own.labels}).items()}
+        start = torch.stack([first.images, problem.plain_start(artifact, seed)], 1).flatten(0, 1)
         end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="update matching")
         found = descend.reconstruction(end, 2, own.labels)
         hopeless = ~(found.loss < EXPLAINED) & by_adam
         return found._replace(
-            images=torch.where(hopeless[:, None, None, None, None], case.grey_start(artifact), found.images),
+            images=torch.where(hopeless[:, None, None, None, None], problem.grey_start(artifact), found.images),
             outcome=hopeless.long() * Outcome.GAVE_UP,
             gradient_evaluations=end.evaluations * local.steps + first.gradient_evaluations,
         )
@@ -119,17 +120,17 @@ class UpdateMatching:
         gaussian = belief.gaussian
 
         def objective(z: Tensor, data: dict[str, Tensor]) -> Tensor:
-            change = local_change(own, noisy.image(gaussian, z, data["mean"]), data["labels"], local)
+            change = local_change(own, map_estimate.image(gaussian, z, data["mean"]), data["labels"], local)
             gaps = [(change[n] - data[n]).square().sum() for n in observed]
             return torch.stack(gaps).sum() / variance + z.square().sum()
 
         begun = torch.stack([gaussian.whitened(2 * x.flatten(1).to(belief.mean) - 1) for x in first.images])
         start = torch.stack([begun, torch.zeros_like(begun)], 1).flatten(0, 1)
         data = observed | {"labels": own.labels, "mean": belief.mean}
-        data = {n: case.repeat(t, 2) for n, t in data.items()}
+        data = {n: problem.repeat(t, 2) for n, t in data.items()}
         end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="update matching")
         z, loss, trace, restart = descend.best_restart(end, 2)
-        x = torch.stack([noisy.image(gaussian, *one) for one in zip(z, belief.mean, strict=True)])
+        x = torch.stack([map_estimate.image(gaussian, *one) for one in zip(z, belief.mean, strict=True)])
         spent = end.evaluations * local.steps + first.gradient_evaluations
         return Reconstruction(x, own.labels, loss, trace, restart, spent)
 

@@ -19,7 +19,9 @@ import typer
 
 from benchmarks import against_breaching, measure, plots, work
 from benchmarks.measure import Row, Rows, Way
-from privbench import machine, pool, spec
+from privbench import spec
+from privbench.execution import worker_pool
+from privbench.system import machine
 from privbench.types import Artifact
 
 CPU = torch.device("cpu")
@@ -48,7 +50,7 @@ class Amount:
     @property
     def cores(self) -> int:
         """How many processes run at once."""
-        return self.processes or pool.cores()
+        return self.processes or worker_pool.cores()
 
 
 SHORT = Amount(

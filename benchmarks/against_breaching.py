@@ -37,7 +37,9 @@ from torch import Tensor, nn
 
 from attacks.staged import Staged
 from benchmarks import plain, work
-from privbench import machine, pool, score
+from privbench.execution import worker_pool
+from privbench.scoring import image_scores
+from privbench.system import machine
 from privbench.types import Artifact, Knowledge, Parts, Truth
 
 VERSION = "0.1.2"
@@ -216,7 +218,7 @@ def by_breaching(setting: Setting, seen: Artifact, truth: Truth) -> list[Victim]
         found, _ = attacker.reconstruct([payload], [shared], {})
         seeing.append((*elapsed(), found["data"]))
         images = torch.cat([(u + 1) / 2 for _, _, u in seeing])
-        psnr = score.psnr_db(images, truth.images[v].expand(len(images), -1, -1, -1)).tolist()
+        psnr = image_scores.psnr_db(images, truth.images[v].expand(len(images), -1, -1, -1)).tolist()
         looks = [Look(wall, cpu, value) for (wall, cpu, _), value in zip(seeing, psnr, strict=True)]
         runs.append(Victim(looks, count))
     return runs
@@ -227,7 +229,7 @@ def by_privbench(settings: Mapping[str, int], seen: Artifact, truth: Truth) -> l
     started = time.perf_counter(), time.process_time()
     found = Staged(**settings).reconstruct(seen, Knowledge(), 0)
     wall, cpu = time.perf_counter() - started[0], time.process_time() - started[1]
-    psnr = score.score(found, truth).psnr_db.tolist()
+    psnr = image_scores.score(found, truth).psnr_db.tolist()
     return [
         Victim([Look(wall / len(psnr), cpu / len(psnr), value)], found.gradient_evaluations // len(psnr))
         for value in psnr
@@ -428,7 +430,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     versions = f"breaching {importlib.metadata.version('breaching')}, torch {torch.__version__}"
     images = "tuning images" if options.search else "victims"
     environment = machine.environment(CPU)
-    title = f"{options.dataset}, {options.victims} {images}, {options.cores} of {pool.cores()} cores"
+    title = f"{options.dataset}, {options.victims} {images}, {options.cores} of {worker_pool.cores()} cores"
     show(rows, f"{title} ({environment['machine']}), {versions}")
     content = {
         "environment": environment | {"breaching": versions}, "dataset": options.dataset, "victims": options.victims,

@@ -29,12 +29,14 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from privbench.requests.specifications.options import PlaceOptions
 
 from benchmarks import chaos_report
 from benchmarks.chaos_kinds import live, may_mount
 from benchmarks.chaos_life import Reference, reference
-from privbench import interrupts, plugins, pool, spec
-from privbench.options import PlaceOptions
+from privbench import registry, spec
+from privbench.execution import worker_pool
+from privbench.system import interrupts
 
 SHORT = (0, 6, 8, 9)  # lives of the short form: an event, a moment, two processes, a full disk
 
@@ -60,7 +62,7 @@ def warm(root: Path) -> None:
     cells = [spec.cell_spec("smoke", spec.train_spec("smoke", "digits", "fedavg"), "idlg", seeds=1, victims=1)]
     cells = [cell.model_copy(update={"attack_settings": {"steps": 2}}) for cell in cells]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        commands = plugins.commands()
+        commands = registry.commands()
         commands.show_attacked(commands.run_attacks(cells, PlaceOptions("cpu", None, root / "warm")))
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -133,7 +135,7 @@ def main(
         elif short:
             done = some(SHORT, seed, root, (2,))
         else:
-            done = campaign(kills, seconds, seed, root, lanes or pool.cores())
+            done = campaign(kills, seconds, seed, root, lanes or worker_pool.cores())
         text = chaos_report.text(done)
         if report is None:
             print(text)

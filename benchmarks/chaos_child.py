@@ -21,8 +21,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from privbench import __main__ as program
-from privbench import machine, pool, storage
-from reports import grid, scatter
+from privbench.execution import worker_pool
+from privbench.system import files, machine
+from reports.figures import grid, scatter
 
 WRAPPED = ((os, "replace"), (os, "unlink"), (os, "link"), (os, "mkdir"), (os, "fsync"), (fcntl, "flock"))
 DAY = datetime(2000, 1, 1)  # that of every result
@@ -140,9 +141,9 @@ def _stand_still(cores: int) -> None:
         (time, "perf_counter", lambda: 0.0),
         (machine, "peak_memory_mib", lambda place: 0.0),
         (machine, "datetime", SimpleNamespace(now=lambda zone: DAY)),
-        (pool, "cores", lambda: cores),
-        (pool, "multiprocessing", forked),
-        (pool, "_start_worker", partial(_as_if_spawned, pool._start_worker)),
+        (worker_pool, "cores", lambda: cores),
+        (worker_pool, "multiprocessing", forked),
+        (worker_pool, "_start_worker", partial(_as_if_spawned, worker_pool._start_worker)),
         *((module, "write", _draw) for module in (grid, scatter)),
     ):
         setattr(module, name, stands)
@@ -153,7 +154,7 @@ def _draw(*what: Any, **_: Any) -> list[Path]:
     (stem,) = (each for each in what if isinstance(each, Path))
     paths = [Path(f"{stem}.{ending}") for ending in ("png", "pdf")]
     for path in paths:
-        storage.write_bytes(path, b"a figure")
+        files.write_bytes(path, b"a figure")
     return paths
 
 

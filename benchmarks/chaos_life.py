@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.chaos_child import Counters, Trap, counters, start
-from privbench import interrupts
+from privbench.system import interrupts
 
 # fmt: off
 WORDS = [

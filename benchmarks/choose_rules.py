@@ -4,7 +4,7 @@ A CELL is METHOD:DATA:SEED:ROUND, e.g. fedsplit:photos:11:best, with a seed belo
 trial trains the run, attacks it with every recipe of `initial-surrogate` at every tau, and writes what came out, truth in view, to
 OUT/trials/CELL.json; a trial that is there is not made again. At the end, and without a CELL, all trials are put together:
 
-    gate      UNLIKE and ALIKE of attacks/stand_in.py: how unlike real features may be for the shadow validation to count
+    gate      UNLIKE and ALIKE of attacks/shadow/selection.py: how unlike real features may be for the shadow validation to count
     mean      the recipe and tau of the best mean in the shadow, against a gain of more than a standard error
     initial   "from initial" by the victims' objective J, by the shadow validation, never, or always
     decoder   the share of the decoder's answer that is kept: as validated, times the ratio of mean squares, or the best in view
@@ -28,13 +28,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks import stand_in, world
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.decoder import Decoder, class_means
 from attacks.initial_surrogate import OWN, InitialSurrogate
-from attacks.stand_in import TAUS
-from privbench import federations, knowledge, look, measure, plugins, run, score, seeds, spec, storage
-from privbench.store import Store
+from attacks.shadow import selection, shadow_federation
+from attacks.shadow.selection import TAUS
+from privbench import registry, seeds, spec
+from privbench.execution import at_round, attack_cell, cell_jobs
+from privbench.observation import knowledge
+from privbench.records.store import Store
+from privbench.scoring import image_scores
+from privbench.system import files
+from privbench.training import federation as federations
 from privbench.types import Knowledge, no_report
 
 FIRST_PUBLISHED = 100  # seeds of published cells begin here
@@ -57,18 +62,18 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
     cell = spec.cell_spec(preset, train, "initial-surrogate", victims=VICTIMS, round_=round_)
     cell = cell.model_copy(update={"train": train, "seeds": (seed,)})
     store = Store(out)
-    run.train(store, [train], data_root, "cpu")
-    seen, truth, shot = look.observed(store, cell, train, data_root, "cpu", no_report)
+    cell_jobs.train(store, [train], data_root, "cpu")
+    seen, truth, shot = at_round.observed(store, cell, train, data_root, "cpu", no_report)
     federation, _ = federations.of(train, data_root)
     auxiliary, _ = knowledge.auxiliary(federation, knowledge.SAME, data_root, seen.image_shape, seed)
-    whole = replace(measure.knowledge_of(store, cell, train, federation, seen, shot), auxiliary=auxiliary)
+    whole = replace(attack_cell.knowledge_of(store, cell, train, federation, seen, shot), auxiliary=auxiliary)
     own_seed = seeds.of_attacker(train.id, seen.round)
-    real = world.real(seen, whole, own_seed, "choose_rules")
+    real = shadow_federation.real(seen, whole, own_seed, "choose_rules")
 
     def psnr_db(images: Tensor) -> list[float]:
-        return score.psnr_db(images[:, 0], truth.images[:, 0]).clamp_max(score.CAP_DB).tolist()
+        return image_scores.psnr_db(images[:, 0], truth.images[:, 0]).clamp_max(image_scores.CAP_DB).tolist()
 
-    initial: InitialSurrogate = plugins.create(InitialSurrogate, cell.attack_settings)
+    initial: InitialSurrogate = registry.create(InitialSurrogate, cell.attack_settings)
     below, without = AlignedSurrogate(**asdict(initial)), replace(whole, initial=None)
     recipes: dict[str, Any] = {}
     pairs: list[tuple[str, AlignedSurrogate, Knowledge]] = [
@@ -88,7 +93,7 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
     return {
         "cell": cell_name,
         "round": seen.round,
-        "class_mean_db": psnr_db(stand_in.unmoved(real).x),
+        "class_mean_db": psnr_db(selection.unmoved(real).x),
         "recipes": recipes,
         "decoder": _decoder(
             Decoder(**_settings(preset, "decoder")), real, truth.images[:, 0], seen.round, own_seed, without
@@ -100,7 +105,9 @@ def _settings(preset: str, attack: str) -> dict[str, Any]:
     return dict(spec.ATTACK_SETTINGS[preset].get(attack, {}))
 
 
-def _decoder(attack: Decoder, real: world.World, images: Tensor, round_: int, seed: int, known: Knowledge) -> Trial:
+def _decoder(
+    attack: Decoder, real: shadow_federation.World, images: Tensor, round_: int, seed: int, known: Knowledge
+) -> Trial:
     kept = attack._rehearse_share(real, round_, seed, known)
     members = attack.aligned(real, seed, known)
     means = class_means(real)[real.labels]
@@ -153,9 +160,9 @@ def with_initial(how: str) -> Rule:
     """The recipes with initial networks: "objective" (as attacks/initial_surrogate.py), "validation", "never" or "always"."""
 
     def rule(one: Trial) -> float:
-        lower, own = (chosen(one, names, stand_in.UNLIKE, stand_in.ALIKE) for names in (BELOW, (OWN,)))
+        lower, own = (chosen(one, names, selection.UNLIKE, selection.ALIKE) for names in (BELOW, (OWN,)))
         if how == "validation":
-            return gain_db(one, chosen(one, (*BELOW, OWN), stand_in.UNLIKE, stand_in.ALIKE))
+            return gain_db(one, chosen(one, (*BELOW, OWN), selection.UNLIKE, selection.ALIKE))
         if how == "never" or own is None:
             return gain_db(one, lower)
         if how == "always" or lower is None:
@@ -178,7 +185,7 @@ def of_decoder(how: str) -> Rule:
         if how == "best":
             share = min(max(product / squared, 0.0), 1.0)
         else:
-            sound = own["shift"] <= max(stand_in.UNLIKE * own["shadow_shift"], stand_in.ALIKE)
+            sound = own["shift"] <= max(selection.UNLIKE * own["shadow_shift"], selection.ALIKE)
             share = own["share"] * sound * (min(1.0, own["energy"] / squared) if how == "energy" else 1.0)
         return 1000 * (2 * share * product - share**2 * squared)
 
@@ -187,7 +194,7 @@ def of_decoder(how: str) -> Rule:
 
 def rules() -> dict[str, dict[str, Rule]]:
     """Question -> candidate -> its rule; today's stands first."""
-    today = (stand_in.UNLIKE, stand_in.ALIKE)
+    today = (selection.UNLIKE, selection.ALIKE)
     gates = [today, *((u, a) for u in UNLIKE for a in ALIKE if (u, a) != today)]
     return {
         "gate": {f"UNLIKE {u:g}, ALIKE {a:g}": by_gate(u, a) for u, a in gates},
@@ -249,9 +256,9 @@ def main(words: Sequence[str], tell: Callable[[str], None] = print) -> None:
     for name in words[1:]:
         path = out / "trials" / f"{name.replace(':', '-')}.json"
         if not path.exists():
-            storage.write_json(path, trial(name, out, Path(data_root) if data_root else None))
+            files.write_json(path, trial(name, out, Path(data_root) if data_root else None))
             tell(f"{name}: done")
-    trials = [storage.read_json(path) for path in sorted((out / "trials").glob("*.json"))]
+    trials = [files.read_json(path) for path in sorted((out / "trials").glob("*.json"))]
     tell(report(trials) if trials else "no trials yet")
 
 

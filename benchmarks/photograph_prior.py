@@ -1,7 +1,7 @@
-"""`python -m benchmarks.photograph_prior`: the prior of photographs (attacks/prior.py), on images that no data set here holds.
+"""`python -m benchmarks.photograph_prior`: the prior of photographs (attacks/common/priors.py), on images that no data set here holds.
 
 Of every photograph COUNT squares of half to the whole of its shorter side are drawn and made 32x32 as data sets are
-(privbench/data/resize.py). Their pixels u = 2x - 1 become opponent colours and cosine patterns with coefficients c and squared
+(privbench/data/readers/resize.py). Their pixels u = 2x - 1 become opponent colours and cosine patterns with coefficients c and squared
 spatial frequencies l. Each photograph gives mean squares over its crops, and every photograph counts alike:
     roughness of a colour   sum over patterns of l c^2, which is the sum of squared differences of neighbouring pixels
     strength                mean over patterns of brightness, all but the constant one, of l exp(l / 2) c^2: the most probable
@@ -33,8 +33,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from attacks import prior
-from privbench.data.resize import SIDE, to_32
+from attacks.common import priors
+from privbench.data.readers.resize import SIDE, to_32
 from privbench.seeds import stream
 
 COUNT = 400  # crops of each photograph
@@ -63,7 +63,7 @@ class Photograph(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """Of attacks/prior.py."""
+    """Of attacks/common/priors.py."""
 
     chroma: tuple[float, float]
     strength: float
@@ -148,7 +148,7 @@ def crops(image: Tensor, name: str) -> Tensor:
 def measure(images: Tensor) -> Measured:
     """What crops [N, 3, 32, 32] uint8 of one photograph say."""
     u = 2 * images.double() / 255 - 1
-    shape = prior.natural(3, SIDE, 1.0, (1.0, 1.0), u)
+    shape = priors.natural(3, SIDE, 1.0, (1.0, 1.0), u)
     colours = torch.einsum("oc,nchw->nohw", shape.colours, u)
     squares = (shape.cosines @ colours @ shape.cosines.T).square().mean(0)
     frequency = 2 - 2 * torch.cos(torch.pi / SIDE * torch.arange(SIDE).double())

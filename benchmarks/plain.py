@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from privbench.engine import Plan, average
-from privbench.harness import Setup, State, client_plan, server_plan
+from privbench.methods.base import Clock
 from privbench.methods.fedcg import FedCG, mode_seeking
-from privbench.methods.form import Clock
+from privbench.training.engine import Plan, average
+from privbench.training.harness import Setup, State, client_plan, server_plan
 from privbench.types import Artifact, Params, Parts
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from matplotlib.ticker import NullLocator
 
 from benchmarks.measure import Row
-from reports import figures
-from reports.looks import BLUE, VERMILION, line_look
+from reports.figures import style
+from reports.figures.line_styles import BLUE, VERMILION, line_look
 
 TIMES = (1, 2, 5, 10, 20, 50, 100, 200)  # ticks of the ratios, as far as they are needed
 
@@ -22,7 +22,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 def scaling(rows: Sequence[Row], stem: Path) -> list[Path]:
     """A panel per kind of growth: median cost per item, with the range of the repetitions."""
     kinds = list(dict.fromkeys(row.work for row in rows if row.group == "scaling"))
-    figure, panels = figures.panels(len(kinds), 1.7)
+    figure, panels = style.panels(len(kinds), 1.7)
     for index, (axes, kind) in enumerate(zip(panels, kinds, strict=True)):
         own = [row for row in rows if row.work == kind and row.values and row.x is not None]
         x, y = [row.x or 0.0 for row in own], [row.median for row in own]
@@ -33,17 +33,17 @@ def scaling(rows: Sequence[Row], stem: Path) -> list[Path]:
         axes.set_xticks(x, [f"{value:g}" for value in x])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_ylim(bottom=0)
-        axes.set_title(kind, fontsize=figures.FONT_POINTS + 0.5)
-        axes.set_ylabel(own[0].unit, fontsize=figures.FONT_POINTS)
-        axes.tick_params(labelsize=figures.FONT_POINTS)
-    return figures.save(figure, stem)
+        axes.set_title(kind, fontsize=style.FONT_POINTS + 0.5)
+        axes.set_ylabel(own[0].unit, fontsize=style.FONT_POINTS)
+        axes.tick_params(labelsize=style.FONT_POINTS)
+    return style.save(figure, stem)
 
 
 def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
     """Bars of every ratio against the usual way, on a logarithmic axis, with the goal as a tick across the bar."""
     own = [row for row in rows if row.times is not None]
     times = [row.times or 0.0 for row in own]
-    figure = figures.new_figure(figures.PAGE_INCHES, 0.3 * len(own) + 0.6)
+    figure = style.new_figure(style.PAGE_INCHES, 0.3 * len(own) + 0.6)
     axes = figure.subplots()
     names = [f"{row.work}\n{row.way}" for row in own]
     axes.barh(names, times, color=BLUE, height=0.6)
@@ -53,7 +53,7 @@ def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
             place,
             f" {times[place]:.1f}x",
             va="center",
-            fontsize=figures.FONT_POINTS,
+            fontsize=style.FONT_POINTS,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
         if row.goal is not None:
@@ -64,6 +64,6 @@ def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
     axes.axvline(1, color="0.45", linewidth=0.8, linestyle="--")
     axes.invert_yaxis()
     axes.set_xlim(0.5, 1.6 * max(*times, *(row.goal or 0 for row in own)))
-    axes.tick_params(labelsize=figures.SMALL_POINTS)
-    axes.set_xlabel("times faster than the usual way (mark: goal)", fontsize=figures.FONT_POINTS)
-    return figures.save(figure, stem)
+    axes.tick_params(labelsize=style.SMALL_POINTS)
+    axes.set_xlabel("times faster than the usual way (mark: goal)", fontsize=style.FONT_POINTS)
+    return style.save(figure, stem)

@@ -18,10 +18,13 @@ from typing import Annotated, NamedTuple
 import torch
 import typer
 
-from privbench import checkpoint, interrupts, machine, pool, run, spec
+from privbench import spec
 from privbench.errors import Interrupted, UserError
+from privbench.execution import cell_jobs, worker_pool
+from privbench.records.store import Store, status
 from privbench.spec import CellSpec
-from privbench.store import Store, status
+from privbench.system import interrupts, machine
+from privbench.training import checkpoint
 
 SEEDS = (100, 101, 102, 103, 104)
 NOISE = ("gaussian:0.001", "gaussian:0.1")
@@ -70,16 +73,16 @@ def _cell(item: Item, column: tuple[str, str], preset: str, seed: int, where: st
 
 def jobs(
     columns: Sequence[tuple[CellSpec, ...]], out: Path, data_dir: Path | None, device: str, *, stacked: bool
-) -> list[run.Trial]:
+) -> list[cell_jobs.Trial]:
     """What is not recorded yet, in order: every column with the first seed, then every column with the others.
 
     Where seeds are stacked, column by column: all its open seeds train together, and then each is measured.
     """
-    store, found = Store(out), list[run.Trial]()
+    store, found = Store(out), list[cell_jobs.Trial]()
 
-    def job(cells: Sequence[CellSpec], measured: tuple[CellSpec, ...]) -> run.Trial:
+    def job(cells: Sequence[CellSpec], measured: tuple[CellSpec, ...]) -> cell_jobs.Trial:
         specs = tuple(one for cell in cells for one in cell.train_specs())
-        return run.Trial(run.title(specs), specs, measured, out, data_dir, device)
+        return cell_jobs.Trial(cell_jobs.title(specs), specs, measured, out, data_dir, device)
 
     waves = columns if stacked else [column[:1] for column in columns] + [column[1:] for column in columns]
     for wave in waves:
@@ -102,16 +105,16 @@ def train(
 
     def outcome(title: str, reason: str | None) -> None:
         print(f"{title}: {reason or 'done'}", flush=True)
-        run.record_finished(store, cells)
+        cell_jobs.record_finished(store, cells)
 
     try:
         every = jobs(columns, out, data_dir, device, stacked=stacked)
-        return pool.run_jobs(every, 1 if stacked else processes, _say_rounds(), outcome)
+        return worker_pool.run_jobs(every, 1 if stacked else processes, _say_rounds(), outcome)
     finally:
-        run.record_finished(store, cells)
+        cell_jobs.record_finished(store, cells)
 
 
-def _say_rounds() -> pool.Progress:
+def _say_rounds() -> worker_pool.Progress:
     """Progress as one line per round that begins."""
     begun: dict[str, int] = {}
 
@@ -152,7 +155,7 @@ def main(
         columns = runs(chosen, preset, [int(seed) for seed in seeds.split(",")], where)
         if show_status:
             for cell in itertools.chain(*columns):
-                print(f"{run.title(cell.train_specs())}: {state(Store(out), cell)}")
+                print(f"{cell_jobs.title(cell.train_specs())}: {state(Store(out), cell)}")
             return
         failures = train(columns, out, data_dir, device, processes)
     except (Interrupted, KeyboardInterrupt):

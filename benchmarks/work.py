@@ -19,14 +19,18 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from attacks import case, descend
+from attacks.common import descend, problem
 from attacks.dlg import DLG, equation_7
 from attacks.staged import Staged
 from benchmarks import plain
-from privbench import data, harness, observe, partition, plugins, pool, spec
-from privbench import machine as measured_on
-from privbench.checkpoint import Snapshot
+from privbench import data, registry, spec
+from privbench.data import partition
 from privbench.data.dataset import Dataset
+from privbench.execution import worker_pool
+from privbench.observation import observe
+from privbench.system import machine as measured_on
+from privbench.training import harness
+from privbench.training.checkpoint import Snapshot
 from privbench.types import Artifact, Federation, Knowledge, Truth
 
 # One epoch over 128 images keeps the published proportions: 20 epochs over 2,000 images and 2,000 server steps are
@@ -116,7 +120,7 @@ class Rounds:
 def _worker(
     method: str, seeds: int, per_client: int, barrier: Any, waiting: Any, share: Any, busy: Any
 ) -> tuple[float, float]:
-    pool.take_share(share)
+    worker_pool.take_share(share)
     every = [Rounds(method, seeds=(seed,), per_client=per_client) for seed in range(seeds)]
     for rounds in every:
         rounds.run("alone")
@@ -127,19 +131,19 @@ def _worker(
             every[waiting.get_nowait()].run("alone")
     ended = time.perf_counter()
     busy.get()
-    share.value = pool.cores() // max(busy.qsize(), 1)
+    share.value = worker_pool.cores() // max(busy.qsize(), 1)
     return started, ended
 
 
 def seeds_in_processes(method: str, seeds: int, workers: int, per_client: int = PER_CLIENT) -> float:
     """From the first start to the last end of processes that take the seeds' rounds one by one, start-up left out.
 
-    As in privbench/pool.py: one thread each, and the cores of those that found nothing left for those still at work.
+    As in privbench/execution/worker_pool.py: one thread each, and the cores of those that found nothing left for those still at work.
     """
     context, workers = get_context("spawn"), min(workers, seeds)
     with context.Manager() as manager, ProcessPoolExecutor(workers, context) as executor:
         barrier, waiting, busy = manager.Barrier(workers), manager.Queue(), manager.Queue()
-        share = manager.Value("i", pool.cores() // workers)
+        share = manager.Value("i", worker_pool.cores() // workers)
         for seed in range(seeds):
             waiting.put(seed)
         for one in range(workers):
@@ -173,7 +177,7 @@ def observed(
     state = harness.initial(setup)
     shot = Snapshot(0, state.server, state.clients, [({}, {}) for _ in state.clients])
     return observe.observe(
-        shot, fed, setup.model, setup.method, plugins.defense(defense, "update"), method_name=method, dataset=name,
+        shot, fed, setup.model, setup.method, registry.defense(defense, "update"), method_name=method, dataset=name,
         victims=count, batch_size=batch_size, labels_known=False, seed=0,
     )  # fmt: skip
 
@@ -207,12 +211,12 @@ def needed_for_dlg(victim_count: int) -> int:
 
 def dlg_gradient(seen: Artifact) -> Callable[[], object]:
     """One evaluation of DLG's objective and its gradient for all victims."""
-    own = case.make(seen, 0)
+    own = problem.make(seen, 0)
 
     def objective(x: torch.Tensor, known: dict[str, torch.Tensor]) -> torch.Tensor:
         return equation_7(own, x, known["labels"], known)
 
-    known, start = case.data(own), case.random_start(seen, 1, 0)
+    known, start = problem.data(own), problem.random_start(seen, 1, 0)
     return lambda: descend.gradients(objective)(start, known)
 
 

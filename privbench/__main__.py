@@ -1,6 +1,6 @@
 """`python -m privbench` is the `privbench` command; a stop is heard from here on, before the command itself is imported."""
 
-from privbench import interrupts
+from privbench.system import interrupts
 
 
 def main() -> None:
@@ -9,7 +9,7 @@ def main() -> None:
     try:
         try:
             interrupts.listen()
-            from privbench.cli import main as command
+            from privbench.cli.main import main as command
 
             command()
         except KeyboardInterrupt:

@@ -21,13 +21,15 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
-from privbench import options, plugins, record, requests
+from privbench import registry
 from privbench.errors import UserError
-from privbench.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
-from privbench.record import AttackRecord, Record
-from privbench.store import Store
+from privbench.records import schema
+from privbench.records.schema import AttackRecord, Record
+from privbench.records.store import Store
+from privbench.requests import options, specifications
+from privbench.requests.specifications.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
 
-commands = plugins.commands()
+commands = registry.commands()
 SETTINGS = ("set_", "attack_set", "schedule")
 
 
@@ -107,7 +109,7 @@ def attack(**chosen: Any) -> Results:
         UserError: An unknown option or value, or a cell that is known beforehand to be impossible; none could be finished.
     """
     run, attacks, training, place = _groups(chosen, RunOptions, AttackOptions, TrainingOptions, PlaceOptions)
-    cells = requests.attack_cells(run, attacks, training)
+    cells = specifications.attack_cells(run, attacks, training)
     ended = commands.run_ladder(cells, place) if attacks.is_ladder() else commands.run_attacks(cells, place)
     missing = tuple(gap.reason for gap in ended.gaps)
     return Results(tuple(ended.records), missing, ended.folder, tuple(ended.references))
@@ -133,7 +135,7 @@ def table(
     named = options.data_sets(None, _listed(datasets)) or options.data_sets(
         options.default_data_sets(training.preset, full), None
     )
-    defenses = requests.defenses(_listed(defense), training.where)
+    defenses = specifications.defenses(_listed(defense), training.where)
     own, cells = commands.plan_table(training, named, full=full, victims=victims, defenses=defenses)
     return _studied(commands.run_study(own, cells, place))
 
@@ -159,7 +161,7 @@ def study(
     training, place = _groups(chosen, TrainingOptions, PlaceOptions)
     own, cells = commands.plan(
         name, training, options.data_sets(None, _listed(datasets)), methods=_listed(methods) or None,
-        rounds=_listed(round) or None, victims=victims, defenses=requests.defenses(_listed(defense), training.where),
+        rounds=_listed(round) or None, victims=victims, defenses=specifications.defenses(_listed(defense), training.where),
     )  # fmt: skip
     return _studied(commands.run_study(own, cells, place))
 
@@ -174,7 +176,7 @@ def train(**chosen: Any) -> pd.DataFrame:
         UserError: An unknown option or value, or the first failure of a run.
     """
     run, training, place = _groups(chosen, RunOptions, TrainingOptions, PlaceOptions)
-    return commands.trained(requests.train_specs(run, training), place)
+    return commands.trained(specifications.train_specs(run, training), place)
 
 
 def load(out: str | Path = options.DEFAULT_OUT) -> Results:
@@ -184,7 +186,7 @@ def load(out: str | Path = options.DEFAULT_OUT) -> Results:
         UserError: A damaged record, or one of another cell.
     """
     store = Store(Path(out))
-    return Results(tuple(record.read(store.record(cell)) for cell in store.cells() if store.record(cell).exists()))
+    return Results(tuple(schema.read(store.record(cell)) for cell in store.cells() if store.record(cell).exists()))
 
 
 def _studied(ended: Any) -> Results:

@@ -1,7 +1,7 @@
 """How names may be spelt in specifications, which may come from a file of somebody else's.
 
 Each function returns its text, or raises ValueError with the rule that it breaks. Whether there is a thing of that name is said by
-privbench/plugins.py, and whether it may be used by privbench/trust.py. No name holds a line break or another character that is not
+privbench/registry.py, and whether it may be used by privbench/trust.py. No name holds a line break or another character that is not
 printed, and none but that of a folder of images holds a slash.
 """
 

@@ -1,7 +1,7 @@
 """Validated experiment specifications and presets; a specification hashes to the name of its run.
 
 Presets: `paper` is the published schedule (FedCG section 5: 100 rounds, 20 local epochs, batch 16, Adam 3e-4, weight decay
-1e-4, server distillation of 2,000 steps; NFL-CGAN's and FedMD-CG's under their protocols, privbench/paper_protocol.py). `quick`
+1e-4, server distillation of 2,000 steps; NFL-CGAN's and FedMD-CG's under their protocols, privbench/data/paper_setup.py). `quick`
 is ours: few rounds at a higher learning rate, chosen so that the sigmoid LeNet leaves its initial plateau. `smoke` runs in seconds
 and says nothing about accuracy.
 """
@@ -26,12 +26,13 @@ from pydantic import (
     model_validator,
 )
 
-from privbench import data, names, partition, plugins
+from privbench import data, names, registry
+from privbench.data import partition
+from privbench.data.paper_setup import OF_METHOD, PROTOCOLS
+from privbench.data.paper_setup import Name as ProtocolName
 from privbench.errors import UserError
-from privbench.file_headers import short
-from privbench.nets import check_backbone
-from privbench.paper_protocol import OF_METHOD, PROTOCOLS
-from privbench.paper_protocol import Name as ProtocolName
+from privbench.networks import check_backbone
+from privbench.system.file_headers import short
 
 # Raised whenever an unchanged specification gives other numbers, or leaves more on disk; part of every run's name.
 # Of training; 4: the history says how every model of a round does, Office and DomainNet are halved per seed.
@@ -168,10 +169,14 @@ class CellSpec(Strict):
     local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's client steps, or its local epochs
     local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
     local_batch: int | None = Field(None, ge=1)  # images per step of an update; None: the whole victim batch
-    auxiliary: AuxiliaryName = "same"  # which images an attacker with auxiliary images has: privbench/knowledge.py
-    wire: Literal["float32", "bf16", "fp16"] = "float32"  # the number format of what clients send: privbench/wire.py
+    auxiliary: AuxiliaryName = (
+        "same"  # which images an attacker with auxiliary images has: privbench/observation/knowledge.py
+    )
+    wire: Literal["float32", "bf16", "fp16"] = (
+        "float32"  # the number format of what clients send: privbench/observation/wire.py
+    )
     # Of the attack's class when the cell was specified, so that the name, and what is on disk, tell without importing it.
-    attack_revision: int = Field(0, ge=0)  # privbench.plugins.revision; part of the name
+    attack_revision: int = Field(0, ge=0)  # privbench.registry.revision; part of the name
     active: bool = False  # whether its server crafts what it sends; follows from the attack
 
     _apart: ClassVar[frozenset[str]] = frozenset({"attack_revision", "active"})
@@ -537,8 +542,8 @@ def cell_spec(
             "local_lr": local_lr,
             "local_batch": local_batch,
             "wire": wire,
-            "attack_revision": 0 if attack is None else plugins.revision(attack, train.method),
-            "active": attack is not None and plugins.is_active(attack),
+            "attack_revision": 0 if attack is None else registry.revision(attack, train.method),
+            "active": attack is not None and registry.is_active(attack),
         },
     )
 

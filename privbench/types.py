@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from privbench.nets import Model
+    from privbench.networks import Model
 
 Params = dict[str, Tensor]  # one network: parameter name -> tensor
 Parts = dict[str, Params]  # part name ("extractor", "classifier", "generator", "discriminator") -> network
@@ -60,7 +60,9 @@ class Batch(NamedTuple):
 class Images(NamedTuple):
     """A stored set of labelled images."""
 
-    images: Tensor  # [N, C, 32, 32] uint8; larger where larger originals were asked for (privbench/data/resize.py)
+    images: (
+        Tensor  # [N, C, 32, 32] uint8; larger where larger originals were asked for (privbench/data/readers/resize.py)
+    )
     labels: Tensor  # [N] int64
 
 
@@ -121,7 +123,7 @@ class Artifact:
     labels         [V, B] int64 when they are declared known, else None
     label_counts   [K, Y] int64 where the method uploads them, else None: each client's training images per class
     defense        name and parameters of the defence, and the number format of the uploads where that is not single precision
-                   (privbench/wire.py); the attacker knows both
+                   (privbench/observation/wire.py); the attacker knows both
     updates        part -> parameter -> [V, ...]: networks after the client's local steps minus before, after the defence; empty
                    where gradients are attacked
     local          the client's local steps behind `updates`
@@ -199,7 +201,7 @@ class Artifact:
 
 
 class Truth(NamedTuple):
-    """The ground truth of an artifact. Only privbench/score.py may open it."""
+    """The ground truth of an artifact. Only privbench/scoring/image_scores.py may open it."""
 
     images: Tensor  # [V, B, C, H, W] in [0, 1]
     labels: Tensor  # [V, B] int64
@@ -234,7 +236,7 @@ class Look(NamedTuple):
 
     batch_size: int  # B
     defense: Defense  # what every upload goes through
-    wire: str = "float32"  # the number format in which uploads are sent (privbench/wire.py)
+    wire: str = "float32"  # the number format in which uploads are sent (privbench/observation/wire.py)
     local: LocalSteps | None = None  # behind uploads that are whole updates
 
 
@@ -248,7 +250,7 @@ class Knowledge:
     oracle      attacked client -> its own networks at the attacked round
     broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it. No need of its own
     look        what is known of the uploads to come: for active attacks, to `craft` by. No need of its own
-    cache       a folder for what an attack trains on auxiliary images (attacks/trained.py); no knowledge, and no need of its own
+    cache       a folder for what an attack trains on auxiliary images (attacks/common/training_cache.py); no knowledge, and no need of its own
     """
 
     auxiliary: Batch | None = None
@@ -298,7 +300,7 @@ class Reconstruction(NamedTuple):
     gradient_evaluations: int  # objective gradients of one victim, summed over victims and restarts
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers must know; printed under every table
     outcome: Tensor | None = (
-        None  # [V] int64, of Outcome; None: reconstructed, unless privbench/victims.py sees otherwise
+        None  # [V] int64, of Outcome; None: reconstructed, unless privbench/records/victims.py sees otherwise
     )
 
 
@@ -311,12 +313,12 @@ class Attack(Protocol):
     needs: ClassVar[frozenset[str]]  # entries of Artifact.offers(), or fields of Knowledge
     knowledge: ClassVar[
         str
-    ]  # the tag in tables, e.g. "gradient + auxiliary"; what it `uses` is added (privbench/knowledge.py)
+    ]  # the tag in tables, e.g. "gradient + auxiliary"; what it `uses` is added (privbench/observation/knowledge.py)
     rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/attacks.md
     # A class may also say `pools: ClassVar[bool]`, whether what it makes of one upload depends on the other attacked uploads
-    # where the extractor is private (privbench/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns other
+    # where the extractor is private (privbench/observation/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns other
     # numbers; and `hands_in: ClassVar[tuple[str, ...]]`, the attacks whose answers it hands in where the extractor is broadcast
-    # (privbench/plugins.py).
+    # (privbench/registry.py).
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -326,7 +328,7 @@ class Attack(Protocol):
 
 
 class ActiveAttack(Attack, Protocol):
-    """An attack whose server sends crafted networks; a field `active_rounds` of its own says since when (privbench/active.py)."""
+    """An attack whose server sends crafted networks; a field `active_rounds` of its own says since when (privbench/observation/active_server.py)."""
 
     active: ClassVar[bool]  # True
 

@@ -13,9 +13,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
 
-from privbench import plugins
+from privbench import registry
 from privbench.errors import UserError
-from privbench.settings import is_whole, kind
+from privbench.hyperparameters import is_whole, kind
 
 Items = tuple[tuple[str, str], ...]
 
@@ -31,7 +31,7 @@ def parts(text: str) -> Parts:
     """The parts, with nothing imported; UserError for a form that is none."""
     name, _, rest = text.partition(":")
     attribute, _, values = rest.partition(":")
-    if name not in plugins.DEFENSES and attribute.isidentifier():
+    if name not in registry.DEFENSES and attribute.isidentifier():
         name, rest = f"{name}:{attribute}", values
     items = []
     for i, item in enumerate(rest.split(",") if rest else ()):
@@ -53,7 +53,7 @@ def settings(text: str, plugin: type, items: Items, where: str) -> dict[str, Any
     name = parts(text).name
     if items and first is None:
         raise UserError(f"the defence '{name}' takes no value, but '{text}' was given")
-    if first is not None and not items and name in plugins.DEFENSES:
+    if first is not None and not items and name in registry.DEFENSES:
         raise UserError(f"the defence '{name}' needs a value, e.g. {name}:0.001")
     for key, value in items:
         field = key or str(first)
@@ -87,7 +87,7 @@ def canonical(text: str, where: str = "update") -> str:
 
     So "gaussian:variance=0.001" becomes "gaussian:0.001", and one defence has one name. UserError as `plugins.defense`.
     """
-    made, (name, items) = plugins.defense(text, where), parts(text)
+    made, (name, items) = registry.defense(text, where), parts(text)
     if not any(key for key, _ in items):
         return text
     fields = [f.name for f in dataclasses.fields(made) if f.name != "where"]
@@ -120,7 +120,7 @@ def numbers(text: str) -> dict[str, float]:
 def first_field(text: str) -> str:
     """The field that a value without a key is of, e.g. "variance"; "value" where the class is not at hand."""
     try:
-        plugin = plugins.resolve("defense", parts(text).name)
+        plugin = registry.resolve("defense", parts(text).name)
     except UserError:
         return "value"
     return next((f.name for f in dataclasses.fields(plugin) if f.name != "where"), "value")
@@ -129,5 +129,5 @@ def first_field(text: str) -> str:
 def has_place(texts: Sequence[str]) -> bool:
     """Whether any of some defences has a place to act at, so that --where means something."""
     return any(
-        "where" in (f.name for f in dataclasses.fields(plugins.resolve("defense", parts(text).name))) for text in texts
+        "where" in (f.name for f in dataclasses.fields(registry.resolve("defense", parts(text).name))) for text in texts
     )

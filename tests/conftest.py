@@ -100,7 +100,7 @@ def one_core() -> Iterator[None]:
     What is there for several cores is tested by the processes that privbench/test_pool.py and test_command_line.py begin.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privbench.pool.cores", lambda: 1)
+        patch.setattr("privbench.execution.worker_pool.cores", lambda: 1)
         yield
 
 
@@ -125,7 +125,7 @@ class Ran(NamedTuple):
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     """Runs `privbench` with some words, in this process, where torch is imported already."""
-    from privbench.cli import main
+    from privbench.cli.main import main
 
     def call(*words: object) -> Ran:
         monkeypatch.setattr(sys, "argv", ["privbench", *map(str, words)])
@@ -139,7 +139,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 @pytest.fixture(scope="module")
 def narrow_resnet() -> Iterator[None]:
     """ResNet-18 with a sixteenth of its channels: the same layers, quick enough to be trained and attacked in a test."""
-    from privbench.nets import resnet18
+    from privbench.networks import resnet18
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("EXTRACTOR_LAYERS", "CLASSIFIER_LAYERS"):

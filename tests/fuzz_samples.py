@@ -9,16 +9,21 @@ from typing import Any, NamedTuple
 
 import torch
 
-from privbench import artifact, checkpoint, federations, harness, measure, observe, plugins, record, results, run, spec
+from privbench import registry, spec
 from privbench.errors import UserError
+from privbench.execution import attack_cell, cell_jobs
+from privbench.observation import artifact_files, observe
+from privbench.records import schema, summary
+from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
-from privbench.store import Store
+from privbench.training import checkpoint, harness
+from privbench.training import federation as federations
 from privbench.types import Artifact, Knowledge, LocalSteps, Truth, no_report
-from reports import study
+from reports.studies import definition
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
-METHODS = tuple(name for name in plugins.METHODS if name != "local")
+METHODS = tuple(name for name in registry.METHODS if name != "local")
 # Beside one artifact of every method: whole updates, several images, known labels, noise, half precision.
 VARIANTS: dict[str, dict[str, Any]] = {
     "update": {"local": LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})},
@@ -64,34 +69,36 @@ def _artifacts(root: Path, methods: tuple[str, ...]) -> Iterator[Sample]:
                 seed=0, **(usual | choices),
             )  # fmt: skip
             folder = root / f"{method}-{kind}"
-            whose = artifact.origin_of(train, folder)
-            artifact.save_with_truth(seen, truth, folder, whose)
+            whose = artifact_files.origin_of(train, folder)
+            artifact_files.save_with_truth(seen, truth, folder, whose)
             yield Sample(f"artifact of {method}, {kind}", folder, _reads_artifact(whose), _attacked)
 
 
 def _reads_artifact(whose: Any) -> Callable[[Path], Any]:
-    return lambda folder: artifact.load_with_truth(folder, whose)
+    return lambda folder: artifact_files.load_with_truth(folder, whose)
 
 
 def _attacked(content: tuple[Artifact, Truth]) -> None:
     """The cheapest attack on what was read: nothing is known of its images, and of a batch of another size it asks for as many."""
     seen, truth = content
-    found = measure.attack_artifact("grey", {}, seen, Knowledge(), 0, CPU, no_report)
+    found = attack_cell.attack_artifact("grey", {}, seen, Knowledge(), 0, CPU, no_report)
     assert found.images.shape == truth.images.shape
     if "gradient" in seen.offers() and seen.batch_size <= LARGEST_BATCH:
-        needs = plugins.resolve("attack", "dlg").needs
+        needs = registry.resolve("attack", "dlg").needs
         if needs <= seen.offers():
-            measure.attack_artifact("dlg", {"steps": 1}, replace(seen, training=None), Knowledge(), 0, CPU, no_report)
+            attack_cell.attack_artifact(
+                "dlg", {"steps": 1}, replace(seen, training=None), Knowledge(), 0, CPU, no_report
+            )
 
 
 def _of_a_run(store: Store) -> Iterator[Sample]:
     train = spec.train_spec("smoke", "digits", "fedavg", clients=2, per_client=20, changes={"rounds": 2})
     cell = spec.cell_spec("smoke", train, "grey", victims=2, round_="last", seeds=1)
-    assert run.run_cells([cell], store.root, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert cell_jobs.run_cells([cell], store.root, None, "cpu", lambda *_: None, lambda *_: None) == []
     (own,) = cell.train_specs()
     folder, federation = store.train(own), federations.of(own, None)[0]
     setup = harness.prepare(own, federation, CPU)
-    yield Sample("record", store.cell(cell), _reads_record, _reported, (record.FILE_NAME,))
+    yield Sample("record", store.cell(cell), _reads_record, _reported, (schema.FILE_NAME,))
     for name, file in {"history": checkpoint.FINISHED, "predictions": checkpoint.PREDICTIONS}.items():
         yield Sample(name, folder, _reads_training(own), lambda _: None, (file,))
     for name, path in {"run": folder, "cell": store.cell(cell)}.items():
@@ -110,19 +117,19 @@ def _of_a_run(store: Store) -> Iterator[Sample]:
 
 
 def _reads_record(folder: Path) -> Any:
-    return record.read(folder / record.FILE_NAME)
+    return schema.read(folder / schema.FILE_NAME)
 
 
-def _reported(found: record.Record) -> None:
+def _reported(found: schema.Record) -> None:
     """What every table asks of a record."""
-    assert isinstance(found, record.AttackRecord)
+    assert isinstance(found, schema.AttackRecord)
     _ = found.accuracy, found.averages, found.scores, found.floors, found.gain_db, found.flags, found.accuracy_at_round
 
 
 def _reads_training(own: TrainSpec) -> Callable[[Path], Any]:
     def read(folder: Path) -> Any:
-        results.training.cache_clear()
-        return results.training(folder, own.id)
+        summary.training.cache_clear()
+        return summary.training(folder, own.id)
 
     return read
 
@@ -139,11 +146,11 @@ def _reads_specifications(root: Path) -> Any:
 
 def _reads_result(cell: CellSpec) -> Callable[[Path], Any]:
     def read(root: Path) -> Any:
-        results.training.cache_clear()
+        summary.training.cache_clear()
         store = Store(root)
         # Beside it lies the record that it gave; a new one takes its place.
         store.record(cell).unlink(missing_ok=True)
-        return results.finish_cell(store, cell) and record.read_of(cell, store.record(cell))
+        return summary.finish_cell(store, cell) and schema.read_of(cell, store.record(cell))
 
     return read
 
@@ -182,13 +189,13 @@ def _studies(root: Path) -> Iterator[Sample]:
     for name in STUDIES:
         folder = root / name
         folder.mkdir(parents=True)
-        (folder / "study.toml").write_text(study.text(name), encoding="utf-8")
+        (folder / "study.toml").write_text(definition.text(name), encoding="utf-8")
         yield Sample(f"study {name}", folder, _reads_study, _planned)
 
 
-def _reads_study(folder: Path) -> study.Study:
-    return study.parsed("fuzzed", (folder / "study.toml").read_bytes())
+def _reads_study(folder: Path) -> definition.Study:
+    return definition.parsed("fuzzed", (folder / "study.toml").read_bytes())
 
 
-def _planned(found: study.Study) -> None:
-    study.cells(found, "smoke", [("digits", None)])
+def _planned(found: definition.Study) -> None:
+    definition.cells(found, "smoke", [("digits", None)])

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from attacks import case, match
+from attacks.common import gradient_distance, problem
 from attacks.dlg import DLG
 from benchmarks import __main__ as bench
 from benchmarks import against_breaching, measure, plots, work
 from benchmarks.measure import Row, Rows, Way
-from privbench import pool
+from privbench.execution import worker_pool
 from privbench.types import Knowledge
 from tests.attacks.cases import UNIT, error_of_squared_distance
 
@@ -26,13 +26,13 @@ def test_the_kernel_that_is_timed_is_the_gradient_of_dlg_s_objective_in_the_usua
     """To rounding: Eq. 7 is a small rest of large norms, and loses as many digits as it is smaller than they are."""
     seen = work.victims(2)
     gradient, loss = work.dlg_gradient(seen)()
-    own, start = case.make(seen, 0), case.random_start(seen, 1, 0)
+    own, start = problem.make(seen, 0), problem.random_start(seen, 1, 0)
     for v, objective in enumerate(work.plain.objectives(seen)):
         x = start[v].clone().requires_grad_()
         theirs = objective(x)
         (slope,) = torch.autograd.grad(theirs, x)
-        known = {name: t[v] for name, t in case.data(own).items()}
-        products = match.gradient_products(own, start[v], known["labels"], case.observed_of(own, known))
+        known = {name: t[v] for name, t in problem.data(own).items()}
+        products = gradient_distance.gradient_products(own, start[v], known["labels"], problem.observed_of(own, known))
         error = error_of_squared_distance(products)
         torch.testing.assert_close(loss[v], theirs.detach(), rtol=0, atol=error)
         # The slope is twice a product with g - G, which errs relative to its length as Eq. 7 does relative to its root.
@@ -80,7 +80,7 @@ def in_threads(monkeypatch):
     """Seeds side by side in threads, which need no start of a process."""
     monkeypatch.setattr(work, "get_context", lambda kind: SimpleNamespace(Manager=lambda: nullcontext(dummy)))
     monkeypatch.setattr(work, "ProcessPoolExecutor", lambda workers, context: ThreadPoolExecutor(workers))
-    monkeypatch.setattr(pool, "take_share", lambda share: None)  # what makes a process a worker, for good
+    monkeypatch.setattr(worker_pool, "take_share", lambda share: None)  # what makes a process a worker, for good
 
 
 def test_every_row_runs_in_a_short_form(tmp_path, capsys, monkeypatch, in_threads):

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from attacks import stand_in
 from attacks.initial_surrogate import OWN
-from attacks.stand_in import TAUS
+from attacks.shadow import selection
+from attacks.shadow.selection import TAUS
 from benchmarks import choose_rules
 
 
@@ -79,12 +79,12 @@ def test_the_decoder_s_shares_take_off_what_a_hand_computes():
 def test_today_s_rules_stand_first_and_are_those_of_the_attacks():
     rules = choose_rules.rules()
     firsts = [next(iter(rules[question])) for question in ("gate", "mean", "initial", "decoder")]
-    assert firsts == [f"UNLIKE {stand_in.UNLIKE:g}, ALIKE {stand_in.ALIKE:g}", "best mean", "objective", "energy"]
-    recipe, tau = stand_in.best(
+    assert firsts == [f"UNLIKE {selection.UNLIKE:g}, ALIKE {selection.ALIKE:g}", "best mean", "objective", "energy"]
+    recipe, tau = selection.best(
         torch.tensor([one()["recipes"][name]["shadow_db"] for name in ("surrogate", "aligned")])
     )
     assert (("surrogate", "aligned")[recipe], TAUS.index(tau)) == choose_rules.chosen(
-        one(), ("surrogate", "aligned"), stand_in.UNLIKE, stand_in.ALIKE
+        one(), ("surrogate", "aligned"), selection.UNLIKE, selection.ALIKE
     )
 
 

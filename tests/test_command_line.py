@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from privbench import plugins
+from privbench import registry
 
 SMALL = ["--preset", "smoke", "--seeds", "1"]
 
@@ -72,7 +72,7 @@ def test_a_record_says_how_it_came_about(finished):
         value = json.loads(path.read_text())
         assert value["cell"]["seeds"] == [100]
         assert value["knowledge"]["labels"] == "recovered"
-        assert all(set(v["floors"]) == set(plugins.FLOORS) for v in value["seeds"][0]["victims"])
+        assert all(set(v["floors"]) == set(registry.FLOORS) for v in value["seeds"][0]["victims"])
         assert value["cost"]["gradient_evaluations"] > 0
         assert value["environment"]["torch"]
         assert value["class_names"] == list("0123456789")
@@ -444,7 +444,7 @@ def test_clients_are_shown_from_data_and_again_from_a_run_on_disk(tmp_path, monk
 
 
 def test_a_table_takes_folders_with_domains(tmp_path):
-    from privbench.options import _with_domains
+    from privbench.requests.specifications.options import _with_domains
 
     assert _with_domains("digits") == ("digits", None)
     assert _with_domains("digit5:svhn+usps") == ("digit5", ("svhn", "usps"))

@@ -13,29 +13,22 @@ from attacks import broadcast
 from attacks.decoder import Decoder, Rehearsed
 from attacks.floors import Grey
 from attacks.initial_surrogate import InitialSurrogate
-from attacks.stand_in import Choice, StandIn
-from privbench import (
-    artifact,
-    checkpoint,
-    harness,
-    knowledge,
-    measure,
-    observe,
-    partition,
-    plugins,
-    record,
-    run,
-    spec,
-    storage,
-)
-from privbench.artifact import load
-from privbench.methods.form import ClassByCount
-from privbench.store import Store
+from attacks.shadow.selection import Choice, StandIn
+from privbench import registry, spec
+from privbench.data import partition
+from privbench.execution import attack_cell, cell_jobs
+from privbench.methods.base import ClassByCount
+from privbench.observation import artifact_files, knowledge, observe
+from privbench.observation.artifact_files import load
+from privbench.records import schema
+from privbench.records.store import Store
+from privbench.system import files
+from privbench.training import checkpoint, harness
 from privbench.types import TELL_CLASSES, Knowledge, LocalSteps, Look, Networks
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
-METHODS = tuple(name for name in plugins.METHODS if name != "local")  # those that can be attacked
+METHODS = tuple(name for name in registry.METHODS if name != "local")  # those that can be attacked
 ALIKE = ("fedprox", "feddf", "lg-fedavg")  # their artifacts hold what those of fedavg and fedsplit do
 
 
@@ -55,15 +48,15 @@ def observed(tmp_path_factory):
             checkpoint.load_snapshot(folder, each.id, 1), federation, setup.model, setup.method, setup.defense, method_name=method,
             dataset="digits", victims=2, batch_size=1, labels_known=False, seed=0,
         )  # fmt: skip
-        artifact.save(seen, folder / "artifact")
-        artifact.save_truth(truth, folder / "truth.safetensors", folder / "artifact")
+        artifact_files.save(seen, folder / "artifact")
+        artifact_files.save_truth(truth, folder / "truth.safetensors", folder / "artifact")
         shot = checkpoint.load_snapshot(folder, each.id, 1)
         for kind, sent, local in variants(shot, setup):
             other, _ = observe.observe(
                 sent, federation, setup.model, setup.method, setup.defense, method_name=method,
                 dataset="digits", victims=2, batch_size=1, labels_known=False, seed=0, local=local,
             )  # fmt: skip
-            artifact.save(other, folder / kind)
+            artifact_files.save(other, folder / kind)
         whole = Knowledge(
             auxiliary=observe.auxiliary(federation), initial=knowledge.of_client(shot, 0),
             colluder=knowledge.colluder(shot, seen, federation), oracle=knowledge.oracle(shot, seen),
@@ -75,7 +68,7 @@ def observed(tmp_path_factory):
 
 def test_what_a_method_offers_is_known_before_it_is_trained(observed):
     for name, (folder, _) in observed.items():
-        method = plugins.create(plugins.resolve("method", name), {})
+        method = registry.create(registry.resolve("method", name), {})
         assert observe.offers(method) == load(folder / "artifact").offers(), name
 
 
@@ -84,8 +77,8 @@ def variants(shot, setup):
     if "classifier" not in setup.method.shares:
         return
     yield "update", shot, LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
-    for name in filter(plugins.is_active, plugins.ATTACKS):
-        attack, server = plugins.create(plugins.resolve("attack", name), short(name)), shot.server
+    for name in filter(registry.is_active, registry.ATTACKS):
+        attack, server = registry.create(registry.resolve("attack", name), short(name)), shot.server
         if not attack.needs <= observe.offers(setup.method) | set(knowledge.FIELDS):
             continue
         whole = Knowledge(auxiliary=observe.auxiliary(setup.federation), look=Look(1, setup.defense))
@@ -96,16 +89,16 @@ def variants(shot, setup):
 
 def file_for(name):
     """Which of a method's artifacts an attack is made for."""
-    if any(need.startswith("update:") for need in plugins.resolve("attack", name).needs):
+    if any(need.startswith("update:") for need in registry.resolve("attack", name).needs):
         return "update"
-    return name if plugins.is_active(name) else "artifact"
+    return name if registry.is_active(name) else "artifact"
 
 
 def fitting():
     """(attack, method) pairs whose needs are met."""
 
     def offers(name):
-        method = plugins.resolve("method", name)
+        method = registry.resolve("method", name)
         gradients = {f"gradient:{p}" for p in ("extractor", "classifier") if p in method.shares}
         uploads = {"upload:generator"} if "generator" in method.shares else set()
         gradients |= {need.replace("gradient", "update") for need in gradients} | ({"gradient"} if gradients else set())
@@ -114,7 +107,7 @@ def fitting():
             gradients | uploads | {f"broadcast:{p}" for p in (*method.shares, *method.serves)} | set(knowledge.FIELDS)
         )
 
-    return [(a, m) for a in plugins.ATTACKS for m in METHODS if plugins.resolve("attack", a).needs <= offers(m)]
+    return [(a, m) for a in registry.ATTACKS for m in METHODS if registry.resolve("attack", a).needs <= offers(m)]
 
 
 # Where the extractor is broadcast these are `staged` (tests/attacks/test_stand_ins.py), which is in the list already.
@@ -150,34 +143,39 @@ SHORT = {
 
 def short(name):
     """Settings that make an attack quick."""
-    fields = {f.name for f in dataclasses.fields(plugins.resolve("attack", name))}
+    fields = {f.name for f in dataclasses.fields(registry.resolve("attack", name))}
     return {field: value for field, value in SHORT.items() if field in fields}
 
 
 def attacked(name, folder, whole):
     seen = load(folder / file_for(name))
-    return measure.attack_artifact(name, short(name), seen, whole, 0, CPU, lambda *_: None)
+    return attack_cell.attack_artifact(name, short(name), seen, whole, 0, CPU, lambda *_: None)
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
-    assert (len(plugins.METHODS), len(plugins.ATTACKS), len(plugins.DEFENSES), len(plugins.DATASETS)) == (11, 26, 2, 12)
+    assert (len(registry.METHODS), len(registry.ATTACKS), len(registry.DEFENSES), len(registry.DATASETS)) == (
+        11,
+        26,
+        2,
+        12,
+    )
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
     whole_gradient = ("learned-inverse", "extractor-matching", "posterior")  # of FedAvg, FedProx and FedDF
     assert len(fitting()) == 9 * 21 + 2 * 3 + 3 * len(whole_gradient) + len(fedper)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
-    assert {a for a, _ in DISTINCT} == set(plugins.ATTACKS)
+    assert {a for a, _ in DISTINCT} == set(registry.ATTACKS)
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
 
-@pytest.mark.parametrize("kind", plugins.KINDS)
+@pytest.mark.parametrize("kind", registry.KINDS)
 def test_every_plug_in_resolves_and_is_documented(kind):
-    for name in plugins.KINDS[kind]:
-        assert plugins.resolve(kind, name).__doc__, name
+    for name in registry.KINDS[kind]:
+        assert registry.resolve(kind, name).__doc__, name
 
 
-@pytest.mark.parametrize("name", plugins.METHODS)
+@pytest.mark.parametrize("name", registry.METHODS)
 def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
-    method = plugins.create(plugins.resolve("method", name), {})
+    method = registry.create(registry.resolve("method", name), {})
     assert set(method.shares) <= set(method.parts)
     assert set(method.keeps) <= set(method.shares)
     assert not set(method.serves) & set(method.parts)
@@ -191,9 +189,9 @@ def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
     assert len(stages) == len(set(stages))  # losses and optimiser states are kept by their names
 
 
-@pytest.mark.parametrize("name", plugins.ATTACKS)
+@pytest.mark.parametrize("name", registry.ATTACKS)
 def test_an_attack_declares_whose_answers_it_hands_in(name):
-    attack = plugins.resolve("attack", name)
+    attack = registry.resolve("attack", name)
     sources = [
         inspect.getsource(inspect.getmodule(each)) for each in attack.__mro__ if each.__module__.startswith("attacks.")
     ]
@@ -206,9 +204,9 @@ def test_an_attack_declares_whose_answers_it_hands_in(name):
     assert (named == set(broadcast.ATTACKS)) == both
 
 
-@pytest.mark.parametrize("name", plugins.ATTACKS)
+@pytest.mark.parametrize("name", registry.ATTACKS)
 def test_an_attack_declares_what_it_needs(name):
-    attack = plugins.resolve("attack", name)
+    attack = registry.resolve("attack", name)
     known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
     known |= {"gradient", "labels", "classes"}
     assert attack.needs <= known | set(Knowledge.__dataclass_fields__)
@@ -246,12 +244,12 @@ def declared(seen, attack):
 
 def looks_at_more(name, folder, whole):
     """Whether an attack ends otherwise where it is given what it declares and nothing more; None where that is all there is."""
-    attack, seen = plugins.resolve("attack", name), load(folder / file_for(name))
+    attack, seen = registry.resolve("attack", name), load(folder / file_for(name))
     own = declared(seen, attack)
     if own.offers() == seen.offers():
         return None
     before, after = (
-        measure.attack_artifact(name, short(name), each, whole, 0, CPU, lambda *_: None)[:4] for each in (seen, own)
+        attack_cell.attack_artifact(name, short(name), each, whole, 0, CPU, lambda *_: None)[:4] for each in (seen, own)
     )
     return not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, after, strict=True))
 
@@ -265,7 +263,7 @@ def test_an_attack_looks_at_nothing_that_it_does_not_declare(observed):
 
 
 def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypatch):
-    attack = plugins.resolve("attack", "grey")
+    attack = registry.resolve("attack", "grey")
     original = attack.reconstruct
 
     def looking(self, seen, known, seed, report):
@@ -279,7 +277,7 @@ def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypa
 
 def test_the_tag_of_an_attack_says_what_it_used(observed):
     tags = {
-        (name, method): measure._knowledge(name, load(observed[method][0] / "artifact"), {})["tag"]
+        (name, method): attack_cell._knowledge(name, load(observed[method][0] / "artifact"), {})["tag"]
         for name in ("surrogate", "aligned-surrogate", "decoder", "collusion", "staged")
         for method in ("fedavg", "fedsplit", "fedcg")
     }
@@ -289,7 +287,7 @@ def test_the_tag_of_an_attack_says_what_it_used(observed):
     assert tags["collusion", "fedcg"] == f"{plain} + colluding client with its images + generator"
     assert {tags["surrogate", m] for m in ("fedavg", "fedsplit", "fedcg")} == {plain}
     assert {tags["staged", m] for m in ("fedavg", "fedsplit", "fedcg")} == {"gradient + natural images"}
-    decoder = measure._knowledge("decoder", load(observed["fedcg"][0] / "artifact"), {})
+    decoder = attack_cell._knowledge("decoder", load(observed["fedcg"][0] / "artifact"), {})
     assert decoder["uses"] == ["upload:generator"]
     assert decoder["tag_in_general"] == f"{plain} + generator where shared"
 
@@ -364,12 +362,12 @@ def trust_stand_ins(patch):
 
 def reconstructions(cells, root):
     """What lies on disk of each cell once it is run: the tensors by name, and its record."""
-    assert run.run_cells(cells, root, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert cell_jobs.run_cells(cells, root, None, "cpu", lambda *_: None, lambda *_: None) == []
     store = Store(root)
     return [
         (
-            storage.load_tensors(store.result(cell, cell.seeds[0]), "reconstruction")[0],
-            record.read(store.record(cell)),
+            files.load_tensors(store.result(cell, cell.seeds[0]), "reconstruction")[0],
+            schema.read(store.record(cell)),
         )
         for cell in cells
     ]
@@ -378,21 +376,23 @@ def reconstructions(cells, root):
 def with_another_truth(root, other):
     """A copy of a folder of results in which nothing is attacked yet, and every truth is noise and wrong labels."""
     shutil.copytree(root, other, ignore=shutil.ignore_patterns("cells", "cache"))
-    paths = list((other / "artifacts").glob(f"*/{artifact.TRUTH}"))
+    paths = list((other / "artifacts").glob(f"*/{artifact_files.TRUTH}"))
     for path in paths:
-        seen = path.with_name(artifact.OBSERVATION)
-        truth = artifact.load_truth(path, seen)
-        artifact.save_truth(truth._replace(images=torch.rand_like(truth.images), labels=9 - truth.labels), path, seen)
+        seen = path.with_name(artifact_files.OBSERVATION)
+        truth = artifact_files.load_truth(path, seen)
+        artifact_files.save_truth(
+            truth._replace(images=torch.rand_like(truth.images), labels=9 - truth.labels), path, seen
+        )
     return len(paths)
 
 
 def test_every_attack_is_watched():
-    assert {name for names in WATCHED.values() for name in names} == set(plugins.ATTACKS)
+    assert {name for names in WATCHED.values() for name in names} == set(registry.ATTACKS)
 
 
 @pytest.mark.parametrize("setup", WATCHED)
 def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, tmp_path, monkeypatch):
-    monkeypatch.setattr("attacks.separate.RESTARTS", 4)
+    monkeypatch.setattr("attacks.features.disaggregation.RESTARTS", 4)
     if "through stand-ins" in setup:
         trust_stand_ins(monkeypatch)
     cells = watched(WATCHED[setup], setup)
@@ -411,18 +411,18 @@ def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(set
 def test_what_an_attack_notes_stands_in_its_record(tmp_path):
     (cell,) = watched(["oracle"], "batches of fedsplit + gaussian")
     reconstructions([cell], tmp_path)
-    (note,) = record.read(Store(tmp_path).record(cell)).notes
+    (note,) = schema.read(Store(tmp_path).record(cell)).notes
     told = "digits, fedsplit, round 1, seed 100: 2 of 2 batches of 2 images are of defended gradients and so were not separated"
     assert note.startswith(told)
 
 
 def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeypatch):
     def cheating(self, seen, known, seed, report):
-        (path,) = known.cache.parent.glob(f"artifacts/*/{artifact.TRUTH}")
-        truth = artifact.load_truth(path, path.with_name(artifact.OBSERVATION))
+        (path,) = known.cache.parent.glob(f"artifacts/*/{artifact_files.TRUTH}")
+        truth = artifact_files.load_truth(path, path.with_name(artifact_files.OBSERVATION))
         return Grey().reconstruct(seen, known, seed, report)._replace(images=truth.images)
 
-    monkeypatch.setattr(plugins.resolve("attack", "learned-inverse"), "reconstruct", cheating)
+    monkeypatch.setattr(registry.resolve("attack", "learned-inverse"), "reconstruct", cheating)
     cells = watched(["learned-inverse"], "fedavg")
     ((before, _),) = reconstructions(cells, tmp_path / "before")
     with_another_truth(tmp_path / "before", tmp_path / "after")
@@ -433,7 +433,7 @@ def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeyp
 def test_an_attack_is_handed_only_what_it_asks_for(observed, monkeypatch):
     folder, whole = observed["fedavg"]
     handed = []
-    attack = plugins.resolve("attack", "grey")
+    attack = registry.resolve("attack", "grey")
     original = attack.reconstruct
 
     def spy(self, seen, knowledge, seed, report):
@@ -445,7 +445,7 @@ def test_an_attack_is_handed_only_what_it_asks_for(observed, monkeypatch):
     assert handed == [Knowledge(auxiliary=None)]
 
 
-@pytest.mark.parametrize("name", plugins.DATASETS)
+@pytest.mark.parametrize("name", registry.DATASETS)
 def test_every_data_set_has_a_default_layout(name):
     how, clients, per_client = partition.defaults(name)
     assert how in ("iid", "domain", "dirichlet")

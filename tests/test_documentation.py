@@ -7,7 +7,11 @@ import pytest
 import torch
 import typer
 
-from privbench import cli, data, harness, measure, partition, plugins, spec
+from privbench import data, registry, spec
+from privbench.cli import main
+from privbench.data import partition
+from privbench.execution import attack_cell
+from privbench.training import harness
 from privbench.types import Knowledge
 from tests.attacks.cases import artifact, smooth_images
 from tests.privbench.federations import digits_federation
@@ -26,8 +30,8 @@ def example(repository, tmp_path, monkeypatch):
         ]
         (tmp_path / f"mine_{name.lower()}.py").write_text(block)
         monkeypatch.syspath_prepend(str(tmp_path))
-        path = plugins.typed(kind, f"mine_{name.lower()}:{name}")
-        return path, plugins.resolve(kind, path)
+        path = registry.typed(kind, f"mine_{name.lower()}:{name}")
+        return path, registry.resolve(kind, path)
 
     return resolve
 
@@ -48,14 +52,14 @@ def test_the_method_trains_and_its_term_matters(example):
 def test_the_attack_lowers_its_objective(example):
     _, attack = example("attack", "Cosine")
     shown = artifact(smooth_images(2), torch.tensor([1, 2]))
-    measure.check_needs("mine", attack, shown)
+    attack_cell.check_needs("mine", attack, shown)
     found = attack(steps=30).reconstruct(shown, Knowledge(), 0, lambda *_: None)
     assert (found.trace[:, -1] < found.trace[:, 0]).all()
 
 
 def test_the_defence_keeps_the_largest_entries(example):
     name, _ = example("defense", "Prune")
-    defense = plugins.defense(f"{name}:0.1", "update")
+    defense = registry.defense(f"{name}:0.1", "update")
     kept = defense.protect({"w": torch.arange(100.0)}, torch.Generator())["w"]
     assert (kept > 0).sum() == 10
 
@@ -91,7 +95,7 @@ def unknown_words(words, whole):
 
 
 def test_every_documented_command_and_option_is_there(repository):
-    whole = typer.main.get_command(cli.app)
+    whole = typer.main.get_command(main.app)
     found = list(documented_commands(repository))
     assert {page for page, _ in found} >= {"README.md", "studies.md", "ladder.md", "adding_a_dataset.md"}
     assert {words[0] for _, words in found} >= {

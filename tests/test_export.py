@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from privbench import artifact
 from privbench.errors import UserError
-from privbench.export import export
-from privbench.observation_format import files, schema
+from privbench.observation import artifact_files
+from privbench.observation.export import export
+from privbench.observation.format import files, schema
 from privbench.types import Truth
 from tests.attacks import cases
 
@@ -29,17 +29,17 @@ def made(tmp_path_factory):
     """(an observation, its truth) among results."""
     root = tmp_path_factory.mktemp("made")
     seen = cases.artifact(IMAGES[:, 0], LABELS[:, 0])
-    artifact.save_with_truth(seen, Truth(IMAGES, LABELS), root, ORIGIN)
-    return root / artifact.OBSERVATION, root / artifact.TRUTH
+    artifact_files.save_with_truth(seen, Truth(IMAGES, LABELS), root, ORIGIN)
+    return root / artifact_files.OBSERVATION, root / artifact_files.TRUTH
 
 
 def test_an_export_is_the_same_observation_without_its_run_and_its_truth_fits_it(made, tmp_path):
     source, truth = made
     written = export(source, tmp_path / "seen", truth=truth)
     assert {p.name for p in written} == {"index.json", "round-0000.safetensors", "seen-truth.safetensors"}
-    assert artifact.origin(tmp_path / "seen") is None
+    assert artifact_files.origin(tmp_path / "seen") is None
     assert files.read(tmp_path / "seen").id == files.read(source).id
-    images = artifact.load_truth(tmp_path / "seen-truth.safetensors", tmp_path / "seen").images
+    images = artifact_files.load_truth(tmp_path / "seen-truth.safetensors", tmp_path / "seen").images
     assert torch.equal(images, IMAGES)
     for path in written:
         assert not any(word in path.read_bytes() for word in (b"0123456789ab", b"48611", b"secret"))
@@ -59,14 +59,14 @@ def test_numpy_reads_an_export_as_npz_and_privbench_says_that_it_does_not(made, 
     assert all(np.array_equal(arrays[name], t.numpy()) for name, t in whole.items())
     assert np.array_equal(np.load(tmp_path / "seen-truth.npz")["labels"], LABELS.numpy())
     with pytest.raises(UserError, match="is not the index of a privbench observation but observation in npz"):
-        artifact.load(tmp_path / "seen")
+        artifact_files.load(tmp_path / "seen")
     assert "is not empty" in command(*words).err
     assert "--form takes 'safetensors' or 'npz'" in command(*words[:5], "csv").err
 
 
 def test_the_truth_of_another_observation_is_not_exported(made, tmp_path):
     source, truth = made
-    artifact.save(replace(artifact.load(source), round=1), tmp_path / "other")
+    artifact_files.save(replace(artifact_files.load(source), round=1), tmp_path / "other")
     with pytest.raises(UserError, match="is the truth of another observation"):
         export(tmp_path / "other", tmp_path / "seen", truth=truth)
     assert not (tmp_path / "seen").exists()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from privbench import plugins, written_defense
+from privbench import registry, written_defense
 from privbench.errors import UserError
 
 SMALL = ("--preset", "smoke", "--seeds", "1", "--rounds", "1")
@@ -141,7 +141,7 @@ def test_a_sweep_is_one_table_with_a_column_each_and_one_curve(results, told, tm
 
 @pytest.mark.parametrize("words", [("table",), ("study", "accuracy")])
 def test_a_study_takes_defences_in_place_of_its_own(words, told, monkeypatch):
-    from reports import commands
+    from privbench.cli import commands
 
     kept = []
     monkeypatch.setattr(commands, "run_study", lambda own, cells, *_: kept.extend(cells))
@@ -167,9 +167,9 @@ def test_a_study_takes_defences_in_place_of_its_own(words, told, monkeypatch):
     ],
 )
 def test_one_defence_has_one_written_form(text, wanted):
-    plugins.typed("defense", text)
+    registry.typed("defense", text)
     assert written_defense.canonical(text) == wanted
-    assert plugins.defense(text, "update") == plugins.defense(wanted, "update")
+    assert registry.defense(text, "update") == registry.defense(wanted, "update")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_one_defence_has_one_written_form(text, wanted):
 )
 def test_a_defence_that_is_written_wrongly_is_one_line(text, message):
     with pytest.raises(UserError, match=message):
-        plugins.defense(text, "update")
+        registry.defense(text, "update")
 
 
 @pytest.mark.parametrize(

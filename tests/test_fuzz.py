@@ -7,8 +7,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from privbench import artifact, storage
 from privbench.errors import UserError
+from privbench.observation import artifact_files
+from privbench.system import files
 from tests import fuzz, fuzz_mutations
 from tests.fuzz_digest import digest
 from tests.fuzz_samples import METHODS, samples
@@ -59,7 +60,7 @@ def test_mutated_files_are_refused_in_one_line_or_read_as_what_they_were(name, e
 
 def test_a_checksum_that_is_not_checked_fails_the_campaign(every, tmp_path, monkeypatch):
     sample, before = every["snapshot"]
-    monkeypatch.setattr(storage, "_digest", lambda *_: "0" * 64)
+    monkeypatch.setattr(files, "_digest", lambda *_: "0" * 64)
     shutil.copytree(sample.folder, tmp_path / "copy")
     path = tmp_path / "copy" / sample.files[0]
     raw = bytearray(path.read_bytes())
@@ -126,7 +127,7 @@ def test_mutations_with_a_checksum_that_fits_reach_what_lies_behind_it(every, tm
         folder = tmp_path / f"{seed}" / sample.folder.name
         shutil.copytree(sample.folder, folder)
         rng = random.Random(seed)
-        paths = [folder / artifact.OBSERVATION / "index.json"]
+        paths = [folder / artifact_files.OBSERVATION / "index.json"]
         if fuzz_mutations._json(rng, paths[0], []):
             lines.append(fuzz.judged(sample, folder, before, resealed=True).detail)
     assert len(lines) > 30

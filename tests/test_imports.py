@@ -16,7 +16,11 @@ FORBIDDEN_IMPORTS = {
     "defenses": {"attacks", "reports"},
     "reports": set(),
 }
-VMAP_HOMES = ("privbench/engine.py", "privbench/harness.py", "attacks/descend.py")  # where batching lives
+VMAP_HOMES = (
+    "privbench/training/engine.py",
+    "privbench/training/harness.py",
+    "attacks/common/descend.py",
+)  # where batching lives
 TRUTH_READERS = ("privbench", "reports")  # attacks and defences may not even name it
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 PICKLING_CALLS = {"read_pickle", "to_pickle", "save"}
@@ -166,9 +170,9 @@ def test_no_file_holds_a_machine_path_or_the_address_of_a_package_index() -> Non
 @pytest.mark.parametrize(
     ("check", "path", "text"),
     [
-        (wrong_arrows, "privbench/run.py", "from attacks.dlg import DLG"),
-        (wrong_arrows, "privbench/run.py", "def f():\n    import defenses.gaussian"),
-        (wrong_arrows, "privbench/cli.py", "if TYPE_CHECKING:\n    from reports import grid"),
+        (wrong_arrows, "privbench/execution/cell_jobs.py", "from attacks.dlg import DLG"),
+        (wrong_arrows, "privbench/execution/cell_jobs.py", "def f():\n    import defenses.gaussian"),
+        (wrong_arrows, "privbench/cli/main.py", "if TYPE_CHECKING:\n    from reports import grid"),
         (wrong_arrows, "attacks/dlg.py", "import defenses"),
         (wrong_arrows, "defenses/gaussian.py", "from attacks import match"),
         (wrong_arrows, "defenses/gaussian.py", "import reports.grid as g"),
@@ -180,13 +184,13 @@ def test_no_file_holds_a_machine_path_or_the_address_of_a_package_index() -> Non
         (truth_named, "defenses/none.py", "x = getattr(types, 'Truth')"),
         (stray_vmap, "attacks/dlg.py", "from torch.func import vmap"),
         (stray_vmap, "privbench/methods/fedcg.py", "import torch\ny = torch.func.vmap(f)(x)"),
-        (pickles, "privbench/artifact.py", "import pickle"),
-        (pickles, "privbench/artifact.py", "from joblib import dump"),
-        (pickles, "privbench/artifact.py", "torch.load(path)"),
-        (pickles, "privbench/artifact.py", "torch.load(path, weights_only=False)"),
-        (pickles, "privbench/artifact.py", "torch.save(state, path)"),
+        (pickles, "privbench/observation/artifact_files.py", "import pickle"),
+        (pickles, "privbench/observation/artifact_files.py", "from joblib import dump"),
+        (pickles, "privbench/observation/artifact_files.py", "torch.load(path)"),
+        (pickles, "privbench/observation/artifact_files.py", "torch.load(path, weights_only=False)"),
+        (pickles, "privbench/observation/artifact_files.py", "torch.save(state, path)"),
         (pickles, "privbench/data/cifar10.py", "numpy.load(path, allow_pickle=True)"),
-        (pickles, "reports/curves.py", "pandas.read_pickle(path)"),
+        (pickles, "reports/figures/curves.py", "pandas.read_pickle(path)"),
         (early_torchvision, "privbench/data/cifar10.py", "from torchvision.datasets import CIFAR10"),
         (early_torchvision, "privbench/data/cifar10.py", "try:\n    import torchvision\nexcept ImportError:\n    pass"),
         (foreign_addresses, "docs/design.md", "results lie in " + "/home" + "/someone/runs"),
@@ -205,11 +209,11 @@ def test_a_breach_is_found(check: Callable[[str, str], list[str]], path: str, te
         (wrong_arrows, "privbench/methods/fedcg.py", "from privbench.types import Params\nfrom . import form"),
         (wrong_arrows, "reports/table.py", "import attacks.dlg, defenses.none"),
         (truth_named, "attacks/dlg.py", '"""Truth stays with the scorer."""'),
-        (truth_named, "privbench/score.py", "from privbench.types import Truth"),
-        (stray_vmap, "attacks/descend.py", "from torch.func import vmap"),
+        (truth_named, "privbench/scoring/image_scores.py", "from privbench.types import Truth"),
+        (stray_vmap, "attacks/common/descend.py", "from torch.func import vmap"),
         (pickles, "privbench/data/digit5.py", "torch.load(path, weights_only=True)"),
-        (pickles, "reports/grid.py", "image.save(path)"),
-        (early_torchvision, "privbench/data/download.py", "def fetch():\n    from torchvision import datasets"),
+        (pickles, "reports/figures/grid.py", "image.save(path)"),
+        (early_torchvision, "privbench/data/readers/download.py", "def fetch():\n    from torchvision import datasets"),
         (foreign_addresses, "README.md", "see docs/home/index.md and https://example.com/work/a"),
     ],
 )

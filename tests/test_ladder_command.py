@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from privbench.storage import DIGEST, content_digest
+from privbench.system.files import DIGEST, content_digest
 
 SMALL = ["--dataset", "digits", "--preset", "smoke", "--seeds", "1", "--clients", "2"]
 MINE = """from dataclasses import dataclass

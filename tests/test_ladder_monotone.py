@@ -2,9 +2,11 @@
 
 import pytest
 
-from privbench import plugins, record, run, spec
-from privbench.store import Store
-from reports import doubts
+from privbench import registry, spec
+from privbench.execution import cell_jobs
+from privbench.records import schema
+from privbench.records.store import Store
+from reports.records import table_checks
 from tests.reports.records import with_victims
 
 SETTINGS = {
@@ -23,7 +25,7 @@ SETTINGS |= {
 def cells():
     """Every attack that FedSplit's gradients allow, in round 0."""
     train = spec.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 0})
-    names = [name for name in plugins.ATTACKS if name in SETTINGS or name in plugins.FLOORS]
+    names = [name for name in registry.ATTACKS if name in SETTINGS or name in registry.FLOORS]
     return [
         spec.cell_spec("smoke", train, name, seeds=1, victims=4, round_="0", attack_settings=SETTINGS.get(name))
         for name in names
@@ -32,8 +34,8 @@ def cells():
 
 def attacked(root):
     """The records of all cells under a folder."""
-    assert run.run_cells(cells(), root, None, "cpu", lambda *_: None, lambda *_: None) == []
-    return [record.read(Store(root).record(cell)) for cell in cells()]
+    assert cell_jobs.run_cells(cells(), root, None, "cpu", lambda *_: None, lambda *_: None) == []
+    return [schema.read(Store(root).record(cell)) for cell in cells()]
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +57,9 @@ def test_every_rung_is_climbed(climbed):
 
 def test_more_knowledge_never_scores_lower(climbed):
     _, records = climbed
-    assert doubts.not_monotone(records) == []
-    assert doubts.oracle_fails(records) == []
-    pairs = [(a, b) for a in records for b in records if doubts.knows_more(a, b)]
+    assert table_checks.not_monotone(records) == []
+    assert table_checks.oracle_fails(records) == []
+    pairs = [(a, b) for a in records for b in records if table_checks.knows_more(a, b)]
     assert len(pairs) > 50
 
 
@@ -78,8 +80,8 @@ def test_after_training_the_initial_networks_make_surrogates_no_worse(tmp_path):
         spec.cell_spec("smoke", train, name, seeds=1, victims=8, round_="1", attack_settings=brief)
         for name in ("aligned-surrogate", "initial-surrogate")
     ]
-    assert run.run_cells(made, tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
-    below, own = (record.read(Store(tmp_path).record(cell)) for cell in made)
+    assert cell_jobs.run_cells(made, tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
+    below, own = (schema.read(Store(tmp_path).record(cell)) for cell in made)
     assert own.scores.psnr_db >= below.scores.psnr_db
     assert own.scores.psnr_db > own.floor.psnr_db
 
@@ -90,4 +92,4 @@ def test_a_rung_that_falls_raises_its_flag(fallen, flag, climbed):
     low = of(records, fallen)
     victims = [v.model_copy(update={"psnr_db": 3.0 + 0.1 * i}) for i, v in enumerate(low.victims)]
     broken = [r if r is not low else with_victims(low, victims) for r in records]
-    assert [(r.cell.attack, f.name) for r, f in doubts.not_monotone(broken)] == [(fallen, flag)]
+    assert [(r.cell.attack, f.name) for r, f in table_checks.not_monotone(broken)] == [(fallen, flag)]

@@ -5,10 +5,13 @@ import shutil
 import pytest
 import torch
 
-from attacks import separate
-from privbench import artifact, flags, knowledge, measure, plugins, record, run, spec
+from attacks.features import disaggregation
+from privbench import registry, spec
 from privbench.errors import AttackRefused
-from privbench.store import Store
+from privbench.execution import attack_cell, cell_jobs
+from privbench.observation import artifact_files, knowledge
+from privbench.records import checks, schema
+from privbench.records.store import Store
 from privbench.types import Batch
 
 VICTIMS = 4
@@ -30,22 +33,22 @@ def cell(attack, batch_size=1):
 def attacked(tmp_path_factory):
     """A folder with a trained run and its artifact, attacked once."""
     root = tmp_path_factory.mktemp("attacked")
-    assert run.run_cells([cell("dlg")], root, None, "cpu", quiet, quiet) == []
+    assert cell_jobs.run_cells([cell("dlg")], root, None, "cpu", quiet, quiet) == []
     return root
 
 
 @pytest.fixture
 def planted(attacked, tmp_path, monkeypatch):
     """A copy of that folder without its cell, in which few victims are enough; and the cell's flags once it is run again."""
-    monkeypatch.setattr(flags, "LEAST_VICTIMS", VICTIMS)
-    monkeypatch.setattr(flags, "LEAST_SEEDS", 1)
+    monkeypatch.setattr(checks, "LEAST_VICTIMS", VICTIMS)
+    monkeypatch.setattr(checks, "LEAST_SEEDS", 1)
     shutil.copytree(attacked, tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy" / "cells")
 
     def told(attack="dlg"):
         own = cell(attack)
-        assert run.run_cells([own], tmp_path / "copy", None, "cpu", quiet, quiet) == []
-        return record.read(Store(tmp_path / "copy").record(own))
+        assert cell_jobs.run_cells([own], tmp_path / "copy", None, "cpu", quiet, quiet) == []
+        return schema.read(Store(tmp_path / "copy").record(own))
 
     (folder,) = (tmp_path / "copy" / "artifacts").iterdir()
     return folder, told
@@ -56,7 +59,7 @@ def names(found):
 
 
 def both(folder):
-    return artifact.load_with_truth(folder, artifact.origin(folder / artifact.OBSERVATION))
+    return artifact_files.load_with_truth(folder, artifact_files.origin(folder / artifact_files.OBSERVATION))
 
 
 def change_gradient(folder, victim, value):
@@ -64,7 +67,7 @@ def change_gradient(folder, victim, value):
     for part in seen.gradients.values():
         for g in part.values():
             g[victim] = value
-    artifact.save_with_truth(seen, truth, folder, artifact.origin(folder / artifact.OBSERVATION))
+    artifact_files.save_with_truth(seen, truth, folder, artifact_files.origin(folder / artifact_files.OBSERVATION))
 
 
 @pytest.mark.parametrize("attack", ["dlg", "staged", "grey"])
@@ -101,21 +104,21 @@ def test_a_batch_without_a_gradient_raises_its_flag_and_every_floor_is_scored(
     attack, value, flag, planted, monkeypatch
 ):
     for name in ("RESTARTS", "EXCHANGES", "SHORT_STEPS", "LONG_STEPS"):
-        monkeypatch.setattr(separate, name, 4)  # quick
+        monkeypatch.setattr(disaggregation, name, 4)  # quick
     folder, _ = planted
     root, own = folder.parent.parent, cell(attack, batch_size=2)
-    assert run.run_cells([own], root, None, "cpu", quiet, quiet) == []
+    assert cell_jobs.run_cells([own], root, None, "cpu", quiet, quiet) == []
     store = Store(root)
-    sound = record.read(store.record(own))
+    sound = schema.read(store.record(own))
     change_gradient(store.artifact(own, own.train, 0), 1, value)
     shutil.rmtree(root / "cells")
-    assert run.run_cells([own], root, None, "cpu", quiet, quiet) == []
-    found = record.read(store.record(own))
+    assert cell_jobs.run_cells([own], root, None, "cpu", quiet, quiet) == []
+    found = schema.read(store.record(own))
     assert names(sound) == []
     assert names(found) == [flag]
     assert found.flags[0].sentence.startswith("1 of 4 victims")
     assert found.scores.n == VICTIMS
-    assert all(set(v.floors) == set(plugins.FLOORS) for v in found.victims)
+    assert all(set(v.floors) == set(registry.FLOORS) for v in found.victims)
     others = [[v for i, v in enumerate(each.victims) if i != 1] for each in (sound, found)]
     assert [v.psnr_db for v in others[1]] == pytest.approx([v.psnr_db for v in others[0]], abs=1e-3)
 
@@ -124,7 +127,7 @@ def test_a_duplicated_victim_raises_its_flag(planted):
     folder, told = planted
     _, truth = both(folder)
     truth.images[3] = truth.images[0]
-    artifact.save_truth(truth, folder / artifact.TRUTH, folder / artifact.OBSERVATION)
+    artifact_files.save_truth(truth, folder / artifact_files.TRUTH, folder / artifact_files.OBSERVATION)
     found = told()
     assert names(found) == ["duplicate-victims"]
     assert found.flags[0].sentence.startswith("2 of 4 victims")
@@ -189,7 +192,7 @@ def test_a_guarantee_is_the_defences_own_over_all_rounds_that_were_trained(plant
 
 
 def test_too_few_victims_and_seeds_are_told_in_the_record(attacked):
-    assert names(record.read(Store(attacked).record(cell("dlg")))) == ["few"]
+    assert names(schema.read(Store(attacked).record(cell("dlg")))) == ["few"]
 
 
 def test_a_whole_update_is_attacked_from_training_to_record(attacked, tmp_path):
@@ -206,8 +209,8 @@ def test_a_whole_update_is_attacked_from_training_to_record(attacked, tmp_path):
         local_steps=1,
         attack_settings=settings,
     )
-    assert run.run_cells([told], tmp_path, None, "cpu", quiet, quiet) == []
-    found = record.read(Store(tmp_path).record(told))
+    assert cell_jobs.run_cells([told], tmp_path, None, "cpu", quiet, quiet) == []
+    found = schema.read(Store(tmp_path).record(told))
     assert names(found) == ["few"]
     assert all(v.gradient_norm > 0 for v in found.victims)
 
@@ -218,7 +221,7 @@ def test_an_attack_that_refuses_leaves_its_reason_and_the_others_are_made(plante
     from attacks.dlg import DLG
 
     monkeypatch.setattr(DLG, "needs", frozenset({"upload:generator"}))
-    failures = run.run_cells([cell("dlg"), cell("grey")], root, None, "cpu", quiet, quiet)
+    failures = cell_jobs.run_cells([cell("dlg"), cell("grey")], root, None, "cpu", quiet, quiet)
     assert len(failures) == 1
     assert failures[0].startswith("dlg needs the upload:generator")
     store = Store(root)
@@ -226,7 +229,7 @@ def test_an_attack_that_refuses_leaves_its_reason_and_the_others_are_made(plante
     assert not store.record(cell("dlg")).exists()
     assert store.record(cell("grey")).exists()
     monkeypatch.undo()
-    assert run.run_cells([cell("dlg")], root, None, "cpu", quiet, quiet) == []
+    assert cell_jobs.run_cells([cell("dlg")], root, None, "cpu", quiet, quiet) == []
     assert not store.failure(cell("dlg")).exists()
 
 
@@ -239,10 +242,10 @@ def test_an_attack_that_crashes_leaves_its_traceback_and_the_others_are_made(cra
         return 1 // 0
 
     for name in crashing:
-        monkeypatch.setattr(plugins.resolve("attack", name), "reconstruct", crash)
-    monkeypatch.setattr(plugins.resolve("attack", "dataset-mean"), "needs", frozenset({"upload:generator"}))
+        monkeypatch.setattr(registry.resolve("attack", name), "reconstruct", crash)
+    monkeypatch.setattr(registry.resolve("attack", "dataset-mean"), "needs", frozenset({"upload:generator"}))
     cells = [*map(cell, crashing), cell("dataset-mean"), cell("grey")]
-    failures = run.run_cells(cells, root, None, "cpu", quiet, quiet)
+    failures = cell_jobs.run_cells(cells, root, None, "cpu", quiet, quiet)
     store, (log,) = Store(root), root.glob("train/*/error.txt")
     assert len(failures) == 1
     assert failures[0].startswith("internal error: ")
@@ -257,7 +260,7 @@ def test_an_attack_that_crashes_leaves_its_traceback_and_the_others_are_made(cra
     assert store.read_failure(cell("dataset-mean"))[1]
     assert store.record(cell("grey")).exists()
     monkeypatch.undo()
-    assert run.run_cells(cells, root, None, "cpu", quiet, quiet) == []
+    assert cell_jobs.run_cells(cells, root, None, "cpu", quiet, quiet) == []
     assert not log.exists()
     assert not store.failure(cell("dlg")).exists()
 
@@ -266,7 +269,7 @@ def test_a_cell_of_a_round_that_was_not_trained_does_not_stop_the_others(planted
     folder, _ = planted
     root = folder.parent.parent
     late = cell("grey").model_copy(update={"round": "7"})
-    failures = run.run_cells([late, cell("grey")], root, None, "cpu", quiet, quiet)
+    failures = cell_jobs.run_cells([late, cell("grey")], root, None, "cpu", quiet, quiet)
     assert failures == ["--round 7 was asked for, but the run ended after 1 rounds"]
     assert Store(root).read_failure(late) == (failures[0], False)
     assert Store(root).record(cell("grey")).exists()
@@ -274,6 +277,6 @@ def test_a_cell_of_a_round_that_was_not_trained_does_not_stop_the_others(planted
 
 def test_a_refusal_is_a_users_mistake_like_any_other(attacked):
     (folder,) = (attacked / "artifacts").iterdir()
-    seen = artifact.load(folder / artifact.OBSERVATION)
+    seen = artifact_files.load(folder / artifact_files.OBSERVATION)
     with pytest.raises(AttackRefused, match="needs the upload:generator"):
-        measure.check_needs("feature-statistics", plugins.resolve("attack", "feature-statistics"), seen)
+        attack_cell.check_needs("feature-statistics", registry.resolve("attack", "feature-statistics"), seen)

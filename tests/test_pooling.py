@@ -9,9 +9,12 @@ import copy
 import pytest
 import torch
 
-from attacks import stand_in
+from attacks.shadow import selection
 from attacks.unsplit import UnSplit
-from privbench import checkpoint, harness, knowledge, measure, observe, plugins, spec
+from privbench import registry, spec
+from privbench.execution import attack_cell
+from privbench.observation import knowledge, observe
+from privbench.training import checkpoint, harness
 from privbench.types import Knowledge, LocalSteps, Look, Networks
 from tests.privbench.federations import digits_federation
 from tests.test_contracts import STAND_INS, short, trust_stand_ins
@@ -55,8 +58,8 @@ def shown(trained, name, attack):
     setup, first, start = trained[name]
     shot = first
     auxiliary = observe.auxiliary(setup.federation)
-    plugin = plugins.create(plugins.resolve("attack", attack), short(attack))
-    if plugins.is_active(attack):
+    plugin = registry.create(registry.resolve("attack", attack), short(attack))
+    if registry.is_active(attack):
         server, handed = shot.server, Knowledge(auxiliary, look=Look(1, setup.defense))
         sent = plugin.craft(setup.model, Networks(server.params, server.buffers), handed, 0)
         shot = shot._replace(server=harness.Replica(server.params | sent.params, server.buffers | sent.buffers))
@@ -81,7 +84,7 @@ def brief(attack):
 def gap(attack, seen, whole):
     """The largest difference of a pixel of the first victim's image, alone and among the others, of a range of 1."""
     alone, among = (
-        measure.attack_artifact(attack, brief(attack), each, whole, 0, CPU, lambda *_: None).images[0].double()
+        attack_cell.attack_artifact(attack, brief(attack), each, whole, 0, CPU, lambda *_: None).images[0].double()
         for each in (seen.some(ALONE), seen)
     )
     return float((alone - among).abs().max())
@@ -89,16 +92,16 @@ def gap(attack, seen, whole):
 
 def met(name):
     """The attacks that can be made of a method's gradients or updates, and that do work of their own there."""
-    method = plugins.create(plugins.resolve("method", name.removesuffix(" + gaussian")), {})
+    method = registry.create(registry.resolve("method", name.removesuffix(" + gaussian")), {})
     offered = observe.offers(method) | observe.offers(method, update=True) | set(knowledge.FIELDS)
-    found = [a for a in plugins.ATTACKS if plugins.resolve("attack", a).needs <= offered]
+    found = [a for a in registry.ATTACKS if registry.resolve("attack", a).needs <= offered]
     if name == "fedavg + gaussian":
         return ["staged", "learned-inverse", "posterior"]
     return found if name == "fedcg" else [a for a in found if a not in STAND_INS]
 
 
 def pools(attack):
-    return bool(getattr(plugins.create(plugins.resolve("attack", attack), {}), "pools", False))
+    return bool(getattr(registry.create(registry.resolve("attack", attack), {}), "pools", False))
 
 
 @pytest.mark.parametrize("name", ["fedcg", "fedavg", "fedavg + gaussian", "fedper"])
@@ -121,7 +124,7 @@ def test_an_attack_that_pools_makes_something_else_of_a_victim_among_others(trai
 @pytest.mark.parametrize("attack", GATED)
 def test_an_attack_that_pools_to_doubt_its_rehearsal_does_so_by_the_other_victims_too(attack, trained, monkeypatch):
     """With a threshold between the shift of the victim's own features and that of all, one of the two alone is inverted."""
-    plugin, shifts = plugins.resolve("attack", attack), []
+    plugin, shifts = registry.resolve("attack", attack), []
     original = plugin.shift
 
     def shift(self, own, *rest):
@@ -131,7 +134,7 @@ def test_an_attack_that_pools_to_doubt_its_rehearsal_does_so_by_the_other_victim
         return found
 
     monkeypatch.setattr(plugin, "shift", shift)
-    monkeypatch.setattr(stand_in, "best", lambda _: (0, 0.1))
+    monkeypatch.setattr(selection, "best", lambda _: (0, 0.1))
     seen, whole = shown(trained, "fedcg", attack)
     gap(attack, seen, whole)
     alone, among = shifts[0], shifts[-1]
@@ -155,7 +158,7 @@ def test_a_common_stand_in_of_unsplit_is_declared_and_pools(trained, monkeypatch
     own = short("unsplit") | {"stand_in_of": "client"}
     assert (UnSplit().pools, UnSplit(stand_in_of="client").pools) == (False, True)
     alone, among = (
-        measure.attack_artifact("unsplit", own, each, whole, 0, CPU, lambda *_: None).images[0]
+        attack_cell.attack_artifact("unsplit", own, each, whole, 0, CPU, lambda *_: None).images[0]
         for each in (seen.some(ALONE), seen)
     )
     assert float((alone - among).abs().max()) > DIFFERENT
@@ -166,7 +169,7 @@ def test_a_record_says_how_many_uploads_of_a_client_were_pooled(trained):
     for name in ("fedcg", "fedavg"):
         for attack, settings in (("aligned-surrogate", {}), ("staged", {}), ("unsplit", {"stand_in_of": "client"})):
             seen, _ = shown(trained, name, attack)
-            told[name, attack] = measure._knowledge(attack, seen, {}, settings)["pools"]
+            told[name, attack] = attack_cell._knowledge(attack, seen, {}, settings)["pools"]
     assert told == {
         ("fedcg", "aligned-surrogate"): 3, ("fedcg", "staged"): None, ("fedcg", "unsplit"): 3,
         ("fedavg", "aligned-surrogate"): None, ("fedavg", "staged"): None, ("fedavg", "unsplit"): None,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from benchmarks import published
 from benchmarks.published import Item
-from privbench import checkpoint, plugins, spec
-from privbench.record import read
-from privbench.store import Store
+from privbench import registry, spec
+from privbench.records.schema import read
+from privbench.records.store import Store
+from privbench.training import checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = (Item(1, "digits", (("fedavg", "none"), ("fedcg", "none")), clients=2), Item(2, "photos", (("local", "none"),)))
@@ -44,7 +45,7 @@ def test_the_list_is_of_published_settings_and_every_run_is_in_it_once():
     assert len({cell.id for cell in cells}) == len(cells) == 5 * sum(len(item.columns) for item in published.ITEMS)
     first = cells[0].train
     assert (first.dataset, first.method, first.clients, first.per_client) == ("cifar10", "fedavg", 4, 2000)
-    assert {cell.train.method for cell in cells} <= set(plugins.METHODS)
+    assert {cell.train.method for cell in cells} <= set(registry.METHODS)
     assert first.schedule == spec.SCHEDULES["paper"]
     assert first.schedule.rounds >= checkpoint.LONG
 

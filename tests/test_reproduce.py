@@ -5,10 +5,12 @@ import shutil
 import pytest
 import torch
 
-from attacks import descend
-from privbench import record, reproduce, run, spec
+from attacks.common import descend
+from privbench import spec
 from privbench.errors import UserError
-from privbench.store import Store
+from privbench.execution import cell_jobs, reproduce
+from privbench.records import schema
+from privbench.records.store import Store
 from tests.reports.records import changed, with_victims
 
 TOLERANCE_DB = 0.2  # stated in docs/ladder.md: what another chunk size may change in a victim's PSNR
@@ -24,8 +26,8 @@ def cell(attack="dlg", steps=5, **changes):
 
 
 def finished(root, own):
-    assert run.run_cells([own], root, None, "cpu", quiet, quiet) == []
-    return record.read(Store(root).record(own))
+    assert cell_jobs.run_cells([own], root, None, "cpu", quiet, quiet) == []
+    return schema.read(Store(root).record(own))
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +84,13 @@ def test_what_differs_is_named(first, tmp_path):
 
 
 def test_a_reconstruction_that_differs_in_one_bit_is_named(first, tmp_path):
-    from privbench import storage
+    from privbench.system import files
 
     root, found = first
-    tensors, info = storage.load_tensors(Store(root).result(cell(), 100), "reconstruction")
+    tensors, info = files.load_tensors(Store(root).result(cell(), 100), "reconstruction")
     images = tensors["images"].clone()
     images[1, 0, 0, 3, 3] = torch.nextafter(images[1, 0, 0, 3, 3], torch.tensor(9.0))
-    storage.save_tensors(Store(tmp_path).result(cell(), 100), "reconstruction", tensors | {"images": images}, info)
+    files.save_tensors(Store(tmp_path).result(cell(), 100), "reconstruction", tensors | {"images": images}, info)
     assert reproduce.differences(found, found, root, tmp_path) == ["seed 100: tensor 'images' differs"]
 
 

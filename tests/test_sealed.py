@@ -20,11 +20,13 @@ from PIL import Image
 from torch import Tensor
 
 from attacks.floors import Grey
-from privbench import federations, harness, measure, plugins, run, seeds, spec
-from privbench.artifact import OBSERVATION, TRUTH, load, origin
-from privbench.methods.form import Known
+from privbench import registry, seeds, spec
+from privbench.execution import attack_cell, cell_jobs
+from privbench.methods.base import Known
+from privbench.observation.artifact_files import OBSERVATION, TRUTH, load, origin
+from privbench.records.store import Store
 from privbench.seeds import stream
-from privbench.store import Store
+from privbench.training import federation, harness
 from privbench.types import Networks
 
 SEED = 48_611  # of the run; too large to stand among counts and sizes by chance
@@ -80,7 +82,7 @@ def cell_of(attack, seed=SEED):
     train = spec.train_spec(
         "smoke", "digits", "nfl-cgan", defense="gaussian:0.001", clients=2, changes={"rounds": 2}, seed=seed
     )
-    name = plugins.typed("attack", f"{__name__}:{attack.__name__}")
+    name = registry.typed("attack", f"{__name__}:{attack.__name__}")
     own = spec.cell_spec("smoke", train, name, victims=2, round_="last")
     return own.model_copy(update={"train": train, "seeds": (seed,)})
 
@@ -154,9 +156,9 @@ def watched(request, tmp_path_factory):
     """(what an attack was handed, its run's set-up, the folder)."""
     WATCHED.clear()
     root, cell = tmp_path_factory.mktemp("sealed"), cell_of(request.param)
-    assert run.run_cells([cell], root, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert cell_jobs.run_cells([cell], root, None, "cpu", lambda *_: None, lambda *_: None) == []
     (train,) = cell.train_specs()
-    setup = harness.prepare(train, federations.of(train, None)[0], torch.device("cpu"))
+    setup = harness.prepare(train, federation.of(train, None)[0], torch.device("cpu"))
     assert len(WATCHED) == (1 if request.param in (Watch, WatchOfEverything) else 2)
     return list(WATCHED), setup, root, cell
 
@@ -222,10 +224,10 @@ def test_the_path_of_a_folder_of_images_stands_in_the_artifact_s_file_alone(tmp_
         for i in range(60):
             pixels = torch.randint(0, 256, (32, 32, 3), generator=rng, dtype=torch.uint8)
             Image.fromarray(pixels.numpy()).save(pictures / name / f"{i}.png")
-    name = plugins.typed("dataset", f"folder:{pictures}")
+    name = registry.typed("dataset", f"folder:{pictures}")
     train = spec.train_spec("smoke", name, "fedavg", clients=2, per_client=16, changes={"rounds": 1})
     cell, root = spec.cell_spec("smoke", train, "grey", victims=2, round_="last"), tmp_path / "runs"
-    assert run.run_cells([cell], root, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert cell_jobs.run_cells([cell], root, None, "cpu", lambda *_: None, lambda *_: None) == []
     path = Store(root).artifact(cell, cell.train_specs()[0], 1) / OBSERVATION
     assert origin(path).dataset == f"folder:{pictures}"
     assert load(path).dataset == "folder:pictures"
@@ -244,7 +246,7 @@ def test_the_attacker_s_seed_is_the_same_everywhere_and_another_for_every_run_an
 def test_reports_of_an_attack_reach_the_one_who_asked(tmp_path):
     WATCHED.clear()
     cell, heard = cell_of(Watch), []
-    assert run.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert cell_jobs.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
     ((artifact, knowledge, seed, _),) = WATCHED
     WATCHED.clear()
     with pytest.MonkeyPatch.context() as patch:
@@ -253,5 +255,5 @@ def test_reports_of_an_attack_reach_the_one_who_asked(tmp_path):
             lambda self, seen, known, own, report: report(1, 2, "hello") or Grey().reconstruct(seen, known, own, report),
         )  # fmt: skip
         place = torch.device("cpu")
-        measure.attack_artifact(cell.attack, {}, artifact, knowledge, seed, place, lambda *told: heard.append(told))
+        attack_cell.attack_artifact(cell.attack, {}, artifact, knowledge, seed, place, lambda *told: heard.append(told))
     assert heard == [(1, 2, "hello")]

@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from privbench import places, plugins
+from privbench import registry
 from privbench.data.dataset import Dataset
-from privbench.data.resize import SIDE
+from privbench.data.readers.resize import SIDE
 from privbench.errors import UserError
+from privbench.system import places
 
 
 def folder(root: Path | None) -> Path:
@@ -34,15 +35,15 @@ def default_folder() -> Path:
 def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, side: int = SIDE) -> Dataset:
     """The data set; `domains` chooses among those of a data set that has several.
 
-    Images are 32x32; with a larger `side` they are that large where the originals are (privbench/data/resize.py).
+    Images are 32x32; with a larger `side` they are that large where the originals are (privbench/data/readers/resize.py).
     """
     if domains is not None and len(set(domains)) < len(domains):
         raise UserError(f"--domains names one of {', '.join(domains)} twice")
-    if name.startswith(plugins.FOLDER):
+    if name.startswith(registry.FOLDER):
         own, path = _own(name)
         return own.load(path, domains)
-    loader = plugins.resolve("dataset", name)
-    module = plugins.module("dataset", name)
+    loader = registry.resolve("dataset", name)
+    module = registry.module("dataset", name)
     known = getattr(module, "DOMAINS", ())
     if domains is not None and not known:
         raise UserError(f"{name} has one domain only; leave --domains out")
@@ -57,10 +58,10 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, s
 
 def check(name: str, root: Path | None) -> list[str]:
     """One line per file: present (and whether it is the published one), missing, or damaged."""
-    if name.startswith(plugins.FOLDER):
+    if name.startswith(registry.FOLDER):
         own, path = _own(name)
         return list(own.check(path))
-    module = plugins.module("dataset", name)
+    module = registry.module("dataset", name)
     if not hasattr(module, "check"):
         return [f"{name} names no files: nothing to check"]
     return list(module.check(folder(root)))
@@ -68,16 +69,16 @@ def check(name: str, root: Path | None) -> list[str]:
 
 def fetch(name: str) -> None:
     """Downloads the data set through torchvision to the default folder; UserError where that cannot be done."""
-    if name.startswith(plugins.FOLDER):
+    if name.startswith(registry.FOLDER):
         raise UserError(f"{name} is a folder of your own: there is nothing to fetch; `privbench data check` reads it")
-    module = plugins.module("dataset", name)
+    module = registry.module("dataset", name)
     if hasattr(module, "fetch"):
         module.fetch(default_folder())
 
 
 def content(name: str) -> str | None:
     """What tells one content of a user's own folder from another, part of a run's name; None for all other data sets."""
-    if not name.startswith(plugins.FOLDER):
+    if not name.startswith(registry.FOLDER):
         return None
     own, path = _own(name)
     return str(own.survey(path).content)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from privbench.data import files, formats
 from privbench.data.dataset import Dataset, Domain
-from privbench.data.download import attempt, torchvision_datasets
-from privbench.data.files import File
+from privbench.data.readers import files, formats
+from privbench.data.readers.download import attempt, torchvision_datasets
+from privbench.data.readers.files import File
 from privbench.types import Images
 
 SOURCE = "CIFAR-10 (Krizhevsky 2009; no licence stated)"

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import torch
 
-from privbench.data.resize import SIDE
+from privbench.data.readers.resize import SIDE
 from privbench.errors import UserError
 from privbench.types import Images
 
 
 class Domain(NamedTuple):
-    """One domain's images. Where it has no validation images, the partition draws them (privbench/partition.py)."""
+    """One domain's images. Where it has no validation images, the partition draws them (privbench/data/partition.py)."""
 
     train: Images
     test: Images

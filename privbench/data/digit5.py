@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from privbench.data import download, files, formats, idx, mnist
+from privbench.data import mnist
 from privbench.data.dataset import Dataset, Domain
-from privbench.data.download import attempt
-from privbench.data.files import File
-from privbench.data.resize import to_colour
+from privbench.data.readers import download, files, formats, idx
+from privbench.data.readers.download import attempt
+from privbench.data.readers.files import File
+from privbench.data.readers.resize import to_colour
 from privbench.errors import UserError
 from privbench.types import Images
 

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from privbench.data.dataset import Dataset, Domain
-from privbench.data.resize import to_32
+from privbench.data.readers.resize import to_32
 from privbench.seeds import stream
 from privbench.types import Images
 

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from privbench.data import files, formats, idx
 from privbench.data.dataset import Dataset
-from privbench.data.download import attempt
-from privbench.data.files import File
+from privbench.data.readers import files, formats, idx
+from privbench.data.readers.download import attempt
+from privbench.data.readers.files import File
 
 SOURCE = "EMNIST (Cohen et al. 2017; no licence stated)"
 

@@ -6,9 +6,9 @@ Xiao, Rasul, Vollgraf: Fashion-MNIST: a Novel Image Dataset for Benchmarking Mac
 
 from pathlib import Path
 
-from privbench.data import files, idx
 from privbench.data.dataset import Dataset
-from privbench.data.download import attempt, mirrors
+from privbench.data.readers import files, idx
+from privbench.data.readers.download import attempt, mirrors
 
 SOURCE = "Fashion-MNIST (Xiao et al. 2017, MIT)"
 CLASSES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")

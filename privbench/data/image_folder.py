@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from privbench import trust
-from privbench.data import decoded, formats, tree
 from privbench.data.dataset import Dataset, Domain
+from privbench.data.readers import decoded, formats, tree
 from privbench.errors import UserError
 from privbench.seeds import stream
 from privbench.types import Images

@@ -6,9 +6,9 @@ LeCun, Bottou, Bengio, Haffner: Gradient-Based Learning Applied to Document Reco
 
 from pathlib import Path
 
-from privbench.data import files, idx
 from privbench.data.dataset import Dataset
-from privbench.data.download import attempt, mirrors
+from privbench.data.readers import files, idx
+from privbench.data.readers.download import attempt, mirrors
 
 SOURCE = "MNIST (LeCun et al. 1998, CC BY-SA 3.0)"
 LAYOUTS = idx.layouts(

@@ -2,17 +2,17 @@
 
 Gong, Shi, Sha, Grauman: Geodesic Flow Kernel for Unsupervised Domain Adaptation, CVPR 2012; images of Saenko et al. 2010
 and Griffin et al. 2007 (research use). Layout: office_caltech_10/<domain>/<class>/<image>. Its publishers name no test images:
-half of each class trains, drawn per seed (FedCG section 5; privbench/partition.py). The whole image is squashed to a square.
+half of each class trains, drawn per seed (FedCG section 5; privbench/data/partition.py). The whole image is squashed to a square.
 """
 
 from pathlib import Path
 
 import torch
 
-from privbench.data import files, formats
 from privbench.data.dataset import Dataset, Domain
-from privbench.data.files import File
-from privbench.data.resize import SIDE, to_square
+from privbench.data.readers import files, formats
+from privbench.data.readers.files import File
+from privbench.data.readers.resize import SIDE, to_square
 from privbench.errors import UserError
 from privbench.types import Images
 

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from privbench.data.dataset import Dataset, Domain
-from privbench.data.resize import SIDE, to_32, to_square
+from privbench.data.readers.resize import SIDE, to_32, to_square
 from privbench.seeds import stream
 from privbench.types import Images
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.errors import UserError
-from privbench.methods.form import (
+from privbench.methods.base import (
     ClassByCount,
     Clock,
     Draw,

@@ -7,7 +7,7 @@ Data, AISTATS 2017, arXiv 1602.05629.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privbench.methods.form import Method, Phase, cross_entropy_stage
+from privbench.methods.base import Method, Phase, cross_entropy_stage
 
 
 @dataclass(frozen=True)

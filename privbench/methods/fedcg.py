@@ -26,18 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.methods import aggregators
-from privbench.methods.form import (
-    Clock,
-    Draw,
-    Method,
-    MiniBatch,
-    Nets,
-    Normal,
-    Phase,
-    Stage,
-    at_least,
-    kept,
-)
+from privbench.methods.base import Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage, at_least, kept
 
 EPS = 1e-5
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from privbench.methods.aggregators import ensemble_divergence
-from privbench.methods.form import Clock, Method, MiniBatch, Nets, Phase, Stage, cross_entropy_stage, kept
+from privbench.methods.base import Clock, Method, MiniBatch, Nets, Phase, Stage, cross_entropy_stage, kept
 
 BOTH = ("extractor", "classifier")
 

@@ -24,8 +24,7 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.methods.fedcg import mode_seeking
-from privbench.methods.form import (
+from privbench.methods.base import (
     Clock,
     Draw,
     Method,
@@ -41,6 +40,7 @@ from privbench.methods.form import (
     cross_entropy_stage,
     kept,
 )
+from privbench.methods.fedcg import mode_seeking
 
 DRAWS: dict[str, Draw] = {"z": Normal(), "y": UniformClass()}
 

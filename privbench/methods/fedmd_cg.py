@@ -43,7 +43,7 @@ from torch import Tensor
 from privbench.errors import UserError
 from privbench.methods import aggregators
 from privbench.methods.aggregators import divergence
-from privbench.methods.form import (
+from privbench.methods.base import (
     ClassByCount,
     Clock,
     Draw,

@@ -7,7 +7,7 @@ extractor of FedCG's split; the paper's own splits lie deeper in other networks.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privbench.methods.form import Method, Phase, cross_entropy_stage
+from privbench.methods.base import Method, Phase, cross_entropy_stage
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from privbench.methods.form import Clock, Method, MiniBatch, Nets, Phase, Stage, at_least, classification_loss, kept
+from privbench.methods.base import Clock, Method, MiniBatch, Nets, Phase, Stage, at_least, classification_loss, kept
 
 BOTH = ("extractor", "classifier")
 

@@ -6,7 +6,7 @@ Liang et al.: Think Locally, Act Globally: Federated Learning with Local and Glo
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privbench.methods.form import Method, Phase, cross_entropy_stage
+from privbench.methods.base import Method, Phase, cross_entropy_stage
 
 
 @dataclass(frozen=True)

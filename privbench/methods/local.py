@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from privbench.methods.form import Method, Phase, cross_entropy_stage
+from privbench.methods.base import Method, Phase, cross_entropy_stage
 
 
 @dataclass(frozen=True)

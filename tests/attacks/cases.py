@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.case import Case
-from attacks.match import Products
+from attacks.common.gradient_distance import Products
+from attacks.common.problem import Case
 from privbench.data.digits import load as load_digits
-from privbench.nets import Model, uniform_init
+from privbench.networks import Model, uniform_init
+from privbench.scoring.statistics import Interval, interval
 from privbench.seeds import stream
-from privbench.statistics import Interval, interval
 from privbench.types import Artifact, Batch, LocalSteps, Params, Parts
 
 

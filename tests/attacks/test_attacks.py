@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks import features, labels
+from attacks.common import closed_form, labels
 from attacks.dlg import DLG
 from attacks.feature_statistics import FeatureStatistics, statistics
 from attacks.floors import ClassMean, DatasetMean, Grey
@@ -12,9 +12,9 @@ from attacks.idlg import IDLG
 from attacks.inverting_gradients import InvertingGradients
 from attacks.matching import Matching
 from attacks.staged import Staged
-from attacks.tune import scan
 from attacks.unsplit import UnSplit
-from privbench.score import psnr_db
+from benchmarks.tune import scan
+from privbench.scoring.image_scores import psnr_db
 from privbench.types import Batch, Knowledge
 from tests.attacks.cases import artifact, logits, networks, smooth_images
 
@@ -43,7 +43,7 @@ QUICK = {
 
 def test_closed_form_features_are_the_true_features():
     x = smooth_images(3)
-    found = features.closed_form(artifact(x, Y))
+    found = closed_form.closed_form(artifact(x, Y))
     torch.testing.assert_close(found, logits(networks(), x)[1].double(), atol=1e-6, rtol=0)
 
 
@@ -51,16 +51,16 @@ def test_closed_form_features_average_out_noise_over_rows():
     x = smooth_images(3)
     true = logits(networks(), x)[1].double()
     shown = artifact(x, Y, noise=1e-6)
-    all_rows = (features.closed_form(shown) - true).square().mean()
+    all_rows = (closed_form.closed_form(shown) - true).square().mean()
     gradient = shown.gradients["classifier"]
     one_row = (gradient["fc1.weight"][:, 0] / gradient["fc1.bias"][:, :1]).double() - true.flatten(1)
     assert all_rows < one_row.square().mean()
-    assert features.noise_variance(shown).median() == pytest.approx(float(all_rows), rel=1.0)
-    assert features.noise_variance(artifact(x, Y)) is None
+    assert closed_form.noise_variance(shown).median() == pytest.approx(float(all_rows), rel=1.0)
+    assert closed_form.noise_variance(artifact(x, Y)) is None
 
 
 def test_batches_have_no_closed_form():
-    assert features.closed_form(artifact(smooth_images(4), torch.arange(4), batch_size=2)) is None
+    assert closed_form.closed_form(artifact(smooth_images(4), torch.arange(4), batch_size=2)) is None
 
 
 def test_labels_of_single_images_are_always_right():

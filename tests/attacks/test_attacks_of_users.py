@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from attacks.floors import Grey
-from privbench import measure, plugins, trust
+from privbench import registry, trust
 from privbench.errors import UserError
+from privbench.execution import attack_cell
 from privbench.types import Knowledge
 from tests.attacks.cases import artifact, smooth_images
 
@@ -46,7 +47,7 @@ def frozen(**attributes):
 )  # fmt: skip
 def test_a_class_that_is_no_attack_gets_one_line(plugin, fault, mine):
     with pytest.raises(UserError) as told:
-        plugins.resolve("attack", mine(plugin))
+        registry.resolve("attack", mine(plugin))
     assert str(told.value).startswith(f"attack 'mine:Attack' {fault}")
     assert str(told.value).endswith("; docs/adding_your_own.md shows one")
 
@@ -54,7 +55,7 @@ def test_a_class_that_is_no_attack_gets_one_line(plugin, fault, mine):
 def test_a_method_and_a_defence_that_are_no_dataclass_get_one_line(mine):
     for kind in ("method", "defense"):
         with pytest.raises(UserError, match=rf"{kind} 'mine:Attack' should be a class with @dataclass"):
-            plugins.resolve(kind, mine(object))
+            registry.resolve(kind, mine(object))
 
 
 @pytest.mark.parametrize(
@@ -75,5 +76,5 @@ def test_what_is_no_reconstruction_gets_one_line(changed, fault, mine):
     seen = artifact(smooth_images(2), torch.tensor([1, 2]))
     name = mine(frozen(reconstruct=lambda _, *given: changed(Grey().reconstruct(*given))))
     with pytest.raises(UserError) as told:
-        measure.attack_artifact(name, {}, seen, Knowledge(), 0, torch.device("cpu"), lambda *_: None)
+        attack_cell.attack_artifact(name, {}, seen, Knowledge(), 0, torch.device("cpu"), lambda *_: None)
     assert str(told.value) == f"mine:Attack should return a Reconstruction of 2 victims, but {fault}"

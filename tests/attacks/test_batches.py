@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import case, imprinted_rows, labels, separate
+from attacks.common import labels, problem
+from attacks.crafted import gradient_bins
+from attacks.features import disaggregation
 from attacks.floors import Grey
 from attacks.imprint import Imprint
 from attacks.staged import Staged
 from defenses.none import NoDefense
 from privbench.errors import UserError
-from privbench.score import score
+from privbench.scoring.image_scores import score
 from privbench.types import Batch, Knowledge, Look, Networks, Truth
 from tests.attacks.cases import MODEL, artifact, logits, networks, smooth_images
 
@@ -69,7 +71,7 @@ def test_no_class_is_certain_under_a_defence():
 def test_separated_features_are_the_true_ones_of_distinct_classes(shown):
     seen, own = shown
     seen = seen.some(torch.arange(1, seen.victims))
-    found = separate.separate(seen, 0)
+    found = disaggregation.separate(seen, 0)
     true = logits(own, smooth_images(8))[1].double()[4:].flatten(1)
     assert found.sound.all()
     assert counts(found.labels).tolist() == counts(SEVERAL[None, 4:]).tolist()
@@ -81,8 +83,8 @@ def test_separated_features_are_the_true_ones_of_distinct_classes(shown):
 
 def test_a_wrong_label_leaves_a_residual():
     seen = artifact(smooth_images(2), SEVERAL[2:4], batch_size=2)
-    right = separate.separate(replace(seen, labels=SEVERAL[None, 2:4]), 0)
-    wrong = separate.separate(replace(seen, labels=torch.tensor([[7, 5]])), 0)
+    right = disaggregation.separate(replace(seen, labels=SEVERAL[None, 2:4]), 0)
+    wrong = disaggregation.separate(replace(seen, labels=torch.tensor([[7, 5]])), 0)
     assert right.sound.all()
     assert not wrong.sound.any()
 
@@ -91,13 +93,13 @@ def test_an_exchanged_label_is_found_by_the_residual(monkeypatch):
     seen = artifact(smooth_images(2), SEVERAL[2:4], batch_size=2)
     monkeypatch.setattr(labels, "recover", lambda seen: torch.tensor([[5, 7]]))
     monkeypatch.setattr(labels, "fewest", lambda seen: torch.zeros(1, 10, dtype=torch.int64))
-    assert separate.separate(seen, 0).labels.tolist() == [[3, 7]]
+    assert disaggregation.separate(seen, 0).labels.tolist() == [[3, 7]]
 
 
 def test_batches_attacked_together_end_as_each_alone():
     x = smooth_images(4)
-    both = separate.separate(artifact(x, SEVERAL[2:6], batch_size=2), 0)
-    first = separate.separate(artifact(x[:2], SEVERAL[2:4], batch_size=2), 0)
+    both = disaggregation.separate(artifact(x, SEVERAL[2:6], batch_size=2), 0)
+    first = disaggregation.separate(artifact(x[:2], SEVERAL[2:4], batch_size=2), 0)
     torch.testing.assert_close(both.h[0], first.h[0], atol=1e-5, rtol=1e-5)
 
 
@@ -116,10 +118,10 @@ def test_a_batch_size_that_the_rank_contradicts_is_refused_in_one_line():
     with pytest.raises(
         UserError, match="has rank 4, so it is one of at least that many images, but the artifact says batch size 2"
     ) as e:
-        case.make(replace(seen, batch_size=2), 0)
+        problem.make(replace(seen, batch_size=2), 0)
     assert "\n" not in str(e.value)
-    case.make(seen, 0)
-    case.make(artifact(smooth_images(4), SEVERAL[2:6], batch_size=2, noise=1e-3), 0)  # noise has every rank
+    problem.make(seen, 0)
+    problem.make(artifact(smooth_images(4), SEVERAL[2:6], batch_size=2, noise=1e-3), 0)  # noise has every rank
 
 
 @pytest.mark.parametrize("most", [1, 2, 5])
@@ -128,14 +130,14 @@ def test_projections_call_no_matrix_low_in_rank_that_singular_values_do_not(most
     rng = torch.Generator().manual_seed(most)
     u, v = (torch.linalg.qr(torch.randn(40, n, 12, generator=rng, dtype=torch.float64)).Q for n in (30, 50))
     sizes = torch.ones(40, 12, dtype=torch.float64)
-    sizes[:, most:] = case.RANK * torch.logspace(-3, 3, 40, dtype=torch.float64)[:, None]
+    sizes[:, most:] = problem.RANK * torch.logspace(-3, 3, 40, dtype=torch.float64)[:, None]
     matrices = u * sizes[:, None] @ v.mT
-    sure = case._nearly_of_rank(matrices, most)
+    sure = problem._nearly_of_rank(matrices, most)
     exact = torch.linalg.svdvals(matrices)
-    assert not (sure & (exact[:, most] > case.RANK * exact[:, 0])).any()
+    assert not (sure & (exact[:, most] > problem.RANK * exact[:, 0])).any()
     assert sure[0]
     assert not sure[-1]
-    assert case._nearly_of_rank(matrices[:2] * 0, most).all()
+    assert problem._nearly_of_rank(matrices[:2] * 0, most).all()
 
 
 def crafted(batch_size, monkeypatch):
@@ -154,7 +156,7 @@ def crafted(batch_size, monkeypatch):
 
 def test_an_imprinted_layer_holds_the_features_of_single_images(monkeypatch):
     seen, h, _ = crafted(6, monkeypatch)
-    found = imprinted_rows.features_of(seen).h.flatten(2)
+    found = gradient_bins.features_of(seen).h.flatten(2)
     spread = (h - h.mean(0)).flatten(1).norm(dim=1).mean()
     apart = torch.stack(
         [torch.cdist(f, t).min(0).values for f, t in zip(found, h.flatten(1).view(2, 6, -1), strict=True)]

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import labels, separate
-from privbench import plugins
+from attacks.common import labels
+from attacks.features import disaggregation
+from privbench import registry
 from privbench.errors import UserError
+from privbench.records.victims import loss_fell
 from privbench.types import Batch, Colluder, Knowledge, Networks
-from privbench.victims import loss_fell
 from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
 from tests.attacks.test_claims import CLAIMS, SHORT, handed, imprinted, untrained
 
@@ -24,7 +25,7 @@ OWN, FOREIGN = (Networks(networks(seed), {"extractor": {}, "classifier": {}}) fo
 
 def made(name):
     """An attack with settings that make it quick."""
-    attack, brief = plugins.resolve("attack", name), SHORT | {"steps": 3, "exact_steps": 4, "shadow_rounds": 1}
+    attack, brief = registry.resolve("attack", name), SHORT | {"steps": 3, "exact_steps": 4, "shadow_rounds": 1}
     return attack(**{setting: value for setting, value in brief.items() if setting in attack.__dataclass_fields__})
 
 
@@ -77,7 +78,7 @@ def test_sound_victims_end_as_if_the_broken_one_had_not_been_there(name, clients
     assert (found.images[0] == 0.5).all()
 
 
-@pytest.mark.parametrize("name", [name for name in (*CLAIMS, *plugins.FLOORS) if name not in AS_WITHOUT_IT])
+@pytest.mark.parametrize("name", [name for name in (*CLAIMS, *registry.FLOORS) if name not in AS_WITHOUT_IT])
 def test_a_broken_upload_leaves_the_other_victims_alone(name):
     seen, _, whole = imprinted(6) if name == "imprint" else CLAIMS[name].shown() if name in CLAIMS else untrained()
     attack = made(name)
@@ -87,7 +88,7 @@ def test_a_broken_upload_leaves_the_other_victims_alone(name):
     torch.testing.assert_close(found.images[1:], healthy.images[1:], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found.loss[1:], healthy.loss[1:])
     assert torch.equal(found.labels[1:], healthy.labels[1:])
-    if name not in plugins.FLOORS:  # which look at no more than the label
+    if name not in registry.FLOORS:  # which look at no more than the label
         assert not found.loss[0].isfinite() or not found.images[0].isfinite().all()
 
 
@@ -122,9 +123,9 @@ def test_labels_of_a_broken_batch_are_classes_and_the_others_stay():
 
 @pytest.mark.parametrize("value", [torch.nan, 0.0])
 def test_a_batch_without_a_gradient_is_left_out_of_the_separation(value, monkeypatch):
-    monkeypatch.setattr(separate, "RESTARTS", 4)
+    monkeypatch.setattr(disaggregation, "RESTARTS", 4)
     seen = artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), batch_size=2)
-    whole, found = separate.separate(seen, 0), separate.separate(planted(seen, 0, value), 0)
+    whole, found = disaggregation.separate(seen, 0), disaggregation.separate(planted(seen, 0, value), 0)
     assert found.sound.tolist() == [False, True]
     assert found.residual[0].isnan()
     torch.testing.assert_close(found.h[1], whole.h[1], atol=1e-6, rtol=1e-6)

@@ -13,14 +13,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import case, match, world
+from attacks.common import gradient_distance, problem
 from attacks.feature_hijacking import imitate
 from attacks.feature_statistics import statistics
 from attacks.imprint import Imprint
-from attacks.stand_in import Choice, StandIn
+from attacks.shadow import shadow_federation
+from attacks.shadow.selection import Choice, StandIn
 from defenses.none import NoDefense
-from privbench import plugins
-from privbench.score import score
+from privbench import registry
+from privbench.scoring.image_scores import score
 from privbench.seeds import stream
 from privbench.types import (
     Artifact,
@@ -219,7 +220,7 @@ def made(name: str) -> tuple[Reconstruction, Tensor]:
     """An attack on its case, once for all tests: what it gave, and its gain [V] over the best floor in dB."""
     claim = CLAIMS[name]
     seen, x, known = claim.shown()
-    attack = plugins.create(plugins.resolve("attack", name), claim.settings)
+    attack = registry.create(registry.resolve("attack", name), claim.settings)
     found = attack.reconstruct(seen, handed(attack, known), 0)
     truth = Truth(x, seen.client.new_zeros(x.shape[:2]))
     return found, score(found, truth).psnr_db - best_floor(seen, known, truth)
@@ -228,13 +229,13 @@ def made(name: str) -> tuple[Reconstruction, Tensor]:
 def best_floor(seen: Artifact, known: Knowledge, truth: Truth) -> Tensor:
     """The best floor of each victim [V] in dB, whatever its attacker knows."""
     given = seen.offers() | {"auxiliary"}
-    floors = [f for f in map(floor, plugins.FLOORS) if f.needs <= given]
+    floors = [f for f in map(floor, registry.FLOORS) if f.needs <= given]
     return torch.stack([score(f.reconstruct(seen, handed(f, known), 0), truth).psnr_db for f in floors]).amax(0)
 
 
 def floor(name: str) -> Any:
     """One of the floors."""
-    return plugins.resolve("attack", name)()
+    return registry.resolve("attack", name)()
 
 
 def handed(attack: Any, known: Knowledge) -> Knowledge:
@@ -244,17 +245,17 @@ def handed(attack: Any, known: Knowledge) -> Knowledge:
 
 
 def test_every_attack_has_a_claim_or_is_a_floor():
-    assert {*CLAIMS, *plugins.FLOORS, *SHOWN_ELSEWHERE} == set(plugins.ATTACKS)
-    assert not set(CLAIMS) & set(plugins.FLOORS)
-    assert all(plugins.resolve("attack", name).rung == "L0" for name in plugins.FLOORS)
+    assert {*CLAIMS, *registry.FLOORS, *SHOWN_ELSEWHERE} == set(registry.ATTACKS)
+    assert not set(CLAIMS) & set(registry.FLOORS)
+    assert all(registry.resolve("attack", name).rung == "L0" for name in registry.FLOORS)
     for name, claim in CLAIMS.items():
         asserts_less = claim.gain_db <= 0 or claim.falls_to is None or claim.falls_to >= 1
         assert bool(claim.why_less) == asserts_less, name
 
 
-@pytest.mark.parametrize("name", [*CLAIMS, *plugins.FLOORS])
+@pytest.mark.parametrize("name", [*CLAIMS, *registry.FLOORS])
 def test_an_attack_lowers_its_own_objective(name):
-    if name in plugins.FLOORS:
+    if name in registry.FLOORS:
         found = floor(name).reconstruct(*untrained()[::2], 0)
         assert not found.loss.any()
         assert found.gradient_evaluations == 0
@@ -277,7 +278,7 @@ def test_an_attack_beats_the_floor_on_the_case_that_it_claims(name):
         assert cases.over_victims(gain).low > 0, gain
 
 
-@pytest.mark.parametrize("name", plugins.FLOORS)
+@pytest.mark.parametrize("name", registry.FLOORS)
 def test_a_floor_hands_in_what_any_other_victim_of_the_class_would_get(name):
     seen, x, known = untrained()
     other = artifact(1 - x[:, 0], Y[:2])
@@ -296,10 +297,10 @@ POOLED = (
 )  # each client's surrogate is aligned to all its victims' features together
 
 
-@pytest.mark.parametrize("name", [name for name in (*CLAIMS, *plugins.FLOORS) if name not in POOLED])
+@pytest.mark.parametrize("name", [name for name in (*CLAIMS, *registry.FLOORS) if name not in POOLED])
 def test_a_victim_attacked_with_others_ends_as_alone(name):
     seen, _, known = imprinted(6) if name == "imprint" else CLAIMS[name].shown() if name in CLAIMS else untrained()
-    attack = plugins.resolve("attack", name)
+    attack = registry.resolve("attack", name)
     own = attack(**{setting: value for setting, value in SHORT.items() if setting in attack.__dataclass_fields__})
     together, alone = (own.reconstruct(each, handed(own, known), 0) for each in (seen, seen.some(torch.tensor([0]))))
     assert len(together.images) > len(alone.images) == 1
@@ -323,14 +324,14 @@ def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, o
     theirs = Colluder(*held, images_like_the_victims())
     known = Knowledge(images_like_the_victims(), initial=held, colluder={0: theirs, 1: theirs})
     seen = replace(artifact(images(3), Y, C), uploads={}, upload_buffers={}, client=torch.tensor([0, 1, 0]))
-    cls = plugins.resolve("attack", name)
+    cls = registry.resolve("attack", name)
     brief = SHORT | {"exact_steps": 8}
     attack = cls(**{setting: value for setting, value in brief.items() if setting in cls.__dataclass_fields__})
 
     def ends(some: Artifact) -> tuple[Tensor, ...]:
         whole = handed(attack, known)
         if name == "decoder":
-            made = attack.aligned(world.real(some, whole, 0, "test"), 0, whole)
+            made = attack.aligned(shadow_federation.real(some, whole, 0, "test"), 0, whole)
             return tuple(torch.cat([t.flatten() for t in made[v][0].values()]) for v in range(some.victims))
         found = attack.reconstruct(some, whole, 0)
         assert (found.loss < found.trace[:, 0]).all()
@@ -346,7 +347,7 @@ def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, o
 def test_equation_8_with_a_random_extractor_fails_as_fedcg_says():
     """FedCG publishes 8.99 dB, below grey: a random stand-in for E fits any image."""
     seen, x, known = untrained(C)
-    attack = plugins.create(plugins.resolve("attack", "feature-statistics"), {"steps": 60})
+    attack = registry.create(registry.resolve("attack", "feature-statistics"), {"steps": 60})
     found = attack.reconstruct(seen, known, 0)
     truth = Truth(x, seen.client.new_zeros(x.shape[:2]))
     assert (found.loss < 0.3 * found.trace[:, 0]).all()
@@ -355,7 +356,7 @@ def test_equation_8_with_a_random_extractor_fails_as_fedcg_says():
 
 def test_unsplit_beats_the_floor_with_a_shared_extractor():
     seen, x, known = untrained()
-    attack = plugins.create(plugins.resolve("attack", "unsplit"), {"turns": 6})
+    attack = registry.create(registry.resolve("attack", "unsplit"), {"turns": 6})
     truth = Truth(x, seen.client.new_zeros(x.shape[:2]))
     gain = score(attack.reconstruct(seen, Knowledge(), 0), truth).psnr_db - best_floor(seen, known, truth)
     assert (gain > 3).all(), gain
@@ -368,7 +369,7 @@ def test_victims_of_unsplit_end_as_their_client_alone(descent):
     seen = replace(seen, client=torch.tensor([0, 1, 0, 2, 0]))
     seen.gradients["classifier"]["fc1.weight"][4] = torch.nan
     short = {"turns": 2, "steps": 5, "stand_in_of": "client", "restarts": 2, "descent": descent}
-    attack = plugins.create(plugins.resolve("attack", "unsplit"), short)
+    attack = registry.create(registry.resolve("attack", "unsplit"), short)
     together = attack.reconstruct(seen, Knowledge(), 0)
     for rows in ([0, 2], [1], [3]):
         alone = attack.reconstruct(seen.some(torch.tensor(rows)), Knowledge(), 0)
@@ -376,7 +377,7 @@ def test_victims_of_unsplit_end_as_their_client_alone(descent):
         torch.testing.assert_close(together.loss[rows], alone.loss)
         assert (alone.loss < alone.trace[:, 0]).all()
     assert together.loss[0] == together.loss[2]
-    own = plugins.create(type(attack), short | {"stand_in_of": "victim"}).reconstruct(seen, Knowledge(), 0)
+    own = registry.create(type(attack), short | {"stand_in_of": "victim"}).reconstruct(seen, Knowledge(), 0)
     torch.testing.assert_close(own.images[[1, 3]], together.images[[1, 3]], atol=1e-5, rtol=1e-5)
     assert not torch.equal(own.images[0], together.images[0])
 
@@ -384,7 +385,7 @@ def test_victims_of_unsplit_end_as_their_client_alone(descent):
 def test_unsplits_stand_in_learns_to_explain_features_that_it_cannot_explain_as_it_began():
     seen, _, known = untrained(C)
     learning, fixed = (
-        plugins.create(plugins.resolve("attack", "unsplit"), {"turns": 6, "extractor_lr": lr}).reconstruct(
+        registry.create(registry.resolve("attack", "unsplit"), {"turns": 6, "extractor_lr": lr}).reconstruct(
             seen, known, 0
         )
         for lr in (3e-3, 1e-12)
@@ -394,14 +395,16 @@ def test_unsplits_stand_in_learns_to_explain_features_that_it_cannot_explain_as_
 
 def test_equation_8_brings_the_features_statistics_nearer_to_the_generators_than_equation_7_does():
     seen, _, known = untrained(C)
-    own = case.make(seen, 0)
+    own = problem.make(seen, 0)
     mean, variance = statistics(seen, own.labels, 0)
     gaps = []
     for alpha in (0.0, 1.0):
-        attack = plugins.create(plugins.resolve("attack", "feature-statistics"), {"steps": 60, "alpha": alpha})
+        attack = registry.create(registry.resolve("attack", "feature-statistics"), {"steps": 60, "alpha": alpha})
         found = attack.reconstruct(seen, known, 0)
-        features = [case.features(own, x) for x in found.images]
-        gaps.append([float(match.statistics_distance(*each)) for each in zip(features, mean, variance, strict=True)])
+        features = [problem.features(own, x) for x in found.images]
+        gaps.append(
+            [float(gradient_distance.statistics_distance(*each)) for each in zip(features, mean, variance, strict=True)]
+        )
     assert all(with_8 < 0.5 * with_7 for with_7, with_8 in zip(*gaps, strict=True)), gaps
 
 
@@ -409,10 +412,10 @@ def test_equation_8_brings_the_features_statistics_nearer_to_the_generators_than
 def test_what_may_be_left_out_can_be_left_out(name, setting):
     numbers = ("steps", "feature_steps", "start_steps", "train_steps", "shadow_steps", "align_steps", "decoder_steps")
     short = dict.fromkeys(numbers, 2) | {"restarts": 1, "turns": 1}
-    attack = plugins.resolve("attack", name)
+    attack = registry.resolve("attack", name)
     known = {**short, **CLAIMS[name].settings, setting: 0}
     fields = {f: v for f, v in known.items() if f in attack.__dataclass_fields__}
     fields |= {f: v for f, v in short.items() if f in attack.__dataclass_fields__ and f != setting}
     seen, _, knowledge = CLAIMS[name].shown()
-    found = plugins.create(attack, fields).reconstruct(seen, handed(attack, knowledge), 0)
+    found = registry.create(attack, fields).reconstruct(seen, handed(attack, knowledge), 0)
     assert found.images.isfinite().all()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.optimize import minimize, rosen, rosen_der
 
-from attacks import descend
+from attacks.common import descend
 
 
 def rosenbrock(x, data):

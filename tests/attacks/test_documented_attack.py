@@ -4,8 +4,9 @@ import re
 
 import torch
 
-from privbench import measure, plugins
-from privbench.score import psnr_db
+from privbench import registry
+from privbench.execution import attack_cell
+from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge
 from tests.attacks.cases import artifact, smooth_images
 
@@ -14,8 +15,8 @@ def test_the_documented_attack_runs(repository, tmp_path, monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", (repository / "docs" / "adding_an_attack.md").read_text(), re.DOTALL)
     (tmp_path / "mine_peel.py").write_text(block)
     monkeypatch.syspath_prepend(str(tmp_path))
-    attack = plugins.resolve("attack", plugins.typed("attack", "mine_peel:Peel"))
+    attack = registry.resolve("attack", registry.typed("attack", "mine_peel:Peel"))
     shown = artifact(smooth_images(1), torch.tensor([1]))
-    measure.check_needs("mine_peel:Peel", attack, shown)
+    attack_cell.check_needs("mine_peel:Peel", attack, shown)
     found = attack(iterations=4).reconstruct(shown, Knowledge(), 0, lambda *_: None)
     assert psnr_db(found.images[0], smooth_images(1)) > 30

@@ -6,13 +6,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import case, exact, features, inversion, loud, match, separate, world
 from attacks.analytic_features import AnalyticFeatures
+from attacks.common import closed_form, gradient_distance, problem
+from attacks.crafted import saturated
 from attacks.dlg import DLG
+from attacks.features import disaggregation, inversion
 from attacks.oracle import Oracle
+from attacks.shadow import known_extractor, shadow_federation
 from attacks.staged import Staged
 from attacks.unsplit import UnSplit
-from privbench.score import psnr_db
+from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge, Networks
 from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
@@ -60,30 +63,30 @@ def mean_psnr(found):
 
 def test_the_kept_features_are_recovered_exactly_and_the_dropped_ones_are_unknown():
     seen, true, kept = shown()
-    h, known = features.of_single(seen)
+    h, known = closed_form.of_single(seen)
     assert 0.7 < kept.float().mean() < 0.9
     assert torch.equal(known, kept)
     torch.testing.assert_close(h[kept], true[kept], atol=1e-6, rtol=0)
     for v, c in ((0, 0), (3, 15)):
         expected = true[v, c][kept[v, c]].mean()
         torch.testing.assert_close(h[v, c][~kept[v, c]], expected.expand(int((~kept[v, c]).sum())), atol=1e-6, rtol=0)
-    torch.testing.assert_close(features.seen(seen), true * kept / (1 - RATE), atol=1e-6, rtol=0)
+    torch.testing.assert_close(closed_form.seen(seen), true * kept / (1 - RATE), atol=1e-6, rtol=0)
 
 
 def test_without_dropout_every_feature_is_what_was_seen():
     seen = artifact(smooth_images(4), Y, ("classifier",))
-    assert features.of_single(seen).known is None
-    assert torch.equal(features.closed_form(seen), features.seen(seen))
+    assert closed_form.of_single(seen).known is None
+    assert torch.equal(closed_form.closed_form(seen), closed_form.seen(seen))
 
 
 def test_under_noise_features_are_right_on_average_and_their_variance_is_that_of_noise_and_mask():
     seen, true, _ = shown(noise=1e-8)
-    h, known = features.of_single(seen)
+    h, known = closed_form.of_single(seen)
     assert known is None
     squares = true.square().flatten(1).mean(1)
     # m / (1 - p) has mean 1 and variance p / (1 - p), so the mean of 1,600 features has sqrt(squares / 4 / 1600).
     assert abs(float((h - true).mean())) < 4 * float(squares.mean() / 4 / 1600) ** 0.5
-    told, of_noise = features.noise_variance(seen), features.noise_variance(as_if_without(seen))
+    told, of_noise = closed_form.noise_variance(seen), closed_form.noise_variance(as_if_without(seen))
     # The energy of 400 features of about the same size varies by 2.5% with the mask, four times which is allowed.
     torch.testing.assert_close(told, of_noise + RATE / (1 - RATE) * squares, rtol=0.1, atol=0)
     assert (told > 10 * of_noise).all()
@@ -92,7 +95,7 @@ def test_under_noise_features_are_right_on_average_and_their_variance_is_that_of
 def test_a_channel_that_was_dropped_whole_takes_the_mean_of_the_others():
     h, known = torch.rand(2, 4, 3, 3), torch.ones(2, 4, 3, 3, dtype=torch.bool)
     known[0, 1] = False
-    found = features.imputed(h, known).h
+    found = closed_form.imputed(h, known).h
     torch.testing.assert_close(found[0, 1], h[0][[0, 2, 3]].mean().expand(3, 3))
     assert torch.equal(found[1], h[1])
 
@@ -117,7 +120,7 @@ def test_who_knows_of_dropout_reconstructs_more_than_who_takes_zeros_for_feature
 @pytest.mark.parametrize("exactly", [True, False], ids=["through the logit", "through the features"])
 def test_an_inversion_does_not_look_at_what_was_dropped(exactly):
     seen, _, kept = shown()
-    h, known = features.of_single(seen)
+    h, known = closed_form.of_single(seen)
     other = h.where(known, torch.rand(h.shape, generator=torch.Generator().manual_seed(2), dtype=h.dtype))
     belief, net = inversion.learned(WHOLE.auxiliary, 10, h), networks()["extractor"]
 
@@ -130,20 +133,20 @@ def test_an_inversion_does_not_look_at_what_was_dropped(exactly):
         MODEL, [net], belief, h, Y, torch.full((4,), 1e-4, dtype=h.dtype), exact=exactly, steps=5
     ).x)  # fmt: skip
     torch.testing.assert_close(inversion.spread(h, known)[0], h[0][kept[0]].var())
-    own, start = case.make(seen, 0), case.grey_start(seen)
+    own, start = problem.make(seen, 0), problem.grey_start(seen)
     ends = [
-        Staged(feature_steps=5).invert(own, features.Features(t, known).batched(), None, start).x for t in (h, other)
+        Staged(feature_steps=5).invert(own, closed_form.Features(t, known).batched(), None, start).x for t in (h, other)
     ]
     assert torch.equal(*ends)
-    gap = match.feature_distance(h[0] + 1, h[0], known[0])
+    gap = gradient_distance.feature_distance(h[0] + 1, h[0], known[0])
     assert float(gap) == pytest.approx(1 / float(h[0][kept[0]].var(correction=0)))
 
 
 def test_a_batch_whose_masks_differ_is_separated_and_its_images_attacked_one_by_one():
     seen, true, kept = shown(batch_size=2, count=2)
-    found = separate.separate(seen, 0)
+    found = disaggregation.separate(seen, 0)
     assert found.sound.all()
-    told = features.undropped(DROPPING, found.h, features.BLURRED)
+    told = closed_form.undropped(DROPPING, found.h, closed_form.BLURRED)
     order = (found.h[0][:, None] - true * kept / (1 - RATE)).flatten(2).norm(dim=2).argmin(1)
     assert sorted(order.tolist()) == [0, 1]
     assert torch.equal(told.known[0], kept[order])
@@ -160,13 +163,15 @@ def test_a_batch_whose_masks_differ_is_separated_and_its_images_attacked_one_by_
 
 def test_gradient_matching_simulates_the_mask_that_it_saw():
     seen, _, _ = shown(("extractor", "classifier"))
-    own, x = case.make(seen, 0), smooth_images(4).double()[:, None]
+    own, x = problem.make(seen, 0), smooth_images(4).double()[:, None]
 
     def gap(own, v):
         observed = {name: t[v] for name, t in own.observed.items()}
-        return float(match.relative_distance(match.gradient_products(own, x[v], own.labels[v], observed)))
+        return float(
+            gradient_distance.relative_distance(gradient_distance.gradient_products(own, x[v], own.labels[v], observed))
+        )
 
-    unaware = case.make(as_if_without(seen), 0)
+    unaware = problem.make(as_if_without(seen), 0)
     for v in range(4):
         # The images' own gradients, in single precision.
         assert gap(own, v) < 1e-9
@@ -177,28 +182,28 @@ def test_gradient_matching_simulates_the_mask_that_it_saw():
 
 def test_an_extractor_that_is_a_victims_own_is_told_from_another_under_dropout_too():
     seen, _, _ = shown()
-    real = world.real(seen, WHOLE, 0, "test")
+    real = shadow_federation.real(seen, WHOLE, 0, "test")
     assert torch.equal(real.known, masks(4))
     own, other = networks()["extractor"], networks(1)["extractor"]
-    assert exact.fitting(real, {0: own}, 40, 0, lambda *_: None) == {0}
-    assert exact.fitting(real, {0: other}, 40, 0, lambda *_: None) == set()
+    assert known_extractor.fitting(real, {0: own}, 40, 0, lambda *_: None) == {0}
+    assert known_extractor.fitting(real, {0: other}, 40, 0, lambda *_: None) == set()
 
 
 def test_a_shadow_federations_victims_lose_features_as_the_real_ones_do():
     seen, _, _ = shown()
-    real = world.real(seen, WHOLE, 0, "test")
-    other, _ = world.shadow(real, 1, 3, 0, WHOLE)
+    real = shadow_federation.real(seen, WHOLE, 0, "test")
+    other, _ = shadow_federation.shadow(real, 1, 3, 0, WHOLE)
     assert 0.7 < other.known.float().mean() < 0.9
-    without, _ = world.shadow(world.real(as_if_without(seen), WHOLE, 0, "test"), 1, 3, 0, WHOLE)
+    without, _ = shadow_federation.shadow(shadow_federation.real(as_if_without(seen), WHOLE, 0, "test"), 1, 3, 0, WHOLE)
     assert without.known is None
     assert torch.equal(other.h[other.known], without.h[other.known])
     assert not torch.equal(other.h, without.h)
-    some = world.some(real, torch.tensor([2, 0]))
+    some = shadow_federation.some(real, torch.tensor([2, 0]))
     assert torch.equal(some.known, real.known[[2, 0]])
 
 
 def test_cleared_gradients_of_a_loud_classifier_keep_what_entered_it():
     seen, true, kept = shown()
-    again = features.of_single(loud.cleared(seen))
+    again = closed_form.of_single(saturated.cleared(seen))
     assert torch.equal(again.known, kept)
     torch.testing.assert_close(again.h[kept], true[kept], atol=1e-5, rtol=0)

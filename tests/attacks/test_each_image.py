@@ -5,16 +5,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import each_image, separate
 from attacks.analytic_features import AnalyticFeatures
+from attacks.features import disaggregation, per_image
 from attacks.floors import ClassMean, Grey
 from attacks.oracle import Oracle
-from privbench import knowledge, plugins
+from privbench import registry
 from privbench.errors import UserError
-from privbench.nets import Model
-from privbench.score import assignment, psnr_db
+from privbench.networks import Model
+from privbench.observation import knowledge
+from privbench.records.victims import loss_fell
+from privbench.scoring.image_scores import assignment, psnr_db
 from privbench.types import Batch, Colluder, Knowledge, Networks
-from privbench.victims import loss_fell
 from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
 
 C = ("classifier",)
@@ -32,12 +33,12 @@ PRIVATE = (
 @pytest.fixture(autouse=True)
 def few_restarts(monkeypatch):
     """Distinct classes at an untrained network are separated from any start."""
-    monkeypatch.setattr(separate, "RESTARTS", 4)
-    monkeypatch.setattr(separate, "EXCHANGES", 1)
+    monkeypatch.setattr(disaggregation, "RESTARTS", 4)
+    monkeypatch.setattr(disaggregation, "EXCHANGES", 1)
 
 
 def made(name):
-    attack = plugins.resolve("attack", name)
+    attack = registry.resolve("attack", name)
     return attack(**{setting: value for setting, value in BRIEF.items() if setting in attack.__dataclass_fields__})
 
 
@@ -74,7 +75,7 @@ def in_order(images, truth):
 
 def test_gradients_of_single_images_average_to_the_batch_s():
     seen = shown()
-    ones = each_image.singles(seen, separate.separate(seen, 0))
+    ones = per_image.singles(seen, disaggregation.separate(seen, 0))
     assert (ones.victims, ones.batch_size, ones.client.tolist()) == (4, 1, [1, 1, 0, 0])
     for name, whole in seen.gradients["classifier"].items():
         mean = ones.gradients["classifier"][name].unflatten(0, (2, 2)).mean(1)
@@ -114,7 +115,7 @@ def test_every_attack_on_a_private_extractor_hands_in_a_batch_s_images(name, fol
 def test_a_batch_is_separated_once_for_all_attackers_with_auxiliary_images(tmp_path, monkeypatch):
     seen, attack = shown(), Oracle(steps=4)
     plain, first = run(attack, seen), run(attack, seen, tmp_path)
-    monkeypatch.setattr(separate, "separate", lambda *_: pytest.fail("separated again"))
+    monkeypatch.setattr(disaggregation, "separate", lambda *_: pytest.fail("separated again"))
     again = run(attack, seen, tmp_path)
     run(made("surrogate"), seen, tmp_path)
     for other in (first, again):

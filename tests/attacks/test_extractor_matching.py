@@ -3,10 +3,11 @@
 import torch
 import torch.nn.functional as F
 
-from attacks import case, extractor_matching
+from attacks import extractor_matching
+from attacks.common import problem
 from attacks.dlg import DLG
 from attacks.extractor_matching import ExtractorMatching
-from privbench import score
+from privbench.scoring import image_scores
 from privbench.types import Knowledge, Truth
 from tests.attacks.cases import artifact, logits, networks, smooth_images
 
@@ -19,7 +20,7 @@ def test_the_gradient_at_the_features_gives_the_extractors_gradient():
     out, h = logits(own, x)
     loss = F.cross_entropy(out, y)
     u, *wanted = torch.autograd.grad(loss, [h, *own["extractor"].values()])
-    found = extractor_matching.pulled_back(case.make(artifact(x.float(), y, EXTRACTOR, batch_size=2), 0), x, u)
+    found = extractor_matching.pulled_back(problem.make(artifact(x.float(), y, EXTRACTOR, batch_size=2), 0), x, u)
     assert len(found) == 4
     for name, t in zip(own["extractor"], wanted, strict=True):
         assert torch.allclose(found[f"extractor/{name}"], t, rtol=1e-6, atol=1e-12)
@@ -31,7 +32,7 @@ def test_it_explains_the_gradient_and_goes_past_dlg():
     found = ExtractorMatching(steps=150).reconstruct(seen, Knowledge(), 0)
     assert (found.loss < 0.01 * found.trace[:, 0]).all()
     other = DLG(steps=150).reconstruct(seen, Knowledge(), 0)
-    assert (score.score(found, truth).psnr_db > score.score(other, truth).psnr_db + 3).all()
+    assert (image_scores.score(found, truth).psnr_db > image_scores.score(other, truth).psnr_db + 3).all()
     assert (found.labels == -1).all()
 
 

@@ -5,15 +5,19 @@ import dataclasses
 import pytest
 import torch
 
-from attacks import separate, surrogates, world
 from attacks.feature_hijacking import FeatureHijacking, to_class_means
+from attacks.features import disaggregation
 from attacks.floors import ClassMean, Grey
-from privbench import active, federations, harness, observe, seeds, spec
-from privbench.engine import Replica
+from attacks.shadow import shadow_federation, surrogate_training
+from privbench import seeds, spec
 from privbench.errors import UserError
-from privbench.nets import Model
-from privbench.score import score
+from privbench.networks import Model
+from privbench.observation import active_server, observe
+from privbench.scoring.image_scores import score
 from privbench.seeds import stream
+from privbench.training import federation as federations
+from privbench.training import harness
+from privbench.training.engine import Replica
 from privbench.types import Batch, Knowledge, Networks
 from tests.attacks.cases import MODEL, artifact, networks, smooth_images
 from tests.attacks.test_broken_uploads import planted
@@ -64,7 +68,7 @@ def test_the_crafted_generator_lies_nearer_to_the_pilots_class_means_than_the_ho
 def test_the_distance_to_class_means_is_eq_2_but_for_a_constant():
     auxiliary = images_like_the_victims()
     extractor = networks(3)["extractor"]
-    h = surrogates.extract(MODEL, extractor, auxiliary.images)
+    h = surrogate_training.extract(MODEL, extractor, auxiliary.images)
     imitated = h[torch.randperm(40, generator=torch.Generator().manual_seed(0))[:10]]  # any ten samples of one class
     mean = imitated.mean(0)
     eq_2 = torch.stack([(h[0] - g).square().mean() for g in imitated]).mean()
@@ -91,7 +95,7 @@ def hijacked(tmp_path_factory):
         "generator_steps": 60,
     }  # fmt: skip
     cell = spec.cell_spec("smoke", train, "feature-hijacking", attack_settings=settings)
-    shot = active.trained(cell, setup, 3, folder, folder / "run", None)
+    shot = active_server.trained(cell, setup, 3, folder, folder / "run", None)
     know = Knowledge(observe.auxiliary(federation), cache=folder / "trained")
     return setup, shot, know, FeatureHijacking(**settings)
 
@@ -106,7 +110,7 @@ def test_hijacked_clients_move_towards_the_pilot_and_honest_ones_do_not(hijacked
 
     def gap(client: Replica, k: int) -> float:
         own = setup.federation.clients[k].train
-        h = surrogates.extract(setup.model, client.params["extractor"], own.images / 255)
+        h = surrogate_training.extract(setup.model, client.params["extractor"], own.images / 255)
         return float(distance(h, own.labels))
 
     for k, (mine, theirs) in enumerate(zip(shot.clients, honest.clients, strict=True)):
@@ -134,10 +138,10 @@ def shown(crafted, **changes):
 
 def test_the_shadow_is_hijacked_by_a_pilot_of_other_images(crafted, tmp_path):
     know = Knowledge(images_like_the_victims(), cache=tmp_path)
-    real = world.real(shown(crafted), know, 0, "test")
+    real = shadow_federation.real(shown(crafted), know, 0, "test")
     attack = FeatureHijacking(**SHORT | {"shadow_steps": 40, "active_rounds": 1})
     shadow, _ = attack.shadow(real, 2, 0, know)
-    plain, _ = world.shadow(real, 2, 80, 0, know)
+    plain, _ = shadow_federation.shadow(real, 2, 80, 0, know)
     pilot, classifier = attack.pilot(MODEL, shadow.auxiliary, 0, know)
     distance = to_class_means(MODEL, pilot, shadow.auxiliary)
     assert float(distance(shadow.h.float(), shadow.labels)) < 0.8 * float(distance(plain.h.float(), plain.labels))
@@ -149,7 +153,7 @@ def test_what_was_trained_is_read_back_with_the_same_result(crafted, tmp_path, m
     know = Knowledge(images_like_the_victims(), cache=tmp_path)
     first = ATTACK.reconstruct(shown(crafted), know, 0)
     for name in ("train", "train_client"):
-        monkeypatch.setattr(surrogates, name, lambda *_args, **_more: pytest.fail("trained again"))
+        monkeypatch.setattr(surrogate_training, name, lambda *_args, **_more: pytest.fail("trained again"))
     second = ATTACK.reconstruct(shown(crafted), know, 0)
     assert torch.equal(first.images, second.images)
 
@@ -181,7 +185,7 @@ def test_uploads_that_say_nothing_are_set_aside_and_the_others_end_as_without_th
 
 
 def test_hijacked_batches_are_attacked_image_by_image(crafted, monkeypatch):
-    monkeypatch.setattr(separate, "RESTARTS", 4)
+    monkeypatch.setattr(disaggregation, "RESTARTS", 4)
     own = networks() | {"classifier": crafted.params["classifier"]}
     batch = artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), ("classifier",), batch_size=2, own=own)
     handed = []

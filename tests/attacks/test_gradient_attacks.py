@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from attacks import case, descend, labels, match, prior
-from attacks.descend import each_of
+from attacks.common import descend, gradient_distance, labels, priors, problem
+from attacks.common.descend import each_of
 from attacks.dlg import DLG
 from attacks.feature_statistics import FeatureStatistics
 from attacks.floors import Grey
@@ -13,8 +13,8 @@ from attacks.learned_inverse import LearnedInverse, Signals, noised, simulated
 from attacks.matching import Matching
 from attacks.unsplit import UnSplit
 from privbench.errors import UserError
-from privbench.plugins import create
-from privbench.score import psnr_db
+from privbench.registry import create
+from privbench.scoring.image_scores import psnr_db
 from privbench.seeds import stream
 from privbench.types import Batch, Knowledge
 from tests.attacks.cases import artifact, smooth_images
@@ -55,7 +55,7 @@ def test_signed_adam_in_a_box_equals_torchs_adam_on_signs():
 
 def test_absolute_variation_by_hand():
     x = torch.tensor([[[[0.0, 1.0], [0.0, 3.0]]]])
-    assert prior.absolute_variation(x).item() == pytest.approx((1 + 3) / 2 + (0 + 2) / 2)
+    assert priors.absolute_variation(x).item() == pytest.approx((1 + 3) / 2 + (0 + 2) / 2)
 
 
 def test_dlg_on_soft_labels_finds_the_label():
@@ -66,7 +66,7 @@ def test_dlg_on_soft_labels_finds_the_label():
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_dlg_starts_from_uniform_noise_by_default(restarts):
     shown = artifact(smooth_images(2), Y[:2])
-    own, shape = case.make(shown, 7), (1, 1, 32, 32)
+    own, shape = problem.make(shown, 7), (1, 1, 32, 32)
     noise = [
         torch.rand(shape, generator=stream(7, "attacker", "start", v, r), dtype=torch.float64)
         for v in range(2)
@@ -74,10 +74,12 @@ def test_dlg_starts_from_uniform_noise_by_default(restarts):
     ]
 
     def objective(x, data):
-        products = match.gradient_products(own, x, data["labels"], {name: data[name] for name in own.observed})
-        return match.squared_distance(products)
+        products = gradient_distance.gradient_products(
+            own, x, data["labels"], {name: data[name] for name in own.observed}
+        )
+        return gradient_distance.squared_distance(products)
 
-    end = descend.lbfgs(objective, torch.stack(noise), case.data(own, restarts), steps=8)
+    end = descend.lbfgs(objective, torch.stack(noise), problem.data(own, restarts), steps=8)
     found = DLG(steps=8, restarts=restarts).reconstruct(shown, NOTHING, 7)
     losses = end.loss.view(2, restarts)
     assert torch.equal(found.loss, losses.min(1).values)
@@ -183,7 +185,7 @@ def test_noised_signals_are_distributed_as_those_of_noisy_gradients():
     rng = torch.Generator().manual_seed(0)
     d, h = torch.randn(1, 30, generator=rng), torch.rand(1, 8, generator=rng)
     variance, many = 0.01, 4000
-    shown = case.make(artifact(smooth_images(1), Y[:1], noise=variance), 0, torch.float32)
+    shown = problem.make(artifact(smooth_images(1), Y[:1], noise=variance), 0, torch.float32)
     clean = Signals(d.expand(many, -1), h.expand(many, -1), torch.zeros(many, 2), torch.full((many, 10), 0.1))
     made = noised(clean, shown, False, rng)
     noise = variance**0.5
@@ -201,7 +203,7 @@ def test_simulated_labels_are_distributed_as_those_recovered_from_noisy_gradient
     x, y = smooth_images(1), Y[:1]
     seen = artifact(x.expand(many, -1, -1, -1), y.expand(many), noise=variance)
     recovered = labels.probabilities(seen)[:, 0]
-    own = case.make(seen.some(torch.arange(1)), 0, torch.float32)
+    own = problem.make(seen.some(torch.arange(1)), 0, torch.float32)
     clean = simulated(own, Batch(x, y), told=False)
     made = noised(Signals(*(t.expand(many, -1) for t in clean)), own, False, torch.Generator().manual_seed(1)).y
     # Probabilities of 2,000 draws: their means differ by sampling alone, 4 standard errors of a difference.

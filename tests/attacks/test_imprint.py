@@ -6,19 +6,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import case, crafted, each_image, features, imprinted_rows, rehearsal
 from attacks.aligned_surrogate import AlignedSurrogate
+from attacks.common import closed_form, problem
+from attacks.crafted import classifiers, dry_run, gradient_bins
+from attacks.features import per_image
+from attacks.features.disaggregation import Separated
 from attacks.floors import ClassMean
 from attacks.imprint import CLAIM, HONEST, SENT_HONESTLY, Imprint
 from attacks.posterior import Posterior
-from attacks.separate import Separated
 from attacks.staged import Staged
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
-from privbench import wire
 from privbench.errors import UserError
-from privbench.nets import Model
-from privbench.score import psnr_db
+from privbench.networks import Model
+from privbench.observation import wire
+from privbench.scoring.image_scores import psnr_db
 from privbench.types import Batch, Knowledge, LocalSteps, Look, Networks
 from tests.attacks.cases import (
     MODEL,
@@ -85,9 +87,9 @@ def honest_networks(parts=("extractor", "classifier")):
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
 def test_a_crafted_classifier_looks_along_one_direction_and_is_loud_under_noise_alone(batch_size, noise):
     made = sent(batch_size=batch_size, noise=noise)["classifier"]
-    assert crafted.is_crafted(made)
-    assert crafted.is_loud(made) == bool(noise)
-    assert not crafted.is_crafted(networks()["classifier"])
+    assert classifiers.is_crafted(made)
+    assert classifiers.is_loud(made) == bool(noise)
+    assert not classifiers.is_crafted(networks()["classifier"])
     assert {n: t.shape for n, t in made.items()} == {n: t.shape for n, t in networks()["classifier"].items()}
     assert all(t.isfinite().all() for t in made.values())
 
@@ -95,7 +97,7 @@ def test_a_crafted_classifier_looks_along_one_direction_and_is_loud_under_noise_
 def test_under_a_quiet_classifier_every_class_leaves_a_gradient_of_its_own_size():
     made, h = sent()["classifier"], logits(networks(), smooth_images(1))[1].double()
     seen = artifact(smooth_images(2), Y[:2], own=sent())
-    sizes = torch.stack([each_image.gradient_of(seen, h[0], y)["fc1.bias"].sum() for y in torch.arange(10)])
+    sizes = torch.stack([per_image.gradient_of(seen, h[0], y)["fc1.bias"].sum() for y in torch.arange(10)])
     gaps = (sizes[:, None] - sizes).abs() + torch.eye(10)
     assert sizes.abs().min() > 0.1 * sizes.abs().max()
     assert gaps.min() > 0.01 * sizes.abs().max()
@@ -105,7 +107,7 @@ def test_under_a_quiet_classifier_every_class_leaves_a_gradient_of_its_own_size(
 def test_under_a_loud_classifier_one_of_two_classes_wins_by_the_side_of_the_level():
     own = sent(noise=1e-3)
     winners = logits(own, KNOWN.auxiliary.images)[0].argmax(1)
-    below, above = crafted.winners_of(own["classifier"])
+    below, above = classifiers.winners_of(own["classifier"])
     assert set(winners.tolist()) == {below, above}
     t = logits(own, KNOWN.auxiliary.images)[1].flatten(1) @ own["classifier"]["fc1.weight"][0]
     assert t[winners == below].max() < t[winners == above].min()
@@ -114,10 +116,10 @@ def test_under_a_loud_classifier_one_of_two_classes_wins_by_the_side_of_the_leve
 def test_the_winning_classes_are_those_told_apart_and_each_wins_where_the_other_lies():
     t = torch.cat([torch.linspace(-1, 1, 40), torch.linspace(4, 5, 20), torch.linspace(-6, -5, 20)]).double()
     y = torch.cat([torch.arange(40) % 2, torch.full((20,), 2), torch.full((20,), 3)])
-    apart, winners = crafted.told_apart(t, y, 5)
+    apart, winners = classifiers.told_apart(t, y, 5)
     assert (winners.below, winners.above) == (2, 3)  # class 2 wins below the level, and its images lie above
     assert -5 < winners.level < 4
-    assert apart > crafted.told_apart(t[:60], y[:60], 5)[0]
+    assert apart > classifiers.told_apart(t[:60], y[:60], 5)[0]
 
 
 def test_fishers_discriminant_of_two_gaussians_is_the_whitened_difference_of_their_means():
@@ -128,9 +130,9 @@ def test_fishers_discriminant_of_two_gaussians_is_the_whitened_difference_of_the
     within = torch.stack([(h[y == c] - h[y == c].mean(0)).T @ (h[y == c] - h[y == c].mean(0)) for c in (0, 1)]).sum(0)
     within = within / len(h)
     by_hand = torch.linalg.solve(
-        within + crafted.SHRUNK * within.diagonal().mean() * torch.eye(3), h[y == 0].mean(0) - h[y == 1].mean(0)
+        within + classifiers.SHRUNK * within.diagonal().mean() * torch.eye(3), h[y == 0].mean(0) - h[y == 1].mean(0)
     )
-    found = crafted.between_classes(h, y, 2)[0]
+    found = classifiers.between_classes(h, y, 2)[0]
     torch.testing.assert_close(found, by_hand / by_hand.norm(), atol=1e-3, rtol=1e-3)
 
 
@@ -169,7 +171,7 @@ def choice(defense, monkeypatch, batch_size=1):
 
 def test_the_rehearsal_prefers_a_crafted_classifier_where_noise_can_be_drowned(monkeypatch):
     made = choice(Gaussian(1e-3), monkeypatch)
-    assert crafted.is_loud(made.params["classifier"])
+    assert classifiers.is_loud(made.params["classifier"])
 
 
 def test_the_rehearsal_prefers_to_be_honest_where_a_defence_clips(monkeypatch):
@@ -179,9 +181,9 @@ def test_the_rehearsal_prefers_to_be_honest_where_a_defence_clips(monkeypatch):
 def test_the_rehearsal_is_on_images_that_nothing_was_crafted_of_and_no_prior_was_learned_from(monkeypatch):
     looked_at, attacked_from = [], []
     monkeypatch.setattr(
-        "attacks.rehearsal.observed", lambda m, own, clients, look, seed: looked_at.append(clients.images)
+        "attacks.crafted.dry_run.observed", lambda m, own, clients, look, seed: looked_at.append(clients.images)
     )
-    monkeypatch.setattr("attacks.rehearsal.psnr_db", lambda attack, seen, images: float(attack(seen) is None))
+    monkeypatch.setattr("attacks.crafted.dry_run.psnr_db", lambda attack, seen, images: float(attack(seen) is None))
     monkeypatch.setattr(
         "attacks.imprint.Imprint._read", lambda s, seen, known, *_: attacked_from.append(known.auxiliary)
     )
@@ -199,20 +201,20 @@ def test_the_rehearsal_is_on_images_that_nothing_was_crafted_of_and_no_prior_was
 def test_rehearsed_gradients_are_those_of_clients():
     x, y = smooth_images(4), torch.tensor([1, 2, 3, 4])
     clients = Batch(x.unflatten(0, (2, 2)), y.view(2, 2))
-    seen = rehearsal.observed(MODEL, honest_networks(), clients, Look(2, NoDefense()), 0)
+    seen = dry_run.observed(MODEL, honest_networks(), clients, Look(2, NoDefense()), 0)
     for part, net in artifact(x, y, batch_size=2).gradients.items():
         for name, t in net.items():
             torch.testing.assert_close(seen.gradients[part][name], t)
-    noisy = rehearsal.observed(MODEL, honest_networks(), clients, Look(2, Gaussian(0.25)), 0)
+    noisy = dry_run.observed(MODEL, honest_networks(), clients, Look(2, Gaussian(0.25)), 0)
     gap = noisy.gradients["classifier"]["fc1.weight"] - seen.gradients["classifier"]["fc1.weight"]
     assert gap.std().item() == pytest.approx(0.5, rel=0.02)
     assert noisy.defense == Gaussian(0.25).describe()
 
 
 def test_noise_is_measured_on_zeros():
-    assert rehearsal.noise_std(NoDefense(), 0) == 0
-    assert rehearsal.noise_std(Gaussian(0.04), 0) == pytest.approx(0.2, rel=0.05)
-    assert rehearsal.noise_std(Clipped(0.04), 0) == pytest.approx(0.2, rel=0.05)
+    assert dry_run.noise_std(NoDefense(), 0) == 0
+    assert dry_run.noise_std(Gaussian(0.04), 0) == pytest.approx(0.2, rel=0.05)
+    assert dry_run.noise_std(Clipped(0.04), 0) == pytest.approx(0.2, rel=0.05)
 
 
 def test_of_one_image_of_a_private_extractor_nothing_is_crafted():
@@ -272,7 +274,7 @@ def test_of_the_class_that_wins_nothing_is_left_but_the_mean_of_both_that_can():
     seen = artifact(x, y, own=own, noise=1e-3)
     found = Imprint().reconstruct(seen, KNOWN, 0)
     images, classes = KNOWN.auxiliary
-    either = sum(classes == c for c in crafted.winners_of(own["classifier"])).bool()
+    either = sum(classes == c for c in classifiers.winners_of(own["classifier"])).bool()
     torch.testing.assert_close(found.images[0, 0].float(), images[either].mean(0))
     assert psnr_db(found.images[1:, 0].float(), x[1:]).min() > 25
     assert found.trace[0, 1:].isnan().all()
@@ -280,7 +282,7 @@ def test_of_the_class_that_wins_nothing_is_left_but_the_mean_of_both_that_can():
 
 def test_private_extractors_under_noise_are_attacked_by_features_without_it():
     seen, x = observed(noise=0.1, parts=("classifier",))
-    torch.testing.assert_close(features.closed_form(seen), logits(networks(), x)[1].double(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(closed_form.closed_form(seen), logits(networks(), x)[1].double(), atol=1e-4, rtol=1e-4)
     found = Imprint(**STAND_IN).reconstruct(seen, replace(KNOWN, broadcast=honest_networks(("classifier",))), 0)
     passive = AlignedSurrogate(**STAND_IN).reconstruct(artifact(x, Y, ("classifier",), known=True), KNOWN, 0)
     torch.testing.assert_close(found.images, passive.images, atol=1e-2, rtol=1e-2)
@@ -299,11 +301,11 @@ def test_batches_under_noise_come_back_as_without_it():
     ends = []
     for noise in (0.0, 1e-3):
         own = sent(batch_size=12, noise=noise, known=Knowledge(images_like_the_victims(200)))
-        a, b = crafted.winners_of(own["classifier"]) if noise else (0, 1)
+        a, b = classifiers.winners_of(own["classifier"]) if noise else (0, 1)
         y = torch.tensor([c for c in range(10) if c not in (a, b)] * 2)[:12]
         seen = artifact(x, y, own=own, batch_size=12, noise=noise)
-        found = imprinted_rows.features_of(replace(seen, defense={"name": "none"}))
-        ends.append((found.row != imprinted_rows.NONE).sum())
+        found = gradient_bins.features_of(replace(seen, defense={"name": "none"}))
+        ends.append((found.row != gradient_bins.NONE).sum())
         apart = torch.cdist(found.h[0].flatten(1), logits(own, x)[1].double().flatten(1)).min(1).values
         assert (apart < 1e-2).sum() >= 6
     assert ends[0] == ends[1]
@@ -325,9 +327,9 @@ def digits_in_batches(size=2, count=12):
 
 def test_rows_hold_features_and_labels_of_single_images_of_a_private_extractor():
     seen, h, y, _, _ = digits_in_batches()
-    found = imprinted_rows.features_of(seen)
-    told = imprinted_rows.labels_of(seen, found)
-    alone = told != imprinted_rows.NONE
+    found = gradient_bins.features_of(seen)
+    told = gradient_bins.labels_of(seen, found)
+    alone = told != gradient_bins.NONE
     assert alone.float().mean() > 0.7
     gap = torch.cdist(found.h.flatten(2), h)
     assert gap.min(2).values[alone].max() < 1e-2 * h.flatten(0, 1).norm(dim=1).mean()
@@ -337,20 +339,20 @@ def test_rows_hold_features_and_labels_of_single_images_of_a_private_extractor()
 def test_every_image_with_a_row_of_its_own_is_a_victim_of_its_own():
     seen, _, y, honest, known = digits_in_batches()
     found = Imprint(**STAND_IN).reconstruct(seen, known, 0)
-    rows = imprinted_rows.features_of(seen)
-    told = imprinted_rows.labels_of(seen, rows)
+    rows = gradient_bins.features_of(seen)
+    told = gradient_bins.labels_of(seen, rows)
     assert torch.equal(found.labels.sort(1).values, y.sort(1).values)
     # At an honest classifier the same features and labels would be attacked so:
     plain = replace(seen, weights={"classifier": honest.params["classifier"]})
-    each = each_image.singles(plain, Separated(rows.h, found.labels, told[:, 0], 0))
-    alone = torch.nonzero((told != imprinted_rows.NONE).flatten())[:, 0]
+    each = per_image.singles(plain, Separated(rows.h, found.labels, told[:, 0], 0))
+    alone = torch.nonzero((told != gradient_bins.NONE).flatten())[:, 0]
     passive = AlignedSurrogate(**STAND_IN).reconstruct(each.some(alone), known, 0)
     torch.testing.assert_close(found.images.flatten(0, 1)[alone], passive.images[:, 0], atol=1e-4, rtol=1e-4)
 
 
 def test_images_without_a_row_of_their_own_end_at_the_class_means(monkeypatch):
     seen, _, _, _, known = digits_in_batches()
-    monkeypatch.setattr("attacks.imprinted_rows.labels_of", lambda seen, found: torch.full_like(found.row, -1))
+    monkeypatch.setattr("attacks.crafted.gradient_bins.labels_of", lambda seen, found: torch.full_like(found.row, -1))
     found = Imprint(**STAND_IN).reconstruct(seen, known, 0)
     means = ClassMean().reconstruct(seen, known, 0)
     assert torch.equal(found.images, means.images)
@@ -361,7 +363,7 @@ def test_a_batch_larger_than_declared_is_refused():
     seen, _ = observed(6, batch_size=6)
     with pytest.raises(UserError, match="batch size 2"):
         Imprint().reconstruct(replace(seen, batch_size=2), KNOWN, 0)
-    assert case.make(seen, 0).labels.shape == (1, 6)
+    assert problem.make(seen, 0).labels.shape == (1, 6)
 
 
 # What of it survives the wire.
@@ -402,7 +404,7 @@ def test_a_server_that_knows_of_half_precision_is_honest_under_noise():
 
 def test_rehearsed_uploads_are_in_the_format_that_clients_send():
     clients = Batch(smooth_images(2)[:, None], torch.tensor([[1], [2]]))
-    plain, sent_ = (rehearsal.observed(MODEL, honest_networks(), clients, Look(1, NoDefense(), form), 0)
+    plain, sent_ = (dry_run.observed(MODEL, honest_networks(), clients, Look(1, NoDefense(), form), 0)
                     for form in ("float32", "bf16"))  # fmt: skip
     for part, net in wire.rounded(plain.gradients, "bf16").items():
         for name, t in net.items():
@@ -413,7 +415,7 @@ def test_rehearsed_uploads_are_in_the_format_that_clients_send():
 def test_a_rehearsed_step_of_sgd_is_its_gradient_and_one_of_adam_is_no_longer_than_its_rate():
     clients = Batch(smooth_images(2)[:, None], torch.tensor([[1], [2]]))
     whole = Networks(sent(noise=1e-3), {"extractor": {}, "classifier": {}})
-    gradient, step = (rehearsal.observed(MODEL, honest_networks(), clients, Look(1, NoDefense(), local=local), 0)
+    gradient, step = (dry_run.observed(MODEL, honest_networks(), clients, Look(1, NoDefense(), local=local), 0)
                       for local in (None, SGD))  # fmt: skip
     for part, net in gradient.gradients.items():
         for name, t in net.items():
@@ -423,7 +425,7 @@ def test_a_rehearsed_step_of_sgd_is_its_gradient_and_one_of_adam_is_no_longer_th
     for own in (honest_networks(), whole):
         double = {p: {n: t.double() for n, t in net.items()} for p, net in own.params.items()}
         y = (logits(double, x)[0].argmax(1) + 1) % 10  # a class that has won leaves no gradient
-        change = rehearsal.local_change(MODEL, Networks(double, own.buffers), x, y, ADAM)
+        change = dry_run.local_change(MODEL, Networks(double, own.buffers), x, y, ADAM)
         # Weights of 1e13, as the last layer of a loud classifier has, are stored to within the very step.
         stored = [t[double[p][n].abs() < 1e6].abs() for p, net in change.items() for n, t in net.items()]
         largest = float(torch.cat(stored).max())

@@ -5,11 +5,13 @@ from functools import cache
 import pytest
 import torch
 
-from attacks import case, inversion, match, noisy, posterior, prior
+from attacks import posterior
+from attacks.common import gradient_distance, priors, problem
+from attacks.features import inversion, map_estimate
 from attacks.floors import Grey
 from attacks.inverting_gradients import InvertingGradients
 from attacks.staged import Staged
-from privbench.score import score
+from privbench.scoring.image_scores import score
 from privbench.types import Knowledge, Truth
 from tests.attacks import cases
 from tests.attacks.cases import artifact, central_network, smooth_images
@@ -59,13 +61,13 @@ def test_a_victim_with_others_ends_as_alone():
 def test_only_victims_whose_gradient_nothing_explains_are_tried_from_further_starts(monkeypatch):
     seen, _ = surprised()
     seen, tried = seen.some(torch.tensor([0, 1])), []
-    plain = noisy.starts
-    monkeypatch.setattr("attacks.noisy.starts", lambda *a: tried.append(a[2]) or plain(*a))
-    monkeypatch.setattr("attacks.noisy.UNEXPLAINED", 1e9)
+    plain = map_estimate.starts
+    monkeypatch.setattr("attacks.features.map_estimate.starts", lambda *a: tried.append(a[2]) or plain(*a))
+    monkeypatch.setattr("attacks.features.map_estimate.UNEXPLAINED", 1e9)
     BRIEF.reconstruct(seen, NOBODY, 0)
-    assert tried == list(range(noisy.EVERYONE))
+    assert tried == list(range(map_estimate.EVERYONE))
     tried.clear()
-    monkeypatch.setattr("attacks.noisy.UNEXPLAINED", -1e9)
+    monkeypatch.setattr("attacks.features.map_estimate.UNEXPLAINED", -1e9)
     Staged(feature_steps=1, steps=1).reconstruct(seen, NOBODY, 0)
     assert tried == list(range(Staged().starts))
 
@@ -89,22 +91,24 @@ def test_a_noised_batch_ends_nearer_than_grey():
 
 def test_the_distance_of_directions_is_the_least_over_all_lengths():
     seen, x = surprised()
-    own = case.make(seen, 0)
-    data = {n: t[0] for n, t in case.data(own).items()}
+    own = problem.make(seen, 0)
+    data = {n: t[0] for n, t in problem.data(own).items()}
     for other in (x[1], 1 - x[0]):
-        products = match.gradient_products(own, other.double(), data["labels"], case.observed_of(own, data))
+        products = gradient_distance.gradient_products(
+            own, other.double(), data["labels"], problem.observed_of(own, data)
+        )
         a, b = (sum(getattr(p, f) for p in products.values()) for f in ("own", "cross"))
         length = max(float(b / a), 0.0)
         by_hand = sum(float(length**2 * p.own - 2 * length * p.cross + p.observed) for p in products.values())
-        assert match.direction_distance(products).item() == pytest.approx(by_hand, rel=1e-9)
-        assert by_hand <= match.squared_distance(products)
+        assert gradient_distance.direction_distance(products).item() == pytest.approx(by_hand, rel=1e-9)
+        assert by_hand <= gradient_distance.squared_distance(products)
 
 
 def test_the_prior_of_photographs_falls_with_the_square_of_the_frequency_and_has_a_way_back():
     like = torch.zeros(1).double()
-    gaussian = prior.photographed(3, 32, 0.4, (15.0, 50.0), like)
+    gaussian = priors.photographed(3, 32, 0.4, (15.0, 50.0), like)
     frequency = 2 - 2 * torch.cos(torch.tensor(torch.pi / 32 * 5).double())
-    by_hand = 0.4 * torch.exp(-frequency / 2) / (15 * (frequency + prior.MEAN))
+    by_hand = 0.4 * torch.exp(-frequency / 2) / (15 * (frequency + priors.MEAN))
     torch.testing.assert_close(gaussian.variance[1, 0, 5], by_hand)
     t = torch.randn(4, 3072, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(gaussian.whitened(gaussian.root(t)), t)
@@ -114,15 +118,18 @@ def test_the_prior_of_photographs_falls_with_the_square_of_the_frequency_and_has
 def test_the_starts_are_the_mean_flat_images_and_different_draws(mean):
     seen, _ = surprised()
     seen = seen.some(torch.tensor([0, 1]))
-    gaussian = prior.photographed(1, 32, 0.8, (15.0, 50.0), torch.zeros(1).double())
-    belief = noisy.Belief(gaussian, torch.full((2, 1, 1024), mean).double())
+    gaussian = priors.photographed(1, 32, 0.8, (15.0, 50.0), torch.zeros(1).double())
+    belief = map_estimate.Belief(gaussian, torch.full((2, 1, 1024), mean).double())
     images = [
         torch.stack(
-            [noisy.image(gaussian, *z) for z in zip(noisy.starts(seen, belief, n, 0), belief.mean, strict=True)]
+            [
+                map_estimate.image(gaussian, *z)
+                for z in zip(map_estimate.starts(seen, belief, n, 0), belief.mean, strict=True)
+            ]
         )
         for n in range(Staged().starts)
     ]
-    brightness = (*([(1 + mean) / 2] * noisy.FIRST_FLAT), *noisy.FLAT)
+    brightness = (*([(1 + mean) / 2] * map_estimate.FIRST_FLAT), *map_estimate.FLAT)
     for found, value in zip(images, brightness, strict=False):
         torch.testing.assert_close(found, torch.full_like(found, value))
     drawn = torch.stack(images[len(brightness) :]).flatten(0, 1)
@@ -145,7 +152,7 @@ def test_a_victim_of_an_uncertain_class_has_a_wider_prior_and_one_of_a_certain_c
 
 
 def test_every_image_is_drawn_and_whitened_by_its_own_variance():
-    gaussian = prior.photographed(3, 8, 0.8, (15.0, 50.0), torch.zeros((), dtype=torch.float64))
+    gaussian = priors.photographed(3, 8, 0.8, (15.0, 50.0), torch.zeros((), dtype=torch.float64))
     wide = torch.stack([gaussian.variance, 4 * gaussian.variance])
     z = torch.randn(2, 192, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     own = gaussian._replace(variance=wide)

@@ -8,7 +8,7 @@ import torch
 from attacks import oracle_decoder
 from attacks.floors import ClassMean
 from attacks.oracle_decoder import OracleDecoder
-from privbench.score import psnr_db
+from privbench.scoring.image_scores import psnr_db
 from privbench.types import Batch, Knowledge, Networks, Outcome
 from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
 

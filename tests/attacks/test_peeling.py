@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import case, features, peeling, prior, staged
+from attacks import staged
+from attacks.common import closed_form, priors, problem
+from attacks.features import layerwise
 from attacks.staged import Staged
-from privbench.nets import Model
-from privbench.nets.layers import conv_then_average_pool
-from privbench.score import psnr_db
+from privbench.networks import Model
+from privbench.networks.layers import conv_then_average_pool
+from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge
 from tests.attacks import cases
 from tests.attacks.cases import artifact, smooth_images
@@ -29,14 +31,14 @@ def double(*shape, seed=0):
 def test_a_pooled_convolution_is_a_moved_window_of_its_input_or_of_its_pooled_input():
     weight, x = double(4, 3, 5, 5), double(1, 3, 14, 14, seed=1)
     by_net = conv_then_average_pool(x, weight, double(4) * 0).flatten()
-    torch.testing.assert_close(peeling._moved(peeling._unpool(weight), 14) @ x.flatten(), by_net)
-    torch.testing.assert_close(peeling._moved(weight, 13) @ peeling._pool(x).flatten(), by_net)
+    torch.testing.assert_close(layerwise._moved(layerwise._unpool(weight), 14) @ x.flatten(), by_net)
+    torch.testing.assert_close(layerwise._moved(weight, 13) @ layerwise._pool(x).flatten(), by_net)
 
 
 def test_a_correlation_is_the_weight_gradient():
     weight, x, delta = double(4, 3, 5, 5).requires_grad_(), double(1, 3, 14, 14, seed=1), double(4, 5, 5, seed=2)
     (conv_then_average_pool(x, weight, torch.zeros(4).double())[0] * delta).sum().backward()
-    found = peeling._correlation(delta, 14) @ x[0].flatten(1).T  # [4 25, 3]
+    found = layerwise._correlation(delta, 14) @ x[0].flatten(1).T  # [4 25, 3]
     torch.testing.assert_close(found.T.reshape(3, 4, 5, 5).transpose(0, 1), weight.grad)
 
 
@@ -50,35 +52,35 @@ def three(request, monkeypatch):
 
 def peelable(shown, victims):
     """(case, features, prior, shared layers, equations) of the first victims."""
-    own_case, h = case.make(shown, 0), features.closed_form(shown)
-    gaussian = prior.natural(*shown.image_shape[:2], 0.1, (15, 50), h)
-    own = peeling.layers(own_case, gaussian)
-    return own_case, h, gaussian, own, peeling.victims(own_case, own, h, torch.arange(victims))
+    own_case, h = problem.make(shown, 0), closed_form.closed_form(shown)
+    gaussian = priors.natural(*shown.image_shape[:2], 0.1, (15, 50), h)
+    own = layerwise.layers(own_case, gaussian)
+    return own_case, h, gaussian, own, layerwise.victims(own_case, own, h, torch.arange(victims))
 
 
 def in_colours(gaussian, images):
     """Images [n, C, H, W] in [0, 1] as peeling has them."""
     u = torch.einsum("kc,nchw->nkhw", gaussian.colours, 2 * images.double() - 1)
     w = gaussian._replace(colours=torch.eye(len(gaussian.colours)).double()).precision(u.flatten(1)).view_as(u)
-    return peeling.Images(u, w)
+    return layerwise.Images(u, w)
 
 
 def dense_step(own, one, z, u, factor, whole):
     """Gauss-Newton in image space with derivatives by autograd: (J' E^-1 J + Sigma^-1)^-1 J' E^-1 (y - f + J u)."""
 
     def of_p(x):
-        p = peeling._pool(torch.sigmoid(z.flatten() + k1 @ (x - u).flatten()).view_as(z)).flatten(1)
+        p = layerwise._pool(torch.sigmoid(z.flatten() + k1 @ (x - u).flatten()).view_as(z)).flatten(1)
         equations = torch.cat([one.certainty * (own.k2 @ p.flatten()) - one.z2, (one.d2 @ p.T - one.second).flatten()])
-        return torch.cat([equations, (p.flatten() - 0.5) / peeling.POOLED_SPREAD]) / factor
+        return torch.cat([equations, (p.flatten() - 0.5) / layerwise.POOLED_SPREAD]) / factor
 
     def of_first(x):
-        some = peeling.Victims(*(t[None] for t in one))
-        return ((peeling._first(own, some, peeling._activations(own, x[None]), x[None]) - some.first) / one.error**0.5)[
-            0
-        ]
+        some = layerwise.Victims(*(t[None] for t in one))
+        return (
+            (layerwise._first(own, some, layerwise._activations(own, x[None]), x[None]) - some.first) / one.error**0.5
+        )[0]
 
     shape = own.gaussian.variance.shape
-    k1 = peeling._moved(own.window, shape[-1])
+    k1 = layerwise._moved(own.window, shape[-1])
     functions = [of_p, of_first] if whole else [of_p]
     j = torch.cat([torch.func.jacrev(f)(u).reshape(-1, u.numel()) for f in functions])
     gap = torch.cat([f(u).flatten() for f in functions])
@@ -92,9 +94,9 @@ def dense_step(own, one, z, u, factor, whole):
 def test_a_step_equals_the_dense_one_in_image_space(shown, level):
     """One grey 32x32 victim, linearised half-way to its image."""
     _, _, gaussian, own, some = peelable(shown, 1)
-    one, u = peeling._pick(some, 0), 0.5 * in_colours(gaussian, smooth_images(1)).u
-    z, factor = peeling._z1(own, u)[0], peeling.FACTORS[level]
-    found = peeling._newton(own, one, peeling._pooled_normal(own, one), z, u[0], factor, level == "all").u
+    one, u = layerwise._pick(some, 0), 0.5 * in_colours(gaussian, smooth_images(1)).u
+    z, factor = layerwise._z1(own, u)[0], layerwise.FACTORS[level]
+    found = layerwise._newton(own, one, layerwise._pooled_normal(own, one), z, u[0], factor, level == "all").u
     expected = dense_step(own, one, z, u[0], factor, level == "all")
     assert (expected - u[0]).abs().max() > 0.1
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
@@ -104,52 +106,52 @@ def test_matrices_made_block_by_block_equal_products_of_whole_matrices(three):
     """M and J1 Sigma J1' of dL/dW1, whose slope over the image is autograd's; and the shared step's covariance."""
     channels = three.image_shape[0]
     _, _, gaussian, own, some = peelable(three, 1)
-    k1 = peeling._moved(own.window, 32)
+    k1 = layerwise._moved(own.window, 32)
     smooth = gaussian._replace(colours=torch.eye(channels).double()).covariance(torch.eye(channels * 1024).double())
     torch.testing.assert_close(own.spread, k1 @ smooth @ k1.T)
-    one, u = peeling._pick(some, 0), 0.1 * double(1, channels, 32, 32)
-    a = peeling._activations(own, u)
+    one, u = layerwise._pick(some, 0), 0.1 * double(1, channels, 32, 32)
+    a = layerwise._activations(own, u)
     delta = one.back * a[0] * (1 - a[0])
-    d1 = peeling._correlation(delta, 32).unflatten(1, (32, 32))
+    d1 = layerwise._correlation(delta, 32).unflatten(1, (32, 32))
 
     def first(x):
-        return peeling._first(own, some, peeling._activations(own, x), x)[0].flatten()
+        return layerwise._first(own, some, layerwise._activations(own, x), x)[0].flatten()
 
     j1 = torch.func.jacrev(first)(u).flatten(1)
-    through, whole = peeling._first_spread(own, d1, peeling._bend(own, one, a[0], u[0]))
+    through, whole = layerwise._first_spread(own, d1, layerwise._bend(own, one, a[0], u[0]))
     scale = whole.diagonal().mean()
     torch.testing.assert_close(through / scale**0.5, j1 @ smooth @ k1.T / scale**0.5)
     torch.testing.assert_close(whole / scale, j1 @ smooth @ j1.T / scale)
     slope = torch.sigmoid(own.b1) * (1 - torch.sigmoid(own.b1))
-    pooled = peeling._pool(torch.diag(slope.flatten()).T.reshape(-1, *slope.shape)).flatten(1).T
+    pooled = layerwise._pool(torch.diag(slope.flatten()).T.reshape(-1, *slope.shape)).flatten(1).T
     covariance = pooled @ own.spread @ pooled.T
-    covariance.diagonal().add_(peeling.COMMON_ERROR**2)
+    covariance.diagonal().add_(layerwise.COMMON_ERROR**2)
     torch.testing.assert_close(own.common @ own.common.T, covariance)
 
 
 def test_where_the_network_is_nearly_linear_the_shared_step_solves_the_equations_of_p(three):
     """Level 0 alone, and it is where Gauss-Newton of each victim would end, to half a hundredth of a pixel's range."""
     own_case, h, gaussian, own, some = peelable(three, 3)
-    quick = peeling.peel(own_case, h, gaussian, 1, levels=1).x[:, 0]
+    quick = layerwise.peel(own_case, h, gaussian, 1, levels=1).x[:, 0]
     now = in_colours(gaussian, quick)
     grey = in_colours(gaussian, torch.full_like(quick, 0.5))
-    solved = peeling._misfit(own, some, peeling._activations(own, now.u))
-    assert (solved < 1e-6 * peeling._misfit(own, some, peeling._activations(own, grey.u))).all()
-    one = peeling._pick(some, 0)
-    z = peeling._z1(own, now.u[:1])[0]
-    alone = peeling._newton(own, one, peeling._pooled_normal(own, one), z, now.u[0], 1.0, False).u
+    solved = layerwise._misfit(own, some, layerwise._activations(own, now.u))
+    assert (solved < 1e-6 * layerwise._misfit(own, some, layerwise._activations(own, grey.u))).all()
+    one = layerwise._pick(some, 0)
+    z = layerwise._z1(own, now.u[:1])[0]
+    alone = layerwise._newton(own, one, layerwise._pooled_normal(own, one), z, now.u[0], 1.0, False).u
     assert (alone - now.u[0]).square().mean().sqrt() < 0.01
 
 
 def test_victims_peeled_together_equal_each_victim_alone(three, monkeypatch):
     """Rounding, which sums in another order change, is magnified through errors of 3e-6: 5e-5 of a pixel's range."""
-    monkeypatch.setattr(peeling, "CHUNK", 2)
+    monkeypatch.setattr(layerwise, "CHUNK", 2)
     own_case, h, gaussian, _, _ = peelable(three, 3)
-    found = peeling.peel(own_case, h, gaussian, 8)
+    found = layerwise.peel(own_case, h, gaussian, 8)
     for v in (0, 2):  # of the first chunk and of the second
         observed = {name: t[v : v + 1] for name, t in own_case.observed.items()}
         one = own_case._replace(observed=observed, labels=own_case.labels[v : v + 1])
-        alone = peeling.peel(one, h[v : v + 1], gaussian, 8)
+        alone = layerwise.peel(one, h[v : v + 1], gaussian, 8)
         torch.testing.assert_close(found.x[v], alone.x[0], rtol=0, atol=5e-5)
         torch.testing.assert_close(found.loss[v], alone.loss[0], rtol=1e-3, atol=0)
 
@@ -162,10 +164,10 @@ def test_smooth_grey_images_come_back_almost_exactly(shown):
 
 def test_the_peeled_image_is_about_as_probable_as_the_true_one_and_grey_is_not(shown):
     own_case, h, gaussian, own, some = peelable(shown, 2)
-    found = peeling.peel(own_case, h, gaussian, 8)
+    found = layerwise.peel(own_case, h, gaussian, 8)
     own_images = in_colours(gaussian, found.x[:, 0])
-    torch.testing.assert_close(peeling.surprise(own, some, own_images), found.loss, rtol=1e-5, atol=0)
-    true = peeling.surprise(own, some, in_colours(gaussian, smooth_images(2)))
+    torch.testing.assert_close(layerwise.surprise(own, some, own_images), found.loss, rtol=1e-5, atol=0)
+    true = layerwise.surprise(own, some, in_colours(gaussian, smooth_images(2)))
     assert (found.loss < 1.5 * true).all()
     assert (1.5 * true < 1e-3 * found.trace[:, 0]).all()
     assert (found.trace.diff(dim=1) <= 0).all()
@@ -173,7 +175,7 @@ def test_the_peeled_image_is_about_as_probable_as_the_true_one_and_grey_is_not(s
 
 
 def test_the_prior_is_a_covariance_and_colours_are_smoother_than_brightness():
-    gaussian = prior.natural(3, 8, 0.1, (15.0, 50.0), torch.zeros(1).double())
+    gaussian = priors.natural(3, 8, 0.1, (15.0, 50.0), torch.zeros(1).double())
     t = double(5, 3 * 64)
     torch.testing.assert_close(gaussian.precision(gaussian.covariance(t)), t)
     torch.testing.assert_close(gaussian.colours @ gaussian.colours.T, torch.eye(3).double())
@@ -191,8 +193,8 @@ def test_a_victim_that_peeling_fails_on_is_descended_on_and_spoils_no_other(show
     alone = Staged().reconstruct(shown, Knowledge(), 0)
     torch.testing.assert_close(found.images[0], alone.images[0])
     assert found.restart.tolist() == [0, 1]
-    own_case, h = case.make(broken, 0), features.closed_form(broken)
-    peeled = peeling.peel(own_case, h, prior.natural(1, 32, 0.1, (15, 50), h), 8).x
+    own_case, h = problem.make(broken, 0), closed_form.closed_form(broken)
+    peeled = layerwise.peel(own_case, h, priors.natural(1, 32, 0.1, (15, 50), h), 8).x
     assert staged._unexplained(own_case, found.images)[1] < staged._unexplained(own_case, peeled)[1]
 
 

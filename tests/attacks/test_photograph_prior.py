@@ -8,11 +8,11 @@ import skimage
 import sklearn.datasets
 import torch
 
-from attacks import prior
+from attacks.common import priors
 from benchmarks import photograph_prior
 from benchmarks.photograph_prior import PHOTOGRAPHS, Constants, Measured
 from privbench.data import photos
-from privbench.plugins import ATTACKS, resolve
+from privbench.registry import ATTACKS, resolve
 
 # Another JPEG decoder differs by a level of 255 here and there, and the crops' pixels are rounded to whole levels: about 1e-3 of
 # the squared differences of the smoothest colours, whose neighbours differ by a few levels.
@@ -21,7 +21,7 @@ TOLERANCE = 1e-2
 
 def test_the_shipped_constants_are_those_of_the_measured_photographs():
     found = photograph_prior.constants([photograph.measured for photograph in PHOTOGRAPHS.values()])
-    assert found == Constants(prior.CHROMA, prior.STRENGTH, prior.MEAN)
+    assert found == Constants(priors.CHROMA, priors.STRENGTH, priors.MEAN)
 
 
 def test_every_photograph_at_hand_measures_what_is_written_down():
@@ -50,15 +50,15 @@ def test_another_file_of_the_same_name_is_refused(monkeypatch):
 
 def test_a_drawn_image_of_the_prior_measures_its_strength_and_chroma():
     """The estimators give back the constants of images drawn from the model itself, 4,000 of them: 1% of each."""
-    gaussian = prior.photographed(3, 32, 0.5, (4.0, 25.0), torch.zeros(1, dtype=torch.float64))
+    gaussian = priors.photographed(3, 32, 0.5, (4.0, 25.0), torch.zeros(1, dtype=torch.float64))
     z = torch.randn(4000, 3 * 32 * 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     u = gaussian.root(z * 0.05).unflatten(1, (3, 32, 32))  # small, so that few pixels leave [-1, 1]
     measured = photograph_prior.measure((u + 1) / 2 * 255)
     assert measured.strength / 0.05**2 == pytest.approx(0.5, rel=0.01)
     assert measured.brightness / measured.red_blue == pytest.approx(4, rel=0.01)
     assert measured.brightness / measured.green_magenta == pytest.approx(25, rel=0.01)
-    whole = measured._replace(constant=measured.strength / prior.MEAN)
-    assert photograph_prior.constants([whole]).mean == prior.MEAN
+    whole = measured._replace(constant=measured.strength / priors.MEAN)
+    assert photograph_prior.constants([whole]).mean == priors.MEAN
 
 
 def test_attacks_without_images_of_their_own_declare_what_they_know_of_photographs():

@@ -4,13 +4,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import case, features, labels, match, peeling, prior
-from attacks.descend import CHUNK, chunk_size
-from privbench import artifact as artifacts
-from privbench import checkpoint, harness, measure, observe, plugins, spec
+from attacks.common import closed_form, gradient_distance, labels, priors, problem
+from attacks.common.descend import CHUNK, chunk_size
+from attacks.features import layerwise
+from privbench import registry, spec
 from privbench.errors import UserError
-from privbench.nets import Model
+from privbench.execution import attack_cell
+from privbench.networks import Model
+from privbench.observation import artifact_files as artifacts
+from privbench.observation import observe
 from privbench.seeds import stream
+from privbench.training import checkpoint, harness
 from privbench.types import Knowledge
 from tests.attacks.cases import case_of, error_of_squared_distance, smooth_images
 from tests.privbench.federations import digits_federation
@@ -48,9 +52,9 @@ def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, train, par
     y = torch.arange(batch)
     own, observed = (plain_gradient(params, buffers, images, y, parts, train) for images in (x, x_true))
     by_hand = sum(((own[name] - observed[name]) ** 2).sum().item() for name in own)
-    products = match.gradient_products(case_of(params, buffers, train, MODEL), x, y, observed)
+    products = gradient_distance.gradient_products(case_of(params, buffers, train, MODEL), x, y, observed)
     assert set(products) == set(observed)
-    assert match.squared_distance(products).item() == pytest.approx(
+    assert gradient_distance.squared_distance(products).item() == pytest.approx(
         by_hand, rel=0, abs=error_of_squared_distance(products)
     )
 
@@ -120,17 +124,17 @@ def test_labels_are_read_off_the_last_layers_bias(observed):
 
 def test_there_are_no_closed_form_features_and_nothing_to_peel(observed):
     seen, _, _ = observed["fedsplit"]
-    assert features.closed_form(seen) is None
-    gaussian = prior.natural(1, 32, 0.1, (1.0, 1.0), torch.zeros(1))
+    assert closed_form.closed_form(seen) is None
+    gaussian = priors.natural(1, 32, 0.1, (1.0, 1.0), torch.zeros(1))
     with pytest.raises(UserError, match="peeling solves LeNet-5's equations, but the networks are resnet18"):
-        peeling.layers(case.make(seen, 0), gaussian)
+        layerwise.layers(problem.make(seen, 0), gaussian)
 
 
 @pytest.mark.parametrize("method", ["fedsplit", "fedavg"])
 def test_staged_lowers_its_objective_without_closed_forms(method, observed):
     """One image in eval mode through a stand-in; two images in train mode. The other attacks: tests/test_command_line.py."""
     seen, truth, _ = observed[method]
-    found = measure.attack_artifact("staged", {"steps": 1}, seen, Knowledge(), 0, CPU, lambda *_: None)
+    found = attack_cell.attack_artifact("staged", {"steps": 1}, seen, Knowledge(), 0, CPU, lambda *_: None)
     assert found.images.shape == truth.images.shape
     assert (found.trace[:, -1] < found.trace[:, 0]).all()
 
@@ -138,8 +142,8 @@ def test_staged_lowers_its_objective_without_closed_forms(method, observed):
 def test_every_floor_can_be_scored(observed):
     seen, truth, _ = observed["fedsplit"]
     whole = Knowledge(auxiliary=observe.auxiliary(digits_federation((16, 16))))
-    for name in plugins.FLOORS:
-        found = measure.attack_artifact(name, {}, seen, whole, 0, CPU, lambda *_: None)
+    for name in registry.FLOORS:
+        found = attack_cell.attack_artifact(name, {}, seen, whole, 0, CPU, lambda *_: None)
         assert found.images.shape == truth.images.shape
 
 

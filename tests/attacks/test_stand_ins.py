@@ -6,28 +6,20 @@ import math
 import pytest
 import torch
 
-from attacks import (
-    aligned_surrogate,
-    broadcast,
-    decoder,
-    exact,
-    features,
-    inversion,
-    stand_in,
-    surrogates,
-    trained,
-    world,
-)
+from attacks import aligned_surrogate, broadcast, decoder
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.analytic_features import AnalyticFeatures, relative_change
 from attacks.collusion import Collusion
+from attacks.common import closed_form, training_cache
 from attacks.decoder import Decoder
+from attacks.features import inversion
 from attacks.floors import ClassMean, Grey, NearestAuxiliary
 from attacks.initial_surrogate import InitialSurrogate
 from attacks.oracle import Oracle
+from attacks.shadow import known_extractor, selection, shadow_federation, surrogate_training
 from attacks.staged import Staged
 from attacks.surrogate import Surrogate
-from privbench.score import psnr_db
+from privbench.scoring.image_scores import psnr_db
 from privbench.seeds import stream
 from privbench.types import Batch, Colluder, Knowledge, LocalTraining, Networks, no_report
 from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
@@ -107,8 +99,8 @@ def test_what_was_trained_is_read_back_with_the_same_result(name, tmp_path, monk
     def refuse(*_args, **_kwargs):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(surrogates, "train", refuse)
-    monkeypatch.setattr(surrogates, "train_client", refuse)
+    monkeypatch.setattr(surrogate_training, "train", refuse)
+    monkeypatch.setattr(surrogate_training, "train_client", refuse)
     second = attack.reconstruct(seen, whole, 0)
     assert torch.equal(plain.images, first.images)
     assert torch.equal(first.images, second.images)
@@ -122,7 +114,7 @@ def test_another_choice_of_images_or_another_seed_is_trained_apart(tmp_path):
         return lambda: made.append(value) or {"t": torch.tensor([value])}
 
     def ask(settings, tensor, value):
-        return float(trained.kept(tmp_path, "thing", settings, [tensor], make(value), torch.device("cpu"))["t"])
+        return float(training_cache.kept(tmp_path, "thing", settings, [tensor], make(value), torch.device("cpu"))["t"])
 
     first, other = torch.zeros(2), torch.ones(2)
     assert [ask({"seed": 0}, first, 1.0), ask({"seed": 1}, first, 2.0), ask({"seed": 0}, other, 3.0)] == [1, 2, 3]
@@ -138,7 +130,7 @@ def test_a_damaged_file_of_the_cache_is_named_and_made_anew(tmp_path, caplog):
             made.append(1)
             return {"t": torch.ones(64)}
 
-        return trained.kept(tmp_path, "thing", {}, [], make, torch.device("cpu"))["t"]
+        return training_cache.kept(tmp_path, "thing", {}, [], make, torch.device("cpu"))["t"]
 
     ask()
     (path,) = tmp_path.glob("*.safetensors")
@@ -153,14 +145,14 @@ def test_a_damaged_file_of_the_cache_is_named_and_made_anew(tmp_path, caplog):
 
 
 def test_the_rehearsal_takes_the_class_mean_unless_something_is_better_on_average():
-    columns = len(stand_in.TAUS) + 1
+    columns = len(selection.TAUS) + 1
     level = torch.full((2, columns, 6), 12.0)
-    assert math.isinf(stand_in.best(level.clone())[1])
+    assert math.isinf(selection.best(level.clone())[1])
     worse, better = level.clone(), level.clone()
     worse[1, 2] += torch.tensor([5.0, -4.0, 2.0, -4.0, 0.0, 0.0])
     better[1, 2] += torch.tensor([5.0, -4.0, 2.0, -2.0, 0.0, 0.0])
-    assert math.isinf(stand_in.best(worse)[1])
-    assert stand_in.best(better) == (1, stand_in.TAUS[2])
+    assert math.isinf(selection.best(worse)[1])
+    assert selection.best(better) == (1, selection.TAUS[2])
 
 
 @pytest.mark.parametrize(
@@ -172,10 +164,10 @@ def test_surrogates_from_the_initial_networks_are_taken_where_they_explain_the_r
     from_initial, below, own, taken, monkeypatch
 ):
     """Planted: extractors of seeds `from_initial` and `below`, of which 0 is the victims' own; the rehearsals are given."""
-    lower = stand_in.Choice("aligned", 0.1)
+    lower = selection.Choice("aligned", 0.1)
 
     def theirs(own, seed):
-        return world.of_clients(own, {0: [networks(seed)["extractor"]]})
+        return shadow_federation.of_clients(own, {0: [networks(seed)["extractor"]]})
 
     monkeypatch.setattr(AlignedSurrogate, "aligned", lambda _, own, *__: theirs(own, below))
     monkeypatch.setattr(InitialSurrogate, "from_initial", lambda _, own, *__: theirs(own, from_initial))
@@ -183,25 +175,25 @@ def test_surrogates_from_the_initial_networks_are_taken_where_they_explain_the_r
     def best_of(attack, names, real, round_, seed, knowledge, report):
         if names == ["from initial"]:
             assert knowledge.initial is not None
-            return stand_in.Choice("from initial", own)
+            return selection.Choice("from initial", own)
         assert type(attack) is AlignedSurrogate
         assert knowledge.initial is None
         return lower
 
-    monkeypatch.setattr(stand_in.StandIn, "best_of", best_of)
-    real = world.real(shown(), known(), 0, "test")
+    monkeypatch.setattr(selection.StandIn, "best_of", best_of)
+    real = shadow_federation.real(shown(), known(), 0, "test")
     chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_report)
-    assert chosen == (lower if taken == "aligned" else stand_in.Choice("from initial", own))
+    assert chosen == (lower if taken == "aligned" else selection.Choice("from initial", own))
 
 
 @pytest.mark.parametrize("own", [0.3, math.inf])
 def test_where_the_attacker_without_the_initial_networks_trusts_nothing_the_rehearsal_from_them_decides(
     own, monkeypatch
 ):
-    choices = {"from initial": stand_in.Choice("from initial", own)}
-    nothing = stand_in.Choice("none", math.inf)
-    monkeypatch.setattr(stand_in.StandIn, "best_of", lambda _, names, *__: choices.get(names[0], nothing))
-    real = world.real(shown(), known(), 0, "test")
+    choices = {"from initial": selection.Choice("from initial", own)}
+    nothing = selection.Choice("none", math.inf)
+    monkeypatch.setattr(selection.StandIn, "best_of", lambda _, names, *__: choices.get(names[0], nothing))
+    real = shadow_federation.real(shown(), known(), 0, "test")
     chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_report)
     assert chosen == (nothing if math.isinf(own) else choices["from initial"])
 
@@ -209,7 +201,7 @@ def test_where_the_attacker_without_the_initial_networks_trusts_nothing_the_rehe
 def test_without_a_better_start_the_initial_networks_change_no_bit(monkeypatch):
     foreign = Networks(networks(1), {"extractor": {}, "classifier": {}})
     seen, whole = shown(), dataclasses.replace(known(), initial=foreign)
-    monkeypatch.setattr(stand_in.StandIn, "best_of", lambda _, names, *__: stand_in.Choice(names[0], 0.1))
+    monkeypatch.setattr(selection.StandIn, "best_of", lambda _, names, *__: selection.Choice(names[0], 0.1))
     monkeypatch.setattr(InitialSurrogate, "explains_more", lambda *_: False)
     found = STAND_INS["initial-surrogate"].reconstruct(seen, whole, 0)
     below = STAND_INS["aligned-surrogate"].reconstruct(seen, dataclasses.replace(whole, initial=None), 0)
@@ -236,8 +228,12 @@ def test_an_extractor_that_is_the_victims_own_is_told_from_another_and_inverted_
     torch.testing.assert_close(STAND_INS[name].reconstruct(seen, own, 0).images, oracle.images)
     foreign = Networks(networks(1), {"extractor": {}, "classifier": {}})
     other = dataclasses.replace(whole, colluder=colluding(1), initial=foreign)
-    assert not exact.fitting(
-        world.real(seen, other, 0, "test"), {0: foreign.params["extractor"]}, exact.SCREEN, 0, no_report
+    assert not known_extractor.fitting(
+        shadow_federation.real(seen, other, 0, "test"),
+        {0: foreign.params["extractor"]},
+        known_extractor.SCREEN,
+        0,
+        no_report,
     )
 
 
@@ -252,7 +248,7 @@ def test_knowledge_of_the_extractor_never_scores_lower():
 def test_an_inversion_that_trusts_nothing_ends_at_the_class_mean():
     whole = images_like_the_victims()
     belief = inversion.learned(whole, 10, torch.zeros(1, dtype=torch.float64))
-    h = features.closed_form(shown())
+    h = closed_form.closed_form(shown())
     end = inversion.invert(
         MODEL, [networks(5)["extractor"]], belief, h, Y, torch.full((3,), torch.inf), exact=False, steps=5
     )
@@ -263,7 +259,7 @@ def test_training_through_the_frozen_classifier_lowers_the_cross_entropy_and_lea
     data, parts = images_like_the_victims(), networks()
     before = {n: t.clone() for n, t in parts["classifier"].items()}
     start, _ = MODEL.net("extractor").init(stream(0, "fresh"))
-    end = surrogates.train(MODEL, start, parts["classifier"], data, 60, stream(0, "batches"))
+    end = surrogate_training.train(MODEL, start, parts["classifier"], data, 60, stream(0, "batches"))
     loss = [
         float(torch.nn.functional.cross_entropy(logits({**parts, "extractor": e}, data.images)[0], data.labels))
         for e in (start, end)
@@ -274,24 +270,24 @@ def test_training_through_the_frozen_classifier_lowers_the_cross_entropy_and_lea
 
 def test_alignment_brings_the_features_moments_nearer():
     data, parts = images_like_the_victims(), networks()
-    target = surrogates.extract(MODEL, networks(4)["extractor"], data.images)
+    target = surrogate_training.extract(MODEL, networks(4)["extractor"], data.images)
     start, _ = MODEL.net("extractor").init(stream(0, "fresh"))
     for align in (
-        surrogates.to_features(target),
-        surrogates.to_generator(surrogates.class_moments(target, data.labels, 10)),
+        surrogate_training.to_features(target),
+        surrogate_training.to_generator(surrogate_training.class_moments(target, data.labels, 10)),
     ):
-        end = surrogates.train(MODEL, start, parts["classifier"], data, 40, stream(0, "batches"), align, 1.0)
-        gaps = [float(align(surrogates.extract(MODEL, e, data.images), data.labels)) for e in (start, end)]
+        end = surrogate_training.train(MODEL, start, parts["classifier"], data, 40, stream(0, "batches"), align, 1.0)
+        gaps = [float(align(surrogate_training.extract(MODEL, e, data.images), data.labels)) for e in (start, end)]
         assert gaps[1] < gaps[0]
         assert float(align(target, data.labels)) < 1e-9
 
 
 def test_the_shadow_s_victims_are_not_among_its_attackers_images():
-    own = world.real(shown(), known(), 0, "test")
-    other, images = world.shadow(own, 1, 2, 0, Knowledge())
+    own = shadow_federation.real(shown(), known(), 0, "test")
+    other, images = shadow_federation.shadow(own, 1, 2, 0, Knowledge())
     mine = {image.numpy().tobytes() for image in other.auxiliary.images}
     assert not mine & {image.numpy().tobytes() for image in images}
-    assert len(other.h) == len(images) == len(other.labels) == world.CLIENTS * world.VICTIMS
+    assert len(other.h) == len(images) == len(other.labels) == shadow_federation.CLIENTS * shadow_federation.VICTIMS
 
 
 def test_the_central_image_is_one_of_the_class():
@@ -308,7 +304,7 @@ def test_a_kept_reconstruction_is_not_taken_for_that_of_a_changed_attack(tmp_pat
     monkeypatch.setattr(Grey, "reconstruct", lambda self, *given: made.append(self) or original(self, *given))
     for revision in (0, 0, 1):  # 0 is that of a class that says nothing
         monkeypatch.setattr(Grey, "revision", revision, raising=False)
-        trained.reconstructed(Grey(), seen, whole, 0)
+        training_cache.reconstructed(Grey(), seen, whole, 0)
     assert len(made) == 2
 
 
@@ -318,12 +314,12 @@ def test_the_decoder_keeps_its_answers_to_features_such_as_it_was_rehearsed_on_a
 ):
     """Planted: D is trained and rehearsed through the network of seed 5; the victims' features are of it or of a foreign one."""
     images, labels = images_like_the_victims(240)
-    own = world.real(shown(), known(), 0, "test")._replace(auxiliary=Batch(images[40:], labels[40:]))
+    own = shadow_federation.real(shown(), known(), 0, "test")._replace(auxiliary=Batch(images[40:], labels[40:]))
     params = decoder.train(own, [networks(5)["extractor"]], 60, 0)
     means = decoder.class_means(own)
 
     def read(extractor_seed, rows):
-        h = surrogates.extract(MODEL, networks(extractor_seed)["extractor"], images[rows])
+        h = surrogate_training.extract(MODEL, networks(extractor_seed)["extractor"], images[rows])
         return decoder.decode(params, h, labels[rows], 10, means[labels[rows]]), images[rows] - means[labels[rows]]
 
     answer, missing = read(5, slice(0, 20))
@@ -373,7 +369,7 @@ def test_a_broadcast_extractor_is_attacked_once_for_all_of_them_and_every_one_ge
 def of_one_client(count=5):
     """The world of some victims of one client."""
     y = torch.arange(count)
-    return world.real(artifact(smooth_images(count), y, ("classifier",)), known(), 0, "test")
+    return shadow_federation.real(artifact(smooth_images(count), y, ("classifier",)), known(), 0, "test")
 
 
 def test_no_victims_own_features_align_the_surrogate_that_it_is_inverted_through():
@@ -409,13 +405,13 @@ def test_a_colluders_images_are_used_on_its_own_clients_victims_alone(monkeypatc
     dark, bright = (Batch(torch.full((2, 1, 32, 32), level), torch.tensor([1, 2])) for level in (0.1, 0.9))
     both = colluding(0, dark) | colluding(1, bright, client=1)
     whole, given = dataclasses.replace(known(), colluder=both), []
-    original = stand_in.StandIn.through_stand_ins
+    original = selection.StandIn.through_stand_ins
 
     def note(attack, some, handed, *rest):
         given.append((some.client.tolist(), handed.auxiliary, list(handed.colluder)))
         return original(attack, some, handed, *rest)
 
-    monkeypatch.setattr(stand_in.StandIn, "through_stand_ins", note)
+    monkeypatch.setattr(selection.StandIn, "through_stand_ins", note)
     found = STAND_INS["collusion"].reconstruct(seen, whole, 0)
     assert [(clients, colluders) for clients, _, colluders in given] == [([0], [0]), ([1, 1], [1])]
     for (_, auxiliary, _), theirs in zip(given, (dark, bright), strict=True):
@@ -430,14 +426,16 @@ def test_shadow_clients_train_as_the_attacked_ones_do_as_far_as_that_is_known():
     own, e0 = of_one_client(), networks(3)["extractor"]
 
     def moved(training, most=3):
-        other, images = world.shadow(own._replace(training=training), 1, most, 0, Knowledge(), e0)
-        return float((other.h - surrogates.extract(MODEL, e0, images)).abs().max())
+        other, images = shadow_federation.shadow(own._replace(training=training), 1, most, 0, Knowledge(), e0)
+        return float((other.h - surrogate_training.extract(MODEL, e0, images)).abs().max())
 
     still = LocalTraining({"kind": "sgd", "lr": 1e-12, "weight_decay": 0.0}, 16, 3)
     assert moved(still) < 1e-6
     far = moved(still._replace(optimiser={"kind": "sgd", "lr": 0.5, "weight_decay": 0.0}))
     assert far > 1e-4
     assert moved(still._replace(optimiser={"kind": "sgd", "lr": 0.5, "weight_decay": 0.0}, steps=9), most=3) == far
-    untold = LocalTraining(surrogates.UNTOLD.model_dump(), surrogates.CLIENT_BATCH, world.UNTOLD_STEPS)
-    assert world.training_of(own, 10_000) == untold
+    untold = LocalTraining(
+        surrogate_training.UNTOLD.model_dump(), surrogate_training.CLIENT_BATCH, shadow_federation.UNTOLD_STEPS
+    )
+    assert shadow_federation.training_of(own, 10_000) == untold
     assert moved(None) == moved(untold)

@@ -6,20 +6,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import case, features
+from attacks.common import closed_form, problem
+from attacks.features.updates import as_gradient, noise_variance, with_steady_rows, without_adam
 from attacks.floors import ClassMean, Grey
 from attacks.update_matching import (
     EXPLAINED,
     UpdateMatching,
     local_change,
 )
-from attacks.updates import as_gradient, noise_variance, with_steady_rows, without_adam
 from defenses.gaussian import Gaussian
-from privbench import artifact as artifacts
-from privbench import checkpoint, harness, local_update, measure, observe, spec
+from privbench import spec
 from privbench.errors import UserError
-from privbench.score import psnr_db, score
-from privbench.store import Store
+from privbench.execution import attack_cell
+from privbench.observation import artifact_files as artifacts
+from privbench.observation import local_update, observe
+from privbench.records.store import Store
+from privbench.scoring.image_scores import psnr_db, score
+from privbench.training import checkpoint, harness
 from privbench.types import Batch, Knowledge, LocalSteps
 from tests.attacks.cases import artifact, central_network, logits, networks, smooth_images, update
 from tests.privbench.federations import digits_federation
@@ -93,7 +96,7 @@ def test_the_observed_and_the_simulated_update_equal_a_plain_loop(name, untraine
     """
     local, *_ = OPTIMISERS[name]
     seen, truth = seen_by(untrained, local)
-    own = case.make(as_gradient(seen, local), 0)
+    own = problem.make(as_gradient(seen, local), 0)
     for v in range(2):
         plain, single = (
             PlainLoop(own, truth.images[v], truth.labels[v], name, dtype) for dtype in (torch.float64, torch.float32)
@@ -118,7 +121,7 @@ def test_a_client_with_more_data_than_a_step_takes_draws_mini_batches_from_shuff
     assert order.shape == (4, 2)
     assert all(sorted(order[i : i + 2].flatten().tolist()) == [0, 1, 2, 3] for i in (0, 2))
     seen, truth = seen_by(untrained, local, batch_size=4, victims=1)
-    own = case.make(as_gradient(seen, local), 0)
+    own = problem.make(as_gradient(seen, local), 0)
     taken = local_update.taken(local, 4, local_update.defence_stream(0, 0))
     leaves = {p: {n: t.clone().requires_grad_() for n, t in own.weights[p].items()} for p in own.weights}
     descent = torch.optim.SGD([t for net in leaves.values() for t in net.values()], lr=0.2, weight_decay=1e-3)
@@ -213,7 +216,7 @@ def test_one_step_of_adam_is_taken_back_to_its_gradient():
             assert (error <= 0.1 * true.abs()[trusted] + 0.01 * true.std()).all(), n
     assert trust["extractor/conv1.weight"].mean() > 0.5
     assert trust["classifier/fc3.weight"].mean() < 0.1  # gradients so large that only their signs are left
-    h = features.closed_form(with_steady_rows(as_gradient(back, back.local), trust))
+    h = closed_form.closed_form(with_steady_rows(as_gradient(back, back.local), trust))
     true = logits(networks(), x)[1].double()
     assert (h - true).square().mean() < 1e-3 * true.var()
 
@@ -296,7 +299,7 @@ def test_an_attack_on_gradients_is_refused_in_one_line(untrained):
     with pytest.raises(
         UserError, match="but this artifact holds whole local updates; try --attack update-matching"
     ) as error:
-        measure.attack_artifact("dlg", {}, seen, Knowledge(), 0, CPU, lambda *_: None)
+        attack_cell.attack_artifact("dlg", {}, seen, Knowledge(), 0, CPU, lambda *_: None)
     assert "\n" not in str(error.value)
 
 

@@ -12,11 +12,12 @@ import pytest
 import scipy.io
 from PIL import Image
 
-from privbench.data import cifar10, digit5, download, fmnist, office10
+from privbench.data import cifar10, digit5, fmnist, office10
 from privbench.data import domainnet as domainnet_files
 from privbench.data import emnist as emnist_splits
 from privbench.data import mnist as mnist_files
-from privbench.data.files import File
+from privbench.data.readers import download
+from privbench.data.readers.files import File
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -7,9 +7,12 @@ from typing import ClassVar
 import pytest
 import torch
 
-from privbench import active, checkpoint, harness, knowledge, look, plugins, run, spec
+from privbench import registry, spec
 from privbench.errors import AttackRefused
-from privbench.store import Store
+from privbench.execution import at_round, cell_jobs
+from privbench.observation import active_server, knowledge
+from privbench.records.store import Store
+from privbench.training import checkpoint, harness
 from privbench.types import Knowledge, Look, Networks
 from tests.privbench.federations import digits_federation
 
@@ -49,7 +52,7 @@ def cell_of(method="fedcg", attack=NAME, settings=None, **changes):
     train = spec.train_spec(
         "smoke", "digits", method, defense=defense, method_settings=own, changes={"rounds": 4, **changes}
     )
-    return spec.cell_spec("smoke", train, plugins.typed("attack", attack), attack_settings=settings)
+    return spec.cell_spec("smoke", train, registry.typed("attack", attack), attack_settings=settings)
 
 
 def setup_of(cell):
@@ -78,7 +81,7 @@ def by_hand(cell, honest, crafted):
 @pytest.mark.parametrize(("round_", "honest"), [(3, 1), (1, 0)])
 def test_clients_train_on_what_was_crafted_and_look_no_later(round_, honest, tmp_path):
     cell = cell_of()
-    shot = active.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)
+    shot = active_server.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)
     state, sent = by_hand(cell, honest, round_ - honest)
     assert shot.round == round_
     assert equal(shot.server.params, sent.params)
@@ -86,28 +89,28 @@ def test_clients_train_on_what_was_crafted_and_look_no_later(round_, honest, tmp
     for client, own, upload, mine in zip(shot.clients, state.clients, shot.uploads, state.uploads, strict=True):
         assert equal(client.params, own.params)
         assert equal(upload[0], mine[0])
-    assert active.told(tmp_path) == {"active_rounds": round_ - honest}
-    again = active.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)  # read back
+    assert active_server.told(tmp_path) == {"active_rounds": round_ - honest}
+    again = active_server.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)  # read back
     assert all(equal(a.params, b.params) for a, b in zip(shot.clients, again.clients, strict=True))
-    assert active.sent(cell, setup_of(cell), shot, None) is shot
+    assert active_server.sent(cell, setup_of(cell), shot, None) is shot
 
 
 def test_crafted_rounds_lead_elsewhere_than_honest_ones(tmp_path):
     cell = cell_of()
-    shot = active.trained(cell, setup_of(cell), 2, tmp_path, tmp_path / "run", None)
+    shot = active_server.trained(cell, setup_of(cell), 2, tmp_path, tmp_path / "run", None)
     honest, _ = by_hand(cell, 2, 0)
     assert not equal(shot.clients[0].params, honest.clients[0].params)
 
 
 def test_an_attack_without_such_rounds_looks_at_the_honest_networks():
     cell = cell_of(attack="imprint")
-    assert active.rounds(cell) == 0
-    assert active.rounds(cell_of(settings={"active_rounds": 5})) == 5
-    assert active.rounds(spec.cell_spec("smoke", cell.train, "staged")) == 0
+    assert active_server.rounds(cell) == 0
+    assert active_server.rounds(cell_of(settings={"active_rounds": 5})) == 5
+    assert active_server.rounds(spec.cell_spec("smoke", cell.train, "staged")) == 0
     setup = setup_of(cell)
     state = harness.initial(setup)
     shot = checkpoint.Snapshot(0, state.server, state.clients, state.uploads)
-    sent = active.sent(cell.model_copy(update={"batch_size": 2}), setup, shot, None)
+    sent = active_server.sent(cell.model_copy(update={"batch_size": 2}), setup, shot, None)
     assert torch.linalg.matrix_rank(sent.server.params["classifier"]["fc1.weight"]) == 1
     assert equal({"generator": sent.server.params["generator"]}, shot.server.params)
     assert sent.clients is shot.clients
@@ -125,7 +128,7 @@ def test_an_attack_without_such_rounds_looks_at_the_honest_networks():
 def test_what_cannot_be_crafted_is_refused_in_one_line(method, round_, settings, message, tmp_path):
     cell = cell_of(method, settings=settings)
     with pytest.raises(AttackRefused, match=message) as caught:
-        active.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)
+        active_server.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)
     assert "\n" not in str(caught.value)
 
 
@@ -133,7 +136,7 @@ def test_who_hands_in_nothing_is_honest():
     cell = cell_of(attack="imprint")  # of one image and a private extractor nothing is crafted
     state = harness.initial(setup_of(cell))
     shot = checkpoint.Snapshot(0, state.server, state.clients, state.uploads)
-    sent = active.sent(cell, setup_of(cell), shot, None)
+    sent = active_server.sent(cell, setup_of(cell), shot, None)
     assert equal(sent.server.params, shot.server.params)
 
 
@@ -143,7 +146,7 @@ def test_an_active_attack_is_told_of_the_uploads_to_come_and_no_other_is(monkeyp
         Halves, "craft", lambda s, model, broadcast, known, seed: told.append(known) or Networks({}, {})
     )
     setup = setup_of(cell)
-    active.crafted(cell, setup, harness.initial(setup).server, 0, None, None)
+    active_server.crafted(cell, setup, harness.initial(setup).server, 0, None, None)
     assert told[0].look == Look(3, setup.defense)
     assert told[0].broadcast is None
     whole = Knowledge(told[0].auxiliary, look=told[0].look, broadcast=Networks({}, {}))
@@ -153,8 +156,8 @@ def test_an_active_attack_is_told_of_the_uploads_to_come_and_no_other_is(monkeyp
 
 def test_the_artifact_holds_what_was_crafted_and_lies_apart(tmp_path):
     cell, store, (train,) = cell_of(), Store(tmp_path), cell_of().train_specs()
-    run.train(store, [train], None, "cpu")
-    seen, _, shot = look.observed(store, cell, train, None, "cpu", lambda *_: None)
+    cell_jobs.train(store, [train], None, "cpu")
+    seen, _, shot = at_round.observed(store, cell, train, None, "cpu", lambda *_: None)
     assert equal(seen.weights, shot.server.params)
     assert equal(seen.buffers, shot.server.buffers)
     other = cell_of(settings={"active_rounds": 1})

@@ -5,10 +5,16 @@ import shutil
 
 import pytest
 
-from privbench import checkpoint, pool, record, reproduce, run, spec, storage
+from privbench import spec
+from privbench.cli import commands
 from privbench.errors import UserError
-from privbench.store import Store
-from reports import commands, drawings, states, study_run
+from privbench.execution import cell_jobs, reproduce, worker_pool
+from privbench.records import schema
+from privbench.records.store import Store
+from privbench.system import files
+from privbench.training import checkpoint
+from reports.figures import of_attack
+from reports.running import status, study_run
 
 TRAIN = spec.train_spec("smoke", "digits", "fedavg", seed=100, clients=2, per_client=16, changes={"rounds": 2})
 CELLS = [
@@ -19,14 +25,14 @@ CELLS = [
 
 def go(root, cells=CELLS):
     ended = {}
-    failures = run.run_cells(cells, root, None, "cpu", lambda *_: None, lambda *one: ended.update([one]))
+    failures = cell_jobs.run_cells(cells, root, None, "cpu", lambda *_: None, lambda *one: ended.update([one]))
     return failures, ended
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     root = tmp_path_factory.mktemp("finished")
-    assert go(root) == ([], {run.title([TRAIN]): None})
+    assert go(root) == ([], {cell_jobs.title([TRAIN]): None})
     return root
 
 
@@ -63,14 +69,14 @@ def test_what_can_be_made_again_is_and_the_record_is_the_same(name, store, finis
     cut(path)
     for cell in CELLS[:2]:
         open_again(store, cell)
-    assert go(store.root) == ([], {run.title([TRAIN]): None})
+    assert go(store.root) == ([], {cell_jobs.title([TRAIN]): None})
     (line,) = [message for message in caplog.messages if str(path) in message]
     assert "again" in line
     assert "\n" not in line
     if path.suffix == ".json":
         assert path.read_bytes() == before
     for cell in CELLS:
-        old, new = (record.read(Store(root).record(cell)) for root in (finished, store.root))
+        old, new = (schema.read(Store(root).record(cell)) for root in (finished, store.root))
         assert reproduce.differences(old, new, finished, store.root) == []
 
 
@@ -79,14 +85,14 @@ def test_a_damaged_result_is_attacked_again(store, finished, caplog):
     store.record(CELLS[0]).unlink()
     assert go(store.root)[0] == []
     assert "it is removed, and the attack is run again" in caplog.text
-    assert storage.load_tensors(path, "reconstruction")
+    assert files.load_tensors(path, "reconstruction")
 
 
 def test_a_result_that_cannot_be_summarised_costs_its_cell_alone(store):
     for cell in CELLS[:2]:
         store.record(cell).unlink()
     cut(store.result(CELLS[0], 100))
-    failures = run.record_finished(store, CELLS)
+    failures = cell_jobs.record_finished(store, CELLS)
     assert len(failures) == 1
     assert str(store.result(CELLS[0], 100)) in failures[0]
     assert json.loads(store.failure(CELLS[0]).read_text())["reason"] == failures[0]
@@ -100,23 +106,23 @@ def test_a_damaged_history_names_itself_and_what_is_made_again(store, capsys, mo
     (failure,) = go(store.root)[0]
     assert failure.startswith(f"{path} is damaged (not valid JSON: ")
     assert failure.endswith("); remove it, and the same command trains the run again from the beginning")
-    assert states.of(store, CELLS[1], {}).word == states.DONE
+    assert status.of(store, CELLS[1], {}).word == status.DONE
     commands.list_runs(store.root)
     assert "is damaged" in capsys.readouterr().out
 
 
 def test_a_damaged_reason_is_no_obstacle(store):
     store.record(CELLS[0]).unlink()
-    storage.write_bytes(store.failure(CELLS[0]), b"")
-    assert states.of(store, CELLS[0], {}).word == states.FAILED
+    files.write_bytes(store.failure(CELLS[0]), b"")
+    assert status.of(store, CELLS[0], {}).word == status.FAILED
 
 
 def test_a_grid_leaves_out_the_row_whose_file_is_damaged(store, tmp_path, caplog):
     cut(store.result(CELLS[0], 100))
-    assert len(drawings.write_grid(store, CELLS[:2], 100, tmp_path / "grid")) == 2
+    assert len(of_attack.write_grid(store, CELLS[:2], 100, tmp_path / "grid")) == 2
     assert "left out of the grid" in caplog.text
     cut(store.result(CELLS[1], 100))
-    assert drawings.write_grid(store, CELLS[:2], 100, tmp_path / "empty") == []
+    assert of_attack.write_grid(store, CELLS[:2], 100, tmp_path / "empty") == []
 
 
 def test_a_start_tidies_a_run_that_was_killed_at_its_very_end(store):
@@ -138,11 +144,11 @@ def test_a_run_whose_folder_is_deleted_says_so(tmp_path):
             shutil.rmtree(gone)
 
     with pytest.raises(UserError, match=f"{gone} was deleted or emptied while its run was trained"):
-        run.train(Store(tmp_path), [TRAIN], None, "cpu", delete)
+        cell_jobs.train(Store(tmp_path), [TRAIN], None, "cpu", delete)
 
 
 def test_a_command_never_ends_well_with_a_run_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "run_jobs", lambda *_: [])
+    monkeypatch.setattr(worker_pool, "run_jobs", lambda *_: [])
     with pytest.raises(UserError, match="is gone, though its run was trained"):
         commands.train_all([TRAIN], tmp_path, None, "cpu")
 
@@ -158,9 +164,9 @@ def test_a_command_whose_results_were_deleted_behind_it_says_so(store, tmp_path)
 
 def test_a_cell_whose_results_are_deleted_before_its_record_is_written_says_so(store, monkeypatch):
     store.record(CELLS[0]).unlink()
-    monkeypatch.setattr(run, "record_finished", lambda *_: shutil.rmtree(store.cell(CELLS[0])) or [])
+    monkeypatch.setattr(cell_jobs, "record_finished", lambda *_: shutil.rmtree(store.cell(CELLS[0])) or [])
     found = study_run.execute(CELLS, store.root, None, "cpu")
-    assert [state.word for state in found] == [states.FAILED, states.DONE, states.DONE]
+    assert [state.word for state in found] == [status.FAILED, status.DONE, status.DONE]
     assert found[0].why.startswith(f"{store.cell(CELLS[0])} was deleted while the command ran")
 
 
@@ -182,6 +188,6 @@ def test_a_folder_that_can_no_longer_be_written_is_named_and_not_the_note_about_
 def test_work_that_another_process_did_meanwhile_is_not_done_again(store, monkeypatch):
     """The lock is had after the other process wrote its result: nothing is computed."""
     store.record(CELLS[0]).unlink()
-    monkeypatch.setattr("privbench.look.observed", lambda *_: pytest.fail("attacked again"))
-    monkeypatch.setattr("privbench.harness.train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr("privbench.execution.at_round.observed", lambda *_: pytest.fail("attacked again"))
+    monkeypatch.setattr("privbench.training.harness.train", lambda *_: pytest.fail("trained again"))
     assert go(store.root)[0] == []

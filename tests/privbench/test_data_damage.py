@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from privbench import data
-from privbench.data import cifar10, digit5, files, formats, matfile
+from privbench.data import cifar10, digit5
+from privbench.data.readers import files, formats, matfile
 from privbench.errors import UserError
 from tests.privbench import data_folders as folders
 

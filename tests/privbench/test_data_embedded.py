@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from privbench import data
-from privbench.data import digits, digits4, photos, resize
+from privbench.data import digits, digits4, photos
+from privbench.data.readers import resize
 from privbench.seeds import stream
 
 NAMES = ("digits", "photos", "digits4")

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from privbench import data, partition, places, plugins
-from privbench.data import cifar10, digit5, files, matfile
+from privbench import data, registry
+from privbench.data import cifar10, digit5, partition
+from privbench.data.readers import files, matfile
 from privbench.errors import UserError
+from privbench.system import places
 from privbench.types import Images
 from tests.privbench import data_folders as folders
 
@@ -197,10 +199,10 @@ def test_the_data_folder_is_the_one_given_else_the_environments_else_the_users_c
 
 
 def test_every_full_data_set_can_be_checked_and_fetched():
-    full = set(plugins.DATASETS) - {"digits", "photos", "digits4"}
+    full = set(registry.DATASETS) - {"digits", "photos", "digits4"}
     assert len(full) == 9
     for name in full:
-        module = plugins.module("dataset", name)
+        module = registry.module("dataset", name)
         assert callable(module.check)
         assert callable(module.fetch)
 

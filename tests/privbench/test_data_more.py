@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from privbench import data, federations, knowledge, partition, plugins, spec
-from privbench.data import cifar10, digit5, domainnet, emnist, formats, image_folder, mnist, photos, resize, tree
+from privbench import data, registry, spec
+from privbench.data import cifar10, digit5, domainnet, emnist, image_folder, mnist, partition, photos
 from privbench.data.dataset import Dataset, Domain, sound
-from privbench.data.download import torchvision_datasets
+from privbench.data.readers import formats, resize, tree
+from privbench.data.readers.download import torchvision_datasets
 from privbench.errors import UserError
+from privbench.observation import knowledge
+from privbench.training import federation as federations
 from privbench.types import Images
 from tests.privbench import data_folders as folders
 
@@ -229,7 +232,7 @@ def class_folders(root, classes=("cat", "dog"), count=10, mode="RGB", shift=0):
 
 
 def name_of(path) -> str:
-    return plugins.typed("dataset", f"folder:{path}")
+    return registry.typed("dataset", f"folder:{path}")
 
 
 def values(images: Images) -> list[int]:
@@ -347,13 +350,13 @@ def test_the_same_folder_has_one_name_from_wherever_it_is_named(tmp_path, monkey
     class_folders(tmp_path / "pets")
     monkeypatch.chdir(tmp_path)
     assert (
-        plugins.dataset("folder:pets") == plugins.dataset(f"folder:{tmp_path}/x/../pets") == f"folder:{tmp_path}/pets"
+        registry.dataset("folder:pets") == registry.dataset(f"folder:{tmp_path}/x/../pets") == f"folder:{tmp_path}/pets"
     )
-    assert plugins.short(plugins.dataset("folder:pets")) == "folder:pets"
-    assert plugins.stem(plugins.dataset("folder:pets")) == "folder-pets"
-    assert plugins.short("digits") == plugins.dataset("digits") == "digits"
-    refused(lambda: plugins.dataset("folder:"), "needs a path")
-    refused(lambda: plugins.dataset("digts"), "did you mean 'digits'")
+    assert registry.short(registry.dataset("folder:pets")) == "folder:pets"
+    assert registry.stem(registry.dataset("folder:pets")) == "folder-pets"
+    assert registry.short("digits") == registry.dataset("digits") == "digits"
+    refused(lambda: registry.dataset("folder:"), "needs a path")
+    refused(lambda: registry.dataset("digts"), "did you mean 'digits'")
 
 
 def harm_nothing_there(root):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from privbench import places
-from privbench.data import decoded, tree
+from privbench.data.readers import decoded, tree
+from privbench.system import places
 
 
 @pytest.fixture

@@ -11,10 +11,12 @@ import zipfile
 
 import pytest
 
-from privbench import data, places
-from privbench.data import cifar10, download, files
-from privbench.data.download import torchvision_datasets
+from privbench import data
+from privbench.data import cifar10
+from privbench.data.readers import download, files
+from privbench.data.readers.download import torchvision_datasets
 from privbench.errors import UserError
+from privbench.system import places
 from tests.privbench import data_folders as folders
 
 

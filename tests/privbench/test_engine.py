@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from benchmarks import plain
-from privbench import federations, harness, plugins, spec
-from privbench.engine import Moments, adam, sgd
+from privbench import registry, spec
+from privbench.training import federation as federations
+from privbench.training import harness
+from privbench.training.engine import Moments, adam, sgd
 from tests.privbench.federations import digits_federation
 
-METHODS = tuple(name for name in plugins.METHODS if name != "lg-fedavg")  # another name of fedsplit
+METHODS = tuple(name for name in registry.METHODS if name != "lg-fedavg")  # another name of fedsplit
 CHEAPER = {"nfl-cgan": {"gan": "dense"}}  # its convolutional generator is that of fedcg
 VARIANTS = (
     ("fedcg", {"gan": "dense", "aggregator": "kdc"}, {}),

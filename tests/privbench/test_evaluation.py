@@ -6,14 +6,18 @@ import math
 import pytest
 import torch
 
-from privbench import checkpoint, evaluation, harness, record, results, run, spec, storage
-from privbench.engine import Replica
+from privbench import spec
+from privbench.cli import training_view
 from privbench.errors import UserError
-from privbench.nets import Model
+from privbench.execution import cell_jobs
+from privbench.networks import Model
+from privbench.records import schema, summary
+from privbench.records.store import Store
 from privbench.seeds import stream
-from privbench.store import Store
+from privbench.system import files
+from privbench.training import checkpoint, evaluation, harness
+from privbench.training.engine import Replica
 from privbench.types import Images
-from reports import training_view
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -137,7 +141,7 @@ def test_a_killed_run_ends_with_the_same_metrics(whole, tmp_path):
         finish(tmp_path, kill)
     assert checkpoint.progress(tmp_path, each.id) == 3
     finish(tmp_path)
-    one, other = results.training(folder, each.id), results.training(tmp_path, each.id)
+    one, other = summary.training(folder, each.id), summary.training(tmp_path, each.id)
 
     def numbers(found):
         return [r.model_dump(exclude={"seconds"}) for r in found.rounds], found.clients
@@ -147,7 +151,7 @@ def test_a_killed_run_ends_with_the_same_metrics(whole, tmp_path):
 
 def test_the_training_part_of_a_record_says_what_the_history_says(whole):
     each, folder = whole
-    history, found = checkpoint.history(folder, each.id), results.training(folder, each.id)
+    history, found = checkpoint.history(folder, each.id), summary.training(folder, each.id)
     assert [r.test_accuracy for r in found.rounds] == [e["test_accuracy"] for e in history]
     assert [c.accuracy for c in found.clients] == harness.selected_accuracy(history)
     assert [c.consistency for c in found.clients] == [
@@ -163,10 +167,10 @@ def test_a_run_without_its_predictions_is_named(whole, tmp_path):
     for name in (checkpoint.SPEC, checkpoint.FINISHED):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(UserError, match=r"there is no predictions at .*predictions\.safetensors"):
-        results.training(tmp_path, each.id)
+        summary.training(tmp_path, each.id)
     (tmp_path / checkpoint.FINISHED).unlink()
     with pytest.raises(UserError, match=f"run {each.id} is not trained to the end"):
-        results.training(tmp_path, each.id)
+        summary.training(tmp_path, each.id)
 
 
 def accuracy_cell(method, rounds, **settings):
@@ -180,10 +184,13 @@ def test_an_accuracy_cell_is_trained_measured_and_recorded(rounds, tmp_path):
     cell, store = accuracy_cell("local", rounds), Store(tmp_path)
     outcomes = []
     for _ in range(2):
-        assert run.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *each: outcomes.append(each)) == []
+        assert (
+            cell_jobs.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *each: outcomes.append(each))
+            == []
+        )
     assert len(outcomes) == 1  # the second time there was nothing to do
-    found = record.read(store.record(cell))
-    assert type(found) is record.Record
+    found = schema.read(store.record(cell))
+    assert type(found) is schema.Record
     assert found.cell.attack is None
     (own,) = found.training
     assert found.accuracy.per_client == [[c.accuracy for c in own.clients]]
@@ -197,15 +204,15 @@ def test_an_accuracy_cell_is_trained_measured_and_recorded(rounds, tmp_path):
 
 def test_the_record_of_a_run_that_was_moved_notes_its_kinds_of_machine(tmp_path):
     cell, store = accuracy_cell("fedavg", 3), Store(tmp_path)
-    assert run.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
-    assert record.read(store.record(cell)).notes == []
+    assert cell_jobs.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert schema.read(store.record(cell)).notes == []
     finished = store.train(cell.train) / checkpoint.FINISHED
     state = json.loads(finished.read_text())
     for processor, entry in zip("aba", state["history"], strict=True):
         entry["machine"] = {"processor": processor, "capability": "AVX2", "device": "cpu", "threads": 1, "torch": "2"}
-    storage.write_digested(finished, state)
-    results.finish_cell(store, cell)
-    (note,) = record.read(store.record(cell)).notes
+    files.write_digested(finished, state)
+    summary.finish_cell(store, cell)
+    (note,) = schema.read(store.record(cell)).notes
     assert note == (
         "seed 100 was trained on 2 kinds of machine (processor a, capability AVX2, device cpu, threads 1, torch 2; "
         "processor b, capability AVX2, device cpu, threads 1, torch 2)"
@@ -219,13 +226,13 @@ def test_the_record_of_a_run_that_was_moved_notes_its_kinds_of_machine(tmp_path)
 ])  # fmt: skip
 def test_a_record_says_which_diversity_loss_was_descended_on_by_default_too(settings, notes, tmp_path):
     cell = accuracy_cell("fedmd-cg", 0, **settings)
-    assert run.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
-    assert record.read(Store(tmp_path).record(cell)).notes == notes
+    assert cell_jobs.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert schema.read(Store(tmp_path).record(cell)).notes == notes
 
 
 def test_the_view_of_training_shows_every_metric_of_a_run(whole):
     each, folder = whole
-    found = results.training(folder, each.id)
+    found = summary.training(folder, each.id)
     columns, rows = training_view.clients([found])
     assert columns[2:] == list(training_view.METRICS)
     assert [row[0] for row in rows] == ["1", "2", "mean"]
@@ -253,8 +260,8 @@ def test_a_loss_that_diverged_is_none_in_the_record(whole, tmp_path):
             (tmp_path / path.name).write_bytes(path.read_bytes())
     value = json.loads((tmp_path / checkpoint.FINISHED).read_text())
     value["history"][1]["loss"]["task"][0] = math.nan
-    storage.write_digested(tmp_path / checkpoint.FINISHED, value)
-    found = results.training(tmp_path, each.id)
+    files.write_digested(tmp_path / checkpoint.FINISHED, value)
+    found = summary.training(tmp_path, each.id)
     assert found.rounds[1].loss["task"][0] is None
     _, rows = training_view.rounds([found])
     assert rows[1][1] == "-"

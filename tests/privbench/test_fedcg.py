@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from benchmarks import plain
-from privbench.engine import average
 from privbench.methods import aggregators
+from privbench.methods.base import Clock, MiniBatch, Nets
 from privbench.methods.fedcg import FedCG
-from privbench.methods.form import Clock, MiniBatch, Nets
-from privbench.nets import Model
+from privbench.networks import Model
 from privbench.seeds import stream
+from privbench.training.engine import average
 
 CLASSES, B = 5, 6
 MODEL = Model("lenet5", 1, CLASSES)

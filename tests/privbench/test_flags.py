@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from privbench import flags
+from privbench.records import checks
 
 
 @dataclass
@@ -23,7 +23,7 @@ def sound(victims=64, seeds=5):
 
 
 def names(victims):
-    return [flag.name for flag in flags.of_victims(victims)]
+    return [flag.name for flag in checks.of_victims(victims)]
 
 
 def test_a_sound_result_raises_no_flag():
@@ -49,7 +49,7 @@ def test_a_sound_result_raises_no_flag():
 def test_a_planted_fault_raises_exactly_its_flag_and_is_counted(fault, flag):
     victims = sound()
     victims[5] = replace(victims[5], **fault)
-    (found,) = flags.of_victims(victims)
+    (found,) = checks.of_victims(victims)
     assert found.name == flag
     assert found.sentence.startswith("1 of 64 victims ")
 
@@ -58,7 +58,7 @@ def test_one_picture_twice_in_a_seed_is_a_duplicate_and_in_two_seeds_is_not():
     victims = sound()
     victims[5] = replace(victims[5], images=victims[0].images)  # both of seed 0
     assert names(victims) == ["duplicate-victims"]
-    assert "2 of 64 victims" in flags.of_victims(victims)[0].sentence
+    assert "2 of 64 victims" in checks.of_victims(victims)[0].sentence
     victims = sound()
     victims[1] = replace(victims[1], images=victims[0].images)  # seeds 0 and 1
     assert names(victims) == []
@@ -81,8 +81,8 @@ def test_an_attack_that_does_not_descend_has_no_loss_to_fall():
 
 def test_every_flag_is_one_sentence_of_one_line():
     broken = [replace(v, gradient_norm=g) for v, g in zip(sound(2, 1), (0.0, None), strict=True)]
-    told = flags.of_victims(broken)
+    told = checks.of_victims(broken)
     assert [flag.name for flag in told] == ["zero-gradient", "not-finite", "few"]
     assert all("\n" not in flag.sentence for flag in told)
-    assert flags.names(told) == "zero-gradient, not-finite, few"
-    assert flags.names([]) == "-"
+    assert checks.names(told) == "zero-gradient, not-finite, few"
+    assert checks.names([]) == "-"

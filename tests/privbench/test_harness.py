@@ -5,12 +5,15 @@ import math
 import pytest
 import torch
 
-from privbench import checkpoint, evaluation, harness, machine, record, spec
-from privbench import run as training
-from privbench.data.resize import pixels
-from privbench.engine import Replica
+from privbench import spec
+from privbench.data.readers.resize import pixels
 from privbench.errors import Interrupted, UserError
-from privbench.store import Store
+from privbench.execution import cell_jobs as training
+from privbench.records import schema
+from privbench.records.store import Store
+from privbench.system import machine
+from privbench.training import checkpoint, evaluation, harness
+from privbench.training.engine import Replica
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -362,7 +365,7 @@ def test_the_history_says_on_which_kinds_of_machine_the_rounds_were_trained(tmp_
     rounds = run(each, tmp_path, moved_after_one_round)
     assert [entry["machine"] == elsewhere for entry in rounds] == [False, True, True]
     assert machine.kinds(rounds) == [real(CPU), elsewhere]
-    assert record.Round(**rounds[1]).machine.processor == "another"
+    assert schema.Round(**rounds[1]).machine.processor == "another"
     assert machine.kinds([{"round": 1}]) == []
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from privbench import interrupts, storage
 from privbench.errors import Interrupted, UserError
-from privbench.pool import run_jobs
+from privbench.execution.worker_pool import run_jobs
+from privbench.system import files, interrupts
 
 INTERRUPTS = 300
 LINE = "privbench: stopped by SIGTERM; everything finished is on disk, and the same command continues from there"
@@ -34,7 +34,7 @@ def handlers():
 def test_an_interrupt_while_a_file_is_read_is_never_a_damaged_file(tmp_path):
     """Of a file of many tensors, as safetensors calls back into Python for each: there an exception becomes its own error."""
     path, draw = tmp_path / "x.safetensors", random.Random(0)
-    storage.save_tensors(path, "artifact", {f"t{i}": torch.zeros(8) for i in range(200)}, {})
+    files.save_tensors(path, "artifact", {f"t{i}": torch.zeros(8) for i in range(200)}, {})
     armed, stopped = [], 0
 
     def stop(*_):
@@ -48,7 +48,7 @@ def test_an_interrupt_while_a_file_is_read_is_never_a_damaged_file(tmp_path):
             # Again and again: Python drops an exception that is raised where it clears up (a finaliser, a weak reference).
             signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 3e-3), 0.1)
             while True:
-                storage.load_tensors(path, "artifact")
+                files.load_tensors(path, "artifact")
         except KeyboardInterrupt:
             armed.clear()
             stopped += 1
@@ -124,7 +124,7 @@ def test_a_stop_outside_the_jobs_is_one_line_and_status_130(error, tmp_path, mon
                 raise
             raise error("something else") from None
 
-    monkeypatch.setattr("reports.commands.list_runs", stopped)
+    monkeypatch.setattr("privbench.cli.commands.list_runs", stopped)
     ran = command("list", "runs", "--out", tmp_path)
     assert (ran.status, ran.err) == (130, f"{LINE}\n")
 

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from privbench import checkpoint, harness, knowledge, observe, spec
+from privbench import spec
 from privbench.errors import UserError
+from privbench.observation import knowledge, observe
+from privbench.training import checkpoint, harness
 from privbench.types import Images, Knowledge
 from tests.privbench.federations import digits_federation
 

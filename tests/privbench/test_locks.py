@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from privbench import locks, processes, storage
 from privbench.errors import Busy
-from privbench.store import Store
+from privbench.records.store import Store
+from privbench.system import files, locks, processes
 
 HOLD = (
     "import fcntl, sys\nfile = open(sys.argv[1], 'a')\nfcntl.flock(file, fcntl.LOCK_EX)\n"
@@ -94,7 +94,7 @@ def test_a_file_that_is_written_has_the_mark_of_its_process_until_it_is_whole(tm
     seen = []
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda file: (seen.extend(tmp_path.iterdir()), sync(file)))
-    storage.write_json(tmp_path / "x.json", {})
+    files.write_json(tmp_path / "x.json", {})
     assert seen == [tmp_path / f".x.json{processes.mark()}"]
     assert [*tmp_path.iterdir()] == [tmp_path / "x.json"]
 

@@ -10,17 +10,18 @@ import torch
 from torch import nn
 
 from benchmarks import plain
-from privbench import harness, plugins, spec
+from privbench import registry, spec
 from privbench.errors import UserError
 from privbench.methods import aggregators
+from privbench.methods.base import ClassByCount, Clock, Kept, Known, MiniBatch, Nets, Phase
 from privbench.methods.feddf import FedDF
 from privbench.methods.fedgen import FedGen
 from privbench.methods.fedmd_cg import FedMDCG, diversity_loss
 from privbench.methods.fedprox import FedProx
-from privbench.methods.form import ClassByCount, Clock, Kept, Known, MiniBatch, Nets, Phase
 from privbench.methods.nfl_cgan import NFLCGAN
-from privbench.nets import Model
+from privbench.networks import Model
 from privbench.seeds import stream
+from privbench.training import harness
 from tests.privbench.federations import digits_federation
 
 CLASSES, B = 5, 6
@@ -216,7 +217,7 @@ def dropped_loop(own, batch, mask="kept"):
 @pytest.mark.parametrize("name", ["local", "fedavg", "feddf", "fedper", "fedsplit", "fedprox"])
 def test_a_baseline_with_dropout_drops_features_in_training(name):
     own, batch = parts(0), mini_batch()
-    method = plugins.create(plugins.resolve("method", name), {"dropout": 0.2})
+    method = registry.create(registry.resolve("method", name), {"dropout": 0.2})
     assert method.networks("lenet5")["dropout"] == 0.2
     ((stage,),) = [phase.stages for phase in method.client()]
     assert "kept" in stage.draws
@@ -252,7 +253,7 @@ def test_nfl_cgans_dropout_belongs_to_its_cnn(backbone, settings, rate):
     assert harness.prepare(each, digits_federation(), torch.device("cpu")).model.dropout == rate
 
 
-@pytest.mark.parametrize("name", [name for name in plugins.METHODS if name != "lg-fedavg"])
+@pytest.mark.parametrize("name", [name for name in registry.METHODS if name != "lg-fedavg"])
 def test_every_method_trains_a_round_with_dropout_and_to_other_networks(name):
     def trained(rate):
         each = spec.train_spec("smoke", "digits", name, clients=2, method_settings={"dropout": rate})
@@ -276,7 +277,7 @@ class Undrawn(FedProx):
 
 
 def test_a_method_that_does_not_draw_what_is_kept_refuses_dropout_and_trains_without():
-    name = plugins.typed("method", f"{__name__}:Undrawn")
+    name = registry.typed("method", f"{__name__}:Undrawn")
     each = spec.train_spec("smoke", "digits", name, clients=2)
     setup = harness.prepare(each, digits_federation((20, 20)), torch.device("cpu"))
     harness.train_round([setup], [harness.initial(setup)], "alone")
@@ -545,14 +546,14 @@ def test_dropout_keeps_the_share_asked_for():
 )
 def test_a_wrong_setting_gets_one_line(method, settings, message):
     with pytest.raises(UserError, match=message) as caught:
-        plugins.create(plugins.resolve("method", method), settings)
+        registry.create(registry.resolve("method", method), settings)
     assert "\n" not in str(caught.value)
 
 
 def test_a_float_setting_takes_an_integer_and_the_limits_themselves_pass():
-    made = plugins.create(FedMDCG, {"lambda1": 0, "ramp_power": 0})
+    made = registry.create(FedMDCG, {"lambda1": 0, "ramp_power": 0})
     assert made.ramp(Clock(1, 10)) == 1
-    assert plugins.create(plugins.resolve("method", "fedcg"), {"ramp_rounds": 1}).gamma(Clock(1, 10)) == 0
+    assert registry.create(registry.resolve("method", "fedcg"), {"ramp_rounds": 1}).gamma(Clock(1, 10)) == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -565,12 +566,12 @@ class Typed:
 
 
 def test_whole_numbers_and_flags_are_looked_at_and_other_types_are_left_to_the_class():
-    assert plugins.create(Typed, {"bits": 8, "fast": True, "places": (1,)}) == Typed(8, True, (1,))
+    assert registry.create(Typed, {"bits": 8, "fast": True, "places": (1,)}) == Typed(8, True, (1,))
     with pytest.raises(UserError, match="Typed: fast takes true or false, but 1 was given"):
-        plugins.create(Typed, {"bits": 8, "fast": 1})
-    assert plugins.defense(plugins.typed("defense", f"{__name__}:Typed:8"), "step") == Typed(8)
+        registry.create(Typed, {"bits": 8, "fast": 1})
+    assert registry.defense(registry.typed("defense", f"{__name__}:Typed:8"), "step") == Typed(8)
     with pytest.raises(UserError, match=r"Typed: bits takes a whole number, but 8\.5 was given"):
-        plugins.defense(f"{__name__}:Typed:8.5", "step")
+        registry.defense(f"{__name__}:Typed:8.5", "step")
 
 
 @pytest.mark.parametrize(
@@ -591,4 +592,4 @@ def test_a_setting_that_does_not_fit_the_federation_gets_one_line(method, settin
 
 
 def test_lg_fedavg_is_fedsplit():
-    assert plugins.resolve("method", "lg-fedavg") is plugins.resolve("method", "fedsplit")
+    assert registry.resolve("method", "lg-fedavg") is registry.resolve("method", "fedsplit")

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privbench import metrics, results
-from privbench.evaluation import Prediction
+from privbench.records import summary
+from privbench.training import metrics
+from privbench.training.evaluation import Prediction
 
 # Six images of classes 0, 0, 0, 1, 1, 2; predicted 0, 0, 1, 1, 0, 2.
 LABELS = np.array([0, 0, 0, 1, 1, 2])
@@ -127,7 +128,7 @@ def test_relative_test_accuracy_and_gain_by_hand():
 
 def test_what_a_client_s_logits_say_is_stored_in_units_of_the_record():
     logits = torch.tensor(SCORES, dtype=torch.float64).log().float()
-    found = results.client_metrics(Prediction(logits, torch.tensor(LABELS)), 4, 0.25)
+    found = summary.client_metrics(Prediction(logits, torch.tensor(LABELS)), 4, 0.25)
     by_hand = metrics.classification(SCORES, LABELS)
     assert (found.round, found.samples, found.consistency) == (4, 6, 0.25)
     assert (found.accuracy, found.f1) == (by_hand.accuracy, by_hand.f1)
@@ -142,7 +143,7 @@ def test_what_a_client_s_logits_say_is_stored_in_units_of_the_record():
 def test_networks_that_diverged_have_an_accuracy_but_no_curve():
     logits = torch.tensor(SCORES, dtype=torch.float32)
     logits[2] = math.nan
-    found = results.client_metrics(Prediction(logits, torch.tensor(LABELS)), 1, math.nan)
+    found = summary.client_metrics(Prediction(logits, torch.tensor(LABELS)), 1, math.nan)
     assert found.accuracy == pytest.approx(
         100 * 5 / 6
     )  # the largest of a row of nan is its first: class 0, by luck right

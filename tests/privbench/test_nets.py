@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from privbench.nets import Model
-from privbench.nets.layers import (
+from privbench.networks import Model
+from privbench.networks.layers import (
     LARGE,
     Overlap,
     SpectralProduct,

@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from privbench import artifact, spec
+from privbench import spec
 from privbench.errors import UserError
-from privbench.nets import Model
-from privbench.observation_format import files, limits, networks, schema
+from privbench.networks import Model
+from privbench.observation import artifact_files
+from privbench.observation.format import files, limits, networks, schema
 from privbench.types import CLASSIFICATION, LocalSteps, LocalTraining, Truth
 from tests.attacks import cases
 
@@ -32,7 +33,7 @@ def seen():
 
 @pytest.fixture
 def folder(seen, tmp_path):
-    artifact.save(seen, tmp_path / "seen", ORIGIN)
+    artifact_files.save(seen, tmp_path / "seen", ORIGIN)
     return tmp_path / "seen"
 
 
@@ -71,7 +72,7 @@ def put(value, path, new):
 
 def refusal(folder):
     with pytest.raises(UserError) as refused:
-        artifact.load(folder)
+        artifact_files.load(folder)
     line = str(refused.value)
     assert "\n" not in line
     assert len(line) < 1_000
@@ -80,11 +81,11 @@ def refusal(folder):
 
 def test_what_is_written_is_read_and_resealing_alone_changes_nothing(seen, folder):
     rewritten(folder, lambda value: None, tensors=lambda found: None)
-    again = artifact.load(folder)
+    again = artifact_files.load(folder)
     assert (again.model, again.batch_size, again.training) == (seen.model, 1, seen.training)
     assert torch.equal(again.labels, seen.labels)
     assert all(torch.equal(again.gradients[p][n], t) for p, net in seen.gradients.items() for n, t in net.items())
-    assert artifact.origin(folder) == ORIGIN
+    assert artifact_files.origin(folder) == ORIGIN
 
 
 # Every example of an index that gave a traceback, a hang or gigabytes, and what the line says of it.
@@ -221,18 +222,18 @@ def test_tensors_of_another_shape_kind_or_range_are_refused(name, make, said, fo
 def test_numbers_that_are_not_finite_are_what_a_client_sent(folder):
     name = "gradient/parameters/classifier/fc3.weight"
     rewritten(folder, lambda value: None, tensors=set_to(name, lambda t: t * torch.nan))
-    assert artifact.load(folder).gradients["classifier"]["fc3.weight"].isnan().all()
+    assert artifact_files.load(folder).gradients["classifier"]["fc3.weight"].isnan().all()
 
 
 def test_label_counts_are_counts_of_every_client_and_class(seen, tmp_path):
     counts = torch.tensor([[1, 0, 0, 4, 0, 0, 0, 0, 0, 2]])
-    artifact.save(replace(seen, label_counts=counts), tmp_path / "a")
-    assert torch.equal(artifact.load(tmp_path / "a").label_counts, counts)
+    artifact_files.save(replace(seen, label_counts=counts), tmp_path / "a")
+    assert torch.equal(artifact_files.load(tmp_path / "a").label_counts, counts)
     with pytest.raises(UserError, match="clients x 10"):
-        artifact.save(replace(seen, label_counts=counts[:, :9]), tmp_path / "b")
+        artifact_files.save(replace(seen, label_counts=counts[:, :9]), tmp_path / "b")
     with pytest.raises(UserError, match="clients x 10"):
-        artifact.save(replace(seen, label_counts=counts, client=torch.tensor([0, 1])), tmp_path / "b")
-    artifact.save(replace(seen, label_counts=-counts), tmp_path / "b")
+        artifact_files.save(replace(seen, label_counts=counts, client=torch.tensor([0, 1])), tmp_path / "b")
+    artifact_files.save(replace(seen, label_counts=-counts), tmp_path / "b")
     assert "numbers below 0" in refusal(tmp_path / "b")
 
 
@@ -241,18 +242,18 @@ def test_a_half_written_observation_is_none(seen, folder, monkeypatch):
     before = (folder / files.INDEX).read_bytes()
     monkeypatch.setattr(files, "write_index", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        artifact.save(replace(seen, batch_size=1), folder, ORIGIN)
+        artifact_files.save(replace(seen, batch_size=1), folder, ORIGIN)
     assert (folder / ROUND).exists()
     assert "has no index.json" in refusal(folder)
     monkeypatch.undo()
-    artifact.save(seen, folder, ORIGIN)
+    artifact_files.save(seen, folder, ORIGIN)
     assert (folder / files.INDEX).read_bytes() == before
 
 
 def test_a_round_that_is_missing_cut_or_another_s_is_refused(seen, folder, tmp_path):
     whole = (folder / ROUND).read_bytes()
     doubled = {p: {n: 2 * t for n, t in net.items()} for p, net in seen.gradients.items()}
-    artifact.save(replace(seen, gradients=doubled), tmp_path / "b")
+    artifact_files.save(replace(seen, gradients=doubled), tmp_path / "b")
     shutil.copy(tmp_path / "b" / ROUND, folder / ROUND)
     assert "of another observation" in refusal(folder)
     (folder / ROUND).write_bytes(whole[:-8])
@@ -266,15 +267,15 @@ def test_an_observation_of_another_run_seed_or_choice_of_victims_is_refused_in_i
     other = train.model_copy(update={"seed": 101})
     place = tmp_path / f"{train.id}-r0-v2-b1"
     truth = Truth(cases.smooth_images(2)[:, None], torch.tensor([[3], [1]]))
-    artifact.save_with_truth(seen, truth, place, artifact.origin_of(train, place))
-    again, images = artifact.load_with_truth(place, artifact.origin_of(train, place))
+    artifact_files.save_with_truth(seen, truth, place, artifact_files.origin_of(train, place))
+    again, images = artifact_files.load_with_truth(place, artifact_files.origin_of(train, place))
     assert torch.equal(again.client, seen.client)
     assert torch.equal(images.images, truth.images)
     for spec_, name in ((other, place.name), (train, f"{train.id}-r1-v2-b1"), (train, f"{train.id}-r0-v2-b1-labels")):
         there = tmp_path / "copies" / name
         shutil.copytree(place, there)
         with pytest.raises(UserError, match=r"holds the observation of .*seed 100\), not of .*; remove .* and run"):
-            artifact.load_with_truth(there, artifact.origin_of(spec_, there))
+            artifact_files.load_with_truth(there, artifact_files.origin_of(spec_, there))
         shutil.rmtree(there)
 
 
@@ -290,9 +291,9 @@ def test_an_observation_of_another_run_seed_or_choice_of_victims_is_refused_in_i
 )
 def test_a_truth_that_is_none_is_refused(change, said, folder, tmp_path):
     truth = Truth(cases.smooth_images(2)[:, None], torch.tensor([[3], [1]]))
-    artifact.save_truth(change(truth), tmp_path / "t.safetensors", folder)
+    artifact_files.save_truth(change(truth), tmp_path / "t.safetensors", folder)
     with pytest.raises(UserError, match=said):
-        artifact.load_truth(tmp_path / "t.safetensors", folder)
+        artifact_files.load_truth(tmp_path / "t.safetensors", folder)
 
 
 def test_several_rounds_sums_updates_and_other_modules_fit_the_format_and_attacks_of_one_round_say_so(tmp_path):
@@ -352,7 +353,7 @@ def test_limits_leave_room_for_the_largest_of_every_preset():
 def test_local_steps_of_updates_are_kept(seen, tmp_path):
     local = LocalSteps(3, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
     update = replace(seen, gradients={}, updates=seen.gradients, local=local)
-    artifact.save(update, tmp_path / "u")
-    assert artifact.load(tmp_path / "u").local == local
+    artifact_files.save(update, tmp_path / "u")
+    assert artifact_files.load(tmp_path / "u").local == local
     rewritten(tmp_path / "u", lambda value: put(value, "rounds.0.messages.0.local.steps", 10**9))
     assert "less than or equal to 100000" in refusal(tmp_path / "u")

@@ -5,8 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from privbench import artifact, checkpoint, harness, observe, plugins, spec
+from privbench import registry, spec
 from privbench.errors import UserError
+from privbench.observation import artifact_files, observe
+from privbench.training import checkpoint, harness
 from privbench.types import Artifact
 from tests.privbench.federations import digits_federation
 
@@ -22,7 +24,7 @@ def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known
     checkpoint.save_snapshot(tmp_path, each, state)
     shot = checkpoint.load_snapshot(tmp_path, each.id, 1)
     found = observe.observe(
-        shot, federation, setup.model, setup.method, plugins.defense(defense, "step"), method_name=method, dataset="digits",
+        shot, federation, setup.model, setup.method, registry.defense(defense, "step"), method_name=method, dataset="digits",
         victims=victims, batch_size=batch_size, labels_known=labels_known, seed=0,
     )  # fmt: skip
     return *found, state, federation
@@ -142,19 +144,19 @@ def test_too_many_victims_for_a_client_are_refused(tmp_path):
 
 def test_an_artifact_survives_the_disk(tmp_path):
     shown, truth, _, _ = seen("fedmd-cg", tmp_path, labels_known=True)
-    artifact.save(shown, tmp_path / "a")
-    artifact.save_truth(truth, tmp_path / "t.safetensors", tmp_path / "a")
-    read = artifact.load(tmp_path / "a")
+    artifact_files.save(shown, tmp_path / "a")
+    artifact_files.save_truth(truth, tmp_path / "t.safetensors", tmp_path / "a")
+    read = artifact_files.load(tmp_path / "a")
     for field in dataclasses.fields(Artifact):
         mine, theirs = getattr(shown, field.name), getattr(read, field.name)
-        if field.name in artifact.GROUPS:
+        if field.name in artifact_files.GROUPS:
             assert {p: set(t) for p, t in mine.items() if t} == {p: set(t) for p, t in theirs.items()}
             assert all(torch.equal(mine[p][n], theirs[p][n]) for p in mine for n in mine[p])
         elif isinstance(mine, torch.Tensor):
             assert torch.equal(mine, theirs)
         else:
             assert mine == theirs
-    again = artifact.load_truth(tmp_path / "t.safetensors", tmp_path / "a")
+    again = artifact_files.load_truth(tmp_path / "t.safetensors", tmp_path / "a")
     assert torch.equal(again.images, truth.images)
 
 
@@ -162,16 +164,16 @@ def test_an_artifact_whose_gradients_do_not_fit_its_networks_is_refused(tmp_path
     shown, _, _, _ = seen("fedsplit", tmp_path)
     broken = {"classifier": shown.gradients["classifier"] | {"fc3.bias": torch.zeros(3, 9)}}
     with pytest.raises(UserError, match=r"gradient of classifier.fc3.bias should have shape \(3, 10\)"):
-        artifact.save(dataclasses.replace(shown, gradients=broken), tmp_path / "a")
+        artifact_files.save(dataclasses.replace(shown, gradients=broken), tmp_path / "a")
 
 
 def test_a_truth_is_no_artifact_and_that_of_another_is_refused(tmp_path):
     shown, truth, _, _ = seen("fedavg", tmp_path)
-    artifact.save(shown, tmp_path / "a")
-    artifact.save_truth(truth, tmp_path / "t.safetensors", tmp_path / "a")
+    artifact_files.save(shown, tmp_path / "a")
+    artifact_files.save_truth(truth, tmp_path / "t.safetensors", tmp_path / "a")
     with pytest.raises(UserError, match="is no folder"):
-        artifact.load(tmp_path / "t.safetensors")
+        artifact_files.load(tmp_path / "t.safetensors")
     other = dataclasses.replace(shown, round=shown.round + 1)
-    artifact.save(other, tmp_path / "b")
+    artifact_files.save(other, tmp_path / "b")
     with pytest.raises(UserError, match=r"t.safetensors is the truth of another observation than .*/b"):
-        artifact.load_truth(tmp_path / "t.safetensors", tmp_path / "b")
+        artifact_files.load_truth(tmp_path / "t.safetensors", tmp_path / "b")

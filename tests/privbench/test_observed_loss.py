@@ -6,12 +6,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import features, separate
-from privbench import artifact, checkpoint, harness, measure, observe, plugins, spec
+from attacks.common import closed_form
+from attacks.features import disaggregation
+from privbench import registry, spec
 from privbench.errors import AttackRefused, UserError
-from privbench.methods.form import Method
+from privbench.execution import attack_cell
+from privbench.methods.base import Method
 from privbench.methods.nfl_cgan import NFLCGAN
+from privbench.observation import artifact_files, observe
 from privbench.seeds import stream
+from privbench.training import checkpoint, harness
 from privbench.types import CLASSIFICATION, Knowledge, LocalSteps
 from tests.privbench.federations import digits_federation
 
@@ -141,16 +145,16 @@ def test_fedmd_cgs_whole_gradient_has_its_terms_at_the_weights_of_the_round(trai
     ({"without": "kl_global"}, 1), ({"without": "cls_global,kl_global"}, 0), ({"lambda1": 0.0}, 1), ({}, 2),
 ])  # fmt: skip
 def test_terms_that_are_off_imitate_nothing(settings, imitated):
-    method = plugins.create(plugins.resolve("method", "fedmd-cg"), settings | {"observe_loss": "task"})
+    method = registry.create(registry.resolve("method", "fedmd-cg"), settings | {"observe_loss": "task"})
     assert method.imitated(observe.Clock(2, 10)) == imitated
     assert method.imitated(observe.Clock(1, 10)) == 0
     assert (
-        plugins.create(plugins.resolve("method", "fedgen"), {"observe_loss": "task"}).imitated(observe.Clock(1, 10))
+        registry.create(registry.resolve("method", "fedgen"), {"observe_loss": "task"}).imitated(observe.Clock(1, 10))
         == 0
     )
 
 
-@pytest.mark.parametrize("method", [name for name in plugins.METHODS if name not in ("local", "fedgen", "fedmd-cg")])
+@pytest.mark.parametrize("method", [name for name in registry.METHODS if name not in ("local", "fedgen", "fedmd-cg")])
 def test_of_every_other_method_what_the_client_trains_on_has_no_other_gradient_over_what_it_shares(method, trained):
     """FedProx's pull is 0 at the broadcast, and FedCG's imitated features have no gradient over C: Eq. 7 is of L_cls."""
     found = trained(method, dropout=0.0)
@@ -200,21 +204,21 @@ def test_every_step_of_an_update_drops_features_anew(trained):
 
 def test_a_mixed_gradient_survives_the_disk(trained, tmp_path):
     shown, _ = seen(trained("fedgen", observe_loss="task"))
-    artifact.save(shown, tmp_path / "a")
-    assert artifact.load(tmp_path / "a").imitated == 1
+    artifact_files.save(shown, tmp_path / "a")
+    assert artifact_files.load(tmp_path / "a").imitated == 1
 
 
 def test_what_needs_the_images_own_gradient_refuses_a_mixed_one_and_names_the_way_out(trained):
     found = trained("fedgen", observe_loss="task")
     shown, _ = seen(found)
-    assert features.of_single(shown) is None
-    assert not separate.possible(shown)
+    assert closed_form.of_single(shown) is None
+    assert not disaggregation.possible(shown)
     shot, _, federation = found
     whole = Knowledge(
         auxiliary=observe.auxiliary(federation),
-        initial=measure.known.of_client(shot, 0),
-        oracle=measure.known.oracle(shot, shown),
-        colluder=measure.known.colluder(shot, shown, federation),
+        initial=attack_cell.known.of_client(shot, 0),
+        oracle=attack_cell.known.oracle(shot, shown),
+        colluder=attack_cell.known.colluder(shot, shown, federation),
     )
     refused = (
         "oracle",
@@ -227,13 +231,13 @@ def test_what_needs_the_images_own_gradient_refuses_a_mixed_one_and_names_the_wa
     )
     for name in (*refused, "unsplit", "imprint"):
         with pytest.raises(AttackRefused, match=r"holds 1 imitated features beside those of its images.*upper bound"):
-            measure.attack_artifact(name, {}, shown, whole, 0, CPU, lambda *_: None)
+            attack_cell.attack_artifact(name, {}, shown, whole, 0, CPU, lambda *_: None)
     for name in ("dlg", "staged"):
-        made = measure.attack_artifact(name, SHORT[name], shown, whole, 0, CPU, lambda *_: None)
+        made = attack_cell.attack_artifact(name, SHORT[name], shown, whole, 0, CPU, lambda *_: None)
         assert made.images.isfinite().all()
     wrong = replace(shown, imitated=0)
     with pytest.raises(AttackRefused, match="has rank 2"):
-        measure.attack_artifact("dlg", SHORT["dlg"], wrong, whole, 0, CPU, lambda *_: None)
+        attack_cell.attack_artifact("dlg", SHORT["dlg"], wrong, whole, 0, CPU, lambda *_: None)
 
 
 def test_imitated_features_hide_nothing_from_whoever_separates_them(trained):
@@ -246,7 +250,7 @@ def test_imitated_features_hide_nothing_from_whoever_separates_them(trained):
     drawn = [torch.randint(10, (1,), generator=stream(0, "victims", v, "y")) for v in range(VICTIMS)]
     halved = {"classifier": {n: t / 2 for n, t in shown.gradients["classifier"].items()}}
     labels = torch.cat([truth.labels, torch.stack(drawn)], 1)
-    told = separate.separate(replace(shown, gradients=halved, batch_size=2, imitated=0, labels=labels), 0)
+    told = disaggregation.separate(replace(shown, gradients=halved, batch_size=2, imitated=0, labels=labels), 0)
     true = torch.cat([features_of(found, v % 2, truth.images[v]) for v in range(VICTIMS)]).double()
     gap = (told.h - true[:, None]).flatten(2).norm(dim=2).amin(1) / true.flatten(1).norm(dim=1)
     assert told.sound.all()
@@ -256,4 +260,4 @@ def test_imitated_features_hide_nothing_from_whoever_separates_them(trained):
 def test_a_method_of_a_users_own_is_observed_on_what_it_trains():
     assert Method.observed(NFLCGAN()).name == "task"
     with pytest.raises(UserError, match="observe_loss should be 'classification' or 'task'"):
-        plugins.create(plugins.resolve("method", "fedmd-cg"), {"observe_loss": "x"})
+        registry.create(registry.resolve("method", "fedmd-cg"), {"observe_loss": "x"})

@@ -4,10 +4,12 @@ import inspect
 from dataclasses import dataclass, fields
 
 import pytest
+from privbench.requests.specifications.options import RunOptions, TrainingOptions
 
-from privbench import cli, options, requests, spec
+from privbench import spec
+from privbench.cli import main
 from privbench.errors import UserError
-from privbench.options import RunOptions, TrainingOptions
+from privbench.requests import options, specifications
 
 TRAINING = ("attack", "train", "search", "table", "study")
 
@@ -34,14 +36,16 @@ def test_a_group_of_options_becomes_one_parameter_per_field_and_comes_back_fille
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_every_command_that_trains_takes_every_option_of_training(name):
-    taken = inspect.signature(getattr(cli, name)).parameters
+    taken = inspect.signature(getattr(main, name)).parameters
     assert {field.name for field in fields(TrainingOptions)} <= set(taken)
     if name in ("attack", "train", "search"):
         assert {field.name for field in fields(RunOptions)} <= set(taken)
 
 
 def specification(run=None, **training):
-    return requests.train_spec(RunOptions(dataset="digits", **(run or {})), TrainingOptions(preset="smoke", **training))
+    return specifications.train_spec(
+        RunOptions(dataset="digits", **(run or {})), TrainingOptions(preset="smoke", **training)
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,17 +88,17 @@ def test_a_field_given_twice_is_refused():
 
 def test_what_is_searched_is_a_setting_of_the_method_or_else_of_the_schedule():
     run, training = RunOptions(method="fedprox", dataset="digits"), TrainingOptions(preset="smoke")
-    assert requests.train_spec(run, training, searched="mu=0.5").method_settings == {"mu": 0.5}
-    assert requests.train_spec(run, training, searched="task.lr=0.5").schedule.task.lr == 0.5
-    assert requests.train_spec(run, training, searched="batch=5").schedule.batch == 5
+    assert specifications.train_spec(run, training, searched="mu=0.5").method_settings == {"mu": 0.5}
+    assert specifications.train_spec(run, training, searched="task.lr=0.5").schedule.task.lr == 0.5
+    assert specifications.train_spec(run, training, searched="batch=5").schedule.batch == 5
     with pytest.raises(UserError, match=r"neither FedProx nor a schedule has a 'task\.rl'; did you mean 'task\.lr'"):
-        requests.train_spec(run, training, searched="task.rl=0.5")
+        specifications.train_spec(run, training, searched="task.rl=0.5")
 
 
 def test_the_seeds_are_those_from_the_first_on():
     def seeds(**asked):
         training = TrainingOptions(preset="quick", **asked)
-        return [each.seed for each in requests.train_specs(RunOptions(dataset="digits"), training)]
+        return [each.seed for each in specifications.train_specs(RunOptions(dataset="digits"), training)]
 
     assert seeds() == [100, 101]
     assert seeds(seeds=3) == [100, 101, 102]

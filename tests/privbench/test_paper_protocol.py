@@ -5,10 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench import evaluation, federations, harness, partition, spec
+from privbench import spec
+from privbench.data import partition
 from privbench.data.dataset import Dataset
+from privbench.data.paper_setup import PROTOCOLS
 from privbench.errors import UserError
-from privbench.paper_protocol import PROTOCOLS
+from privbench.training import evaluation, federation, harness
 from privbench.types import Images
 from tests.privbench.test_partition import dataset, held, labelled
 
@@ -81,8 +83,8 @@ def test_fedmd_cg_tests_on_an_even_split_of_the_whole_test_set_and_validates_on_
 
 def test_the_g_acc_of_fedmd_cg_is_on_the_whole_test_set():
     each = spec.train_spec("smoke", "digits", "fedmd-cg", protocol="fedmd-cg", changes={"rounds": 1})
-    fed, note = federations.of(each, None)
-    whole = federations.read("digits", None, None, 32).domains["all"].test
+    fed, note = federation.of(each, None)
+    whole = federation.read("digits", None, None, 32).domains["all"].test
     tested = torch.cat([c.test.images for c in fed.clients])
     assert sorted(map(tuple, tested.flatten(1).tolist())) == sorted(map(tuple, whole.images.flatten(1).tolist()))
     assert "one in twenty training images validates" in note
@@ -150,12 +152,12 @@ def test_the_paper_preset_takes_the_protocol_of_the_methods_own_paper():
 
 
 def test_a_run_is_flipped_where_both_its_data_set_and_its_specification_say_so(monkeypatch):
-    loaded = federations.read("digits", None, None, 32)
-    monkeypatch.setattr(federations, "read", lambda *_: loaded._replace(flip=True))
-    federations.laid_out.cache_clear()
+    loaded = federation.read("digits", None, None, 32)
+    monkeypatch.setattr(federation, "read", lambda *_: loaded._replace(flip=True))
+    federation.laid_out.cache_clear()
     try:
         each = spec.train_spec("smoke", "digits", "fedavg")
-        flips = [federations.of(each.model_copy(update={"flip": flip}), None)[0].flip for flip in (True, False)]
+        flips = [federation.of(each.model_copy(update={"flip": flip}), None)[0].flip for flip in (True, False)]
     finally:
-        federations.laid_out.cache_clear()
+        federation.laid_out.cache_clear()
     assert flips == [True, False]

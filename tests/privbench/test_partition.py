@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench import partition, plugins
+from privbench import registry
+from privbench.data import partition
 from privbench.data.dataset import Dataset, Domain
 from privbench.errors import UserError
 from privbench.seeds import stream
@@ -233,7 +234,7 @@ def test_what_cannot_be_laid_out_is_one_line(make, message):
 
 
 def test_every_data_set_has_its_published_or_own_layout():
-    assert set(partition.DEFAULTS) == set(plugins.DATASETS)
+    assert set(partition.DEFAULTS) == set(registry.DATASETS)
     assert partition.defaults("cifar10") == partition.defaults("fmnist") == ("iid", 4, 2000)
     assert partition.defaults("digit5") == ("domain", 4, 2000)
     assert partition.defaults("office10")[:2] == ("domain", 4)

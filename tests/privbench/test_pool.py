@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from privbench import plugins, trust
+from privbench import registry, trust
 from privbench.errors import Busy, Interrupted, UserError
-from privbench.pool import run_jobs, threads
+from privbench.execution.worker_pool import run_jobs, threads
 
 HANGS = 600  # seconds after which what is waited for hangs: far more than the busiest machine takes
 
@@ -37,7 +37,7 @@ class Write:
         if self.fault == "bug":
             1 / 0
         if self.fault.startswith("attack "):
-            plugins.resolve("attack", self.fault.removeprefix("attack "))
+            registry.resolve("attack", self.fault.removeprefix("attack "))
         if self.fault == "unpicklable":
             error = RuntimeError("one\ntwo")
             error.cause = lambda: None

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from privbench import record as records
-from privbench import storage
 from privbench.errors import UserError
+from privbench.records import schema as records
+from privbench.system import files
 from tests.reports.records import record
 
 
@@ -119,7 +119,7 @@ def test_seeds_that_were_computed_on_different_machines_say_so():
 def with_right_digest(text):
     """An edited record whose digest fits again."""
     value = json.loads(text)
-    return json.dumps(value | {storage.DIGEST: storage.content_digest(value)})
+    return json.dumps(value | {files.DIGEST: files.content_digest(value)})
 
 
 def changed(name, value):

@@ -3,14 +3,15 @@
 import pytest
 import torch
 
-from privbench import data, harness, spec
+from privbench import data, spec
 from privbench.data import photos
-from privbench.data.download import torchvision_datasets
-from privbench.data.resize import to_square
+from privbench.data.readers.download import torchvision_datasets
+from privbench.data.readers.resize import to_square
 from privbench.errors import UserError
-from privbench.nets import Model, check_backbone
-from privbench.nets.layers import padded_conv
+from privbench.networks import Model, check_backbone
+from privbench.networks.layers import padded_conv
 from privbench.seeds import stream
+from privbench.training import harness
 from tests.privbench.federations import digits_federation
 
 STATISTICS = {"running_mean": "mean", "running_var": "var"}

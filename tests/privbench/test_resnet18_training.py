@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from privbench import harness, spec
+from privbench import spec
+from privbench.training import harness
 from tests.privbench.federations import digits_federation
 
 pytestmark = pytest.mark.usefixtures("narrow_resnet", "double_precision")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import pytest
 from pydantic import Field
 
-from privbench import plugins
+from privbench import registry
 from privbench.errors import UserError
-from privbench.settings import Count, Positive
+from privbench.hyperparameters import Count, Positive
 
 if TYPE_CHECKING:
     from somewhere import Elsewhere
@@ -21,8 +21,8 @@ def numeric(kind):
     """(plug-in, setting) of every setting that takes a number."""
     return [
         (name, field.name)
-        for name in plugins.KINDS[kind]
-        for field in dataclasses.fields(plugins.resolve(kind, name))
+        for name in registry.KINDS[kind]
+        for field in dataclasses.fields(registry.resolve(kind, name))
         if isinstance(field.default, NUMBERS) and not isinstance(field.default, bool)
     ]
 
@@ -87,12 +87,12 @@ def test_zero_is_refused_wherever_it_leaves_out_nothing(told):
 
 def test_every_setting_may_be_what_it_is_by_default_and_at_the_edge_of_its_range():
     for kind in ("attack", "method"):
-        for name in plugins.KINDS[kind]:
-            plugin = plugins.resolve(kind, name)
+        for name in registry.KINDS[kind]:
+            plugin = registry.resolve(kind, name)
             defaults = {field.name: field.default for field in dataclasses.fields(plugin)}
-            assert plugins.create(plugin, defaults) == plugin()
+            assert registry.create(plugin, defaults) == plugin()
     for name, setting in MAY_BE_ZERO:
-        assert getattr(plugins.create(plugins.resolve("attack", name), {setting: 0}), setting) == 0
+        assert getattr(registry.create(registry.resolve("attack", name), {setting: 0}), setting) == 0
 
 
 @pytest.mark.parametrize("value", ["-1", "nan", "inf", "few"])
@@ -139,11 +139,11 @@ class Mine:
 )
 def test_a_users_own_range_is_kept(given, message):
     with pytest.raises(UserError) as caught:
-        plugins.create(Mine, given)
+        registry.create(Mine, given)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
 def test_what_lies_within_passes_as_it_was_given():
-    own = plugins.create(Mine, {"plain": -3, "share": 1, "rate": 1e-9, "size": (1, 2), "foreign": "anything"})
+    own = registry.create(Mine, {"plain": -3, "share": 1, "rate": 1e-9, "size": (1, 2), "foreign": "anything"})
     assert own == Mine(plain=-3, share=1, rate=1e-9, size=(1, 2), foreign="anything")

@@ -9,10 +9,12 @@ import pytest
 from attacks.dlg import DLG
 from attacks.imprint import Imprint
 from attacks.staged import Staged
-from privbench import plugins, run, spec, storage
+from privbench import registry, spec
+from privbench.cli import commands
 from privbench.errors import UserError
-from privbench.store import Store
-from reports import commands
+from privbench.execution import cell_jobs
+from privbench.records.store import Store
+from privbench.system import files
 
 
 def test_the_paper_preset_is_the_published_schedule():
@@ -267,7 +269,7 @@ def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_pat
     train = spec.train_spec("smoke", "digits", "fedavg")
     store, cell = Store(tmp_path), spec.cell_spec("smoke", train, "dlg")
     for folder, kept in ((store.cell(cell), cell), (store.train(train), train)):
-        storage.write_json(folder / "spec.json", kept.model_dump(mode="json"))
+        files.write_json(folder / "spec.json", kept.model_dump(mode="json"))
     assert ([c.id for c in store.cells()], [s.id for _, s in store.trained()]) == ([cell.id], [train.id])
     assert store.earlier() == []
     old = [store.train(train), store.cell(cell)]
@@ -284,13 +286,13 @@ def test_a_specification_that_cannot_be_read_costs_its_folder_alone_and_is_named
     train = spec.train_spec("smoke", "digits", "fedavg")
     schedule = train.model_dump(mode="json")["schedule"]
     store, cell = Store(tmp_path), spec.cell_spec("smoke", train, "dlg")
-    storage.write_json(store.train(train) / "spec.json", train.model_dump(mode="json"))
+    files.write_json(store.train(train) / "spec.json", train.model_dump(mode="json"))
     store.begin(cell)
     # A learning rate of infinity, as JSON has none; and a file that a full disk left empty.
     broken = schedule | {"task": schedule["task"] | {"lr": None}}
     infinite, empty = tmp_path / "train" / "a" / "spec.json", tmp_path / "cells" / "b" / "spec.json"
-    storage.write_json(infinite, train.model_dump(mode="json") | {"schedule": broken})
-    storage.write_bytes(empty, b"")
+    files.write_json(infinite, train.model_dump(mode="json") | {"schedule": broken})
+    files.write_bytes(empty, b"")
     commands.list_runs(tmp_path)
     told = capsys.readouterr().out
     assert train.id in told
@@ -328,16 +330,16 @@ def test_an_attack_that_cannot_be_imported_is_refused_and_a_cell_of_it_on_disk_k
         monkeypatch.syspath_prepend(tmp_path)
     train = spec.train_spec("smoke", "digits", "fedavg")
     with pytest.raises(UserError, match=message) as caught:
-        spec.cell_spec("smoke", train, plugins.typed("attack", GONE))
+        spec.cell_spec("smoke", train, registry.typed("attack", GONE))
     assert "\n" not in str(caught.value)
     value = spec.cell_spec("smoke", train, "dlg").model_dump() | {"attack": GONE, "attack_revision": 2, "active": True}
-    monkeypatch.setattr("privbench.plugins.resolve", lambda *_: pytest.fail("imported a class"))
+    monkeypatch.setattr("privbench.registry.resolve", lambda *_: pytest.fail("imported a class"))
     cell = spec.checked(spec.CellSpec, value)
     other = spec.checked(spec.CellSpec, value | {"attack_revision": 3})
     assert len(cell.id) == 12
     assert cell.id != other.id
     assert "-by-attack_without" in Store(tmp_path).artifact(cell, train, 2).name
-    storage.write_json(Store(tmp_path).cell_spec(cell), cell.model_dump(mode="json"))
+    files.write_json(Store(tmp_path).cell_spec(cell), cell.model_dump(mode="json"))
     assert Store(tmp_path).cells() == [cell]
     unnamed = spec.checked(spec.CellSpec, value | {"active": False})
     assert unnamed.id == cell.id  # follows from the attack, and is no part of the name
@@ -347,7 +349,7 @@ def test_a_cell_specified_at_another_revision_of_its_attack_is_not_attacked(tmp_
     train = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
     cell = spec.cell_spec("smoke", train, "grey", seeds=1, victims=1, round_="0")
     old = cell.model_copy(update={"attack_revision": 5})
-    (failure,) = run.run_cells([old], tmp_path, None, "cpu", lambda *_: None, lambda *_: None)
+    (failure,) = cell_jobs.run_cells([old], tmp_path, None, "cpu", lambda *_: None, lambda *_: None)
     assert failure == "grey was specified at revision 5 and is at revision 0 here; specify the cell anew"
 
 

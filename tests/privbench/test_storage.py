@@ -7,20 +7,20 @@ import os
 import pytest
 import torch
 
-from privbench import file_headers, storage
 from privbench.errors import UserError
+from privbench.system import file_headers, files
 
 TENSORS = {"a/b": torch.arange(6.0).view(2, 3), "c": torch.tensor([1, 2])}
 
 
 @pytest.fixture
 def path(tmp_path):
-    storage.save_tensors(tmp_path / "x.safetensors", "artifact", TENSORS, {"round": 3})
+    files.save_tensors(tmp_path / "x.safetensors", "artifact", TENSORS, {"round": 3})
     return tmp_path / "x.safetensors"
 
 
 def test_what_was_written_is_read(path):
-    tensors, info = storage.load_tensors(path, "artifact")
+    tensors, info = files.load_tensors(path, "artifact")
     assert info == {"round": 3}
     assert all(torch.equal(tensors[k], TENSORS[k]) for k in TENSORS)
 
@@ -29,7 +29,7 @@ def test_what_was_written_is_read(path):
 def test_a_truncated_file_is_named(path, keep):
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(UserError, match=r"x\.safetensors is damaged"):
-        storage.load_tensors(path, "artifact")
+        files.load_tensors(path, "artifact")
 
 
 def test_an_altered_byte_is_found(path):
@@ -37,30 +37,30 @@ def test_an_altered_byte_is_found(path):
     data[-1] ^= 1
     path.write_bytes(data)
     with pytest.raises(UserError, match="do not match their checksum"):
-        storage.load_tensors(path, "artifact")
+        files.load_tensors(path, "artifact")
 
 
 def test_another_kind_and_a_foreign_file_are_refused(path):
     from safetensors.torch import save_file
 
     with pytest.raises(UserError, match="is not a privbench checkpoint but artifact"):
-        storage.load_tensors(path, "checkpoint")
+        files.load_tensors(path, "checkpoint")
     save_file({"w": torch.zeros(1)}, path)
     with pytest.raises(UserError, match="is not a privbench artifact but a foreign file"):
-        storage.load_tensors(path, "artifact")
+        files.load_tensors(path, "artifact")
 
 
 @pytest.mark.parametrize("step", [-1, 1])
 def test_an_older_or_newer_format_is_refused(path, monkeypatch, step):
-    written = storage.VERSION
-    monkeypatch.setattr(storage, "VERSION", written + step)
+    written = files.VERSION
+    monkeypatch.setattr(files, "VERSION", written + step)
     with pytest.raises(UserError, match=f"format version {written}; this privbench reads version {written + step}"):
-        storage.load_tensors(path, "artifact")
+        files.load_tensors(path, "artifact")
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match="there is no truth at"):
-        storage.load_tensors(tmp_path / "nothing", "truth")
+        files.load_tensors(tmp_path / "nothing", "truth")
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(path, monkeypatch):
@@ -71,7 +71,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match="the disk is full"):
-        storage.save_tensors(path, "artifact", TENSORS, {})
+        files.save_tensors(path, "artifact", TENSORS, {})
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == ["x.safetensors"]
 
@@ -79,13 +79,13 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(path, monkeypatch):
 def test_an_unwritable_place_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
-        storage.write_json(tmp_path / "file" / "x.json", {})
+        files.write_json(tmp_path / "file" / "x.json", {})
 
 
 def test_damaged_json_is_named(tmp_path):
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(UserError, match=r"x\.json is damaged"):
-        storage.read_json(tmp_path / "x.json")
+        files.read_json(tmp_path / "x.json")
 
 
 def rewrite_header(path, change):
@@ -128,9 +128,9 @@ def test_a_header_whose_sizes_types_or_nesting_are_wrong_is_refused_before_a_ten
     change, said, path, monkeypatch
 ):
     rewrite_header(path, change)
-    monkeypatch.setattr(storage, "read_tensors", lambda _: pytest.fail("a tensor was read"))
+    monkeypatch.setattr(files, "read_tensors", lambda _: pytest.fail("a tensor was read"))
     with pytest.raises(UserError, match="is damaged or is no artifact") as refused:
-        storage.load_tensors(path, "artifact")
+        files.load_tensors(path, "artifact")
     assert said in str(refused.value)
     assert len(str(refused.value)) < 500
 
@@ -139,20 +139,20 @@ def test_a_header_whose_sizes_types_or_nesting_are_wrong_is_refused_before_a_ten
 def test_what_a_header_says_beside_its_tensors_is_strict_json(info, path):
     rewrite_header(path, lambda header: header | {"__metadata__": header["__metadata__"] | {"info": info}})
     with pytest.raises(UserError, match="its header does not parse"):
-        storage.load_tensors(path, "artifact")
+        files.load_tensors(path, "artifact")
 
 
 @pytest.mark.parametrize("length", [0, 1, 2**26 + 1, 2**63, 2**64 - 1])
 def test_a_header_that_claims_another_length_is_refused(length, path):
     path.write_bytes(length.to_bytes(8, "little") + path.read_bytes()[8:])
     with pytest.raises(UserError, match="is damaged or is no artifact"):
-        storage.load_tensors(path, "artifact")
+        files.load_tensors(path, "artifact")
 
 
 def test_a_header_larger_than_any_of_ours_is_refused_unread(path, monkeypatch):
     monkeypatch.setattr(file_headers, "HEADER_BYTES", 100)
     with pytest.raises(UserError, match="bytes, more than 100"):
-        storage.load_tensors(path, "artifact")
+        files.load_tensors(path, "artifact")
 
 
 @pytest.mark.parametrize(
@@ -168,20 +168,20 @@ def test_a_header_larger_than_any_of_ours_is_refused_unread(path, monkeypatch):
 def test_json_that_no_file_of_ours_holds_is_refused_in_one_line(text, said, tmp_path):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(UserError, match=r"x\.json is damaged") as refused:
-        storage.read_json(tmp_path / "x.json")
+        files.read_json(tmp_path / "x.json")
     assert said in str(refused.value)
     assert len(str(refused.value)) < 500
 
 
 def test_json_with_emoji_and_as_many_levels_as_there_may_be_is_read(tmp_path):
     (tmp_path / "x.json").write_text('{"\\ud83d\\ude00": ' + "[" * 63 + "]" * 63 + "}")
-    assert [*storage.read_json(tmp_path / "x.json")] == ["\U0001f600"]
+    assert [*files.read_json(tmp_path / "x.json")] == ["\U0001f600"]
 
 
 def test_json_larger_than_any_of_ours_and_a_folder_are_named(tmp_path, monkeypatch):
     (tmp_path / "x.json").write_text("[1, 2]")
-    monkeypatch.setattr(storage, "JSON_BYTES", 5)
+    monkeypatch.setattr(files, "JSON_BYTES", 5)
     with pytest.raises(UserError, match="it has more than 5 bytes"):
-        storage.read_json(tmp_path / "x.json")
+        files.read_json(tmp_path / "x.json")
     with pytest.raises(UserError, match="cannot read"):
-        storage.read_json(tmp_path / "nothing.json")
+        files.read_json(tmp_path / "nothing.json")

@@ -6,9 +6,9 @@ from statistics import fmean
 
 import pytest
 
-from privbench import record, upgrade
 from privbench.errors import UserError
-from privbench.record import AttackRecord, Record
+from privbench.records import schema, upgrade
+from privbench.records.schema import AttackRecord, Record
 
 FOLDER = Path(__file__).parent / "schema2"
 NAMES = ("update-matching", "decoder", "accuracy")
@@ -19,7 +19,7 @@ def old(name):
 
 
 def read(name):
-    return record.read(FOLDER / f"{name}.json")
+    return schema.read(FOLDER / f"{name}.json")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -84,9 +84,9 @@ def test_outcomes_follow_from_what_schema_2_kept(change, outcome):
 
 def test_an_upgraded_record_is_written_in_today_s_schema(tmp_path):
     path = tmp_path / "record.json"
-    record.write(read("decoder"), path)
+    schema.write(read("decoder"), path)
     assert json.loads(path.read_text())["schema_version"] == 3
-    assert record.read(path) == read("decoder")
+    assert schema.read(path) == read("decoder")
 
 
 @pytest.mark.parametrize("lost", ["victims", "training", "knowledge", "spec"])
@@ -95,5 +95,5 @@ def test_a_damaged_record_of_schema_2_is_named(lost, tmp_path):
     del value[lost]
     (tmp_path / "record.json").write_text(json.dumps(value))
     with pytest.raises(UserError, match=r"record\.json is damaged") as caught:
-        record.read(tmp_path / "record.json")
+        schema.read(tmp_path / "record.json")
     assert "\n" not in str(caught.value)

@@ -2,8 +2,10 @@
 
 import torch
 
-from attacks import broken, each_image, floors
-from privbench import victims
+from attacks import floors
+from attacks.common import failed_uploads
+from attacks.features import per_image
+from privbench.records import victims
 from privbench.types import Outcome, Reconstruction
 from tests.attacks.cases import artifact, smooth_images
 
@@ -66,11 +68,16 @@ def test_outcomes_survive_where_reconstructions_are_put_together():
     images = smooth_images(4)[:, None]
     whole = floors.gave_up(found(images))
     part = found(images[:2], outcome=[0, GAVE_UP])
-    assert broken.put(whole, torch.tensor([3, 1]), part).outcome.tolist() == [1, 1, 1, 0]
-    assert broken.put(found(images), torch.tensor([2]), part._replace(**one_row(part))).outcome.tolist() == [0, 0, 0, 0]
+    assert failed_uploads.put(whole, torch.tensor([3, 1]), part).outcome.tolist() == [1, 1, 1, 0]
+    assert failed_uploads.put(found(images), torch.tensor([2]), part._replace(**one_row(part))).outcome.tolist() == [
+        0,
+        0,
+        0,
+        0,
+    ]
     # A batch was given up where all its images were.
-    assert each_image.folded(found(images, outcome=[1, 0, 1, 1]), 2).outcome.tolist() == [0, 1]
-    assert each_image.folded(found(images), 2).outcome is None
+    assert per_image.folded(found(images, outcome=[1, 0, 1, 1]), 2).outcome.tolist() == [0, 1]
+    assert per_image.folded(found(images), 2).outcome is None
 
 
 def one_row(part):

@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from privbench import artifact, checkpoint, harness, local_update, observe, spec, wire
-from privbench.store import Store
+from privbench import spec
+from privbench.observation import artifact_files, local_update, observe, wire
+from privbench.records.store import Store
+from privbench.training import checkpoint, harness
 from privbench.types import LocalSteps
 from tests.privbench.federations import digits_federation
 
@@ -77,7 +79,7 @@ def test_an_artifact_says_how_its_clients_train(untrained, tmp_path):
     assert training.optimiser == schedule.task.model_dump()
     fixed = schedule.model_copy(update={"client_steps": 7})
     assert local_update.local_training(fixed, [20, 20, 70]).steps == 7
-    artifact.save(seen(untrained, training=training), tmp_path / "artifact")
-    assert artifact.load(tmp_path / "artifact").training == training
-    artifact.save(seen(untrained), tmp_path / "silent")
-    assert artifact.load(tmp_path / "silent").training is None
+    artifact_files.save(seen(untrained, training=training), tmp_path / "artifact")
+    assert artifact_files.load(tmp_path / "artifact").training == training
+    artifact_files.save(seen(untrained), tmp_path / "silent")
+    assert artifact_files.load(tmp_path / "silent").training is None

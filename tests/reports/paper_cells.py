@@ -3,13 +3,13 @@
 from functools import cache
 
 from privbench.spec import CellSpec
-from reports import study
+from reports.studies import definition
 
 
 @cache
 def paper_cells(name):
     """Every cell of a study in the paper preset."""
-    return study.cells(study.read(name), "paper")
+    return definition.cells(definition.read(name), "paper")
 
 
 def paper_cell(name, **wanted):

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from privbench.record import ClientMetrics, Curve, KnowledgeUsed, Round, Training, Victim, summarise
+from privbench.records.schema import ClientMetrics, Curve, KnowledgeUsed, Round, Training, Victim, summarise
 from privbench.spec import CellSpec, TrainSpec, train_spec
 
 TRAIN = set(TrainSpec.model_fields)

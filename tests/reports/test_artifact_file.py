@@ -6,19 +6,22 @@ import pytest
 import torch
 
 from attacks.floors import ClassMean, Grey
-from privbench import artifact as artifacts
-from privbench import federations, knowledge, plugins, score, spec
-from privbench.data.resize import pixels
+from privbench import registry, spec
+from privbench.cli.artifact_file import attack_file
+from privbench.data.readers.resize import pixels
 from privbench.errors import UserError
+from privbench.observation import artifact_files as artifacts
+from privbench.observation import knowledge
+from privbench.scoring import image_scores
+from privbench.training import federation
 from privbench.types import Knowledge, Truth
-from reports.artifact_file import attack_file
 from tests.attacks import cases
 
 
 @pytest.fixture(scope="module")
 def digits():
     """(federation, auxiliary images) of the default layout, from which a file's floors are made."""
-    fed, _ = federations.of(spec.train_spec("quick", "digits", "fedavg"), None)
+    fed, _ = federation.of(spec.train_spec("quick", "digits", "fedavg"), None)
     return fed, knowledge.auxiliary(fed, knowledge.SAME, None, (1, 32, 32), 0)[0]
 
 
@@ -52,10 +55,10 @@ def test_the_floor_and_the_paired_gain_stand_beside_the_score(told, digits):
     images, labels = victims_of(fed)
     text = told(images, labels, "grey")
     seen = cases.artifact(images, labels)
-    floor = score.psnr_of(
+    floor = image_scores.psnr_of(
         ClassMean().reconstruct(seen, Knowledge(auxiliary=same), 0), Truth(images[:, None], labels[:, None])
     )
-    grey = score.psnr_db(torch.full_like(images, 0.5), images)
+    grey = image_scores.psnr_db(torch.full_like(images, 0.5), images)
     assert f"floor {float(floor.mean()):.2f} dB (class-mean)" in text
     assert f"PSNR {float(grey.mean()):.2f} [" in text
     assert f"gain {float((grey - floor).mean()):+.2f} [" in text
@@ -96,7 +99,7 @@ def test_an_attack_that_crashes_on_a_file_leaves_its_traceback_and_the_others_ar
     with pytest.raises(UserError, match=r"grey: internal error: ZeroDivisionError: .*; see .*seen-grey-error\.txt$"):
         told(*victims_of(digits[0], 1), "grey", scored=False)
     assert "1 // 0" in (tmp_path / "seen-grey-error.txt").read_text()
-    monkeypatch.setattr("privbench.plugins.ATTACKS", {n: plugins.ATTACKS[n] for n in ("grey", "class-mean")})
+    monkeypatch.setattr("privbench.registry.ATTACKS", {n: registry.ATTACKS[n] for n in ("grey", "class-mean")})
     text = told(*victims_of(digits[0], 1), "ladder", scored=False)
     assert "grey: not run: internal error: ZeroDivisionError" in text
     assert "class-mean: 1 victims" in text

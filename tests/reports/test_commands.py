@@ -3,20 +3,24 @@
 import re
 
 import pytest
+from privbench.requests.specifications.options import PlaceOptions
 
-from privbench import checkpoint, plugins, run, spec, storage
-from privbench import record as records
+from privbench import registry, spec
+from privbench.cli import commands
 from privbench.errors import UserError
-from privbench.options import PlaceOptions
-from privbench.store import Store
-from reports import commands, study
-from reports.progress import JobBars
+from privbench.execution import cell_jobs
+from privbench.execution.progress import JobBars
+from privbench.records import schema as records
+from privbench.records.store import Store
+from privbench.system import files
+from privbench.training import checkpoint
+from reports.studies import definition
 from tests.reports.records import record
 
 
 @pytest.fixture
 def cells():
-    return study.cells(study.read("attack-table"), "smoke", [("digits", None)], seeds=1)[
+    return definition.cells(definition.read("attack-table"), "smoke", [("digits", None)], seeds=1)[
         :4
     ]  # FedAvg: dlg, staged; best round, untrained
 
@@ -29,10 +33,10 @@ def finished(cell):
 def show(cells, out, monkeypatch, failing=()):
     def run_cells(cells, root, data_root, device, progress, outcome):
         for cell in failing:
-            outcome(run.title([cell.train]), "the disk is full")
+            outcome(cell_jobs.title([cell.train]), "the disk is full")
         return ["the disk is full"] * len(failing)
 
-    monkeypatch.setattr(run, "run_cells", run_cells)
+    monkeypatch.setattr(cell_jobs, "run_cells", run_cells)
     monkeypatch.setattr(commands.drawings, "attacked", lambda *_: [])
     commands.show_attacked(commands.run_attacks(cells, PlaceOptions("cpu", None, out)))
 
@@ -83,7 +87,7 @@ def test_a_search_chooses_by_validation_accuracy_and_never_by_test(tmp_path, cap
                     "consistency": [], "seconds": 0.0, "bytes_up": [0, 0], "bytes_down": [0, 0],
                 }
             ]  # fmt: skip
-            storage.write_json(Store(tmp_path).train(each) / checkpoint.FINISHED, {"history": rounds})
+            files.write_json(Store(tmp_path).train(each) / checkpoint.FINISHED, {"history": rounds})
         trials[f"mu={mu}"] = own
     assert commands.search_and_show(trials, tmp_path, None, "cpu") == "mu=0.1"
     assert "76.50" in capsys.readouterr().out
@@ -101,13 +105,13 @@ def test_plug_ins_of_one_file_are_told_apart_in_a_listing(capsys, monkeypatch):
     assert "DLG, the plain form of gradient matching" in told["dlg"]
 
 
-@pytest.mark.parametrize("kind", list(plugins.KINDS))
+@pytest.mark.parametrize("kind", list(registry.KINDS))
 def test_a_listing_fits_in_80_columns_with_every_name_on_a_line_of_its_own(kind, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     commands.list_plugins(kind)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert set(plugins.KINDS[kind]) <= {line.split()[0] for line in lines if line.strip()}
+    assert set(registry.KINDS[kind]) <= {line.split()[0] for line in lines if line.strip()}
 
 
 def test_a_job_s_words_that_come_after_its_end_bring_no_bar_back():

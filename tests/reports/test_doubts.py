@@ -5,15 +5,18 @@ from statistics import fmean
 import pytest
 from scipy.stats import ttest_1samp
 
-from privbench import flags, knowledge, observe, plugins, statistics
-from privbench.flags import Flag
-from privbench.statistics import Interval
-from reports import comparison, doubts, measured, remarks
-from reports.doubts import below_floor, gain_below_floor
-from reports.published_form import attacker_text, knowledge_text, range_text
+from privbench import registry
+from privbench.observation import knowledge, observe
+from privbench.records import checks
+from privbench.records.checks import Flag
+from privbench.scoring import statistics
+from privbench.scoring.statistics import Interval
+from reports.records import comparison, measured, remarks, table_checks
+from reports.records.labels import attacker_text, knowledge_text, range_text
+from reports.records.table_checks import below_floor, gain_below_floor
 from tests.reports.records import changed, record, with_knowledge, with_psnr, with_victims
 
-SEEDS = tuple(range(flags.LEAST_SEEDS))
+SEEDS = tuple(range(checks.LEAST_SEEDS))
 
 
 def own(attack, psnr, tag="gradient", needs=("gradient:classifier",), rung="L2", method="fedsplit", **changes):
@@ -32,13 +35,13 @@ def oracle(psnr, **changes):
 def real(attack, psnr, method="fedsplit", **changes):
     """With needs, uses, tag and rung of the attack's plug-in on what the method sends, as a record holds them."""
     plugin, offered = (
-        plugins.resolve("attack", attack),
-        observe.offers(plugins.create(plugins.resolve("method", method), {})),
+        registry.resolve("attack", attack),
+        observe.offers(registry.create(registry.resolve("method", method), {})),
     )
     found = own(attack, psnr, knowledge.tag(plugin, offered), plugin.needs, plugin.rung, method, **changes)
     uses = sorted(knowledge.uses(plugin) & offered)
     found = with_knowledge(found, uses=uses, tag_in_general=knowledge.tag(plugin))
-    return changed(found, active=plugins.is_active(attack))
+    return changed(found, active=registry.is_active(attack))
 
 
 def before_uses(attack, psnr, method):
@@ -54,7 +57,7 @@ def names(records):
 
 def every_name(records):
     """All doubts but that there are few victims, which is so of all these records."""
-    told = [flag.name for told in doubts.by_record(records).values() for flag in told]
+    told = [flag.name for told in table_checks.by_record(records).values() for flag in told]
     return [name for name in told if name != "few"]
 
 
@@ -65,7 +68,7 @@ def test_an_orderly_ladder_raises_nothing():
 def test_more_knowledge_that_scores_lower_is_not_monotone():
     records = [own("staged", 18.0), surrogate(16.0)]
     assert names(records) == ["not-monotone"]
-    (flag,) = [flag for flag in doubts.by_record(records)[records[1].id] if flag.name != "few"]
+    (flag,) = [flag for flag in table_checks.by_record(records)[records[1].id] if flag.name != "few"]
     assert "knows more than staged (gradient)" in flag.sentence
 
 
@@ -116,7 +119,7 @@ def test_other_auxiliary_images_are_other_knowledge():
 )
 def test_every_rung_of_the_real_attacks_is_compared_with_those_below_it(method, above, below, how):
     low, high = real(above, 16.0, method=method), real(below, 20.0, method=method)
-    found = doubts.by_record([high, low])
+    found = table_checks.by_record([high, low])
     (flag,) = [flag for flag in found[low.id] if flag.name == "not-monotone"]
     assert flag.sentence.startswith(how)
     assert not any(flag.name == "not-monotone" for flag in found[high.id])
@@ -130,7 +133,7 @@ def test_a_tag_says_whether_the_generator_was_there_to_be_used(method, used, for
     found = form("aligned-surrogate", 16.0, method)
     assert knowledge_text(found) == f"gradient + auxiliary{used}"
     assert attacker_text(found) == "gradient + auxiliary + generator where shared"
-    assert doubts.knowledge_of(found) == {"gradient", "auxiliary", *(["generator"] if used else [])}
+    assert table_checks.knowledge_of(found) == {"gradient", "auxiliary", *(["generator"] if used else [])}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +191,7 @@ def test_where_no_threshold_is_known_undefended_fedavg_must_surely_gain(elsewher
 
 def test_a_ladder_without_a_control_says_so_at_its_strongest_attack():
     weak, strong = own("dlg", 14.0, rung="L1"), surrogate(18.0)
-    found = doubts.by_record([weak, strong])
+    found = table_checks.by_record([weak, strong])
     assert "no-control" not in [flag.name for flag in found[weak.id]]
     assert [flag.name for flag in found[strong.id]] == ["few", "no-control"]
     assert every_name([weak, strong, oracle(22.0)]) == []
@@ -247,7 +250,7 @@ def test_a_gain_that_rests_on_the_pairing_alone_is_told_once_per_tag():
         return with_psnr(own(attack, 14.0, **changes), lambda v: v.floors["class-mean"] + gain)
 
     strong, weak = over_the_floor("staged", 0.3), over_the_floor("dlg", 0.2, rung="L1")
-    found = doubts.by_record([weak, strong])
+    found = table_checks.by_record([weak, strong])
     (flag,) = [flag for flag in found[strong.id] if flag.name == "overlapping-intervals"]
     assert flag.sentence == "its interval and the floor's overlap, so the gain rests on the paired test alone"
     assert not any(flag.name == "overlapping-intervals" for flag in found[weak.id])  # not the strongest of its tag
@@ -259,7 +262,7 @@ def test_a_gain_that_rests_on_the_pairing_alone_is_told_once_per_tag():
 
 def test_a_doubt_that_is_raised_twice_of_one_cell_is_named_once():
     told = [Flag(name="overlapping-intervals", sentence=s) for s in ("of methods", "of the floor")]
-    assert flags.names([*told, Flag(name="few", sentence="two victims")]) == "overlapping-intervals, few"
+    assert checks.names([*told, Flag(name="few", sentence="two victims")]) == "overlapping-intervals, few"
 
 
 def test_a_record_keeps_its_own_flags_and_the_tables_print_them():

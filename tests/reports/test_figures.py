@@ -9,27 +9,27 @@ import torch
 from matplotlib.axes import Axes
 from PIL import Image
 
-from privbench import plugins
-from privbench.record import AttackRecord
-from reports import (
-    attack_table,
-    boxes,
+from privbench import registry
+from privbench.records.schema import AttackRecord
+from reports.figures import (
+    box_plots,
+    client_bars,
     curves,
     defense_curve,
     feature_pca,
-    figures,
     grid,
     label_histogram,
-    looks,
+    line_styles,
     omega_curve,
+    psnr_by_round,
     roc,
-    round_curve,
-    rows,
     scatter,
-    strips,
+    style,
 )
-from reports.label_histogram import Panel
-from reports.published_form import NAMES, cell_place, label
+from reports.figures.label_histogram import Panel
+from reports.records import grouping
+from reports.records.labels import NAMES, cell_place, label
+from reports.tables import attack_table
 from tests.reports.records import record, with_training
 from tests.reports.test_training_reports import trained
 
@@ -80,17 +80,17 @@ def row(method, attack, seed, psnr=10.0, count=9):
 def draw(kind, size, folder):  # noqa: C901 (one case after the other)
     dataset, methods = SIZES[size]
     stem = folder / "x"
-    own = trainings(dataset, ["local", *methods] if kind in strips.KINDS else methods)
-    key = rows.setting(own[0].cell)
-    if kind in strips.KINDS:
-        return strips.write(own, key, kind, stem)
+    own = trainings(dataset, ["local", *methods] if kind in client_bars.KINDS else methods)
+    key = grouping.setting(own[0].cell)
+    if kind in client_bars.KINDS:
+        return client_bars.write(own, key, kind, stem)
     if kind == "curves":
         return curves.write(own, key, ("loss", "accuracy"), stem)
     if kind == "roc":
         return roc.write(own, key, stem)
     if kind == "boxes":
         settings = [{}, {"diversity": 0.1}, {"diversity": 2.0}]
-        return boxes.write(
+        return box_plots.write(
             [
                 trained("fedcg", 40.0 + i, dataset=dataset, partition="iid", method_settings=s)
                 for i, s in enumerate(settings)
@@ -115,7 +115,7 @@ def draw(kind, size, folder):  # noqa: C901 (one case after the other)
         return feature_pca.write(key, clouds({"one": 1, "three": 3, "all": 5}[size]), CLASSES, stem)
     if kind == "clients":
         panels = [
-            Panel(f"{plugins.short(dataset)}, IID", [f"{k + 1}" for k in range(n)], [[3, 50, 7]] * n)
+            Panel(f"{registry.short(dataset)}, IID", [f"{k + 1}" for k in range(n)], [[3, 50, 7]] * n)
             for n in {"one": (1,), "three": (2, 3, 4), "all": (40,)}[size]
         ]
         return label_histogram.write(panels, CLASSES, stem)
@@ -124,7 +124,7 @@ def draw(kind, size, folder):  # noqa: C901 (one case after the other)
             images(0), [row(m, a, i) for i, m in enumerate(methods) for a in ("dlg", OWN)], stem, grid.Size(8, 2)
         )
     if kind == "rounds":
-        return round_curve.write(attacked(dataset, methods, ("0", "2", "best")), stem)
+        return psnr_by_round.write(attacked(dataset, methods, ("0", "2", "best")), stem)
     if kind == "sweep":
         return defense_curve.curves(
             attacked(dataset, methods[:1], defenses=("gaussian:0.001", "gaussian:0.1", "none")), folder
@@ -157,13 +157,13 @@ def drawn(monkeypatch):
     """The figures that were laid out, instead of files."""
     found = []
 
-    def save(figure, stem, endings=figures.ENDINGS):
-        figures._as_written(figure)
+    def save(figure, stem, endings=style.ENDINGS):
+        style._as_written(figure)
         figure.draw_without_rendering()
         found.append(figure)
         return [stem]
 
-    monkeypatch.setattr(figures, "save", save)
+    monkeypatch.setattr(style, "save", save)
     return found
 
 
@@ -185,8 +185,8 @@ def texts_of(figure):
 def test_a_figure_fits_the_page_no_text_is_clipped_or_hides_anything_and_no_panel_is_empty(kind, size, tmp_path, drawn):
     assert draw(kind, size, tmp_path)
     (figure,) = drawn
-    assert figure.get_figwidth() <= figures.PAGE_INCHES + 0.01
-    assert figure.get_figheight() <= figures.PAGE_HEIGHT_INCHES
+    assert figure.get_figwidth() <= style.PAGE_INCHES + 0.01
+    assert figure.get_figheight() <= style.PAGE_HEIGHT_INCHES
     width, height = figure.bbox.size
     for axes in figure.axes:
         assert axes.get_visible()
@@ -194,7 +194,7 @@ def test_a_figure_fits_the_page_no_text_is_clipped_or_hides_anything_and_no_pane
     texts = texts_of(figure)
     boxes_ = [t.get_window_extent() for t in texts]
     for text, box in zip(texts, boxes_, strict=True):
-        assert text.get_fontsize() >= figures.SMALL_POINTS, text.get_text()
+        assert text.get_fontsize() >= style.SMALL_POINTS, text.get_text()
         assert -1 <= box.x0 < box.x1 <= width + 1, text.get_text()
         assert -1 <= box.y0 < box.y1 <= height + 1, text.get_text()
     data = [axes.get_window_extent() for axes in figure.axes]
@@ -231,21 +231,21 @@ def test_files_have_the_width_of_a_column_or_a_page(tmp_path):
 
 
 def test_every_method_has_a_look_and_any_two_differ_without_colour_too():
-    assert set(looks.METHODS) == set(NAMES) == set(plugins.METHODS)
-    assert len(looks.TABLE) == 22
-    assert len({(look.marker, look.dashes) for look in looks.TABLE}) == len(looks.TABLE)
-    assert len({look.marker for look in looks.METHODS.values()}) == len(looks.METHODS)
-    assert len({look.colour for look in looks.METHODS.values()}) == len(looks.METHODS)
-    assert len({looks.point_look(i) for i in range(132)}) == 132
+    assert set(line_styles.METHODS) == set(NAMES) == set(registry.METHODS)
+    assert len(line_styles.TABLE) == 22
+    assert len({(look.marker, look.dashes) for look in line_styles.TABLE}) == len(line_styles.TABLE)
+    assert len({look.marker for look in line_styles.METHODS.values()}) == len(line_styles.METHODS)
+    assert len({look.colour for look in line_styles.METHODS.values()}) == len(line_styles.METHODS)
+    assert len({line_styles.point_look(i) for i in range(132)}) == 132
 
 
 def test_methods_and_defences_of_one_figure_look_unlike_each_other_and_a_method_the_same_in_all():
     labels = [*NAMES.values(), *(f"FedAvg + Gaussian {v}" for v in range(11))]
-    each = looks.line_looks(labels)
+    each = line_styles.line_looks(labels)
     assert len({str(sorted(map(str, look.items()))) for look in each.values()}) == 22
     for name in NAMES.values():
-        assert looks.line_looks([f"{name} + Gaussian 1", name])[name] == each[name]
-    assert looks.line_looks(["FedSplit (LG-FedAvg)"])["FedSplit (LG-FedAvg)"] == each["FedSplit"]
+        assert line_styles.line_looks([f"{name} + Gaussian 1", name])[name] == each[name]
+    assert line_styles.line_looks(["FedSplit (LG-FedAvg)"])["FedSplit (LG-FedAvg)"] == each["FedSplit"]
 
 
 def _changed(r, rounds):
@@ -256,7 +256,7 @@ def _changed(r, rounds):
 
 def test_ticks_of_rounds_are_integers_and_a_single_round_is_no_curve(tmp_path, drawn):
     own = trainings(USUAL, ["local", "fedavg"])
-    key = rows.setting(own[0].cell)
+    key = grouping.setting(own[0].cell)
     curves.write(own, key, ("loss", "accuracy"), tmp_path / "x")
     for axes in drawn[0].axes:
         low, high = axes.get_xlim()
@@ -273,7 +273,7 @@ def test_a_curve_that_stops_being_finite_is_marked_where_it_does(tmp_path, drawn
         own[1],
         lambda rounds: [e if e.round < 3 else e.model_copy(update={"loss": {"task": [None, 1.0]}}) for e in rounds],
     )
-    curves.write(own, rows.setting(own[0].cell), ("loss", "accuracy"), tmp_path / "x")
+    curves.write(own, grouping.setting(own[0].cell), ("loss", "accuracy"), tmp_path / "x")
     loss, accuracy = drawn[0].axes
     assert [list(line.get_xdata()) for line in loss.lines if line.get_marker() == "x"] == [[2]]
     assert [line for line in accuracy.lines if line.get_marker() == "x"] == []
@@ -336,8 +336,8 @@ def test_a_grid_and_the_table_of_the_same_records_have_one_order():
 
 @pytest.mark.parametrize("text", ["FedAvg + Gaussian 0.001", OWN, "a b " * 30, "M" * 200, ""])
 def test_wrapped_lines_fit_and_lose_nothing(text):
-    lines = figures.wrapped(text, 1.0, 7.5)
-    assert all(figures.width_inches(line, 7.5) <= 1.0 for line in lines)
+    lines = style.wrapped(text, 1.0, 7.5)
+    assert all(style.width_inches(line, 7.5) <= 1.0 for line in lines)
     assert "".join("".join(lines).split()) == "".join(text.split())
 
 
@@ -345,7 +345,7 @@ def test_wrapped_lines_fit_and_lose_nothing(text):
     ("count", "shape"), [(1, (1, 1)), (2, (1, 2)), (3, (1, 3)), (5, (1, 5)), (7, (2, 4)), (13, (3, 5))]
 )
 def test_panels_fill_the_width(count, shape):
-    figure, drawn_ = figures.panels(count, 1.0)
+    figure, drawn_ = style.panels(count, 1.0)
     assert len(drawn_) == len(figure.axes) == count
     assert isinstance(drawn_[0], Axes)
     spec = drawn_[0].get_gridspec()

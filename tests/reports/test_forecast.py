@@ -2,17 +2,19 @@
 
 import pytest
 
-from privbench import pool, run, spec
-from privbench.store import Store
-from reports import forecast, study, study_run
+from privbench import spec
+from privbench.execution import cell_jobs, worker_pool
+from privbench.records.store import Store
+from reports.running import forecast, study_run
+from reports.studies import definition
 
 
 def cells(datasets=("photos",), **changes):
-    return study.cells(study.read("attack-table"), "quick", [(name, None) for name in datasets], **changes)
+    return definition.cells(definition.read("attack-table"), "quick", [(name, None) for name in datasets], **changes)
 
 
 def trials(tmp_path, **changes):
-    return run.trials_of(cells(seeds=1, victims=8, **changes), tmp_path, None, "cpu")
+    return cell_jobs.trials_of(cells(seeds=1, victims=8, **changes), tmp_path, None, "cpu")
 
 
 def test_every_job_of_the_attack_table_has_a_cost_by_hand(tmp_path):
@@ -42,7 +44,7 @@ def test_the_last_worker_decides(costs, workers, ends):
 
 
 def test_a_machine_half_as_fast_takes_twice_as_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "cores", lambda: 2)
+    monkeypatch.setattr(worker_pool, "cores", lambda: 2)
     expected = []
     for factor in (1, 2):
         monkeypatch.setattr(forecast, "calibration", lambda factor=factor: factor * forecast.CALIBRATION)
@@ -62,7 +64,7 @@ def test_calibration_takes_time_and_leaves_the_threads_alone():
 def test_where_a_cost_was_not_measured_nothing_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(forecast, "calibration", lambda: pytest.fail("nothing to calibrate for"))
     train = spec.train_spec("quick", "photos", "fedmd-cg")
-    unknown = run.trials_of([spec.cell_spec("quick", train, "staged")], tmp_path, None, "cpu")
+    unknown = cell_jobs.trials_of([spec.cell_spec("quick", train, "staged")], tmp_path, None, "cpu")
     assert forecast.lines([*trials(tmp_path), *unknown], "cpu") == []
     assert forecast.lines([], "cpu") == []
 

@@ -3,11 +3,15 @@
 import matplotlib.figure
 import pytest
 
-from privbench import checkpoint, data, federations, harness, partition, run, spec
+from privbench import data, spec
+from privbench.cli import commands
+from privbench.data import partition
 from privbench.errors import UserError
-from privbench.store import Store
-from reports import commands, drawings, label_histogram
-from reports.label_histogram import Panel
+from privbench.execution import cell_jobs
+from privbench.records.store import Store
+from privbench.training import checkpoint, federation, harness
+from reports.figures import label_histogram, of_attack
+from reports.figures.label_histogram import Panel
 from tests.reports.paper_cells import in_paper
 from tests.reports.records import changed_cell, record
 
@@ -79,13 +83,13 @@ def test_both_formats_are_written(tmp_path):
 def test_the_clients_of_a_trained_run_are_drawn_from_disk_alone(tmp_path, drawn, monkeypatch, capsys):
     each = spec.train_spec("smoke", "digits", "fedavg", omega=0.1, changes={"rounds": 0})
     store = Store(tmp_path)
-    run.train(store, [each], None, "cpu")
+    cell_jobs.train(store, [each], None, "cpu")
     assert checkpoint.history(store.train(each), each.id) == []
 
     def forbidden(*_, **__):
         raise AssertionError("data was read or a round was trained")
 
-    monkeypatch.setattr(federations, "laid_out", forbidden)
+    monkeypatch.setattr(federation, "laid_out", forbidden)
     monkeypatch.setattr(harness, "train_round", forbidden)
     commands.draw_clients_of_run(each.id[:6], tmp_path)
     fed = partition.census(_laid_out(each))
@@ -118,14 +122,14 @@ def test_a_table_of_dirichlet_cells_has_its_histogram_from_the_records(tmp_path,
         own = record(method, spec=dealt)
         seeds = [s.model_copy(update={"label_counts": COUNTS}) for s in own.seeds]
         records.append(own.model_copy(update={"class_names": ["a", "b", "c"], "seeds": seeds}))
-    drawings.histograms([*records, record(spec={"partition": "iid"})], tmp_path)
+    of_attack.histograms([*records, record(spec={"partition": "iid"})], tmp_path)
     (axes,) = drawn[0].axes  # one layout, one panel
     assert len(dots(axes)) == 4
-    assert drawings.histograms([record()], tmp_path) == []
+    assert of_attack.histograms([record()], tmp_path) == []
 
 
 def test_published_values_stand_beside_the_usual_layout_alone():
-    from reports.published_form import group, published, title_of
+    from reports.records.labels import group, published, title_of
 
     usual, dealt = record(spec={"partition": "iid"}), record(spec={"partition": "dirichlet", "omega": 0.1})
     assert published(in_paper(usual).cell)[0] is not None

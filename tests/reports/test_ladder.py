@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from privbench.console import Console
-from reports import figures, ladder, ladder_summary, layout, round_curve
-from reports.measured import strongest
-from reports.published_form import Gap, knowledge_text
+from privbench.system.console import Console
+from reports.figures import psnr_by_round, style
+from reports.records.labels import Gap, knowledge_text
+from reports.records.measured import strongest
+from reports.tables import ladder, ladder_summary, render
 from tests.reports.records import changed_cell, record, with_knowledge
 from tests.reports.test_doubts import oracle, own, real, surrogate
 
@@ -72,7 +73,7 @@ def test_with_few_seeds_nothing_is_sure_however_large_the_gain():
     assert "No attack surely beats the floor" not in line
     (told,) = ladder_summary.verdicts(few)
     assert told == "FedSplit: 3 seed(s) are too few to say where an attack surely gains."
-    assert not any(layout.is_bold(cell) for row in ladder_summary.report(few).forms[0].rows for cell in row)
+    assert not any(render.is_bold(cell) for row in ladder_summary.report(few).forms[0].rows for cell in row)
 
 
 def test_the_short_tables_have_eight_columns_at_most():
@@ -154,7 +155,7 @@ def test_the_terminal_shows_the_ladder():
 @pytest.fixture
 def drawn(monkeypatch):
     kept = []
-    monkeypatch.setattr(figures, "save", lambda figure, stem: kept.append(figure) or [])
+    monkeypatch.setattr(style, "save", lambda figure, stem: kept.append(figure) or [])
     return kept
 
 
@@ -163,7 +164,7 @@ def rounds():
 
 
 def test_the_curve_has_a_line_per_knowledge_tag_from_round_0_on(tmp_path, drawn):
-    round_curve.write(rounds(), tmp_path / "x")
+    psnr_by_round.write(rounds(), tmp_path / "x")
     (axes,) = drawn[0].axes
     lines = [container.lines[0] for container in axes.containers]
     assert len(lines) == 2
@@ -181,7 +182,7 @@ def test_the_curve_has_a_line_per_knowledge_tag_from_round_0_on(tmp_path, drawn)
 def test_a_long_name_of_an_attacker_is_broken_so_that_the_legend_stays_inside(tmp_path, drawn):
     long = "gradient + auxiliary + initial networks + generator where shared"
     shown = [with_knowledge(r, tag=long, tag_in_general=long) for r in rounds()]
-    round_curve.write(shown, tmp_path / "x")
+    psnr_by_round.write(shown, tmp_path / "x")
     (figure,) = drawn
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert [" ".join(text.split()) for text in texts] == [f"L1-L4 {long}", "best floor"]
@@ -194,15 +195,15 @@ def test_a_long_name_of_an_attacker_is_broken_so_that_the_legend_stays_inside(tm
 def test_two_names_of_one_round_are_one_point():
     best, seven = record(seeds=(0,), round_="best", psnr=15.0), record(seeds=(0,), round_="7", psnr=16.0)
     assert best.rounds == seven.rounds == [7]
-    assert [when for when, _ in round_curve.points([best, seven])] == [7]
+    assert [when for when, _ in psnr_by_round.points([best, seven])] == [7]
 
 
 def test_there_is_no_curve_of_one_round(tmp_path):
-    assert round_curve.write(rungs(), tmp_path / "x") == []
+    assert psnr_by_round.write(rungs(), tmp_path / "x") == []
 
 
 def test_the_curve_is_one_column_wide_in_both_formats(tmp_path):
-    png, pdf = round_curve.write(rounds(), tmp_path / "x")
+    png, pdf = psnr_by_round.write(rounds(), tmp_path / "x")
     with Image.open(png) as picture:
         assert picture.width == 975  # 3.25 inches at 300 dpi
     assert pdf.read_bytes().startswith(b"%PDF")

@@ -2,11 +2,14 @@
 
 import pytest
 from PIL import Image
+from privbench.requests.specifications.options import PlaceOptions, TrainingOptions
 
-from privbench import measure, plugins, record, run
-from privbench.options import PlaceOptions, TrainingOptions
-from privbench.store import Store
-from reports import climb, study, study_run
+from privbench import registry
+from privbench.execution import attack_cell, cell_jobs
+from privbench.records import schema
+from privbench.records.store import Store
+from reports.running import ladder_cells, study_run
+from reports.studies import definition
 
 FEW = ("class-mean", "feature-statistics", "analytic-features", "learned-inverse", "oracle")
 
@@ -15,7 +18,7 @@ FEW = ("class-mean", "feature-statistics", "analytic-features", "learned-inverse
 def few():
     """A ladder of few attacks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plugins, "ATTACKS", {name: plugins.ATTACKS[name] for name in (*plugins.FLOORS, *FEW)})
+        patch.setattr(registry, "ATTACKS", {name: registry.ATTACKS[name] for name in (*registry.FLOORS, *FEW)})
         own, cells = study_run.plan(
             "ladder",
             TrainingOptions(preset="smoke"),
@@ -36,7 +39,7 @@ def out(few, tmp_path_factory):
 
 def test_attacks_that_cannot_be_made_are_left_out_with_the_reason(few, out):
     _, cells = few
-    able, gaps = climb.climbable(cells)
+    able, gaps = ladder_cells.climbable(cells)
     lost = {(gap.cell.train.method, gap.cell.attack, gap.reason) for gap in gaps}
     assert lost == {
         ("fedsplit", "feature-statistics", "needs the upload:generator, which fedsplit does not send"),
@@ -45,7 +48,7 @@ def test_attacks_that_cannot_be_made_are_left_out_with_the_reason(few, out):
             for m in ("fedsplit", "fedcg")
         ),
     }
-    assert len(able) + len(gaps) == len(cells) == 2 * 2 * len(set(FEW) | set(plugins.FLOORS))
+    assert len(able) + len(gaps) == len(cells) == 2 * 2 * len(set(FEW) | set(registry.FLOORS))
     assert {cell.id for cell in able} == {path.parent.name for path in out.glob("cells/*/record.json")}
     text = (out / "ladder-smoke/summary.md").read_text()
     assert "| learned-inverse | FedSplit | digits | 0 (untrained), best | needs the gradient:extractor" in text
@@ -71,14 +74,14 @@ def test_the_folder_holds_summary_long_tables_curve_and_grids(out):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Tables without figures, which take the most time."""
-    monkeypatch.setattr(climb, "grids", lambda *_, **__: [])
-    monkeypatch.setattr(climb, "curves", lambda *_: [])
+    monkeypatch.setattr(ladder_cells, "grids", lambda *_, **__: [])
+    monkeypatch.setattr(ladder_cells, "curves", lambda *_: [])
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_same_command_again_computes_nothing_and_writes_the_same_page(few, out, monkeypatch):
     before = (out / "ladder-smoke/summary.md").read_text()
-    monkeypatch.setattr(run.Trial, "run", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(cell_jobs.Trial, "run", lambda *_: pytest.fail("computed again"))
     study_run.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, out)))
     assert (out / "ladder-smoke/summary.md").read_text() == before
 
@@ -86,9 +89,9 @@ def test_the_same_command_again_computes_nothing_and_writes_the_same_page(few, o
 @pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_study_continues_with_what_is_missing(few, out, monkeypatch, capsys):
     own, cells = few
-    able, _ = climb.climbable(cells)
+    able, _ = ladder_cells.climbable(cells)
     lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
-    before = record.read(Store(out).record(lost))
+    before = schema.read(Store(out).record(lost))
     Store(out).record(lost).unlink()
     Store(out).result(lost, lost.seeds[0]).unlink()
     study_run.show_status(own, cells, out, None)
@@ -96,19 +99,19 @@ def test_an_interrupted_study_continues_with_what_is_missing(few, out, monkeypat
     assert f"{len(able) - 1} of {len(able)} cells done, 1 interrupted" in told
     assert "Left out" in told
     attacked = []
-    real = measure.attack_seed
+    real = attack_cell.attack_seed
     monkeypatch.setattr(
-        measure, "attack_seed", lambda store, cell, *rest: attacked.append(cell.id) or real(store, cell, *rest)
+        attack_cell, "attack_seed", lambda store, cell, *rest: attacked.append(cell.id) or real(store, cell, *rest)
     )
     study_run.show_study(study_run.run_study(own, cells, PlaceOptions("cpu", None, out)))
     assert attacked == [lost.id]
-    assert record.read(Store(out).record(lost)).victims == before.victims
+    assert schema.read(Store(out).record(lost)).victims == before.victims
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkeypatch):
     own, cells = few
-    able, _ = climb.climbable(cells)
+    able, _ = ladder_cells.climbable(cells)
     lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
     refused = study_run.states.State(study_run.REFUSED, "one image per gradient only")
     real = study_run.states.of
@@ -120,4 +123,4 @@ def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkey
 
 
 def test_the_study_climbs_and_others_do_not():
-    assert [name for name in study.names() if study.read(name).climbs] == ["ladder"]
+    assert [name for name in definition.names() if definition.read(name).climbs] == ["ladder"]

@@ -7,9 +7,12 @@ import pytest
 from matplotlib.collections import PolyCollection
 from rich.console import Console
 
-from privbench import plugins
-from reports import climb, figures, ladder_summary, layout, measured, round_curve, tables
-from reports.published_form import REFUSED, Gap, fields_of, range_text
+from privbench import registry
+from reports.figures import psnr_by_round, style
+from reports.records import measured
+from reports.records.labels import REFUSED, Gap, fields_of, range_text
+from reports.running import ladder_cells
+from reports.tables import ladder_summary, render, report_files
 from tests.reports.paper_cells import in_paper
 from tests.reports.records import changed, changed_cell, with_psnr
 from tests.reports.test_doubts import oracle, own, surrogate
@@ -84,7 +87,7 @@ def test_a_cell_is_bold_where_the_interval_of_the_gain_lies_above_0_and_nowhere_
         for form in report.forms[:2]
         for name, row in cells_of(form).items()
         for method, cell in row.items()
-        if layout.is_bold(cell)
+        if render.is_bold(cell)
     }
     assert bold == {
         (" round 0 (untrained)", "L4 gradient + auxiliary", "FedSplit"),
@@ -109,11 +112,11 @@ def test_a_published_value_below_the_floor_says_so(report):
 def test_a_method_without_an_attack_of_a_tag_has_a_dash_and_one_that_failed_is_missing(records):
     kept = [r for r in records if r.id != "cifar10-fedsplit-none-surrogate-0"]
     lost = next(r for r in records if r.id == "cifar10-fedsplit-none-surrogate-0")
-    tag = plugins.resolve("attack", "surrogate").knowledge
+    tag = registry.resolve("attack", "surrogate").knowledge
     for state, expected in (("failed", "missing"), (REFUSED, "-")):
         first = ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", state)]).forms[0]
         assert cells_of(first)[f"L4 {tag}"]["FedSplit"] == expected
-    text = tables.markdown(ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", "failed")]))
+    text = report_files.markdown(ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", "failed")]))
     assert "| surrogate | FedSplit | cifar10 | 0 (untrained) | the disk is full |" in text
     assert "1 cell(s) are missing" in text
 
@@ -182,7 +185,7 @@ def test_a_doubt_is_one_row_with_the_number_of_its_cells(report, records):
 
 
 def test_the_three_files_agree_with_the_records(report, records, tmp_path):
-    md, numbers, tex = tables.write(report, tmp_path / "summary")
+    md, numbers, tex = report_files.write(report, tmp_path / "summary")
     text = md.read_text()
     assert "**] <sub>" not in text
     assert "]** <sub>surrogate</sub>" in text
@@ -203,9 +206,9 @@ def test_the_page_says_how_many_cells_stand_out_by_chance(records):
 
 def test_the_long_tables_are_split_by_data_set(records, tmp_path, monkeypatch):
     other = distinct([changed(r, dataset="digits") for r in records])
-    monkeypatch.setattr(climb, "grids", lambda *_, **__: [])
+    monkeypatch.setattr(ladder_cells, "grids", lambda *_, **__: [])
     gap = Gap(changed_cell(other[0].cell, attack="feature-statistics"), "needs the upload:generator", REFUSED)
-    paths = climb.write(None, [], [*records, *other], [gap], tmp_path)
+    paths = ladder_cells.write(None, [], [*records, *other], [gap], tmp_path)
     assert {path.name for path in paths} == {
         *(f"{stem}.{ending}" for stem in ("summary", "ladder-cifar10", "ladder-digits") for ending in ("md", "csv", "tex")),
         *(f"{name}-rounds.{ending}" for name in ("cifar10", "digits") for ending in ("png", "pdf")),
@@ -218,8 +221,8 @@ def test_the_long_tables_are_split_by_data_set(records, tmp_path, monkeypatch):
 
 def test_the_curve_has_a_panel_per_method_on_one_scale_with_floor_and_oracle(records, tmp_path, monkeypatch):
     kept = []
-    monkeypatch.setattr(figures, "save", lambda figure, stem: kept.append(figure) or [])
-    round_curve.write(records, tmp_path / "x")
+    monkeypatch.setattr(style, "save", lambda figure, stem: kept.append(figure) or [])
+    psnr_by_round.write(records, tmp_path / "x")
     panels = [axes for axes in kept[0].axes if axes.get_visible()]
     assert [axes.get_title() for axes in panels] == ["FedAvg + Gaussian 0.1", "FedSplit"]
     assert len({axes.get_ylim() for axes in panels}) == 1
@@ -227,8 +230,8 @@ def test_the_curve_has_a_panel_per_method_on_one_scale_with_floor_and_oracle(rec
     for axes in panels:
         lines = [container.lines[0] for container in axes.containers]
         assert [list(line.get_xdata()) for line in lines] == [[0, 9]] * 3  # best: rounds 7 to 11
-        assert [line.get_color() == round_curve.ORACLE_LINE["color"] for line in lines] == [False, False, True]
-        (floor,) = [line for line in axes.lines if line.get_color() == round_curve.FLOOR["color"]]
+        assert [line.get_color() == psnr_by_round.ORACLE_LINE["color"] for line in lines] == [False, False, True]
+        (floor,) = [line for line in axes.lines if line.get_color() == psnr_by_round.FLOOR["color"]]
         assert list(floor.get_ydata()) == [best_floor, best_floor]
         bands = [each for each in axes.collections if isinstance(each, PolyCollection)]
         assert [
@@ -241,22 +244,22 @@ def test_the_curve_has_a_panel_per_method_on_one_scale_with_floor_and_oracle(rec
 
 def test_what_is_far_above_the_rest_is_drawn_lower_and_said_so(records, tmp_path, monkeypatch):
     kept = []
-    monkeypatch.setattr(figures, "save", lambda figure, stem: kept.append(figure) or [])
+    monkeypatch.setattr(style, "save", lambda figure, stem: kept.append(figure) or [])
     tall = [*records, *distinct([own("staged", 60.0, method="fedavg", round_=when) for when in ("0", "best")])]
-    round_curve.write(records, tmp_path / "x")
-    round_curve.write(tall, tmp_path / "x")
+    psnr_by_round.write(records, tmp_path / "x")
+    psnr_by_round.write(tall, tmp_path / "x")
     assert [figure.axes[0].get_yscale() for figure in kept] == ["linear", "function"]
     assert "above 30 dB" in kept[1].get_suptitle()
     assert "above 30 dB" not in kept[0].get_suptitle()
 
 
 def test_marks_of_a_cell_survive_in_latex_and_on_the_terminal():
-    cell = f"{layout.bold('18.2 [1.0, -2.0]')} {layout.small('staged')}"
-    assert layout.stacked(["", cell])[1] == ("", "**[1.0, -2.0]**")
-    assert layout.tex("**[1.0, -2.0]**") == r"\textbf{{[}1.0, $-$2.0{]}}"
-    assert layout.tex(cell) == r"\textbf{18.2 {[}1.0, $-$2.0{]}} {\scriptsize staged}"
+    cell = f"{render.bold('18.2 [1.0, -2.0]')} {render.small('staged')}"
+    assert render.stacked(["", cell])[1] == ("", "**[1.0, -2.0]**")
+    assert render.tex("**[1.0, -2.0]**") == r"\textbf{{[}1.0, $-$2.0{]}}"
+    assert render.tex(cell) == r"\textbf{18.2 {[}1.0, $-$2.0{]}} {\scriptsize staged}"
     console = Console(width=80, record=True, file=io.StringIO())
-    layout.show("x", ["", "y"], [["a", cell]], console)
+    render.show("x", ["", "y"], [["a", cell]], console)
     text = console.export_text()
     assert "staged" in text
     assert "*" not in text

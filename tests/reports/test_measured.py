@@ -6,7 +6,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from reports import attack_table, measured
+from reports.records import measured
+from reports.tables import attack_table
 from tests.reports.records import record, with_knowledge, with_psnr, with_victims
 
 SEEDS = tuple(range(5))

@@ -1,7 +1,8 @@
 """The search for the setting that a paper does not print."""
 
 from privbench import spec
-from reports import nearest, study
+from reports.studies import definition
+from reports.tables import nearest
 from tests.reports.records import record, with_victims
 
 
@@ -68,7 +69,7 @@ def test_data_that_the_paper_does_not_print_keep_their_numbers_without_a_distanc
 
 
 def test_the_study_varies_everything_that_the_paper_leaves_open_in_all_five_columns():
-    cells = study.cells(study.read("papers-attack"), "paper")
+    cells = definition.cells(definition.read("papers-attack"), "paper")
     columns = {(c.train.method, c.train.defense): [] for c in cells}
     for c in cells:
         columns[c.train.method, c.train.defense].append(c)

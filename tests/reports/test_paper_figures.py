@@ -8,24 +8,19 @@ import torch
 from matplotlib.collections import PathCollection
 from PIL import Image
 
-from privbench import checkpoint, federations, harness, run
-from privbench.data.resize import pixels
+from privbench.data.readers.resize import pixels
 from privbench.errors import UserError
-from privbench.methods.form import Nets
-from privbench.record import read
-from privbench.store import Store
-from reports import (
-    accuracy_table,
-    curves,
-    derived,
-    feature_pca,
-    figures,
-    omega_curve,
-    rows,
-    strips,
-    study,
-    study_reports,
-)
+from privbench.execution import cell_jobs
+from privbench.methods.base import Nets
+from privbench.records.schema import read
+from privbench.records.store import Store
+from privbench.training import checkpoint, harness
+from privbench.training import federation as federations
+from reports.figures import client_bars, curves, feature_pca, omega_curve, style
+from reports.records import grouping
+from reports.running import study_reports
+from reports.studies import definition
+from reports.tables import accuracy_table, derived
 from tests.reports.paper_cells import paper_cell, paper_cells, trained_as
 from tests.reports.test_training_reports import trained
 
@@ -33,8 +28,8 @@ from tests.reports.test_training_reports import trained
 @pytest.fixture
 def drawn(monkeypatch):
     found = []
-    save = figures.save
-    monkeypatch.setattr(figures, "save", lambda figure, stem: found.append(figure) or save(figure, stem))
+    save = style.save
+    monkeypatch.setattr(style, "save", lambda figure, stem: found.append(figure) or save(figure, stem))
     return found
 
 
@@ -84,7 +79,7 @@ def test_the_omega_figure_has_a_line_per_method_and_hollow_published_points(tmp_
 
 def test_the_study_of_table_1_draws_it(tmp_path):
     cells = [c for c in paper_cells("fedmd-cg-table1") if c.train.dataset == "fmnist" and c.train.method == "local"]
-    own = study.read("fedmd-cg-table1").model_copy(update={"reports": ("omega",)})
+    own = definition.read("fedmd-cg-table1").model_copy(update={"reports": ("omega",)})
     paths = study_reports.write(own, None, cells, dealt(methods=("local",))[:-1], [], tmp_path)
     assert [p.name for p in paths] == ["omega.md", "omega.csv", "omega.tex", "omega-fmnist.png", "omega-fmnist.pdf"]
 
@@ -107,7 +102,7 @@ def test_relative_test_accuracy_stands_beside_the_published_one_by_hand():
     assert set(found) == {("NFL-CGAN", "rta_mean"), ("FedAvg (dropout 0.2)", "rta_mean")}
     assert found["NFL-CGAN", "rta_mean"].measured == pytest.approx((first + second) / 2)
     assert found["NFL-CGAN", "rta_mean"].printed.value == 1.086
-    report = derived.beside(strips.report(records, "rta"), records, "rta")
+    report = derived.beside(client_bars.report(records, "rta"), records, "rta")
     assert report.forms[-1].rows[-1] == [
         "fmnist, protocol nfl-cgan, NFL-CGAN",
         "mean over clients",
@@ -162,8 +157,8 @@ def test_the_lead_in_precision_is_of_nfl_cgan_over_the_method_named_by_the_paper
 def pca_study(tmp_path_factory):
     """The study of Figure 2 on digits, trained for seconds."""
     out = tmp_path_factory.mktemp("pca")
-    cells = study.cells(study.read("fedmd-cg-fig2"), "smoke", [("digits", None)])
-    assert run.run_cells(cells, out, None, "cpu", lambda *_: None, lambda *_: None) == []
+    cells = definition.cells(definition.read("fedmd-cg-fig2"), "smoke", [("digits", None)])
+    assert cell_jobs.run_cells(cells, out, None, "cpu", lambda *_: None, lambda *_: None) == []
     return cells, Store(out)
 
 
@@ -187,7 +182,7 @@ def test_the_panels_are_the_teachers_features_and_every_generators_outputs(pca_s
 
 def test_the_variances_and_their_share_on_the_axes_by_hand(pca_study):
     cells, store = pca_study
-    key = rows.settings([read(store.record(cells[0]))])[0]
+    key = grouping.settings([read(store.record(cells[0]))])[0]
     labels = np.array([0, 0, 1, 1])
     teacher = np.array([[3.0, 1, 0], [3, -1, 0], [-3, 1, 0], [-3, -1, 0]])
     collapsed = np.array([[1.0, 0, 2], [1, 0, 2], [-1, 0, -2], [-1, 0, -2]])
@@ -205,7 +200,7 @@ def test_the_variances_and_their_share_on_the_axes_by_hand(pca_study):
 
 def test_the_pca_figure_has_a_panel_each_on_one_scale_with_a_point_per_image(pca_study, tmp_path, drawn):
     cells, store = pca_study
-    own = study.read("fedmd-cg-fig2").model_copy(update={"reports": ("pca",)})
+    own = definition.read("fedmd-cg-fig2").model_copy(update={"reports": ("pca",)})
     records = [read(store.record(cell)) for cell in cells]
     paths = study_reports.write(own, store, cells, records, [], tmp_path)
     assert [p.suffix for p in paths] == [".md", ".csv", ".tex", ".png", ".pdf"]

@@ -10,13 +10,14 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from privbench import plugins
-from privbench.paper_protocol import PROTOCOLS
+from privbench import registry
+from privbench.data.paper_setup import PROTOCOLS
 from privbench.spec import Adam, CellSpec, Strict, TrainSpec
-from reports import published, study
+from reports.records import published
+from reports.studies import definition
 from tests.reports.paper_cells import paper_cell, paper_cells
 
-CLAIMS = {claim: own for own in map(study.read, study.names()) for claim in own.tables}
+CLAIMS = {claim: own for own in map(definition.read, definition.names()) for claim in own.tables}
 
 
 def file():
@@ -28,8 +29,8 @@ def test_every_row_of_the_file_is_read_with_its_value():
     raw, read = file(), published.rows()
     assert len(raw) == len(read) == 795
     assert [(r["source"], r["table"], float(r["value"])) for r in raw] == [(r.source, r.table, r.value) for r in read]
-    assert {r.method for r in read} <= set(plugins.METHODS)
-    assert {r.dataset for r in read} <= set(plugins.DATASETS)
+    assert {r.method for r in read} <= set(registry.METHODS)
+    assert {r.dataset for r in read} <= set(registry.DATASETS)
     with pytest.raises(ValueError, match="a setting that nothing reads: client E"):
         published._layout("lenet5,4 clients,client E")
 
@@ -38,7 +39,7 @@ def test_every_printed_table_and_figure_with_values_is_claimed_by_one_study():
     printed = {row.claim for row in published.rows()}
     assert len(printed) == 31
     assert printed <= set(CLAIMS)
-    every = [claim for own in map(study.read, study.names()) for claim in own.tables]
+    every = [claim for own in map(definition.read, definition.names()) for claim in own.tables]
     assert len(every) == len(set(every))
 
 
@@ -95,7 +96,7 @@ def test_every_value_stands_beside_the_cells_it_is_printed_of_and_no_other_of_it
     ],
 )  # fmt: skip
 def test_values_by_hand(name, wanted, metric, value):
-    found = published.of(paper_cell(name, **wanted), metric, study.read(name).tables)
+    found = published.of(paper_cell(name, **wanted), metric, definition.read(name).tables)
     assert found[:3] == value
 
 
@@ -204,8 +205,8 @@ def test_a_psnr_stands_beside_the_papers_attack_alone_and_is_found_for_every_oth
 
 @pytest.mark.parametrize("preset", ["smoke", "quick"])
 def test_nothing_published_stands_beside_a_shorter_preset(preset):
-    names = [name for name in study.names() if study.read(name).tables]
-    cells = [cell for name in names for cell in study.cells(study.read(name), preset)]
+    names = [name for name in definition.names() if definition.read(name).tables]
+    cells = [cell for name in names for cell in definition.cells(definition.read(name), preset)]
     metrics = {row.metric for row in published.rows()}
     assert len(cells) > 300
     assert not any(published.of(cell, metric) for cell in cells for metric in metrics)
@@ -314,7 +315,7 @@ def test_a_study_and_its_page_name_the_tables_that_it_claims(repository):
     ]  # fmt: skip
     page = (repository / "docs" / "studies.md").read_text()
     listed = dict(re.findall(r"^\| `(\w[\w-]*)` \| ([^|]*) \|", page, re.MULTILINE))
-    assert set(listed) == set(study.names())
-    for own in map(study.read, study.names()):
+    assert set(listed) == set(definition.names())
+    for own in map(definition.read, definition.names()):
         if own.tables:
             assert places(own.source) == places(listed[own.name]) == sorted(own.tables), own.name

@@ -9,14 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
-from privbench import run
-from privbench.console import Console
-from privbench.record import read
+from privbench.execution import cell_jobs
+from privbench.records.schema import read
+from privbench.records.store import Store
 from privbench.spec import cell_spec, train_spec
-from privbench.store import Store
-from reports import attack_table, figures, grid, layout, rows, scatter, study
-from reports.published_form import Gap, published, update_text
-from reports.remarks import remarks
+from privbench.system.console import Console
+from reports.figures import grid, scatter, style
+from reports.records import grouping
+from reports.records.labels import Gap, published, update_text
+from reports.records.remarks import remarks
+from reports.studies import definition
+from reports.tables import attack_table, render
 from tests.reports.paper_cells import in_paper
 from tests.reports.records import record
 
@@ -126,7 +129,7 @@ def test_records_of_different_settings_never_share_a_table():
     ]  # fmt: skip
     forms = attack_table.compact([record(spec=s) for s in settings])
     assert len(forms) == len({form.title for form in forms}) == len(settings)
-    assert len({rows.setting(record(spec=s).cell) for s in ({}, *settings[10:13])}) == 4  # of training alone
+    assert len({grouping.setting(record(spec=s).cell) for s in ({}, *settings[10:13])}) == 4  # of training alone
     assert forms[-1].title.endswith("whole updates of 3 steps, 4 images per update")
     both = [record(defense="gaussian:0.1", spec={"where": w}) for w in ("step", "update")]
     assert attack_table.compact(both)[0].columns == ["", "FedAvg + Gaussian 0.1 (every step)", "FedAvg + Gaussian 0.1"]
@@ -145,7 +148,7 @@ def test_a_record_and_the_cell_it_is_of_tell_the_same_of_whole_updates(asked, te
     """A finished cell and a missing one (a Gap) belong to one table."""
     train = train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
     cell = cell_spec("smoke", train, "grey", seeds=1, victims=1, **asked)
-    assert run.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
+    assert cell_jobs.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
     found = read(Store(tmp_path).record(cell)).cell
     assert found == cell
     assert update_text(found) == text
@@ -236,7 +239,7 @@ def test_latex_is_escaped_and_balanced():
 
 
 def test_latex_leaves_a_gap_behind_a_row_of_several_lines_alone():
-    lines = layout.latex(["a", "b"], [["x", "1\n[0, 2]"], ["y", "2"]], "").splitlines()
+    lines = render.latex(["a", "b"], [["x", "1\n[0, 2]"], ["y", "2"]], "").splitlines()
     body = lines[lines.index(r"\midrule") + 1 : lines.index(r"\bottomrule")]
     assert body == [r"x & 1 \\", r" & {[}0, 2{]} \\", r"\addlinespace[2pt]", r"y & 2 \\"]
 
@@ -256,7 +259,7 @@ def test_latex_leaves_a_gap_behind_a_row_of_several_lines_alone():
     ],
 )
 def test_latex_escapes(text, expected):
-    assert layout.tex(text) == expected
+    assert render.tex(text) == expected
 
 
 def printed(cells, width, **more):
@@ -333,7 +336,7 @@ def test_the_grid_shows_originals_and_one_row_per_method(channels, tmp_path):
 
 def test_the_grid_writes_the_psnr_under_each_image_and_names_failures(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, "save", lambda figure, *_: drawn.append(figure) or [])
+    monkeypatch.setattr(style, "save", lambda figure, *_: drawn.append(figure) or [])
     images = torch.rand(2, 3, 32, 32)
     grid.write(images, [grid.Row("FedCG", "staged", images, torch.tensor([float("nan"), 8.04]))], tmp_path / "grid")
     labels = [axes.get_xlabel() for axes in drawn[0].axes]
@@ -343,7 +346,7 @@ def test_the_grid_writes_the_psnr_under_each_image_and_names_failures(tmp_path, 
 
 def test_the_scatter_draws_published_points_hollow_and_where_they_belong(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures, "save", lambda figure, stem: drawn.append(figure) or [])
+    monkeypatch.setattr(style, "save", lambda figure, stem: drawn.append(figure) or [])
     scatter.write([in_paper(r) for r in five() if r.cell.round == "best"], tmp_path / "scatter")
     hollow = [line for line in drawn[0].axes[0].lines if line.get_markerfacecolor() == "none"]
     assert (47.52, 8.99) in {(line.get_xdata()[0], line.get_ydata()[0]) for line in hollow}
@@ -367,7 +370,7 @@ def test_the_scatter_has_one_panel_per_round(tmp_path):
 
 
 def test_the_attack_table_study_has_the_five_published_columns():
-    cells = study.cells(study.read("attack-table"), "quick", [("digits", None), ("photos", None)], seeds=1)
+    cells = definition.cells(definition.read("attack-table"), "quick", [("digits", None), ("photos", None)], seeds=1)
     columns = {(c.train.method, c.train.defense) for c in cells}
     assert columns == set(FIVE)
     assert len(cells) == 2 * 5 * 2 * 2

@@ -3,20 +3,25 @@
 import json
 
 import pytest
+from privbench.requests.specifications.options import PlaceOptions
 
-from privbench import checkpoint, federations, run, storage
-from privbench import record as records
 from privbench.errors import Interrupted, UserError
-from privbench.options import PlaceOptions
-from privbench.store import Store
-from reports import states, study, study_run
+from privbench.execution import cell_jobs
+from privbench.records import schema as records
+from privbench.records.store import Store
+from privbench.system import files
+from privbench.training import checkpoint, federation
+from reports.running import status, study_run
+from reports.studies import definition
 from tests.reports.records import record
 
 
 @pytest.fixture
 def cells():
-    own = study.read("accuracy")
-    return study.cells(own, "smoke", [("digits", None)], methods=["local", "fedavg", "fedper", "fedsplit"], seeds=2)
+    own = definition.read("accuracy")
+    return definition.cells(
+        own, "smoke", [("digits", None)], methods=["local", "fedavg", "fedper", "fedsplit"], seeds=2
+    )
 
 
 def finished(cell):
@@ -37,41 +42,41 @@ def train_folder(store, cell, seed):
 def test_a_recorded_cell_is_done_and_a_damaged_one_failed(cells, tmp_path):
     store = Store(tmp_path)
     records.write(finished(cells[0]), store.record(cells[0]))
-    assert states.of(store, cells[0], {}).word == "done"
+    assert status.of(store, cells[0], {}).word == "done"
     store.record(cells[0]).write_text("{")
-    damaged = states.of(store, cells[0], {})
+    damaged = status.of(store, cells[0], {})
     assert damaged.word == "failed"
     assert "is damaged" in damaged.why
 
 
 def test_a_cell_whose_training_has_begun_is_interrupted(cells, tmp_path):
     store = Store(tmp_path)
-    assert states.of(store, cells[0], {}) == ("not run", "", None)
-    storage.write_json(train_folder(store, cells[0], 100) / checkpoint.FINISHED, {})
+    assert status.of(store, cells[0], {}) == ("not run", "", None)
+    files.write_json(train_folder(store, cells[0], 100) / checkpoint.FINISHED, {})
     info = {"spec": cells[0].train.model_copy(update={"seed": 101}).id, "round": 1, "clients": 2}
-    storage.save_tensors(train_folder(store, cells[0], 101) / checkpoint.CHECKPOINT, "checkpoint", {}, info)
-    state = states.of(store, cells[0], {})
+    files.save_tensors(train_folder(store, cells[0], 101) / checkpoint.CHECKPOINT, "checkpoint", {}, info)
+    state = status.of(store, cells[0], {})
     assert state.word == "interrupted"
     assert state.why == "seed 100 trained; seed 101 stopped after round 1 of 2; the same command continues"
 
 
 def test_an_attack_that_waits_for_a_finished_training_is_not_called_interrupted(tmp_path):
     store = Store(tmp_path)
-    own = study.read("attack-table")
-    cell = study.cells(own, "smoke", [("digits", None)], seeds=1)[0]
-    storage.write_json(train_folder(store, cell, 100) / checkpoint.FINISHED, {})
-    assert states.of(store, cell, {}) == ("not run", "its training is finished", None)
-    storage.write_json(store.cell_spec(cell), {})
-    assert states.of(store, cell, {}).word == "interrupted"
+    own = definition.read("attack-table")
+    cell = definition.cells(own, "smoke", [("digits", None)], seeds=1)[0]
+    files.write_json(train_folder(store, cell, 100) / checkpoint.FINISHED, {})
+    assert status.of(store, cell, {}) == ("not run", "its training is finished", None)
+    files.write_json(store.cell_spec(cell), {})
+    assert status.of(store, cell, {}).word == "interrupted"
 
 
 def test_cells_without_data_say_how_to_get_it(cells, tmp_path):
-    assert states.of(Store(tmp_path), cells[0], {"digits": "put it there"}) == ("no data", "put it there", None)
+    assert status.of(Store(tmp_path), cells[0], {"digits": "put it there"}) == ("no data", "put it there", None)
 
 
 def test_only_data_that_unrecorded_cells_need_is_looked_for(tmp_path):
-    store, own = Store(tmp_path), study.read("accuracy")
-    missing = study.cells(own, "smoke", [("cifar10", None), ("digits", None)], methods=["local"])
+    store, own = Store(tmp_path), definition.read("accuracy")
+    missing = definition.cells(own, "smoke", [("cifar10", None), ("digits", None)], methods=["local"])
     absent = study_run.absent_data(store, missing, None)
     assert set(absent) == {"cifar10"}
     assert "put the files there or point --data-dir at them" in absent["cifar10"]
@@ -80,9 +85,9 @@ def test_only_data_that_unrecorded_cells_need_is_looked_for(tmp_path):
 
 
 def test_looking_at_the_state_downloads_nothing(tmp_path, monkeypatch, capsys):
-    own = study.read("accuracy")
-    cells = study.cells(own, "smoke", [("cifar10", None)], methods=["local"])
-    monkeypatch.setattr(federations, "read", lambda *_: pytest.fail("tried to load"))
+    own = definition.read("accuracy")
+    cells = definition.cells(own, "smoke", [("cifar10", None)], methods=["local"])
+    monkeypatch.setattr(federation, "read", lambda *_: pytest.fail("tried to load"))
     study_run.show_status(own, cells, tmp_path / "out", None)
     assert "0 of 1 cells done, 1 no data" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
@@ -92,7 +97,7 @@ def ending(monkeypatch, endings):
     """Runs no cell; a job ends with the reason given for its method, or else leaves a record."""
 
     def run_cells(cells, root, data_root, device, progress, outcome):
-        for job in run.trials_of(cells, root, data_root, device):
+        for job in cell_jobs.trials_of(cells, root, data_root, device):
             reason = endings.get(job.specs[0].method)
             if isinstance(reason, BaseException):
                 raise reason
@@ -102,7 +107,7 @@ def ending(monkeypatch, endings):
                 records.write(finished(cell), Store(root).record(cell))
         return []
 
-    monkeypatch.setattr(run, "run_cells", run_cells)
+    monkeypatch.setattr(cell_jobs, "run_cells", run_cells)
 
 
 def test_why_a_cell_failed_is_kept_until_it_is_tried_again(cells, tmp_path, monkeypatch):
@@ -111,7 +116,7 @@ def test_why_a_cell_failed_is_kept_until_it_is_tried_again(cells, tmp_path, monk
     found = study_run.execute(cells, tmp_path, None, "cpu")
     assert [state.word for state in found] == ["done", "done", "failed", "done"]
     assert json.loads(store.failure(cells[2]).read_text())["reason"] == "the disk is full"
-    assert states.of(store, cells[2], {}) == ("failed", "the disk is full", None)
+    assert status.of(store, cells[2], {}) == ("failed", "the disk is full", None)
     ending(monkeypatch, {})
     assert [state.word for state in study_run.execute(cells, tmp_path, None, "cpu")] == ["done"] * 4
     assert not store.failure(cells[2]).exists()
@@ -123,7 +128,7 @@ def test_an_internal_error_fails_its_cell_alone_and_leaves_its_traceback(cells, 
             1 / 0
         raise UserError("asked the impossible")
 
-    monkeypatch.setattr(run, "train", train)
+    monkeypatch.setattr(cell_jobs, "train", train)
     found = study_run.execute(cells, tmp_path, None, "cpu")
     log = Store(tmp_path).train(cells[2].train_specs()[0]) / "error.txt"
     assert [state.word for state in found] == ["failed"] * 4
@@ -140,8 +145,8 @@ def test_an_interrupted_study_says_how_far_it_is(cells, tmp_path, monkeypatch, c
 
 
 def test_the_page_names_every_open_cell_and_its_reason(cells, tmp_path, monkeypatch, capsys):
-    own = study.read("accuracy").model_copy(update={"reports": ("accuracy",)})
-    absent = study.cells(own, "smoke", [("cifar10", None)], methods=["local"])
+    own = definition.read("accuracy").model_copy(update={"reports": ("accuracy",)})
+    absent = definition.cells(own, "smoke", [("cifar10", None)], methods=["local"])
     ending(monkeypatch, {"fedper": "the disk is full"})
     with pytest.raises(UserError, match="1 of 5 cells are unfinished: the disk is full"):
         study_run.show_study(study_run.run_study(own, [*cells, *absent], PlaceOptions("cpu", None, tmp_path)))
@@ -156,6 +161,6 @@ def test_the_page_names_every_open_cell_and_its_reason(cells, tmp_path, monkeypa
 
 
 def test_a_study_without_any_result_is_refused(cells, tmp_path, monkeypatch):
-    absent = study.cells(study.read("accuracy"), "smoke", [("cifar10", None)])
+    absent = definition.cells(definition.read("accuracy"), "smoke", [("cifar10", None)])
     with pytest.raises(UserError, match="no cell of 'accuracy' could be run: cifar10 needs"):
-        study_run.run_study(study.read("accuracy"), absent, PlaceOptions("cpu", None, tmp_path))
+        study_run.run_study(definition.read("accuracy"), absent, PlaceOptions("cpu", None, tmp_path))

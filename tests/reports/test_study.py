@@ -5,24 +5,28 @@ from itertools import combinations
 
 import pytest
 
-from privbench import flags, partition, plugins, run, spec
+from privbench import registry, spec
+from privbench.data import partition
 from privbench.errors import UserError
-from reports import study, study_reports
-from reports.accuracy_table import METRICS
+from privbench.execution import cell_jobs
+from privbench.records import checks
+from reports.running import study_reports
+from reports.studies import definition
+from reports.tables.accuracy_table import METRICS
 
 
 def paper(name):
     """The cells of a study on the published data sets and settings."""
-    return study.cells(study.read(name), "paper")
+    return definition.cells(definition.read(name), "paper")
 
 
-@pytest.mark.parametrize("name", study.names())
+@pytest.mark.parametrize("name", definition.names())
 @pytest.mark.parametrize("preset", ["smoke", "quick", "paper"])
 def test_every_study_has_cells_in_every_preset(name, preset):
-    own = study.read(name)
+    own = definition.read(name)
     assert set(own.reports) <= set(study_reports.NAMES)
     assert set(own.metrics) <= set(METRICS)
-    cells = study.cells(own, preset)
+    cells = definition.cells(own, preset)
     assert len(cells) == len({cell.id for cell in cells}) > 1
     assert {cell.preset for cell in cells} == {preset}
     names = {cell.train.dataset for cell in cells}
@@ -33,59 +37,61 @@ def test_every_study_has_cells_in_every_preset(name, preset):
 
 
 def test_the_accuracy_study_trains_every_method_of_the_suite_once():
-    cells = study.cells(study.read("accuracy"), "quick", [("photos", None)])
-    targets = [plugins.target("method", cell.train.method) for cell in cells]
-    assert len(plugins.METHODS) == 11
+    cells = definition.cells(definition.read("accuracy"), "quick", [("photos", None)])
+    targets = [registry.target("method", cell.train.method) for cell in cells]
+    assert len(registry.METHODS) == 11
     searched = [cell.train.method_settings["mu"] for cell in cells if cell.train.method == "fedprox"]
-    once = sorted(set(plugins.METHODS.values()))
-    assert sorted(targets) == sorted([*once, *[plugins.target("method", "fedprox")] * (len(searched) - 1)])
+    once = sorted(set(registry.METHODS.values()))
+    assert sorted(targets) == sorted([*once, *[registry.target("method", "fedprox")] * (len(searched) - 1)])
     assert len(set(searched)) == len(searched)
 
 
 def test_the_extended_attack_table_attacks_every_method_that_sends_something():
-    cells = study.cells(study.read("attack-all"), "quick", [("photos", None)])
-    sending = {t for name, t in plugins.METHODS.items() if plugins.resolve("method", name).shares}
-    assert {plugins.target("method", cell.train.method) for cell in cells} == sending
+    cells = definition.cells(definition.read("attack-all"), "quick", [("photos", None)])
+    sending = {t for name, t in registry.METHODS.items() if registry.resolve("method", name).shares}
+    assert {registry.target("method", cell.train.method) for cell in cells} == sending
 
 
 def test_the_ladder_study_has_every_attack_with_the_seeds_and_victims_of_a_published_row():
-    own = study.read("ladder")
-    cells = study.cells(own, "quick", [("photos", None)])
-    assert len(cells) == 5 * 5 * len(plugins.ATTACKS)  # columns, rounds
+    own = definition.read("ladder")
+    cells = definition.cells(own, "quick", [("photos", None)])
+    assert len(cells) == 5 * 5 * len(registry.ATTACKS)  # columns, rounds
     assert {cell.round for cell in cells} == {"0", "1", "2", "5", "best"}
     assert {(len(cell.seeds), cell.victims) for cell in cells} == {(5, 16)}
-    assert flags.LEAST_VICTIMS <= 5 * 16
-    few = study.cells(own, "quick", [("photos", None)], seeds=1, victims=2)
+    assert checks.LEAST_VICTIMS <= 5 * 16
+    few = definition.cells(own, "quick", [("photos", None)], seeds=1, victims=2)
     assert {(len(cell.seeds), cell.victims) for cell in few} == {(1, 2)}
-    paper = study.cells(own, "paper", [("cifar10", None)])
+    paper = definition.cells(own, "paper", [("cifar10", None)])
     assert {(len(cell.seeds), cell.victims) for cell in paper} == {(5, 64)}
 
 
 def test_a_ladder_cell_is_that_of_the_attack_command():
-    cell = next(c for c in study.cells(study.read("ladder"), "quick", [("photos", None)]) if c.attack == "matching")
+    cell = next(
+        c for c in definition.cells(definition.read("ladder"), "quick", [("photos", None)]) if c.attack == "matching"
+    )
     train = spec.train_spec("quick", "photos", "fedavg")
     assert cell.id == spec.cell_spec("quick", train, "matching", round_="0", seeds=5, victims=16).id
 
 
 def test_smoke_keeps_its_few_victims_and_the_rounds_before_its_last():
-    cells = study.cells(study.read("ladder"), "smoke", [("digits", None)])
+    cells = definition.cells(definition.read("ladder"), "smoke", [("digits", None)])
     assert {cell.round for cell in cells} == {"0", "1", "best"}
     assert {(len(cell.seeds), cell.victims) for cell in cells} == {(1, 2)}
 
 
 def test_the_attacked_rounds_can_be_chosen():
-    own = study.read("ladder")
-    cells = study.cells(own, "smoke", [("digits", None)], rounds=["0", "last"])
+    own = definition.read("ladder")
+    cells = definition.cells(own, "smoke", [("digits", None)], rounds=["0", "last"])
     assert {cell.round for cell in cells} == {"0", "last"}
     for wrong in ("3", "soon", "-1"):
         with pytest.raises(UserError, match=f"--round takes 0 to 2 here, 'last' or 'best', but '{wrong}' was given"):
-            study.cells(own, "smoke", [("digits", None)], rounds=[wrong])
+            definition.cells(own, "smoke", [("digits", None)], rounds=[wrong])
     with pytest.raises(UserError, match="'accuracy' attacks nothing"):
-        study.cells(study.read("accuracy"), "smoke", [("digits", None)], rounds=["0"])
+        definition.cells(definition.read("accuracy"), "smoke", [("digits", None)], rounds=["0"])
 
 
 def test_the_ablation_leaves_out_one_two_and_three_terms_on_each_side():
-    cells = study.cells(study.read("fedmd-cg-table4"), "smoke", [("photos", None)])
+    cells = definition.cells(definition.read("fedmd-cg-table4"), "smoke", [("photos", None)])
     off = [cell.train.method_settings.get("without", "") for cell in cells]
     sides = (("cls_global", "mse_global", "kl_global"), ("mse_local", "cls_local", "div"))
     every = [set(terms) for side in sides for n in (1, 2, 3) for terms in combinations(side, n)]
@@ -98,9 +104,11 @@ def test_a_data_set_carries_its_own_omegas():
     for name in ("fedmd-cg-table4", "fedmd-cg-terms", "fedmd-cg-sensitivity"):
         omegas = {(c.train.dataset, c.train.omega) for c in paper(name)}
         assert omegas == {("emnist", 0.1), ("fmnist", 1.0), ("cifar10", 10.0)}, name
-        quick = {(c.train.dataset, c.train.omega) for c in study.cells(study.read(name), "quick")}
+        quick = {(c.train.dataset, c.train.omega) for c in definition.cells(definition.read(name), "quick")}
         assert quick == omegas | {("photos", 1.0)}, name
-    asked = study.cells(study.read("fedmd-cg-table4"), "smoke", [("fmnist", None)], choices=study.Choices(omega=5.0))
+    asked = definition.cells(
+        definition.read("fedmd-cg-table4"), "smoke", [("fmnist", None)], choices=definition.Choices(omega=5.0)
+    )
     assert {c.train.omega for c in asked} == {5.0}
     for name in ("fedmd-cg-table1", "fedmd-cg-table3", "fedmd-cg-table5"):
         omegas = {(c.train.dataset, c.train.omega) for c in paper(name)}
@@ -108,26 +116,26 @@ def test_a_data_set_carries_its_own_omegas():
 
 
 def test_the_pca_study_trains_one_teacher_alone_before_its_generator():
-    for cell in study.cells(study.read("fedmd-cg-fig2"), "paper"):
+    for cell in definition.cells(definition.read("fedmd-cg-fig2"), "paper"):
         train = cell.train
         assert (train.dataset, train.clients, train.per_client, train.schedule.rounds) == ("mnist", 1, 60_000, 1)
         assert train.schedule.client_steps * train.schedule.batch == 20 * train.per_client
         assert {"cls_global", "mse_global", "kl_global"} <= set(train.method_settings["without"].split(","))
-    quick = study.cells(study.read("fedmd-cg-fig2"), "quick")
+    quick = definition.cells(definition.read("fedmd-cg-fig2"), "quick")
     assert {(c.train.dataset, c.train.clients) for c in quick} == {("digits", 1), ("mnist", 1)}
 
 
 def test_the_study_of_every_term_switches_off_each_in_turn():
     from privbench.methods.fedmd_cg import STAGES
 
-    cells = study.cells(study.read("fedmd-cg-terms"), "smoke", [("photos", None)])
+    cells = definition.cells(definition.read("fedmd-cg-terms"), "smoke", [("photos", None)])
     off = [cell.train.method_settings.get("without", "") for cell in cells]
     assert off[0] == ""
     assert sorted(off[1:]) == sorted(term for stage in STAGES for term in stage)
 
 
 def test_the_sensitivity_study_has_each_value_of_each_lambda_and_the_default_once():
-    cells = study.cells(study.read("fedmd-cg-sensitivity"), "smoke", [("photos", None)])
+    cells = definition.cells(definition.read("fedmd-cg-sensitivity"), "smoke", [("photos", None)])
     settings = [cell.train.method_settings for cell in cells]
     assert settings[0] == {}
     assert sorted((k, v) for s in settings[1:] for k, v in s.items()) == sorted(
@@ -143,7 +151,7 @@ def test_the_paper_preset_trains_a_comparison_alike():
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in study.names() if n.startswith(("fedmd-cg", "nfl-cgan")) and n != "fedmd-cg-fig2"]
+    "name", [n for n in definition.names() if n.startswith(("fedmd-cg", "nfl-cgan")) and n != "fedmd-cg-fig2"]
 )
 def test_no_early_stop_cuts_the_rounds_of_a_paper_that_names_none(name):
     for cell in paper(name):
@@ -158,7 +166,7 @@ def test_the_methods_of_these_papers_train_all_rounds_in_every_study():
 @pytest.mark.parametrize("name", ["accuracy", "attack-all", "fedcg-table1", "nfl-cgan-lenet5", "nfl-cgan-resnet18"])
 def test_mu_is_searched_over_the_values_of_the_paper_in_quick_too(name):
     for preset, wanted in (("paper", [0.001, 0.01, 0.1, 1.0]), ("quick", [0.001, 0.01, 0.1, 1.0]), ("smoke", [0.001])):
-        cells = study.cells(study.read(name), preset, methods=["fedprox"])
+        cells = definition.cells(definition.read(name), preset, methods=["fedprox"])
         assert {c.train.dataset for c in cells} >= {"fmnist", "cifar10"}
         for data in {(c.train.dataset, c.train.clients) for c in cells}:
             mus = [c.train.method_settings["mu"] for c in cells if (c.train.dataset, c.train.clients) == data]
@@ -168,35 +176,37 @@ def test_mu_is_searched_over_the_values_of_the_paper_in_quick_too(name):
 def own_study(**changes):
     column = {"method": "fedavg", "search": {"schedule.task.lr": [0.01, 0.05, 0.08]}} | changes.pop("column", {})
     task = {"kind": "sgd", "lr": 0.05, "weight_decay": 1e-4}
-    return study.Study(
+    return definition.Study(
         name="mine", title="", source="", about="", reports=("accuracy",), embedded=("digits",), data=({"name": "fmnist"},),
         schedule={"task": task}, column=(column,), **changes,
     )  # fmt: skip
 
 
 def test_a_column_searches_fields_of_the_schedule():
-    cells = study.cells(own_study(), "paper")
+    cells = definition.cells(own_study(), "paper")
     assert [c.train.schedule.task for c in cells] == [
         spec.SGD(kind="sgd", lr=lr, weight_decay=1e-4) for lr in (0.01, 0.05, 0.08)
     ]
     assert all(c.train.method_settings == {} for c in cells)
     # Rates of SGD are none of Adam's, by which the other presets descend.
     for preset in ("quick", "smoke"):
-        assert [c.train.schedule.task for c in study.cells(own_study(), preset)] == [spec.SCHEDULES[preset].task] * 2
+        assert [c.train.schedule.task for c in definition.cells(own_study(), preset)] == [
+            spec.SCHEDULES[preset].task
+        ] * 2
     with pytest.raises(UserError, match=r"a schedule has no 'task\.rate'; did you mean 'task\.lr'"):
-        study.cells(own_study(column={"search": {"schedule.task.rate": [1]}}), "paper")
+        definition.cells(own_study(column={"search": {"schedule.task.rate": [1]}}), "paper")
 
 
 def test_every_variant_is_searched():
     column = {"method": "fedcg", "each": {"aggregator": ["ave", "kd"]}}
-    cells = [c.train for c in study.cells(own_study(column=column), "paper")]
+    cells = [c.train for c in definition.cells(own_study(column=column), "paper")]
     assert [(t.method_settings.get("aggregator", "kd"), t.schedule.task.lr) for t in cells] == [
         (aggregator, lr) for aggregator in ("ave", "kd") for lr in (0.01, 0.05, 0.08)
     ]
 
 
 def test_every_method_of_fedmd_cg_searches_the_rate_of_sgd():
-    names = [n for n in study.names() if n.startswith("fedmd-cg") and n != "fedmd-cg-fig2"]
+    names = [n for n in definition.names() if n.startswith("fedmd-cg") and n != "fedmd-cg-fig2"]
     assert len(names) == 7
     for name in names:
         rates = {}
@@ -216,20 +226,20 @@ def test_the_cnn_of_nfl_cgan_has_dropout_in_every_method_and_resnet18_in_none():
         ("nfl-cgan-table4", 0.0),
     ):
         for cell in paper(name):
-            plugin = plugins.create(plugins.resolve("method", cell.train.method), cell.train.method_settings)
+            plugin = registry.create(registry.resolve("method", cell.train.method), cell.train.method_settings)
             assert plugin.networks(cell.train.backbone)["dropout"] == rate, (name, cell.train.method)
             assert cell.train.protocol == "nfl-cgan"
 
 
 def test_searched_rates_are_jobs_of_different_names():
-    groups = [(c.train,) for c in study.cells(own_study(), "paper")]
-    assert run.titles(groups) == [f"fmnist fedavg seed 100 task.lr={lr}" for lr in (0.01, 0.05, 0.08)]
-    assert run.titles(groups[:1]) == ["fmnist fedavg seed 100"]
+    groups = [(c.train,) for c in definition.cells(own_study(), "paper")]
+    assert cell_jobs.titles(groups) == [f"fmnist fedavg seed 100 task.lr={lr}" for lr in (0.01, 0.05, 0.08)]
+    assert cell_jobs.titles(groups[:1]) == ["fmnist fedavg seed 100"]
 
 
 def test_a_study_says_whose_protocol_it_follows_and_whether_work_is_equal():
     def cell(method, preset="paper", **changes):
-        (found,) = study.cells(
+        (found,) = definition.cells(
             own_study(column={"method": method, "search": {}}, **changes), preset, [("fmnist", None)]
         )
         return found.train
@@ -244,12 +254,14 @@ def test_a_study_says_whose_protocol_it_follows_and_whether_work_is_equal():
 
 
 def test_what_a_user_asks_for_goes_before_the_study():
-    choices = study.Choices(protocol="nfl-cgan", flip=True, measured="broadcast", changes={"task.lr": 0.2, "batch": 4})
-    (cell,) = study.cells(own_study(), "smoke", [("digits", None)], seeds=2, first_seed=7, choices=choices)
+    choices = definition.Choices(
+        protocol="nfl-cgan", flip=True, measured="broadcast", changes={"task.lr": 0.2, "batch": 4}
+    )
+    (cell,) = definition.cells(own_study(), "smoke", [("digits", None)], seeds=2, first_seed=7, choices=choices)
     assert (cell.train.protocol, cell.train.flip, cell.train.measured) == ("nfl-cgan", True, "broadcast")
     assert (cell.train.schedule.task.lr, cell.train.schedule.batch) == (0.2, 4)
     assert (cell.seeds, cell.train.seed) == ((7, 8), 7)
-    cells = study.cells(own_study(), "paper", choices=choices)
+    cells = definition.cells(own_study(), "paper", choices=choices)
     assert [c.train.schedule.task for c in cells] == [spec.SGD(kind="sgd", lr=0.2, weight_decay=1e-4)]
 
 
@@ -260,33 +272,35 @@ def test_every_field_of_the_schedule_can_stand_in_a_study():
     }  # fmt: skip
     assert set(values) == set(spec.Schedule.model_fields)
     mine = own_study(column={"search": {}}).model_copy(update={"schedule": values})
-    (cell,) = study.cells(mine, "paper")
+    (cell,) = definition.cells(mine, "paper")
     assert cell.train.schedule == spec.checked(spec.Schedule, values)
     dotted = mine.model_copy(update={"schedule": {"task.lr": 0.3}})
-    (cell,) = study.cells(dotted, "paper")
+    (cell,) = definition.cells(dotted, "paper")
     assert cell.train.schedule.task == spec.SCHEDULES["paper"].task.model_copy(update={"lr": 0.3})
 
 
 def test_methods_and_data_sets_can_be_chosen():
-    own = study.read("accuracy")
-    chosen = study.cells(own, "smoke", [("digits", None), ("digit5", ("svhn", "usps"))], methods=["lg-fedavg", "local"])
+    own = definition.read("accuracy")
+    chosen = definition.cells(
+        own, "smoke", [("digits", None), ("digit5", ("svhn", "usps"))], methods=["lg-fedavg", "local"]
+    )
     assert [(c.train.dataset, c.train.method) for c in chosen] == [
         ("digits", "local"), ("digits", "fedsplit"), ("digit5", "local"), ("digit5", "fedsplit"),
     ]  # fmt: skip
     assert chosen[2].train.domains == ("svhn", "usps")
     with pytest.raises(UserError, match="'nfl-cgan-table5' has no cells of local; it compares fedgen, nfl-cgan"):
-        study.cells(study.read("nfl-cgan-table5"), "smoke", methods=["local"])
+        definition.cells(definition.read("nfl-cgan-table5"), "smoke", methods=["local"])
     with pytest.raises(UserError, match="did you mean 'accuracy'"):
-        study.read("acuracy")
+        definition.read("acuracy")
 
 
 def test_a_misspelt_key_of_a_study_is_refused(tmp_path, monkeypatch):
     (tmp_path / "studies").mkdir()
     text = (resources.files("reports") / "studies" / "accuracy.toml").read_text()
     (tmp_path / "studies" / "mine.toml").write_text(text.replace("embedded =", "embeded ="))
-    monkeypatch.setattr(study.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(definition.resources, "files", lambda _: tmp_path)
     with pytest.raises(UserError, match="embed"):
-        study.read("mine")
+        definition.read("mine")
 
 
 TRAINING_IMAGES = {"fmnist": 60_000, "cifar10": 50_000}
@@ -295,8 +309,8 @@ NAMES_PUBLIC_IMAGES = ("digit5", "domainnet")  # of which FedCG holds out a doma
 
 def test_whoever_distils_on_public_images_has_some_in_every_published_cell():
     found = set()
-    for name in study.names():
-        for cell in study.cells(study.read(name), "paper"):
+    for name in definition.names():
+        for cell in definition.cells(definition.read(name), "paper"):
             train = cell.train
             if train.method != "feddf" or train.dataset in NAMES_PUBLIC_IMAGES:
                 continue

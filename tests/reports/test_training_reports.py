@@ -7,31 +7,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from privbench import metrics, plugins
+from privbench import registry
 from privbench import spec as specs
-from privbench.console import Console
-from privbench.record import Curve
+from privbench.records.schema import Curve
 from privbench.spec import SCHEDULES
-from reports import (
-    ablation,
-    accuracy_table,
-    attack_table,
-    boxes,
-    curves,
-    drawings,
-    figures,
-    layout,
-    measured,
-    pairs,
-    remarks,
-    roc,
-    rows,
-    strips,
-    study,
-    study_reports,
-    tables,
-)
-from reports.published_form import Gap, label
+from privbench.system.console import Console
+from privbench.training import metrics
+from reports.figures import box_plots, client_bars, curves, of_attack, roc, style
+from reports.records import grouping, measured, remarks
+from reports.records.labels import Gap, label
+from reports.running import study_reports
+from reports.studies import definition
+from reports.tables import ablation, accuracy_table, attack_table, baselines, render, report_files
 from tests.reports.paper_cells import in_paper, paper_cell, trained_as
 from tests.reports.records import record, training, with_training, with_victims
 
@@ -94,10 +81,10 @@ def test_a_value_that_the_paper_measures_otherwise_is_marked_and_explained():
 
 def test_the_lowest_is_best_where_lower_is_better_and_equal_ones_are_not_told_apart():
     report = accuracy_table.report(three(), [], ["false_positive_rate"])
-    assert [name for name, cells in form_of(report).items() if layout.is_bold(cells["cifar10"])] == ["FedCG"]
+    assert [name for name, cells in form_of(report).items() if render.is_bold(cells["cifar10"])] == ["FedCG"]
     same = [trained("local", 40.0), trained("fedavg", 40.0)]
     assert not any(
-        layout.is_bold(c["cifar10"]) for c in form_of(accuracy_table.report(same, [], ["accuracy"])).values()
+        render.is_bold(c["cifar10"]) for c in form_of(accuracy_table.report(same, [], ["accuracy"])).values()
     )
 
 
@@ -134,9 +121,9 @@ def test_a_searched_learning_rate_is_chosen_by_validation_not_by_test():
         own_schedule = specs.Schedule(**specs.changed(schedule, {"task.kind": "sgd", "task.lr": lr}))
         own = trained("fedavg", 90.0 - validation, schedule=own_schedule)
         records.append(with_training(own, [training(s, [validation, validation]) for s in (0, 1)]))
-    assert rows.best_searched(records) == [records[1]]
-    (key,) = rows.settings(records)
-    (line,) = rows.searched(records, key)
+    assert grouping.best_searched(records) == [records[1]]
+    (key,) = grouping.settings(records)
+    (line,) = grouping.searched(records, key)
     assert line.endswith("FedAvg: task.lr 0.05, the best of 0.01, 0.05, 0.08 by validation accuracy.")
 
 
@@ -153,11 +140,11 @@ def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_pat
     # The weak attack and low accuracy of mu 1 come first, and its reconstructions are the best: neither may be chosen.
     records = [prox(1.0, "dlg", 30.0, 20.0), prox(1.0, "staged", 40.0, 20.0), prox(0.01, "dlg", 10.0, 50.0),
                prox(0.01, "staged", 18.0, 50.0), record("fedavg", spec={"partition": "iid"})]  # fmt: skip
-    assert [r.id for r in rows.best_searched(records)] == ["0.01 dlg", "0.01 staged", records[4].id]
+    assert [r.id for r in grouping.best_searched(records)] == ["0.01 dlg", "0.01 staged", records[4].id]
     seen = []
-    monkeypatch.setattr(drawings, "attacked", lambda store, cells, own, folder: seen.append((cells, own)) or [])
+    monkeypatch.setattr(of_attack, "attacked", lambda store, cells, own, folder: seen.append((cells, own)) or [])
     cells = [f"cell of {r.id}" for r in records]
-    own = study.read("attack-all")
+    own = definition.read("attack-all")
     study_reports.write(own, None, cells, records, [], tmp_path)
     assert [r.id for r in seen[0][1]] == ["0.01 dlg", "0.01 staged", records[4].id]
     assert seen[0][0] == cells[2:]
@@ -176,7 +163,7 @@ def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_pat
 
 def test_reports_of_training_tell_the_chosen_mu():
     each = [trained("local", 30.0)] + [trained("fedprox", 40.0 + mu, method_settings={"mu": mu}) for mu in (0.1, 1.0)]
-    for report in (strips.report(each, "gain"), roc.report(each), curves.report(each, ("accuracy",), "curves")):
+    for report in (client_bars.report(each, "gain"), roc.report(each), curves.report(each, ("accuracy",), "curves")):
         assert "cifar10, FedProx: mu 1, the best of 0.1, 1 by validation accuracy." in report.notes
 
 
@@ -188,7 +175,7 @@ def test_cells_that_differ_in_the_attack_alone_count_once():
 
 def test_the_files_are_pure_functions_of_the_records(tmp_path):
     report = accuracy_table.report(three(), [], ["accuracy", "auc", "bytes_up"])
-    paths = [tables.write(report, tmp_path / name) for name in ("a", "b")]
+    paths = [report_files.write(report, tmp_path / name) for name in ("a", "b")]
     assert [p.suffix for p in paths[0]] == [".md", ".csv", ".tex"]
     assert [p.read_bytes() for p in paths[0]] == [p.read_bytes() for p in paths[1]]
     tex = paths[0][2].read_text()
@@ -196,7 +183,7 @@ def test_the_files_are_pure_functions_of_the_records(tmp_path):
     assert "(NOT the published schedule).}" in tex
     assert r"\textbf{49.25 $\pm$ 0.35}" in tex
     published = accuracy_table.report([in_paper(r, "fedcg-table1") for r in three()], [], ["accuracy"])
-    paths = tables.write(published, tmp_path / "paper")
+    paths = report_files.write(published, tmp_path / "paper")
     assert "NOT the published" not in paths[2].read_text()
     read = list(csv.DictReader(io.StringIO(paths[1].read_text())))
     (fedcg,) = [row for row in read if (row["row"], row["metric"]) == ("FedCG", "accuracy")]
@@ -206,27 +193,27 @@ def test_the_files_are_pure_functions_of_the_records(tmp_path):
 
 def test_gain_and_rta_by_hand():
     local, fedavg = trained("local", 40.0), trained("fedavg", 44.0)
-    assert strips.values(fedavg, local, strips.KINDS["gain"]) == [(4.0, 0.0), (4.0, 0.0)]
-    (first, std), second = strips.values(fedavg, local, strips.KINDS["rta"])
+    assert client_bars.values(fedavg, local, client_bars.KINDS["gain"]) == [(4.0, 0.0), (4.0, 0.0)]
+    (first, std), second = client_bars.values(fedavg, local, client_bars.KINDS["rta"])
     assert first == pytest.approx((44 / 40 + 45 / 41) / 2)
     assert std == pytest.approx(abs(44 / 40 - 45 / 41) / 2**0.5)
     assert second == (48 / 44, 0.0)
-    assert form_of(strips.report([local, fedavg], "gain"))["FedAvg"]["mean"] == "+4.00"
+    assert form_of(client_bars.report([local, fedavg], "gain"))["FedAvg"]["mean"] == "+4.00"
 
 
 def test_where_local_is_right_nowhere_there_is_no_rta_and_no_nan(tmp_path):
     local, fedavg = trained("local", 0.0), trained("fedavg", 44.0)  # 0 at the first client under seed 0
-    assert strips.values(fedavg, local, strips.KINDS["rta"])[0] == (None, None)
-    report = strips.report([local, fedavg], "rta")
+    assert client_bars.values(fedavg, local, client_bars.KINDS["rta"])[0] == (None, None)
+    report = client_bars.report([local, fedavg], "rta")
     assert list(form_of(report)["FedAvg"].values()) == ["-", "12.000 +- 0.000", "-"]
     assert report.numbers[0]["mean"] is None
-    for path in tables.write(report, tmp_path / "rta")[:2]:
+    for path in report_files.write(report, tmp_path / "rta")[:2]:
         assert "nan" not in path.read_text()
-    assert strips.write([local, fedavg], rows.setting(local.cell), "rta", tmp_path / "bars")
+    assert client_bars.write([local, fedavg], grouping.setting(local.cell), "rta", tmp_path / "bars")
 
 
 def test_the_arithmetic_of_the_reports_is_that_of_the_metrics(monkeypatch):
-    assert {name: kind.of for name, kind in strips.KINDS.items()} == {
+    assert {name: kind.of for name, kind in client_bars.KINDS.items()} == {
         "gain": metrics.gain_over_local, "rta": metrics.relative_test_accuracy,
     }  # fmt: skip
     monkeypatch.setattr(metrics, "mean_roc", lambda curves, grid: (len(curves), grid is roc.GRID))
@@ -236,17 +223,17 @@ def test_the_arithmetic_of_the_reports_is_that_of_the_metrics(monkeypatch):
 def test_clients_by_domain_carry_its_name(tmp_path, drawn):
     own = {"partition": "domain", "domains": None, "client_domains": ["svhn", "usps"]}
     both = [trained(m, a, dataset="digits4", **own) for m, a in (("local", 38.0), ("fedavg", 41.0))]
-    report = strips.report(both, "gain")
+    report = client_bars.report(both, "gain")
     assert report.forms[0].columns == ["", "svhn", "usps", "mean"]
     assert [n["client"] for n in report.numbers] == ["svhn", "usps"]
-    strips.write(both, rows.setting(both[0].cell), "gain", tmp_path / "gain")
+    client_bars.write(both, grouping.setting(both[0].cell), "gain", tmp_path / "gain")
     assert [t.get_text() for t in drawn[0].axes[-1].get_xticklabels()] == ["svhn", "usps"]
     pooled = [trained("local", 38.0, client_domains=["cifar10", "cifar10"])]
-    assert strips.client_names(pooled[0]) == ["1", "2"]
+    assert client_bars.client_names(pooled[0]) == ["1", "2"]
 
 
 def test_without_local_there_is_no_gain():
-    assert strips.report([trained("fedavg")], "gain").forms == []
+    assert client_bars.report([trained("fedavg")], "gain").forms == []
 
 
 def test_curves_are_means_over_clients_then_seeds():
@@ -288,11 +275,11 @@ def lambdas():
 
 def test_boxes_stand_in_order_with_the_default_among_them():
     records = lambdas()
-    found = boxes.panels(records, rows.setting(records[0].cell))
+    found = box_plots.panels(records, grouping.setting(records[0].cell))
     assert {name: list(values) for name, values in found.items()} == {
         "lambda1": [0.5, 1.0, 1.5], "lambda2": [0.5, 1.0, 1.5],
     }  # fmt: skip
-    assert boxes.accuracies(found["lambda1"][1.5]) == [41.5, 45.5, 42.5, 45.5]
+    assert box_plots.accuracies(found["lambda1"][1.5]) == [41.5, 45.5, 42.5, 45.5]
 
 
 def test_the_ablation_compares_with_the_method_as_published():
@@ -308,46 +295,46 @@ def test_variants_of_one_method_are_rows_of_their_own():
     variant = trained("fedcg", method_settings={"gan": "dense", "aggregator": "ave"})
     assert label(variant.cell) == "FedCG (dense GAN, ave)"
     assert label(trained("fedprox", method_settings={"mu": 0.1}).cell) == "FedProx"
-    assert rows.row(trained("fedsplit").cell) == "FedSplit (LG-FedAvg)"
-    assert rows.legend_names(["FedMD-CG", "FedMD-CG (without kl1)"]) == ["FedMD-CG", "without kl1"]
+    assert grouping.row(trained("fedsplit").cell) == "FedSplit (LG-FedAvg)"
+    assert grouping.legend_names(["FedMD-CG", "FedMD-CG (without kl1)"]) == ["FedMD-CG", "without kl1"]
 
 
 def test_reconstructions_are_compared_on_the_same_victims():
     fedavg, fedper = record("fedavg", psnr=20.0), record("fedper", psnr=12.0)
-    gap = pairs.difference(measured.of(fedper), measured.of(fedavg))
+    gap = baselines.difference(measured.of(fedper), measured.of(fedavg))
     mean = np.mean([a.psnr_db - b.psnr_db for a, b in zip(fedper.victims, fedavg.victims, strict=True)])
     assert gap.low <= gap.mean <= gap.high
     assert gap.mean == pytest.approx(mean)
     strangers = [v.model_copy(update={"images": ["a stranger"]}) for v in fedavg.victims[:1]]
     others = with_victims(fedavg, [*strangers, *fedavg.victims[1:]])
-    assert pairs.difference(measured.of(fedper), measured.of(others)) is None
-    form = pairs.report([fedavg, fedper, record("nfl-cgan", attack="feature-statistics")]).forms[0]
+    assert baselines.difference(measured.of(fedper), measured.of(others)) is None
+    form = baselines.report([fedavg, fedper, record("nfl-cgan", attack="feature-statistics")]).forms[0]
     assert {row[0] for row in form.rows} == {"FedPer"}  # NFL-CGAN's rival, FedGen, is not there
-    assert set(pairs.AGAINST) <= set(plugins.METHODS)
+    assert set(baselines.AGAINST) <= set(registry.METHODS)
 
 
 @pytest.fixture
 def drawn(monkeypatch):
     found = []
-    save = figures.save
-    monkeypatch.setattr(figures, "save", lambda figure, stem: found.append(figure) or save(figure, stem))
+    save = style.save
+    monkeypatch.setattr(style, "save", lambda figure, stem: found.append(figure) or save(figure, stem))
     return found
 
 
 def draw(name, records, folder):
-    key = rows.setting(records[0].cell)
+    key = grouping.setting(records[0].cell)
     if name == "curves":
         return curves.write(records, key, ("loss", "accuracy"), folder / name)
     if name == "consistency":
         return curves.write(records, key, ("consistency",), folder / name)
-    if name in strips.KINDS:
-        return strips.write(records, key, name, folder / name)
-    return (boxes if name == "boxes" else roc).write(records, key, folder / name)
+    if name in client_bars.KINDS:
+        return client_bars.write(records, key, name, folder / name)
+    return (box_plots if name == "boxes" else roc).write(records, key, folder / name)
 
 
 @pytest.mark.parametrize("name", ["curves", "consistency", "gain", "rta", "roc", "boxes"])
 def test_figures_fit_one_printed_column_and_their_text_lies_inside_it(name, tmp_path, drawn):
-    methods = [m for m in plugins.METHODS if m != "lg-fedavg"]
+    methods = [m for m in registry.METHODS if m != "lg-fedavg"]
     records = lambdas() if name == "boxes" else [trained(m, 40.0 + i) for i, m in enumerate(methods)]
     png, pdf = draw(name, records, tmp_path)
     with Image.open(png) as picture:

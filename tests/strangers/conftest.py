@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from privbench import artifact, run, spec, storage
-from privbench.store import Store
+from privbench import spec
+from privbench.execution import cell_jobs
+from privbench.observation import artifact_files
+from privbench.records.store import Store
+from privbench.system import files
 
 TRAIN = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 2})
 GREY, MEAN = (
@@ -25,7 +28,7 @@ FIRST, SECOND = GREY.train_specs()
 
 def ran(cells: list[spec.CellSpec], root: Path) -> list[str]:
     """Runs or reuses some cells; the reasons of those that failed."""
-    return run.run_cells(cells, root, None, "cpu", lambda *_: None, lambda *_: None)
+    return cell_jobs.run_cells(cells, root, None, "cpu", lambda *_: None, lambda *_: None)
 
 
 @pytest.fixture(scope="package")
@@ -59,9 +62,9 @@ def edit_tensors(path: Path, change: Callable[[dict[str, Any]], object]) -> None
     """Changes the JSON header of a tensor file, whose digest is made to fit again."""
     with safe_open(path, framework="pt") as file:
         kind = file.metadata()["privbench"]
-    tensors, info = storage.load_tensors(path, kind)
+    tensors, info = files.load_tensors(path, kind)
     change(info)
-    storage.save_tensors(path, kind, tensors, info)
+    files.save_tensors(path, kind, tensors, info)
 
 
 def forged(root: Path, cell: spec.CellSpec, **changes: Any) -> str:
@@ -85,6 +88,6 @@ def forged(root: Path, cell: spec.CellSpec, **changes: Any) -> str:
         )
         first, second = (Store(root).artifact(c, t, 2) for c, t in ((cell, old), (other, new)))
         if not second.exists():
-            seen, truth = artifact.load_with_truth(first, artifact.origin_of(old, first))
-            artifact.save_with_truth(seen, truth, second, artifact.origin_of(new, second))
+            seen, truth = artifact_files.load_with_truth(first, artifact_files.origin_of(old, first))
+            artifact_files.save_with_truth(seen, truth, second, artifact_files.origin_of(new, second))
     return other.id

@@ -6,10 +6,12 @@ import sys
 import pytest
 import typer
 
-from privbench import artifact, cli, data, plugins, spec, trust
+from privbench import data, registry, spec, trust
+from privbench.cli import main
 from privbench.errors import UserError
-from privbench.store import Store
-from reports import published_form
+from privbench.observation import artifact_files
+from privbench.records.store import Store
+from reports.records import labels
 from tests.strangers.conftest import FIRST, GREY, edit, forged
 
 CALLS = ["shutil:rmtree", "site:addsitedir", "runpy:run_path", "os:listdir"]
@@ -58,9 +60,11 @@ def folder(tmp_path):
 def artifact_of(root, dataset, target):
     """An artifact of the run whose index names another data set, with its truth: the words that attack it."""
     own = Store(root).artifact(GREY, FIRST, 2)
-    seen = own / artifact.OBSERVATION
-    artifact.save(artifact.load(seen), target, artifact.origin(seen).model_copy(update={"dataset": dataset}))
-    return "attack", "--artifact", target, "--truth", own / artifact.TRUTH, "--attack", "grey"
+    seen = own / artifact_files.OBSERVATION
+    artifact_files.save(
+        artifact_files.load(seen), target, artifact_files.origin(seen).model_copy(update={"dataset": dataset})
+    )
+    return "attack", "--artifact", target, "--truth", own / artifact_files.TRUTH, "--attack", "grey"
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -149,7 +153,7 @@ def test_a_folder_of_this_machine_is_read_where_the_user_names_it_alone(root, tm
 
 
 def test_every_command_that_reads_results_can_be_told_what_to_trust():
-    group = typer.main.get_command(cli.app)
+    group = typer.main.get_command(main.app)
     reading = {
         name: [parameter.name for parameter in one.params]
         for name, one in group.commands.items()
@@ -174,16 +178,16 @@ def test_a_defence_may_be_trusted_with_its_value(command, tmp_path):
 def test_python_code_names_what_it_uses(kind, mine):
     name = "strangers_code:load" if kind == "dataset" else "strangers_code:Mine"
     with pytest.raises(UserError, match=f"{kind} '{name}' is code .* --trust {name}"):
-        plugins.resolve(kind, name)
+        registry.resolve(kind, name)
     with pytest.raises(UserError, match="--trust"):
-        plugins.module(kind, name)
+        registry.module(kind, name)
     assert not mine()
     trust.add(name)
     if kind == "dataset":
         with pytest.raises(UserError, match="should be a function that says it returns a Dataset"):
-            plugins.resolve(kind, name)
+            registry.resolve(kind, name)
     else:
-        assert plugins.resolve(kind, name).__name__ == "Mine"
+        assert registry.resolve(kind, name).__name__ == "Mine"
     assert mine()
 
 
@@ -200,7 +204,7 @@ def test_the_name_of_a_setting_is_no_format_string(root):
     with pytest.raises(UserError, match="should be a setting's name"):
         spec.checked(spec.CellSpec, json.loads(path.read_text()))
     train = GREY.train.model_copy(update={"method_settings": {"{0.__class__}": 1.0}})
-    assert "float" not in published_form.label(GREY.model_copy(update={"train": train}))
+    assert "float" not in labels.label(GREY.model_copy(update={"train": train}))
 
 
 @pytest.mark.parametrize("threads", [0, -1, 10**9, "2", None, True])

@@ -6,12 +6,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from privbench.requests.specifications.options import PlaceOptions
 
-from privbench import pool, processes, record, spec, storage
+from privbench import spec
+from privbench.cli import commands
 from privbench.errors import UserError
-from privbench.options import PlaceOptions
-from privbench.store import Store
-from reports import climb, commands, drawings
+from privbench.execution import worker_pool
+from privbench.records import schema
+from privbench.records.store import Store
+from privbench.system import files, processes
+from reports.figures import of_attack
+from reports.running import ladder_cells
 from tests.strangers.conftest import FIRST, GREY, MEAN, edit
 
 UP = "../../../outside"
@@ -84,10 +89,10 @@ def elsewhere(own, **changes):
 
 
 DRAWN = {
-    "attacked": lambda store, own, folder: drawings.attacked(store, [r.cell for r in own], own, folder),
-    "curves": lambda store, own, folder: climb.curves(own, folder),
-    "histograms": lambda store, own, folder: drawings.histograms(own, folder),
-    "grids": lambda store, own, folder: climb.grids(
+    "attacked": lambda store, own, folder: of_attack.attacked(store, [r.cell for r in own], own, folder),
+    "curves": lambda store, own, folder: ladder_cells.curves(own, folder),
+    "histograms": lambda store, own, folder: of_attack.histograms(own, folder),
+    "grids": lambda store, own, folder: ladder_cells.grids(
         store, [r.cell for r in own], own, folder, [r.cell.round for r in own]
     ),
 }
@@ -103,7 +108,7 @@ DRAWN = {
 )
 def test_every_figure_is_checked_to_lie_in_its_folder(draw, changes, root, tmp_path):
     """Should a specification ever let such a name through. Domains stand in names of files where a data set has several layouts."""
-    plain = record.read(Store(root).record(GREY))
+    plain = schema.read(Store(root).record(GREY))
     own = [elsewhere(plain, **changes), *([plain] if "domains" in changes else [])]
     before = everything(tmp_path)
     with pytest.raises(UserError, match="cannot be the name of a file in"):
@@ -122,9 +127,9 @@ def test_a_path_lies_inside_or_is_refused(name):
     folder = Path("/out/folder")
     if name in ("", ".", "..") or not name.isprintable() or "/" in name:
         with pytest.raises(UserError, match=r"^[^\n]+ cannot be the name of a file in [^\n]+$"):
-            storage.inside(folder, name)
+            files.inside(folder, name)
         return
-    path = storage.inside(folder, name)
+    path = files.inside(folder, name)
     assert os.path.normpath(path) == f"{folder}/{name}"
     assert path.parent == folder
 
@@ -141,9 +146,9 @@ def test_no_link_that_lies_in_a_folder_is_written_through(write, tmp_path):
     if write == "check":
         Store(out).check_writable()
     elif write == "json":
-        storage.write_json(out / "spec.json", {})
+        files.write_json(out / "spec.json", {})
     else:
-        pool.logged(RuntimeError("x"), out / "error.txt")
+        worker_pool.logged(RuntimeError("x"), out / "error.txt")
         assert "RuntimeError" in (out / "error.txt").read_text()
     assert private.read_text() == "the only copy"
     assert write == "log" or not (out / names[write]).is_symlink()

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from privbench import active, checkpoint, federations, record, results, storage
 from privbench.errors import UserError
-from privbench.harness import State
-from privbench.store import Store
+from privbench.observation import active_server
+from privbench.records import schema, summary
+from privbench.records.store import Store
+from privbench.system import files
+from privbench.training import checkpoint, federation
+from privbench.training.harness import State
 from tests.strangers.conftest import (
     CELLS,
     FIRST,
@@ -85,11 +88,11 @@ def test_a_snapshot_of_an_active_server_and_one_of_the_run_do_not_pass_for_each_
 
 def test_what_an_active_server_did_is_told_of_its_own_artifact_alone(tmp_path):
     for name, count in (("a", 1), ("b", 2)):
-        storage.write_digested(tmp_path / name / active.HISTORY, {"artifact": name, "active_rounds": count})
-    assert active.told(tmp_path / "a") == {"active_rounds": 1}
-    shutil.copyfile(tmp_path / "b" / active.HISTORY, tmp_path / "a" / active.HISTORY)
+        files.write_digested(tmp_path / name / active_server.HISTORY, {"artifact": name, "active_rounds": count})
+    assert active_server.told(tmp_path / "a") == {"active_rounds": 1}
+    shutil.copyfile(tmp_path / "b" / active_server.HISTORY, tmp_path / "a" / active_server.HISTORY)
     with pytest.raises(UserError, match="belongs to artifact 'b', not to artifact 'a'"):
-        active.told(tmp_path / "a")
+        active_server.told(tmp_path / "a")
 
 
 @pytest.fixture
@@ -149,7 +152,7 @@ def test_an_edited_history_is_refused(change, forge, told, root, command):
     refused(command, root, "show", FIRST.id, told=[told])
     forget(root, GREY)
     with pytest.raises(UserError, match=told):
-        results.finish_cell(Store(root), GREY)
+        summary.finish_cell(Store(root), GREY)
 
 
 @pytest.mark.parametrize("name", [checkpoint.FINISHED, checkpoint.PREDICTIONS, checkpoint.SPEC])
@@ -158,18 +161,18 @@ def test_a_file_of_another_run_is_refused(name, root):
     shutil.copyfile(other / name, folder / name)
     forget(root, GREY)
     with pytest.raises(UserError, match=f"belongs to run '{SECOND.id}', not to run '{FIRST.id}'"):
-        results.finish_cell(Store(root), GREY)
+        summary.finish_cell(Store(root), GREY)
 
 
 def test_predictions_that_are_not_those_of_the_history_are_refused_though_they_say_nothing(root):
     """Older files have no name of their run in them; what they hold must fit all the same."""
     path = Store(root).train(FIRST) / checkpoint.PREDICTIONS
-    tensors, info = storage.load_tensors(path, "predictions")
+    tensors, info = files.load_tensors(path, "predictions")
     tensors["prediction0/logits"] = -tensors["prediction0/logits"]
     info.pop("spec")
-    storage.save_tensors(path, "predictions", tensors, info)
+    files.save_tensors(path, "predictions", tensors, info)
     with pytest.raises(UserError, match="so one of them was altered or is another run's"):
-        results.training(path.parent, FIRST.id)
+        summary.training(path.parent, FIRST.id)
 
 
 def test_the_clients_of_another_run_are_not_drawn(root, command):
@@ -178,7 +181,7 @@ def test_the_clients_of_another_run_are_not_drawn(root, command):
     refused(command, root, "show", FIRST.id, told=[f"belongs to run '{SECOND.id}'"])
     edit(Store(root).clients(SECOND), lambda v: v["clients"][0]["train"].reverse(), forge=False)
     with pytest.raises(UserError, match="its digest does not fit its content"):
-        federations.read_clients(Store(root), SECOND)
+        federation.read_clients(Store(root), SECOND)
 
 
 # The files of a cell --------------------------------------------------------------------------------------------------
@@ -200,7 +203,7 @@ def test_the_result_of_another_cell_or_seed_is_refused(cell, other, seed, told, 
         refused(command, root, "grid", "--dataset", "digits", "--round", "last", told=[told])
     forget(root, cell)
     with pytest.raises(UserError, match=told):
-        results.finish_cell(Store(root), cell)
+        summary.finish_cell(Store(root), cell)
 
 
 OF_A_RESULT = ("cell", "spec", "digest")
@@ -219,7 +222,7 @@ def test_an_older_result_is_refused_where_what_it_says_does_not_fit(change, told
     edit_tensors(Store(root).result(GREY, FIRST.seed), lambda info: (without(*OF_A_RESULT)(info), change(info)))
     forget(root, GREY)
     with pytest.raises(UserError, match=told):
-        results.finish_cell(Store(root), GREY)
+        summary.finish_cell(Store(root), GREY)
 
 
 def test_an_edited_result_of_an_accuracy_cell_is_refused(root):
@@ -227,10 +230,10 @@ def test_an_edited_result_of_an_accuracy_cell_is_refused(root):
     forget(root, TRAINED)
     edit(path, lambda v: v.update(accuracy=[99.0, 99.0]), forge=False)
     with pytest.raises(UserError, match="its digest does not fit its content"):
-        results.finish_cell(Store(root), TRAINED)
+        summary.finish_cell(Store(root), TRAINED)
     edit(path, lambda v: v.pop("digest"))
     with pytest.raises(UserError, match="was made of another training"):
-        results.finish_cell(Store(root), TRAINED)
+        summary.finish_cell(Store(root), TRAINED)
 
 
 @pytest.mark.parametrize("words", [("show",), ("reproduce",)])
@@ -252,7 +255,7 @@ def test_a_record_that_says_what_it_is_not_is_refused(change, told, root):
     shutil.copyfile(Store(root).record(MEAN), path)
     edit(path, change)
     with pytest.raises(UserError, match=told):
-        record.read_of(GREY, path)
+        schema.read_of(GREY, path)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +271,7 @@ def test_an_older_record_with_an_edited_mean_is_refused(change, name, tmp_path):
     shutil.copyfile(SCHEMA_2 / "update-matching.json", path)
     edit(path, change)
     with pytest.raises(UserError, match=f"was altered or damaged .*the mean {name} is said to be"):
-        record.read(path)
+        schema.read(path)
 
 
 def test_the_failure_of_another_cell_is_not_told_as_this_one_s(root):
@@ -278,14 +281,14 @@ def test_the_failure_of_another_cell_is_not_told_as_this_one_s(root):
     shutil.copyfile(store.failure(GREY), store.failure(MEAN))
     with pytest.raises(UserError, match=f"belongs to cell '{GREY.id}', not to cell '{MEAN.id}'"):
         store.read_failure(MEAN)
-    storage.write_json(store.failure(MEAN), {"reason": 1})
+    files.write_json(store.failure(MEAN), {"reason": 1})
     with pytest.raises(UserError, match="no reason in it"):
         store.read_failure(MEAN)
 
 
 def test_files_from_before_they_said_where_they_belong_are_read_with_the_same_numbers(root, command):
     store = Store(root)
-    before = [record.read_of(cell, store.record(cell)) for cell in CELLS]
+    before = [schema.read_of(cell, store.record(cell)) for cell in CELLS]
     forget(root, *CELLS)
     for path in [*root.glob("train/*/*.json"), *root.glob("cells/*/seed-*.json")]:
         if path.name != checkpoint.SPEC:
@@ -295,9 +298,9 @@ def test_files_from_before_they_said_where_they_belong_are_read_with_the_same_nu
     for path in root.glob("train/*/round-*.safetensors"):
         edit_tensors(path, without("artifact"))
     assert "digest" not in json.loads((store.train(FIRST) / checkpoint.FINISHED).read_text())
-    results.training.cache_clear()
+    summary.training.cache_clear()
     assert ran(CELLS, root) == []
-    assert [record.read_of(cell, store.record(cell)) for cell in CELLS] == before
+    assert [schema.read_of(cell, store.record(cell)) for cell in CELLS] == before
     assert checkpoint.load_snapshot(store.train(FIRST), FIRST.id, 2).round == 2
     assert command("show", FIRST.id, "--out", root).status == 0
     assert command("partition", "--run", FIRST.id, "--out", root).status == 0

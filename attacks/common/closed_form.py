@@ -1,0 +1,117 @@
+"""The features of one image in closed form: for a linear layer z = W h + b, dL/dW_j = d_j h' and dL/db_j = d_j.
+
+So h = dL/dW_j / dL/db_j for every row j with d_j != 0 (Phong et al. 2017; Geiping et al. 2020, Proposition 3.1). Noise on
+the gradient calls for all rows at once: the least-squares h = sum_j d_j dL/dW_j / sum_j d_j^2.
+
+Where C is trained with dropout, what enters its first layer is m h / (1 - p), m the mask, which no server knows beforehand. The
+gradient tells it: a dropped feature's column of dL/dW is exactly 0. So a kept one is (1 - p) of what is `seen`, and a dropped one
+is unknown; whatever looks at whole features gets the mean of the image's kept ones of the channel in its place, and an inversion
+leaves it out. Under noise no entry is 0, and what is seen is taken as it is: its expectation over m is h, and
+`noise_variance` grows by that of m, h^2 p / (1 - p).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.common import labels
+from privbench.errors import UserError
+from privbench.networks import LinearClassifier, Model
+from privbench.types import Artifact
+
+SMALLEST = {torch.float32: 1e-30, torch.float64: 1e-300}  # in place of a ||d||^2 of zero
+ZERO = 1e-6  # of an image's largest entry: what of a single image's gradient lies below it was dropped
+BLURRED = 1e-2  # the same of separated images (attacks/features/disaggregation.py), whose features are less exact
+
+
+class Features(NamedTuple):
+    """Features as the extractor made them."""
+
+    h: Tensor  # [..., c, s, s]
+    known: Tensor | None  # [..., c, s, s] bool: False where dropout took the feature away; None where no zero tells
+
+    def batched(self) -> Features:
+        """Those of single images, [V, c, s, s], as batches of one."""
+        return Features(self.h[:, None], None if self.known is None else self.known[:, None])
+
+
+def of_single(artifact: Artifact) -> Features | None:
+    """The features [V, c, s, s] of one-image gradients; None as `seen`."""
+    entered = seen(artifact)
+    if entered is None:
+        return None
+    return undropped(artifact.model, entered, ZERO) if not labels.noise_variance(artifact) else Features(entered, None)
+
+
+def closed_form(artifact: Artifact) -> Tensor | None:
+    """h of `of_single`."""
+    found = of_single(artifact)
+    return None if found is None else found.h
+
+
+def seen(artifact: Artifact) -> Tensor | None:
+    """What enters C's first layer, [V, c, s, s], of one-image gradients; None for larger batches, whose gradient only spans it.
+
+    None also where no linear layer takes the features (ResNet-18's classifier begins with convolutions), where C's gradient is
+    not observed, and where it is made of imitated features besides.
+    """
+    if artifact.batch_size != 1 or artifact.imitated or "classifier" not in artifact.gradients:
+        return None
+    if not isinstance(artifact.model.classifier, LinearClassifier):
+        return None
+    gradient = artifact.gradients["classifier"]
+    entered = least_squares(gradient["fc1.weight"].double(), gradient["fc1.bias"].double())
+    return entered.unflatten(1, artifact.model.feature_shape)
+
+
+def undropped(model: Model, entered: Tensor, zero: float) -> Features:
+    """Features of what entered C [..., c, s, s]; `zero` is the share of an image's largest entry below which one was dropped."""
+    if not model.dropout:
+        return Features(entered, None)
+    size = entered.abs()
+    return imputed((1 - model.dropout) * entered, size > zero * size.amax((-3, -2, -1), keepdim=True))
+
+
+def imputed(h: Tensor, known: Tensor) -> Features:
+    """Features whose unknown ones are the mean of the image's known ones of the channel, or of all channels; [..., c, s, s]."""
+    channel = (h * known).sum((-2, -1), keepdim=True) / known.sum((-2, -1), keepdim=True)
+    whole = (h * known).sum((-3, -2, -1), keepdim=True) / known.sum((-3, -2, -1), keepdim=True).clamp_min(1)
+    return Features(h.where(known, channel.where(channel.isfinite(), whole)), known)
+
+
+def check_not_mixed(artifact: Artifact) -> None:
+    """UserError where the observed gradients are made of imitated features too, so that none is that of its images alone."""
+    if artifact.imitated:
+        raise UserError(
+            f"each gradient of this {artifact.method} run holds {artifact.imitated} imitated features beside those of its images, "
+            "and this attack needs the images' own; leave observe_loss at classification, the upper bound, or try --attack dlg"
+        )
+
+
+def least_squares(rows: Tensor, bias: Tensor) -> Tensor:
+    """sum_j d_j dL/dW_j / sum_j d_j^2, [V, n], from dL/dW [V, m, n] and d = dL/db [V, m]."""
+    energy = bias.square().sum(1, keepdim=True).clamp_min(SMALLEST[bias.dtype])
+    return (bias[:, :, None] * rows).sum(1) / energy
+
+
+def noise_variance(artifact: Artifact) -> Tensor | None:
+    """The variance [V] that the defence's noise gives each closed-form feature, sigma^2 / ||d||^2; None without noise.
+
+    ||d||^2 is estimated from the noisy bias gradient, whose own noise energy is taken off. With dropout that of the mask besides.
+    """
+    variance = labels.noise_variance(artifact)
+    if not variance:
+        return None
+    bias = artifact.gradients["classifier"]["fc1.bias"].double()
+    signal = (bias.square().sum(1) - variance * bias.shape[1]).clamp_min(0.05 * variance * bias.shape[1])
+    of_noise: Tensor = variance / signal
+    entered = seen(artifact) if artifact.model.dropout else None
+    if entered is None:
+        return of_noise
+    energy = (entered.square().flatten(1).mean(1) - of_noise).clamp_min(
+        0
+    )  # of m h / (1 - p): h^2 / (1 - p) in expectation
+    return of_noise + artifact.model.dropout * energy

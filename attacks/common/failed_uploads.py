@@ -1,0 +1,66 @@
+"""Uploads that are not finite, or zero throughout, are set aside before anything is pooled over victims, and put back as failures.
+
+Medians and moments over a client's victims, or over clients, would be NaN for all where one upload is; a gradient of zeros has no
+features, and those that a closed form makes of it would be pooled as if it had. So the sound victims are attacked as if the others
+had not been there, and these are grey images with a loss that is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.common import labels, problem
+from privbench import tensors
+from privbench.types import Artifact, Reconstruction
+
+
+def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) -> Reconstruction:
+    """What `attack` makes of the sound victims by themselves; the others are grey, their loss and trace NaN."""
+    gradients = [g for net in artifact.gradients.values() for g in net.values()]
+    nonzero = torch.stack([g.flatten(1).any(1) for g in gradients]).any(0)
+    sound = torch.nonzero(tensors.rows(*gradients) & nonzero)[:, 0]
+    if len(sound) == artifact.victims:
+        return attack(artifact)
+    images, known = problem.grey_start(artifact), labels.recover(artifact)
+    loss, restart = torch.full_like(images[:, 0, 0, 0, 0], torch.nan), torch.zeros_like(known[:, 0])
+    failed = Reconstruction(images, known, loss, loss[:, None], restart, 0)
+    return put(failed, sound, attack(artifact.some(sound))) if len(sound) else failed
+
+
+def put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruction:
+    """`whole`, of which nothing was descended on, with some victims' rows from `part`."""
+    trace = F.pad(whole.trace, (0, part.trace.shape[1] - 1), value=math.nan)
+    theirs = (whole.images, whole.labels, whole.loss, trace, whole.restart)
+    ours = [t.to(own, copy=True) for t, own in zip(theirs, part[:5], strict=True)]
+    for t, own in zip(ours, part[:5], strict=True):
+        t[rows] = own
+    images, y, loss, trace, restart = ours
+    outcome = torch.zeros_like(restart) if whole.outcome is None else whole.outcome.clone()
+    outcome[rows] = 0 if part.outcome is None else part.outcome.to(outcome)
+    spent = whole.gradient_evaluations + part.gradient_evaluations
+    return Reconstruction(images, y, loss, trace, restart, spent, part.notes, outcome)
+
+
+def joined(parts: Sequence[tuple[Tensor, Reconstruction]]) -> Reconstruction:
+    """Reconstructions of some victims each, put back in the order of all victims.
+
+    A shorter trace repeats its last value; one of a single entry, where nothing was descended on, goes on as NaN.
+    """
+    back = torch.cat([rows for rows, _ in parts]).argsort()
+    length = max(part.trace.shape[1] for _, part in parts)
+    traces = []
+    for _, part in parts:
+        more = part.trace[:, -1:] if part.trace.shape[1] > 1 else torch.full_like(part.trace, math.nan)
+        traces.append(torch.cat([part.trace, more.expand(-1, length - part.trace.shape[1])], 1))
+    images, y, loss, restart = (
+        torch.cat([getattr(part, name) for _, part in parts])[back] for name in ("images", "labels", "loss", "restart")
+    )
+    spent = sum(part.gradient_evaluations for _, part in parts)
+    notes = tuple(dict.fromkeys(note for _, part in parts for note in part.notes))
+    outcomes = [torch.zeros_like(part.restart) if part.outcome is None else part.outcome for _, part in parts]
+    return Reconstruction(images, y, loss, torch.cat(traces)[back], restart, spent, notes, torch.cat(outcomes)[back])

@@ -1,0 +1,193 @@
+"""An artifact made ready for descending: double precision, one dict of tensors per victim, a stand-in for E or C where private."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.common import closed_form, labels
+from privbench import tensors
+from privbench.errors import UserError
+from privbench.networks import LinearClassifier, Model, train_mode
+from privbench.seeds import stream
+from privbench.types import CLASSIFICATION, Artifact, Parts
+
+RANK = 1e-5  # of the largest singular value; what single precision adds is 1e-8
+NEARLY_GREY = 0.2  # share of uniform noise in the start
+Sample = Callable[..., Tensor]  # torch.rand or torch.randn
+KEPT = "kept"
+Start = Literal["noise", "normal", "grey"]  # uniform pixels, N(0, 1) ones, or 0.5
+
+
+class Case(NamedTuple):
+    """What the attacks descend on."""
+
+    model: Model
+    weights: Parts  # extractor and classifier; one that the artifact does not have is a random stand-in
+    buffers: Parts  # their batch-norm statistics: broadcast, or a stand-in's initial ones
+    train: bool  # the mode in which the gradients were taken (privbench.networks.train_mode)
+    # "<part>/<parameter>" -> [V, ...]; and where they tell C's dropout, KEPT: what each feature was multiplied by [V, B, c, s, s]
+    observed: dict[str, Tensor]
+    labels: Tensor  # [V, B]; -1 where nothing tells them (attacks/common/labels.py)
+    extractor_known: bool
+    variance: float  # of the defence's noise per coordinate; 0 when there is none
+
+
+def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Case:
+    """The case of an artifact; a stand-in E~ or C~ is drawn from the attacker's own stream, with the true architecture.
+
+    UserError: a gradient of more images than the artifact says (`check_batch_size`).
+    """
+    check_batch_size(artifact)
+    device = artifact.client.device
+    known = "extractor" in artifact.weights
+    weights, buffers = dict(artifact.weights), dict(artifact.buffers)
+    for part, name in (("extractor", "stand-in"), ("classifier", "stand-in classifier")):
+        if part not in weights:
+            weights[part], buffers[part] = artifact.model.net(part).init(stream(seed, "attacker", name))
+
+    def ready(parts: Parts) -> Parts:
+        return {part: {n: t.to(device, dtype) for n, t in parts.get(part, {}).items()} for part in CLASSIFICATION}
+
+    return Case(
+        model=artifact.model,
+        weights=ready(weights),
+        buffers=ready(buffers),
+        train=train_mode(artifact.batch_size),
+        observed={f"{p}/{n}": t.to(dtype) for p, g in artifact.gradients.items() for n, t in g.items()}
+        | (factors(artifact.model, closed_form.of_single(artifact), dtype) if artifact.model.dropout else {}),
+        labels=labels.recover(artifact),
+        extractor_known=known,
+        variance=labels.noise_variance(artifact),
+    )
+
+
+def factors(model: Model, found: closed_form.Features | None, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """What dropout multiplied features of images [V, c, s, s] or batches [V, B, c, s, s] by, under KEPT; {} where unknown."""
+    if found is None or found.known is None:
+        return {}
+    known = found.known if found.known.ndim == 5 else found.known[:, None]
+    return {KEPT: known.to(dtype) / (1 - model.dropout)}
+
+
+def check_batch_size(artifact: Artifact) -> None:
+    """Refuses a batch size that the rank of a linear layer's gradient [dL/db | dL/dW] contradicts: each image adds at most 1.
+
+    So does each imitated feature that the client's loss had besides. A defence may change any rank, so only undefended gradients
+    are looked at. A lower rank contradicts nothing: images alike.
+    Singular values are computed only where `_nearly_of_rank` does not settle it.
+    """
+    if artifact.defense.get("name", "none") != "none" or "classifier" not in artifact.gradients:
+        return
+    gradient, classifier = artifact.gradients["classifier"], artifact.model.classifier
+    layer = "fc1" if isinstance(classifier, LinearClassifier) else classifier.logits_layer
+    whole = torch.cat([gradient[f"{layer}.bias"][..., None], gradient[f"{layer}.weight"]], -1).double()
+    whole = whole.where(tensors.rows(whole)[:, None, None], 0.0)
+    most = artifact.batch_size + artifact.imitated
+    doubtful = torch.nonzero(~_nearly_of_rank(whole, most))[:, 0]
+    if not len(doubtful):
+        return
+    whole = whole[doubtful]
+    size = torch.linalg.eigvalsh(whole @ whole.mT).clamp_min(0).sqrt()
+    rank = (size > RANK * size[:, -1:]).sum(1)
+    worst = int(rank.argmax())
+    if int(rank[worst]) > most:
+        raise UserError(
+            f"the gradient of victim {int(doubtful[worst])} has rank {int(rank[worst])}, so it is one of at least that many "
+            f"images, but the artifact says batch size {artifact.batch_size}"
+        )
+
+
+def _nearly_of_rank(matrices: Tensor, most: int) -> Tensor:
+    """Whether [V, m, n] have a rank of `most` for sure: singular value most + 1 is at most RANK of the largest one, [V] bool.
+
+    The norm of what is left after `most` projections, each along the longest row left, is no smaller than the former
+    (Eckart and Young 1936), and the longest row no longer than the latter. False decides nothing.
+    """
+    left, everyone = matrices, torch.arange(len(matrices), device=matrices.device)
+    largest = matrices.norm(dim=2).amax(1)
+    for _ in range(most):
+        row = left[everyone, left.norm(dim=2).argmax(1)][:, :, None]
+        unit = row / row.norm(dim=1, keepdim=True).clamp_min(1e-300)
+        left = torch.baddbmm(left, left @ unit, unit.mT, alpha=-1)
+    return left.flatten(1).norm(dim=1) <= RANK * largest
+
+
+def features(case: Case, x: Tensor) -> Tensor:
+    """E(x) [B, c, s, s] of one victim's candidate, through the true or the stand-in extractor."""
+    h, _ = case.model.net("extractor").apply(case.weights["extractor"], case.buffers["extractor"], x, train=case.train)
+    return h
+
+
+def repeat(t: Tensor, times: int) -> Tensor:
+    """Each victim's row `times` times in a row, for its restarts."""
+    return t.repeat_interleave(times, 0)
+
+
+def data(case: Case, restarts: int = 1) -> dict[str, Tensor]:
+    """What every restart of every victim descends on: the observed gradient by name, and "labels"; [V x restarts, ...].
+
+    Each parameter's |G|^2, which no candidate changes, is summed here, once, under the name `squared(name)`.
+    """
+    sizes = {squared(name): _squared_norms(t) for name, t in case.observed.items() if name != KEPT}
+    return {name: repeat(t, restarts) for name, t in (case.observed | sizes | {"labels": case.labels}).items()}
+
+
+def _squared_norms(gradients: Tensor) -> Tensor:
+    """|G|^2 of each of [V, ...]: [V], to the same bits on any number of threads.
+
+    A row by itself torch would split among its threads, and add up in another order: it is summed beside a second one.
+    """
+    rows = gradients.flatten(1)
+    return (rows.expand(2, -1) if len(rows) == 1 else rows).square().sum(1)[: len(rows)]
+
+
+def squared(name: str) -> str:
+    """The name under which data hold the squared norm of an observed parameter's gradient."""
+    return f"|{name}|^2"
+
+
+def observed_of(case: Case, data: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The observed gradient among one problem's data, with its squared norms where they are there."""
+    return {name: data[name] for own in case.observed for name in (own, squared(own)) if name in data}
+
+
+def random_start(artifact: Artifact, restarts: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Uniform pixels [V x restarts, B, C, H, W]; every victim and restart has a stream of its own."""
+    shape = (artifact.batch_size, *artifact.image_shape)
+    return draws(artifact, shape, restarts, seed, "start", torch.rand).to(dtype)
+
+
+def starts(artifact: Artifact, start: Start, restarts: int, seed: int) -> Tensor:
+    """What descents in double precision start from, [V x restarts, B, C, H, W]; grey is the same for all restarts."""
+    if start == "grey":
+        return repeat(plain_start(artifact, seed), restarts)
+    if start == "noise":
+        return random_start(artifact, restarts, seed)
+    return draws(artifact, (artifact.batch_size, *artifact.image_shape), restarts, seed, "start")
+
+
+def draws(
+    artifact: Artifact, shape: tuple[int, ...], restarts: int, seed: int, name: str, sample: Sample = torch.randn
+) -> Tensor:
+    """Double-precision draws [V x restarts, *shape], standard normal by default; a stream per victim and restart."""
+    streams = [stream(seed, "attacker", name, v, r) for v in range(artifact.victims) for r in range(restarts)]
+    each = [sample(shape, generator=rng, dtype=torch.float64) for rng in streams]
+    return torch.stack(each).to(artifact.client.device)
+
+
+def grey_start(artifact: Artifact, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Grey images [V, B, C, H, W]."""
+    shape = (artifact.victims, artifact.batch_size, *artifact.image_shape)
+    return torch.full(shape, 0.5, dtype=dtype, device=artifact.client.device)
+
+
+def plain_start(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Grey images [V, B, C, H, W]; nearly grey ones for networks with kinks, which grey enters as zero, without a slope."""
+    grey = grey_start(artifact, dtype)
+    if artifact.model.backbone == "lenet5":
+        return grey
+    return grey.lerp(random_start(artifact, 1, seed, dtype), NEARLY_GREY)

@@ -1,0 +1,202 @@
+"""Classifiers that an active server sends: all that they answer hangs on one number of the features, t = w h.
+
+Every row of the first layer looks along the direction w, z_j = s_j (t - c_j). With one image, dL/dh = (sum_j s_j dL/db_j) w, so
+that E's gradient is that of t, times a number. Two ways to lay the rows:
+    gentle   one level in the middle of what t can be, slopes that keep the sigmoid awake over all of it: for one image, whose
+             features are in every row. w is Fisher's linear discriminant between two classes. That its entries change sign from
+             place to place matters: along the features' first principal direction, smooth over the image, the gradient of the
+             extractor's first layer repeats what the second's says already (1 dB, docs/tuning_attacks.md).
+    steep    levels spread over the range of t, slopes so steep that an image answers to the nearest rows alone: for batches, whose
+             images are sorted into rows. w is the features' first principal direction.
+The layers behind make one number a of t, rising with it, and logits
+    quiet    r_y (a - 1/2), r_y of both signs and never near 0: all classes are about equally probable, and no image goes without
+             a gradient.
+    loud     S (r_y (a - a_0) + k_y), S without bound, k = 1 and r = -1, 1 for two classes that always win, A for t below the
+             level t_0 and B above it, and k = 0 and r near 0 for the others. The loss is S times the lead of the winner over y,
+             and as large are its gradients: noise of whatever size drowns in them where nothing is clipped. No gradient comes
+             from an image whose class has won, so that A, B, t_0 and w are chosen for A's images to lie above t_0 and B's below.
+No two classes have the same r: an image's label can be told from the size of its gradient.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from privbench.networks import Model
+from privbench.types import Batch, Networks, Params
+
+GENTLE = 2.0  # |z| of the outermost t in the gentlest case
+SHARPNESS = 5.0  # of z from one level to the next in a steep layer
+WIDENED = 1.2  # the range of t, relative to that of the auxiliary images
+SHRUNK = 0.1  # of the mean variance of a feature, added to each within classes
+NARROWEST = 1e-6  # half of a range of t
+WORTH = 5.0  # how many images of its own what is known of all classes is worth to one
+LOUD = 1e15  # S, relative to the standard deviation of the noise
+LOUDEST = 1e18  # so that the squares of gradients are finite in single precision
+HEARD = 1e6  # S of a loud classifier is above it, the weights of an honest one are not
+
+
+class Winners(NamedTuple):
+    """The two classes that win, wherever an image's t lies."""
+
+    below: int  # A
+    above: int  # B
+    level: float  # t_0
+
+
+class Rows(NamedTuple):
+    """A first layer, z_j = slope_j (t - level_j)."""
+
+    slope: Tensor  # [m] float64
+    level: Tensor  # [m] float64
+
+
+def made_for(model: Model, broadcast: Networks, auxiliary: Batch, batch_size: int, noise_std: float) -> Networks:
+    """The classifier to send in place of the honest one of `broadcast`, to clients whose uploads have that much noise.
+
+    Where E is private nothing is known of t but where it can lie: w is the direction along which the honest first layer looks
+    most, and under noise the two rarest classes win.
+    """
+    honest, several = broadcast.params["classifier"], batch_size > 1
+    count = len(honest["fc1.bias"])
+    if "extractor" in broadcast.params:
+        params, buffers = broadcast.params["extractor"], broadcast.buffers.get("extractor", {})
+        with torch.no_grad():
+            h, _ = model.net("extractor").apply(params, buffers, auxiliary.images, train=False)
+        h, y = h.flatten(1).double(), auxiliary.labels
+        w = principal_direction(h) if several else discriminant(h, y, model.classes)
+        t = h @ w
+        rows = steep(quantiles(t, count)) if several else gentle(*widened(t), count, w)
+        winners = told_apart(t, y, model.classes)[1]
+    else:
+        w = principal_direction(honest["fc1.weight"].double(), centred=False)
+        low, high = whole_range(w)
+        rows = steep(torch.linspace(low, high, count).to(w)) if several else gentle(low, high, count, w)
+        rarest = torch.bincount(auxiliary.labels, minlength=model.classes).argsort(stable=True)
+        winners = Winners(int(rarest[0]), int(rarest[1]), (low + high) / 2)
+    return Networks({"classifier": classifier(honest, w, rows, winners, loudness(noise_std))}, {})
+
+
+def gentle(low: float, high: float, rows: int, like: Tensor) -> Rows:
+    """Rows awake for t from `low` to `high`; of slopes that differ, so that single precision rounds each otherwise."""
+    slope = GENTLE / max((high - low) / 2, NARROWEST) * torch.linspace(0.5, 1, rows).to(like)
+    return Rows(slope, torch.full_like(slope, (low + high) / 2))
+
+
+def steep(levels: Tensor) -> Rows:
+    """Rows at ascending levels [m], each awake up to its neighbours."""
+    gap = (levels[2:] - levels[:-2]) / 2
+    gap = torch.cat([gap[:1], gap, gap[-1:]]).clamp_min(1e-3 * (levels[-1] - levels[0]) / len(levels))
+    return Rows(SHARPNESS / gap, levels)
+
+
+def quantiles(t: Tensor, rows: int) -> Tensor:
+    """Levels [rows] among which the t of images like the auxiliary ones, t [N], are spread evenly."""
+    levels = torch.quantile(t, torch.linspace(0, 1, rows, dtype=t.dtype, device=t.device))
+    return t.mean() + WIDENED * (levels - t.mean())
+
+
+def whole_range(w: Tensor) -> tuple[float, float]:
+    """The lowest and the highest t that features in [0, 1] can have."""
+    return float(w.clamp_max(0).sum()), float(w.clamp_min(0).sum())
+
+
+def widened(t: Tensor) -> tuple[float, float]:
+    """A range of t that images like those of t [N] keep to."""
+    low, high = float(t.min()), float(t.max())
+    more = (WIDENED - 1) * (high - low) / 2
+    return low - more, high + more
+
+
+def between_classes(h: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Fisher's discriminants [Y (Y - 1) / 2, n] of unit length between any two classes of features h [N, n].
+
+    (Sigma + shrinkage)^-1 (mu_a - mu_b), Sigma within classes; the mean of a class is shrunk towards that of all.
+    """
+    members = F.one_hot(labels, classes).to(h)
+    mean = (members.T @ h + WORTH * h.mean(0)) / (members.sum(0) + WORTH)[:, None]
+    within = h - mean[labels]
+    spread = within.T @ within / len(h)
+    spread.diagonal().add_((SHRUNK * spread.diagonal().mean()).clamp_min(1e-12))
+    solved = torch.linalg.solve(spread, mean.T).T
+    one, other = torch.combinations(torch.arange(classes, device=h.device)).T
+    return F.normalize(solved[one] - solved[other], dim=1)
+
+
+def discriminant(h: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """The one of them [n] that tells its two classes apart best."""
+    every = between_classes(h, labels, classes)
+    apart = [float(told_apart(h @ w, labels, classes)[0]) for w in every]
+    return every[apart.index(max(apart))]
+
+
+def principal_direction(rows: Tensor, *, centred: bool = True) -> Tensor:
+    """The direction [n] along which rows [N, n] differ most, or (not centred) are largest."""
+    return torch.linalg.svd(rows - rows.mean(0) if centred else rows, full_matrices=False).Vh[0]
+
+
+def told_apart(t: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Winners]:
+    """(how well two classes are told apart, and which, and where) of numbers t [N] of labelled images.
+
+    The distance of their means over the sum of their standard deviations []; each class's mean and variance are shrunk towards
+    those of all.
+    """
+    members = F.one_hot(labels, classes).to(t)
+    count = members.sum(0) + WORTH
+    mean = (t @ members + WORTH * t.mean()) / count
+    spread = (((t[:, None] - mean).square() * members).sum(0) + WORTH * t.var(correction=0)) / count
+    std = spread.sqrt().clamp_min(1e-30)
+    apart = (mean[:, None] - mean) / (std[:, None] + std)  # [A, B]: A above B
+    below, above = divmod(int(apart.argmax()), classes)
+    level = (mean[below] * std[above] + mean[above] * std[below]) / (std[below] + std[above])
+    return apart.max(), Winners(below, above, float(level))
+
+
+def loudness(noise_std: float) -> float:
+    """S against noise of some standard deviation; 0, for a quiet classifier, where there is none."""
+    return min(max(LOUD * noise_std, 10 * HEARD), LOUDEST) if noise_std else 0.0
+
+
+def classifier(like: Params, w: Tensor, rows: Rows, winners: Winners, loud: float) -> Params:
+    """The classifier to send in place of `like`: quiet where `loud` is 0."""
+    classes, hidden = like["fc3.weight"].shape
+    inputs = like["fc2.weight"].shape[1]
+    slope = 2 * GENTLE / inputs * torch.linspace(0.5, 1, hidden).to(w)
+    sent = {
+        "fc1.weight": rows.slope[:, None] * w,
+        "fc1.bias": -rows.slope * rows.level,
+        "fc2.weight": slope[:, None].expand(-1, inputs),
+        "fc2.bias": -slope * inputs / 2,
+    }
+    every = torch.arange(classes).to(w)
+    r, lead, middle = (1 - 2 * (every % 2)) * (1 + every / classes) / 2, torch.zeros_like(every), 0.5
+    if loud:
+        awake = torch.sigmoid(rows.slope * (winners.level - rows.level))
+        middle = float(torch.sigmoid(slope * (awake.sum() - inputs / 2)).mean())
+        r = every / classes - 0.5
+        r[winners.below], r[winners.above] = -1, 1
+        lead[winners.below] = lead[winners.above] = 1
+    size = loud or 1.0
+    sent |= {"fc3.weight": (size * r / hidden)[:, None].expand(-1, hidden), "fc3.bias": size * (lead - r * middle)}
+    return like | {n: t.to(like[n]).contiguous() for n, t in sent.items()}
+
+
+def is_crafted(classifier: Params) -> bool:
+    """Whether all rows of a first layer look along one direction."""
+    weight = classifier.get("fc1.weight", torch.eye(2))
+    return int(torch.linalg.matrix_rank(weight.double(), rtol=1e-5)) == 1
+
+
+def is_loud(classifier: Params) -> bool:
+    """Whether a crafted classifier is a loud one."""
+    return float(classifier["fc3.bias"].abs().max()) > HEARD
+
+
+def winners_of(classifier: Params) -> tuple[int, int]:
+    """(A, B) of a loud classifier."""
+    r = classifier["fc3.weight"][:, 0]
+    return int(r.argmin()), int(r.argmax())

@@ -1,0 +1,90 @@
+"""What the rows of a steep layer (attacks/crafted/classifiers.py) hold of a batch: the features of single images, and their labels.
+
+Row j of dL/dW over its dL/db is the mean of the features h of those images that lie near its level, weighted by how they answer.
+Where it holds one image, that is its h, and so does its neighbour's: a mixture changes from row to row. What one image of
+features h and label y would have put into a row says which y it was, and whether it was alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.features import per_image
+from privbench.types import Artifact
+
+LIVE = 1e-5  # of the largest dL/db_j: rows below it hold no image
+SAME = 1e-2  # relative distance below which two rows hold the same image
+NONE = -1  # in place of a row where there is none
+
+
+class Found(NamedTuple):
+    """The images of V batches, as rows hold them."""
+
+    h: Tensor  # [V, B, c, s, s] float64; the mean of the rows where an image is missing
+    row: Tensor  # [V, B] int64, which row it stands in; NONE where an image is missing
+
+
+def features_of(artifact: Artifact) -> Found:
+    """What the rows of every batch hold, those first on which neighbours agree best."""
+    gradient = artifact.gradients["classifier"]
+    each = [
+        _rows(weight, bias, artifact.batch_size, 1 / (1 - artifact.model.dropout))
+        for weight, bias in zip(gradient["fc1.weight"].double(), gradient["fc1.bias"].double(), strict=True)
+    ]
+    h, row = (torch.stack(t) for t in zip(*each, strict=True))
+    return Found(h.unflatten(2, artifact.model.feature_shape), row)
+
+
+def labels_of(artifact: Artifact, found: Found) -> Tensor:
+    """The label [V, B] of every image that a row holds alone, by the size of the row's dL/db; NONE where there is no such row."""
+    known = torch.full_like(found.row, NONE)
+    for v, b in torch.nonzero(found.row != NONE).tolist():
+        label, gap = likeliest_label(artifact, v, found.h[v, b], found.row[v, b : b + 1])
+        if gap < SAME:
+            known[v, b] = label
+    return known
+
+
+def likeliest_label(artifact: Artifact, victim: int, h: Tensor, rows: Tensor) -> tuple[int, float]:
+    """(label, relative gap) with which one image of features h [c, s, s] explains some rows [n] of dL/db of a victim best."""
+    observed = artifact.gradients["classifier"]["fc1.bias"][victim, rows].double() * artifact.batch_size
+    every = torch.arange(artifact.model.classes, device=h.device)
+    each = torch.stack([per_image.gradient_of(artifact, h, y)["fc1.bias"][rows] for y in every])
+    gap = (each - observed).norm(dim=1) / observed.norm().clamp_min(1e-300)
+    return int(gap.argmin()), float(gap.min())
+
+
+def completed(told: Tensor, recovered: Tensor) -> Tensor:
+    """Labels [V, B]: those `told`, and in place of NONE what is left of the batch's `recovered` ones."""
+    whole = told.clone()
+    for v, (own, every) in enumerate(zip(told.tolist(), recovered.tolist(), strict=True)):
+        left = list(every)
+        for label in own:
+            if label in left:
+                left.remove(label)
+        whole[v, told[v] == NONE] = told.new_tensor(left[: own.count(NONE)])
+    return whole
+
+
+def _rows(weight: Tensor, bias: Tensor, batch: int, largest: float) -> tuple[Tensor, Tensor]:
+    """The features [B, n], none above `largest`, in the rows of one gradient, dL/dW [m, n] and dL/db [m], and the rows [B]."""
+    live = torch.nonzero(bias.abs() > LIVE * bias.abs().max())[:, 0]
+    quotient = weight[live] / bias[live, None]
+    size = quotient.norm(dim=1).clamp_min(1e-300)
+    gap = (quotient[1:] - quotient[:-1]).norm(dim=1) / size[1:]
+    adjacent = live[1:] == live[:-1] + 1
+    gap = torch.where(adjacent, gap, torch.inf)
+    edge = gap.new_full((1,), torch.inf)
+    agreement = torch.minimum(torch.cat([gap, edge]), torch.cat([edge, gap]))[: len(live)]  # none where no row is live
+    chosen: list[int] = []
+    for row in agreement.argsort().tolist():
+        one = quotient[row]
+        if len(chosen) < batch and all((one - quotient[other]).norm() > SAME * size[row] for other in chosen):
+            chosen.append(row)
+    mean = bias @ weight / bias.square().sum().clamp_min(1e-300)
+    missing = batch - len(chosen)
+    h = torch.cat([quotient[chosen], mean.expand(missing, -1)]).clamp(0, largest)
+    return h, torch.cat([live[chosen], live.new_full((missing,), NONE)])

@@ -1,0 +1,53 @@
+"""What a loud classifier (attacks/crafted/classifiers.py) brought back of single images: gradients in which no noise can be heard, or none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attacks.common import closed_form
+from attacks.crafted import classifiers, gradient_bins
+from attacks.features import per_image
+from attacks.features.disaggregation import Separated
+from attacks.floors import ClassMean, gave_up
+from privbench.types import Artifact, Knowledge, Reconstruction
+
+LOST = 1e-6  # |dL/db| of the first layer relative to S, below which the image's class has won
+
+
+def heard(artifact: Artifact) -> Tensor:
+    """The victims [n] int64 whose gradient is louder than the noise: all but those whose class has won."""
+    size = artifact.weights["classifier"]["fc3.bias"].abs().max()
+    return torch.nonzero(artifact.gradients["classifier"]["fc1.bias"].norm(dim=1) > LOST * size)[:, 0]
+
+
+def cleared(artifact: Artifact) -> Artifact:
+    """One-image gradients of a loud classifier as they would be without noise.
+
+    C's gradient is computed of the features in closed form and the label, which is told by how large that of the first layer is:
+    the last layer's is no louder than the noise.
+    """
+    h = closed_form.seen(artifact)
+    assert h is not None, "of one image through a linear layer, features have a closed form"
+    every = torch.arange(artifact.weights["classifier"]["fc1.bias"].numel(), device=h.device)
+    told = [gradient_bins.likeliest_label(artifact, v, one, every)[0] for v, one in enumerate(h)]
+    y = torch.tensor(told, device=h.device)[:, None] if artifact.labels is None else artifact.labels
+    each = per_image.singles(artifact, Separated(h[:, None], y, h[:, 0, 0, 0], 0))
+    return replace(each, gradients=artifact.gradients | each.gradients, defense={"name": "none"})
+
+
+def unheard(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
+    """Images without a gradient, which are of either class that wins: the mean of these two, or of their own where it is known."""
+    if artifact.labels is not None:
+        return gave_up(ClassMean().reconstruct(artifact, knowledge, 0))
+    assert knowledge.auxiliary is not None, "the needs name auxiliary images"
+    images, y = knowledge.auxiliary
+    below, above = classifiers.winners_of(artifact.weights["classifier"])
+    either = (y == below) | (y == above)
+    mean = images[either if bool(either.any()) else slice(None)].mean(0)
+    zero = torch.zeros(artifact.victims, dtype=torch.float64, device=images.device)
+    x = mean.expand(artifact.victims, 1, *mean.shape).double()
+    first = torch.zeros_like(artifact.client)
+    return gave_up(Reconstruction(x, torch.full_like(first, below)[:, None], zero, zero[:, None], first, 0))

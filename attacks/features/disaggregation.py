@@ -1,0 +1,216 @@
+"""The features of a batch's single images, separated by what the classifier says of them.
+
+The first linear layer's gradient with its bias is  G = [dL/db | dL/dW] = 1/B sum_i d_i [1, h_i]',  of rank at most B: its row
+space holds every [1, h_i]. So [1, h_i] = c_i R for a basis R of that space, and B x B numbers c are left of B x 400. The d_i
+are no unknowns: the classifier and the labels give them for any h_i. The c are found by gradient matching through the
+classifier alone,
+    min over c of  mean over parameters l of ||g_l(c) - G_l||^2 / ||G_l||^2  +  mean squared distance of h from [0, 1]
+where c_i R begins with 1, with R scaled by G's singular values; h is what enters C, with dropout within [0, 1 / (1 - p)]. Starts:
+C = B pinv(D') G' with D of points strewn around a common one; a short descent of many, a long one of the best.
+
+In the spirit of the cocktail-party attack (Kariyappa et al., ICML 2023, arXiv 2209.05578), with the known classifier in place of
+independent h_i. The residual is the attacker's own certificate: below SEPARATED labels and features explain all of the
+classifier's gradient. They are then right, up to directions that G leaves below single precision, in every case measured
+(docs/attacks.md); noise, and images whose d_i are parallel, leave nothing to separate; a gradient that is zero or not
+finite is left out, with NaN for its features and residual. Labels: attacks/common/labels.py, and where
+their residual stays above SEPARATED, every batch with one label exchanged, the lowest residual first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad
+
+from attacks.common import descend, gradient_distance, labels, problem
+from attacks.common.descend import Data, each_of
+from privbench import tensors
+from privbench.networks import LinearClassifier
+from privbench.seeds import stream
+from privbench.types import Artifact, Params, Report, no_report
+
+RESTARTS = 32
+LONG = 4  # of them descend to the end
+SHORT_STEPS, LONG_STEPS = 40, 300
+EXCHANGES = 4  # starts of every exchanged label
+FLOOR = 1e-7  # of the largest singular value: directions below it are rounding
+LEAST_SQUARES = 2  # repetitions, before the descent
+SPREAD = 0.2  # how far starts lie from the common point, relative to the batch's own scale
+SEPARATED = 1e-4  # of the residual
+
+
+class Separated(NamedTuple):
+    """The features of V batches."""
+
+    h: Tensor  # [V, B, c, s, s], what enters C: with dropout that of the mask
+    labels: Tensor  # [V, B]
+    residual: Tensor  # [V] the layer-scaled distance of the classifier's gradient from the observed one
+    evaluations: int
+
+    @property
+    def sound(self) -> Tensor:
+        """Which batches are explained, [V] bool."""
+        return self.residual < SEPARATED
+
+
+def possible(artifact: Artifact) -> bool:
+    """Whether there is a first linear layer whose gradient is exact, and of the images alone."""
+    exact = artifact.defense.get("name", "none") == "none" and not artifact.imitated
+    return exact and isinstance(artifact.model.classifier, LinearClassifier)
+
+
+def separate(artifact: Artifact, seed: int, report: Report = no_report) -> Separated:
+    """Labels and features of all batches; only where `possible`."""
+    known = labels.recover(artifact)
+    own = _Problem(artifact)
+    solvable = torch.nonzero(own.solvable)[:, 0]
+    found = own.solve(solvable.cpu(), known[solvable], seed, RESTARTS, report) if len(solvable) else None
+    if found is None or len(solvable) < artifact.victims:
+        found = _among(artifact, known, solvable, found)
+    if artifact.labels is not None:
+        return found
+    for v in torch.nonzero(~found.sound & own.solvable)[:, 0].tolist():
+        others = _exchanged(known[v], labels.fewest(artifact)[v])
+        if not len(others):
+            continue
+        rows = torch.full((len(others),), v)
+        tried = own.solve(rows, others, seed, EXCHANGES, report)
+        best = int(tried.residual.argmin())
+        again = own.solve(rows[:1], others[best : best + 1], seed, RESTARTS, report)
+        spent = found.evaluations + tried.evaluations + again.evaluations
+        if again.residual[0] < found.residual[v]:
+            for whole, one in zip(found[:3], again[:3], strict=True):
+                whole[v] = one[0]
+        found = found._replace(evaluations=spent)
+    return found
+
+
+def _among(artifact: Artifact, known: Tensor, rows: Tensor, found: Separated | None) -> Separated:
+    """The batches in `rows` as they were `found`, among all V: NaN for the features and the residual of the others."""
+    shape = (artifact.victims, artifact.batch_size, *artifact.model.feature_shape)
+    h = torch.full(shape, torch.nan, dtype=torch.float64, device=known.device)
+    labels_, residual, spent = known.clone(), h[:, 0, 0, 0, 0].clone(), 0
+    if found is not None:
+        h[rows], labels_[rows], residual[rows], spent = found
+    return Separated(h, labels_, residual, spent)
+
+
+def _exchanged(known: Tensor, fewest: Tensor) -> Tensor:
+    """Every batch of labels [n, B] that differs from `known` [B] in one, and has of each class at least `fewest` [Y]."""
+    counts = torch.bincount(known, minlength=len(fewest))
+    found = []
+    for out in torch.nonzero(counts > fewest)[:, 0].tolist():
+        for into in range(len(counts)):
+            if into != out:
+                other = counts.clone()
+                other[out] -= 1
+                other[into] += 1
+                found.append(torch.repeat_interleave(torch.arange(len(other), device=known.device), other))
+    return torch.stack(found) if found else known.new_zeros(0, len(known))
+
+
+class _Problem:
+    """All victims' gradients seen from their own row spaces.
+
+    `data` holds, by victim,
+    rows      R: the row space scaled by the singular values [V, r, 1 + n], r = B
+    layer     [b | W] in that basis [V, m, r]
+    origin    the coordinates nearest to 0 whose row begins with 1 [V, r]
+    free      directions that leave the first coordinate alone [V, r, r - 1]
+    unit      the size of coordinates: [V] before a start, [V, B, 1] image by image after it
+    and the observed gradient, the first layer's as [V, m, r]. `solvable` [V] says whose gradient is finite, and not zero.
+    """
+
+    def __init__(self, artifact: Artifact) -> None:
+        classifier = artifact.model.classifier
+        assert isinstance(classifier, LinearClassifier), "the caller has asked whether separation is possible"
+        self.artifact, self.classifier, self.largest = artifact, classifier, 1 / (1 - artifact.model.dropout)
+        self.params: Params = {n: t.double() for n, t in artifact.weights["classifier"].items()}
+        gradient = {n: t.double() for n, t in artifact.gradients["classifier"].items()}
+        whole = torch.cat([gradient["fc1.bias"][..., None], gradient["fc1.weight"]], -1)
+        self.solvable = tensors.rows(*gradient.values()) & (whole != 0).flatten(1).any(1)
+        whole = whole.where(self.solvable[:, None, None], 0.0)
+        _, size, right = torch.linalg.svd(whole, full_matrices=False)
+        b = artifact.batch_size
+        scale, right = size[:, :b] + FLOOR * size[:, :1], right[:, :b]
+        rows = scale[..., None] * right
+        first = rows[..., 0]
+        layer = torch.cat([self.params["fc1.bias"][:, None], self.params["fc1.weight"]], 1)
+        observed = {f"classifier/{n}": t for n, t in gradient.items() if not n.startswith("fc1")}
+        self.names = ("classifier/fc1.weight", *observed)
+        self.data: Data = observed | {
+            "classifier/fc1.weight": whole @ right.mT / scale[:, None],
+            "rows": rows,
+            "layer": layer @ rows.mT,
+            "origin": first / first.square().sum(1, keepdim=True),
+            "free": torch.linalg.qr(first[..., None], mode="complete").Q[..., 1:],
+        }
+
+    def solve(self, victims: Tensor, known: Tensor, seed: int, restarts: int, report: Report) -> Separated:
+        """The best of `restarts` descents for each of the victims [n] with labels [n, B]."""
+        data = descend.pick(self.data, victims) | {"labels": known}
+        data["unit"] = each_of(self.unit)(data)
+        many = {name: problem.repeat(t, restarts) for name, t in data.items()}
+        b = known.shape[1]
+        shape = (restarts, b, b - 1)
+        draws = [
+            torch.randn(shape, generator=stream(seed, "attacker", "separation", v), dtype=torch.float64)
+            for v in victims.tolist()
+        ]
+        c = each_of(self.start)(SPREAD * torch.cat(draws).to(known.device), many)
+        many["unit"] = c.norm(dim=2, keepdim=True)
+        start = ((c - many["origin"][:, None]) @ many["free"]) / many["unit"]
+        short = descend.lbfgs(self.objective, start, many, steps=SHORT_STEPS, report=report, what="separation")
+        best = short.loss.unflatten(0, (-1, restarts)).nan_to_num(nan=torch.inf).argsort(1)[:, :LONG]
+        rows = (best + restarts * torch.arange(len(best), device=best.device)[:, None]).flatten()
+        some = descend.pick(many, rows)
+        end = descend.lbfgs(self.objective, short.x[rows], some, steps=LONG_STEPS, report=report, what="separation")
+        y, loss, _, chosen = descend.best_restart(end, min(LONG, restarts))
+        data["unit"] = some["unit"].unflatten(0, (len(known), -1))[torch.arange(len(known)), chosen]
+        h = each_of(self.features)(y, data).unflatten(2, self.artifact.model.feature_shape)
+        return Separated(h, known.clone(), loss, short.evaluations + end.evaluations)
+
+    def coordinates(self, y: Tensor, data: Data) -> Tensor:
+        """c [B, r] of the free numbers y [B, r - 1]."""
+        return data["origin"] + data["unit"] * y @ data["free"].T
+
+    def features(self, y: Tensor, data: Data) -> Tensor:
+        """h [B, n]."""
+        return self.coordinates(y, data) @ data["rows"][:, 1:]
+
+    def objective(self, y: Tensor, data: Data) -> Tensor:
+        """The distance of the classifier's gradient, and of the features from [0, 1]."""
+        params = self.params | {"fc1.weight": data["layer"], "fc1.bias": torch.zeros_like(self.params["fc1.bias"])}
+        observed = {name: data[name] for name in self.names}
+        c, h = self.coordinates(y, data), self.features(y, data)
+        products = gradient_distance.classifier_products(self.classifier, params, c, data["labels"], observed)
+        return gradient_distance.layer_scaled_distance(products) + (h - h.clamp(0, self.largest)).square().mean()
+
+    def deltas(self, c: Tensor, data: Data) -> Tensor:
+        """d_i = dL_i/dz of the first layer [B, m] at the coordinates c [B, r]."""
+        params = self.params | {"fc1.weight": data["layer"]}
+
+        def loss(bias: Tensor) -> Tensor:
+            logits, _ = self.classifier.linear_layers(params | {"fc1.bias": bias}, c)
+            return F.cross_entropy(logits, data["labels"], reduction="sum")
+
+        return grad(loss)(c.new_zeros(len(c), len(self.params["fc1.bias"])))
+
+    def unit(self, data: Data) -> Tensor:
+        """The size of coordinates: as G' = 1/B D'C has entries around 1, C has entries around B / |d|."""
+        d = self.deltas(data["origin"].expand(len(data["labels"]), -1), data)
+        return len(d) / d.square().sum(1).mean().sqrt()
+
+    def start(self, noise: Tensor, data: Data) -> Tensor:
+        """c [B, r]: least squares C = B pinv(D') G' with D at strewn points, each row scaled to begin with 1; repeated."""
+        c = data["origin"] + data["unit"] * noise @ data["free"].T
+        for _ in range(LEAST_SQUARES):
+            d = self.deltas(c, data)
+            solved = len(d) * torch.linalg.pinv(d.T, rtol=1e-6) @ data["classifier/fc1.weight"]
+            first = solved @ data["rows"][:, :1]  # |d| of the image relative to that of the point
+            new = solved / first
+            c = torch.where(new.isfinite(), new, c)
+        return c

@@ -1,0 +1,116 @@
+"""Images from features: the most probable image under a Gaussian prior, given an extractor that may be wrong by so much.
+
+    min over z of  sum over M extractors ||E_m(x) - h||^2 / (M (tau^2 + nu)) + ||z||^2,   2x - 1 = mu + Sigma^(1/2) z
+tau is the standard deviation of E_m(x) - h that the attacker expects of his stand-ins, nu the variance of h itself where the
+gradient was noised (attacks/common/closed_form.py); features that dropout took away are left out of the sum. With tau = inf the answer is
+mu, the best guess without any feature: a hopeless inversion ends there. In z the prior is perfectly conditioned, which is why a
+few dozen steps of L-BFGS suffice.
+An exact extractor is inverted through the logit of the last sigmoid, as attacks/staged.py does, with a small tau in its units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.common import descend, priors
+from privbench.networks import Model
+from privbench.types import Batch, Params, Report, no_report
+
+STEP = 0.1  # a usual difference of neighbouring pixels, in 2x - 1
+USUAL_WORTH = 50.0  # how many auxiliary images the usual variances are worth
+CLASS_WORTH = 5.0  # and the mean of all images, in the mean of a class
+LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
+
+Extractors = dict[int, list[Params]]  # victim, by its number in a world -> stand-ins for its client's extractor
+
+
+class Belief(NamedTuple):
+    """What the attacker thinks of an image before seeing its features: u = 2x - 1 ~ N(mean of its class, Sigma)."""
+
+    means: Tensor  # [Y, D] of u
+    gaussian: priors.Gaussian
+
+
+def usual(shape: tuple[int, int, int], classes: int, like: Tensor) -> Belief:
+    """Smooth images around grey, for an attacker without images."""
+    gaussian = priors.natural(*shape[:2], STEP, priors.CHROMA, like)
+    return Belief(like.new_zeros(classes, gaussian.variance.numel()), gaussian)
+
+
+def learned(images: Batch, classes: int, like: Tensor) -> Belief:
+    """Class means and variances of the attacker's own images."""
+    u, y = 2 * images.images.to(like) - 1, images.labels
+    every = u.mean(0)
+    means = torch.stack(
+        [(u[y == c].sum(0) + CLASS_WORTH * every) / ((y == c).sum() + CLASS_WORTH) for c in range(classes)]
+    )
+    shape = (int(u.shape[1]), int(u.shape[2]), int(u.shape[3]))
+    gaussian = priors.measured(u - means[y], usual(shape, classes, like).gaussian, USUAL_WORTH)
+    return Belief(means.flatten(1), gaussian)
+
+
+def logit(h: Tensor) -> Tensor:
+    """The inverse of the extractor's last sigmoid; features within single precision of 0 or 1 are kept finite."""
+    return torch.logit(h.clamp(LOGIT_EDGE, 1 - LOGIT_EDGE))
+
+
+def invert(
+    model: Model,
+    extractors: Sequence[Params],
+    belief: Belief,
+    h: Tensor,
+    labels: Tensor,
+    variance: Tensor,
+    *,
+    exact: bool,
+    steps: int,
+    known: Tensor | None = None,
+    report: Report = no_report,
+) -> descend.Descent:
+    """The most probable image of each h [n, c, s, s] given its label [n] and error variance [n] (inf: the class mean).
+
+    `known` [n, c, s, s] bool says which features are looked at, by default all.
+    Returns x [n, 1, C, H, W]. With `exact` the variance is that of the logit of h, relative to the logit's spread over features.
+    """
+    net = model.net("extractor")
+    own = [{name: t.to(h) for name, t in params.items()} for params in extractors]
+    through = logit if exact else torch.nn.Identity()
+    side = belief.gaussian.variance.shape
+
+    def objective(z: Tensor, data: dict[str, Tensor]) -> Tensor:
+        x = image(belief, z, data["mean"]).view(1, *side)
+        each = [(through(net.apply(params, {}, x, train=False)[0][0]) - data["h"]).square() for params in own]
+        gaps = [(gap if known is None else gap * data["known"]).sum() for gap in each]
+        return torch.stack(gaps).mean() * data["precision"] + z.square().sum()
+
+    target = through(h)
+    if exact:
+        variance = variance * (target.flatten(1).var(1) if known is None else spread(target, known))
+    data = {"h": target, "mean": belief.means[labels], "precision": 1 / variance}
+    data |= {} if known is None else {"known": known}
+    start = torch.zeros_like(data["mean"])
+    end = descend.lbfgs(objective, start, data, steps=steps, report=report, what="feature inversion")
+    return end._replace(x=images_of(belief, end.x, labels))
+
+
+def spread(features: Tensor, known: Tensor) -> Tensor:
+    """The variance [n] of each image's known features, [n, c, s, s] both."""
+    values, seen = features.flatten(1), known.flatten(1)
+    count = seen.sum(1)
+    mean = (values * seen).sum(1) / count.clamp_min(1)
+    return ((values - mean[:, None]).square() * seen).sum(1) / (count - 1).clamp_min(1)
+
+
+def image(belief: Belief, z: Tensor, mean: Tensor) -> Tensor:
+    """x [D] of one z [D]."""
+    return (mean + belief.gaussian.root(z[None])[0] + 1) / 2
+
+
+def images_of(belief: Belief, z: Tensor, labels: Tensor) -> Tensor:
+    """x [n, 1, C, H, W] of z [n, D]."""
+    u = belief.means[labels] + belief.gaussian.root(z)
+    return ((u + 1) / 2).view(len(z), 1, *belief.gaussian.variance.shape)

@@ -1,0 +1,150 @@
+"""The most probable image given a noised gradient, by an attacker who knows the noise and believes something about images.
+
+    min over z of  F(z) = ||g(x) - G||^2 / sigma^2 + ||z||^2,   2x - 1 = mu + Sigma^(1/2) z
+sigma^2 is the variance of the defence's noise. mu and Sigma are those of photographs in general (attacks/staged.py, mu is grey), or
+of the attacker's own images (attacks/posterior.py).
+
+F has many minima, for the length of g hangs on the image as steeply as its direction does. So the direction is matched first,
+    D(z) = min over a >= 0 of ||a g(x) - G||^2 / sigma^2 + ||z||^2,  the first term being (||G||^2 - <g, G>^2 / ||g||^2) / sigma^2,
+and F from where D ended. A noise of N coordinates has a squared length of N sigma^2, give or take sqrt(2 N) sigma^2: an image that
+leaves more than that by far does not explain G, and the attacker knows it without the truth. So every victim is descended on from
+EVERYONE of the starts, and from the others only while nothing explains its gradient; the end with the lowest F counts.
+
+Balunovic et al.: Bayesian Framework for Gradient Leakage, ICLR 2022, arXiv 2111.04706, derive F. D and the starts are ours
+(docs/tuning_attacks.md).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.common import descend, gradient_distance, priors, problem
+from attacks.common.problem import Case
+from privbench.types import Artifact, Reconstruction, Report, no_report
+
+EVERYONE = 3  # number 0 is F at once from mu, then D first from mu and from the first of FLAT
+FIRST_FLAT = 2
+FLAT = (0.2, 0.8)  # brightness of flat images to start from; behind them come draws from the prior
+UNEXPLAINED = 5.0  # standard deviations of the noise's squared length
+TOLERANCE = 1e-7  # of F in one step: less than a hundredth in 62,006
+NUDGE = 0.2  # of a draw from the prior, for networks with kinks, which grey enters as zero
+
+
+class Steps(NamedTuple):
+    """Of L-BFGS."""
+
+    direction: int  # on D
+    whole: int  # on F
+
+
+class Belief(NamedTuple):
+    """u = 2x - 1 of every image of the victims before their gradients are seen: N(mean, Sigma)."""
+
+    gaussian: priors.Gaussian
+    mean: Tensor  # [V, B, D]
+    variance: Tensor | None = None  # [V, B, C, s, s] of each image, where it is not that of `gaussian` for all
+
+    def variances(self) -> Tensor:
+        """The variances [V, B, C, s, s] of all images."""
+        own = self.gaussian.variance
+        return own.expand(*self.mean.shape[:2], *own.shape) if self.variance is None else self.variance
+
+    def each(self) -> list[priors.Gaussian]:
+        """The prior of each victim's images about their mean."""
+        return [self.gaussian._replace(variance=variance) for variance in self.variances()]
+
+
+def most_probable(
+    own: Case, artifact: Artifact, belief: Belief, seed: int, steps: Steps, most: int, report: Report = no_report
+) -> Reconstruction:
+    """All victims of a noised case with a known extractor, [V, B, C, H, W], from `most` starts or fewer.
+
+    `restart` is the number of the start, loss and trace are those of F.
+    """
+    found = _Descents(own, belief, steps, report)
+    noise = sum(t[0].numel() for t in own.observed.values())
+    enough = noise + UNEXPLAINED * (2 * noise) ** 0.5
+    rows = torch.arange(len(own.labels), device=own.labels.device)
+    z = starts(artifact, belief, 0, seed)
+    best, which = found.at_once(z, rows), torch.zeros_like(rows)
+    for number in range(1, most):
+        if number >= EVERYONE:
+            rows = torch.nonzero(~(best.loss - best.x.square().sum((1, 2)) <= enough))[:, 0]
+            if not len(rows):
+                break
+        other = found.by_direction(starts(artifact, belief, number, seed)[rows], rows)
+        which[rows[other.loss < best.loss[rows]]] = number
+        best = _put(best, rows, descend.lower(best._replace(**_rows(best, rows), evaluations=0), other))
+    x = torch.stack([image(*one) for one in zip(belief.each(), best.x, belief.mean, strict=True)])
+    return Reconstruction(x, own.labels, best.loss, best.trace, which, best.evaluations)
+
+
+def starts(artifact: Artifact, belief: Belief, number: int, seed: int) -> Tensor:
+    """z [V, B, D] of the start with this number."""
+    z, flat = torch.zeros_like(belief.mean), number - FIRST_FLAT
+    drawn = flat >= len(FLAT)
+    if drawn or artifact.model.backbone != "lenet5":
+        draws = problem.draws(artifact, z.shape[1:], 1, seed, f"image {number}").to(z)
+        z = z + (1.0 if drawn else NUDGE) * draws
+    if 0 <= flat < len(FLAT):
+        z = z + torch.stack(
+            [own.whitened(2 * FLAT[flat] - 1 - mean) for own, mean in zip(belief.each(), belief.mean, strict=True)]
+        )
+    return z
+
+
+def image(gaussian: priors.Gaussian, z: Tensor, mean: Tensor) -> Tensor:
+    """x [B, C, H, W] of one victim's z and mean [B, D]."""
+    return ((mean + gaussian.root(z) + 1) / 2).unflatten(1, gaussian.variance.shape[-3:])
+
+
+class _Descents:
+    """Descents of some victims of a case by D and F."""
+
+    def __init__(self, own: Case, belief: Belief, steps: Steps, report: Report) -> None:
+        self.own, self.gaussian, self.steps, self.report = own, belief.gaussian, steps, report
+        self.data = problem.data(own) | {"mean": belief.mean, "variance": belief.variances()}
+
+    def at_once(self, z: Tensor, rows: Tensor) -> descend.Descent:
+        """F from z [n, B, D] of the victims `rows`."""
+        return self._descent(self._surprise, z, rows, self.steps.whole)
+
+    def by_direction(self, z: Tensor, rows: Tensor) -> descend.Descent:
+        """D from z, and F from where that ended; the trace is that of F, from z on."""
+        before = self._descent(self._surprise, z, rows, 0)
+        first = self._descent(self._of_direction, z, rows, self.steps.direction)
+        end = self.at_once(first.x, rows)
+        spent = before.evaluations + first.evaluations + end.evaluations
+        return end._replace(trace=torch.cat([before.loss[:, None], end.trace], 1), evaluations=spent)
+
+    def _descent(self, objective: descend.Objective, z: Tensor, rows: Tensor, steps: int) -> descend.Descent:
+        return descend.lbfgs(
+            objective, z, descend.pick(self.data, rows), steps=steps, tolerance=TOLERANCE, report=self.report,
+            what="noised gradient",
+        )  # fmt: skip
+
+    def _products(self, z: Tensor, data: descend.Data) -> dict[str, gradient_distance.Products]:
+        gaussian = self.gaussian._replace(variance=data["variance"])
+        x, observed = image(gaussian, z, data["mean"]), problem.observed_of(self.own, data)
+        return gradient_distance.gradient_products(self.own, x, data["labels"], observed)
+
+    def _surprise(self, z: Tensor, data: descend.Data) -> Tensor:
+        return gradient_distance.squared_distance(self._products(z, data)) / self.own.variance + z.square().sum()
+
+    def _of_direction(self, z: Tensor, data: descend.Data) -> Tensor:
+        return gradient_distance.direction_distance(self._products(z, data)) / self.own.variance + z.square().sum()
+
+
+def _rows(end: descend.Descent, rows: Tensor) -> dict[str, Tensor]:
+    return {"x": end.x[rows], "loss": end.loss[rows], "trace": end.trace[rows]}
+
+
+def _put(whole: descend.Descent, rows: Tensor, some: descend.Descent) -> descend.Descent:
+    """`whole` with the problems in `rows` taken from `some`, whose work comes on top."""
+    trace, theirs = descend.of_one_length([whole.trace, some.trace])
+    x, loss, trace = whole.x.clone(), whole.loss.clone(), trace.clone()
+    x[rows], loss[rows], trace[rows] = some.x, some.loss, theirs
+    return descend.Descent(x, loss, trace, whole.evaluations + some.evaluations)

@@ -1,0 +1,147 @@
+"""Every image of a batch attacked as a victim of its own, with features and labels separated by attacks/features/disaggregation.py.
+
+Features h_i and labels y_i tell each image's own gradient of the classifier, of every linear layer z = W a + b
+    dL_i/db = d_i,  dL_i/dW = d_i a_i'
+at the broadcast C. So an artifact of V batches becomes one of V B single images, each sent by its batch's client, and an attack
+that is written for one image per gradient reads the h_i off it in closed form (attacks/common/closed_form.py). What comes back is
+folded: images side by side, losses and traces averaged over a batch. No gradient tells their order; scores assign it by
+the Hungarian method (privbench/scoring/image_scores.py).
+
+A batch whose residual stays above separate.SEPARATED (images alike), and every batch under a defence, whose gradient is not exact
+(separate.possible), ends at the class means of its recovered labels, as the floor `class-mean` does, or grey where the attacker has
+no auxiliary images. Nothing is descended on there, and the reconstruction says so: by its trace, and in a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad
+
+from attacks.common import closed_form, failed_uploads, labels, problem, training_cache
+from attacks.features import disaggregation
+from attacks.features.disaggregation import Separated
+from attacks.floors import ClassMean, Grey, gave_up
+from privbench.networks import LinearClassifier
+from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
+
+
+def attack(
+    artifact: Artifact,
+    knowledge: Knowledge,
+    seed: int,
+    single: Callable[[Artifact], Reconstruction],
+    report: Report = no_report,
+) -> Reconstruction:
+    """What `single`, an attack on one image per gradient, makes of an artifact's images, [V, B, C, H, W].
+
+    Gradients of one image are handed to it as they are, and so are those of classifiers that begin with convolutions, which it
+    refuses. UserError: a gradient of more images than the artifact says.
+    """
+    if artifact.batch_size == 1 or not isinstance(artifact.model.classifier, LinearClassifier):
+        return single(artifact)
+    closed_form.check_not_mixed(artifact)
+    problem.check_batch_size(artifact)
+    return failed_uploads.set_aside(artifact, lambda sound: _batches(sound, knowledge, seed, single, report))
+
+
+def _batches(
+    artifact: Artifact, knowledge: Knowledge, seed: int, single: Callable[[Artifact], Reconstruction], report: Report
+) -> Reconstruction:
+    floor = ClassMean() if knowledge.auxiliary is not None else Grey()
+    whole = gave_up(floor.reconstruct(artifact, knowledge, seed)._replace(labels=labels.recover(artifact)))
+    if not disaggregation.possible(artifact):
+        return whole._replace(notes=(_note(artifact, artifact.victims),))
+    found = separated(artifact, knowledge, seed, report)
+    whole = whole._replace(gradient_evaluations=found.evaluations)
+    rows = torch.nonzero(found.sound)[:, 0]
+    if len(rows):
+        of_rows = Separated(found.h[rows], found.labels[rows], found.residual[rows], 0)
+        whole = failed_uploads.put(
+            whole, rows, folded(single(singles(artifact.some(rows), of_rows)), artifact.batch_size)
+        )
+    if len(rows) == artifact.victims:
+        return whole
+    return whole._replace(notes=(*whole.notes, _note(artifact, artifact.victims - len(rows))))
+
+
+def separated(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Separated:
+    """attacks/features/disaggregation.py, once per artifact for all attackers with auxiliary images; only where that is `possible`."""
+
+    def make() -> dict[str, Tensor]:
+        found = disaggregation.separate(artifact, seed, report)
+        return found._asdict() | {"evaluations": torch.tensor(found.evaluations)}
+
+    kept = training_cache.kept(
+        knowledge.cache,
+        "separated",
+        {"seed": seed, "batch_size": artifact.batch_size},
+        [
+            *artifact.gradients["classifier"].values(),
+            *artifact.weights["classifier"].values(),
+            *(() if artifact.labels is None else (artifact.labels,)),
+        ],
+        make,
+        artifact.client.device,
+    )
+    return Separated(kept["h"], kept["labels"], kept["residual"], int(kept["evaluations"]))
+
+
+def singles(artifact: Artifact, found: Separated) -> Artifact:
+    """The artifact of V B clients' uploads that would hold one image each, a batch's in a row, with known labels.
+
+    Of a model with dropout, features that are nearly 0 are 0, as in the gradient of one image.
+    """
+    y, entered = found.labels.flatten(), found.h.flatten(0, 1)
+    if artifact.model.dropout:
+        size = entered.abs()
+        entered = entered.where(size > closed_form.BLURRED * size.amax((1, 2, 3), keepdim=True), 0.0)
+    each = [gradient_of(artifact, *one) for one in zip(entered, y, strict=True)]
+    return replace(
+        artifact,
+        gradients={"classifier": {name: torch.stack([one[name] for one in each]) for name in each[0]}},
+        client=problem.repeat(artifact.client, artifact.batch_size),
+        batch_size=1,
+        labels=y[:, None],
+    )
+
+
+def gradient_of(artifact: Artifact, h: Tensor, y: Tensor) -> Params:
+    """The gradient of CE(C(h), y) over C, in double precision; h [c, s, s], y []."""
+    classifier = artifact.model.classifier
+    assert isinstance(classifier, LinearClassifier), "the caller has looked at the classifier"
+
+    def loss(params: Params) -> Tensor:
+        return F.cross_entropy(classifier.linear_layers(params, h[None])[0], y[None])
+
+    gradient: Params = grad(loss)({n: t.to(h) for n, t in artifact.weights["classifier"].items()})
+    return gradient
+
+
+def folded(found: Reconstruction, batch: int) -> Reconstruction:
+    """The reconstruction of V B single images as one of V batches; loss and trace are means over a batch.
+
+    A batch was given up where all its images were.
+    """
+
+    def rows(t: Tensor) -> Tensor:
+        return t.unflatten(0, (-1, batch))
+
+    images, y, loss, trace, restart = (rows(t) for t in found[:5])
+    return found._replace(
+        images=images[:, :, 0], labels=y[:, :, 0], loss=loss.mean(1), trace=trace.mean(1), restart=restart[:, 0],
+        outcome=None if found.outcome is None else rows(found.outcome).amin(1),
+    )  # fmt: skip
+
+
+def _note(artifact: Artifact, failed: int) -> str:
+    """What a reader must know of the batches that were not explained."""
+    why = "could not be" if disaggregation.possible(artifact) else "are of defended gradients and so were not"
+    return (
+        f"{failed} of {artifact.victims} batches of {artifact.batch_size} images {why} separated into single features; attacks on "
+        "these hand in the class means there, or grey without auxiliary images"
+    )

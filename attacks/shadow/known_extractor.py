@@ -1,0 +1,64 @@
+"""Extractors that are the victims' very own: told apart from foreign ones without the truth, and inverted to the end.
+
+In round 0 every client has the initial extractor, so that whoever knows it, or holds any one client's, holds all. Later ones
+differ. Which it is, the inversion of attacks/features/inversion.py tells by its own objective,
+    J(h) = min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2,
+twice the negative logarithm of the posterior: of features that E did make, J is what it is for images of the attacker's own;
+of foreign features no probable image explains the equations, and J is greater by orders of magnitude. E counts as a client's
+own where the median J over the client's victims is at most ALIKE times the median over the attacker's images.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from attacks.common import descend
+from attacks.features import inversion
+from attacks.features.inversion import Extractors
+from attacks.shadow import shadow_federation, surrogate_training
+from attacks.shadow.shadow_federation import World
+from privbench.types import Params, Report
+
+TAU = 0.001  # of the logit of h, relative to its spread (docs/tuning_attacks.md)
+SCREEN = 60  # steps after which J is compared
+ALIKE = 5.0  # measured ratios after 40 steps: 1.5 in round 0, above 500 for foreign ones (docs/tuning_attacks.md)
+IMAGES = 16  # of the attacker's own, at most
+
+
+def variance(own: World) -> Tensor:
+    """The error variance [V] of each victim's features under its own extractor: that of the noise, or TAU^2 without any."""
+    return torch.full_like(own.h[:, 0, 0, 0], TAU**2) if own.noise is None else own.noise
+
+
+def invert(own: World, nets: Extractors, steps: int, report: Report) -> descend.Descent:
+    """The images [V, 1, C, H, W] of a world's victims through their own extractors."""
+    known = inversion.learned(own.auxiliary, own.model.classes, own.h)
+    exact = own.noise is None
+    return shadow_federation.by_extractors(own, known, nets, variance(own), exact=exact, steps=steps, report=report)
+
+
+def fitting(own: World, held: dict[int, Params], steps: int, seed: int, report: Report) -> set[int]:
+    """The attacked clients whose own extractor `held` has for them."""
+    clients = torch.tensor(sorted(held), device=own.client.device)
+    images, classes = (t[:IMAGES] for t in own.auxiliary)
+    found = set()
+    for k in clients.tolist():
+        rows = torch.nonzero(own.client == k)[:, 0]
+        h = surrogate_training.extract(own.model, held[k], images).to(own.h)
+        noise = None if own.noise is None else own.noise[rows].median()
+        h = h if noise is None else shadow_federation.noised(h, noise, seed)
+        own_h, mask = (h, None) if own.known is None else shadow_federation.dropped(own.model, h, seed)
+        known = own._replace(
+            h=own_h,
+            known=mask,
+            noise=None if noise is None else noise.expand(len(h)),
+            labels=classes,
+            client=torch.full_like(classes, k),
+            victim=torch.arange(len(h), device=h.device),
+        )
+        pair = (shadow_federation.some(own, rows), known)
+        losses = [invert(each, shadow_federation.of_clients(each, {k: [held[k]]}), steps, report).loss for each in pair]
+        if float(losses[0].median()) <= ALIKE * float(losses[1].median()):
+            found.add(k)
+    return found

@@ -1,0 +1,293 @@
+"""A federation as its server sees it, and one of the attacker's own in which he can check what an attack is worth.
+
+A `World` holds what the attacks on private extractors look at: the broadcast classifier, closed-form features of each victim,
+labels, auxiliary images, per client what is known of its features, and possibly a colluder's extractor. `real` makes it from
+an artifact. `shadow` makes another around the same classifier: half of the auxiliary images are dealt to a few clients, each of
+which trains a private extractor through the classifier that was broadcast; some of their training images become victims, and
+the attacker there has the other half of the images. He knows those victims, so an attack's free numbers are chosen where they
+serve best in the shadow. Shadow clients train as the server has the attacked ones train (Artifact.training).
+Shokri et al., S&P 2017, arXiv 1610.05820, used shadow models to train an attack; here they choose its settings.
+
+What the shadow leaves out: generators (their class-conditional moments are taken as exact), the defence, dropout while its clients
+train, the method's own losses besides cross-entropy, and the history: real extractors come from one start and have followed many
+broadcasts. On `photos` that leaves them no more alike than extractors of independent starts (docs/tuning_attacks.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.common import closed_form, descend, labels, problem, training_cache
+from attacks.common.closed_form import Features
+from attacks.features import inversion
+from attacks.features.inversion import Belief, Extractors
+from attacks.shadow import surrogate_training
+from attacks.shadow.surrogate_training import Align, Moments
+from privbench.errors import UserError
+from privbench.networks import LinearClassifier, Model
+from privbench.seeds import stream
+from privbench.types import Artifact, Batch, Knowledge, LocalTraining, Params, Report
+
+CLIENTS = 3
+VICTIMS = 6  # of each shadow client: about as many as a real one has, on whom alignment depends
+UNTOLD_STEPS = 100  # of a shadow client in a round, where it is not known how many the attacked ones take
+GENERATED = 64  # generator samples per class
+
+
+class World(NamedTuple):
+    """What an attacker of a private extractor looks at."""
+
+    name: str  # "real" or "shadow", part of the names of its draws
+    model: Model
+    classifier: Params
+    h: Tensor  # [V, c, s, s] float64
+    known: (
+        Tensor | None
+    )  # [V, c, s, s] bool: which features dropout left (attacks/common/closed_form.py); None without dropout
+    noise: Tensor | None  # [V] variance of h
+    labels: Tensor  # [V]
+    client: Tensor  # [V]
+    victim: Tensor  # [V] each victim's number, which it keeps in `some`
+    auxiliary: Batch
+    moments: dict[
+        int, Moments
+    ]  # attacked client -> class-conditional moments of its features, where a generator tells them
+    colluder: dict[int, Params]  # attacked client -> the extractor of another client, where one colludes
+    training: LocalTraining | None  # how the server has its clients train, where that is known
+
+    @property
+    def clients(self) -> list[int]:
+        """The attacked clients, in ascending order."""
+        return clients_of(self.client)
+
+
+def some(own: World, rows: Tensor) -> World:
+    """The same world with some of its victims, possibly several times."""
+    noise, known = (None if t is None else t[rows] for t in (own.noise, own.known))
+    return own._replace(
+        h=own.h[rows],
+        known=known,
+        noise=noise,
+        labels=own.labels[rows],
+        client=own.client[rows],
+        victim=own.victim[rows],
+    )
+
+
+def of_clients(own: World, nets: Mapping[int, list[Params]]) -> Extractors:
+    """What stands in for each client's extractor, client -> networks, for each of its victims."""
+    return {v: nets[k] for v, k in zip(own.victim.tolist(), own.client.tolist(), strict=True)}
+
+
+def by_extractors(
+    own: World, belief: Belief, nets: Extractors, variance: Tensor, *, exact: bool, steps: int, report: Report
+) -> descend.Descent:
+    """attacks/features/inversion.py for all victims of a world, those with the same extractors together; `variance` [V]."""
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for row, victim in enumerate(own.victim.tolist()):
+        alike.setdefault(tuple(id(params) for params in nets[victim]), []).append(row)
+    parts = []
+    for group in alike.values():
+        rows = torch.tensor(group, device=own.h.device)
+        end = inversion.invert(
+            own.model, nets[int(own.victim[group[0]])], belief, own.h[rows], own.labels[rows], variance[rows],
+            exact=exact, steps=steps, known=None if own.known is None else own.known[rows], report=report,
+        )  # fmt: skip
+        parts.append((rows, end))
+    return descend.joined(parts)
+
+
+def check_features(artifact: Artifact, who: str) -> None:
+    """UserError where no linear layer takes the features, or of gradients of more than the images that the artifact says."""
+    closed_form.check_not_mixed(artifact)
+    if not isinstance(artifact.model.classifier, LinearClassifier):
+        raise UserError(
+            f"{who} needs the features of each image in closed form, but the classifier of {artifact.model.backbone} begins with "
+            "convolutions; attack lenet5"
+        )
+    problem.check_batch_size(artifact)
+
+
+def required_features(artifact: Artifact, who: str) -> Features:
+    """Closed-form features [V, c, s, s] of one-image gradients; UserError as `check_features`."""
+    check_features(artifact, who)
+    found = closed_form.of_single(artifact)
+    assert found is not None, "attacks/features/per_image.py makes batches single images"
+    return found
+
+
+def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> World:
+    """The world of an artifact; UserError without closed-form features or auxiliary images."""
+    assert knowledge.auxiliary is not None, f"the needs of {who} name auxiliary images"
+    clients, colluder = clients_of(artifact.client), knowledge.colluder or {}
+    return World(
+        "real",
+        artifact.model,
+        artifact.weights["classifier"],
+        *required_features(artifact, who),
+        closed_form.noise_variance(artifact),
+        labels.recover(artifact)[:, 0],
+        artifact.client,
+        torch.arange(artifact.victims, device=artifact.client.device),
+        knowledge.auxiliary,
+        _told_by_generators(artifact, clients, seed) if "generator" in artifact.uploads else {},
+        {k: own.params["extractor"] for k, own in colluder.items() if k in clients},
+        artifact.training,
+    )
+
+
+def clients_of(client: Tensor) -> list[int]:
+    """The clients [V] that sent some uploads, each once and in ascending order."""
+    return sorted(set(client.tolist()))
+
+
+def _told_by_generators(artifact: Artifact, clients: list[int], seed: int) -> dict[int, Moments]:
+    """The moments of each client whose generator makes finite features."""
+    each = {k: _generated(artifact, k, seed) for k in clients}
+    return {k: told for k, told in each.items() if all(bool(t.isfinite().all()) for t in told)}
+
+
+def _generated(artifact: Artifact, client: int, seed: int) -> Moments:
+    """Class-conditional moments of what a client's uploaded generator makes, in eval mode."""
+    model, device = artifact.model, artifact.client.device
+    params = {n: t[client] for n, t in artifact.uploads["generator"].items()}
+    buffers = {n: t[client] for n, t in artifact.upload_buffers["generator"].items()}
+    y = torch.arange(model.classes, device=device).repeat_interleave(GENERATED)
+    z = torch.randn(len(y), model.noise_dim, generator=stream(seed, "attacker", "generated", client)).to(device)
+    with torch.no_grad():
+        h, _ = model.net("generator").apply(params, buffers, z, y, train=False)
+    return surrogate_training.class_moments(h, y, model.classes)
+
+
+class Pull(NamedTuple):
+    """What draws the features of a hijacked shadow's clients, besides the cross-entropy."""
+
+    align: Align
+    depends_on: list[Tensor]  # all that `align` is made of
+
+
+def shadow(
+    world: World,
+    rounds: int,
+    most_steps: int,
+    seed: int,
+    knowledge: Knowledge,
+    start: Params | None = None,
+    pull: Pull | None = None,
+) -> tuple[World, Tensor]:
+    """A shadow of a world, and its victims' images [V', C, H, W]; at least four auxiliary images are needed.
+
+    Each client takes as many steps a round as the attacked clients do, UNTOLD_STEPS where that is not known, `most_steps` at most.
+    `start` is what its clients' extractors start from; without one each has a random start of its own.
+    """
+    images, classes = world.auxiliary
+    theirs, mine = _halves(world, seed)
+    own = training_of(world, most_steps)
+    shares = [share for share in theirs.tensor_split(CLIENTS) if len(share)]
+    begun = "shared" if start is not None else "own"
+    kept = training_cache.kept(
+        knowledge.cache,
+        "hijacked-shadow" if pull else "shadow",
+        {"rounds": rounds, "training": str(own), "seed": seed, "start": begun},
+        [
+            images,
+            classes,
+            *world.classifier.values(),
+            *(t for _, t in sorted((start or {}).items())),
+            *(pull.depends_on if pull else ()),
+        ],
+        lambda: _clients_of(world, [Batch(images[s], classes[s]) for s in shares], rounds, own, seed, start, pull),
+        images.device,
+    )
+    extractors = [_take(kept, f"extractor{k}/") for k in range(len(shares))]
+    victims = [share[:VICTIMS] for share in shares]
+    seen = torch.cat(victims)
+    h = torch.cat(
+        [surrogate_training.extract(world.model, e, images[v]) for e, v in zip(extractors, victims, strict=True)]
+    ).double()
+    moments = {}
+    if world.moments:
+        for k, share in enumerate(shares):
+            seen_by = surrogate_training.extract(world.model, extractors[k], images[share])
+            moments[k] = surrogate_training.class_moments(seen_by, classes[share], world.model.classes)
+    if world.noise is not None:
+        h = noised(h, world.noise.median(), seed)
+    other = World(
+        "shadow",
+        world.model,
+        world.classifier,
+        *(Features(h, None) if world.known is None else dropped(world.model, h, seed)),
+        None if world.noise is None else world.noise.median().expand(len(h)),
+        classes[seen],
+        torch.cat([torch.full((len(v),), k) for k, v in enumerate(victims)]).to(classes.device),
+        torch.arange(len(seen), device=classes.device),
+        Batch(images[mine], classes[mine]),
+        moments,
+        {k: extractors[(k + 1) % len(shares)] for k in range(len(shares))} if world.colluder else {},
+        world.training,
+    )
+    return other, images[seen]
+
+
+def training_of(world: World, most_steps: int) -> LocalTraining:
+    """How a shadow's clients train: as the attacked ones do, as far as that is known, and `most_steps` a round at most."""
+    told = world.training or LocalTraining(
+        surrogate_training.UNTOLD.model_dump(), surrogate_training.CLIENT_BATCH, UNTOLD_STEPS
+    )
+    return told._replace(steps=min(told.steps, most_steps))
+
+
+def attackers_half(world: World, seed: int) -> Batch:
+    """The auxiliary images that the shadow of a world leaves to its attacker."""
+    _, mine = _halves(world, seed)
+    return Batch(world.auxiliary.images[mine], world.auxiliary.labels[mine])
+
+
+def _halves(world: World, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices of the auxiliary images: (the shadow clients', the shadow attacker's)."""
+    classes = world.auxiliary.labels
+    order = torch.randperm(len(classes), generator=stream(seed, "attacker", "shadow", "halves")).to(classes.device)
+    theirs, mine = order.tensor_split(2)
+    return theirs, mine
+
+
+def noised(h: Tensor, variance: Tensor, seed: int) -> Tensor:
+    """Features [n, c, s, s] with Gaussian noise of some variance []."""
+    rng = stream(seed, "attacker", "shadow", "noise")
+    return h + variance.sqrt() * torch.randn(h.shape, generator=rng, dtype=torch.float64).to(h)
+
+
+def dropped(model: Model, h: Tensor, seed: int) -> Features:
+    """Features [n, c, s, s] as they come out of gradients taken with the model's dropout."""
+    rng = stream(seed, "attacker", "shadow", "dropout")
+    known = torch.empty(h.shape).bernoulli_(1 - model.dropout, generator=rng).bool().to(h.device)
+    return closed_form.imputed(h, known)
+
+
+def _clients_of(
+    world: World,
+    shares: list[Batch],
+    rounds: int,
+    own: LocalTraining,
+    seed: int,
+    start: Params | None,
+    pull: Pull | None,
+) -> dict[str, Tensor]:
+    """Private extractors that the broadcast classifier understands, each trained on a share of the images."""
+    names, kept = ("attacker", "shadow"), dict[str, Tensor]()
+    for k, share in enumerate(shares):
+        begun = start or world.model.net("extractor").init(stream(seed, *names, "client", k))[0]
+        begun = {n: t.to(world.auxiliary.images) for n, t in begun.items()}
+        rng = stream(seed, *names, "client", k, "batches")
+        align = pull.align if pull else None
+        end, _ = surrogate_training.train_client(world.model, begun, world.classifier, share, rounds, own, rng, align)
+        kept |= {f"extractor{k}/{n}": t for n, t in end.items()}
+    return kept
+
+
+def _take(tensors: dict[str, Tensor], prefix: str) -> Params:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,51 @@
+"""What an attack can be made on besides its `needs`: declared by its class as `limits`, so that it is refused before training."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from privbench import registry
+from privbench.networks import LinearClassifier, Model
+from privbench.spec import CellSpec
+
+
+class Limits(NamedTuple):
+    """Conditions of one attack; by default none."""
+
+    linear_classifier: bool = False  # the classifier must begin with a linear layer, as LeNet-5's does
+    linear_if_private: bool = False  # the same where clients keep their extractors, of gradients of one image
+    most_images: int | None = None  # images per gradient
+    undefended_batches: bool = False  # gradients of several images must be exact
+
+
+NONE = Limits()
+
+
+def of(attack: object) -> Limits:
+    """The limits that a class declares."""
+    found: Limits = getattr(attack, "limits", NONE)
+    return found
+
+
+def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
+    """Which limit a cell exceeds, with the way out, in a line; nothing where it keeps to all."""
+    train = cell.train
+    private = "extractor" not in registry.resolve("method", train.method).shares
+    if limits.linear_classifier or (limits.linear_if_private and private and cell.batch_size == 1):
+        classifier = Model(train.backbone, 3, 10, image_size=train.image_size).classifier
+        if not isinstance(classifier, LinearClassifier):
+            return (
+                f"{name} needs a classifier that begins with a linear layer, but {train.backbone}'s begins with convolutions; "
+                "leave out --backbone, or try --attack staged"
+            )
+    if limits.most_images is not None and cell.batch_size > limits.most_images:
+        return (
+            f"{name} inverts gradients of at most {limits.most_images} image(s), but --batch-size {cell.batch_size} was asked "
+            "for; try --attack staged"
+        )
+    if limits.undefended_batches and cell.batch_size > 1 and train.defense != "none":
+        return (
+            f"{name} takes gradients of several images apart only where no defence changes them, but --defense {train.defense} "
+            "was asked for; leave out --batch-size, or try --attack staged"
+        )
+    return ""

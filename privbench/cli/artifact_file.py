@@ -1,0 +1,161 @@
+"""Attacks an artifact that is given as a folder; with its truth file, scores the result and doubts it as a record does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from privbench import registry, seeds
+from privbench.errors import UserError
+from privbench.execution import attack_cell, worker_pool
+from privbench.observation import artifact_files as artifacts
+from privbench.observation import knowledge
+from privbench.records import checks, victims
+from privbench.records.checks import Flag
+from privbench.records.schema import Victim
+from privbench.records.store import Store
+from privbench.scoring import image_scores
+from privbench.spec import train_spec
+from privbench.system import console, files, machine
+from privbench.system.console import Console
+from privbench.training import federation
+from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Truth, no_report
+from reports.records import table_checks
+from reports.records.labels import range_text
+from reports.records.measured import Measured
+
+SEED = 0  # of whatever is drawn here besides: an artifact does not say of which seed it is
+
+
+class _Floors(NamedTuple):
+    """What anybody scores on the victims of a file."""
+
+    psnr_db: dict[str, list[float]]  # floor -> victims
+    auxiliary: set[str]  # digests of the images that they were made of
+    note: str  # why some floors are missing; else nothing
+
+
+def attack_file(
+    path: Path,
+    truth: Path | None,
+    attacks: Sequence[str],
+    climbed: bool,
+    settings: dict[str, Any],
+    dataset: str,
+    auxiliary: str,
+    device: str,
+    data_dir: Path | None,
+    out: Path,
+) -> None:
+    """Attacks the artifact in a folder, with `climbed` by every attack whose needs it meets; with a truth file, scores it."""
+    seen = artifacts.load(path)
+    known = artifacts.load_truth(truth, path) if truth is not None else None
+    to, place, origin = console.results(), machine.device(device), artifacts.origin(path)
+    # The seed that an attack within the run has, so that it gives the same images here; of an export, any.
+    seed = SEED if origin is None else seeds.of_attacker(origin.run, seen.round)
+    Store(out).check_writable()
+    if climbed:
+        met = seen.offers() | {"auxiliary"}
+        attacks = [*(a for a in registry.ATTACKS if registry.resolve("attack", a).needs <= met), *attacks]
+    each = registry.settings_of_each(attacks, settings) if climbed else dict.fromkeys(attacks, settings)
+    images_of = seen.dataset if origin is None else origin.dataset
+    floors = None if known is None else _floors(seen, known, images_of, place, data_dir)
+    if floors is not None and floors.note:
+        to.say(f"note: {floors.note}")
+    images = cache(
+        lambda: _auxiliary(seen, dataset, auxiliary, data_dir)
+    )  # once, and only where an attack asks for them
+    for name in each:
+        stem = f"{_name(path)}-{name.replace(':', '.')}"  # not every system has colons in file names
+        whole = Knowledge(cache=Store(out).cache)
+        if "auxiliary" in registry.resolve("attack", name).needs:
+            whole = replace(whole, auxiliary=images())
+        try:
+            # Each attack has the file to itself: what one writes into it, no other sees and no doubt is told of.
+            found = attack_cell.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_report)
+        except Exception as error:
+            if not climbed and isinstance(error, UserError):
+                raise
+            reason = worker_pool.logged(error, files.inside(out, f"{stem}-error.txt"))
+            if not climbed:
+                raise UserError(f"{name}: {reason}") from error
+            to.say(f"{name}: not run: {reason}")
+            continue
+        target = files.inside(out, f"{stem}.safetensors")
+        tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
+        files.save_tensors(target, "reconstruction", tensors, {"artifact": _name(path), "attack": name})
+        line, told = "", victims.doubts_without_truth(seen, found)
+        if known is not None and floors is not None:
+            line, told = _scored(name, seen, known, found, floors, whole.auxiliary)
+        to.say(
+            f"{name}: {seen.victims} victims, median objective {float(found.loss.nanmedian()):.3g}{line}; wrote {target}"
+        )
+        _print_doubts(told, found.notes, to)
+
+
+def _name(path: Path) -> str:
+    """Of an artifact, also of one among results, whose folders all have the same name."""
+    whole = path.resolve()
+    return whole.parent.name if whole.name == artifacts.OBSERVATION else whole.name
+
+
+def _print_doubts(told: Sequence[Flag], notes: Sequence[str], to: Console) -> None:
+    for line in [*(f"{flag.name}: {flag.sentence}" for flag in told), *(f"note: {note}" for note in notes)]:
+        to.say(f"  {line}")
+
+
+def _auxiliary(seen: Artifact, dataset: str, choice: str, data_dir: Path | None) -> Batch:
+    """Auxiliary images as a federation of a data set in its default layout has them."""
+    guess = train_spec("quick", dataset, seen.method).model_copy(update={"image_size": seen.model.image_size})
+    fed, _ = federation.of(guess, data_dir)
+    return knowledge.auxiliary(fed, choice, data_dir, seen.image_shape, SEED)[0]
+
+
+def _floors(seen: Artifact, truth: Truth, dataset: str, place: torch.device, data_dir: Path | None) -> _Floors:
+    """The floors of the artifact's own data set; where that is not at hand, those that need no images."""
+    images, note = None, ""
+    try:
+        images = _auxiliary(seen, dataset, knowledge.SAME, data_dir)
+    except UserError as error:
+        note = f"the floor is that of a grey image alone, because there are no images of {seen.dataset}: {error}"
+    met = seen.offers() | ({"auxiliary"} if images is not None else set())
+    psnr_db = {}
+    for name in registry.FLOORS:
+        if registry.resolve("attack", name).needs <= met:
+            found = attack_cell.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, no_report)
+            psnr_db[name] = image_scores.psnr_of(found, truth).tolist()
+    return _Floors(psnr_db, set() if images is None else set(image_scores.digests(images.images)), note)
+
+
+def _scored(
+    attack: str, seen: Artifact, truth: Truth, found: Reconstruction, floors: _Floors, auxiliary: Batch | None
+) -> tuple[str, list[Flag]]:
+    """(the scores in words; every doubt that a record of these victims would hold, and whether the attack is below the floor)."""
+    scores = image_scores.score(found, truth)
+    images = floors.auxiliary | (set() if auxiliary is None else set(image_scores.digests(auxiliary.images)))
+    each = [
+        Victim(**entry)
+        for entry in victims.described(
+            seen,
+            truth,
+            found,
+            scores,
+            seed=SEED,
+            floors=floors.psnr_db,
+            auxiliary=images,
+            is_floor=attack in registry.FLOORS,
+        )
+    ]
+    own = Measured((), tuple(each))
+    line = (
+        f", PSNR {range_text(own.psnr_db)} dB, floor {own.floor.psnr_db:.2f} dB ({own.floor.name}), gain "
+        f"{range_text(own.gain_db, sign=True)} dB, failures {own.scores.failures}"
+    )
+    s = own.scores
+    below = table_checks.gain_below_floor(attack, own.gain_here_db, s.identification, s.n, s.identification_chance)
+    return line, [*checks.of_victims(each), *below]

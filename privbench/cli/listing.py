@@ -1,0 +1,169 @@
+"""`privbench list` and `privbench show`: plug-ins, studies, and what lies under an output folder."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from privbench import registry
+from privbench.cli import training_view
+from privbench.data import partition
+from privbench.errors import UserError
+from privbench.observation import knowledge
+from privbench.records import schema, summary
+from privbench.records.schema import AttackRecord
+from privbench.records.store import Store, status
+from privbench.spec import CellSpec, TrainSpec
+from privbench.system import console
+from privbench.system.printable import one_line
+from privbench.training import checkpoint, federation
+from reports.studies import definition
+
+# What a listing says of every plug-in beside its name, and with --long besides, by kind.
+SHORT = {
+    "method": ("shares",), "attack": ("rung", "must know"), "dataset": ("default layout",), "defense": ("what",),
+}  # fmt: skip
+LONG = {
+    "method": ("what",), "attack": ("needs", "uses where sent", "what"), "dataset": ("what",), "defense": ("settings",),
+}  # fmt: skip
+
+
+def list_plugins(kind: str, *, long: bool = False) -> None:
+    """Every plug-in of a kind: a row each, or with `long` a paragraph each with everything that is known of it."""
+    to = console.results()
+    every = {name: _facts(kind, name) for name in registry.KINDS[kind]}
+    if kind == "attack":
+        every = dict(sorted(every.items(), key=lambda entry: entry[1]["rung"]))
+    if long:
+        width = max(map(len, (*SHORT[kind], *LONG[kind]))) + 4
+        for name, facts in every.items():
+            to.print(name, style="bold")
+            for fact in (*SHORT[kind], *LONG[kind]):
+                head = f"  {fact}".ljust(width)
+                to.print(
+                    textwrap.fill(facts[fact], max(to.width, 40), initial_indent=head, subsequent_indent=" " * width)
+                )
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("name", *SHORT[kind]):
+        table.add_column(column, no_wrap=column in ("name", "rung"))
+    for name, facts in every.items():
+        table.add_row(name, *(facts[fact] for fact in SHORT[kind]))
+    to.print(table)
+    if kind == "attack":
+        to.print("L0 are floors, L8 references with the victims' own networks. `--long` says more of each.")
+
+
+def _facts(kind: str, name: str) -> dict[str, str]:
+    """What a listing can say of one plug-in, by the heading it stands under."""
+    plugin = registry.resolve(kind, name)
+    modules = [path.partition(":")[0] for path in set(registry.KINDS[kind].values())]
+    module = __import__(plugin.__module__, fromlist=["_"])
+    alone = modules.count(plugin.__module__) == 1  # else the module's first line says nothing of the single one
+    facts = {"what": ((module if alone else plugin).__doc__ or "").strip().splitlines()[0]}
+    if kind == "method":
+        facts["shares"] = ", ".join(plugin.shares) or "nothing"
+    if kind == "attack":
+        facts |= {
+            "rung": plugin.rung,
+            "must know": knowledge.tag(plugin),
+            "needs": ", ".join(sorted(plugin.needs)) or "nothing",
+            "uses where sent": ", ".join(sorted(knowledge.uses(plugin))) or "nothing",
+        }
+    if kind == "defense":
+        settings = [f"{each}: {getattr(kind_, '__name__', kind_)}" for each, kind_ in plugin.__annotations__.items()]
+        facts["settings"] = ", ".join(s for s in settings if not s.endswith("ClassVar[str]")) or "none"
+    if kind == "dataset":
+        how, clients, per_client = partition.defaults(name)
+        each = {"iid": "iid, up to", "domain": "one domain each, up to", "dirichlet": "Dirichlet(1), on average"}[how]
+        facts["default layout"] = f"{clients} clients, {each} {per_client:,} images"
+    return facts
+
+
+def list_studies() -> None:
+    """Every study with what it is the cells of."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("name", "source", "what"):
+        table.add_column(column, no_wrap=column == "name")
+    for name in definition.names():
+        own = definition.read(name)
+        table.add_row(name, own.source, own.about)
+    console.results().print(table)
+
+
+def list_runs(out: Path) -> None:
+    """Training runs and finished cells under a folder."""
+    store = Store(out)
+    trained, cells, earlier = store.trained(), store.cells(), store.earlier()
+    if not trained and not cells and not earlier:
+        raise UserError(f"there are no runs under {out}; start one with `privbench train` or `privbench attack`")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("id", "data set", "method", "defence", "seed", "attack", "round", "state"):
+        table.add_column(column, overflow="fold", no_wrap=column == "id")
+    for folder, spec in trained:
+        table.add_row(
+            spec.id,
+            *map(one_line, (registry.short(spec.dataset), spec.method, spec.defense)),
+            str(spec.seed),
+            "",
+            "",
+            status(folder, spec.id),
+        )
+    for cell in cells:
+        done = store.record(cell).exists()
+        seeds = ",".join(str(seed) for seed in cell.seeds)
+        state = "recorded" if done else "unfinished; the same command continues"
+        named = map(one_line, (registry.short(cell.train.dataset), cell.train.method, cell.train.defense))
+        table.add_row(cell.id, *named, seeds, *map(one_line, _attack_and_round(cell)), state)
+    to = console.results()
+    to.print(table)
+    if earlier:
+        example = earlier[0].relative_to(out)
+        to.say(
+            f"not listed: {len(earlier)} folder(s) of earlier revisions, which nothing reads any more, e.g. {example}"
+        )
+
+
+def _attack_and_round(cell: CellSpec) -> tuple[str, str]:
+    return ("", "") if cell.attack is None else (cell.attack, cell.round)
+
+
+def show_run(prefix: str, out: Path) -> None:
+    """Everything on disk about the one run or cell whose id begins with `prefix`."""
+    store = Store(out)
+    found: list[tuple[TrainSpec | CellSpec, Path]] = []
+    found += [(spec, folder) for folder, spec in store.trained() if spec.id.startswith(prefix)]
+    found += [(cell, store.cell(cell)) for cell in store.cells() if cell.id.startswith(prefix)]
+    if not found:
+        raise UserError(f"no run or cell under {out} begins with '{prefix}'; see `privbench list runs`")
+    if len(found) > 1:
+        raise UserError(f"'{prefix}' could be any of {', '.join(one.id for one, _ in found)}; give more digits")
+    spec, folder = found[0]
+    to = console.results()
+    to.say(f"{'train' if isinstance(spec, TrainSpec) else 'cell'} {spec.id} in {folder}")
+    if isinstance(spec, TrainSpec):
+        to.print_json(json.dumps(spec.model_dump(mode="json")))
+        to.say(status(folder, spec.id))
+        rounds = checkpoint.history(folder, spec.id)
+        if rounds is not None:
+            to.print(f"{sum(entry['seconds'] for entry in rounds):.0f} s of training")
+            classes = federation.read_clients(store, spec).classes
+            training_view.show([summary.training(folder, spec.id)], classes, to)
+        return
+    if not store.record(spec).exists():
+        raise UserError(f"cell {spec.id} is unfinished; the command that started it continues it")
+    found_record = schema.read_of(spec, store.record(spec))
+    shown: dict[str, Any] = found_record.model_dump(mode="json", exclude={"seeds"})  # too long, or in the tables
+    if isinstance(found_record, AttackRecord):
+        shown |= {
+            "scores": found_record.scores._asdict(),
+            "floors": found_record.floors,
+            "gain_db": found_record.gain_db,
+        }
+        shown |= {"flags": [flag.model_dump() for flag in found_record.flags]}
+    to.print_json(json.dumps(shown))
+    training_view.show(found_record.training, found_record.class_names, to)

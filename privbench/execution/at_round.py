@@ -1,0 +1,93 @@
+"""The look: what the server sees of one seed of a cell at the attacked round of a finished run, and the truth behind it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+
+from privbench import registry
+from privbench.errors import Damaged, Missing, UserError
+from privbench.observation import active_server, artifact_files, artifact_upgrade, local_update, observe
+from privbench.records.store import Store
+from privbench.spec import CellSpec, TrainSpec
+from privbench.system import files, locks, machine
+from privbench.training import checkpoint, federation, harness
+from privbench.types import Artifact, Federation, Report, Truth
+
+LOG = logging.getLogger("privbench")
+
+
+def observed(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report
+) -> tuple[Artifact, Truth, checkpoint.Snapshot]:
+    """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round.
+
+    What of them is damaged is made again, with a line; another process that needs the same waits until they are there.
+    """
+    fed, _ = federation.of(spec, data_root)
+    rounds = checkpoint.history(store.train(spec), spec.id)
+    if not store.train(spec).is_dir():
+        raise UserError(f"there is no training run at {store.train(spec)}; the command that began it trains it")
+    if rounds is None:
+        raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
+    round_ = harness.resolve_round(cell.round, rounds)
+    setup = harness.prepare(spec, fed, torch.device("cpu"))
+    folder = store.artifact(cell, spec, round_)
+    whose = artifact_files.origin_of(spec, folder)
+    with locks.lock(folder, wait=True):
+        if active_server.rounds(cell):
+            trainer = harness.prepare(spec, fed, machine.device(device_name))
+            shot = active_server.trained(
+                cell, trainer, round_, folder, store.train(spec), data_root, store.cache, report
+            )
+        else:
+            shot = snapshot(store, spec, round_, fed, device_name, report)
+        harness.snapshot_of(setup, folder if active_server.rounds(cell) else store.train(spec), shot)
+        try:
+            artifact_upgrade.upgrade(folder, whose)
+            if artifact_files.complete(folder):
+                return *artifact_files.load_with_truth(folder, whose), shot
+        except (Damaged, Missing) as error:
+            LOG.warning("%s; the artifact is observed again", error)
+        seen, truth = observe.observe(
+            active_server.sent(cell, setup, shot, data_root),
+            fed,
+            setup.model,
+            setup.method,
+            setup.defense,
+            method_name=spec.method,
+            dataset=registry.short(spec.dataset),
+            victims=cell.victims,
+            batch_size=cell.batch_size,
+            labels_known=cell.labels_known,
+            seed=spec.seed,
+            local=local_update.local_steps(cell),
+            rounds=spec.schedule.rounds,
+            training=local_update.local_training(spec.schedule, [len(c.train.labels) for c in fed.clients]),
+            form=cell.wire,
+        )
+        artifact_files.save_with_truth(seen, truth, folder, whose)
+    return *artifact_files.load_with_truth(folder, whose), shot
+
+
+def snapshot(
+    store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report
+) -> checkpoint.Snapshot:
+    """The networks after one round. A round that was not kept, or is damaged, is trained again, with the same numbers."""
+    folder = store.train(spec)
+    path = checkpoint.snapshot_path(folder, round_)
+    if path.exists():
+        try:
+            return checkpoint.load_snapshot(folder, spec.id, round_)
+        except Damaged as error:
+            LOG.warning("%s; the round is trained again", error)
+            with files.writing(path):
+                path.unlink(missing_ok=True)
+    with locks.lock(folder, wait=True):
+        # Another process may have made it meanwhile.
+        if not path.exists():
+            setup = harness.prepare(spec, fed, machine.device(device_name))
+            checkpoint.save_snapshot(folder, spec, harness.state_at(setup, folder, round_, report))
+    return checkpoint.load_snapshot(folder, spec.id, round_)

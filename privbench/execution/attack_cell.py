@@ -1,0 +1,291 @@
+"""One seed of a cell, from the look to its result on disk: look -> attack -> score, and what the method was worth."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from privbench import registry, seeds
+from privbench.data import partition
+from privbench.errors import AttackRefused, Damaged, UserError
+from privbench.execution import at_round
+from privbench.methods.base import Method
+from privbench.networks import train_mode
+from privbench.observation import active_server
+from privbench.observation import knowledge as known
+from privbench.records import victims
+from privbench.records.store import Store
+from privbench.scoring import image_scores
+from privbench.spec import CellSpec, TrainSpec
+from privbench.system import files, machine
+from privbench.training import checkpoint, evaluation, federation, harness
+from privbench.types import Artifact, Federation, Knowledge, Networks, Outcome, Reconstruction, Report, no_report
+
+LOG = logging.getLogger("privbench")
+NO_GUARANTEE = "no (epsilon, delta) guarantee"
+
+
+def attack_seed(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report = no_report
+) -> None:
+    """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk."""
+    path = store.result(cell, spec.seed)
+    if cell.attack is None or _is_there(path):
+        return
+    if (now := registry.revision(cell.attack, spec.method)) != cell.attack_revision:
+        raise UserError(
+            f"{cell.attack} was specified at revision {cell.attack_revision} and is at revision {now} here; specify the cell anew"
+        )
+    store.begin(cell)
+    seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, report)
+    fed, _ = federation.of(spec, data_root)
+    place = machine.device(device_name)
+    # The floors ask what anybody could score, so they always have the images of the attacked distribution.
+    same, same_info = known.auxiliary(fed, known.SAME, data_root, seen.image_shape, spec.seed)
+    chosen, chosen_info = same, same_info
+    if cell.auxiliary != known.SAME:
+        chosen, chosen_info = known.auxiliary(fed, cell.auxiliary, data_root, seen.image_shape, spec.seed)
+    images, whole = (
+        {*image_scores.digests(same.images), *image_scores.digests(chosen.images)},
+        Knowledge(auxiliary=same),
+    )
+    seed = seeds.of_attacker(spec.id, seen.round)
+    floors = {
+        floor: image_scores.psnr_of(attack_artifact(floor, {}, seen, whole, seed, place, no_report), truth).tolist()
+        for floor in registry.FLOORS
+        if registry.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
+    }
+    whole = replace(knowledge_of(store, cell, spec, fed, seen, shot), auxiliary=chosen)
+    started = time.perf_counter()
+    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, seed, place, report)
+    seconds = time.perf_counter() - started
+    # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or hides a doubt.
+    seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, report)
+    scores = image_scores.score(found, truth, _true_features(seen, shot))
+    info = _trial(store, cell, spec, data_root, place)
+    info |= {
+        "round": seen.round,
+        "knowledge": _knowledge(cell.attack, seen, chosen_info, cell.attack_settings)
+        | active_server.told(store.artifact(cell, spec, seen.round)),
+        "accuracy_at_round": [
+            evaluation.accuracy(seen.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
+            for k, client in enumerate(fed.clients)
+        ],
+        "guarantee": guarantee(
+            registry.defense(spec.defense, spec.where), len(checkpoint.history(store.train(spec), spec.id) or [])
+        ),
+        "victims": victims.described(
+            seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images, is_floor=cell.attack in registry.FLOORS
+        ),
+    }  # fmt: skip
+    about = f"{registry.short(spec.dataset)}, {spec.method}, round {seen.round}, seed {spec.seed}"
+    info["notes"] += [f"{about}: {note}" for note in found.notes]
+    info["cost"] |= {"attack_seconds": seconds, "gradient_evaluations": int(found.gradient_evaluations)}
+    tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
+    files.save_tensors(path, "reconstruction", tensors, info)
+
+
+def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
+    """Writes what one seed of an accuracy cell gives besides its training; does nothing when it is on disk."""
+    path = store.result(cell, spec.seed)
+    if not files.to_write(path):
+        return
+    store.begin(cell)
+    files.write_digested(path, _trial(store, cell, spec, data_root, machine.device(device_name)))
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a reconstruction is on disk and whole; a damaged one is removed, with a line, and its attack is run again."""
+    if not path.exists():
+        return False
+    try:
+        files.load_tensors(path, "reconstruction")
+    except Damaged as error:
+        LOG.warning("%s; it is removed, and the attack is run again", error)
+        with files.writing(path):
+            path.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def attack_artifact(
+    name: str,
+    settings: dict[str, Any],
+    seen: Artifact,
+    whole: Knowledge,
+    seed: int,
+    place: torch.device,
+    report: Report,
+) -> Reconstruction:
+    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more; `seed` is the attacker's own.
+
+    AttackRefused where it cannot be made; UserError where it returns something else than a reconstruction of these victims.
+    """
+    attack = registry.create(registry.resolve("attack", name), settings)
+    check_needs(name, attack, seen)
+    try:
+        handed = known.only(attack.needs, whole, name).to(place)
+        listening = _listener.set(report)
+        try:
+            found = attack.reconstruct(seen.to(place), handed, seed, _tell)
+        finally:
+            _listener.reset(listening)
+    except UserError as error:
+        raise AttackRefused(str(error)) from error
+    if fault := _fault(found, seen):
+        raise UserError(f"{name} should return a Reconstruction of {seen.victims} victims, but {fault}")
+    return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
+
+
+_listener: ContextVar[Report] = ContextVar("listener", default=no_report)
+
+
+def _tell(done: int, total: int, what: str) -> None:
+    """The progress report that attacks are given: a report itself may hold the job, and so the run's name and seed."""
+    _listener.get()(done, total, what)
+
+
+def _fault(found: Any, seen: Artifact) -> str:
+    """What an attack of a user's own returned in place of a reconstruction, in words; nothing where all is as it should be."""
+    if not isinstance(found, Reconstruction):
+        return f"it returned {'nothing' if found is None else f'a {type(found).__name__}'}"
+    v, b = seen.victims, seen.batch_size
+    wanted = {"images": (v, b, *seen.image_shape), "labels": (v, b), "loss": (v,), "restart": (v,)}
+    for name in (*wanted, "trace"):
+        t = getattr(found, name)
+        if not isinstance(t, torch.Tensor):
+            return f"`{name}` is of type {type(t).__name__}"
+        fits = tuple(t.shape) == wanted[name] if name in wanted else t.ndim == 2 and len(t) == v and t.shape[1] > 0
+        if not fits:
+            return f"`{name}` has shape {tuple(t.shape)}, not {wanted.get(name, f'({v}, T)')}"
+        if name in ("images", "loss", "trace") and not t.is_floating_point():
+            return f"`{name}` is of {t.dtype}, not floating point"
+    if found.outcome is None:
+        return ""
+    if not isinstance(found.outcome, torch.Tensor) or tuple(found.outcome.shape) != (v,):
+        return f"`outcome` should be a tensor of shape ({v},) or None"
+    codes = set(found.outcome.tolist())
+    return (
+        "" if codes <= set(Outcome) else f"`outcome` holds {sorted(codes - set(Outcome))}, which are none of Outcome's"
+    )
+
+
+def check_needs(name: str, attack: Any, seen: Artifact) -> None:
+    """Refuses an attack whose needs the artifact does not meet, and names the attacks whose needs it does."""
+    check_offered(name, attack.needs, seen.offers(), seen.method, seen.shares, update=seen.local is not None)
+
+
+def check_offered(
+    name: str, needs: frozenset[str], offers: frozenset[str], method: str, shares: Sequence[str], *, update: bool
+) -> None:
+    """The same of what artifacts offer: of single gradients, or with `update` of whole local updates."""
+    given = offers | set(known.FIELDS)
+    missing = sorted(needs - given)
+    if not missing:
+        return
+    if not update and all(need.startswith("update") for need in missing):
+        raise AttackRefused(f"{name} {active_server.NEEDS_UPDATES}")
+    if update and all(need.startswith("gradient") for need in missing):
+        raise AttackRefused(
+            f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
+        )
+    ways = [
+        other
+        for other in registry.ATTACKS
+        if registry.resolve("attack", other).needs <= given and other not in registry.FLOORS
+    ]
+    way = next((name for name in ("staged", *ways) if name in ways), "grey")
+    raise AttackRefused(
+        f"{name} needs the {', '.join(missing)}, but {method} shares only [{', '.join(shares) or 'nothing'}]; "
+        f"try --attack {way}, or --attack ladder for every one that can be made"
+    )
+
+
+def knowledge_of(
+    store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: checkpoint.Snapshot
+) -> Knowledge:
+    """All that an attacker of this run could know besides the artifact, but for the auxiliary images."""
+    start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
+    first = harness.Replica(
+        start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers
+    )
+    return Knowledge(
+        initial=known.initial(first),
+        colluder=known.colluder(shot, seen, fed),
+        oracle=known.oracle(shot, seen),
+        broadcast=None if active_server.rounds(cell) else Networks(shot.server.params, shot.server.buffers),
+        cache=store.cache,
+    )
+
+
+def guarantee(defense: Any, rounds: int) -> str:
+    """What a defence promises one client over that many rounds, whatever the attack, in words.
+
+    A defence that proves something has a method `guarantee(rounds) -> str`, e.g. "(4.2, 1e-5)-differential privacy per client".
+    """
+    promise = getattr(defense, "guarantee", None)
+    return NO_GUARANTEE if promise is None else str(promise(rounds))
+
+
+def _trial(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, place: torch.device
+) -> dict[str, Any]:
+    """What the result of every seed says, attacked or not; its first names are what the file belongs to."""
+    fed, note = federation.of(spec, data_root)
+    census = partition.census(fed)
+    rounds = checkpoint.history(store.train(spec), spec.id) or []
+    method: Method = registry.create(registry.resolve("method", spec.method), spec.method_settings)
+    return {
+        "cell": cell.id,
+        "spec": spec.id,
+        "seed": spec.seed,
+        "classes": len(fed.classes),
+        "class_names": list(fed.classes),
+        "client_domains": [client["domain"] for client in census],
+        "label_counts": [client["train"] for client in census],
+        "accuracy": [evaluation.right(p) for p in checkpoint.predictions(store.train(spec), spec.id)],
+        "cost": {
+            "train_seconds": sum(entry["seconds"] for entry in rounds),
+            "peak_memory_mib": machine.peak_memory_mib(place),
+        },
+        "environment": machine.environment(place),
+        "notes": [*([note] if note else []), *method.notes()],
+    }
+
+
+def _knowledge(
+    name: str, seen: Artifact, auxiliary: dict[str, Any], settings: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """What the attacker knew, as the record says it; `auxiliary` is None where the attack was given no such images."""
+    attack = registry.create(registry.resolve("attack", name), settings)
+    return {
+        "tag": known.tag(attack, seen.offers()),
+        "tag_in_general": known.tag(attack),
+        "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
+        "needs": sorted(attack.needs),
+        "uses": sorted(known.uses(attack) & seen.offers()),
+        "pools": known.pooled(attack, seen),
+        "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
+        "labels": "known" if seen.labels is not None else "recovered",
+        "restart_chosen_by": "attacker's own loss",
+    }
+
+
+def _true_features(seen: Artifact, shot: checkpoint.Snapshot) -> image_scores.Features:
+    """E(x) through each victim's own extractor, in the mode in which its gradient was taken; for scoring alone."""
+    own, net = known.oracle(shot, seen), seen.model.net("extractor")
+
+    def features(victim: int, images: torch.Tensor) -> torch.Tensor:
+        networks = own[int(seen.client[victim])]
+        params, buffers = networks.params["extractor"], networks.buffers["extractor"]
+        return net.apply(params, buffers, images, train=train_mode(seen.batch_size))[0]
+
+    return features

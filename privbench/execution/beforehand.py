@@ -1,0 +1,85 @@
+"""What can be known before anything is trained: whether a cell's attack, data and victims can be had at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from privbench import applicability, registry
+from privbench.errors import UserError
+from privbench.execution import attack_cell, worker_pool
+from privbench.observation import active_server, knowledge, observe
+from privbench.records.store import Store
+from privbench.spec import CellSpec, TrainSpec
+from privbench.training import federation
+from privbench.types import Federation
+
+
+def check_data(specs: Sequence[TrainSpec], data_dir: Path | None, *, workers: int) -> None:
+    """UserError unless the data of every specification is at hand, or can be downloaded, and can be laid out as it says."""
+    try:
+        for spec in _one_seed(specs):
+            federation.of(spec, data_dir)
+    finally:
+        _forget(workers)
+
+
+def impossible(store: Store, cells: Sequence[CellSpec], data_dir: Path | None, *, workers: int) -> dict[str, str]:
+    """Cell id -> why it cannot be made, of the unfinished cells of which that is known before anything is trained.
+
+    Data sets are read here, each once; those that are absent are none of this module's (study_run.absent_data).
+    """
+    found: dict[str, str] = {}
+    try:
+        for cell in sorted((c for c in cells if not store.record(c).exists()), key=lambda c: c.train.dataset):
+            try:
+                _check(cell, data_dir)
+            except Exception as error:  # noqa: BLE001 (a data set of a user's own may raise anything)
+                found[cell.id] = worker_pool.logged(error, store.cell(cell) / "error.txt")
+    finally:
+        _forget(workers)
+    return found
+
+
+def _check(cell: CellSpec, data_dir: Path | None) -> None:
+    """UserError for a cell that cannot be made; the first fault of several."""
+    if cell.attack is not None:
+        _check_attack(cell)
+    fed, _ = federation.of(cell.train, data_dir)
+    if cell.attack is None:
+        return
+    observe.check_victims(fed, cell.victims, cell.batch_size)
+    if "auxiliary" in registry.resolve("attack", cell.attack).needs and cell.auxiliary != knowledge.SAME:
+        knowledge.auxiliary(fed, cell.auxiliary, data_dir, _image_shape(fed, cell), cell.train.seed)
+
+
+def _image_shape(fed: Federation, cell: CellSpec) -> tuple[int, int, int]:
+    side = cell.train.image_size
+    return (int(fed.clients[0].train.images.shape[1]), side, side)
+
+
+def _check_attack(cell: CellSpec) -> None:
+    name, train = str(cell.attack), cell.train
+    method = registry.create(registry.resolve("method", train.method), train.method_settings)
+    attack = registry.create(registry.resolve("attack", name), cell.attack_settings)
+    update = cell.observe == "update"
+    offers = observe.offers(method, labels_known=cell.labels_known, update=update)
+    attack_cell.check_offered(name, attack.needs, offers, train.method, method.shares, update=update)
+    if active_server.too_early(cell):
+        raise UserError(f"{name} {active_server.TOO_EARLY}; attack a later round")
+    if "colluder" in attack.needs and train.clients < 2:
+        raise UserError(f"{name} needs {knowledge.ABSENT['colluder']}")
+    if fault := applicability.exceeded(name, applicability.of(attack), cell):
+        raise UserError(fault)
+
+
+def _one_seed(specs: Sequence[TrainSpec]) -> list[TrainSpec]:
+    """One specification for all that differ in the seed alone."""
+    return list({spec.model_copy(update={"seed": 0}).id: spec for spec in reversed(specs)}.values())
+
+
+def _forget(workers: int) -> None:
+    """Drops what was read here, where other processes read it again; where this one trains, it is read once."""
+    if workers > 1:
+        federation.read.cache_clear()
+        federation.laid_out.cache_clear()

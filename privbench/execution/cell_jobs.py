@@ -1,0 +1,250 @@
+"""run_cells: every cell of a table as jobs, each train -> measure; each step is reused when it is already on disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privbench import registry
+from privbench.data import partition
+from privbench.errors import AttackRefused, Busy, Interrupted, UserError
+from privbench.execution import attack_cell, worker_pool
+from privbench.records import summary
+from privbench.records.store import Store
+from privbench.spec import CellSpec, TrainSpec
+from privbench.system import files, interrupts, locks, machine
+from privbench.training import checkpoint, federation, harness
+from privbench.types import Report, no_report
+
+LOG = logging.getLogger("privbench")
+
+
+def run_cells(
+    cells: Sequence[CellSpec],
+    root: Path,
+    data_root: Path | None,
+    device_name: str,
+    progress: worker_pool.Progress,
+    outcome: worker_pool.Outcome,
+) -> list[str]:
+    """Runs or reuses every cell and writes its record; returns one line per cell that could not be finished."""
+    store = Store(root)
+    store.check_writable()
+    trials = trials_of(cells, root, data_root, device_name)
+    workers = 1 if machine.device(device_name).type == "cuda" else worker_pool.cores()
+    failures = worker_pool.run_jobs(trials, workers, progress, outcome)
+    return list(dict.fromkeys([*failures, *record_finished(store, cells)]))
+
+
+def record_finished(store: Store, cells: Sequence[CellSpec]) -> list[str]:
+    """Writes the record of every cell whose seeds are all on disk; why it could not, one line for each such cell.
+
+    What is wrong with one cell costs no other; its reason is kept beside it.
+    """
+    failures = []
+    for cell in cells:
+        if store.record(cell).exists() or not all(store.result(cell, seed).exists() for seed in cell.seeds):
+            continue
+        try:
+            summary.finish_cell(store, cell)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other cells are recorded)
+            interrupts.check()
+            failures.append(worker_pool.logged(error, store.cell(cell) / "error.txt"))
+            fail(store, cell, failures[-1])
+    return failures
+
+
+def fail(store: Store, cell: CellSpec, reason: str, *, refused: bool = False) -> None:
+    """Keeps the reason why a cell could not be finished; where nothing can be written any more, it is told at once."""
+    try:
+        store.write_failure(cell, reason, refused=refused)
+    except UserError:
+        LOG.warning("cell %s: %s", cell.id, reason)
+
+
+def trials_of(cells: Sequence[CellSpec], root: Path, data_root: Path | None, device_name: str) -> list[Trial]:
+    """The unfinished work of some cells as independent jobs, the longest (FedCG) first."""
+    store = Store(root)
+    stacked = machine.device(device_name).type == "cuda"
+    groups: dict[str, tuple[tuple[TrainSpec, ...], list[CellSpec]]] = {}
+    for cell in cells:
+        if store.record(cell).exists():
+            continue
+        specs = cell.train_specs()
+        for group in [tuple(specs)] if stacked else [(spec,) for spec in specs]:
+            groups.setdefault("+".join(spec.id for spec in group), (group, []))[1].append(cell)
+    names = titles([group for group, _ in groups.values()])
+    trials = [
+        Trial(name, group, tuple(own), root, data_root, device_name)
+        for name, (group, own) in zip(names, groups.values(), strict=True)
+    ]
+    return sorted(trials, key=lambda trial: -len(registry.resolve("method", trial.specs[0].method).parts))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """All work that hangs on one training specification: its seeds' training, and the attacks of its cells.
+
+    On a CPU a trial has one seed and many trials run side by side; on a GPU its seeds train in one stacked run.
+    """
+
+    title: str
+    specs: tuple[TrainSpec, ...]
+    cells: tuple[CellSpec, ...]
+    root: Path  # of the results
+    data_root: Path | None
+    device: str
+    # Whether to wait for a training that another process is at; else Busy, so that other work comes first.
+    wait: bool = False
+
+    @property
+    def log(self) -> Path:
+        """In the folder of its (first) training run."""
+        return Store(self.root).train(self.specs[0]) / "error.txt"
+
+    def patient(self) -> Trial:
+        """The same work, waiting for whoever is at it."""
+        return replace(self, wait=True)
+
+    def run(self, report: Report = no_report) -> None:
+        """Trains what is not trained, then attacks what is not attacked; what another process attacks just now comes last.
+
+        A cell that fails leaves its reason on disk, and the others are still made. Then the failure is raised: an error that no
+        user caused before a refusal, several of them as one ExceptionGroup. Busy: another process trains one of its runs.
+        """
+        store = Store(self.root)
+        train(store, self.specs, self.data_root, self.device, report, wait=self.wait)
+        failed: dict[str, tuple[CellSpec, Exception]] = {}
+        left = [(cell, spec) for cell in self.cells for spec in self.specs]
+        for wait in (False, True):
+            busy = []
+            for cell, spec in left:
+                if cell.id in failed:
+                    continue
+                try:
+                    self._measure(store, cell, spec, report, wait=wait)
+                except Busy:
+                    busy.append((cell, spec))
+                except Interrupted:
+                    raise
+                except Exception as error:  # noqa: BLE001 (whatever it is, the other cells go on)
+                    interrupts.check()
+                    failed[cell.id] = (cell, error)
+                    fail(store, cell, worker_pool.in_words(error, self.log), refused=isinstance(error, AttackRefused))
+            left = busy
+        self._raise(list(failed.values()))
+
+    def _measure(self, store: Store, cell: CellSpec, spec: TrainSpec, report: Report, *, wait: bool) -> None:
+        """One seed of one cell, by one process at a time."""
+        with locks.lock(store.cell(cell), wait=wait, name=f"seed-{spec.seed}"):
+            if cell.attack is None:
+                attack_cell.measure_seed(store, cell, spec, self.data_root, self.device)
+            else:
+                attack_cell.attack_seed(store, cell, spec, self.data_root, self.device, report)
+
+    def _raise(self, failed: Sequence[tuple[CellSpec, Exception]]) -> None:
+        """Raises what went wrong, if anything did."""
+        broken = [(cell, error) for cell, error in failed if not isinstance(error, UserError)]
+        for cell, error in broken:
+            error.add_note(f"cell {cell.id}: {cell.attack or 'accuracy'} at round {cell.round}")
+        if len(broken) > 1:
+            raise ExceptionGroup(
+                f"{len(broken)} of {len(self.cells)} cells, first {broken[0][1]!r}", [error for _, error in broken]
+            )
+        for _, error in (*broken, *failed):
+            raise error
+
+
+def train(
+    store: Store,
+    specs: Sequence[TrainSpec],
+    data_root: Path | None,
+    device_name: str,
+    report: Report = no_report,
+    *,
+    wait: bool = True,
+) -> None:
+    """Trains to the end what is not finished, resuming where it stopped, and mends what is finished.
+
+    Without `wait`, Busy where another process trains one of the runs.
+    """
+    place = machine.device(device_name)
+    todo = []
+    for spec in specs:
+        if checkpoint.history(store.train(spec), spec.id) is None:
+            todo.append(spec)
+        else:
+            mend(store, spec, data_root, place, report)
+    groups = [todo] if place.type == "cuda" and todo else [[spec] for spec in todo]
+    for group in groups:
+        feds = [federation.of(spec, data_root)[0] for spec in group]
+        folders = [store.train(spec) for spec in group]
+        with ExitStack() as locked:
+            for spec, fed, folder in zip(group, feds, folders, strict=True):
+                locked.enter_context(locks.lock(folder, wait=wait))
+                federation.write_clients(store, spec, fed)
+            # Another process may have finished some of them before it let go.
+            open_ = [i for i, folder in enumerate(folders) if checkpoint.history(folder, group[i].id) is None]
+            if open_:
+                some = ([group[i] for i in open_], [feds[i] for i in open_], [folders[i] for i in open_])
+                harness.train(*some, place, "stacked" if place.type == "cuda" else "alone", report)
+            for spec, fed in zip(group, feds, strict=True):
+                federation.write_clients(store, spec, fed)
+
+
+def mend(
+    store: Store, spec: TrainSpec, data_root: Path | None, place: torch.device, report: Report = no_report
+) -> None:
+    """Makes again what a finished run has lost or what is damaged, with a line: specification, label counts, predictions."""
+    folder = store.train(spec)
+    checkpoint.tidy(folder, spec.id)
+    checkpoint.begin(folder, spec)
+    if files.to_write(store.clients(spec)):
+        store.clients(spec).unlink(missing_ok=True)
+        federation.write_clients(store, spec, federation.of(spec, data_root)[0])
+    if not checkpoint.lost_predictions(folder, spec.id):
+        return
+    with locks.lock(folder, wait=True):
+        if why := checkpoint.lost_predictions(folder, spec.id):
+            LOG.warning("%s; they are made again by training", why)
+            setup = harness.prepare(spec, federation.of(spec, data_root)[0], place)
+            checkpoint.save_predictions(folder, spec, harness.predictions_again(setup, folder, report))
+
+
+def titles(jobs: Sequence[Sequence[TrainSpec]]) -> list[str]:
+    """A name for each of several jobs; those of one `title` are told apart by the settings that differ, e.g. task.lr=0.05."""
+    plain = [title(specs) for specs in jobs]
+    found = []
+    for name, specs in zip(plain, jobs, strict=True):
+        rivals = [_spelt_out(other[0]) for other, own in zip(jobs, plain, strict=True) if own == name]
+        differing = {one: v for one, v in _spelt_out(specs[0]).items() if any(r.get(one) != v for r in rivals)}
+        found.append(name + "".join(f" {one}={value}" for one, value in differing.items()))
+    return found
+
+
+def _spelt_out(spec: TrainSpec) -> dict[str, Any]:
+    """The fields of a specification and of its schedule, with the settings of its optimisers: "batch", "task.lr"."""
+    found = {name: value for name, value in spec.model_dump().items() if name != "schedule"}
+    for name, value in spec.schedule.model_dump().items():
+        found |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, dict) else {name: value}
+    return found
+
+
+def title(specs: Sequence[TrainSpec]) -> str:
+    """A job's name in the progress display."""
+    first = specs[0]
+    defended = "" if first.defense == "none" else f"+{first.defense}"
+    seeds = ",".join(str(spec.seed) for spec in specs)
+    nets = "" if first.backbone == "lenet5" else f" {first.backbone}/{first.image_size}"
+    dealt = f" dirichlet {first.omega:g}" if first.omega is not None else ""
+    settings = "".join(f" {name}={value}" for name, value in first.method_settings.items() if name != "ramp_rounds")
+    several = "" if first.clients == partition.defaults(first.dataset)[1] else f" {first.clients} clients"
+    domains = f" ({'+'.join(first.domains)})" if first.domains else ""
+    where = f"{registry.short(first.dataset)}{domains}{dealt}{several}"
+    return f"{where} {first.method}{settings}{defended}{nets} seed {seeds}"

@@ -1,0 +1,159 @@
+"""Is a record what its own specification gives? Runs it again in a fresh folder and compares everything but time and place.
+
+On the machine that made a record, with the same versions and thread count, the result is the same bit for bit: every draw comes
+from a named stream, and the numbers do not depend on which worker process computed them. Elsewhere (another processor, a GPU,
+another torch) sums are taken in another order; what differs is then listed, with the two environments.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privbench import registry, trust
+from privbench.errors import UserError
+from privbench.execution import cell_jobs, worker_pool
+from privbench.observation import knowledge
+from privbench.records import schema, summary
+from privbench.records.schema import Record
+from privbench.records.store import Store
+from privbench.spec import CellSpec
+from privbench.system import machine
+
+PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of the environment, what bits depend on
+# Never the same twice, or the place itself.
+TIMED = ("seconds", "train_seconds", "attack_seconds", "peak_memory_mib", "machine")
+MOST_THREADS = 4096  # that a record may ask for
+APART = ("environment", "notes")  # told, not compared: notes may speak of the environment
+
+
+def cell_of(found: Record) -> CellSpec:
+    """The specification that a record holds, as it was run; UserError when it hashes to another name than the record's."""
+    cell = found.cell
+    if cell.id != found.id:
+        raise UserError(
+            f"record {found.id} cannot be run again: its specification hashes to {cell.id} here, so another version of privbench "
+            "made it, or it was altered"
+        )
+    return cell
+
+
+def check_trusted(cell: CellSpec) -> None:
+    """UserError with all that a record's cell would import or read and that nobody but the record names (privbench/trust.py)."""
+    train, images = cell.train, knowledge.parse_auxiliary(cell.auxiliary)[0]
+    named = [
+        ("method", train.method),
+        ("dataset", train.dataset),
+        ("defense", registry.defense_name(train.defense)),
+        *([("attack", cell.attack)] if cell.attack is not None else []),
+        *([("dataset", images)] if images != knowledge.SAME else []),
+    ]
+    foreign = [name for kind, name in named if name not in registry.KINDS[kind]]
+    missing = tuple(name for name in dict.fromkeys(foreign) if name not in trust.added())
+    if missing:
+        raise UserError(
+            f"record {cell.id} names {', '.join(missing)}: not built in, and no file alone makes this be imported or read; if you "
+            f"know it, add {trust.option(*missing)}"
+        )
+
+
+def again(
+    found: Record, root: Path, fresh: Path, data_root: Path | None, progress: worker_pool.Progress, outcome: worker_pool.Outcome, *,
+    attack_only: bool = False,
+) -> Record:  # fmt: skip
+    """The record made again under `fresh`, which must be empty, with the threads and on the kind of device of the first time.
+
+    With `attack_only` the trained networks are those under `root`, copied; else training is repeated too.
+    """
+    if fresh.exists() and any(fresh.iterdir()):
+        raise UserError(f"{fresh} is not empty, and a result is reproduced in a fresh folder")
+    cell, old, new = cell_of(found), Store(root), Store(fresh)
+    check_trusted(cell)
+    # What is compared at the end, and refused there where it is another cell's.
+    for seed in cell.seeds:
+        if old.result(cell, seed).exists():
+            summary.result(old, cell, seed)
+    new.check_writable()
+    if attack_only:
+        for spec in cell.train_specs():
+            if not old.train(spec).is_dir():
+                raise UserError(
+                    f"there is no training run {spec.id} under {root}; leave --attack-only out to train it again"
+                )
+            shutil.copytree(old.train(spec), new.train(spec))
+    device, threads = str(found.environment.get("device")), found.environment.get("threads")
+    if device not in ("cpu", "cuda") or type(threads) is not int or not 1 <= threads <= MOST_THREADS:
+        raise UserError(f"record {found.id} was made on {device!r} with {threads!r} threads, which no machine has")
+    trials = cell_jobs.trials_of([cell], fresh, data_root, device)
+    workers = worker_pool.cores() if threads == 1 and machine.device(device).type == "cpu" else 1
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        failures = worker_pool.run_jobs(trials, workers, progress, outcome)
+    finally:
+        torch.set_num_threads(before)
+    if failures:
+        raise UserError(f"{found.id} could not be run again: {failures[0]}")
+    return schema.read(summary.finish_cell(new, cell))
+
+
+def differences(first: Record, second: Record, old: Path, new: Path) -> list[str]:
+    """One line per number, word or tensor that two runs of one cell do not share; NaN equals NaN.
+
+    Reconstructions under the roots `old` and `new` are compared bit by bit where the old ones are still there.
+    """
+    then, now = (r.model_dump(mode="json", exclude=set(APART), serialize_as_any=True) for r in (first, second))
+    lines = list(_unlike(then, now, ""))
+    cell = cell_of(second)
+    for seed in compared(second, old, new):
+        before, after = (summary.result(Store(root), cell, seed)[0] for root in (old, new))
+        lines += [
+            f"seed {seed}: tensor '{name}' differs"
+            for name in sorted(set(before) | set(after))
+            if not _same_bits(before.get(name), after.get(name))
+        ]
+    return lines
+
+
+def compared(first: Record, old: Path, new: Path) -> list[int]:
+    """The seeds whose reconstructions `differences` compares bit by bit: those that are still on disk under both roots.
+
+    None of an accuracy cell, which has no reconstructions.
+    """
+    cell = cell_of(first)
+    return (
+        []
+        if cell.attack is None
+        else [s for s in cell.seeds if all(Store(root).result(cell, s).exists() for root in (old, new))]
+    )
+
+
+def moved(first: Record, second: Record) -> list[str]:
+    """What differs between the places where two records were made, of what bits depend on."""
+    return [
+        f"{name}: {first.environment.get(name)} then, {second.environment.get(name)} now"
+        for name in PLACE
+        if first.environment.get(name) != second.environment.get(name)
+    ]
+
+
+def _unlike(a: Any, b: Any, where: str) -> Iterator[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        for name in sorted(a.keys() | b.keys()):
+            if name not in TIMED:
+                yield from _unlike(a.get(name), b.get(name), f"{where}.{name}" if where else name)
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            yield from _unlike(x, y, f"{where}[{i}]")
+    elif a != b:
+        yield f"{where}: {a!r} then, {b!r} now"
+
+
+def _same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(torch.equal(a.contiguous().flatten().view(torch.uint8), b.contiguous().flatten().view(torch.uint8)))

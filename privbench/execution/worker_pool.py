@@ -1,0 +1,276 @@
+"""Independent jobs on the cores at hand: one single-threaded process per core, progress reported back, clean when stopped.
+
+Networks this small leave a second thread inside an operation little to do, and attacks have long stretches on one, so that
+each core gets a process of its own. When at most half as many jobs are left as cores, training takes the idle ones too, as its
+clients can learn side by side with the same numbers. Jobs write their own results to disk, so nothing finished is lost when
+one fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from functools import partial
+from logging.handlers import QueueHandler
+from pathlib import Path
+from typing import Any, Protocol
+
+from privbench import trust
+from privbench.errors import Busy, Interrupted, UserError
+from privbench.system import interrupts
+from privbench.types import Report
+
+_messages: Any = None  # set once in each worker process, by its initialiser
+_share: Any = None  # the same: how many cores every job in flight may use just now, as the parent last said
+
+
+class Job(Protocol):
+    """Work that can travel to another process."""
+
+    @property
+    def title(self) -> str:
+        """Its name in the progress display."""
+        ...
+
+    @property
+    def log(self) -> Path:
+        """Where the traceback goes when the job fails by an error that no user caused."""
+        ...
+
+    def run(self, report: Report) -> None:
+        """Does the work and writes its results to disk; Busy where another process is at it."""
+        ...
+
+    def patient(self) -> Job:
+        """The same work, for the end: it waits for the other process instead of raising Busy."""
+        ...
+
+
+Progress = Callable[[str, int, int, str], None]  # (job title, steps done, steps in all, what)
+Outcome = Callable[[str, str | None], None]  # (job title, one-line reason when it failed)
+Result = (
+    str | Busy | None
+)  # how an attempt at a job ended: the one-line reason of a failure, another process at it, or done
+
+LOG = logging.getLogger("privbench")
+UNHEARD = {getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)}
+
+
+def cores() -> int:
+    """How many processes may run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(alone: int) -> int:
+    """How many threads, each on a core of its own, training may use just now: in a worker its share, elsewhere `alone`."""
+    return alone if _share is None else int(_share.value)
+
+
+def take_share(share: Any) -> None:
+    """Makes this process a worker that may use `share.value` cores, a number that the parent alone changes.
+
+    It has no lock: a worker that was killed while it held one would stop the parent for good.
+    """
+    global _share  # noqa: PLW0603 (a worker process has no other place for it)
+    import torch
+
+    torch.set_num_threads(1)
+    _share = share
+
+
+def run_jobs(jobs: Sequence[Job], workers: int, progress: Progress, outcome: Outcome) -> list[str]:
+    """Runs all jobs, `workers` at a time; returns the reasons of those that failed, in order of failing.
+
+    An exception in one job does not stop the others, nor does the death of its process: the jobs that ran just then are tried
+    once more, each alone, so that only one that dies by itself has failed. A job that another process is at comes last, and
+    waits. Raises Interrupted on Ctrl-C.
+    """
+    failures: list[str] = []
+
+    def ended(job: Job, reason: str | None) -> None:
+        failures.extend([] if reason is None else [reason])
+        outcome(job.title, reason)
+
+    def postponed(job: Job, busy: Busy) -> Job:
+        LOG.warning("%s: %s; other work first", job.title, busy)
+        return job.patient()
+
+    try:
+        if workers <= 1 or len(jobs) <= 1:
+            waiting = deque(jobs)
+            while waiting:
+                job = waiting.popleft()
+                result = _attempt(job, partial(progress, job.title))
+                if isinstance(result, Busy):
+                    waiting.append(postponed(job, result))
+                else:
+                    ended(job, result)
+            return failures
+        left = list(jobs)
+        while left:
+            in_flight, left = _in_processes(left, workers, progress, ended, postponed)
+            for job in in_flight:
+                if any(_in_processes([job], 1, progress, ended, postponed)):
+                    ended(job, f"{job.title}: its process died, as it does when the machine runs out of memory")
+    except KeyboardInterrupt as stop:
+        raise Interrupted from stop
+    return failures
+
+
+def _in_processes(
+    jobs: Sequence[Job],
+    workers: int,
+    progress: Progress,
+    ended: Callable[[Job, str | None], None],
+    postponed: Callable[[Job, Busy], Job],
+) -> tuple[list[Job], list[Job]]:
+    """Runs jobs in processes of their own until one dies: (jobs in flight just then, jobs not begun), both empty at the end."""
+    context = multiprocessing.get_context("spawn")
+    messages, share = context.Queue(), context.RawValue("i", 1)
+    executor = ProcessPoolExecutor(workers, context, _start_worker, (messages, share, trust.added()))
+    waiting, in_flight = deque(jobs), dict[Future[Result], Job]()
+    lost: list[Job] = []
+    try:
+        while in_flight or (waiting and not lost):
+            while waiting and not lost and len(in_flight) < workers:
+                job = waiting.popleft()
+                try:
+                    # A stop waits until the process is there: where it comes in the middle of a fork, Python drops it.
+                    with interrupts.held(), _unheard_by_children():
+                        in_flight[executor.submit(_work, job)] = job
+                except BrokenProcessPool:
+                    lost.append(job)
+            share.value = max(workers // max(len(in_flight), 1), 1)
+            done, _ = wait(in_flight, timeout=0.2, return_when=FIRST_COMPLETED)
+            interrupts.check()
+            _drain(messages, progress)
+            for future in done:
+                job = in_flight.pop(future)
+                try:
+                    result = future.result()
+                except BrokenProcessPool:
+                    lost.append(job)
+                else:
+                    if isinstance(result, Busy):
+                        waiting.append(postponed(job, result))
+                    else:
+                        ended(job, result)
+        executor.shutdown()
+        # A job may end before its last words are here; a process that has ended has sent them.
+        _drain(messages, progress)
+    except BaseException:
+        _kill(executor)
+        raise
+    return lost, list(waiting)
+
+
+def _attempt(job: Job, report: Report) -> Result:
+    """Runs a job. The traceback of an error that no user caused goes to its log."""
+    with suppress(OSError):
+        job.log.unlink(missing_ok=True)
+
+    def heard(done: int, total: int, what: str) -> None:
+        # A stop may come where no exception gets through, as within a destructor: then it is heard here.
+        interrupts.check()
+        report(done, total, what)
+
+    try:
+        job.run(heard)
+        interrupts.check()
+    except Interrupted:
+        raise
+    except Busy as busy:
+        return busy
+    except Exception as error:  # noqa: BLE001 (whatever it is, the other jobs go on)
+        # Whatever it says: if a stop was asked for meanwhile, that was it.
+        interrupts.check()
+        return logged(error, job.log)
+    return None
+
+
+@contextmanager
+def _unheard_by_children() -> Iterator[None]:
+    """Processes that begin here are born deaf to Ctrl-C and hang-ups, which a terminal sends to all: the parent decides."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, UNHEARD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def logged(error: Exception, log: Path) -> str:
+    """One line that says why something failed; the traceback of an error that no user caused is written to `log`."""
+    if isinstance(error, UserError):
+        return str(error)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        # Anew, as a link of that name, in a folder of somebody else's, would lead elsewhere.
+        log.unlink(missing_ok=True)
+        log.write_text("".join(traceback.format_exception(error)))
+    except OSError:
+        return in_words(error)
+    return in_words(error, log)
+
+
+def in_words(error: Exception, log: Path | None = None) -> str:
+    """One line that says why something failed; `log` is where the traceback of an error lies that no user caused."""
+    if isinstance(error, UserError):
+        return str(error)
+    said = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
+    return f"internal error: {said}" + (f"; see {log}" if log else "")
+
+
+def _start_worker(messages: Any, share: Any, trusted: Sequence[str]) -> None:
+    global _messages  # noqa: PLW0603 (a worker process has no other place for its queue)
+    trust.add(*trusted)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    take_share(share)
+    _messages = messages
+    # What a worker tells its user, the parent prints: the terminal is its own.
+    LOG.addHandler(QueueHandler(messages))
+    LOG.propagate = False
+
+
+def _end_with_parent() -> None:
+    """Ends a worker whose parent was killed outright: nobody would hear of what it does."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker has a parent"
+    parent.join()
+    os._exit(1)
+
+
+def _work(job: Job) -> Result:
+    return _attempt(job, lambda done, total, what: _messages.put((job.title, done, total, what)))
+
+
+def _drain(messages: Any, progress: Progress) -> None:
+    while True:
+        try:
+            message = messages.get_nowait()
+        except queue.Empty:
+            return
+        if isinstance(message, logging.LogRecord):
+            LOG.handle(message)
+        else:
+            progress(*message)
+
+
+def _kill(executor: ProcessPoolExecutor) -> None:
+    """Stops the workers at once. Their files are written atomically, so what is on disk is whole."""
+    processes = list((executor._processes or {}).values())
+    for process in processes:
+        process.kill()
+    executor.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,297 @@
+"""The form every federated method is written in: parts, what is shared, and stages with their losses.
+
+A loss is a pure function of the networks, ONE mini-batch and the clock, for ONE client (or the one server); the harness
+owns mini-batches, optimisers, ragged clients, checkpoints, and the leading axes.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from privbench.errors import UserError
+from privbench.hyperparameters import Share
+from privbench.networks import Discriminator, Model
+from privbench.types import CLASSIFICATION, Parts
+
+
+class MiniBatch(NamedTuple):
+    """One step's data and draws. Server stages see no labels (all 0), and images only where the phase is on public ones."""
+
+    images: Tensor  # [B, C, H, W] in [0, 1], or empty
+    labels: Tensor  # [B] int64
+    noise: Mapping[str, Tensor]  # the stage's declared draws, each [B, ...]
+    features: Tensor | None = None  # [B, c, s, s], E(x) in place of the images, in phases that say so
+
+    @property
+    def h(self) -> Tensor:
+        """E(x) by the frozen extractor: [B, c, s, s], in phases with `features`."""
+        assert self.features is not None, "only phases with `features` hold them"
+        return self.features
+
+
+class Clock(NamedTuple):
+    """Where in training a loss is evaluated."""
+
+    round: int  # r = 1 .. rounds
+    rounds: int
+
+
+class Nets:
+    """Networks ready to be called in an equation: `nets.classifier(nets.extractor(x))`.
+
+    Trained parts run in train mode and all others in eval mode, as in FedCG's reference implementation; changed
+    batch-norm and spectral-norm state is collected in `after`. `received` are the networks of the last broadcast
+    (subscript g), `clients` the uploads (server stages only), `weights` w_i = |X_i| / sum |X_j|, `counts` n_i^y.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        params: Parts,
+        buffers: Parts,
+        trains: tuple[str, ...] = (),
+        *,
+        received: Nets | None = None,
+        clients: tuple[Nets, ...] = (),
+        weights: Tensor | None = None,
+        counts: Tensor | None = None,
+    ) -> None:
+        self.model, self.params, self.buffers, self.trains = model, params, buffers, trains
+        self.after: Parts = {}
+        self._received, self.clients, self._weights, self._counts = received, clients, weights, counts
+
+    @property
+    def received(self) -> Nets:
+        """The broadcast networks, frozen."""
+        assert self._received is not None, "only client stages receive a broadcast"
+        return self._received
+
+    @property
+    def weights(self) -> Tensor:
+        """w_i: [K]."""
+        assert self._weights is not None, "only server stages know the clients' weights"
+        return self._weights
+
+    @property
+    def counts(self) -> Tensor:
+        """n_i^y, how many training images of class y client i has: [K, Y]."""
+        assert self._counts is not None, "only server stages of a method that uploads label counts know them"
+        return self._counts
+
+    def _call(self, part: str, *inputs: Tensor) -> Tensor:
+        train = part in self.trains
+        state = self.after.get(part, self.buffers.get(part, {}))
+        output, after = self.model.net(part).apply(self.params[part], state, *inputs, train=train)
+        if train and after:
+            self.after[part] = after
+        return output
+
+    def extractor(self, images: Tensor) -> Tensor:
+        """h = E(x): [B, C, H, W] -> [B, c, s, s]."""
+        return self._call("extractor", images)
+
+    def classifier(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Logits C(h): [B, c, s, s] -> [B, Y].
+
+        `kept` [B, c, s, s] bool is dropout in training: C sees h / (1 - p) where it is true and 0 elsewhere, p = model.dropout.
+        UserError: C is trained with dropout and gets no such draw, so that the setting would do nothing.
+        """
+        rate = self.model.dropout
+        if rate and kept is None and "classifier" in self.trains:
+            raise UserError(
+                f"dropout={rate:g} needs a loss that draws which features are kept (privbench.methods.base.kept), but this "
+                "method's does not; leave dropout at 0"
+            )
+        return self._call("classifier", features * kept / (1 - rate) if rate and kept is not None else features)
+
+    def generator(self, noise: Tensor, labels: Tensor) -> Tensor:
+        """G(z, y): [B, z], [B] -> [B, c, s, s]."""
+        return self._call("generator", noise, labels)
+
+    def discriminator(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The logit of D(h, y): [B, c, s, s], [B] -> [B]."""
+        return self._call("discriminator", features, labels)
+
+    def discriminator_in_turn(self, batches: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, ...]:
+        """The same of several batches of features [B, c, s, s] with the same labels, as from one call after another."""
+        net = cast("Discriminator", self.model.net("discriminator"))
+        part, train = "discriminator", "discriminator" in self.trains
+        state = self.after.get(part, self.buffers.get(part, {}))
+        logits, after = net.apply_in_turn(self.params[part], state, batches, labels, train=train)
+        if train and after:
+            self.after[part] = after
+        return logits
+
+
+Loss = Callable[[Nets, MiniBatch, Clock], Tensor]
+
+
+class Known(NamedTuple):
+    """What a distribution may depend on."""
+
+    model: Model
+    counts: Tensor | None  # n_i^y: [K, Y], of methods that upload them
+
+
+class Draw(Protocol):
+    """A distribution of one mini-batch's noise."""
+
+    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+        """Draws with leading axes `shape`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Normal:
+    """z ~ N(0, I), by default of the dimension that the generator takes."""
+
+    dim: int | None = None
+
+    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+        """[*shape, dim]."""
+        return torch.randn(*shape, known.model.noise_dim if self.dim is None else self.dim, generator=rng)
+
+
+@dataclass(frozen=True)
+class UniformClass:
+    """y ~ Uniform{classes}."""
+
+    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+        """[*shape] int64."""
+        return torch.randint(known.model.classes, shape, generator=rng)
+
+
+@dataclass(frozen=True)
+class ClassByCount:
+    """y ~ p(y), p(y) proportional to sum_i n_i^y; for methods that upload label counts."""
+
+    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+        """[*shape] int64."""
+        assert known.counts is not None, "p(y) needs a method with `uploads_counts`"
+        p = known.counts.sum(0).double().cpu()
+        return torch.multinomial(p, math.prod(shape), replacement=True, generator=rng).view(shape)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which features dropout keeps: each with probability 1 - p, p = model.dropout."""
+
+    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+        """[*shape, c, s, s] bool; [*shape, 0] without dropout, where nothing is drawn."""
+        if not known.model.dropout:
+            return torch.empty(*shape, 0, dtype=torch.bool)
+        whole = torch.empty(*shape, *known.model.feature_shape, dtype=torch.bool)
+        return whole.bernoulli_(1 - known.model.dropout, generator=rng)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One loss descended over some parts; `optimiser` names an entry of the schedule ("task", "generator", "server")."""
+
+    name: str
+    trains: tuple[str, ...]
+    loss: Loss
+    optimiser: str
+    draws: Mapping[str, Draw] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Stages that take one step each per mini-batch; `length` names a count of epochs (client) or steps (server)."""
+
+    stages: tuple[Stage, ...]
+    length: str
+    public: bool = False  # server phases: mini-batches of the federation's public images, without their labels
+    # Client phases that train no extractor and see images through it alone: their mini-batches hold features, which are
+    # computed once in a phase.
+    features: bool = False
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A federated method: a frozen dataclass whose fields are its own hyper-parameters, beside the dropout that all can have.
+
+    Down go all of `shares` and `serves`; a client overwrites its copy of `shares` with them, except of `keeps`, and reaches
+    all of them as `nets.received`.
+    """
+
+    # p, before the classifier while it is trained; None: `usual_dropout`
+    dropout: Share | None = field(default=None, kw_only=True)
+
+    parts: ClassVar[tuple[str, ...]]  # networks a client holds
+    shares: ClassVar[tuple[str, ...]]  # those of them that leave the client, every round; no other ever does
+    serves: ClassVar[tuple[str, ...]] = ()  # networks of the server alone, which clients receive and never train
+    keeps: ClassVar[tuple[str, ...]] = ()  # shared parts whose copy at the client survives the broadcast
+    usual_dropout: ClassVar[
+        Mapping[str, float]
+    ] = {}  # of the method's own paper, by backbone; none where it is not named
+
+    @property
+    def uploads_counts(self) -> bool:
+        """Whether clients send n_i^y with their networks."""
+        return False
+
+    @property
+    def broadcasts_counts(self) -> bool:
+        """Whether the server sends sum_i n_i^y with its networks: where a client stage draws y ~ p(y)."""
+        draws = [draw for phase in self.client() for stage in phase.stages for draw in stage.draws.values()]
+        return any(isinstance(draw, ClassByCount) for draw in draws)
+
+    def networks(self, backbone: str) -> dict[str, Any]:
+        """Which variants of the networks the method asks for on a backbone: fields of `Model` by name."""
+        return {"dropout": self.usual_dropout.get(backbone, 0.0) if self.dropout is None else self.dropout}
+
+    @abstractmethod
+    def client(self) -> tuple[Phase, ...]:
+        """What a client does in one round, after it overwrote its shared parts with the broadcast."""
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of its numbers must know of a choice that its name and settings do not tell; part of every record."""
+        return ()
+
+    def server(self) -> tuple[Phase, ...]:
+        """What the server does after the weighted average of the uploads: by default nothing."""
+        return ()
+
+    def observed(self) -> Stage:
+        """The loss whose gradient over a victim batch the server is taken to see: what the client trains E and C on."""
+        stages = (stage for phase in self.client() for stage in phase.stages)
+        return next(stage for stage in stages if {*CLASSIFICATION} & {*stage.trains})
+
+    def imitated(self, clock: Clock) -> int:
+        """How many imitated features per image the observed gradient over C is made of, beside the image's own."""
+        return 0
+
+
+# Of a method whose clients train C on imitated features besides: which of its losses the observed gradient is taken of.
+ObservedLoss = Literal["classification", "task"]
+
+
+def at_least(least: float, **settings: float) -> None:
+    """ValueError for the first of some settings that is below `least`, or nan."""
+    for name, value in settings.items():
+        if not value >= least:
+            raise ValueError(f"{name} should be at least {least}, but {value} was given")
+
+
+def kept(*names: str) -> dict[str, Draw]:
+    """The draws of a stage that trains a classifier, for dropout: one per pass through it, by default the one named "kept"."""
+    return {name: Kept() for name in names or ("kept",)}
+
+
+def cross_entropy_stage(parts: tuple[str, ...] = ("extractor", "classifier")) -> Phase:
+    """Local training of E and C on L_cls (Eq. 1), shared by all methods without an extra term."""
+    return Phase((Stage("task", parts, classification_loss, "task", kept()),), "local_epochs")
+
+
+def classification_loss(nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    """L_cls = CE(C_i(E_i(x)), y) (FedCG Eq. 1)."""
+    logits = nets.classifier(nets.extractor(batch.images), batch.noise.get("kept"))
+    return torch.nn.functional.cross_entropy(logits, batch.labels)

@@ -1,0 +1,173 @@
+"""FedCG's conditional generator and discriminator of features (reference implementation, yankang18/FedCG).
+
+    G: Embedding(Y,Y); [z; e(y)] -> ConvT(100+Y,512) BN LeakyReLU(.2)  ConvT(512,256) BN LeakyReLU(.2)
+       ConvT(256,128) BN LeakyReLU(.2)  ConvT(128,c) Sigmoid                                      -> [B, c, s, s]
+    D: Embedding(Y,Y) broadcast to s x s; [h; e(y)] -> SN-Conv(c+Y,128) BN LeakyReLU(.2)  SN-Conv(128,256) BN
+       LeakyReLU(.2)  SN-Conv(256,512) BN LeakyReLU(.2)  SN-Conv(512,1)                           -> [B] LOGIT
+
+c x s x s is the extractor's output. With LeNet-5 (16 x 5 x 5) all convolutions have kernel 2, stride 1 and no padding, as
+published; for ResNet-18 the paper says that kernels and strides match the extractor, not which: see KERNELS. D has G's, in
+reverse. No convolution has a bias. Initial weights: convolutions N(0, 0.02), batch-norm scale N(1, 0.02), shift 0,
+embeddings N(0, 1) (torch's default). D returns the logit, not the sigmoid, so that the losses can use the stable form of
+binary cross-entropy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from privbench.networks.layers import (
+    SpectralProduct,
+    as_matrix,
+    batch_norm_init,
+    conv_transpose2x2,
+    named_batch_norm,
+    patches2x2,
+    power_iteration,
+    spectral_norm,
+)
+from privbench.types import Params
+
+NOISE_DIM = 100
+SLOPE = 0.2
+STEP = (2, 1, 0)
+KERNELS = {  # side s of the features -> (kernel, stride, padding) of G's convolutions, from 1x1 to s x s
+    5: (STEP, STEP, STEP, STEP),  # LeNet-5: 1 2 3 4 5
+    4: (STEP, STEP, STEP, (3, 1, 1)),  # ResNet-18, 32x32 images: 1 2 3 4 4
+    28: ((4, 1, 0), (4, 1, 0), (4, 2, 1), (4, 2, 1)),  # ResNet-18, 224x224 images: 1 4 7 14 28
+}
+
+
+def _norm_init(name: str, width: int, rng: torch.Generator) -> tuple[Params, Params]:
+    params, buffers = batch_norm_init(name, width)
+    return params | {f"{name}.weight": 1 + 0.02 * torch.randn(width, generator=rng)}, buffers
+
+
+def _norm(x: Tensor, name: str, params: Params, buffers: Params, train: bool) -> tuple[Tensor, Params]:
+    x, state = named_batch_norm(x, name, params, buffers, train=train)
+    return F.leaky_relu(x, SLOPE), state
+
+
+@dataclass(frozen=True)
+class Generator:
+    """G: noise [B, 100], labels [B] -> features [B, channels, side, side] in (0, 1)."""
+
+    classes: int
+    channels: int
+    side: int
+
+    def init(self, rng: torch.Generator) -> tuple[Params, Params]:
+        """Weights N(0, 0.02), as the reference implementation."""
+        params: Params = {"embed.weight": torch.randn(self.classes, self.classes, generator=rng)}
+        buffers: Params = {}
+        widths = (NOISE_DIM + self.classes, 512, 256, 128, self.channels)
+        for i, (kernel, _, _) in enumerate(KERNELS[self.side]):
+            params[f"up{i}.weight"] = 0.02 * torch.randn(widths[i], widths[i + 1], kernel, kernel, generator=rng)
+            if i < 3:
+                more, state = _norm_init(f"norm{i}", widths[i + 1], rng)
+                params |= more
+                buffers |= state
+        return params, buffers
+
+    def apply(
+        self, params: Params, buffers: Params, noise: Tensor, labels: Tensor, *, train: bool
+    ) -> tuple[Tensor, Params]:
+        """Imitated features and the batch-norm statistics after the call."""
+        x = torch.cat([noise, F.embedding(labels, params["embed.weight"])], 1)[:, :, None, None]
+        after: Params = {}
+        for i, shape in enumerate(KERNELS[self.side]):
+            x = _conv_transpose(x, params[f"up{i}.weight"], shape)
+            if i < 3:
+                x, state = _norm(x, f"norm{i}", params, buffers, train)
+                after |= state
+        return torch.sigmoid(x), after
+
+
+@dataclass(frozen=True)
+class Discriminator:
+    """D: features [B, channels, side, side], labels [B] -> logit [B] that the features are real."""
+
+    classes: int
+    channels: int
+    side: int
+
+    def init(self, rng: torch.Generator) -> tuple[Params, Params]:
+        """Weights N(0, 0.02); the spectral-norm vectors u are unit Gaussian directions."""
+        params: Params = {"embed.weight": torch.randn(self.classes, self.classes, generator=rng)}
+        buffers: Params = {}
+        widths = (self.channels + self.classes, 128, 256, 512, 1)
+        for i, (kernel, _, _) in enumerate(reversed(KERNELS[self.side])):
+            params[f"down{i}.weight"] = 0.02 * torch.randn(widths[i + 1], widths[i], kernel, kernel, generator=rng)
+            buffers[f"down{i}.u"] = F.normalize(torch.randn(widths[i + 1], generator=rng), dim=0)
+            if i < 3:
+                more, state = _norm_init(f"norm{i}", widths[i + 1], rng)
+                params |= more
+                buffers |= state
+        return params, buffers
+
+    def apply(
+        self, params: Params, buffers: Params, features: Tensor, labels: Tensor, *, train: bool
+    ) -> tuple[Tensor, Params]:
+        """Logits, and the batch-norm and spectral-norm state after the call."""
+        (logits,), after = self.apply_in_turn(params, buffers, (features,), labels, train=train)
+        return logits, after
+
+    def apply_in_turn(
+        self, params: Params, buffers: Params, batches: Sequence[Tensor], labels: Tensor, *, train: bool
+    ) -> tuple[tuple[Tensor, ...], Params]:
+        """Logits of H batches of features, as from H calls in turn, and the state after the last.
+
+        Each batch has statistics and, in train mode, a power iteration of its own; a layer's products are one.
+        """
+        planes = F.embedding(labels, params["embed.weight"])[:, None, None].expand(-1, self.side, self.side, -1)
+        each = [torch.cat([features.permute(0, 2, 3, 1), planes], -1) for features in batches]
+        x, turns = torch.cat(each).permute(0, 3, 1, 2), len(batches)
+        after: Params = {}
+        for i, shape in enumerate(reversed(KERNELS[self.side])):
+            convolve = _spectral_product if shape == STEP else _spectral_conv
+            u = buffers[f"down{i}.u"]
+            x, after[f"down{i}.u"] = convolve(x, params[f"down{i}.weight"], u, shape, turns, train)
+            if i < 3:
+                state, normed = buffers, []
+                for own in x.chunk(turns):
+                    y, changed = _norm(own, f"norm{i}", params, state, train)
+                    normed.append(y)
+                    state = state | changed
+                    after |= changed
+                x = torch.cat(normed) if turns > 1 else normed[0]
+        return x.flatten().chunk(turns), after
+
+
+def _spectral_product(
+    x: Tensor, weight: Tensor, u: Tensor, shape: tuple[int, int, int], turns: int, train: bool
+) -> tuple[Tensor, Tensor]:
+    """(2x2 convolution by W / sigma of H batches end to end, u after them)."""
+    matrix = as_matrix(weight)
+    found = [power_iteration(matrix, u, train=train)]
+    while train and len(found) < turns:
+        found.append(power_iteration(matrix, found[-1].u, train=True))
+    us, vs, sigmas = (torch.stack(each) for each in zip(*found, strict=True))
+    patches = patches2x2(x)
+    rows = patches.view(len(found), -1, patches.shape[-1])
+    product: Tensor = SpectralProduct.apply(rows, matrix, us, vs, sigmas)
+    return product.view(*patches.shape[:3], -1).permute(0, 3, 1, 2), found[-1].u
+
+
+def _spectral_conv(
+    x: Tensor, weight: Tensor, u: Tensor, shape: tuple[int, int, int], turns: int, train: bool
+) -> tuple[Tensor, Tensor]:
+    """The same with kernel, stride and padding `shape`."""
+    each = []
+    for own in F.conv2d(x, weight, stride=shape[1], padding=shape[2]).chunk(turns):
+        sigma, u = spectral_norm(weight, u, train=train)
+        each.append(own / sigma)
+    return torch.cat(each), u
+
+
+def _conv_transpose(x: Tensor, weight: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    if shape == STEP:
+        return conv_transpose2x2(x, weight)
+    return F.conv_transpose2d(x, weight, stride=shape[1], padding=shape[2])

@@ -1,0 +1,152 @@
+"""An active server: it sends crafted networks in place of its broadcast, at the look alone or for some rounds before it too.
+
+An attack with `active = True` has `craft(model, broadcast, knowledge, seed) -> Networks`, which may hand in nothing and so be
+honest; `knowledge.look` says how large the victim batches are and what defends them. Its field `active_rounds`, where it has
+one, says for how many rounds before the look the server has been sending them already: with n such rounds and a look after
+round r it is honest for r - n rounds, crafts once from what it would send then, and sends that at the start of each of the
+rounds r - n + 1 .. r and once more at the look. The clients train on it as on any broadcast (harness.train_round, on the
+method's own clock), and what comes back is thrown away. So an active server looks as late as an honest one, never later.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from privbench import registry, seeds
+from privbench.errors import AttackRefused, Damaged, UserError
+from privbench.methods.base import Method
+from privbench.observation import knowledge as known
+from privbench.observation import local_update, observe
+from privbench.spec import CellSpec
+from privbench.system import files
+from privbench.training import checkpoint, harness
+from privbench.training.checkpoint import Snapshot
+from privbench.training.engine import Replica
+from privbench.training.harness import Setup
+from privbench.types import ActiveAttack, Knowledge, Look, Networks, Report, no_report
+
+TOO_EARLY = "works through rounds of training, and round 0 is before any"
+LOG = logging.getLogger("privbench")
+NEEDS_UPDATES = "needs whole local updates, and single gradients were observed; add --observe update"
+HISTORY = "active.json"  # how the clients fared in the crafted rounds, beside the artifact
+
+
+def rounds(cell: CellSpec) -> int:
+    """For how many rounds before the look the server of a cell wants to send crafted networks."""
+    if not cell.active:
+        return 0
+    return int(getattr(_attack(cell), "active_rounds", 0))
+
+
+def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -> Snapshot:
+    """The snapshot with what the attacked clients receive: crafted by an active attack, else the honest broadcast.
+
+    A snapshot of `trained` holds what was crafted already. AttackRefused: an attack that cannot craft these networks, or crafts
+    a part the method does not broadcast.
+    """
+    if not cell.active or rounds(cell):
+        return shot
+    return shot._replace(server=crafted(cell, setup, shot.server, shot.round, data_root, None))
+
+
+def trained(
+    cell: CellSpec,
+    setup: Setup,
+    round_: int,
+    folder: Path,
+    honest: Path,
+    data_root: Path | None,
+    cache: Path | None = None,
+    report: Report = no_report,
+) -> Snapshot:
+    """The networks after `round_` rounds, the last `rounds(cell)` of them (or as many as there are) on crafted networks.
+
+    `server` is what was crafted. The snapshot is kept in `folder`, as it belongs to this attack alone; the honest rounds before
+    begin at the latest whole state that the run in `honest` kept. AttackRefused as `sent`, where the method does not send what
+    the attack needs, and before the first round.
+    """
+    if checkpoint.snapshot_path(folder, round_).exists():
+        try:
+            return checkpoint.load_snapshot(folder, setup.spec.id, round_, folder.name)
+        except Damaged as error:
+            LOG.warning("%s; its rounds are trained again", error)
+    name, method = setup.spec.method, setup.method
+    if lack := lacking(cell, method):
+        raise AttackRefused(f"{cell.attack} {lack}")
+    if round_ == 0:
+        raise AttackRefused(f"{cell.attack} {TOO_EARLY}; attack a later round")
+    first = round_ - min(rounds(cell), round_)
+    state = harness.state_at(setup, honest, first, report)
+    server = crafted(cell, setup, state.server, round_, data_root, cache)
+    while state.round < round_:
+        report(state.round, round_, f"{name}: round {state.round + 1} under {cell.attack}")
+        state.server = Replica(dict(server.params), dict(server.buffers), state.server.moments)
+        harness.train_round([setup], [state], "alone")
+    state.server = server
+    accuracy = {str(entry["round"]): entry["validation_accuracy"] for entry in state.history[first:]}
+    found = {"artifact": folder.name, "active_rounds": round_ - first, "validation_accuracy": accuracy}
+    files.write_digested(folder / HISTORY, found)
+    checkpoint.save_snapshot(folder, setup.spec, state, folder.name)
+    return checkpoint.load_snapshot(folder, setup.spec.id, round_, folder.name)
+
+
+def told(folder: Path) -> dict[str, Any]:
+    """What a record's `knowledge` says of crafted rounds before the look: how many there were; {} without any."""
+    path = folder / HISTORY
+    if not path.exists():
+        return {}
+    found = files.read_digested(path)
+    files.check_identity(path, found, artifact=folder.name)
+    return {"active_rounds": found["active_rounds"]}
+
+
+def too_early(cell: CellSpec) -> bool:
+    """Whether an attack that works through rounds of training is asked to look before the first."""
+    return cell.round == "0" and rounds(cell) > 0
+
+
+def lacking(cell: CellSpec, method: Method) -> str:
+    """What a cell's attack needs and its method does not send, in words, before anything is trained; nothing where all is met."""
+    given = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update")
+    needs: frozenset[str] = registry.resolve("attack", cell.attack or "").needs
+    missing = sorted(needs - given - set(known.FIELDS))
+    if missing and cell.observe != "update" and all(need.startswith("update") for need in missing):
+        return NEEDS_UPDATES
+    return f"needs the {', '.join(missing)}, which {cell.train.method} does not send" if missing else ""
+
+
+def crafted(
+    cell: CellSpec, setup: Setup, server: Replica, round_: int, data_root: Path | None, cache: Path | None
+) -> Replica:
+    """What the server sends in place of its broadcast, to attack after `round_` rounds; AttackRefused as `sent`.
+
+    Crafted on the CPU, whatever trains, and from the attacker's seed, as its attack is.
+    """
+    name, model, device = str(cell.attack), setup.model, setup.device
+    attack, shape = _attack(cell), (model.channels, model.image_size, model.image_size)
+    images, _ = known.auxiliary(setup.federation, cell.auxiliary, data_root, shape, setup.spec.seed)
+    broadcast = Networks(server.params, server.buffers).to(torch.device("cpu"))
+    whole = Knowledge(
+        auxiliary=images,
+        look=Look(cell.batch_size, setup.defense, cell.wire, local_update.local_steps(cell)),
+        cache=cache,
+    )
+    handed = known.only(attack.needs, whole, name).to(torch.device("cpu"))
+    try:
+        found = attack.craft(model, broadcast, handed, seeds.of_attacker(setup.spec.id, round_))
+    except UserError as error:
+        raise AttackRefused(str(error)) from error
+    foreign = sorted({*found.params, *found.buffers} - set(server.params))
+    if foreign:
+        raise AttackRefused(f"{name} crafts the {', '.join(foreign)}, which {setup.spec.method} does not broadcast")
+    found = found.to(device)
+    return Replica(server.params | found.params, server.buffers | found.buffers)
+
+
+def _attack(cell: CellSpec) -> ActiveAttack:
+    attack: ActiveAttack = registry.create(registry.resolve("attack", str(cell.attack)), cell.attack_settings)
+    return attack

@@ -1,0 +1,226 @@
+"""The index of an observation: typed, bounded, and consistent in itself.
+
+Numbers are checked as JSON has them: 1.0 and true are no whole numbers, NaN and infinities are none at all. Fields that are not
+here are refused. What the tensors of a round hold is another matter: a client may well send NaN, and a server sees it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from privbench.observation.format import limits
+from privbench.spec import SGD, Adam
+
+FORMAT = "observation"
+VERSION = 1
+DOWN = "broadcast"  # what begins the names of the tensors that the server sent
+COUNTS = "label_counts"
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+ITEM_BYTES = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int64": 8, "float64": 8}
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=limits.NAME, pattern=r"^[^\x00-\x1f\x7f]+$")]
+# A part, a parameter or a table: what tensor names are made of.
+Word = Annotated[str, StringConstraints(max_length=limits.NAME, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]*$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=1)]
+Scalar = bool | int | float | str | None
+Size = Annotated[int, Field(ge=0, le=2**40)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Networks(_Strict):
+    """The networks by name and size; nothing where they are an auditor's own module, which no file ever names."""
+
+    backbone: Literal["lenet5", "resnet18"]
+    channels: Annotated[int, Field(ge=1, le=limits.CHANNELS)]
+    classes: Annotated[int, Field(ge=1, le=limits.CLASSES)]
+    image_size: Annotated[int, Field(ge=1, le=limits.SIDE)]
+    gan: Literal["conv", "dense"]
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+
+
+class Training(_Strict):
+    """How clients train between the rounds, as the server has them do."""
+
+    optimiser: Adam | SGD
+    batch: Annotated[int, Field(ge=1, le=limits.BATCH_SIZE)]
+    steps: Annotated[int, Field(ge=0, le=limits.STEPS)]
+
+
+class LocalSteps(_Strict):
+    """The steps between the broadcast networks and those whose change is sent."""
+
+    steps: Annotated[int, Field(ge=1, le=limits.STEPS)]
+    optimiser: Adam | SGD
+    batch: Annotated[int, Field(ge=1, le=limits.BATCH_SIZE)] | None  # images per step; null: all of the message's
+
+
+class Defense(BaseModel):
+    """A defence as the attacker knows it: its name, and settings of its own."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+    __pydantic_extra__: dict[Word, Scalar]
+
+    name: Text
+    where: Literal["never", "step", "update"] | None = None
+    variance: Annotated[float, Field(ge=0)] | None = None
+    wire: Literal["bf16", "fp16"] | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Defense:
+        settings = self.__pydantic_extra__
+        if len(settings) > limits.SETTINGS:
+            raise ValueError(f"a defence has {len(settings)} settings, more than {limits.SETTINGS}")
+        if any(isinstance(value, str) and len(value) > limits.NAME for value in settings.values()):
+            raise ValueError(f"a setting of a defence has more than {limits.NAME} letters")
+        return self
+
+
+class Setup(_Strict):
+    """What is the same in every round."""
+
+    method: Text
+    dataset: Text
+    networks: Networks | None
+    image_shape: Annotated[list[Count], Field(min_length=3, max_length=3)]  # channels, height, width
+    classes: Annotated[int, Field(ge=1, le=limits.CLASSES)]
+    shared_parts: Annotated[list[Word], Field(max_length=limits.TABLES)]
+    defense: Defense
+    training: Training | None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Setup:
+        channels, height, width = self.image_shape
+        if channels > limits.CHANNELS or max(height, width) > limits.SIDE:
+            raise ValueError(f"images of {channels}x{height}x{width} are larger than {limits.CHANNELS}x{limits.SIDE}^2")
+        _different("shared_parts", self.shared_parts)
+        own = self.networks
+        if own is not None and (own.channels, own.image_size, own.image_size) != (channels, height, width):
+            raise ValueError(f"the networks do not take images of {channels}x{height}x{width}")
+        if own is not None and own.classes != self.classes:
+            raise ValueError(f"the networks know {own.classes} classes, the set-up {self.classes}")
+        return self
+
+
+class Messages(_Strict):
+    """Messages of one kind that came about alike: message m is row m of each of the table's tensors."""
+
+    name: Word
+    kind: Literal["gradient", "update", "weights"]
+    # Whose data each message holds: numbers of clients, ascending; several where messages were summed.
+    members: Annotated[
+        list[Annotated[list[Annotated[int, Field(ge=0, lt=limits.CLIENTS)]], Field(min_length=1)]],
+        Field(min_length=1, max_length=limits.MESSAGES),
+    ]
+    # Images behind a message; null where the server does not know.
+    batch_size: Annotated[int, Field(ge=1, le=limits.BATCH_SIZE)] | None
+    local: LocalSteps | None  # of updates
+    imitated: Annotated[int, Field(ge=0, le=limits.IMITATED)]  # features of a generator beside those of the images
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Messages:
+        if self.name in (DOWN, COUNTS) or "/" in self.name:
+            raise ValueError(f"no table of messages is called '{self.name}'")
+        for each in self.members:
+            if any(a >= b for a, b in pairwise(each)):
+                raise ValueError(f"the members of a message should ascend, but {each[:8]} were given")
+        if self.local is not None and self.kind != "update":
+            raise ValueError(f"local steps belong to updates, but these messages are of kind '{self.kind}'")
+        if self.kind == "weights" and (self.batch_size is not None or self.imitated):
+            raise ValueError("no batch of images stands behind weights")
+        return self
+
+
+class Tensor(_Strict):
+    """A tensor of a round's file."""
+
+    dtype: Literal["bool", "uint8", "float16", "bfloat16", "float32", "int64", "float64"]
+    shape: Annotated[list[Size], Field(max_length=8)]
+
+    @property
+    def nbytes(self) -> int:
+        """How much it takes."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+class Round(_Strict):
+    """One round: what went down, what came up, and in which file."""
+
+    round: Annotated[int, Field(ge=0, le=limits.ROUND)]  # how many were complete when the broadcast went out
+    file: Word
+    bytes: Annotated[int, Field(ge=1, le=limits.ROUND_BYTES)]
+    sha256: Digest
+    messages: Annotated[list[Messages], Field(max_length=limits.TABLES)]
+    tensors: Annotated[dict[Annotated[str, StringConstraints(max_length=4 * limits.NAME)], Tensor], Field()]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Round:
+        if self.file != file_name(self.round):
+            raise ValueError(f"the file of round {self.round} is {file_name(self.round)}, but {self.file} was given")
+        _different("tables of messages", [table.name for table in self.messages])
+        if len(self.tensors) > limits.TENSORS:
+            raise ValueError(f"a round has {len(self.tensors)} tensors, more than {limits.TENSORS}")
+        if (total := sum(t.nbytes for t in self.tensors.values())) > self.bytes:
+            raise ValueError(f"its tensors take {total} bytes, the file {self.bytes}")
+        return self
+
+
+class Origin(_Strict):
+    """Whose observation it is. No attack gets it; an export leaves it out, as the run's seed tells the defence's noise."""
+
+    run: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]  # TrainSpec.id
+    seed: Annotated[int, Field(ge=0)]
+    dataset: Annotated[str, StringConstraints(min_length=1, max_length=4_096)]  # as specifications name it
+    artifact: Text  # the name that privbench/records/store.py gives it: run, round, victims, batch size, local steps, what was crafted
+
+
+class Index(_Strict):
+    """The content of index.json, but for its own digests."""
+
+    setup: Setup
+    rounds: Annotated[list[Round], Field(min_length=1, max_length=limits.ROUNDS)]
+    origin: Origin | None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Index:
+        numbers = [each.round for each in self.rounds]
+        if any(a >= b for a, b in pairwise(numbers)):
+            raise ValueError("the rounds should ascend")
+        pixels = math.prod(self.setup.image_shape)
+        wanted = sum(len(t.members) * (t.batch_size or 0) * pixels for r in self.rounds for t in r.messages)
+        if wanted > limits.PIXELS:
+            raise ValueError(f"its messages stand for {wanted} numbers of images, more than {limits.PIXELS}")
+        return self
+
+
+def file_name(round_: int) -> str:
+    """Of one round."""
+    return f"round-{round_:04d}.safetensors"
+
+
+def split(name: str) -> tuple[str, str, str, str] | None:
+    """(table, "parameters" or "buffers", part, entry) of a tensor's name; None of a name of another form."""
+    found = re.fullmatch(r"([\w.\-]+)/(parameters|buffers)/([\w.\-]+)/([\w.\-]+)", name, re.ASCII)
+    return None if found is None else (found[1], found[2], found[3], found[4])
+
+
+def under(tensors: dict[str, Tensor], table: str, group: str) -> Iterator[tuple[str, str, Tensor]]:
+    """(part, entry, tensor) of one table's parameters or buffers."""
+    for name, tensor in tensors.items():
+        parts = split(name)
+        if parts is not None and parts[:2] == (table, group):
+            yield parts[2], parts[3], tensor
+
+
+def _different(what: str, names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        raise ValueError(f"{what} should differ, but one is there twice")

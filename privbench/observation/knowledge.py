@@ -1,0 +1,205 @@
+"""What an attacker may know besides the artifact, made from the run and handed over only where `needs` name it.
+
+auxiliary   images disjoint from every client's training images, compared by content: the pooled validation images of the
+            attacked data set ("same"), or another data set's training images ("digits"), all of them or a share ("digits:0.1")
+initial     the networks every client started with: whoever knows the seed of the run knows them
+colluder    for each attacked client, the next one, which hands its networks and its training images to the server; images equal
+            to one of the attacked client's are left out
+oracle      for each attacked client, its own private networks: a reference, not an attacker
+
+An active attack is also handed the broadcast itself, which it crafts from and its artifact does not hold.
+Networks come from the snapshot at which the gradients were taken; nothing here looks at the victims.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from privbench import data, registry
+from privbench.data.dataset import sound
+from privbench.errors import UserError
+from privbench.observation import observe
+from privbench.seeds import stream
+from privbench.training.checkpoint import Snapshot
+from privbench.training.engine import Replica
+from privbench.types import CLASSIFICATION, Artifact, Batch, Colluder, Federation, Images, Knowledge, Networks
+
+SAME = "same"
+FIELDS = ("auxiliary", "initial", "colluder", "oracle")  # of Knowledge, as `needs` name them
+WHERE_SHARED = " where shared"
+ABSENT = {
+    "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
+    "initial": "the networks the clients started with, which an artifact file does not hold; attack a run of your own",
+    "colluder": "the networks and images of a colluding client, but there is no second client here; attack a run with more clients",
+    "oracle": "the victims' private networks, which an artifact file does not hold; attack a run of your own",
+}
+
+
+def parse_auxiliary(text: str) -> tuple[str, float]:
+    """(data set, share) of "same", "same:0.1", "digits", "folder:PATH:0.01"; UserError for an unknown name or share."""
+    name, _, last = text.rpartition(":")
+    try:
+        share = float(last)
+    except ValueError:
+        name, share = text, 1.0
+    if not name or not (math.isfinite(share) and 0 < share <= 1):
+        raise UserError(f"--auxiliary takes a data set and a share above 0 and up to 1, e.g. digits:0.1, not '{text}'")
+    return name if name == SAME else registry.dataset(name), share
+
+
+def canonical(text: str) -> str:
+    """The one way in which a specification writes an auxiliary choice: no share where it is all of them."""
+    name, share = parse_auxiliary(text)
+    return name if share == 1 else f"{name}:{share:g}"
+
+
+def auxiliary(
+    federation: Federation, choice: str, root: Path | None, shape: tuple[int, int, int], seed: int
+) -> tuple[Batch, dict[str, Any]]:
+    """The auxiliary images of one choice [N, C, H, W] in [0, 1], and what a record says of them.
+
+    Images equal to a training image of any client, victims among them, are left out and counted. A share is drawn at random,
+    once per seed. Classes of another data set count as the victims' where all have the same names, else by position.
+    UserError: images of another shape, more classes than the victims' data set has, nothing left.
+    """
+    name, share = parse_auxiliary(choice)
+    if name == SAME:
+        pools, classes = [client.validation for client in federation.clients], federation.classes
+    else:
+        loaded = sound(data.load(name, root, side=shape[-1]), shape[-1])
+        pools, classes = [domain.train for domain in loaded.domains.values()], loaded.classes
+    pools = [pool for pool in pools if len(pool.labels)]
+    if pools and pools[0].images.shape[1] != shape[0]:
+        raise UserError(
+            f"auxiliary images of {name} have {pools[0].images.shape[1]} channels, but the victims' have {shape[0]}; "
+            "choose a data set of the same kind with --auxiliary"
+        )
+    labels, meaning = _labels(name, classes, federation.classes)
+    forbidden = digests(client.train.images for client in federation.clients)
+    kept = []
+    for pool in pools:
+        own = torch.tensor([digest not in forbidden for digest in _digests(pool.images)], dtype=torch.bool)
+        kept.append(Images(pool.images[own], labels[pool.labels[own]]))
+    total = sum(len(pool.labels) for pool in kept)
+    if not total:
+        raise UserError(f"no image of {name} is left as an auxiliary image; choose another data set with --auxiliary")
+    if share < 1:
+        count = max(1, round(share * total))
+        chosen = torch.randperm(total, generator=stream(seed, "auxiliary", name))[:count].sort().values
+        everything = Images(torch.cat([k.images for k in kept]), torch.cat([k.labels for k in kept]))
+        kept = [Images(everything.images[chosen], everything.labels[chosen])]
+    batch = observe.pooled(kept, shape[-1])
+    info = {
+        "dataset": name,
+        "share": share,
+        "images": len(batch.labels),
+        "labels": meaning,
+        "left_out_as_training_images": sum(len(pool.labels) for pool in pools) - total,
+    }
+    return batch, info
+
+
+def _labels(name: str, own: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[Tensor, str]:
+    """What each class of the auxiliary data set is called in the attacked one: ([Y'] int64, how they were matched)."""
+    if set(own) <= set(theirs):
+        return torch.tensor([theirs.index(each) for each in own]), "by name"
+    if len(own) > len(theirs):
+        raise UserError(
+            f"auxiliary data set {name} has {len(own)} classes, more than the {len(theirs)} of the victims' data set; "
+            "choose another with --auxiliary"
+        )
+    return torch.arange(len(own)), "by position"
+
+
+def digests(sets: Iterable[Tensor]) -> set[bytes]:
+    """The contents of stored images [N, C, s, s] uint8, for telling whether two sets share one."""
+    return {digest for images in sets for digest in _digests(images)}
+
+
+def _digests(images: Tensor) -> list[bytes]:
+    flat = images.contiguous().flatten(1).numpy()
+    return [hashlib.sha256(row.tobytes()).digest() for row in flat]
+
+
+def initial(replica: Replica) -> Networks:
+    """The classification networks of round 0."""
+    return _classification(replica.params, replica.buffers)
+
+
+def of_client(snapshot: Snapshot, client: int) -> Networks:
+    """The networks that client takes its gradient at: the broadcast ones and its own private ones."""
+    own, server = snapshot.clients[client], snapshot.server
+    return _classification(own.params | server.params, own.buffers | server.buffers)
+
+
+def oracle(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks]:
+    """Attacked client -> its own networks."""
+    return {k: of_client(snapshot, k) for k in sorted(set(seen.client.tolist()))}
+
+
+def colluder(snapshot: Snapshot, seen: Artifact, federation: Federation) -> dict[int, Colluder] | None:
+    """Attacked client -> the next client, never itself; None where there is no other client."""
+    clients = len(snapshot.clients)
+    if clients < 2:
+        return None
+    found = {}
+    for k in sorted(set(seen.client.tolist())):
+        other = (k + 1) % clients
+        theirs, forbidden = federation.clients[other].train, digests([federation.clients[k].train.images])
+        own = torch.tensor([digest not in forbidden for digest in _digests(theirs.images)], dtype=torch.bool)
+        images = observe.pooled([Images(theirs.images[own], theirs.labels[own])], seen.model.image_size)
+        found[k] = Colluder(*of_client(snapshot, other), images)
+    return found
+
+
+def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
+    """The part of `whole` that an attack's needs name; UserError where that is not there.
+
+    An attack that is given auxiliary images is also told where to keep what it trains on them, and an active one what it would
+    have sent, had it been honest, and what is known of the uploads before they come.
+    """
+    asked = {field: getattr(whole, field) for field in FIELDS if field in needs}
+    for field, value in asked.items():
+        if value is None:
+            raise UserError(f"{name} needs {ABSENT[field]}")
+    acts = (whole.broadcast is not None or whole.look is not None) and registry.is_active(name)
+    honest, look = (whole.broadcast, whole.look) if acts else (None, None)
+    return Knowledge(**asked, broadcast=honest, look=look, cache=whole.cache if "auxiliary" in needs else None)
+
+
+def uses(attack: Any) -> frozenset[str]:
+    """What an attack looks at where the artifact has it, besides its needs."""
+    found: frozenset[str] = getattr(attack, "uses", frozenset())
+    return found
+
+
+def pooled(attack: Any, seen: Artifact) -> int | None:
+    """How many uploads of one client, at most, an attack reconstructs each image from; None where each stands for itself.
+
+    An attack that pools (`pools`) learns of a client's private extractor from all its attacked uploads, so that results change with
+    the number of victims. Where the extractor is broadcast there is nothing to learn.
+    """
+    if not getattr(attack, "pools", False) or "extractor" in seen.weights:
+        return None
+    return int(torch.bincount(seen.client.cpu()).max())
+
+
+def tag(attack: Any, offered: Collection[str] | None = None) -> str:
+    """What an attack knows, in words: on artifacts that offer that much, e.g. "gradient + auxiliary + generator"; else in general.
+
+    In general what it uses stands with WHERE_SHARED. Gradients and updates are in `knowledge` already, whichever parts' they are.
+    """
+    found = sorted(use for use in uses(attack) if use.partition(":")[0] not in ("gradient", "update"))
+    words = [(use.partition(":")[2] or use).replace("_", " ") for use in found if offered is None or use in offered]
+    return "".join([attack.knowledge, *(f" + {word}{WHERE_SHARED if offered is None else ''}" for word in words)])
+
+
+def _classification(params: dict[str, Any], buffers: dict[str, Any]) -> Networks:
+    return Networks({p: params[p] for p in CLASSIFICATION}, {p: buffers[p] for p in CLASSIFICATION})

@@ -1,0 +1,144 @@
+"""Doubts that a result raises about itself: a name and one plain sentence each, kept in the record and printed in every table.
+
+Here are the doubts that one cell shows by itself; those that need several cells (a ladder that is not monotone, an undefended
+FedAvg that keeps its images) are in reports/records/table_checks.py, and reports/records/remarks.py prints both kinds. A victim is counted under one
+cause alone, the first of: zero gradient, not finite, loss did not fall.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+LEAST_VICTIMS, LEAST_SEEDS = 64, 5  # of a row that may be published (all seeds together; seeds)
+
+
+class Flag(BaseModel):
+    """One doubt."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    sentence: str
+
+
+class Attacked(Protocol):
+    """What the doubts look at of one attacked upload (privbench.records.schema.Victim has it all)."""
+
+    @property
+    def seed(self) -> int:
+        """Of its federation."""
+        ...
+
+    @property
+    def images(self) -> list[str]:
+        """Digests of its originals (privbench.scoring.image_scores.digests)."""
+        ...
+
+    @property
+    def in_auxiliary(self) -> bool:
+        """Whether one of them is among the auxiliary images."""
+        ...
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """Of all that was observed; None when not finite."""
+        ...
+
+    @property
+    def loss(self) -> float | None:
+        """The attacker's final objective; None when not finite."""
+        ...
+
+    @property
+    def loss_fell(self) -> bool | None:
+        """None for an attack that does not descend."""
+        ...
+
+    @property
+    def outcome(self) -> str:
+        """How the attack ended (privbench/records/victims.py)."""
+        ...
+
+
+def zero_gradient(victims: Sequence[Attacked]) -> list[Flag]:
+    """Nothing was there to attack."""
+    found = sum(v.gradient_norm == 0 for v in victims)
+    return _told("zero-gradient", found, victims, "sent a gradient of zeros alone, so there was nothing to attack")
+
+
+def not_finite(victims: Sequence[Attacked]) -> list[Flag]:
+    """NaN or infinity in the gradient, the objective or the image."""
+    found = sum(v.gradient_norm is None or (v.gradient_norm > 0 and v.outcome == "diverged") for v in victims)
+    return _told(
+        "not-finite", found, victims, "have a gradient, objective or image that is not finite; the attack failed there"
+    )
+
+
+def loss_did_not_fall(victims: Sequence[Attacked]) -> list[Flag]:
+    """The attack ended no better, by its own objective, than it began."""
+    found = sum(bool(v.gradient_norm) and v.outcome != "diverged" and v.loss_fell is False for v in victims)
+    return _told(
+        "loss-did-not-fall",
+        found,
+        victims,
+        "ended with an objective no lower than at the start: the attack did nothing",
+    )
+
+
+def duplicate_victims(victims: Sequence[Attacked]) -> list[Flag]:
+    """One picture attacked twice within a seed counts twice in every mean and narrows every interval."""
+    counts = Counter((v.seed, image) for v in victims for image in v.images)
+    twice = sum(any(counts[v.seed, image] > 1 for image in v.images) for v in victims)
+    return _told(
+        "duplicate-victims", twice, victims, "hold an image that another victim or place of the same seed holds too"
+    )
+
+
+def auxiliary_overlap(victims: Sequence[Attacked]) -> list[Flag]:
+    """The attacker, or a floor, was given what it should reconstruct."""
+    found = sum(v.in_auxiliary for v in victims)
+    return _told(
+        "auxiliary-overlap", found, victims, "have an original among the auxiliary images, which must be disjoint"
+    )
+
+
+def few(victims: Sequence[Attacked]) -> list[Flag]:
+    """Too little for a published row."""
+    seeds = len({v.seed for v in victims})
+    if len(victims) >= LEAST_VICTIMS and seeds >= LEAST_SEEDS:
+        return []
+    return [
+        Flag(
+            name="few",
+            sentence=f"{len(victims)} victims, {seeds} seed{'' if seeds == 1 else 's'}: too few to publish "
+            f"({LEAST_VICTIMS} victims, {LEAST_SEEDS} seeds)",
+        )
+    ]
+
+
+CHECKS: tuple[Callable[[Sequence[Attacked]], list[Flag]], ...] = (
+    zero_gradient, not_finite, loss_did_not_fall, duplicate_victims, auxiliary_overlap, few,
+)  # fmt: skip
+
+
+def of_victims(victims: Sequence[Attacked]) -> list[Flag]:
+    """Every doubt that one cell's victims raise."""
+    return [flag for check in CHECKS for flag in check(victims)]
+
+
+def _told(name: str, found: int, victims: Sequence[Attacked], what: str) -> list[Flag]:
+    return [Flag(name=name, sentence=f"{found} of {len(victims)} victims {what}")] if found else []
+
+
+def names(flags: Iterable[Flag]) -> str:
+    """The names alone, each once, as a table's cell holds them; "-" for none."""
+    return ", ".join(each_name(flags)) or "-"
+
+
+def each_name(flags: Iterable[Flag]) -> list[str]:
+    """The names of some doubts, each once, in the order of their first coming."""
+    return list(dict.fromkeys(flag.name for flag in flags))

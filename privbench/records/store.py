@@ -1,0 +1,178 @@
+"""Where results live: one folder per training run, artifact and cell, named by the hash of its specification.
+
+Hidden files beside them: locks (.lock, .seed-<s>.lock, with the process that has them in ...-by) and files half-written.
+
+runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class);
+                       error.txt, the traceback of the last attempt where it ended in an internal error
+runs/artifacts/<id>/   observation/, what the server saw, and, in a file of its own, observation-truth.safetensors
+runs/cache/            what attacks train, each file named by all that it depends on (attacks/common/training_cache.py), and by no run
+runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores; of an accuracy cell seed-<s>.json), spec.json and
+                       record.json; or failed.json, why it could not be finished
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from privbench.errors import Damaged, UserError
+from privbench.observation import local_update
+from privbench.spec import ATTACK_REVISION, CellSpec, TrainSpec, checked
+from privbench.system import files, processes
+from privbench.training import checkpoint
+
+Spec = TypeVar("Spec", TrainSpec, CellSpec)
+FOLDERS = ("train", "artifacts", "cells")  # of folders by name
+LOG = logging.getLogger("privbench")
+
+
+@dataclass(frozen=True)
+class Store:
+    """The results under one output folder."""
+
+    root: Path
+
+    def train(self, spec: TrainSpec) -> Path:
+        """The folder of a training run."""
+        return self.root / "train" / spec.id
+
+    def clients(self, spec: TrainSpec) -> Path:
+        """The label counts of a training run's clients, written when it starts."""
+        return self.train(spec) / "clients.json"
+
+    def cell(self, cell: CellSpec) -> Path:
+        """The folder of a cell."""
+        return self.root / "cells" / cell.id
+
+    def cell_spec(self, cell: CellSpec) -> Path:
+        """The specification of a cell, written when its first seed starts."""
+        return self.cell(cell) / "spec.json"
+
+    def begin(self, cell: CellSpec) -> None:
+        """Writes the specification of a cell; a damaged one is written again."""
+        if files.to_write(self.cell_spec(cell)):
+            files.write_json(self.cell_spec(cell), cell.model_dump(mode="json"))
+
+    def record(self, cell: CellSpec) -> Path:
+        """The record of a finished cell."""
+        return self.cell(cell) / "record.json"
+
+    @property
+    def cache(self) -> Path:
+        """Where attacks keep what they train: apart from every artifact, and under no run's name."""
+        return self.root / "cache"
+
+    def result(self, cell: CellSpec, seed: int) -> Path:
+        """What one seed gave: the reconstruction, or of an accuracy cell a JSON file."""
+        return self.cell(cell) / f"seed-{seed}.{'json' if cell.attack is None else 'safetensors'}"
+
+    def failure(self, cell: CellSpec) -> Path:
+        """Why a cell could not be finished, and whether its attack cannot be made at all; gone when it is tried again."""
+        return self.cell(cell) / "failed.json"
+
+    def write_failure(self, cell: CellSpec, reason: str, *, refused: bool) -> None:
+        """Writes why a cell could not be finished; `refused` says that its attack cannot be made at all."""
+        files.write_digested(self.failure(cell), {"cell": cell.id, "reason": reason, "refused": refused})
+
+    def read_failure(self, cell: CellSpec) -> tuple[str, bool]:
+        """(reason, refused) as they were written; UserError when the file is damaged, altered or another cell's."""
+        path = self.failure(cell)
+        found = files.read_digested(path)
+        files.check_identity(path, found, cell=cell.id)
+        if not isinstance(found.get("reason"), str) or not isinstance(found.get("refused"), bool):
+            raise UserError(f"{path} is damaged (no reason in it); remove it and run the same command again")
+        return found["reason"], found["refused"]
+
+    def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:
+        """The folder of the artifact that a cell attacks at one seed: shared by every attack on it.
+
+        An active attack has artifacts of its own, as they depend on what it sent.
+        """
+        labels = "-labels" if cell.labels_known else ""
+        sent = ""
+        if cell.attack is not None and cell.active:
+            # What is crafted changes with the attacks' revision, as their seed does.
+            craft = cell.attack_settings | {"auxiliary": cell.auxiliary, "attacks": ATTACK_REVISION}
+            if cell.attack_revision:
+                craft |= {"revision": cell.attack_revision}
+            settings = json.dumps(craft, sort_keys=True)
+            sent = f"-by-{cell.attack.replace(':', '.')}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+        local = local_update.local_steps(cell)
+        steps = f"-k{local.steps}-{'-'.join(f'{n}{v}' for n, v in local.optimiser.items())}" if local else ""
+        steps += f"-m{local.batch}" if local and local.batch else ""
+        form = "" if cell.wire == "float32" else f"-{cell.wire}"
+        name = f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}{form}{sent}"
+        return files.inside(self.root / "artifacts", name)
+
+    def trained(self) -> list[tuple[Path, TrainSpec]]:
+        """Every training run on disk, finished or not; without those of `earlier` revisions."""
+        return [(folder, spec) for folder, spec in self._kept("train", TrainSpec) if folder.name == spec.id]
+
+    def check_writable(self) -> None:
+        """Checks early, before any computing, that results can be written here, and clears up after runs that were killed."""
+        with files.writing(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            probe = self.root / f".writable{processes.mark()}"
+            # Exclusively, as a link of that name, in a folder of somebody else's, would lead elsewhere.
+            probe.unlink(missing_ok=True)
+            probe.touch(exist_ok=False)
+            now = probe.stat().st_mtime
+            probe.unlink(missing_ok=True)
+        inner = (folder for kind in FOLDERS for folder in self.root.glob(f"{kind}/*/"))
+        for folder in (self.root, *self.root.glob("*/"), *inner):
+            files.sweep(folder, now)
+        for folder in self.root.glob("train/*/"):
+            # A run that cannot be cleared up is told where it is used.
+            with suppress(OSError, UserError):
+                checkpoint.tidy(folder, folder.name)
+
+    def cells(self) -> list[CellSpec]:
+        """Every cell on disk, finished or not; without those of `earlier` revisions."""
+        return [cell for folder, cell in self._kept("cells", CellSpec) if folder.name == cell.id]
+
+    def earlier(self) -> list[Path]:
+        """Folders whose specification has another name by now: of another revision of training or attack, and read no more."""
+        kept = [*self._kept("train", TrainSpec, told=True), *self._kept("cells", CellSpec, told=True)]
+        return [folder for folder, spec in kept if folder.name != spec.id]
+
+    def _kept(self, kind: str, form: type[Spec], *, told: bool = False) -> list[tuple[Path, Spec]]:
+        """Every folder whose specification can be read; the others are left out, with a line each unless they are `told`."""
+        found = []
+        for path in sorted(self.root.glob(f"{kind}/*/spec.json")):
+            try:
+                found.append((path.parent, _specification(form, path)))
+            except UserError as error:
+                if not told:
+                    LOG.warning("left out: %s", error)
+        return found
+
+
+def _specification(form: type[Spec], path: Path) -> Spec:
+    try:
+        content = files.read_json(path)
+    except Damaged as error:
+        what = "training run" if form is TrainSpec else "cell"
+        raise Damaged(
+            f"{path} is damaged; the command that began this {what} writes it again, or remove {path.parent}"
+        ) from error
+    try:
+        return checked(form, content)
+    except UserError as error:
+        raise UserError(f"{path} is no specification of this privbench ({error}); move {path.parent} away") from error
+
+
+def status(folder: Path, run: str) -> str:
+    """How far the training run with that id has come, in words."""
+    try:
+        rounds = checkpoint.history(folder, run)
+        if rounds is not None:
+            return f"finished after {len(rounds)} rounds"
+        done = checkpoint.progress(folder, run)
+    except UserError as error:
+        return str(error)
+    return "not started" if done is None else f"stopped after round {done}; the same command continues"

@@ -1,0 +1,147 @@
+"""From what is on disk to a record: a training run's metrics, and the seeds of a cell gathered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from privbench.errors import UserError
+from privbench.records import schema
+from privbench.records.store import Store
+from privbench.spec import CellSpec, TrainSpec, checked
+from privbench.system import files, machine
+from privbench.training import checkpoint, evaluation, harness, metrics, training_files
+
+
+@lru_cache(maxsize=64)
+def training(folder: Path, run: str) -> schema.Training:
+    """What the finished training run with that id in a folder gave; several cells share it.
+
+    UserError: a file of it is damaged or another run's, or its history and its predictions do not belong together.
+    """
+    spec, rounds = checked(TrainSpec, files.read_json(folder / checkpoint.SPEC)), checkpoint.history(folder, run)
+    files.check_identity(folder / checkpoint.SPEC, {"spec": spec.id}, spec=run)
+    if rounds is None:
+        raise UserError(f"run {run} is not trained to the end; run `privbench train` with the same options first")
+    predictions = checkpoint.predictions(folder, run)
+    best = harness.best_rounds(rounds) if rounds else [0] * len(predictions)
+    told = [rounds[r - 1]["test_accuracy"][k] for k, r in enumerate(best) if r]
+    if rounds and not _same([evaluation.right(prediction) for prediction in predictions], told):
+        raise UserError(
+            f"the accuracy in {folder / checkpoint.FINISHED} is not that of {folder / checkpoint.PREDICTIONS}, so one of them was "
+            "altered or is another run's; move the folder away and run the same command again"
+        )
+    own = [rounds[r - 1]["consistency"][k] if r and rounds[r - 1]["consistency"] else None for k, r in enumerate(best)]
+    best_round = harness.best_round(rounds)
+    with training_files.reading(folder / checkpoint.FINISHED):
+        return schema.Training(
+            seed=spec.seed,
+            best_round=best_round,
+            global_accuracy=rounds[best_round - 1]["global_accuracy"] if rounds else None,
+            clients=[
+                client_metrics(prediction, round_, loss)
+                for prediction, round_, loss in zip(predictions, best, own, strict=True)
+            ],
+            rounds=[
+                schema.Round(
+                    **entry
+                    | {
+                        "loss": {name: [_finite(v) for v in values] for name, values in entry["loss"].items()},
+                        "consistency": [_finite(v) for v in entry["consistency"]],
+                    }
+                )
+                for entry in rounds
+            ],
+        )
+
+
+def client_metrics(prediction: evaluation.Prediction, round_: int, consistency: float | None) -> schema.ClientMetrics:
+    """Everything that one client's test logits say."""
+    probabilities, labels = prediction.logits.double().softmax(1).numpy(), prediction.labels.numpy()
+    found = metrics.classification(prediction.logits.numpy(), labels)  # as the accuracy per round is
+    curves = metrics.one_vs_rest(probabilities, labels)
+    return schema.ClientMetrics(
+        round=round_,
+        samples=len(labels),
+        **found._replace(confusion=found.confusion.tolist())._asdict(),
+        auc=metrics.macro_auc(curves),
+        auc_by_class=[None if curve is None else curve.auc for curve in curves],
+        roc=[None if curve is None else _stored(curve) for curve in curves],
+        consistency=None if consistency is None else _finite(consistency),
+    )
+
+
+def _stored(curve: metrics.Roc) -> schema.Curve:
+    rates = (curve.false_positive_rate, curve.true_positive_rate)
+    false_positive_rate, true_positive_rate = (rate.round(metrics.DECIMALS).tolist() for rate in rates)
+    return schema.Curve(false_positive_rate=false_positive_rate, true_positive_rate=true_positive_rate)
+
+
+def finish_cell(store: Store, cell: CellSpec) -> Path:
+    """Gathers the seeds of a cell into its record."""
+    path = store.record(cell)
+    with training_files.reading(store.cell(cell)):
+        trials = [_trial(store, cell, spec) for spec in cell.train_specs()]
+        found = schema.summarise(id=cell.id, cell=cell, trials=trials)
+    store.failure(cell).unlink(missing_ok=True)
+    schema.write(found, path)
+    return path
+
+
+def _trial(store: Store, cell: CellSpec, spec: TrainSpec) -> dict[str, Any]:
+    """What one seed gave, with its training and a note where that was moved between machines.
+
+    UserError: what `result` and `training` refuse, and a result of another round or of another training than the one on disk.
+    """
+    folder = store.train(spec)
+    found, own = result(store, cell, spec.seed)[1], training(folder, spec.id)
+    rounds, path = checkpoint.history(folder, spec.id) or [], store.result(cell, spec.seed)
+    if cell.attack is not None:
+        files.check_identity(path, found, round=harness.resolve_round(cell.round, rounds))
+    if rounds and not _same(found["accuracy"], harness.selected_accuracy(rounds)):
+        raise UserError(
+            f"{path} was made of another training than the one in {folder} (other accuracies); remove it and run the same command "
+            "again"
+        )
+    return found | {"training": own, "notes": [*found["notes"], *moved(spec.seed, rounds)]}
+
+
+def _same(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Whether two lists of percentages are the very same; nan, of no test images, is the same as nan."""
+    return len(a) == len(b) and all(x == y or (math.isnan(x) and math.isnan(y)) for x, y in zip(a, b, strict=True))
+
+
+def moved(seed: int, rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A note with the kinds of machine that a run was trained on, where they are several: its last bits depend on them."""
+    kinds = machine.kinds(rounds)
+    if len(kinds) < 2:
+        return []
+    named = "; ".join(", ".join(f"{name} {value}" for name, value in kind.items()) for kind in kinds)
+    return [f"seed {seed} was trained on {len(kinds)} kinds of machine ({named})"]
+
+
+def result(store: Store, cell: CellSpec, seed: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(tensors of the reconstruction, what was measured) of one seed of a cell; no tensors where nothing was attacked.
+
+    UserError: the file is missing, damaged, altered, or of another cell, run or seed.
+    """
+    path = store.result(cell, seed)
+    tensors: dict[str, Tensor] = {}
+    if cell.attack is None:
+        found = files.read_digested(path)
+    else:
+        tensors, found = files.load_tensors(path, "reconstruction")
+    run = cell.train.model_copy(update={"seed": seed}).id
+    files.check_identity(path, found, cell=cell.id, spec=run, seed=seed)
+    if any(victim["seed"] != seed for victim in found.get("victims", ())):
+        raise UserError(f"{path} is damaged (victims of another seed); remove it and run the same command again")
+    return tensors, found
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,140 @@
+"""What a record says of each attacked upload: its scores, its outcome, and the facts from which doubts arise (privbench/records/checks.py).
+
+An outcome is, of these the first that holds:
+    not applicable   the attack says so, or all that was observed is zero, so that there was nothing to attack
+    diverged         the image or the attack's own objective is not finite, or the attack says so
+    gave up          the attack says that it returned a floor (the class mean, grey), or every image that it returned is flat: no
+                     channel varies by as much as one step of 8 bits, as where a descent ends in finite grey
+    reconstructed    otherwise
+Floors (privbench.registry.FLOORS) return by design what no attack may count as a reconstruction: of them only the second is asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from privbench import tensors
+from privbench.records import checks
+from privbench.records.checks import Flag
+from privbench.scoring import image_scores
+from privbench.scoring.image_scores import Scores
+from privbench.types import Artifact, Outcome, Reconstruction, Truth
+
+
+def described(
+    seen: Artifact,
+    truth: Truth,
+    found: Reconstruction,
+    scores: Scores,
+    *,
+    seed: int,
+    floors: Mapping[str, Sequence[float]],
+    auxiliary: set[str],
+    is_floor: bool,
+) -> list[dict[str, Any]]:
+    """One entry per victim, with the fields of privbench.records.schema.Victim; `auxiliary` are the digests of the attacker's images."""
+    ended = outcomes(seen, found, is_floor=is_floor)
+    norms, fell, images = gradient_norms(seen), loss_fell(found.trace), image_scores.originals(truth)
+    return [
+        {
+            "seed": seed,
+            "client": int(seen.client[v]),
+            "images": images[v],
+            "in_auxiliary": not auxiliary.isdisjoint(images[v]),
+            "psnr_db": float(scores.psnr_db[v]),
+            "psnr_raw_db": _finite(scores.psnr_raw_db[v]),
+            "ssim": float(scores.ssim[v]),
+            "lpips": None if scores.lpips is None else float(scores.lpips[v]),
+            "feature_error": None if scores.feature_error is None else _finite(scores.feature_error[v]),
+            "identification": float(scores.identification[v]),
+            "label_accuracy": float(scores.label_accuracy[v]),
+            "gradient_norm": _finite(norms[v]),
+            "loss": _finite(found.loss[v]),
+            "loss_fell": fell[v],
+            "outcome": ended[v],
+            "floors": {floor: values[v] for floor, values in floors.items()},
+        }
+        for v in range(seen.victims)
+    ]
+
+
+def outcomes(seen: Artifact, found: Reconstruction, *, is_floor: bool) -> list[str]:
+    """How the attack on each victim ended, in words [V]."""
+    told = torch.zeros(seen.victims, dtype=torch.int64) if found.outcome is None else found.outcome.cpu()
+    broken = (~(tensors.rows(found.images) & found.loss.isfinite())).cpu()
+    absent, flat = gradient_norms(seen) == 0, is_flat(found.images)
+    if is_floor:
+        told, absent, flat = torch.zeros_like(told), torch.zeros_like(absent), torch.zeros_like(flat)
+    words = []
+    for said, nothing, bad, plain in zip(told.tolist(), absent.tolist(), broken.tolist(), flat.tolist(), strict=True):
+        outcome = Outcome(said)
+        if nothing:
+            outcome = Outcome.NOT_APPLICABLE
+        if outcome is not Outcome.NOT_APPLICABLE and bad:
+            outcome = Outcome.DIVERGED
+        if outcome is Outcome.RECONSTRUCTED and plain:
+            outcome = Outcome.GAVE_UP
+        words.append(outcome.word)
+    return words
+
+
+def is_flat(images: Tensor) -> Tensor:
+    """Whether all B images of a victim are of one colour each, [V, B, C, H, W] -> [V] bool.
+
+    That is, clipped to [0, 1], no channel varies by 1/255 or more.
+    """
+    pixels = images.clamp(0, 1).flatten(3)
+    return (pixels.amax(3) - pixels.amin(3) < 1 / 255).flatten(1).all(1).cpu()
+
+
+class _Unseen(NamedTuple):
+    """An attacked upload whose originals are not at hand."""
+
+    seed: int
+    images: list[str]
+    in_auxiliary: bool
+    gradient_norm: float | None
+    loss: float | None
+    loss_fell: bool | None
+    outcome: str
+
+
+def doubts_without_truth(seen: Artifact, found: Reconstruction) -> list[Flag]:
+    """The doubts that an artifact and what an attack made of it raise by themselves; how many victims there are is not asked."""
+    norms, fell = gradient_norms(seen), loss_fell(found.trace)
+    ended = outcomes(seen, found, is_floor=False)
+    each = [
+        _Unseen(0, [], False, _finite(norms[v]), _finite(found.loss[v]), fell[v], ended[v]) for v in range(seen.victims)
+    ]
+    return [
+        flag for check in (checks.zero_gradient, checks.not_finite, checks.loss_did_not_fall) for flag in check(each)
+    ]
+
+
+def gradient_norms(seen: Artifact) -> Tensor:
+    """The Euclidean norm of all that was observed of each victim's gradient or update, as the server got it: [V] float64."""
+    observed = (seen.gradients | seen.updates).values()
+    squares = [t.double().flatten(1).square().sum(1) for part in observed for t in part.values()]
+    return sum(squares[1:], squares[0]).sqrt()
+
+
+def loss_fell(trace: Tensor) -> list[bool | None]:
+    """Whether each victim's objective ended lower than it began [V]; None where nothing was descended on.
+
+    That is where T = 1, and where a number is followed by NaN alone: others of the same artifact were descended on.
+    """
+    if trace.shape[1] < 2:
+        return [None] * len(trace)
+    descended = ~(trace[:, 0].isfinite() & trace[:, 1:].isnan().all(1))
+    fell = trace[:, -1] < trace[:, 0]
+    return [bool(f) if d else None for f, d in zip(fell, descended, strict=True)]
+
+
+def _finite(value: Tensor) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,349 @@
+"""One training run on disk: a checkpoint after every round, snapshots of the rounds that may be attacked, the history.
+
+spec.json                            the specification, for people and for `privbench show`
+checkpoint.safetensors               everything needed to go on, after the last complete round
+checkpoint-previous.safetensors      the round before, should the last one be damaged
+full-0007.safetensors                the checkpoint of a round that stays, of long runs: rounds FULL_ROUNDS, the best and the last
+round-0007.safetensors               a snapshot: the networks alone, without discriminators and optimiser state
+predictions.safetensors              each client's test logits at its best validation round; written before finished.json
+finished.json                        the history; present when the run is complete
+
+Each of them names the run that it belongs to, and its round where there is one per round. Whoever reads one says which it should
+be, and another one is refused in one line. A snapshot of an active server's networks also names the artifact folder that it lies in
+(privbench/observation/active_server.py). Older files, which do not say all of that, are read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from privbench.errors import Damaged, UserError
+from privbench.spec import TrainSpec
+from privbench.system import files
+from privbench.training import training_files
+from privbench.training.engine import Moments, Replica
+from privbench.training.evaluation import Prediction
+from privbench.types import CLASSIFICATION, Parts
+
+if TYPE_CHECKING:
+    from privbench.training.harness import State
+
+CHECKPOINT, PREVIOUS, PREDICTIONS, FINISHED, SPEC = (
+    "checkpoint.safetensors",
+    "checkpoint-previous.safetensors",
+    "predictions.safetensors",
+    "finished.json",
+    "spec.json",
+)
+LOG = logging.getLogger("privbench")
+# Whole checkpoints stay of runs this long. A shorter run is soon trained again, and would be mostly checkpoints.
+LONG = 50
+FULL_ROUNDS = (0, 1, 2, 5, 10, 20, 50)
+
+
+class Snapshot(NamedTuple):
+    """The networks after `round` complete rounds, as far as an attack can depend on them."""
+
+    round: int
+    server: Replica  # the broadcast
+    clients: list[Replica]  # private parts of every client that its gradient depends on
+    uploads: list[tuple[Parts, Parts]]  # shared parts that are sent as weights (generators)
+
+
+def save(folder: Path, spec: TrainSpec, state: State) -> None:
+    """Writes the checkpoint; the one before stays as checkpoint-previous. UserError where the run's folder is gone."""
+    if not (folder / SPEC).exists():
+        raise UserError(
+            f"{folder} was deleted or emptied while its run was trained; the same command begins that run again"
+        )
+    tensors = _replica_tensors(state.server, "server")
+    for k, (client, upload) in enumerate(zip(state.clients, state.uploads, strict=True)):
+        tensors |= _replica_tensors(client, f"client{k}") | _network_tensors(upload, f"upload{k}")
+    tensors |= _prediction_tensors(state.predictions)
+    steps = {
+        name: {stage: m.steps for stage, m in replica.moments.items()}
+        for name, replica in _named(state.server, state.clients)
+    }
+    info = {
+        "spec": spec.id,
+        "round": state.round,
+        "steps": steps,
+        "history": state.history,
+        "clients": len(state.clients),
+    }
+    if (folder / CHECKPOINT).exists():
+        with files.writing(folder):
+            (folder / CHECKPOINT).replace(folder / PREVIOUS)
+    files.save_tensors(folder / CHECKPOINT, "checkpoint", tensors, info)
+
+
+def begin(folder: Path, spec: TrainSpec) -> None:
+    """Writes the specification of a run, which its folder has from then on; a damaged one is written again."""
+    if files.to_write(folder / SPEC):
+        files.write_json(folder / SPEC, spec.model_dump(mode="json"))
+
+
+def load(folder: Path, spec: TrainSpec, device: torch.device) -> State | None:
+    """The state to go on from, or None when nothing is there: the latest checkpoint that is whole.
+
+    Damaged ones are removed, with a line that says from where the run goes on.
+    """
+    for path in (folder / CHECKPOINT, folder / PREVIOUS):
+        if path.exists() and (state := _whole(path, spec, device)) is not None:
+            return state
+    return nearest(folder, spec, spec.schedule.rounds, device)
+
+
+def full(folder: Path, spec: TrainSpec, round_: int, device: torch.device) -> State | None:
+    """Everything of a run after `round_` rounds, optimiser state and discriminators included; None where it was not kept."""
+    path = full_path(folder, round_)
+    return _whole(path, spec, device, round=round_) if path.exists() else None
+
+
+def nearest(folder: Path, spec: TrainSpec, round_: int, device: torch.device) -> State | None:
+    """The latest kept state of at most `round_` rounds, from which that round can be trained again; None without any."""
+    earlier = sorted((number for number in _numbers(folder, "full") if number <= round_), reverse=True)
+    return next((state for number in earlier if (state := full(folder, spec, number, device)) is not None), None)
+
+
+def full_path(folder: Path, round_: int) -> Path:
+    """Where the whole checkpoint of one round lies."""
+    return folder / f"full-{round_:04d}.safetensors"
+
+
+def _whole(path: Path, spec: TrainSpec, device: torch.device, **wanted: int) -> State | None:
+    """A checkpoint, or None where it is damaged: it is then removed, so that an earlier one takes its place."""
+    try:
+        return _read(path, spec, device, **wanted)
+    except Damaged as error:
+        LOG.warning("%s; it is removed, and the run goes on from the latest whole checkpoint or the beginning", error)
+        _drop(path)
+        return None
+
+
+def _read(path: Path, spec: TrainSpec, device: torch.device, **wanted: int) -> State:
+    """A checkpoint; Damaged, or UserError when it is of another run or round."""
+    from privbench.training.harness import State
+
+    tensors, info = files.load_tensors(path, "checkpoint")
+    with training_files.reading(path):
+        training_files.CheckpointHeader.model_validate(info)
+        files.check_identity(path, info, spec=spec.id, **wanted)
+        training_files.check_history(info["history"], info["round"])
+        tensors = {name: t.to(device) for name, t in tensors.items()}
+        clients = [_replica(tensors, f"client{k}", info["steps"][f"client{k}"]) for k in range(info["clients"])]
+        uploads = [_networks(tensors, f"upload{k}") for k in range(info["clients"])]
+        server = _replica(tensors, "server", info["steps"]["server"])
+        return State(info["round"], server, clients, uploads, info["history"], _predictions(tensors))
+
+
+def save_snapshot(folder: Path, spec: TrainSpec, state: State, artifact: str | None = None) -> None:
+    """Writes round-NNNN.safetensors; `artifact` names the folder where the networks are not the run's but an active server's."""
+    tensors = _network_tensors((state.server.params, state.server.buffers), "server")
+    private = [p for p in CLASSIFICATION if p not in state.server.params]
+    for k, (client, (params, buffers)) in enumerate(zip(state.clients, state.uploads, strict=True)):
+        own = ({p: client.params[p] for p in private}, {p: client.buffers[p] for p in private})
+        sent = [p for p in params if p not in CLASSIFICATION]
+        upload = ({p: params[p] for p in sent}, {p: buffers[p] for p in sent})
+        tensors |= _network_tensors(own, f"client{k}") | _network_tensors(upload, f"upload{k}")
+    info = {"spec": spec.id, "round": state.round, "clients": len(state.clients), "artifact": artifact}
+    files.save_tensors(snapshot_path(folder, state.round), "snapshot", tensors, info)
+
+
+def snapshot_path(folder: Path, round_: int) -> Path:
+    """Where the snapshot of one round lies."""
+    return folder / f"round-{round_:04d}.safetensors"
+
+
+def load_snapshot(folder: Path, run: str, round_: int, artifact: str | None = None) -> Snapshot:
+    """The snapshot of one round of the run with that id; UserError when it is missing, damaged, or another's (`save_snapshot`)."""
+    path = snapshot_path(folder, round_)
+    tensors, info = files.load_tensors(path, "snapshot")
+    with training_files.reading(path):
+        training_files.SnapshotHeader.model_validate(info)
+        files.check_identity(path, info, spec=run, round=round_, artifact=artifact)
+        names = range(info["clients"])
+        return Snapshot(
+            info["round"],
+            _replica(tensors, "server", {}),
+            [_replica(tensors, f"client{k}", {}) for k in names],
+            [_networks(tensors, f"upload{k}") for k in names],
+        )
+
+
+def keep(folder: Path, spec: TrainSpec, state: State) -> None:
+    """After a round, and before the first: writes its checkpoint and snapshot, and drops earlier ones that need not stay.
+
+    Snapshots stay of every `keep_every`-th round, whole checkpoints of FULL_ROUNDS where the schedule is LONG; both of the first,
+    the best and the last round.
+    """
+    from privbench.training.harness import best_round
+
+    save_snapshot(folder, spec, state)
+    save(folder, spec, state)
+    wanted = {0, state.round, best_round(state.history)}
+    for number in _numbers(folder, "round"):
+        if number % spec.schedule.keep_every and number not in wanted and number < state.round:
+            _drop(snapshot_path(folder, number))
+    if spec.schedule.rounds >= LONG:
+        if state.round in FULL_ROUNDS or state.round == best_round(state.history):
+            _keep_checkpoint(folder, state.round)
+        for number in _numbers(folder, "full"):
+            if number not in wanted | {*FULL_ROUNDS} and number < state.round:
+                _drop(full_path(folder, number))
+
+
+def _drop(path: Path) -> None:
+    with files.writing(path):
+        path.unlink(missing_ok=True)
+
+
+def _keep_checkpoint(folder: Path, round_: int) -> None:
+    """Gives the checkpoint a second name under which it stays: no copy where the file system knows links."""
+    path = full_path(folder, round_)
+    with files.writing(path):
+        path.unlink(missing_ok=True)
+        try:
+            os.link(folder / CHECKPOINT, path)
+        except OSError:
+            files.write_bytes(path, (folder / CHECKPOINT).read_bytes())
+
+
+def finish(folder: Path, spec: TrainSpec, state: State) -> None:
+    """Marks the run complete. Its last checkpoint stays as that round's, of a long run; else snapshots and history say all."""
+    if spec.schedule.rounds >= LONG:
+        _keep_checkpoint(folder, state.round)
+    save_predictions(folder, spec, state.predictions)
+    files.write_digested(folder / FINISHED, {"spec": spec.id, "round": state.round, "history": state.history})
+    tidy(folder, spec.id)
+
+
+def tidy(folder: Path, run: str) -> None:
+    """Drops the checkpoints of a finished run, which a kill between its last two writes leaves behind."""
+    left = [folder / name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()]
+    if left and history(folder, run) is not None:
+        for path in left:
+            _drop(path)
+
+
+def _numbers(folder: Path, kind: str) -> list[int]:
+    """The rounds of which there is a file `kind`-NNNN.safetensors."""
+    names = (re.fullmatch(rf"{kind}-([0-9]+)\.safetensors", path.name) for path in folder.glob(f"{kind}-*.safetensors"))
+    return [int(name[1]) for name in names if name]
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run is complete, without reading its history."""
+    return (folder / FINISHED).exists()
+
+
+def history(folder: Path, run: str) -> list[dict[str, Any]] | None:
+    """The rounds of a finished run with that id, or None.
+
+    UserError when it is another run's; Damaged when it is damaged or altered: what then is lost, and what the same command makes
+    again.
+    """
+    path = folder / FINISHED
+    if not path.exists():
+        return None
+    kept = max(_numbers(folder, "full"), default=0)
+    way = f"remove it, and the same command trains the run again from {f'round {kept}' if kept else 'the beginning'}"
+    try:
+        value = files.read_digested(path)
+    except Damaged as error:
+        raise Damaged(f"{str(error).partition('; remove it')[0]}; {way}") from error
+    if not isinstance(value.get("history"), list):
+        raise Damaged(f"{path} is damaged (no history in it); {way}")
+    files.check_identity(path, value, spec=run)
+    with training_files.reading(path, way):
+        training_files.check_history(value["history"], value.get("round"))
+        return list(value["history"])
+
+
+def predictions(folder: Path, run: str) -> list[Prediction]:
+    """Each client's test logits and labels in a finished run with that id; Damaged, or UserError when missing or another's."""
+    path = folder / PREDICTIONS
+    tensors, info = files.load_tensors(path, "predictions")
+    files.check_identity(path, info, spec=run)
+    with training_files.reading(path):
+        found = _predictions(tensors)
+        for each in found:
+            training_files.check_prediction(each.logits, each.labels)
+        return found
+
+
+def lost_predictions(folder: Path, run: str) -> str:
+    """Why the predictions of a finished run have to be made again; nothing where they are whole."""
+    if not (folder / PREDICTIONS).exists():
+        return f"the predictions of {folder} are missing"
+    try:
+        predictions(folder, run)
+    except Damaged as error:
+        return str(error)
+    return ""
+
+
+def save_predictions(folder: Path, spec: TrainSpec, each: Sequence[Prediction]) -> None:
+    """Writes each client's test logits and labels."""
+    info = {"spec": spec.id, "clients": len(each)}
+    files.save_tensors(folder / PREDICTIONS, "predictions", _prediction_tensors(each), info)
+
+
+def progress(folder: Path, run: str) -> int | None:
+    """How many rounds an unfinished run with that id has behind it, by the latest whole checkpoint; None when there is none."""
+    for path in (folder / CHECKPOINT, folder / PREVIOUS):
+        if path.exists():
+            # A damaged one is told when the run goes on, from the one before it.
+            with suppress(Damaged), training_files.reading(path):
+                info = files.load_tensors(path, "checkpoint")[1]
+                files.check_identity(path, info, spec=run)
+                return training_files.SnapshotHeader.model_validate(info).round
+    return max(_numbers(folder, "full"), default=None)
+
+
+def _named(server: Replica, clients: list[Replica]) -> list[tuple[str, Replica]]:
+    return [("server", server), *((f"client{k}", c) for k, c in enumerate(clients))]
+
+
+def _prediction_tensors(each: Sequence[Prediction]) -> dict[str, Tensor]:
+    return {f"prediction{k}/{name}": t for k, one in enumerate(each) for name, t in one._asdict().items()}
+
+
+def _predictions(tensors: dict[str, Tensor]) -> list[Prediction]:
+    clients = sum(name.startswith("prediction") for name in tensors) // len(Prediction._fields)
+    return [
+        Prediction(**{name: tensors[f"prediction{k}/{name}"].cpu() for name in Prediction._fields})
+        for k in range(clients)
+    ]
+
+
+def _network_tensors(networks: tuple[Parts, Parts], name: str) -> dict[str, Tensor]:
+    params, buffers = networks
+    return files.flatten(params, f"{name}/params") | files.flatten(buffers, f"{name}/buffers")
+
+
+def _replica_tensors(replica: Replica, name: str) -> dict[str, Tensor]:
+    tensors = _network_tensors((replica.params, replica.buffers), name)
+    for stage, m in replica.moments.items():
+        tensors |= {f"{name}/mean/{stage}": m.mean, f"{name}/square/{stage}": m.square}
+    return tensors
+
+
+def _networks(tensors: dict[str, Tensor], name: str) -> tuple[Parts, Parts]:
+    params = files.unflatten(tensors, f"{name}/params")
+    buffers = files.unflatten(tensors, f"{name}/buffers")
+    return params, {part: buffers.get(part, {}) for part in params}
+
+
+def _replica(tensors: dict[str, Tensor], name: str, steps: dict[str, int]) -> Replica:
+    moments = {s: Moments(tensors[f"{name}/mean/{s}"], tensors[f"{name}/square/{s}"], n) for s, n in steps.items()}
+    return Replica(*_networks(tensors, name), moments)

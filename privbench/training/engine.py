@@ -1,0 +1,364 @@
+"""Descends one phase's losses over R replicas (clients, or servers of several seeds): alone, or stacked.
+
+The only vmap over clients and seeds. Both paths evaluate the same loss and the same optimiser; `alone` takes each replica
+through plain autograd, one per thread (fastest on a CPU), `stacked` all at once through vmap(grad) (fastest on a GPU).
+Tests hold them equal to each other and to a plain torch.nn loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from privbench.execution.worker_pool import threads
+from privbench.methods.base import Clock, MiniBatch, Nets, Phase, Stage
+from privbench.networks import Model
+from privbench.spec import SGD, Adam, Optimiser
+from privbench.types import Params, Parts
+
+ADAM_EPS = 1e-8
+KERNEL_AXES = 4  # of a convolution's weight, [o, i, k, k]
+Protect = Callable[[Parts], Parts]  # a defence bound to one replica's random stream
+
+
+class Moments(NamedTuple):
+    """Adam's state of one stage: both [P] over the stage's parameters laid end to end."""
+
+    mean: Tensor
+    square: Tensor
+    steps: int
+
+
+@dataclass
+class Replica:
+    """One client's or server's networks with their optimiser state; values are replaced, never changed in place."""
+
+    params: Parts
+    buffers: Parts
+    moments: dict[str, Moments] = field(default_factory=dict)
+
+
+class Surroundings(NamedTuple):
+    """What a loss may see besides the replica itself."""
+
+    received: tuple[Parts, Parts] | None  # (parameters, buffers) of the broadcast; client stages
+    clients: tuple[tuple[Parts, Parts], ...]  # the uploads; server stages
+    weights: Tensor | None  # [K]; server stages
+    counts: Tensor | None = None  # [K, Y]; server stages of methods that upload label counts
+
+
+class Plan(NamedTuple):
+    """One replica's mini-batches of one epoch, all drawn beforehand."""
+
+    images: Callable[[int], Tensor]  # step -> [B, C, H, W] in [0, 1]
+    labels: Tensor  # [steps, B]
+    noise: Mapping[str, Mapping[str, Tensor]]  # stage -> draw -> [steps, B, ...]
+    features: Callable[[int], Tensor] | None = (
+        None  # step -> [B, c, s, s] in place of the images, in phases with `features`
+    )
+
+    @property
+    def steps(self) -> int:
+        """How many mini-batches."""
+        return len(self.labels)
+
+    def seen(self, step: int) -> tuple[Tensor, Tensor | None]:
+        """(images, features) of one mini-batch, of which the phase sees one kind."""
+        if self.features is None:
+            return self.images(step), None
+        features = self.features(step)
+        return features.new_zeros(0), features
+
+
+class Job(NamedTuple):
+    """A phase to run: everything that is the same for all replicas."""
+
+    model: Model
+    phase: Phase
+    clock: Clock
+    optimisers: Mapping[str, Optimiser]
+
+
+Pieces = list[Tensor]
+
+
+def adam(params: Pieces, grads: Pieces, means: Pieces, squares: Pieces, steps: Pieces, setting: Adam) -> None:
+    """Adam's step `steps` (the first is 1) in place, each tensor with its own count: torch's fused Adam."""
+    torch._fused_adam_(
+        params, grads, means, squares, [], steps, amsgrad=False, maximize=False,
+        lr=setting.lr, beta1=setting.beta1, beta2=setting.beta2, eps=ADAM_EPS, weight_decay=setting.weight_decay,
+    )  # fmt: skip
+
+
+def sgd(params: Pieces, grads: Pieces, setting: SGD) -> None:
+    """One step of plain stochastic gradient descent in place."""
+    for flat, grad in zip(params, grads, strict=True):
+        flat.sub_(setting.lr * (grad + setting.weight_decay * flat))
+
+
+def descend(params: Pieces, grads: Pieces, means: Pieces, squares: Pieces, steps: Pieces, setting: Optimiser) -> None:
+    """Step `steps` in place by the optimiser of a stage; SGD leaves the moments alone."""
+    if isinstance(setting, Adam):
+        adam(params, grads, means, squares, steps, setting)
+    else:
+        sgd(params, grads, setting)
+
+
+class Layout:
+    """Lays a stage's trained parameters end to end as [R, P], and gives them back as named views.
+
+    Kernels lie channels last, [o, k, k, i] in memory, as the products of privbench/networks/layers.py take them.
+    """
+
+    def __init__(self, parts: Parts, trains: Sequence[str]) -> None:
+        # Sorted, so that Adam's moments mean the same parameters after a checkpoint was read back in another order.
+        self.entries = [(part, name, t.shape) for part in trains for name, t in sorted(parts[part].items())]
+        self.sizes = [math.prod(shape) for _, _, shape in self.entries]
+
+    def flatten(self, parts: Parts, axes: int = 0, out: Tensor | None = None) -> Tensor:
+        """[*lead, P] of parameters that have `axes` leading axes; written to `out` where there is one."""
+        return torch.cat([each.flatten(axes) for each in self.in_memory_order(parts, axes)], axes, out=out)
+
+    def in_memory_order(self, parts: Parts, axes: int = 0) -> list[Tensor]:
+        """The parameters in order, each [*lead, ...] with its axes as they lie in memory."""
+        each = [parts[part][name] for part, name, _ in self.entries]
+        return [t.movedim(axes + 1, -1) if t.ndim - axes == KERNEL_AXES else t for t in each]
+
+    def views(self, flat: Tensor) -> Parts:
+        """Named views of flat [*lead, P]."""
+        parts: Parts = {}
+        for (part, name, shape), piece in zip(self.entries, flat.split(self.sizes, -1), strict=True):
+            if len(shape) == KERNEL_AXES:
+                view = piece.unflatten(-1, (shape[0], *shape[2:], shape[1])).movedim(-1, -3)
+            else:
+                view = piece.unflatten(-1, shape) if shape else piece.squeeze(-1)
+            parts.setdefault(part, {})[name] = view
+        return parts
+
+
+def loss_of(stage: Stage, job: Job) -> Callable[[Parts, Parts, Parts, Surroundings, MiniBatch], tuple[Tensor, Parts]]:
+    """The stage's loss of one replica as a pure function: (trained, fixed, buffers, around, batch) -> (loss, state)."""
+
+    def loss(
+        trained: Parts, fixed: Parts, buffers: Parts, around: Surroundings, batch: MiniBatch
+    ) -> tuple[Tensor, Parts]:
+        received = Nets(job.model, *around.received) if around.received is not None else None
+        clients = tuple(Nets(job.model, *upload) for upload in around.clients)
+        nets = Nets(
+            job.model,
+            fixed | trained,
+            buffers,
+            stage.trains,
+            received=received,
+            clients=clients,
+            weights=around.weights,
+            counts=around.counts,
+        )
+        return stage.loss(nets, batch, job.clock), nets.after
+
+    return loss
+
+
+@contextmanager
+def one_thread() -> Iterator[int]:
+    """Torch's operations on one thread each, so that sums are taken in one order; gives the number of threads before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield before
+    finally:
+        torch.set_num_threads(before)
+
+
+def run_alone(
+    job: Job,
+    replicas: Sequence[Replica],
+    around: Sequence[Surroundings],
+    plans: Sequence[Plan],
+    protects: Sequence[Protect],
+) -> list[dict[str, float]]:
+    """One epoch, every replica by itself; returns each replica's mean loss by stage.
+
+    As many run at a time as there are threads to use, each on one thread: networks this small gain nothing from two. So the
+    numbers do not depend on how many threads there are.
+    """
+    each = list(zip(replicas, around, plans, protects, strict=True))
+    done: list[dict[str, float]] = []
+    with one_thread() as before:
+        while rest := each[len(done) :]:
+            at_once = min(threads(before), len(rest))  # asked anew: cores may have fallen idle
+            if at_once == 1:
+                done.append(_run_one(job, *rest[0]))
+                continue
+            with ThreadPoolExecutor(at_once, initializer=partial(torch.set_num_threads, 1)) as executor:
+                done += executor.map(lambda one: _run_one(job, *one), rest)
+    return done
+
+
+def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, protect: Protect) -> dict[str, float]:
+    workings = [_Working(stage, job, [replica]) for stage in job.phase.stages]
+    # Views, made once: steps are taken in place, so that they always show the parameters as they are.
+    fixed = _replace(replica.params, workings, 0)
+    trained = [_map(lambda t: t.detach().requires_grad_(), w.layout.views(w.flat[0])) for w in workings]
+    for step in range(plan.steps):
+        images, features = plan.seen(step)
+        for working, leaves in zip(workings, trained, strict=True):
+            stage = working.stage
+            noise = {k: v[step] for k, v in plan.noise[stage.name].items()}
+            batch = MiniBatch(images, plan.labels[step], noise, features)
+            loss, after = working.loss(leaves, fixed, replica.buffers, around, batch)
+            flat_leaves = [leaves[part][name] for part, name, _ in working.layout.entries]
+            grads = torch.autograd.grad(loss, flat_leaves, materialize_grads=True)
+            named: Parts = {}
+            for (part, name, _), grad in zip(working.layout.entries, grads, strict=True):
+                named.setdefault(part, {})[name] = grad
+            working.step_one(protect(named))
+            working.total += loss.detach()[None]
+            replica.buffers = _merge(replica.buffers, after)
+    for working in workings:
+        working.store([replica])
+    return {w.stage.name: float(w.total[0]) / max(plan.steps, 1) for w in workings}
+
+
+def run_stacked(
+    job: Job,
+    replicas: Sequence[Replica],
+    around: Sequence[Surroundings],
+    plans: Sequence[Plan],
+    protects: Sequence[Protect],
+) -> list[dict[str, float]]:
+    """One epoch of all replicas at once; a replica that has no more mini-batches rests untouched."""
+    workings = [_Working(stage, job, replicas) for stage in job.phase.stages]
+    params = _stack([r.params for r in replicas])
+    buffers = _stack([r.buffers for r in replicas])
+    surroundings = _stack(around)
+    steps = torch.tensor([plan.steps for plan in plans])
+    for step in range(int(steps.max())):
+        active = torch.nonzero(steps > step).flatten().tolist()
+        everyone = len(active) == len(replicas)
+
+        def pick(tree: Any, rows: list[int] | None = None if everyone else active) -> Any:
+            return tree if rows is None else _map(lambda t: t[rows], tree)
+
+        images, features = _stack([plans[i].seen(step) for i in active])
+        labels = torch.stack([plans[i].labels[step] for i in active])
+        for working in workings:
+            stage = working.stage
+            drawn = [{k: v[step] for k, v in plans[i].noise[stage.name].items()} for i in active]
+            batch = MiniBatch(images, labels, _stack(drawn), features)
+            trained = working.layout.views(pick(working.flat))
+            fixed = pick(_replace(params, workings, None))
+            arguments = (trained, fixed, pick(buffers), pick(surroundings), batch)
+            axes = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, arguments)
+            gradient = vmap(grad_and_value(working.loss, has_aux=True), in_dims=axes)
+            grads, (losses, after) = gradient(*arguments)
+            grads = _stack([protects[i](_map(itemgetter(j), grads)) for j, i in enumerate(active)])
+            working.step(working.layout.flatten(grads, 1), None if everyone else active)
+            working.total[active] += losses.detach()
+            buffers = _merge(buffers, after) if everyone else _scatter(buffers, after, active)
+    for working in workings:
+        working.store(replicas)
+    for i, replica in enumerate(replicas):
+        replica.buffers = _map(torch.clone, _map(itemgetter(i), buffers))
+    return [{w.stage.name: float(w.total[i]) / max(plans[i].steps, 1) for w in workings} for i in range(len(replicas))]
+
+
+class _Working:
+    """One stage's trained parameters and moments of R replicas, laid out as [R, P] for the length of an epoch."""
+
+    def __init__(self, stage: Stage, job: Job, replicas: Sequence[Replica]) -> None:
+        self.stage, self.setting, self.loss = stage, job.optimisers[stage.optimiser], loss_of(stage, job)
+        self.layout = Layout(replicas[0].params, stage.trains)
+        self.flat = _rows([self.layout.flatten(r.params) for r in replicas])
+        moments = [r.moments.get(stage.name) or self._fresh() for r in replicas]
+        self.mean = _rows([m.mean for m in moments])
+        self.square = _rows([m.square for m in moments])
+        self.steps = torch.tensor([m.steps for m in moments], dtype=torch.float32, device=self.flat.device)
+        self.total = torch.zeros(len(replicas), device=self.flat.device)
+
+    def _fresh(self) -> Moments:
+        return Moments(torch.zeros_like(self.flat[0]), torch.zeros_like(self.flat[0]), 0)
+
+    def step(self, grad: Tensor, active: list[int] | None = None) -> None:
+        """One step of the `active` replicas (all by default) by gradients [R, P]."""
+        if active is None:
+            self.steps.add_(1)
+            descend(list(self.flat), list(grad), list(self.mean), list(self.square), list(self.steps), self.setting)
+            return
+        self.steps[active] += 1
+        state = self.flat, self.mean, self.square
+        flat, mean, square = (t[active] for t in state)
+        descend(list(flat), list(grad), list(mean), list(square), list(self.steps[active]), self.setting)
+        for whole, piece in zip(state, (flat, mean, square), strict=True):
+            whole[active] = piece
+
+    def step_one(self, grads: Parts) -> None:
+        """One step of a single replica, by gradients that are not copied together."""
+        each = [grad.reshape(-1) for grad in self.layout.in_memory_order(grads)]
+        state = [list(t[0].split(self.layout.sizes)) for t in (self.flat, self.mean, self.square)]
+        self.steps.add_(1)
+        descend(state[0], each, state[1], state[2], [self.steps[0]] * len(each), self.setting)
+
+    def store(self, replicas: Sequence[Replica]) -> None:
+        for i, replica in enumerate(replicas):
+            flat, mean, square = (
+                t[i].clone() if len(replicas) > 1 else t[0] for t in (self.flat, self.mean, self.square)
+            )
+            replica.params = replica.params | self.layout.views(flat)
+            replica.moments = replica.moments | {self.stage.name: Moments(mean, square, int(self.steps[i]))}
+
+
+def _rows(each: list[Tensor]) -> Tensor:
+    """[R, ...]; a single replica's moments go on in place."""
+    return torch.stack(each) if len(each) > 1 else each[0][None]
+
+
+def _replace(params: Parts, workings: Sequence[_Working], row: int | None) -> Parts:
+    """The parameters, with those under training (by any stage of the phase) as they are now."""
+    for working in workings:
+        flat = working.flat if row is None else working.flat[row]
+        params = params | working.layout.views(flat)
+    return params
+
+
+def _merge(buffers: Parts, after: Parts) -> Parts:
+    return buffers | after if after else buffers
+
+
+def _scatter(buffers: Parts, after: Parts, active: list[int]) -> Parts:
+    merged = dict(buffers)
+    for part, state in after.items():
+        merged[part] = {}
+        for name, value in state.items():
+            whole = buffers[part][name].clone()
+            whole[active] = value
+            merged[part][name] = whole
+    return merged
+
+
+def _map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    return torch.utils._pytree.tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def _stack(trees: Sequence[Any]) -> Any:
+    return torch.utils._pytree.tree_map(
+        lambda *leaves: torch.stack(leaves) if isinstance(leaves[0], Tensor) else leaves[0], *trees
+    )
+
+
+def average(clients: Sequence[Params], weights: Tensor) -> Params:
+    """sum_i w_i theta_i (Eq. 5's first line): K networks, weights [K]."""
+    return {
+        name: sum((w * c[name] for w, c in zip(weights.tolist(), clients, strict=True)), torch.zeros_like(t))
+        for name, t in clients[0].items()
+    }

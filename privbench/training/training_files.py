@@ -1,0 +1,172 @@
+"""What the files of a training run must hold besides their checksum: typed headers, a history of every round, networks that fit.
+
+A checksum says that a file is as somebody wrote it. These checks say that the run which is read can have written it, so that what
+is read can be worked with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from privbench.errors import Damaged
+from privbench.records.schema import Round
+from privbench.system.file_headers import short
+from privbench.types import CLASSIFICATION, Parts
+
+if TYPE_CHECKING:
+    from privbench.training.checkpoint import Snapshot
+    from privbench.training.engine import Moments
+    from privbench.training.harness import State
+
+AGAIN = "remove it and run the same command again"
+Natural = Annotated[int, Field(ge=0, le=2**53)]
+Clients = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class _Header(BaseModel):
+    """Further fields are left to who reads them."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    spec: str
+
+
+class CheckpointHeader(_Header):
+    """Of a checkpoint."""
+
+    round: Natural
+    clients: Clients
+    steps: dict[str, dict[str, Natural]]  # network -> stage -> steps of its optimiser
+    history: list[dict[str, Any]]
+
+
+class SnapshotHeader(_Header):
+    """Of a snapshot."""
+
+    round: Natural
+    clients: Clients
+
+
+class _Entry(Round):
+    """A round of a history as it is written: losses may be NaN."""
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+
+@contextmanager
+def reading(path: Path, way: str = AGAIN) -> Iterator[None]:
+    """Turns what is missing, of another type or out of range in a file into one clear line."""
+    try:
+        yield
+    except ValidationError as error:
+        fault = error.errors()[0]
+        place = ".".join(str(part) for part in fault["loc"])
+        raise Damaged(f"{path} is damaged ({short(place)}: {short(fault['msg'])}); {way}") from error
+    except ValueError as error:
+        raise Damaged(f"{path} is damaged ({short(error)}); {way}") from error
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise Damaged(f"{path} is damaged ({short(repr(error))}); {way}") from error
+
+
+def check_history(rounds: Sequence[Mapping[str, Any]], last: int | None) -> None:
+    """ValueError where a history has not one whole entry for every round from 1 to `last`, with one accuracy per client in each."""
+    entries = [_Entry.model_validate(dict(entry)) for entry in rounds]
+    if [entry.round for entry in entries] != list(range(1, len(entries) + 1)):
+        raise ValueError("rounds are missing")
+    if last not in (None, len(entries)):
+        raise ValueError(f"rounds are missing: {len(entries)} in place of {last}")
+    sizes = {
+        len(values)
+        for entry in entries
+        for values in (entry.validation_accuracy, entry.test_accuracy, entry.bytes_up, entry.bytes_down)
+    }
+    if len(sizes) > 1 or 0 in sizes:
+        raise ValueError("not one accuracy per client")
+    if any(None in values for entry in entries for values in (entry.consistency, *entry.loss.values())):
+        raise ValueError("a loss or a consistency is missing")
+    if any(len(entry.consistency) not in (0, *sizes) for entry in entries):
+        raise ValueError("not one consistency per client")
+
+
+def check_state(state: State, like: State) -> None:
+    """ValueError where the networks of a state are not those that its run starts with, by name, shape and type."""
+    if len(state.clients) != len(like.clients) or len(state.uploads) != len(like.uploads):
+        raise ValueError(f"{len(state.clients)} clients in place of {len(like.clients)}")
+    if state.round != len(state.history):
+        raise ValueError(f"round {state.round} after a history of {len(state.history)} rounds")
+    pairs = [(state.server, like.server), *zip(state.clients, like.clients, strict=True)]
+    for found, wanted in pairs:
+        _check_parts(found.params, wanted.params)
+        _check_parts(found.buffers, wanted.buffers)
+        _check_moments(found.moments, wanted.params)
+    for found_upload, wanted_upload in zip(state.uploads, like.uploads, strict=True):
+        for mine, theirs in zip(found_upload, wanted_upload, strict=True):
+            _check_parts(mine, theirs)
+    _check_told(state, len(like.clients))
+
+
+def _check_moments(moments: Mapping[str, Moments], params: Parts) -> None:
+    """Two numbers [P] for each parameter of some of the networks, of the parameters' type."""
+    tensors = [t for part in params.values() for t in part.values()]
+    for stage, each in moments.items():
+        mean, square = each.mean, each.square
+        kinds = {t.dtype for t in (*tensors, mean, square)}
+        if (
+            mean.ndim != 1
+            or mean.shape != square.shape
+            or len(mean) > sum(t.numel() for t in tensors)
+            or len(kinds) > 1
+        ):
+            raise ValueError(f"the optimiser of stage {stage} does not fit")
+
+
+def _check_told(state: State, clients: int) -> None:
+    """Of every client, or of none yet, what it predicts; of every client what the history says."""
+    if len(state.predictions) not in (0, clients):
+        raise ValueError(f"predictions of {len(state.predictions)} clients in place of {clients}")
+    if any(len(entry["test_accuracy"]) != clients for entry in state.history):
+        raise ValueError("a history of another number of clients")
+    for prediction in state.predictions:
+        check_prediction(prediction.logits, prediction.labels)
+
+
+def check_snapshot(shot: Snapshot, like: State) -> None:
+    """ValueError where the networks of a snapshot are not those that its run starts with, by name, shape and type.
+
+    A snapshot holds of a client what the server does not, and of its uploads what the server attacks no gradient of.
+    """
+    if len(shot.clients) != len(like.clients) or len(shot.uploads) != len(like.uploads):
+        raise ValueError(f"{len(shot.clients)} clients in place of {len(like.clients)}")
+    _check_parts(shot.server.params, like.server.params)
+    _check_parts(shot.server.buffers, like.server.buffers)
+    for client, wanted in zip(shot.clients, like.clients, strict=True):
+        private = [part for part in CLASSIFICATION if part not in like.server.params]
+        _check_parts(client.params, {part: wanted.params[part] for part in private})
+        _check_parts(client.buffers, {part: wanted.buffers[part] for part in private})
+    for upload, sent in zip(shot.uploads, like.uploads, strict=True):
+        for mine, theirs in zip(upload, sent, strict=True):
+            _check_parts(mine, {part: net for part, net in theirs.items() if part not in CLASSIFICATION})
+
+
+def check_prediction(logits: Tensor, labels: Tensor) -> None:
+    """ValueError where logits [N, Y] and labels [N] are not those of images."""
+    if logits.ndim != 2 or not logits.is_floating_point() or labels.shape != logits.shape[:1]:
+        raise ValueError("logits and labels of unlike numbers of images")
+    if labels.is_floating_point() or not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
+        raise ValueError("labels that are no classes")
+
+
+def _check_parts(found: Parts, wanted: Parts) -> None:
+    mine, theirs = (
+        {f"{part}.{name}": (tuple(t.shape), t.dtype) for part, net in parts.items() for name, t in net.items()}
+        for parts in (found, wanted)
+    )
+    if mine != theirs:
+        name = min(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+        raise ValueError(f"{name} does not fit the networks of its run")

@@ -1,0 +1,4 @@
+"""Figures of records and reconstructions, each a pure function that returns a matplotlib figure or writes it.
+
+May import reports/records/.
+"""

@@ -1,0 +1,208 @@
+"""The reconstruction grid as in papers: true images in the first row, one row per attack, PSNR under each image.
+
+It is as wide as a page at most. Where there are more rows than were asked for, the strongest attacks on each method stay, as a grid
+that left out the worst leaks would flatter a method. What is left out is said under the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from privbench import registry
+from reports.figures import style
+from reports.records.labels import unique
+
+MOST_ROWS = 8  # with the true images
+MOST_COLUMNS = 8
+CELL_INCHES = 0.72
+LABEL_INCHES = 1.2  # of a row's name, at most
+NUMBER_INCHES = 0.16  # of the line under an image
+GAP_INCHES = 0.03  # between two rows
+METHOD_LINES, ATTACK_LINES = 3, 2  # of a row's name, at most
+ROOM_FOR_UNIT_INCHES = 0.55  # from which width of an image on "dB" stands behind its PSNR
+MOST_NAMED = 3  # rows left out that are named under the grid
+
+
+class Row(NamedTuple):
+    """What one attack on one method gave."""
+
+    method: str
+    attack: str
+    images: Tensor  # [V, C, H, W] in [0, 1]
+    psnr_db: Tensor | None  # [V], NaN where the attack failed; None where no score may be shown
+    rung: str = ""
+
+    @property
+    def name(self) -> str:
+        """Method and attack in one line."""
+        return f"{self.method}, {self.attack}"
+
+
+class Size(NamedTuple):
+    """How large a grid may be."""
+
+    rows: int = MOST_ROWS  # with the true images
+    columns: int = MOST_COLUMNS
+
+
+class Line(NamedTuple):
+    """One drawn row: the attacks that gave these very images."""
+
+    members: list[Row]
+
+    @property
+    def first(self) -> Row:
+        """Whose images are drawn."""
+        return self.members[0]
+
+    @property
+    def strength(self) -> float:
+        """Mean PSNR in dB, failures lowest; without a score that of nothing."""
+        if self.first.psnr_db is None or bool(self.first.psnr_db.isnan().all()):
+            return -math.inf
+        return float(self.first.psnr_db.nanmean())
+
+
+def lines_of(rows: Sequence[Row]) -> list[Line]:
+    """Rows in their order; those that are the same bit for bit, failures included, become one."""
+    found: list[Line] = []
+    for row in rows:
+        twin = next((line for line in found if _same(line.first, row)), None)
+        if twin is None:
+            found.append(Line([row]))
+        else:
+            twin.members.append(row)
+    return found
+
+
+def _same(a: Row, b: Row) -> bool:
+    return _equal(a.images, b.images) and (
+        a.psnr_db is b.psnr_db or (a.psnr_db is not None and b.psnr_db is not None and _equal(a.psnr_db, b.psnr_db))
+    )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same, NaN equal to NaN."""
+    return a.shape == b.shape and bool(torch.all((a == b) | (a.isnan() & b.isnan())))
+
+
+def kept(lines: Sequence[Line], most: int) -> list[Line]:
+    """At most so many lines in their order: of every method the strongest, then the second of each, and so on.
+
+    All floors count as one method.
+    """
+    rank: dict[int, int] = {}
+    for method in unique(_group(line) for line in lines):
+        own = [i for i, line in enumerate(lines) if _group(line) == method]
+        ordered = sorted(own, key=lambda i: (-lines[i].strength, i))
+        rank |= {i: place for place, i in enumerate(ordered)}
+    chosen = sorted(range(len(lines)), key=lambda i: (rank[i], i))[:most]
+    return [lines[i] for i in sorted(chosen)]
+
+
+def _group(line: Line) -> str:
+    return "floors" if line.first.attack in registry.FLOORS else line.first.method
+
+
+def write(
+    originals: Tensor,
+    rows: Sequence[Row],
+    stem: Path,
+    size: Size = Size(),  # noqa: B008 (immutable)
+    endings: Sequence[str] = style.ENDINGS,
+    *,
+    others: int = 0,
+) -> list[Path]:
+    """Writes `stem`.png and `stem`.pdf; originals [V, C, H, W], of which at most `size.columns` are drawn.
+
+    `others` is how many attacks have no row, because they are on other images.
+    """
+    columns = min(len(originals), size.columns)
+    every = lines_of(rows)
+    shown = kept(every, size.rows - 1)
+    members = [row for line in shown for row in line.members]
+    short: dict[str, str] = {}
+    for names in (unique(row.method for row in members), unique(row.attack for row in members)):
+        short |= dict(zip(names, style.series_names(names), strict=True))
+    labels = [_label(line, short) for line in shown]
+    wide = max(style.width_inches(part, style.FONT_POINTS) for text in labels for part in text.split("\n")) + 0.22
+    cell = min(CELL_INCHES, (style.PAGE_INCHES - wide) / columns)
+    spill = sum(max(0.0, _label_inches(text) - cell - NUMBER_INCHES) for text in labels)
+    tall = cell * (len(shown) + 1) + (NUMBER_INCHES + GAP_INCHES) * len(shown) + spill
+    figure = style.new_figure(wide + cell * columns, tall)
+    figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.01, wspace=0.0, hspace=0.0, rect=(0.006, 0, 0.994, 1))
+    cells = figure.subplots(len(shown) + 1, columns, squeeze=False)
+    _draw(cells[0], "original", originals[:columns], None, cell)
+    for axes, text, line in zip(cells[1:], labels, shown, strict=True):
+        psnr = line.first.psnr_db
+        _draw(axes, text, line.first.images[:columns], None if psnr is None else psnr[:columns], cell)
+    remark = left_out(every, shown, len(originals), columns, others)
+    if remark:
+        style.footnote(figure, remark)
+    return style.save(figure, stem, endings)
+
+
+def left_out(every: Sequence[Line], shown: Sequence[Line], victims: int, columns: int, others: int = 0) -> str:
+    """What a grid does not show, and who shares a row with many, in words; nothing where it shows all."""
+    gone = [line for line in every if line not in shown]
+    named = "; ".join(line.first.name for line in gone[:MOST_NAMED]) + (", ..." if len(gone) > MOST_NAMED else "")
+    which = "more" if any(line.first.psnr_db is None for line in gone) else "weaker"
+    parts = [f"{len(gone)} {which} row{'s' * (len(gone) > 1)} ({named})"] if gone else []
+    parts += [f"{others} attack{'s' * (others > 1)} on other images"] if others else []
+    parts += [f"{victims - columns} of {victims} images"] if victims > columns else []
+    same = [line for line in shown if len(line.members) > 2]
+    sentences = [f"The same images: {'; '.join(row.name for row in line.members)}." for line in same]
+    return " ".join([*([f"Not shown: {', '.join(parts)}."] if parts else []), *sentences])
+
+
+def _label(line: Line, short: dict[str, str]) -> str:
+    """A row's name: the method, then the attack; of several that gave the same, each once."""
+    methods = unique(short[row.method] for row in line.members)
+    attacks = unique(f"{row.rung} {short[row.attack]}".strip() for row in line.members)
+    return "\n".join([*_joined(methods, METHOD_LINES), *_joined(attacks, ATTACK_LINES)])
+
+
+def _joined(names: Sequence[str], most: int) -> list[str]:
+    """The lines of "A = B = C", or of "A = 2 more" where that takes fewer."""
+    for count in range(len(names), 0, -1):
+        rest = f" = {len(names) - count} more" if count < len(names) else ""
+        lines = style.wrapped(" = ".join(names[:count]) + rest, LABEL_INCHES, style.FONT_POINTS)
+        if len(lines) <= most:
+            return lines
+    return [*lines[: most - 1], f"{lines[most - 1]}…"]
+
+
+def _label_inches(text: str) -> float:
+    return (text.count("\n") + 1) * style.FONT_POINTS * style.LINE_SPACING / 72
+
+
+def _draw(axes: Sequence[Axes], name: str, images: Tensor, psnr: Tensor | None, inches: float) -> None:
+    axes[0].set_ylabel(
+        name, fontsize=style.FONT_POINTS, rotation=0, ha="right", va="center", linespacing=style.LINE_SPACING
+    )
+    for v, cell in enumerate(axes):
+        image = images[v].clamp(0, 1).permute(1, 2, 0).numpy()
+        grey = image.shape[2] == 1
+        cell.imshow(
+            image[..., 0] if grey else image, cmap="gray" if grey else None, vmin=0, vmax=1, interpolation="nearest"
+        )
+        cell.set_xticks([])
+        cell.set_yticks([])
+        cell.spines[:].set_linewidth(0.3)
+        if psnr is not None:
+            cell.set_xlabel(_number(float(psnr[v]), inches), fontsize=style.FONT_POINTS, labelpad=1.5)
+
+
+def _number(psnr_db: float, inches: float) -> str:
+    """A PSNR under an image so wide."""
+    if math.isnan(psnr_db):
+        return "failed" if inches >= ROOM_FOR_UNIT_INCHES / 1.5 else "-"
+    text = "∞" if math.isinf(psnr_db) else f"{psnr_db:.1f}"
+    return f"{text} dB" if inches >= ROOM_FOR_UNIT_INCHES else text

@@ -1,0 +1,165 @@
+"""PSNR against the training round, from the untrained model on: when does a method leak, and to whom?
+
+One panel per method, all on one scale; one line per knowledge tag, the strongest attack of that tag at each round; bars are 95%
+intervals. The dashed line is the best floor with its interval as a band, the dotted one the oracle, a reference.
+Where something exceeds 50 dB, all that lies above 30 dB is drawn at a quarter of the height, so that the rest stays legible.
+Rounds are drawn on a scale that is linear to 1 and logarithmic beyond, because a network changes most in its first rounds. Where
+lines run together, markers lie within one another: a higher rung has a smaller one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from privbench import registry
+from privbench.records.schema import AttackRecord
+from reports.figures import style
+from reports.figures.line_styles import line_look
+from reports.records import grouping
+from reports.records.labels import attacker_text, label, place, unique
+from reports.records.measured import ORACLE, Measured, strongest
+from reports.tables import ladder
+
+PANEL_INCHES = 1.75
+SINGLE_INCHES = 2.0  # of one method by itself
+LARGEST_MARKER, SMALLEST_MARKER = 6.0, 2.5  # points
+FLOOR: dict[str, Any] = {"color": "0.45", "linestyle": (0, (4, 2)), "linewidth": 0.9}
+ORACLE_LINE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (1, 1.4)), "linewidth": 1.1}
+KNEE_DB, PRESSED = 30.0, 4.0  # above the knee the scale is pressed so many times
+TALL_DB = 50.0  # once something is as tall
+LEAST_GAP_INCHES = 0.07  # between the names of two ticks
+
+
+def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
+    """`stem`.png and `stem`.pdf for records of ONE data set and setting; nothing for a single round, or for floors alone.
+
+    A round asked for as "best" or "last" stands where it was, on average over seeds. Floors are drawn once, not as attacks.
+    """
+    attacks = [r for r in records if r.attack not in registry.FLOORS]
+    if len({r.cell.round for r in attacks}) < 2:
+        return []
+    methods = unique(label(r.cell) for r in sorted(attacks, key=lambda r: place(r.cell)))
+    tags = unique(map(attacker_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
+    looks = {tag: _look(tags, tag, [r for r in attacks if attacker_text(r) == tag]) for tag in tags}
+    figure, panels = style.panels(
+        len(methods), PANEL_INCHES if len(methods) > 1 else SINGLE_INCHES, sharex=True, sharey=True
+    )
+    rounds = {fmean(r.rounds): _round_text(r) for r in sorted(attacks, key=lambda r: fmean(r.rounds))}
+    top = max(r.scores.psnr_db for r in attacks)
+    tall = top > TALL_DB
+    across = len({axes.get_subplotspec().colspan.start for axes in panels})  # type: ignore[union-attr]
+    wide = figure.get_figwidth() / across
+    for axes, name, short in zip(panels, methods, style.series_names(methods), strict=True):
+        _panel(axes, [r for r in attacks if label(r.cell) == name], looks)
+        _axes(axes, rounds, wide - 0.45)
+        if tall:
+            _press(axes, top)
+        title = style.wrapped(short, wide - 0.2, style.FONT_POINTS)
+        axes.set_title("\n".join(title), fontsize=style.FONT_POINTS)
+    style.name_axes(panels, "round attacked", "PSNR, dB")
+    pressed = f"\nabove {KNEE_DB:g} dB at 1/{PRESSED:g} of the height" if tall else ""
+    style.heading(figure, grouping.title(grouping.setting(attacks[0].cell)) + pressed)
+    handles = [
+        style.handle(f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}", **look)
+        for tag, look in looks.items()
+    ]
+    style.legend(figure, [*handles, style.handle("best floor", **FLOOR)])
+    return style.save(figure, stem)
+
+
+def points(records: Sequence[AttackRecord]) -> list[tuple[float, Measured]]:
+    """(round, strongest attack) of one method and tag, in the order of rounds; two names of one round count once."""
+    by_round: dict[float, list[AttackRecord]] = {}
+    for r in records:
+        by_round.setdefault(fmean(r.rounds), []).append(r)
+    return [(when, strongest(some)) for when, some in sorted(by_round.items())]
+
+
+def _look(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) -> dict[str, Any]:
+    """How the line of a tag is drawn."""
+    if all(ladder.rung(r) == ORACLE for r in alike):
+        return ORACLE_LINE
+    step = (LARGEST_MARKER - SMALLEST_MARKER) / max(1, len(tags) - 1)
+    size = LARGEST_MARKER - step * tags.index(tag)
+    return line_look(tags.index(tag)) | {"markersize": size, "linewidth": 0.9}
+
+
+def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[str, Any]]) -> None:
+    """One method."""
+    floor = [(when, row.floor.psnr_db, row.floor_db) for when, row in points(records)]
+    rounds = [when for when, *_ in floor]
+    axes.plot(rounds, [mean for _, mean, _ in floor], zorder=20, **FLOOR)
+    axes.fill_between(
+        rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
+    )
+    for i, (tag, look) in enumerate(looks.items()):
+        own = points([r for r in records if attacker_text(r) == tag])
+        if not own:
+            continue
+        psnr = [row.psnr_db for _, row in own]
+        axes.errorbar(
+            [when for when, _ in own], [p.mean for p in psnr],
+            yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
+            elinewidth=0.6, capsize=1.2, capthick=0.6, zorder=3 + i, **look,
+        )  # fmt: skip
+
+
+def _axes(axes: Axes, rounds: dict[float, str], inches: float) -> None:
+    """The scale of rounds; `inches` is about how wide the axis is drawn."""
+    if min(rounds) < 1:
+        axes.set_xscale("symlog", linthresh=1, linscale=0.7)
+        axes.set_xlim(-0.15, max(rounds) * 1.15 + 0.1)
+    else:
+        axes.set_xscale("log")
+        room = (max(rounds) / min(rounds)) ** 0.08
+        axes.set_xlim(min(rounds) / room, max(rounds) * room)
+    named = _apart(axes, rounds, inches)
+    axes.xaxis.set_major_locator(FixedLocator(list(rounds)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda x, _: next((rounds[r] for r in named if abs(x - r) < 1e-9), ""))
+    style.plain(axes)
+    axes.margins(y=0.08)
+
+
+def _round_text(record: AttackRecord) -> str:
+    """The round attacked; where seeds have different ones, what was asked for, e.g. "best"."""
+    rounds = set(record.rounds)
+    return str(rounds.pop()) if len(rounds) == 1 else str(record.cell.round)
+
+
+def _press(axes: Axes, top: float) -> None:
+    """A scale of decibels up to `top` whose upper part is lower, with a line where that begins."""
+
+    def drawn(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.where(y > KNEE_DB, KNEE_DB + (y - KNEE_DB) / PRESSED, y)
+
+    def read(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.where(y > KNEE_DB, KNEE_DB + (y - KNEE_DB) * PRESSED, y)
+
+    axes.set_yscale("function", functions=(drawn, read))
+    axes.set_yticks([tick for tick in (0, 10, 20, KNEE_DB, 50, 70, 90) if tick < top + 5])
+    axes.axhline(KNEE_DB, color="0.8", linewidth=0.5, zorder=0)
+
+
+def _apart(axes: Axes, rounds: dict[float, str], inches: float) -> list[float]:
+    """The rounds whose names fit on an axis of so many inches: the first, then "best" and "last", then others."""
+    to_screen = axes.transScale.transform
+    low, high = (to_screen((x, 1.0))[0] for x in axes.get_xlim())
+
+    def span(r: float) -> tuple[float, float]:
+        middle = (to_screen((r, 1.0))[0] - low) / (high - low) * inches
+        half = style.width_inches(rounds[r], style.SMALL_POINTS) / 2 + LEAST_GAP_INCHES / 2
+        return middle - half, middle + half
+
+    kept: list[float] = []
+    for r in sorted(rounds, key=lambda r: (r != min(rounds), rounds[r].isdigit(), r)):
+        if all(span(r)[1] <= span(k)[0] or span(k)[1] <= span(r)[0] for k in kept):
+            kept.append(r)
+    return kept

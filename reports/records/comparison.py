@@ -1,0 +1,132 @@
+"""Paired tests on the same victims: does one method, or one attack, really score otherwise than another?
+
+Each pair of methods is compared at its strongest attacks (reports/records/measured.py), victim by victim: the same image, the same seed.
+Victims of one seed share trained networks and are no independent sample, so the test is at the level of seeds
+(privbench.scoring.statistics.seed_level_p): Student's t of the seeds' mean differences. p values are adjusted by Holm over all comparisons
+of one table. Below LEAST_SEEDS seeds no verdict is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from privbench.records.checks import LEAST_SEEDS
+from privbench.records.schema import AttackRecord, Victim
+from privbench.scoring import statistics
+from privbench.scoring.statistics import Interval
+from reports.records import measured
+from reports.records.labels import NONE, SMOKE, group, groups, label, place, range_text, title_of, unique
+from reports.records.measured import Measured, strongest
+
+ALPHA = 0.05
+HOW = (
+    f"Strongest attack on each, paired by victim. {measured.CHOSEN} Tested is whether the seeds' mean differences have mean 0 "
+    f"(Student's t over seeds, Holm over the table), since victims of one seed share its networks; below {LEAST_SEEDS} seeds there "
+    "is no verdict."
+)
+COLUMNS = ("comparison", "n", "seeds", "difference dB", "p (t over seeds)", "p (Holm)", "verdict")
+
+
+class Comparison(NamedTuple):
+    """One paired comparison, first minus second."""
+
+    name: str
+    ids: tuple[str, ...]  # of the records compared, the first's first
+    n: int  # victims both attacked
+    difference_db: Interval
+    p: float | None  # None with one seed
+    holm: float | None
+    intervals_overlap: bool  # of the two means, each by itself
+
+    @property
+    def differ(self) -> bool:
+        """Whether a difference is claimed."""
+        return self.holm is not None and self.holm < ALPHA and not self.difference_db.is_few
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.difference_db.is_few:
+            return "too few seeds"
+        return "differ" if self.differ else "no difference shown"
+
+
+class _Pair(NamedTuple):
+    name: str
+    ids: tuple[str, ...]
+    differences: list[float]
+    victims: Sequence[Victim]
+    intervals_overlap: bool
+
+
+def between_methods(records: Sequence[AttackRecord]) -> list[Comparison]:
+    """Every pair of methods among records of one table, each by its strongest attack; pairs without common victims are left out."""
+    order = unique(label(r.cell) for r in sorted(records, key=lambda r: place(r.cell)))
+    best = [strongest([r for r in records if label(r.cell) == name]) for name in order]
+    return _tested([_pair(a, b) for a, b in combinations(best, 2)])
+
+
+def between_methods_of_each(records: Sequence[AttackRecord]) -> list[Comparison]:
+    """The same for each of the tables that some records make; each table's p values are adjusted by themselves.
+
+    Smoke runs are not compared: they test the plumbing alone.
+    """
+    records = [r for r in records if r.cell.preset != SMOKE]
+    several = len(groups(records)) > 1
+    found = []
+    for key in groups(records):
+        own = between_methods([r for r in records if group(r.cell) == key])
+        found += [c._replace(name=f"{title_of(key)}: {c.name}") if several else c for c in own]
+    return found
+
+
+def against_floor(rows: Sequence[Measured], names: Sequence[str]) -> list[Comparison]:
+    """Each row's attack against its best floor on the same victims."""
+    pairs = []
+    for name, own in zip(names, rows, strict=True):
+        overlap = _overlap(own.psnr_db, own.floor_db)
+        pairs.append(_Pair(f"{name} - {own.floor.name}", (own.first.id,), own.gains, own.victims, overlap))
+    return _tested(pairs)
+
+
+def _pair(a: Measured, b: Measured) -> _Pair:
+    found, victims = measured.differences(a, b)
+    name = f"{label(a.first.cell)} - {label(b.first.cell)}"
+    return _Pair(name, (a.first.id, b.first.id), found, victims, _overlap(a.psnr_db, b.psnr_db))
+
+
+def _overlap(a: Interval, b: Interval) -> bool:
+    return a.low <= b.high and b.low <= a.high
+
+
+def _tested(pairs: Sequence[_Pair]) -> list[Comparison]:
+    pairs = [pair for pair in pairs if pair.differences]
+    p_values = [statistics.seed_level_p(pair.differences, pair.victims) for pair in pairs]
+    adjusted = iter(statistics.holm([p for p in p_values if p is not None]))
+    return [
+        Comparison(
+            pair.name, pair.ids, len(pair.differences), statistics.interval(pair.differences, pair.victims), p,
+            None if p is None else next(adjusted), pair.intervals_overlap,
+        )
+        for pair, p in zip(pairs, p_values, strict=True)
+    ]  # fmt: skip
+
+
+def rows(comparisons: Sequence[Comparison]) -> list[list[str]]:
+    """The comparisons as a table's rows, under COLUMNS."""
+    return [
+        [
+            c.name, str(c.n), str(c.difference_db.seeds), range_text(c.difference_db, sign=True), p_text(c.p), p_text(c.holm),
+            c.verdict,
+        ]
+        for c in comparisons
+    ]  # fmt: skip
+
+
+def p_text(p: float | None) -> str:
+    """A p value as papers print it."""
+    if p is None:
+        return NONE
+    return "< 0.0001" if p < 1e-4 else f"{p:.4f}"

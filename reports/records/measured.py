@@ -1,0 +1,188 @@
+"""What a row of a table is about: the victims of one attack, or those of the strongest of several.
+
+The strongest of several attacks is a maximum, and a maximum flatters itself: of attacks that are equally strong, the one that these
+victims happened to suit looks stronger than it is. So the strongest is chosen on one half of the victims and reported on the
+other, both ways; a row's numbers are over both halves, and where the halves choose unlike attacks it names both. Halves are fixed:
+victims in the order of seed, client and digest of their images, every second one, so that seeds and clients have equal
+shares of both. A row of a ladder may then lie below one with less knowledge: rows are monotone in expectation only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from statistics import fmean
+from typing import Any
+
+from privbench import registry
+from privbench.records.schema import AttackRecord, Floor, Name, Scores, Victim, best_floor, scores_of
+from privbench.scoring import statistics
+from privbench.scoring.statistics import Interval
+
+ORACLE = "L8"  # the rung of the references, which have the victim's own networks
+EQUAL_DB = 1e-4  # two images that are equal up to rounding score the same to within it
+CHOSEN = (
+    "'Strongest' is chosen on one half of the victims and reported on the other, both ways; "
+    "rows are monotone in expectation only."
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Some victims, each as one attack left it."""
+
+    attacks: tuple[AttackRecord, ...]  # whose victims they are: one, or one for each half
+    victims: tuple[Victim, ...]
+
+    @property
+    def first(self) -> AttackRecord:
+        """The record for what all attacks of one row have in common."""
+        return self.attacks[0]
+
+    @property
+    def name(self) -> str:
+        """The attack, or both, e.g. "decoder/surrogate"."""
+        return "/".join(dict.fromkeys(r.attack for r in self.attacks))
+
+    @cached_property
+    def scores(self) -> Scores:
+        """Means over these victims."""
+        return scores_of(self.victims)
+
+    @cached_property
+    def floor(self) -> Floor:
+        """The best of their floors."""
+        return best_floor(self.victims)
+
+    @cached_property
+    def psnr_db(self) -> Interval:
+        """Mean and interval."""
+        return statistics.interval([v.psnr_db for v in self.victims], self.victims)
+
+    @cached_property
+    def gains(self) -> list[float]:
+        """Each victim's PSNR less its own score of the best floor."""
+        return [v.psnr_db - v.floors[self.floor.name] for v in self.victims]
+
+    @cached_property
+    def gain_db(self) -> Interval:
+        """Their mean and interval."""
+        return statistics.interval(self.gains, self.victims)
+
+    @cached_property
+    def gain_here_db(self) -> Interval:
+        """The same for other victims of these very networks, which is what checks of a run ask."""
+        return statistics.interval(self.gains, self.victims, seeds_fixed=True)
+
+    @cached_property
+    def floor_db(self) -> Interval:
+        """The best floor's mean and interval."""
+        return statistics.interval([v.floors[self.floor.name] for v in self.victims], self.victims)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the attack surely gains over the floor: the interval lies above 0, over enough seeds."""
+        return self.gain_db.surely_above
+
+
+def of(record: AttackRecord) -> Measured:
+    """The victims of one attack."""
+    return Measured((record,), tuple(record.victims))
+
+
+def returned(own: Measured) -> dict[str, int]:
+    """Floor -> of how many victims the attack returned that very image in place of a reconstruction.
+
+    Told by the score: the floor's to EQUAL_DB, which is more than rounding and far less than two images differ by chance.
+    """
+    if own.first.attack in registry.FLOORS:
+        return {}
+    found: Counter[str] = Counter()
+    for v in own.victims:
+        same = [name for name, psnr in v.floors.items() if abs(v.psnr_db - psnr) < EQUAL_DB]
+        if same and v.outcome != "diverged":
+            found[next((name for name in (own.floor.name, "class-mean") if name in same), same[0])] += 1
+    return dict(found)
+
+
+def returned_text(own: Measured) -> str:
+    """The same in words, e.g. "returned the class mean for 29 of 80"; nothing where it never did."""
+    n = len(own.victims)
+    names = {name: f"the {name.replace('-', ' ')}" if name != "grey" else "grey" for name in registry.FLOORS}
+    each = [f"{names[name]}{f' for {count} of {n}' if count < n else ''}" for name, count in returned(own).items()]
+    return f"returned {' and '.join(each)}" if each else ""
+
+
+def attackers(own: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """Those that are no reference; all where there is nothing else."""
+    return [r for r in own if r.knowledge.rung != ORACLE] or list(own)
+
+
+def best_record(own: Sequence[AttackRecord]) -> AttackRecord:
+    """The record with the highest mean PSNR over all victims: for pictures and orders, not for numbers that are printed."""
+    return max(attackers(own), key=lambda r: r.scores.psnr_db)
+
+
+def strongest(own: Sequence[AttackRecord]) -> Measured:
+    """Of some attacks on the same victims the strongest, chosen on one half and reported on the other, both ways.
+
+    References are no attackers and stand only where there is nothing else. A single victim is its own half.
+    """
+    rivals = attackers(own)
+    if len(rivals) == 1:
+        return of(rivals[0])
+    half = _halves(tuple(sorted({name for own in {r.names for r in rivals} for name in own})))
+    if len(set(half.values())) < 2:
+        return of(best_record(rivals))
+    chosen = []
+    for other in (1, 0):
+        means = [
+            fmean([v.psnr_db for v, name in zip(r.victims, r.names, strict=True) if half[name] == other])
+            for r in rivals
+        ]
+        chosen.append(rivals[means.index(max(means))])
+    if chosen[0] is chosen[1]:
+        return of(chosen[0])
+    kept = [v for mine, r in enumerate(chosen) for v in r.victims if half[v.name] == mine]
+    return Measured(tuple(chosen), tuple(sorted(kept, key=lambda v: v.name)))
+
+
+def halves(victims: Sequence[Victim]) -> dict[Name, int]:
+    """Victim -> 0 or 1, the same for every attack on the same victims; see above."""
+    return _halves(tuple(sorted({v.name for v in victims})))
+
+
+@lru_cache(maxsize=64)
+def _halves(names: tuple[Name, ...]) -> dict[Name, int]:
+    return {name: i % 2 for i, name in enumerate(names)}
+
+
+def differences(first: Measured, second: Measured) -> tuple[list[float], list[Victim]]:
+    """PSNR of the first less the second's in dB, for every victim of both, and who they are.
+
+    A victim of both has the same images under the same seed.
+    """
+    other = {(v.seed, *v.images): v.psnr_db for v in second.victims}
+    common = [v for v in first.victims if (v.seed, *v.images) in other]
+    return [v.psnr_db - other[v.seed, *v.images] for v in common], common
+
+
+def score_columns(own: Measured) -> dict[str, Any]:
+    """The scores of one row of a CSV file, which every table of attacks holds alike."""
+    s = own.scores
+    return {
+        "ssim": s.ssim,
+        "feature_error": s.feature_error,
+        "lpips": s.lpips,
+        "worst_5_percent_db": s.worst_db,
+        "share_above_20_db": s.exposed,
+        "identification": s.identification,
+        "identification_chance": s.identification_chance,
+        "label_accuracy": s.label_accuracy,
+        "n": s.n,
+        "failures": s.failures,
+        "not_applicable": s.not_applicable,
+        "seeds": " ".join(map(str, own.first.cell.seeds)),
+    }

@@ -1,0 +1,194 @@
+"""What a reader must know before the numbers, the doubts they raise (reports/records/table_checks.py), and how they leave published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from privbench import registry
+from privbench.records.checks import LEAST_SEEDS
+from privbench.records.schema import AttackRecord, Record
+from reports.records import measured, table_checks
+from reports.records.labels import (
+    FEW,
+    NONE,
+    SMOKE,
+    Gap,
+    asked_text,
+    group,
+    label,
+    measured_otherwise,
+    papers_attack,
+    published,
+    round_label,
+    span,
+    unique,
+)
+from reports.records.measured import strongest
+from reports.records.published import Published, of_papers_attack
+
+LARGE_GAP_DB = 3.0  # a difference from the published value that deserves a sentence
+LARGE_GAP_PERCENT = 3.0  # the same for accuracy
+CAVEAT = "A failed inversion is no proof of privacy: it bounds this attacker, not the next one."
+NOT_PUBLISHED = "NOT the published schedule"
+PLUMBING = (
+    "smoke tests the plumbing: every part runs, on networks that have learned nothing, so no score is shown; "
+    "--preset quick measures."
+)
+
+
+def header(records: Sequence[AttackRecord]) -> list[str]:
+    """What a reader must know before the first number of an attack."""
+    counts = sorted({r.scores.n for r in records})
+    return [
+        *_circumstances(records, f"n = {span(counts)} victims per cell, pooled over seeds; "),
+        *_mus(records),
+        "PSNR in dB of images clipped to [0, 1], peak 1, capped at 100; [95% interval, bootstrap over seeds, clients and victims]; "
+        "'floor' is the best score anybody reaches without inverting (grey, data-set mean, class mean), 'gain' the paired gain "
+        "over it, 'ceiling' the strongest attack on undefended FedAvg; 'failures' are a floor, a flat image or no number in place "
+        "of a reconstruction; 'worst 5%' is the mean PSNR of the 5% of victims reconstructed best; accuracy is in percent, mean "
+        f"over clients of the {whose(records)} model at its best validation round, +- over seeds; {_sources(records)}",
+        measured.CHOSEN,
+        *of_few_seeds(records),
+        *measured_otherwise(_published(records)),
+        CAVEAT,
+    ]
+
+
+def whose(records: Sequence[Record]) -> str:
+    """Which of the clients' models accuracy is of (`--measured`), e.g. "personal"."""
+    return " or ".join(unique(r.cell.train.measured for r in records))
+
+
+def of_few_seeds(records: Sequence[AttackRecord]) -> list[str]:
+    """What the mark of few seeds means, where there are any."""
+    counts = sorted({len(r.seeds) for r in records if len(r.seeds) < LEAST_SEEDS})
+    if not counts:
+        return []
+    told = f"'{FEW}': fewer than {LEAST_SEEDS} seeds, too few for a verdict"
+    if counts[-1] > 1:
+        told += "; the interval is widened for so few"
+    if counts[0] == 1:
+        told += "; of one seed it is over its victims alone and says nothing of training again"
+    return [told + "."]
+
+
+def training_header(records: Sequence[Record]) -> list[str]:
+    """What a reader must know before the first number of training."""
+    notes = unique(f"Note: {note}." for r in records for note in r.notes)
+    return [*_circumstances(records, ""), *notes]
+
+
+def _circumstances(records: Sequence[Record], counted: str) -> list[str]:
+    presets = unique(r.cell.preset for r in records)
+    machines = unique(
+        f"{e['device']}: {e['machine']}, {e['cores']} core(s), torch {e['torch']}"
+        for e in (r.environment for r in records)
+    )
+    seeds = unique(", ".join(str(seed) for seed in r.cell.seeds) for r in records)
+    dates = sorted({r.environment["date"] for r in records})
+    lines = [f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; {counted}{'; '.join(machines)}; {span(dates)}."]
+    if SMOKE in presets:
+        lines.append(PLUMBING[0].upper() + PLUMBING[1:])
+    if presets != ["paper"]:
+        lines.append(
+            f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. No published value "
+            "stands beside it; `--preset paper` runs the published settings."
+        )
+    attacked = [r for r in records if isinstance(r, AttackRecord)]
+    absent = unique(e.get("lpips", "") for e in (r.environment for r in attacked if r.scores.lpips is None))
+    lines += [f"There is no LPIPS: {reason}." for reason in absent if reason not in ("", "installed")]
+    return lines
+
+
+def _mus(records: Sequence[Record]) -> list[str]:
+    """The mu of each data set's FedProx."""
+    known = [(r.cell, r.cell.train.method_settings.get("mu")) for r in records]
+    return unique(
+        f"{registry.short(cell.train.dataset)}, {label(cell)}: mu {mu:g}." for cell, mu in known if mu is not None
+    )
+
+
+def _sources(records: Sequence[AttackRecord]) -> str:
+    values = _published(records)
+    found = sorted({value.source for value in values})
+    none = f"('{NONE}': none)"
+    return (
+        f"published values are those of {', '.join(found)} {none}."
+        if found
+        else "nothing was published for these cells."
+    )
+
+
+def _published(records: Sequence[AttackRecord]) -> list[Published]:
+    each = [value for r in records for value in (published(r.cell)[0], of_papers_attack(r.cell))]
+    return [value for value in each if value is not None]
+
+
+def remarks(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[str]:
+    """One line per doubt about the numbers, then one per column that disagrees with the published value, then notes.
+
+    Of smoke runs, that they are for the plumbing alone. `references` as `doubts.by_record` takes them.
+    """
+    if all(r.cell.preset == SMOKE for r in records):
+        return [PLUMBING, *of_training(records)]
+    columns: dict[tuple[Any, ...], list[AttackRecord]] = {}
+    for r in records:
+        columns.setdefault((*group(r.cell), label(r.cell)), []).append(r)
+    told = [line for own in columns.values() for line in _against_published(own)]
+    return unique([*table_checks.lines(records, references), *told, *of_training(records)])
+
+
+def of_training(records: Sequence[AttackRecord]) -> list[str]:
+    """Methods that did not train, by data set, and what is noted of the data."""
+    told = []
+    for dataset in unique(r.cell.train.dataset for r in records):
+        some = [r for r in records if r.cell.train.dataset == dataset]
+        chance = unique(f"{label(r.cell)} ({r.accuracy.mean:.1f}%)" for r in some if _near_chance(r))
+        if chance:
+            told.append(
+                f"{registry.short(dataset)}: accuracy near chance, so these methods did not train: {'; '.join(chance)}."
+            )
+    return [*told, *unique(f"note: {note}." for r in records for note in r.notes)]
+
+
+def _against_published(records: Sequence[AttackRecord]) -> list[str]:
+    """What is to be said of the published values of one method in one table; its floors are no attacks."""
+    first = records[0]
+    place = f"{registry.short(first.cell.train.dataset)}, {label(first.cell)}"
+    accuracy, psnr = published(first.cell)[0], of_papers_attack(first.cell)
+    told = []
+    if psnr is not None and psnr.value < first.floor.psnr_db:
+        told.append(
+            f"{place}: the published {psnr.value:.2f} dB lies below the {first.floor.psnr_db:.2f} dB that the {first.floor.name} "
+            "image scores on these victims: it reports an attack that failed, not protection."
+        )
+    attacked = [r for r in records if r.attack not in registry.FLOORS]
+    if psnr is not None and attacked:
+        best, own = strongest(attacked), papers_attack(attacked)
+        each = {"the strongest attack here": best}
+        each |= {"the paper's attack": measured.of(own)} if own is not None else {}
+        found = [(who, row.name, row.scores.psnr_db) for who, row in each.items()]
+        if any(abs(mean - psnr.value) > LARGE_GAP_DB for _, _, mean in found):
+            texts = [f"{who}, {name}, {mean:.2f} ({mean - psnr.value:+.1f})" for who, name, mean in found]
+            told.append(f"{place}, round {round_label(first)}: published {psnr.value:.2f} dB; {'; '.join(texts)}.")
+    off = first.accuracy.mean - accuracy.value if accuracy is not None else 0.0
+    if accuracy is not None and abs(off) > LARGE_GAP_PERCENT:
+        told.append(f"{place}: accuracy {first.accuracy.mean:.2f}%, published {accuracy.value:.2f}% ({off:+.1f}).")
+    return told
+
+
+def _near_chance(record: AttackRecord) -> bool:
+    return record.accuracy.mean < 1.5 * 100 / record.classes
+
+
+def gap_lines(gaps: Sequence[Gap]) -> list[str]:
+    """One line per missing attack on a method and reason, with all its rounds."""
+    rounds: dict[tuple[str, ...], list[str]] = {}
+    for g in gaps:
+        names = (registry.short(g.cell.train.dataset), label(g.cell), g.attack)
+        rounds.setdefault((*names, g.reason), []).append(asked_text(g.cell.round))
+    return [
+        f"{dataset}, {name}, {attack}, round {', '.join(unique(own))}: {reason}"
+        for (dataset, name, attack, reason), own in rounds.items()
+    ]

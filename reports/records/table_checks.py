@@ -1,0 +1,298 @@
+"""The doubts that several cells together raise, and with them those that each record holds of itself (privbench/records/checks.py).
+
+below-floor             the attack scores surely less than an image that anybody can hand in: it failed
+not-monotone            an attacker who knows more, or stands higher with the same, scores lower: broken, or badly tuned
+oracle-fails            the reference, with the victim's own networks, does not beat the floor: nothing else here was tested
+fedavg-fails            undefended FedAvg keeps its images, though it is known to give them away: the attacks are weak
+no-control              neither an oracle nor undefended FedAvg was attacked beside it: a failure says nothing
+overlapping-intervals   a difference between methods, or a gain, is claimed whose intervals overlap: it rests on the pairing alone
+
+Doubts ask about a run, not about training again: "surely" is here an interval over other victims of these very networks. As the
+strongest attack is chosen on one half of the victims and reported on the other, rows of a ladder are monotone in expectation only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scipy.stats import binomtest
+
+from privbench import registry
+from privbench.observation import knowledge
+from privbench.records.checks import Flag
+from privbench.records.schema import AttackRecord
+from privbench.scoring import statistics
+from privbench.scoring.statistics import Interval
+from privbench.spec import CellSpec
+from reports.records import comparison, measured
+from reports.records.labels import (
+    attacker_text,
+    group,
+    groups,
+    knowledge_text,
+    label,
+    networks,
+    range_text,
+    shares,
+    title_of,
+    unique,
+    update_text,
+    where_shared,
+)
+from reports.records.measured import ORACLE, Measured, best_record, strongest
+
+# What an attack on undefended FedAvg reaches at least where `known_to_leak` says so.
+UNTRAINED_DB, TRAINED_DB = 24.0, 22.0
+LEAST_DB = 0.1  # a smaller difference between two attacks is no disorder
+ACTIVE = "active"  # the power to send crafted networks
+BESIDES = frozenset({*knowledge.FIELDS, ACTIVE})  # what an attacker may have besides the artifact
+
+
+def by_record(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> dict[str, list[Flag]]:
+    """record id -> its own doubts, then those that the other records given raise about it.
+
+    `references` are attacks on undefended FedAvg from outside the table (reports/records/ceiling.py).
+    """
+    found = {r.id: [*r.flags, *below_floor(r)] for r in records}
+    for key in groups(records):
+        own = [r for r in records if group(r.cell) == key]
+        beside = [*own, *(r for r in references if group(r.cell) == key)]
+        for name in unique(label(r.cell) for r in own):
+            column = [r for r in own if label(r.cell) == name]
+            for r, flag in (
+                *not_monotone(column), *oracle_fails(column), *fedavg_fails(column), *no_control(column, beside),
+                *overlapping_floor(column),
+            ):  # fmt: skip
+                found[r.id].append(flag)
+        for r, flag in overlapping(own):
+            found[r.id].append(flag)
+    return found
+
+
+def lines(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[str]:
+    """One line per doubt, with the rows that share it."""
+    found = by_record(records, references)
+    rows: dict[tuple[str, str], list[AttackRecord]] = {}
+    for r in records:
+        for flag in found[r.id]:
+            rows.setdefault((flag.name, flag.sentence), []).append(r)
+    return [f"{name}: {_rows(some, records)}: {sentence}." for (name, sentence), some in rows.items()]
+
+
+def _rows(some: Sequence[AttackRecord], every: Sequence[AttackRecord]) -> str:
+    if len(some) == len(every) > 1:
+        return "every row"
+    told = []
+    for key in groups(some):
+        own = [r for r in some if group(r.cell) == key]
+        each = [
+            f"{attack} on {', '.join(unique(label(r.cell) for r in own if r.attack == attack))}"
+            for attack in unique(r.attack for r in own)
+        ]
+        told.append(f"{title_of(key)}: {'; '.join(each)}")
+    return " | ".join(told)
+
+
+def below_floor(r: AttackRecord) -> list[Flag]:
+    """An attack whose whole interval of gains lies below 0; floors themselves are not attacks."""
+    s = r.scores
+    return gain_below_floor(r.attack, measured.of(r).gain_here_db, s.identification, s.n, s.identification_chance)
+
+
+def gain_below_floor(attack: str, gain_db: Interval, identification: float, n: int, chance: float) -> list[Flag]:
+    """The same from the numbers: the paired gain, and the share of n victims that are identified, with that of chance.
+
+    An attack that hands in the floor itself differs from it by rounding, which is not below it.
+    """
+    if round(gain_db.high, 2) >= 0 or attack in registry.FLOORS:
+        return []
+    if identifies(identification, n, chance):
+        told = "below the floor in PSNR, and yet it tells the victims' images apart better than chance: noisy, and no protection"
+        return [Flag(name="below-floor", sentence=told)]
+    return [Flag(name="below-floor", sentence="below the floor, so this says nothing about privacy")]
+
+
+def identifies(identification: float, n: int, chance: float) -> bool:
+    """Whether more of n victims are identified than by chance (one-sided binomial test at 5%)."""
+    hits = round(identification * n)
+    return bool(binomtest(hits, n, chance, alternative="greater").pvalue < comparison.ALPHA)
+
+
+def knowledge_of(record: AttackRecord) -> frozenset[str]:
+    """What the attacker looked at: "gradient", shared networks by name, the fields of Knowledge, ACTIVE.
+
+    Which parts' gradients an attack makes use of is its own affair.
+    """
+    atoms = set()
+    for need in [*record.knowledge.needs, *record.knowledge.uses]:
+        source, colon, part = need.partition(":")
+        atoms.add(part if source in ("upload", "broadcast") else source if colon else need)
+    told = where_shared(record.knowledge.tag)  # by a record from before `uses`
+    atoms |= {part for part in told if part in shares(record.cell.train.method)}
+    return frozenset(atoms | {ACTIVE} if record.cell.active else atoms)
+
+
+def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
+    """Whether one attacker had all that the other had, and something besides, of attackers that saw the same.
+
+    Every attacker holds the whole artifact, so one who has more besides it knows more, whatever the two look at of it: a
+    surrogate more than feature-statistics. Of two who have the same besides it, one that looks at more of it. The oracle has the
+    victim's own networks and so knows more than every other but an active server; it is a reference, and bounds none.
+    """
+    known, other = knowledge_of(more), knowledge_of(less)
+    if not _same_images(more, less):
+        return False
+    if more.knowledge.rung == ORACLE:
+        return less.knowledge.rung != ORACLE and ACTIVE not in other - known
+    if known & BESIDES == other & BESIDES:
+        return other < known
+    blind = known <= BESIDES and not other <= BESIDES  # one that leaves the whole artifact unused
+    return other & BESIDES < known & BESIDES and not blind
+
+
+def stands_higher(more: AttackRecord, less: AttackRecord) -> bool:
+    """Whether two attackers had the same, and one is on a higher rung, of which at least as much is expected.
+
+    A floor is not compared: what scores less is told by `below-floor`.
+    """
+    upper, lower = more.knowledge.rung, less.knowledge.rung
+    if upper is None or lower is None or less.attack in registry.FLOORS:
+        return False
+    return _same_images(more, less) and knowledge_of(more) == knowledge_of(less) and bool(upper > lower)
+
+
+def _same_images(more: AttackRecord, less: AttackRecord) -> bool:
+    """Whether auxiliary images of the second, if any, are those of the first; images of another choice are other knowledge."""
+    return more.cell.auxiliary == less.cell.auxiliary or "auxiliary" not in knowledge_of(less)
+
+
+def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+    """Among the strongest attacks of each knowledge tag, those that score surely lower than one below them.
+
+    Below is one that knows less, or that has the same and stands on a lower rung. Surely: the 95% interval of the paired difference
+    lies below -LEAST_DB, so that rounding and chance raise nothing; of several the strongest is told. A floor is no attack, and may
+    only be the one that knows less.
+    """
+    best = sorted(_best(column), key=lambda row: -row.scores.psnr_db)
+    told = []
+    for more in best:
+        if more.first.attack in registry.FLOORS:
+            continue
+        for less in best:
+            how = _above(more.first, less.first)
+            gaps, victims = measured.differences(more, less) if how else ([], [])
+            if gaps and statistics.interval(gaps, victims, seeds_fixed=True).high < -LEAST_DB:
+                sentence = (
+                    f"{how} and scores lower, {_db(more)} against {_db(less)} dB: rows are monotone in expectation only, but this "
+                    "is more than chance, so this attack is broken or badly tuned"
+                )
+                told += [(r, Flag(name="not-monotone", sentence=sentence)) for r in more.attacks]
+                break
+    return told
+
+
+def _best(column: Sequence[AttackRecord]) -> list[Measured]:
+    """The strongest attack of each knowledge tag."""
+    return [strongest([r for r in column if attacker_text(r) == known]) for known in unique(map(attacker_text, column))]
+
+
+def _above(more: AttackRecord, less: AttackRecord) -> str:
+    """In which way one attacker is above another, in words; nothing where it is not."""
+    name = less.attack
+    if knows_more(more, less):
+        return f"knows more than {name} ({knowledge_text(less)})"
+    if stands_higher(more, less):
+        return f"stands on a higher rung than {name} ({less.knowledge.rung} {knowledge_text(less)}), with the same knowledge,"
+    return ""
+
+
+def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+    """The strongest oracle, where its gain over the floor is not surely above 0."""
+    oracles = [r for r in column if r.knowledge.rung == ORACLE]
+    if not oracles or strongest(oracles).gain_here_db.low > 0:
+        return []
+    best = strongest(oracles)
+    gain = range_text(best.gain_here_db, sign=True)
+    sentence = f"the oracle does not beat the floor ({gain} dB), so no attack here tests anything"
+    return [(best.first, Flag(name="oracle-fails", sentence=sentence))]
+
+
+def known_to_leak(cell: CellSpec) -> bool:
+    """Whether UNTRAINED_DB and TRAINED_DB hold: CIFAR-10, the papers' LeNet-5, the gradient of one image."""
+    return (cell.train.dataset, networks(cell), cell.batch_size, update_text(cell)) == ("cifar10", "", 1, "")
+
+
+def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+    """The strongest attack on undefended FedAvg, where it stays below what such an attack is known to reach.
+
+    Where that is not known, it must surely gain over the floor.
+    """
+    attacks = _attacks(column)
+    if not attacks or not _undefended(attacks[0]):
+        return []
+    best = strongest(attacks)
+    r = best.first
+    wanted = UNTRAINED_DB if r.cell.round == "0" else TRAINED_DB
+    if known_to_leak(r.cell):
+        fails, short = best.scores.psnr_db < wanted, f"{_db(best)} dB, {wanted:g} expected"
+    else:
+        fails, short = best.gain_here_db.low <= 0, f"{range_text(best.gain_here_db, sign=True)} dB over the floor"
+    sentence = f"undefended FedAvg keeps its images ({short}), so the attacks run here are weak"
+    return [(r, Flag(name="fedavg-fails", sentence=sentence))] if fails else []
+
+
+def no_control(column: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+    """The strongest attack of a column without an oracle, where the table `own` has no attack on undefended FedAvg either."""
+    attacks = _attacks(column)
+    if not attacks or any(r.knowledge.rung == ORACLE for r in attacks):
+        return []
+    if any(map(_undefended, _attacks(own))):
+        return []
+    sentence = (
+        "neither an oracle nor undefended FedAvg was attacked beside it, so nothing shows what these attacks can do here, and a "
+        "failure says nothing"
+    )
+    return [(best_record(attacks), Flag(name="no-control", sentence=sentence))]
+
+
+def _attacks(column: Sequence[AttackRecord]) -> list[AttackRecord]:
+    return [r for r in column if r.attack not in registry.FLOORS]
+
+
+def _undefended(r: AttackRecord) -> bool:
+    return bool(r.cell.train.method == "fedavg" and r.cell.train.defense == "none")
+
+
+def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+    """Among the strongest attacks of each knowledge tag, those that claim a gain over a floor whose interval overlaps theirs.
+
+    A gain is claimed where the tables print it bold (its interval lies above 0) or the paired test says "differ".
+    """
+    best = _best(_attacks(column))
+    tested = comparison.against_floor(best, [row.name for row in best])
+    sentence = "its interval and the floor's overlap, so the gain rests on the paired test alone"
+    return [
+        (row.first, Flag(name="overlapping-intervals", sentence=sentence))
+        for row, test in zip(best, tested, strict=True)
+        if test.intervals_overlap and (row.is_sure or (test.differ and test.difference_db.mean > 0))
+    ]
+
+
+def overlapping(own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+    """Claimed differences between the methods of one table whose intervals overlap; told of the first of the two."""
+    by_id = {r.id: r for r in own}
+    return [
+        (
+            by_id[c.ids[0]],
+            Flag(
+                name="overlapping-intervals",
+                sentence=f"{c.name}: the two intervals overlap, so the difference rests on the paired test alone",
+            ),
+        )
+        for c in comparison.between_methods(own)
+        if c.differ and c.intervals_overlap
+    ]
+
+
+def _db(row: Measured) -> str:
+    return f"{row.scores.psnr_db:.2f}"

@@ -1,0 +1,95 @@
+"""Climbing the ladder: which of its attacks can be made on a method, and the reports of several methods at several rounds.
+
+A page for the reader (reports/tables/ladder_summary.py), one file of long tables per data set (reports/tables/ladder.py), the curve over rounds
+per data set (reports/figures/psnr_by_round.py) and grids of reconstructions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from privbench import registry
+from privbench.observation import active_server
+from privbench.records.schema import AttackRecord
+from privbench.records.store import Store
+from privbench.spec import CellSpec
+from privbench.system import files
+from reports.figures import of_attack, psnr_by_round
+from reports.records import grouping
+from reports.records.labels import REFUSED, Gap, label, unique
+from reports.records.measured import best_record
+from reports.tables import ladder, ladder_summary, report_files
+
+SHOWN_ROUNDS = ("0", "best")  # of which a study draws grids
+
+
+def climbable(cells: Sequence[CellSpec]) -> tuple[list[CellSpec], list[Gap]]:
+    """(cells whose attack can be made on what their method sends, a gap for each other one), before anything is trained."""
+    reasons = [_reason(cell) for cell in cells]
+    able = [cell for cell, reason in zip(cells, reasons, strict=True) if reason is None]
+    return able, [Gap(cell, reason, REFUSED) for cell, reason in zip(cells, reasons, strict=True) if reason]
+
+
+def _reason(cell: CellSpec) -> str | None:
+    """Why a cell's attack cannot be made, whatever its gradients are; None where it can."""
+    method = registry.create(registry.resolve("method", cell.train.method), cell.train.method_settings)
+    if lack := active_server.lacking(cell, method):
+        return lack
+    return active_server.TOO_EARLY if active_server.too_early(cell) else None
+
+
+def write(
+    store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecord], gaps: Sequence[Gap], folder: Path
+) -> list[Path]:
+    """Every report of several methods; `records` are those of `cells`, in the same order."""
+    paths = report_files.write(ladder_summary.report(records, gaps), folder / "summary")
+    for key, name in of_attack.stems(records).items():
+        own = [r for r in records if grouping.setting(r.cell) == key]
+        lost = [gap for gap in gaps if grouping.setting(gap.cell) == key]
+        paths += ladder.write_tables(own, files.inside(folder, f"ladder-{name}"), lost)
+    return paths + curves(records, folder) + grids(store, cells, records, folder, SHOWN_ROUNDS, strongest=True)
+
+
+def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
+    """`<data set>-rounds`, a panel per method."""
+    return [
+        path
+        for key, name in of_attack.stems(records).items()
+        for path in psnr_by_round.write(
+            [r for r in records if grouping.setting(r.cell) == key], files.inside(folder, f"{name}-rounds")
+        )
+    ]
+
+
+def grids(
+    store: Store,
+    cells: Sequence[CellSpec],
+    records: Sequence[AttackRecord],
+    folder: Path,
+    rounds: Sequence[str],
+    *,
+    strongest: bool = False,
+) -> list[Path]:
+    """`<data set>-grid-<round>`, rungs from below, of the floors the best; with several methods, one grid of each.
+
+    With `strongest` a row is the strongest attack of a knowledge tag, else every attack has one.
+    """
+    by_id = {cell.id: cell for cell in cells}
+    names, methods = of_attack.stems(records), unique(label(r.cell) for r in records)
+    paths = []
+    for block in ladder.blocks([r for r in records if r.cell.round in rounds]):
+        first = block.every[0]
+        own = [best_record(row.attacks) for row in block.best] if strongest else [
+            r for r in block.every if r.attack not in registry.FLOORS or r.attack == first.floor.name
+        ]  # fmt: skip
+        method = f"-{_stem(label(first.cell))}" if len(methods) > 1 else ""
+        stem = files.inside(folder, f"{names[grouping.setting(first.cell)]}{method}-grid-{first.cell.round}")
+        paths += of_attack.write_grid(store, [by_id[r.id] for r in own], min(first.cell.seeds), stem)
+    return paths
+
+
+def _stem(name: str) -> str:
+    """A method's name in names of files, e.g. "fedavg-gaussian-0.1"."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")

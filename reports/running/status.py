@@ -1,0 +1,108 @@
+"""How far each cell of a study is, read from what lies on disk: done, failed, refused, interrupted, not run, or without data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from privbench.errors import UserError
+from privbench.records import schema
+from privbench.records.schema import Record
+from privbench.records.store import Store
+from privbench.spec import CellSpec
+from privbench.training import checkpoint
+from reports.records import grouping, labels
+from reports.records.labels import REFUSED, unique
+
+DONE, FAILED, INTERRUPTED, NOT_RUN, NO_DATA = "done", "failed", "interrupted", "not run", "no data"
+WORDS = (DONE, FAILED, REFUSED, INTERRUPTED, NOT_RUN, NO_DATA)
+
+
+class State(NamedTuple):
+    """One cell's state in a word, why, and its record when it is done."""
+
+    word: str
+    why: str
+    record: Record | None = None
+
+
+def of(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> State:
+    """The state of one cell; `absent` says of each data set that is not there how to get it."""
+    if store.record(cell).exists():
+        try:
+            return State(DONE, "", schema.read_of(cell, store.record(cell)))
+        except UserError as error:
+            return State(FAILED, str(error))
+    if store.failure(cell).exists():
+        try:
+            reason, refused = store.read_failure(cell)
+        except UserError as error:
+            return State(FAILED, str(error))
+        return State(REFUSED if refused else FAILED, reason)
+    if cell.train.dataset in absent:
+        return State(NO_DATA, absent[cell.train.dataset])
+    begun = [part for part in (_begun(store, cell, seed) for seed in cell.seeds) if part]
+    if begun and (store.cell_spec(cell).exists() or cell.attack is None or any("stopped" in part for part in begun)):
+        return State(INTERRUPTED, f"{'; '.join(begun)}; the same command continues")
+    return State(NOT_RUN, "its training is finished" if begun else "")
+
+
+def _begun(store: Store, cell: CellSpec, seed: int) -> str:
+    """What there is of one seed, in words; nothing where nothing is."""
+    spec = cell.train.model_copy(update={"seed": seed})
+    folder = store.train(spec)
+    if store.result(cell, seed).exists():
+        return f"seed {seed} done"
+    if (folder / checkpoint.FINISHED).exists():
+        return f"seed {seed} trained"
+    try:
+        done = checkpoint.progress(folder, spec.id)
+    except UserError:  # said when the cell is run
+        return f"seed {seed} stopped"
+    return "" if done is None else f"seed {seed} stopped after round {done} of {cell.train.schedule.rounds}"
+
+
+def counts(states: Sequence[State]) -> str:
+    """E.g. "12 of 20 cells done, 1 failed, 7 not run"."""
+    found = {word: sum(state.word == word for state in states) for word in WORDS}
+    rest = [f"{number} {word}" for word, number in found.items() if number and word != DONE]
+    return ", ".join([f"{found[DONE]} of {len(states)} cells done", *rest])
+
+
+COLUMNS = ["cell", "attack", "round", "state"]
+MOST_NAMED = 4  # attacks of one row
+
+
+def listing(cells: Sequence[CellSpec], states: Sequence[State]) -> list[tuple[str, list[list[str]]]]:
+    """(heading, rows of COLUMNS) of each setting; attacks of one cell and round that are in one state share a row."""
+    found: dict[grouping.Setting, dict[tuple[str, str, str], list[str]]] = {}
+    for cell, state in zip(cells, states, strict=True):
+        round_ = labels.asked_text(cell.round) if cell.attack else ""
+        row = (_name(cell), round_, state.word + (f": {state.why}" if state.why else ""))
+        found.setdefault(grouping.setting(cell), {}).setdefault(row, []).append(cell.attack or "")
+    return [
+        (grouping.title(key), [[name, _attacks(own), round_, state] for (name, round_, state), own in body.items()])
+        for key, body in found.items()
+    ]
+
+
+def _attacks(names: Sequence[str]) -> str:
+    """Some attacks, by number where they are many."""
+    return ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} attacks"
+
+
+def _name(cell: CellSpec) -> str:
+    searched = {name: value for name, value in cell.train.method_settings.items() if name == "mu"}
+    return grouping.row(cell) + "".join(f", {name} {value:g}" for name, value in searched.items())
+
+
+def reasons(cells: Sequence[CellSpec], states: Sequence[State]) -> list[str]:
+    """One line per reason for which cells are not done, with how many and which."""
+    open_ = [(cell, state) for cell, state in zip(cells, states, strict=True) if state.word != DONE]
+    told = []
+    for word, why in unique((state.word, state.why) for _, state in open_):
+        own = [cell for cell, state in open_ if (state.word, state.why) == (word, why)]
+        which = unique(f"{cell.train.dataset} {grouping.row(cell)}" for cell in own)
+        few = ", ".join(which[:3]) + (f" and {len(which) - 3} more" if len(which) > 3 else "")
+        told.append(f"{word} ({len(own)}): {few}" + (f": {why}" if why else ""))
+    return told

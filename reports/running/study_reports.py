@@ -1,0 +1,221 @@
+"""The reports that a study file may name, each written from the records of the study's cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from privbench.records.schema import AttackRecord, Record
+from privbench.records.store import Store
+from privbench.spec import CellSpec
+from privbench.system import files
+from privbench.system.console import Console
+from reports.figures import box_plots, client_bars, curves, defense_curve, feature_pca, of_attack, omega_curve, roc
+from reports.records import grouping
+from reports.records.labels import SMOKE, Gap
+from reports.running import ladder_cells, status
+from reports.running.status import State
+from reports.studies.definition import Study
+from reports.tables import (
+    ablation,
+    accuracy_table,
+    attack_table,
+    baselines,
+    derived,
+    endnotes,
+    ladder_summary,
+    nearest,
+    render,
+    report_files,
+    variants,
+)
+
+NAMES = (
+    "accuracy", "omega", "pca", "ablation", "attack", "ladder", "pairs", "gain", "rta", "roc", "curves", "consistency", "boxes",
+    "clients", "nearest", "variants",
+)  # fmt: skip
+OF_ATTACKS = {"pairs": baselines.report, "nearest": nearest.report, "variants": variants.report}
+CURVES = {"curves": ("loss", "accuracy"), "consistency": ("consistency",)}
+CURVE_TITLES = {"curves": "Loss and accuracy curves", "consistency": "Consistency of generator and classifier"}
+
+
+def write(
+    study: Study,
+    store: Store,
+    cells: Sequence[CellSpec],
+    records: Sequence[Record],
+    gaps: Sequence[Gap],
+    folder: Path,
+    data_dir: Path | None = None,
+    references: Sequence[AttackRecord] = (),
+) -> list[Path]:
+    """Every report of the study; `records` are those of `cells`, in the same order. The PCA reads images from `data_dir`.
+
+    `references` as `published_form.compact` takes them.
+    """
+    paths = []
+    for name in study.reports:
+        if name == "pca":
+            paths += _principal_components(store, cells, records, folder, data_dir)
+        elif name == "omega":
+            paths += _against_omega(study, records, folder)
+        else:
+            paths += _write_one(name, study, store, cells, records, gaps, folder, references)
+    return paths
+
+
+def _against_omega(study: Study, records: Sequence[Record], folder: Path) -> list[Path]:
+    """The curves of every data set that has several omegas."""
+    keys = omega_curve.comparisons(records)
+    metrics = [metric for metric in study.metrics if metric in omega_curve.ACCURACIES]
+    paths = report_files.write(omega_curve.report(records, metrics, study.tables), folder / "omega") if keys else []
+    for key in keys:
+        paths += omega_curve.write(records, key, metrics, folder, study.tables)
+    return paths
+
+
+def _principal_components(
+    store: Store, cells: Sequence[CellSpec], records: Sequence[Record], folder: Path, data_dir: Path | None
+) -> list[Path]:
+    """The panels of every setting, from networks and images on disk."""
+    paths: list[Path] = []
+    for key in grouping.settings(records):
+        own = [(cell, r) for cell, r in zip(cells, records, strict=True) if grouping.setting(r.cell) == key]
+        found = feature_pca.clouds(store, [cell for cell, _ in own], data_dir)
+        stem = files.inside(folder, f"pca-{grouping.stem(key)}")
+        paths += report_files.write(feature_pca.report(key, found, [r for _, r in own]), stem)
+        paths += feature_pca.write(key, found, own[0][1].class_names, stem)
+    return paths
+
+
+def _write_one(
+    name: str,
+    study: Study,
+    store: Store,
+    cells: Sequence[CellSpec],
+    records: Sequence[Record],
+    gaps: Sequence[Gap],
+    folder: Path,
+    references: Sequence[AttackRecord],
+) -> list[Path]:
+    pairs_of = [(cell, r) for cell, r in zip(cells, records, strict=True) if isinstance(r, AttackRecord)]
+    kept = {r.id for r in grouping.best_searched([r for _, r in pairs_of])}
+    pairs_of = [(cell, r) for cell, r in pairs_of if r.id in kept]
+    attacked = [r for _, r in pairs_of]
+    if name == "accuracy":
+        whole = accuracy_table.report(records, gaps, study.metrics, study.tables)
+        return report_files.write(derived.beside(whole, records, name, study.tables), folder / name)
+    if name == "ablation":
+        return report_files.write(ablation.report(records, gaps, study.metrics), folder / name)
+    if name == "attack":
+        lost = [gap for gap in gaps if gap.cell.attack is not None]
+        paths = attack_table.write_tables(attacked, folder, lost, references) if attacked else []
+        paths += defense_curve.curves(attacked, folder)
+        return paths + of_attack.attacked(store, [cell for cell, _ in pairs_of], attacked, folder)
+    if name == "ladder":
+        return ladder_cells.write(store, [cell for cell, _ in pairs_of], attacked, gaps, folder) if attacked else []
+    if name in OF_ATTACKS:
+        return report_files.write(_of_attacks(name, attacked), folder / name) if attacked else []
+    if name in client_bars.KINDS:
+        return _with_figures(
+            derived.beside(client_bars.report(records, name), records, name, study.tables),
+            records,
+            folder,
+            name,
+            lambda key, stem: client_bars.write(records, key, name, stem),
+        )
+    if name == "roc":
+        return _with_figures(
+            roc.report(records), records, folder, name, lambda key, stem: roc.write(records, key, stem)
+        )
+    if name in CURVES:
+        own = derived.beside(curves.report(records, CURVES[name], CURVE_TITLES[name]), records, name, study.tables)
+        return _with_figures(
+            own, records, folder, name, lambda key, stem: curves.write(records, key, CURVES[name], stem)
+        )
+    if name == "boxes":
+        return _with_figures(
+            box_plots.report(records), records, folder, name, lambda key, stem: box_plots.write(records, key, stem)
+        )
+    return of_attack.histograms(records, folder)
+
+
+def _of_attacks(name: str, records: Sequence[AttackRecord]) -> report_files.Report:
+    """One of OF_ATTACKS; of smoke runs without scores."""
+    report = OF_ATTACKS[name](records)
+    return report_files.without_scores(report) if all(r.cell.preset == SMOKE for r in records) else report
+
+
+def _with_figures(
+    report: report_files.Report,
+    records: Sequence[Record],
+    folder: Path,
+    name: str,
+    draw: Callable[[grouping.Setting, Path], list[Path]],
+) -> list[Path]:
+    """The tables, and a figure per setting; nothing where no record says anything."""
+    if not report.forms:
+        return []
+    figures = [
+        path
+        for key in grouping.settings(records)
+        for path in draw(key, files.inside(folder, f"{name}-{grouping.stem(key)}"))
+    ]
+    return report_files.write(report, folder / name) + figures
+
+
+def write_page(
+    study: Study, cells: Sequence[CellSpec], found: Sequence[State], paths: Sequence[Path], folder: Path
+) -> Path:
+    """report.md: what the study is, how far every cell is, and every table and figure of it."""
+    parts = [f"# {study.title}", f"{study.about} Source: {study.source}.", f"{status.counts(found)}."]
+    open_ = status.reasons(cells, found)
+    if open_:
+        parts.append("\n".join(f"- {line}" for line in open_))
+    texts = [path for path in paths if path.suffix == ".md"]
+    images = [path for path in paths if path.suffix == ".png"]
+    parts.append("## Tables\n\n" + "\n".join(f"- [{path.stem}]({path.name}) (also .csv, .tex)" for path in texts))
+    parts.append("## Figures\n\n" + "\n\n".join(f"![{path.stem}]({path.name})" for path in images))
+    parts.append("## Cells")
+    parts += [
+        f"### {heading}\n\n{render.markdown(status.COLUMNS, body, words=True)}"
+        for heading, body in status.listing(cells, found)
+    ]
+    target = folder / "report.md"
+    files.write_bytes(target, ("\n\n".join(parts) + "\n").encode())
+    return target
+
+
+def show(
+    study: Study,
+    records: Sequence[Record],
+    gaps: Sequence[Gap],
+    to: Console,
+    folder: Path,
+    references: Sequence[AttackRecord] = (),
+    first: Sequence[str] = (),
+) -> None:
+    """The study's first table on the terminal, and under it what matters most; `first` are notes that go before all others."""
+    attacked = [r for r in records if isinstance(r, AttackRecord)]
+    if "attack" in study.reports:
+        best, lost = grouping.best_searched(attacked), [gap for gap in gaps if gap.cell.attack is not None]
+        if best:
+            attack_table.print_tables(best, to, folder / "table.md", lost, references, first)
+        return
+    report: report_files.Report
+    if "ladder" in study.reports:
+        report, name = ladder_summary.report(attacked, gaps), "summary"
+    elif "nearest" in study.reports:
+        report, name = _of_attacks("nearest", attacked), "nearest"
+    elif "variants" in study.reports:
+        report, name = _of_attacks("variants", attacked), "variants"
+    elif "ablation" in study.reports:
+        report, name = ablation.report(records, gaps, study.metrics), "ablation"
+    else:
+        report, name = accuracy_table.report(records, gaps, study.metrics, study.tables), "accuracy"
+    forms = report.forms[: len(study.metrics)] if name == "accuracy" else report.forms
+    for form in forms:
+        if form.rows:
+            render.show(form.title, form.columns, form.rows, to, words=form.words)
+    notes = [note for form in forms for note in form.notes]
+    endnotes.show([*first, *notes, *report.notes], folder / f"{name}.md", to)

@@ -1,0 +1,34 @@
+"""What stands under a table on the terminal: at most five lines, the last of which names the file with everything."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from privbench.system.console import Console
+
+MOST_LINES = 5
+
+
+def show(notes: Sequence[str], whole: Path, console: Console) -> None:
+    """Prints the first of some notes, as many as fit in four lines of the terminal, and where all of them stand.
+
+    A note that does not fit is cut off at a word; those behind it are left to the file.
+    """
+    left, shown = MOST_LINES - 1, 0
+    for note in notes:
+        lines = textwrap.wrap(f"- {note}", console.width, subsequent_indent="  ", break_on_hyphens=False)
+        cut = len(lines) > left
+        if cut and left:
+            lines = [
+                *lines[: left - 1],
+                textwrap.shorten(" ".join(lines[left - 1 :]), console.width, placeholder=" ..."),
+            ]
+        for line in lines[:left]:
+            console.print(line, no_wrap=True, overflow="ignore", crop=False)
+        shown, left = shown + (not cut), left - len(lines[:left])
+        if not left:
+            break
+    more = f"{len(notes) - shown} more remarks, and how" if len(notes) > shown else "how"
+    console.say(f"- {more} to read this: {whole}")

@@ -1,0 +1,255 @@
+"""The attack ladder: how much a server reconstructs, by what it knows; Markdown, CSV, LaTeX and terminal.
+
+A pure function of records. One block per data set, round, method and defence: the strongest attack of every knowledge tag in the
+order of the rungs, beneath it every attack that was run, the paired tests against the floor, and the doubts that the numbers
+raise (reports/records/remarks.py). docs/ladder.md says how to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from privbench import registry
+from privbench.records import checks
+from privbench.records.schema import AttackRecord
+from privbench.system import files
+from privbench.system.console import Console
+from reports.records import comparison, measured
+from reports.records import table_checks as doubts_of
+from reports.records.comparison import Comparison
+from reports.records.labels import (
+    NONE,
+    NOT_SHOWN,
+    SMOKE,
+    Gap,
+    fields_of,
+    group,
+    knowledge_text,
+    label,
+    place,
+    pooled_text,
+    range_text,
+    title_of,
+    unique,
+)
+from reports.records.measured import ORACLE, Measured, strongest
+from reports.records.remarks import CAVEAT, PLUMBING, gap_lines, header, remarks
+from reports.tables import endnotes, render
+
+OWN = "own"  # the rung of a user's attack that declares none
+COLUMNS = (
+    "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "worst 5%, dB", "above 20 dB", "SSIM",
+    "feature error", "identified", "labels right", "n / failures", "seconds", "gradient evaluations", "doubts",
+)  # fmt: skip
+SHORT = (
+    "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "identified", "n / failures", "doubts",
+)  # fmt: skip
+
+
+class Block(NamedTuple):
+    """The ladder of one method at one round."""
+
+    title: str
+    floor: str  # in words
+    best: list[Measured]  # the best floor, then each knowledge tag's strongest attack, in the order of the rungs
+    every: list[AttackRecord]
+    tests: list[Comparison]  # of those attacks against the floor
+
+
+def blocks(records: Sequence[AttackRecord]) -> list[Block]:
+    """One block per table, method and defence, in the published order."""
+    found = []
+    for key in unique(group(r.cell) for r in records):
+        own = sorted((r for r in records if group(r.cell) == key), key=lambda r: place(r.cell))
+        for name in unique(label(r.cell) for r in own):
+            every = sorted((r for r in own if label(r.cell) == name), key=order)
+            attacks = [r for r in every if r.attack not in registry.FLOORS]
+            best = [
+                strongest([r for r in attacks if knowledge_text(r) == each])
+                for each in unique(map(knowledge_text, attacks))
+            ]
+            floor = every[0].floor
+            floor_text = f"floor {floor.psnr_db:.2f} dB ({floor.name})" if key[3] != SMOKE else f"floor {floor.name}"
+            names = [f"{knowledge_text(own.first)} ({own.name})" for own in best]
+            tests = comparison.against_floor(best, names) if key[3] != SMOKE else []
+            best = [measured.of(r) for r in every if r.attack == floor.name] + best
+            title = f"{name}: {title_of(key)}"
+            found.append(Block(title, floor_text, best, every, tests))
+    return found
+
+
+def rung(record: AttackRecord) -> str:
+    """L0 to L8, or OWN."""
+    return record.knowledge.rung or OWN
+
+
+def rungs(records: Sequence[AttackRecord]) -> str:
+    """The rungs of some attacks, e.g. "L1-L2"."""
+    found = sorted({rung(r) for r in records})
+    return found[0] if len(found) == 1 else f"{found[0]}-{found[-1]}"
+
+
+def order(record: AttackRecord) -> tuple[str, str, float]:
+    """Rungs from below, and the stronger of two attacks of one tag first."""
+    return (rung(record), knowledge_text(record), -record.scores.psnr_db)
+
+
+def row(own: Measured, doubts: dict[str, list[checks.Flag]], among: Sequence[AttackRecord] = ()) -> dict[str, str]:
+    """One row's cells under COLUMNS; `among` are all attacks of its tag, whose rungs it sums up."""
+    s, floor = own.scores, measured.returned_text(own)
+    cells = {
+        "rung": rungs(among or own.attacks),
+        "knowledge": f"{knowledge_text(own.first)}{pooled_text(own.first)}",
+        "strongest attack": own.name + (f" ({floor})" if floor else ""),
+        "PSNR dB": range_text(own.psnr_db),
+        "gain over the floor dB": range_text(own.gain_db, sign=True),
+        "worst 5%, dB": f"{s.worst_db:.2f}",
+        "above 20 dB": f"{100 * s.exposed:.0f}%",
+        "SSIM": f"{s.ssim:.3f}",
+        "feature error": NONE if s.feature_error is None else f"{s.feature_error:.3f}",
+        "identified": f"{100 * s.identification:.0f}% (chance {100 * s.identification_chance:.3g}%)",
+        "labels right": f"{100 * s.label_accuracy:.0f}%",
+        "n / failures": f"{s.n} / {s.failures}",
+        "seconds": f"{sum(r.cost.attack_seconds for r in own.attacks):.1f}",
+        "gradient evaluations": f"{sum(r.cost.gradient_evaluations for r in own.attacks):,}",
+        "doubts": checks.names(flag for r in own.attacks for flag in doubts[r.id]),
+    }
+    unquotable = [name for name in cells if "dB" in name] if own.first.cell.preset == SMOKE else []
+    return cells | dict.fromkeys(unquotable, NOT_SHOWN)
+
+
+def best_rows(block: Block, doubts: dict[str, list[checks.Flag]]) -> list[dict[str, str]]:
+    """One row per knowledge tag."""
+    return [
+        row(own, doubts, [x for x in block.every if knowledge_text(x) == knowledge_text(own.first)])
+        for own in block.best
+    ]
+
+
+def strongest_line(block: Block) -> str:
+    """The block's answer in one sentence."""
+    attacks = [r for r in block.every if r.attack not in registry.FLOORS]
+    if not attacks:
+        return f"{block.floor}; no attack was run."
+    if block.every[0].cell.preset == SMOKE:
+        return PLUMBING
+    own = strongest(attacks)
+    known = "; ".join(unique(knowledge_text(r) for r in own.attacks))
+    references = [r for r in attacks if rung(r) == ORACLE]
+    reference = (
+        f" Reference, with the victim's own networks: {range_text(strongest(references).psnr_db)} dB."
+        if references
+        else ""
+    )
+    return (
+        f"{block.floor[0].upper()}{block.floor[1:]}; strongest attack: {own.name} ({known}), "
+        f"{range_text(own.psnr_db)} dB, {range_text(own.gain_db, sign=True)} dB over the floor, n = {own.scores.n}, "
+        f"{own.scores.failures} failed.{_verdict(own)}{reference} The defence gives {own.first.guarantee}."
+    )
+
+
+def _verdict(own: Measured) -> str:
+    """Whether the floor is surely beaten, where that needs a sentence."""
+    if own.is_sure:
+        return ""
+    if own.gain_db.is_few:
+        return f" {len(own.first.seeds)} seed(s) are too few to say whether any attack surely beats the floor."
+    return " No attack surely beats the floor, which bounds these attacks and is no proof of privacy."
+
+
+def write_tables(records: Sequence[AttackRecord], stem: Path, gaps: Sequence[Gap] = ()) -> list[Path]:
+    """`stem`.md, `stem`.csv and `stem`.tex."""
+    texts = {".md": markdown(records, gaps), ".csv": csv(records), ".tex": latex(records, gaps)}
+    for ending, text in texts.items():
+        files.write_bytes(stem.with_name(stem.name + ending), text.encode())
+    return [stem.with_name(stem.name + ending) for ending in texts]
+
+
+def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
+    """The whole ladder as Markdown."""
+    doubts = doubts_of.by_record(records)
+    parts = ["# Attack ladder", *header(records)]
+    for block in blocks(records):
+        best = best_rows(block, doubts)
+        every = [row(measured.of(r), doubts) for r in block.every]
+        parts += [f"## {block.title}", strongest_line(block), _markdown(best, SHORT)]
+        parts += ["Every attack:", _markdown(every, COLUMNS).replace("strongest attack", "attack", 1)]
+        if block.tests:
+            parts += ["Against the floor, paired:", render.markdown(comparison.COLUMNS, comparison.rows(block.tests))]
+    tests = comparison.between_methods_of_each(records)
+    if tests:
+        parts += ["## Between methods", comparison.HOW, render.markdown(comparison.COLUMNS, comparison.rows(tests))]
+    for heading, lines in (("Not run", gap_lines(gaps)), ("Doubts and remarks", remarks(records))):
+        if lines:
+            parts.append(f"## {heading}\n\n" + "\n".join(f"- {line}" for line in lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> str:
+    return render.markdown(columns, [[each[name] for name in columns] for each in rows])
+
+
+def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
+    """The strongest attack per knowledge tag as LaTeX tables (booktabs), one per method and round."""
+    doubts = doubts_of.by_record(records)
+    tables = []
+    for block in blocks(records):
+        rows = [[each[name] for name in SHORT] for each in best_rows(block, doubts)]
+        caption = (
+            f"{block.title}; {block.floor}. [95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}"
+        )
+        tables.append(render.latex(SHORT, rows, caption))
+    notes = [*header(records), *gap_lines(gaps), *remarks(records), "needs \\usepackage{booktabs}"]
+    return "\n".join(f"% {line}" for line in notes) + "\n" + "\n\n".join(tables) + "\n"
+
+
+def csv(records: Sequence[AttackRecord]) -> str:
+    """Numbers at full precision, one row per attack."""
+    doubts = doubts_of.by_record(records)
+    return pd.DataFrame([_csv_row(r, doubts[r.id]) for b in blocks(records) for r in b.every]).to_csv(index=False)
+
+
+def _csv_row(r: AttackRecord, doubts: Sequence[checks.Flag]) -> dict[str, Any]:
+    s, own = r.scores, measured.of(r)
+    kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "victims", "batch_size")
+    return {
+        "id": r.id,
+        **fields_of(r.cell, kept),
+        "observe": r.cell.observe,
+        "attacked_rounds": " ".join(map(str, r.rounds)),
+        "rung": rung(r),
+        "knowledge": knowledge_text(r),
+        "uploads_pooled": r.knowledge.pools,
+        "psnr_db": s.psnr_db,
+        "psnr_low": own.psnr_db.low,
+        "psnr_high": own.psnr_db.high,
+        "psnr_raw_db": s.psnr_raw_db,
+        "floor": r.floor.name,
+        "floor_db": r.floor.psnr_db,
+        "gain_db": own.gain_db.mean,
+        "gain_low": own.gain_db.low,
+        "gain_high": own.gain_db.high,
+        **measured.score_columns(own),
+        "attack_seconds": r.cost.attack_seconds,
+        "gradient_evaluations": r.cost.gradient_evaluations,
+        "guarantee": r.guarantee,
+        "doubts": " ".join(checks.each_name(doubts)),
+    }
+
+
+def print_tables(records: Sequence[AttackRecord], console: Console, whole: Path, gaps: Sequence[Gap] = ()) -> None:
+    """The paired tests and the strongest attack per knowledge tag, and under them what matters most of the file `whole`."""
+    doubts = doubts_of.by_record(records)
+    tests = comparison.between_methods_of_each(records)
+    if tests:
+        render.show("Between methods, paired", comparison.COLUMNS, comparison.rows(tests), console)
+    for block in blocks(records):
+        rows = [[each[name] for name in SHORT] for each in best_rows(block, doubts)]
+        console.say(strongest_line(block))
+        render.show(block.title, SHORT, rows, console)
+    missing = [f"not run: {line}" for line in gap_lines(gaps)]
+    endnotes.show([*missing, *remarks(records), CAVEAT], whole, console)

@@ -1,0 +1,76 @@
+"""One attack in several settings: a row a setting (number format, whole updates, the attack's own), a column a method and defence.
+
+A pure function of records. Beside each mean PSNR stand the best floor of the same victims and how many reconstructions failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from privbench.records.schema import AttackRecord
+from privbench.spec import ATTACK_SETTINGS, CellSpec
+from reports.records import grouping, measured, remarks
+from reports.records.labels import NONE, asked_text, label, range_text, unique, update_text
+from reports.tables.report_files import Form, Report
+
+PLAINEST = "as set by default"
+
+
+def report(records: Sequence[AttackRecord]) -> Report:
+    """One table per data set and attack."""
+    forms = []
+    for key in grouping.settings(records):
+        own = [r for r in records if grouping.setting(r.cell) == key]
+        forms += [
+            _form(f"{grouping.title(key)}: {attack}", [r for r in own if r.cell.attack == attack])
+            for attack in unique(r.cell.attack for r in own)
+        ]
+    numbers = [
+        {
+            "id": r.id, "setting": grouping.title(grouping.setting(r.cell)), "column": label(r.cell), "attack": r.cell.attack,
+            "variant": setting_words(r.cell), "psnr_db": r.scores.psnr_db, "low": measured.of(r).psnr_db.low,
+            "high": measured.of(r).psnr_db.high, "floor": r.floor.psnr_db, "n": r.scores.n, "failures": r.scores.failures,
+            "seeds": " ".join(map(str, r.cell.seeds)),
+        }
+        for r in records
+    ]  # fmt: skip
+    return Report("Variants of an attack", remarks.header(records), forms, numbers)
+
+
+def _form(title: str, own: Sequence[AttackRecord]) -> Form:
+    columns = unique(label(r.cell) for r in own)
+    body = []
+    for name in unique(setting_words(r.cell) for r in own):
+        cells = [name]
+        for column in columns:
+            found = [r for r in own if (setting_words(r.cell), label(r.cell)) == (name, column)]
+            cells += _cells(found[0]) if found else [NONE, NONE, NONE]
+        body.append(cells)
+    return Form(title, ["", *(text for c in columns for text in (f"{c}, dB", "floor", "failed"))], body)
+
+
+def _cells(r: AttackRecord) -> list[str]:
+    return [range_text(measured.of(r).psnr_db), f"{r.floor.psnr_db:.2f}", f"{r.scores.failures} of {r.scores.n}"]
+
+
+def setting_words(cell: CellSpec) -> str:
+    """A setting, e.g. "round 0 (untrained), start normal, 16 images per gradient"."""
+    return words(cell, unusual_settings(cell))
+
+
+def unusual_settings(cell: CellSpec) -> dict[str, Any]:
+    """The attack's settings that differ from its preset's."""
+    usual = ATTACK_SETTINGS[cell.preset].get(cell.attack or "", {})
+    return {name: value for name, value in cell.attack_settings.items() if usual.get(name) != value}
+
+
+def words(cell: CellSpec, settings: Mapping[str, Any]) -> str:
+    """The same with those of the attack's own settings that are to be told."""
+    parts = [f"round {asked_text(cell.round)}", *(f"{name} {value}" for name, value in sorted(settings.items()))]
+    update, form = update_text(cell), cell.wire
+    parts += [update] if update else []
+    parts += [f"sent in {form}"] if form != "float32" else []
+    parts += ["labels known"] if cell.labels_known else []
+    parts += [f"{cell.batch_size} images per gradient"] if cell.batch_size > 1 else []
+    return ", ".join([*parts, *([PLAINEST] if len(parts) == 1 else [])])
