@@ -1,9 +1,9 @@
 """Surrogate extractors whose features are aligned, client by client, to the client's generator and to its other victims' features.
 
-Each begins at a plain surrogate and goes on with the alignment terms of attacks/shadow/surrogate_training.py: class-conditional means and channel
-covariances of what the client's uploaded generator makes (FedCG and its like; without a generator this term is left out); channel
-means and covariances of its victims' closed-form features, which the attacker holds anyway; and the distance of each of these
-features from the mean of its class. By moments, not adversarially: a client has a few victims here, too few for a
+Each begins at a plain surrogate and goes on with the alignment terms of attacks/shadow/surrogate_training.py: class-conditional
+means and channel covariances of what the client's uploaded generator makes (FedCG and its like; without a generator this term is
+left out); channel means and covariances of its victims' closed-form features, which the attacker holds anyway; and the distance
+of each of these features from the mean of its class. By moments, not adversarially: a client has a few victims here, too few for a
 discriminator.
 
 A victim's own features do not align the surrogate that it is inverted through: that would draw its class mean to them, and so the
@@ -28,7 +28,8 @@ from attacks.shadow.shadow_federation import World
 from attacks.shadow.surrogate_training import Align
 from privbench.hyperparameters import Count, Weight
 from privbench.seeds import stream
-from privbench.types import Knowledge, Params
+from privbench.tensors import Params
+from privbench.types import Knowledge
 
 FOLDS = 4  # of a client's victims, at most
 FEWEST_OTHERS = 2  # victims of whose features there is a spread

@@ -1,7 +1,7 @@
 """Closed-form features through the extractor that every client started with, which whoever knows the seed of the run knows.
 
-One image's classifier gradient gives h exactly (attacks/common/closed_form.py); h alone is no image, and what it says of one depends on
-the extractor. In round 0 that is the initial one, and h is inverted through it:
+One image's classifier gradient gives h exactly (attacks/common/closed_form.py); h alone is no image, and what it says of one
+depends on the extractor. In round 0 that is the initial one, and h is inverted through it:
     min over z of ||logit E_0(x) - logit h||^2 / tau^2 + ||z||^2      (attacks/features/inversion.py)
 with a prior of smooth images around grey, because this attacker has no images. Later the clients' extractors have left their
 start by an unknown way. How far is guessed from how far the broadcast classifier has left its own:
@@ -18,7 +18,8 @@ from attacks.common import closed_form, labels
 from attacks.features import inversion, per_image
 from attacks.shadow import shadow_federation
 from privbench.hyperparameters import Count, Positive
-from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
+from privbench.tensors import Params
+from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 ERROR = 10.0  # tau per relative change of the classifier
 

@@ -1,8 +1,8 @@
 """A colluding client hands its own extractor to the server: another stand-in, made by the very training that is attacked.
 
-In round 0 it is the victims' own, and inverted as such (attacks/shadow/known_extractor.py). Later clients share a classifier, not an extractor,
-and two of them may read the same classifier with opposite signs; whether the colluder's extractor or a surrogate is inverted
-is decided by the rehearsal, in which a shadow client colludes.
+In round 0 it is the victims' own, and inverted as such (attacks/shadow/known_extractor.py). Later clients share a classifier,
+not an extractor, and two of them may read the same classifier with opposite signs; whether the colluder's extractor or a
+surrogate is inverted is decided by the rehearsal, in which a shadow client colludes.
 
 The colluder hands its training images over, too, which join the auxiliary ones. Every attacked client has a colluder of its own,
 who knows nothing of the others' images: so each client's victims are attacked by themselves.
@@ -20,7 +20,8 @@ from attacks.features.inversion import Extractors
 from attacks.shadow import shadow_federation
 from attacks.shadow.selection import Recipe
 from attacks.shadow.shadow_federation import World
-from privbench.types import Artifact, Batch, Knowledge, Params, Reconstruction, Report, no_report
+from privbench.tensors import Params
+from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Report, no_report
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ reads features that its surrogates were aligned to. Trained on
 several at once, D learns what can be read whichever of them is right, and fades towards mu_y where they disagree. Real
 extractors disagree more; how much of D's answer is worth keeping,
     x = mu_y + a D(h, y),  a = [<D', x' - mu> / ||D'||^2, within [0, 1]] min(1, ||D'||^2 / ||D||^2),
-is settled by a decoder D' trained in the same way in the shadow federation (attacks/shadow/shadow_federation.py), where that applies
-(attacks/shadow/selection.py); norms are mean squares over victims and pixels. The least-squares share of D itself,
+is settled by a decoder D' trained in the same way in the shadow federation (attacks/shadow/shadow_federation.py), where that
+applies (attacks/shadow/selection.py); norms are mean squares over victims and pixels. The least-squares share of D itself,
 <D, x - mu> / ||D||^2, has a numerator that nobody knows, and the one rehearsed on the shadow's victims x' stands for it; the
 denominator is there to be seen. Features unlike those that D was trained on make it extrapolate: its answers grow, though they
 say no more of the images, and count for less.
@@ -28,16 +28,17 @@ from torch import Tensor
 
 from attacks.aligned_surrogate import AlignedSurrogate, folds
 from attacks.common import gradient_distance, training_cache
+from attacks.common.no_information import gave_up
 from attacks.features import inversion
 from attacks.features.inversion import Extractors
-from attacks.floors import gave_up
 from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.selection import FEWEST, moment_shift, start_of
 from attacks.shadow.shadow_federation import World
 from privbench.hyperparameters import Count
-from privbench.networks import uniform_init
+from privbench.networks.layers import uniform_init
 from privbench.seeds import stream
-from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
+from privbench.tensors import Params
+from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 WIDTH = 96
 GRID = 8  # D works on GRID x GRID positions, and every one paints its own patch

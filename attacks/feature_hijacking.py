@@ -8,7 +8,8 @@
     3. For `active_rounds` rounds the clients start from C~ and minimise CE(C_i(E_i(x)), y) + gamma || E_i(x) - G~(z,y) ||^2
        (privbench/observation/active_server.py).
     4. Imitators: extractors trained on auxiliary images as the clients are on theirs, from fresh starts on C~ and G~.
-    5. h in closed form, inverted through pilot or imitators (attacks/features/inversion.py). Which, and tau, is what serves best in a
+    5. h in closed form, inverted through pilot or imitators (attacks/features/inversion.py). Which, and tau, is what serves best
+    in a
        shadow federation that the attacker hijacks in the same way, with a pilot from the other half of his images
        (attacks/shadow/selection.py); the class mean, where the real clients were hijacked much worse than the shadow's.
 
@@ -44,19 +45,11 @@ from attacks.shadow.surrogate_training import Align
 from privbench.applicability import Limits
 from privbench.errors import UserError
 from privbench.hyperparameters import Count
-from privbench.networks import LinearClassifier, Model
+from privbench.networks.base import LinearClassifier
+from privbench.networks.model import Model
 from privbench.seeds import stream
-from privbench.types import (
-    Artifact,
-    Batch,
-    Knowledge,
-    LocalTraining,
-    Networks,
-    Params,
-    Reconstruction,
-    Report,
-    no_report,
-)
+from privbench.tensors import Params
+from privbench.types import Artifact, Batch, Knowledge, LocalTraining, Networks, Reconstruction, Report, no_report
 
 CPU = torch.device("cpu")
 BATCH = 64

@@ -1,10 +1,10 @@
 """iDLG as published: the label in closed form, then Eq. 7 over the image alone, from normal noise.
 
 Zhao, Mopuri, Bilen: iDLG: Improved Deep Leakage from Gradients, 2020, arXiv 2001.02610. The only negative entry of the last
-bias's gradient p_c - 1[c = y] is the label's (attacks/common/labels.py); x~ starts from N(0, 1) and descends by 300 steps of L-BFGS, as
-in the released code. Deviations: the line search of attacks/common/descend.py in place of a fixed step of 1; double precision, for in
-single precision the end of this descent hangs on rounding, and so on which victims share a batch; batches, whose labels are
-counted.
+bias's gradient p_c - 1[c = y] is the label's (attacks/common/labels.py); x~ starts from N(0, 1) and descends by 300 steps of
+L-BFGS, as in the released code. Deviations: the line search of attacks/common/descend.py in place of a fixed step of 1; double
+precision, for in single precision the end of this descent hangs on rounding, and so on which victims share a batch; batches,
+whose labels are counted.
 """
 
 from dataclasses import dataclass

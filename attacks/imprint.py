@@ -18,10 +18,10 @@ classifier's gradients. An honest classifier it is where that scores higher, e.g
 is then attacked as by that attacker, bit by bit. Whether it was honest is told from what it would have sent, had it been.
 
 All this is of single-precision gradients of one step (FedSGD) that nobody clips. A loud classifier's gradients have a root mean
-square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/features/updates.py); under Adam no step is
-longer than its rate, crafted or honest. The rehearsal plays clients that send in the same format (privbench/observation/wire.py) and take the
-same local steps, so that such a server is honest where it gains nothing. What is measured of each stands in
-docs/results/imprint-on-the-wire.md.
+square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/common/updates.py); under Adam no
+step is longer than its rate, crafted or honest. The rehearsal plays clients that send in the same format
+(privbench/observation/wire.py) and take the same local steps, so that such a server is honest where it gains nothing. What is
+measured of each stands in docs/results/imprint-on-the-wire.md.
 
 Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, told apart by differences of rows; a
 sigmoid's slope makes bins of its own). Deviations: the layer stands at its place in the architecture, behind the extractor,
@@ -39,15 +39,16 @@ import torch
 from attacks import broadcast as passive
 from attacks import staged
 from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.common import closed_form, descend, failed_uploads, labels, problem
+from attacks.common import closed_form, descend, failed_uploads, labels, problem, updates
+from attacks.common.no_information import class_mean, gave_up
 from attacks.crafted import classifiers, dry_run, gradient_bins, saturated
-from attacks.features import per_image, updates
+from attacks.features import per_image
 from attacks.features.disaggregation import Separated
-from attacks.floors import ClassMean, gave_up
 from privbench.applicability import Limits
 from privbench.errors import UserError
 from privbench.hyperparameters import Count, CountOrZero
-from privbench.networks import LinearClassifier, Model
+from privbench.networks.base import LinearClassifier
+from privbench.networks.model import Model
 from privbench.observation.local_update import optimiser_of
 from privbench.types import Artifact, Batch, Knowledge, Look, Networks, Reconstruction, Report, no_report
 
@@ -166,7 +167,7 @@ class Imprint(AlignedSurrogate):
     def _through_honest(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
         """Gradients of one image each of private extractors, by the stand-ins of `aligned-surrogate`."""
         if knowledge.broadcast is None:
-            return gave_up(ClassMean().reconstruct(artifact, knowledge, seed, report))
+            return gave_up(class_mean(artifact, knowledge))
         honest = {"classifier": knowledge.broadcast.params["classifier"]}
         return super().reconstruct(replace(artifact, weights=artifact.weights | honest), knowledge, seed, report)
 
@@ -187,7 +188,7 @@ class Imprint(AlignedSurrogate):
         told = y != gradient_bins.NONE
         y = gradient_bins.completed(y, labels.recover(artifact))
         each = per_image.singles(artifact, Separated(found.h, y, y[:, 0].double(), 0))
-        whole = gave_up(ClassMean().reconstruct(each, knowledge, seed))
+        whole = gave_up(class_mean(each, knowledge))
         rows = torch.nonzero(told.flatten())[:, 0]
         if len(rows):
             whole = failed_uploads.put(whole, rows, self._through_honest(each.some(rows), knowledge, seed, report))

@@ -1,8 +1,8 @@
 """Aligned surrogates of an attacker who also knows the initial networks: those of round 0, or a start for later ones.
 
-In round 0 the initial extractor is every client's own, and inverted as such (attacks/shadow/known_extractor.py), with the prior learned from
-auxiliary images that `analytic-features` lacks. Later it is where the clients began: the recipe "from initial" trains and
-aligns a surrogate from there, rehearsed in a shadow federation whose clients start there too.
+In round 0 the initial extractor is every client's own, and inverted as such (attacks/shadow/known_extractor.py), with the prior
+learned from auxiliary images that `analytic-features` lacks. Later it is where the clients began: the recipe "from initial"
+trains and aligns a surrogate from there, rehearsed in a shadow federation whose clients start there too.
 
 A shadow that starts at E_0 flatters a surrogate that does: its clients have stayed nearer to E_0 than real ones. So a rehearsal
 alone cannot tell whether "from initial" is better than what the attacker without E_0 would take, which is rehearsed in his own
@@ -26,7 +26,8 @@ from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.features.inversion import Extractors
 from attacks.shadow.selection import Choice, Recipe
 from attacks.shadow.shadow_federation import World
-from privbench.types import Knowledge, Params, Report
+from privbench.tensors import Params
+from privbench.types import Knowledge, Report
 
 OWN = "from initial"  # the recipe that the attacker without the initial networks lacks
 

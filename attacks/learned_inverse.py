@@ -4,9 +4,9 @@ The attacker takes gradients of auxiliary images at the broadcast networks, adds
 and trains
     min over f of  mean || f(s(g + n), y) - x ||^2
 Its output is the expected image given what the noise leaves, where a descent on one noisy gradient fits the noise. s(g) holds the
-closed-form features h (attacks/common/closed_form.py), the first linear layer's dL/db, and the extractor's gradient; f sees its first
-principal components and answers in principal components of the auxiliary images. y is the label as the server has it: known, or,
-in training as in the attack, as probable as the noised gradient makes each class (attacks/common/labels.py).
+closed-form features h (attacks/common/closed_form.py), the first linear layer's dL/db, and the extractor's gradient; f sees its
+first principal components and answers in principal components of the auxiliary images. y is the label as the server has it:
+known, or, in training as in the attack, as probable as the noised gradient makes each class (attacks/common/labels.py).
 
 Wu et al.: Learning to Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning, UAI 2023, arXiv
 2210.10880 (there the gradient is hashed into bins; here closed forms and principal components make it small). One image per
@@ -31,9 +31,10 @@ from attacks.common.problem import Case
 from privbench.applicability import Limits
 from privbench.errors import UserError
 from privbench.hyperparameters import Count, Positive
-from privbench.networks import LinearClassifier
+from privbench.networks.base import LinearClassifier
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Knowledge, Params, Parts, Reconstruction, Report, no_report
+from privbench.tensors import Params, Parts
+from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Report, no_report
 
 INPUTS, HIDDEN, OUTPUTS = 256, 256, 128
 LAYERS = ("w0", "b0", "w1", "b1", "w2", "b2")
@@ -177,8 +178,8 @@ def simulated(own: Case, auxiliary: Batch, told: bool) -> Signals:
 def noised(signals: Signals, own: Case, told: bool, rng: torch.Generator) -> Signals:
     """The signals of `simulated` as they come out of gradients with the case's noise on every entry; y as probabilities.
 
-    The least-squares h of attacks/common/closed_form.py is b' (d h' + N) / |b|^2 with b = d + n; given b, b' N is normal again, of variance
-    |b|^2 sigma^2.
+    The least-squares h of attacks/common/closed_form.py is b' (d h' + N) / |b|^2 with b = d + n; given b, b' N is normal again,
+    of variance |b|^2 sigma^2.
     """
     variance = own.variance
     if not variance:

@@ -3,8 +3,9 @@
 It says what one way of using the true extractor gives, with a Gaussian prior. Another way may give more: `oracle-decoder`, the
 second reference, trains a decoder through it (attacks/oracle_decoder.py), and an active server makes clients send more.
 
-min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2 (attacks/features/inversion.py), with the class means and variances of auxiliary
-images as the prior. Where the gradient was noised, through h itself and with its variance; where E is broadcast, `staged`.
+min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2 (attacks/features/inversion.py), with the class means and variances of
+auxiliary images as the prior. Where the gradient was noised, through h itself and with its variance; where E is broadcast,
+`staged`.
 """
 
 from dataclasses import dataclass

@@ -19,14 +19,15 @@ from torch import Tensor
 
 from attacks import broadcast, decoder
 from attacks.common import failed_uploads, gradient_distance, training_cache
+from attacks.common.no_information import gave_up
 from attacks.features import per_image
-from attacks.floors import gave_up
 from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.selection import FEWEST
 from attacks.shadow.shadow_federation import World
 from privbench.hyperparameters import Count
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Knowledge, Params, Reconstruction, Report, no_report
+from privbench.tensors import Params
+from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Report, no_report
 
 HELD_OUT = 5  # of so many auxiliary images one is kept for the share
 NOISY_COPIES = 8  # of the auxiliary features, where the gradient was noised

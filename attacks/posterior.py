@@ -1,9 +1,9 @@
 """The most probable image given a noised gradient, by an attacker who knows the noise and has images of the same kind.
 
-F and how it is descended on stand in attacks/features/map_estimate.py. What is known here besides: mu is the mean of the auxiliary images' classes,
-each with its probability given the noised gradient (attacks/common/labels.py), Sigma holds the variances within a class
-(attacks/features/inversion.py) and, where the label is uncertain, those of the class means about mu. Where the noise leaves nothing to be
-read, the answer stays at mu: the best guess without an image.
+F and how it is descended on stand in attacks/features/map_estimate.py. What is known here besides: mu is the mean of the
+auxiliary images' classes, each with its probability given the noised gradient (attacks/common/labels.py), Sigma holds the
+variances within a class (attacks/features/inversion.py) and, where the label is uncertain, those of the class means about mu.
+Where the noise leaves nothing to be read, the answer stays at mu: the best guess without an image.
 
 Closed-form features first, as attacks/staged.py has it without noise, led astray here (docs/tuning_attacks.md). Without noise
 there is nothing to weigh, and the attack is `staged`.

@@ -6,25 +6,26 @@
     3. Gradient matching: min over x of mean over E's parameters of ||g(x) - G||^2 / ||G||^2 + anchor x (the distance of step
        2) + lambda_g TV(x), from where 2 ended. The classifier's gradient is left out: it says no more than h and the label.
 Step 2 carries a trained network over the plateaus at which a random start sticks; step 3 adds what only the extractor's
-gradient tells. The features of larger batches are separated by the classifier (attacks/features/disaggregation.py); where that fails: layer-
-scaled matching of everything, from a grey start. ResNet-18 has no closed form either, for its classifier begins with
+gradient tells. The features of larger batches are separated by the classifier (attacks/features/disaggregation.py); where that
+fails: layer- scaled matching of everything, from a grey start. ResNet-18 has no closed form either, for its classifier begins with
 convolutions: the same matching, from nearly grey noise, because plain grey enters it as zero, where ReLU has no slope.
 
-Where C is trained with dropout, steps 2 and 3 go without the features that were dropped (attacks/common/closed_form.py), and nothing is
-peeled: those equations need all of them.
+Where C is trained with dropout, steps 2 and 3 go without the features that were dropped (attacks/common/closed_form.py), and
+nothing is peeled: those equations need all of them.
 
-On LeNet-5 without noise most victims never need steps 2 and 3: attacks/features/layerwise.py solves the same equations layer by layer,
-far closer to their solution than descent comes. There is a descent only where the peeled image does not explain the
+On LeNet-5 without noise most victims never need steps 2 and 3: attacks/features/layerwise.py solves the same equations layer by
+layer, far closer to their solution than descent comes. There is a descent only where the peeled image does not explain the
 gradient, and the image with the lower layer-scaled distance is kept: Reconstruction.restart is 0 for the peeled one (or
 where only one way was gone) and 1 for the descent; loss and trace are those of the kept way.
 
 Where E is private, step 2 runs through a randomly initialised stand-in, with a prior so strong that a hopeless inversion
 ends plain instead of noisy; there is no step 3.
 
-Under Gaussian noise of known variance sigma^2 the steps are others. With E known attacks/features/map_estimate.py finds the most probable image of
-a gradient, or images of a batch: `feature_steps` by the gradient's direction, then `steps` by the gradient itself; `restart` is the
-start that won. With E private what is descended on is ||E~(x) - h||^2 ||d||^2 / sigma^2 for one image and ||g(x) - G||^2 / sigma^2
-for a batch, + squared differences of neighbouring pixels / tau^2 + squared distances from grey / spread^2.
+Under Gaussian noise of known variance sigma^2 the steps are others. With E known attacks/features/map_estimate.py finds the most
+probable image of a gradient, or images of a batch: `feature_steps` by the gradient's direction, then `steps` by the gradient
+itself; `restart` is the start that won. With E private what is descended on is ||E~(x) - h||^2 ||d||^2 / sigma^2 for one image
+and ||g(x) - G||^2 / sigma^2 for a batch, + squared differences of neighbouring pixels / tau^2 + squared distances from grey /
+spread^2.
 
 Weights were chosen on images disjoint from all victims (docs/tuning_attacks.md); the prior's constants are those of photographs
 in no data set here (attacks/common/priors.py).

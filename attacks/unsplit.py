@@ -1,7 +1,7 @@
 """UnSplit: the client's extractor is unknown, so a stand-in and the images descend until they explain the features.
 
-    h in closed form (attacks/common/closed_form.py; batches: attacks/features/disaggregation.py), then from E~ drawn at random and (nearly) grey x
-    min over x, E~ of F = mean over i of [ ||E~(x_i) - h_i||^2 / spread of h_i + lambda TV(x_i) ]
+    h in closed form (attacks/common/closed_form.py; batches: attacks/features/disaggregation.py), then from E~ drawn at random
+    and (nearly) grey x min over x, E~ of F = mean over i of [ ||E~(x_i) - h_i||^2 / spread of h_i + lambda TV(x_i) ]
 by Adam in turns, as in Algorithm 1, or on both together (`descent`). i are the images that share a stand-in: one victim's, or
 those of all victims of a client, whose extractor is one and the same (`stand_in_of`). Of several draws the lowest F is kept.
 
@@ -30,7 +30,8 @@ from privbench.applicability import Limits
 from privbench.errors import UserError
 from privbench.hyperparameters import Count, Positive, Weight
 from privbench.seeds import stream
-from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
+from privbench.tensors import Params
+from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # F of images, stand-in and features
 
@@ -89,7 +90,7 @@ class UnSplit:
         everyone = torch.arange(artifact.victims, device=h.device)
         if known or self.stand_in_of == "victim":
             return [everyone[:, None]]
-        sound = tensors.rows(h)
+        sound = tensors.finite_rows(h)
         found = [everyone[sound & (artifact.client == k)] for k in artifact.client.unique()] + [
             everyone[v : v + 1] for v in torch.nonzero(~sound)[:, 0].tolist()
         ]

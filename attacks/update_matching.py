@@ -5,8 +5,8 @@ where theta(x; K) are the networks after K steps on x by the client's optimiser 
 observed change. The derivative goes through all steps. Labels and start: the update divided by -lr K is nearly a gradient,
 from which `staged` makes labels and a first image.
 
-Under noise of known variance v in U (attacks/features/updates.py) and with E known, what is descended on is twice the negative logarithm of
-the posterior, as in attacks/features/map_estimate.py, with the same prior of photographs:
+Under noise of known variance v in U (attacks/common/updates.py) and with E known, what is descended on is twice the negative
+logarithm of the posterior, as in attacks/features/map_estimate.py, with the same prior of photographs:
     min over z of  sum over parameters l of ||theta_l(x; K) - theta_l - U_l||^2 / v + ||z||^2,   2x - 1 = Sigma^(1/2) z
 
 A client with more data than one step takes (`--batch-size 32 --local-batch 16`) sends the update of all of it, and all of it is
@@ -14,10 +14,10 @@ reconstructed. Which images a step took is secret; the attacker's own steps take
 mini-batch's gradient is in expectation, and what its steps come to where they are small.
 
 Dimitrov et al.: Data Leakage in Federated Averaging, TMLR 2022, arXiv 2206.12395 (simulated epochs; here every step takes the
-whole batch, as privbench/observation/local_update.py has it); so does the `breaching` package. Private extractors: a random stand-in
-takes the steps.
+whole batch, as privbench/observation/local_update.py has it); so does the `breaching` package. Private extractors: a random
+stand-in takes the steps.
 
-One step of Adam hides its gradient worse than its reputation, and is taken back to it (attacks/features/updates.py). Of several steps
+One step of Adam hides its gradient worse than its reputation, and is taken back to it (attacks/common/updates.py). Of several steps
 none is: entries change sign, and U says little of the first gradient. There the simulated steps are all there is, and an image
 that they do not explain is given up for grey.
 """
@@ -32,16 +32,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks.common import descend, priors, problem
+from attacks.common import descend, priors, problem, updates
 from attacks.common.problem import Case
-from attacks.features import map_estimate, updates
-from attacks.features.updates import noise_variance
+from attacks.common.updates import noise_variance
+from attacks.features import map_estimate
 from attacks.staged import Staged, of_photographs
 from privbench.hyperparameters import Count, CountOrZero, Weight
 from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD, Adam, Optimiser
+from privbench.tensors import Parts
 from privbench.training.engine import ADAM_EPS
-from privbench.types import Artifact, Knowledge, LocalSteps, Outcome, Parts, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, LocalSteps, Outcome, Reconstruction, Report, no_report
 
 EXPLAINED = (
     1e-3  # objective below which an image explains an update by Adam; 4 of 12 images above it came closer than grey

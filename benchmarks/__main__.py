@@ -20,8 +20,7 @@ import typer
 from benchmarks import against_breaching, measure, plots, work
 from benchmarks.measure import Row, Rows, Way
 from privbench import spec
-from privbench.execution import worker_pool
-from privbench.system import machine
+from privbench.system import cpu, machine
 from privbench.types import Artifact
 
 CPU = torch.device("cpu")
@@ -50,7 +49,7 @@ class Amount:
     @property
     def cores(self) -> int:
         """How many processes run at once."""
-        return self.processes or worker_pool.cores()
+        return self.processes or cpu.cores()
 
 
 SHORT = Amount(

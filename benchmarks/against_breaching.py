@@ -37,10 +37,10 @@ from torch import Tensor, nn
 
 from attacks.staged import Staged
 from benchmarks import plain, work
-from privbench.execution import worker_pool
 from privbench.scoring import image_scores
-from privbench.system import machine
-from privbench.types import Artifact, Knowledge, Parts, Truth
+from privbench.system import cpu, machine
+from privbench.tensors import Parts
+from privbench.types import Artifact, Knowledge, Truth
 
 VERSION = "0.1.2"
 INSTALL = f"pip install --no-deps breaching=={VERSION} && pip install omegaconf"
@@ -430,7 +430,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     versions = f"breaching {importlib.metadata.version('breaching')}, torch {torch.__version__}"
     images = "tuning images" if options.search else "victims"
     environment = machine.environment(CPU)
-    title = f"{options.dataset}, {options.victims} {images}, {options.cores} of {worker_pool.cores()} cores"
+    title = f"{options.dataset}, {options.victims} {images}, {options.cores} of {cpu.cores()} cores"
     show(rows, f"{title} ({environment['machine']}), {versions}")
     content = {
         "environment": environment | {"breaching": versions}, "dataset": options.dataset, "victims": options.victims,

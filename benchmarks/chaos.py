@@ -29,14 +29,13 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from privbench.requests.specifications.options import PlaceOptions
 
 from benchmarks import chaos_report
 from benchmarks.chaos_kinds import live, may_mount
 from benchmarks.chaos_life import Reference, reference
-from privbench import registry, spec
-from privbench.execution import worker_pool
-from privbench.system import interrupts
+from privbench import spec
+from privbench.requests.options import PlaceOptions
+from privbench.system import cpu, interrupts
 
 SHORT = (0, 6, 8, 9)  # lives of the short form: an event, a moment, two processes, a full disk
 
@@ -62,7 +61,8 @@ def warm(root: Path) -> None:
     cells = [spec.cell_spec("smoke", spec.train_spec("smoke", "digits", "fedavg"), "idlg", seeds=1, victims=1)]
     cells = [cell.model_copy(update={"attack_settings": {"steps": 2}}) for cell in cells]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        commands = registry.commands()
+        from privbench.cli import commands
+
         commands.show_attacked(commands.run_attacks(cells, PlaceOptions("cpu", None, root / "warm")))
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -135,7 +135,7 @@ def main(
         elif short:
             done = some(SHORT, seed, root, (2,))
         else:
-            done = campaign(kills, seconds, seed, root, lanes or worker_pool.cores())
+            done = campaign(kills, seconds, seed, root, lanes or cpu.cores())
         text = chaos_report.text(done)
         if report is None:
             print(text)

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from privbench.execution import worker_pool
-from privbench.system import machine
+from privbench.system import cpu, machine
 
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT")
 ROWS = {"event": "signal at an event point", "moment": "signal at a random moment"}
@@ -80,7 +79,7 @@ def text(done: Campaign) -> str:
     if done.faults:
         lines.append("\n".join(f"- life {one['number']} ({one['what']}): {one['fault']}" for one in done.faults))
     lines.append(
-        f"{machine.environment(torch.device('cpu'))['machine']}, {worker_pool.cores()} cores, torch {torch.__version__}; "
+        f"{machine.environment(torch.device('cpu'))['machine']}, {cpu.cores()} cores, torch {torch.__version__}; "
         f"{datetime.now(UTC).date()}, commit {commit()}, seed {done.seed}, {done.seconds / 60:.0f} minutes."
     )
     return "\n\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.photograph_prior`: the prior of photographs (attacks/common/priors.py), on images that no data set here holds.
+"""`python -m benchmarks.photograph_prior`: the prior of photographs (attacks/common/priors.py), on images of no data set here.
 
 Of every photograph COUNT squares of half to the whole of its shorter side are drawn and made 32x32 as data sets are
-(privbench/data/readers/resize.py). Their pixels u = 2x - 1 become opponent colours and cosine patterns with coefficients c and squared
-spatial frequencies l. Each photograph gives mean squares over its crops, and every photograph counts alike:
+(privbench/data/readers/resize.py). Their pixels u = 2x - 1 become opponent colours and cosine patterns with coefficients c and
+squared spatial frequencies l. Each photograph gives mean squares over its crops, and every photograph counts alike:
     roughness of a colour   sum over patterns of l c^2, which is the sum of squared differences of neighbouring pixels
     strength                mean over patterns of brightness, all but the constant one, of l exp(l / 2) c^2: the most probable
                             strength of the model strength exp(-l / 2) / l

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from privbench.methods.base import Clock
 from privbench.methods.fedcg import FedCG, mode_seeking
-from privbench.training.engine import Plan, average
-from privbench.training.harness import Setup, State, client_plan, server_plan
-from privbench.types import Artifact, Params, Parts
+from privbench.tensors import Params, Parts, average
+from privbench.training.engine import Plan
+from privbench.training.harness import Setup, client_plan, server_plan
+from privbench.training.state import State
+from privbench.types import Artifact
 
 
 class Extractor(nn.Sequential):

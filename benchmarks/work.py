@@ -23,14 +23,14 @@ from attacks.common import descend, problem
 from attacks.dlg import DLG, equation_7
 from attacks.staged import Staged
 from benchmarks import plain
-from privbench import data, registry, spec
+from privbench import data, spec, written_defense
 from privbench.data import partition
 from privbench.data.dataset import Dataset
-from privbench.execution import worker_pool
 from privbench.observation import observe
+from privbench.system import cpu
 from privbench.system import machine as measured_on
 from privbench.training import harness
-from privbench.training.checkpoint import Snapshot
+from privbench.training.state import Snapshot
 from privbench.types import Artifact, Federation, Knowledge, Truth
 
 # One epoch over 128 images keeps the published proportions: 20 epochs over 2,000 images and 2,000 server steps are
@@ -120,7 +120,7 @@ class Rounds:
 def _worker(
     method: str, seeds: int, per_client: int, barrier: Any, waiting: Any, share: Any, busy: Any
 ) -> tuple[float, float]:
-    worker_pool.take_share(share)
+    cpu.take_share(share)
     every = [Rounds(method, seeds=(seed,), per_client=per_client) for seed in range(seeds)]
     for rounds in every:
         rounds.run("alone")
@@ -131,19 +131,20 @@ def _worker(
             every[waiting.get_nowait()].run("alone")
     ended = time.perf_counter()
     busy.get()
-    share.value = worker_pool.cores() // max(busy.qsize(), 1)
+    share.value = cpu.cores() // max(busy.qsize(), 1)
     return started, ended
 
 
 def seeds_in_processes(method: str, seeds: int, workers: int, per_client: int = PER_CLIENT) -> float:
     """From the first start to the last end of processes that take the seeds' rounds one by one, start-up left out.
 
-    As in privbench/execution/worker_pool.py: one thread each, and the cores of those that found nothing left for those still at work.
+    As in privbench/execution/worker_pool.py: one thread each, and the cores of those that found nothing left for those still at
+    work.
     """
     context, workers = get_context("spawn"), min(workers, seeds)
     with context.Manager() as manager, ProcessPoolExecutor(workers, context) as executor:
         barrier, waiting, busy = manager.Barrier(workers), manager.Queue(), manager.Queue()
-        share = manager.Value("i", worker_pool.cores() // workers)
+        share = manager.Value("i", cpu.cores() // workers)
         for seed in range(seeds):
             waiting.put(seed)
         for one in range(workers):
@@ -177,7 +178,7 @@ def observed(
     state = harness.initial(setup)
     shot = Snapshot(0, state.server, state.clients, [({}, {}) for _ in state.clients])
     return observe.observe(
-        shot, fed, setup.model, setup.method, registry.defense(defense, "update"), method_name=method, dataset=name,
+        shot, fed, setup.model, setup.method, written_defense.create(defense, "update"), method_name=method, dataset=name,
         victims=count, batch_size=batch_size, labels_known=False, seed=0,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from privbench.errors import UserError
-from privbench.types import Params
+from privbench.tensors import Params
 
 PLACES = ("step", "update")
 

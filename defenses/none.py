@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from privbench.types import Params
+from privbench.tensors import Params
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 `privbench.attack`, `table`, `study`, `train` and `load` do what the commands do (privbench/api.py).
 """
 
+from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+from privbench.version import __version__
+
 __all__ = ["Results", "__version__", "attack", "load", "study", "table", "train"]
 
 
@@ -13,6 +15,4 @@ def __getattr__(name: str) -> Any:
     """The functions of privbench/api.py, imported when first asked for: the command line's --help must not wait for torch."""
     if name.startswith("_") or name not in __all__:
         raise AttributeError(f"module 'privbench' has no attribute '{name}'")
-    from privbench import api
-
-    return getattr(api, name)
+    return getattr(import_module("privbench.api"), name)

@@ -21,15 +21,14 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
-from privbench import registry
+from privbench.cli import commands
 from privbench.errors import UserError
 from privbench.records import schema
 from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
 from privbench.requests import options, specifications
-from privbench.requests.specifications.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
+from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
 
-commands = registry.commands()
 SETTINGS = ("set_", "attack_set", "schedule")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from privbench import registry
-from privbench.networks import LinearClassifier, Model
+from privbench.networks.base import LinearClassifier
+from privbench.networks.model import Model
 from privbench.spec import CellSpec
 
 

@@ -113,14 +113,13 @@ def dataset(text: str) -> str:
 def typed(kind: str, text: str) -> str:
     """A name that the user of this process typed, as specifications hold it; from now on it may be used (privbench/trust.py).
 
-    UserError as `target` and `dataset`. Never call this with what stands in a file.
+    UserError as `target` and `dataset`. Never call this with what stands in a file. Defences: `written_defense.typed`.
     """
     name = dataset(text) if kind == "dataset" else text
-    plugin = defense_name(text) if kind == "defense" else name
-    if not plugin.startswith(FOLDER):
-        target(kind, plugin)
-    if plugin not in KINDS[kind]:
-        trust.add(plugin)
+    if not name.startswith(FOLDER):
+        target(kind, name)
+    if name not in KINDS[kind]:
+        trust.add(name)
     return name
 
 
@@ -219,8 +218,8 @@ def revision(attack: str, method: str) -> int:
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
     """A plug-in with its settings.
 
-    UserError: an unknown setting, a value that the field's type or range (privbench/hyperparameters.py) refuses, and what the class itself
-    refuses.
+    UserError: an unknown setting, a value that the field's type or range (privbench/hyperparameters.py) refuses, and what the
+    class itself refuses.
     """
     from privbench.hyperparameters import fault
 
@@ -249,28 +248,3 @@ def settings_of_each(attacks: Iterable[str], settings: Mapping[str, Any]) -> dic
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
             raise UserError(f"no attack of the ladder has a setting '{setting}'; {hint}")
     return {name: {s: value for s, value in settings.items() if s in own} for name, own in fields.items()}
-
-
-def defense(text: str, where: str) -> Any:
-    """A defence from its written form: "none", "gaussian:0.001", "gaussian:variance=0.001", or "package.module:Class[:...]".
-
-    A value without a key is the class's first field; `where` is handed over when the class has such a field. UserError as
-    `written_defense.parts` and `create`, and for a setting that is given twice.
-    """
-    from privbench import written_defense
-
-    name, items = written_defense.parts(text)
-    plugin = resolve("defense", name)
-    return create(plugin, written_defense.settings(text, plugin, items, where))
-
-
-def defense_name(text: str) -> str:
-    """The plug-in of a written defence; UserError for a form that is none."""
-    from privbench import written_defense
-
-    return written_defense.parts(text).name
-
-
-def commands() -> Any:
-    """The module that does the command line's work; it lies in reports/, which imports everything."""
-    return importlib.import_module("privbench.cli.commands")

@@ -31,7 +31,7 @@ from privbench.data import partition
 from privbench.data.paper_setup import OF_METHOD, PROTOCOLS
 from privbench.data.paper_setup import Name as ProtocolName
 from privbench.errors import UserError
-from privbench.networks import check_backbone
+from privbench.networks.model import check_backbone
 from privbench.system.file_headers import short
 
 # Raised whenever an unchanged specification gives other numbers, or leaves more on disk; part of every run's name.

@@ -1,9 +1,38 @@
-"""Which rows are numbers throughout: victims with one NaN or infinity are told apart from sound ones here alone."""
+"""Tensors by name, the form in which networks and gradients travel through the suite."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+Params = dict[str, Tensor]  # one network: parameter name -> tensor
+Parts = dict[str, Params]  # part name ("extractor", "classifier", "generator", "discriminator") -> network
 
-def rows(*tensors: Tensor) -> Tensor:
+
+def moved(parts: Parts, device: torch.device) -> Parts:
+    """The same networks with their tensors on `device`."""
+    return {part: {name: t.to(device) for name, t in params.items()} for part, params in parts.items()}
+
+
+def alone(t: Tensor, device: torch.device) -> Tensor:
+    """The same tensor on `device` in a storage of its own: a view would hand over all that its storage holds."""
+    there = t.detach().to(device)
+    return there if there.untyped_storage().nbytes() == there.nbytes else there.clone()
+
+
+def parts_alone(parts: Parts, device: torch.device) -> Parts:
+    """The same networks, each tensor `alone`."""
+    return {part: {name: alone(t, device) for name, t in params.items()} for part, params in parts.items()}
+
+
+def finite_rows(*tensors: Tensor) -> Tensor:
     """Whether row v of every tensor [V, ...] is finite, [V] bool; at least one tensor."""
     return torch.stack([t.flatten(1).isfinite().all(1) for t in tensors]).all(0)
+
+
+def average(clients: Sequence[Params], weights: Tensor) -> Params:
+    """sum_i w_i theta_i (Eq. 5's first line): K networks, weights [K]."""
+    return {
+        name: sum((w * c[name] for w, c in zip(weights.tolist(), clients, strict=True)), torch.zeros_like(t))
+        for name, t in clients[0].items()
+    }

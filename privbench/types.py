@@ -13,37 +13,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from privbench.networks import Model
+from privbench.networks.model import Model
+from privbench.tensors import Params, Parts, alone, parts_alone
 
-Params = dict[str, Tensor]  # one network: parameter name -> tensor
-Parts = dict[str, Params]  # part name ("extractor", "classifier", "generator", "discriminator") -> network
 # The parts that L_cls has gradients of; other shared parts are sent as weights.
 CLASSIFICATION = ("extractor", "classifier")
 # Any of these offers tells the victims' classes.
 TELL_CLASSES = frozenset({"labels", "gradient:classifier", "update:classifier"})
 Report = Callable[[int, int, str], None]  # progress: (steps done, steps in all, what)
-
-
-def moved(parts: Parts, device: torch.device) -> Parts:
-    """The same networks with their tensors on `device`."""
-    return {part: {name: t.to(device) for name, t in params.items()} for part, params in parts.items()}
-
-
-def alone(t: Tensor, device: torch.device) -> Tensor:
-    """The same tensor on `device` in a storage of its own: a view would hand over all that its storage holds."""
-    there = t.detach().to(device)
-    return there if there.untyped_storage().nbytes() == there.nbytes else there.clone()
-
-
-def parts_alone(parts: Parts, device: torch.device) -> Parts:
-    """The same networks, each tensor `alone`."""
-    return {part: {name: alone(t, device) for name, t in params.items()} for part, params in parts.items()}
 
 
 def no_report(done: int, total: int, what: str) -> None:
@@ -250,7 +232,8 @@ class Knowledge:
     oracle      attacked client -> its own networks at the attacked round
     broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it. No need of its own
     look        what is known of the uploads to come: for active attacks, to `craft` by. No need of its own
-    cache       a folder for what an attack trains on auxiliary images (attacks/common/training_cache.py); no knowledge, and no need of its own
+    cache       a folder for what an attack trains on auxiliary images (attacks/common/training_cache.py); no knowledge, and no
+    need of its own
     """
 
     auxiliary: Batch | None = None
@@ -316,9 +299,9 @@ class Attack(Protocol):
     ]  # the tag in tables, e.g. "gradient + auxiliary"; what it `uses` is added (privbench/observation/knowledge.py)
     rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/attacks.md
     # A class may also say `pools: ClassVar[bool]`, whether what it makes of one upload depends on the other attacked uploads
-    # where the extractor is private (privbench/observation/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns other
-    # numbers; and `hands_in: ClassVar[tuple[str, ...]]`, the attacks whose answers it hands in where the extractor is broadcast
-    # (privbench/registry.py).
+    # where the extractor is private (privbench/observation/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns
+    # other numbers; and `hands_in: ClassVar[tuple[str, ...]]`, the attacks whose answers it hands in where the extractor is
+    # broadcast (privbench/registry.py).
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
@@ -328,7 +311,7 @@ class Attack(Protocol):
 
 
 class ActiveAttack(Attack, Protocol):
-    """An attack whose server sends crafted networks; a field `active_rounds` of its own says since when (privbench/observation/active_server.py)."""
+    """An attack whose server sends crafted networks; its field `active_rounds` says since when (observation/active_server.py)."""
 
     active: ClassVar[bool]  # True
 

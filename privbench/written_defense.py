@@ -45,8 +45,25 @@ def parts(text: str) -> Parts:
     return Parts(name, tuple(items))
 
 
+def typed(text: str) -> str:
+    """A defence that this process's user typed; from now on its class may be used. UserError as `parts` and `registry.typed`."""
+    registry.typed("defense", parts(text).name)
+    return text
+
+
+def create(text: str, where: str) -> Any:
+    """A defence from its written form.
+
+    `where` is passed on when the class has such a field. UserError as `parts` and `registry.create`, and for a setting that is
+    given twice.
+    """
+    name, items = parts(text)
+    plugin = registry.resolve("defense", name)
+    return registry.create(plugin, settings(text, plugin, items, where))
+
+
 def settings(text: str, plugin: type, items: Items, where: str) -> dict[str, Any]:
-    """The settings of a defence's class, with `where` if it has such a field; UserError as `plugins.defense` says."""
+    """The settings of a defence's class, with `where` if it has such a field; UserError as `create` says."""
     fields = {f.name: f for f in dataclasses.fields(plugin)}
     found: dict[str, Any] = {"where": where} if "where" in fields else {}
     first = next((name for name in fields if name != "where"), None)
@@ -85,9 +102,9 @@ def _read(asked: Any, value: str, text: str) -> Any:
 def canonical(text: str, where: str = "update") -> str:
     """The form that specifications hold: one without keys as it stands, else keys in the order of the class's fields.
 
-    So "gaussian:variance=0.001" becomes "gaussian:0.001", and one defence has one name. UserError as `plugins.defense`.
+    So "gaussian:variance=0.001" becomes "gaussian:0.001", and one defence has one name. UserError as `create`.
     """
-    made, (name, items) = registry.defense(text, where), parts(text)
+    made, (name, items) = create(text, where), parts(text)
     if not any(key for key, _ in items):
         return text
     fields = [f.name for f in dataclasses.fields(made) if f.name != "where"]

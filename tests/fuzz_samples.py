@@ -16,7 +16,7 @@ from privbench.observation import artifact_files, observe
 from privbench.records import schema, summary
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
-from privbench.training import checkpoint, harness
+from privbench.training import checkpoint, harness, history, state
 from privbench.training import federation as federations
 from privbench.types import Artifact, Knowledge, LocalSteps, Truth, no_report
 from reports.studies import definition
@@ -177,9 +177,9 @@ def _reads_checkpoint(setup: harness.Setup) -> Callable[[Path], Any]:
 
 
 def _goes_on(setup: harness.Setup) -> Callable[[Any], Any]:
-    def use(state: harness.State) -> None:
+    def use(state: state.State) -> None:
         harness.finished(state, setup.spec.schedule)
-        harness.best_rounds(state.history)
+        history.best_rounds(state.history)
         harness.train_round([setup], [state], "alone")
 
     return use

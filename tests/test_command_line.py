@@ -444,7 +444,7 @@ def test_clients_are_shown_from_data_and_again_from_a_run_on_disk(tmp_path, monk
 
 
 def test_a_table_takes_folders_with_domains(tmp_path):
-    from privbench.requests.specifications.options import _with_domains
+    from privbench.requests.options import _with_domains
 
     assert _with_domains("digits") == ("digits", None)
     assert _with_domains("digit5:svhn+usps") == ("digit5", ("svhn", "usps"))

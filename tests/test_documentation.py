@@ -7,7 +7,7 @@ import pytest
 import torch
 import typer
 
-from privbench import data, registry, spec
+from privbench import data, registry, spec, written_defense
 from privbench.cli import main
 from privbench.data import partition
 from privbench.execution import attack_cell
@@ -59,7 +59,7 @@ def test_the_attack_lowers_its_objective(example):
 
 def test_the_defence_keeps_the_largest_entries(example):
     name, _ = example("defense", "Prune")
-    defense = registry.defense(f"{name}:0.1", "update")
+    defense = written_defense.create(f"{name}:0.1", "update")
     kept = defense.protect({"w": torch.arange(100.0)}, torch.Generator())["w"]
     assert (kept > 0).sum() == 10
 

@@ -15,6 +15,7 @@ from privbench.errors import UserError
 from privbench.observation import artifact_files
 from privbench.observation.export import export
 from privbench.observation.format import files, schema
+from privbench.training import history
 from privbench.types import Truth
 from tests.attacks import cases
 
@@ -90,7 +91,7 @@ def test_the_page_names_every_field(made, repository):
         schema.Index,
         schema.Setup,
         schema.Networks,
-        schema.Round,
+        history.Round,
         schema.Messages,
         schema.Origin,
         schema.LocalSteps,

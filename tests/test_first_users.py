@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from privbench import registry, written_defense
+from privbench import written_defense
 from privbench.errors import UserError
 
 SMALL = ("--preset", "smoke", "--seeds", "1", "--rounds", "1")
@@ -167,9 +167,9 @@ def test_a_study_takes_defences_in_place_of_its_own(words, told, monkeypatch):
     ],
 )
 def test_one_defence_has_one_written_form(text, wanted):
-    registry.typed("defense", text)
+    written_defense.typed(text)
     assert written_defense.canonical(text) == wanted
-    assert registry.defense(text, "update") == registry.defense(wanted, "update")
+    assert written_defense.create(text, "update") == written_defense.create(wanted, "update")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_one_defence_has_one_written_form(text, wanted):
 )
 def test_a_defence_that_is_written_wrongly_is_one_line(text, message):
     with pytest.raises(UserError, match=message):
-        registry.defense(text, "update")
+        written_defense.create(text, "update")
 
 
 @pytest.mark.parametrize(
@@ -252,10 +252,13 @@ def test_the_first_line_comes_before_torch(tmp_path):
     """What was understood is said in a process that has not imported torch yet."""
     probe = (
         "import sys\n"
-        "from privbench import cli, plugins\n"
-        "plugins.commands = lambda: sys.exit(3 if 'torch' in sys.modules else 4)\n"
+        "from privbench.cli import main\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'privbench.cli.commands': sys.exit(3 if 'torch' in sys.modules else 4)\n"
+        "sys.meta_path.insert(0, Stop())\n"
         "sys.argv = ['privbench', 'table', '--preset', 'smoke']\n"
-        "cli.main()\n"
+        "main.main()\n"
     )
     done = subprocess.run([sys.executable, "-c", probe], cwd=tmp_path, capture_output=True, text=True)
     assert done.stderr.startswith("table: photos, digits, digits4, smoke preset; results go to runs")

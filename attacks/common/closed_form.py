@@ -19,7 +19,8 @@ from torch import Tensor
 
 from attacks.common import labels
 from privbench.errors import UserError
-from privbench.networks import LinearClassifier, Model
+from privbench.networks.base import LinearClassifier
+from privbench.networks.model import Model
 from privbench.types import Artifact
 
 SMALLEST = {torch.float32: 1e-30, torch.float64: 1e-300}  # in place of a ||d||^2 of zero

@@ -23,7 +23,7 @@ def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) 
     """What `attack` makes of the sound victims by themselves; the others are grey, their loss and trace NaN."""
     gradients = [g for net in artifact.gradients.values() for g in net.values()]
     nonzero = torch.stack([g.flatten(1).any(1) for g in gradients]).any(0)
-    sound = torch.nonzero(tensors.rows(*gradients) & nonzero)[:, 0]
+    sound = torch.nonzero(tensors.finite_rows(*gradients) & nonzero)[:, 0]
     if len(sound) == artifact.victims:
         return attack(artifact)
     images, known = problem.grey_start(artifact), labels.recover(artifact)

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.func import grad
 
 from attacks.common.problem import KEPT, Case, squared
-from privbench.networks import LinearClassifier
-from privbench.types import Params, Parts
+from privbench.networks.base import LinearClassifier
+from privbench.tensors import Params, Parts
 
 
 class Products(NamedTuple):

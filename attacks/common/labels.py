@@ -118,7 +118,7 @@ def _last(artifact: Artifact) -> tuple[Tensor, Tensor]:
     """dL/db [V, Y] and dL/dw [V, Y, n] of the layer that makes the logits; zeros for victims where they are not finite."""
     gradient, layer = artifact.gradients["classifier"], artifact.model.classifier.logits_layer
     bias, weight = gradient[f"{layer}.bias"].double(), gradient[f"{layer}.weight"].double()
-    sound = tensors.rows(bias, weight)
+    sound = tensors.finite_rows(bias, weight)
     return bias.where(sound[:, None], 0.0), weight.where(sound[:, None, None], 0.0)
 
 

@@ -11,9 +11,11 @@ from torch import Tensor
 from attacks.common import closed_form, labels
 from privbench import tensors
 from privbench.errors import UserError
-from privbench.networks import LinearClassifier, Model, train_mode
+from privbench.networks.base import LinearClassifier
+from privbench.networks.model import Model, train_mode
 from privbench.seeds import stream
-from privbench.types import CLASSIFICATION, Artifact, Parts
+from privbench.tensors import Parts
+from privbench.types import CLASSIFICATION, Artifact
 
 RANK = 1e-5  # of the largest singular value; what single precision adds is 1e-8
 NEARLY_GREY = 0.2  # share of uniform noise in the start
@@ -85,7 +87,7 @@ def check_batch_size(artifact: Artifact) -> None:
     gradient, classifier = artifact.gradients["classifier"], artifact.model.classifier
     layer = "fc1" if isinstance(classifier, LinearClassifier) else classifier.logits_layer
     whole = torch.cat([gradient[f"{layer}.bias"][..., None], gradient[f"{layer}.weight"]], -1).double()
-    whole = whole.where(tensors.rows(whole)[:, None, None], 0.0)
+    whole = whole.where(tensors.finite_rows(whole)[:, None, None], 0.0)
     most = artifact.batch_size + artifact.imitated
     doubtful = torch.nonzero(~_nearly_of_rank(whole, most))[:, 0]
     if not len(doubtful):

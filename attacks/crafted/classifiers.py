@@ -26,8 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks import Model
-from privbench.types import Batch, Networks, Params
+from privbench.networks.model import Model
+from privbench.tensors import Params
+from privbench.types import Batch, Networks
 
 GENTLE = 2.0  # |z| of the outermost t in the gentlest case
 SHARPNESS = 5.0  # of z from one level to the next in a steep layer

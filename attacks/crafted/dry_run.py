@@ -14,14 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.features import updates
+from attacks.common import updates
 from attacks.shadow import surrogate_training
 from privbench import tensors
-from privbench.networks import Model, train_mode
+from privbench.networks.model import Model, train_mode
 from privbench.observation import wire
 from privbench.scoring import image_scores
 from privbench.seeds import stream
-from privbench.types import CLASSIFICATION, Artifact, Batch, Defense, LocalSteps, Look, Networks, Parts, Reconstruction
+from privbench.tensors import Parts
+from privbench.types import CLASSIFICATION, Artifact, Batch, Defense, LocalSteps, Look, Networks, Reconstruction
 
 NOISES = 10_000  # numbers sent through a defence to see how much noise it adds
 
@@ -116,7 +117,7 @@ def psnr_db(attack: Callable[[Artifact], Reconstruction], artifact: Artifact, im
 
     Minus infinity where an upload is not finite: what overflows on the wire is worth less than any image.
     """
-    if not bool(tensors.rows(*(g for net in artifact.gradients.values() for g in net.values())).all()):
+    if not bool(tensors.finite_rows(*(g for net in artifact.gradients.values() for g in net.values())).all()):
         return -math.inf
     found = attack(artifact).images.nan_to_num(nan=0.5)
     aligned = torch.stack([one[image_scores.assignment(one, true)] for one, true in zip(found, images, strict=True)])

@@ -1,4 +1,4 @@
-"""What a loud classifier (attacks/crafted/classifiers.py) brought back of single images: gradients in which no noise can be heard, or none."""
+"""What a saturated classifier (attacks/crafted/classifiers.py) brings back of single images: gradients far above the noise, or none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attacks.common import closed_form
+from attacks.common import closed_form, no_information
 from attacks.crafted import classifiers, gradient_bins
 from attacks.features import per_image
 from attacks.features.disaggregation import Separated
-from attacks.floors import ClassMean, gave_up
 from privbench.types import Artifact, Knowledge, Reconstruction
 
 LOST = 1e-6  # |dL/db| of the first layer relative to S, below which the image's class has won
@@ -41,7 +40,7 @@ def cleared(artifact: Artifact) -> Artifact:
 def unheard(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
     """Images without a gradient, which are of either class that wins: the mean of these two, or of their own where it is known."""
     if artifact.labels is not None:
-        return gave_up(ClassMean().reconstruct(artifact, knowledge, 0))
+        return no_information.gave_up(no_information.class_mean(artifact, knowledge))
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     images, y = knowledge.auxiliary
     below, above = classifiers.winners_of(artifact.weights["classifier"])
@@ -50,4 +49,6 @@ def unheard(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
     zero = torch.zeros(artifact.victims, dtype=torch.float64, device=images.device)
     x = mean.expand(artifact.victims, 1, *mean.shape).double()
     first = torch.zeros_like(artifact.client)
-    return gave_up(Reconstruction(x, torch.full_like(first, below)[:, None], zero, zero[:, None], first, 0))
+    return no_information.gave_up(
+        Reconstruction(x, torch.full_like(first, below)[:, None], zero, zero[:, None], first, 0)
+    )

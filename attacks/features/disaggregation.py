@@ -28,9 +28,10 @@ from torch.func import grad
 from attacks.common import descend, gradient_distance, labels, problem
 from attacks.common.descend import Data, each_of
 from privbench import tensors
-from privbench.networks import LinearClassifier
+from privbench.networks.base import LinearClassifier
 from privbench.seeds import stream
-from privbench.types import Artifact, Params, Report, no_report
+from privbench.tensors import Params
+from privbench.types import Artifact, Report, no_report
 
 RESTARTS = 32
 LONG = 4  # of them descend to the end
@@ -131,7 +132,7 @@ class _Problem:
         self.params: Params = {n: t.double() for n, t in artifact.weights["classifier"].items()}
         gradient = {n: t.double() for n, t in artifact.gradients["classifier"].items()}
         whole = torch.cat([gradient["fc1.bias"][..., None], gradient["fc1.weight"]], -1)
-        self.solvable = tensors.rows(*gradient.values()) & (whole != 0).flatten(1).any(1)
+        self.solvable = tensors.finite_rows(*gradient.values()) & (whole != 0).flatten(1).any(1)
         whole = whole.where(self.solvable[:, None, None], 0.0)
         _, size, right = torch.linalg.svd(whole, full_matrices=False)
         b = artifact.batch_size

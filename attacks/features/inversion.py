@@ -2,9 +2,9 @@
 
     min over z of  sum over M extractors ||E_m(x) - h||^2 / (M (tau^2 + nu)) + ||z||^2,   2x - 1 = mu + Sigma^(1/2) z
 tau is the standard deviation of E_m(x) - h that the attacker expects of his stand-ins, nu the variance of h itself where the
-gradient was noised (attacks/common/closed_form.py); features that dropout took away are left out of the sum. With tau = inf the answer is
-mu, the best guess without any feature: a hopeless inversion ends there. In z the prior is perfectly conditioned, which is why a
-few dozen steps of L-BFGS suffice.
+gradient was noised (attacks/common/closed_form.py); features that dropout took away are left out of the sum. With tau = inf the
+answer is mu, the best guess without any feature: a hopeless inversion ends there. In z the prior is perfectly conditioned, which
+is why a few dozen steps of L-BFGS suffice.
 An exact extractor is inverted through the logit of the last sigmoid, as attacks/staged.py does, with a small tau in its units.
 """
 
@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from attacks.common import descend, priors
-from privbench.networks import Model
-from privbench.types import Batch, Params, Report, no_report
+from privbench.networks.model import Model
+from privbench.tensors import Params
+from privbench.types import Batch, Report, no_report
 
 STEP = 0.1  # a usual difference of neighbouring pixels, in 2x - 1
 USUAL_WORTH = 50.0  # how many auxiliary images the usual variances are worth

@@ -22,12 +22,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks.common import closed_form, failed_uploads, labels, problem, training_cache
+from attacks.common import closed_form, failed_uploads, labels, no_information, problem, training_cache
 from attacks.features import disaggregation
 from attacks.features.disaggregation import Separated
-from attacks.floors import ClassMean, Grey, gave_up
-from privbench.networks import LinearClassifier
-from privbench.types import Artifact, Knowledge, Params, Reconstruction, Report, no_report
+from privbench.networks.base import LinearClassifier
+from privbench.tensors import Params
+from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
 
 
 def attack(
@@ -52,8 +52,9 @@ def attack(
 def _batches(
     artifact: Artifact, knowledge: Knowledge, seed: int, single: Callable[[Artifact], Reconstruction], report: Report
 ) -> Reconstruction:
-    floor = ClassMean() if knowledge.auxiliary is not None else Grey()
-    whole = gave_up(floor.reconstruct(artifact, knowledge, seed)._replace(labels=labels.recover(artifact)))
+    has_images = knowledge.auxiliary is not None
+    floor = no_information.class_mean(artifact, knowledge) if has_images else no_information.grey(artifact)
+    whole = no_information.gave_up(floor._replace(labels=labels.recover(artifact)))
     if not disaggregation.possible(artifact):
         return whole._replace(notes=(_note(artifact, artifact.victims),))
     found = separated(artifact, knowledge, seed, report)
@@ -70,7 +71,7 @@ def _batches(
 
 
 def separated(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Separated:
-    """attacks/features/disaggregation.py, once per artifact for all attackers with auxiliary images; only where that is `possible`."""
+    """`disaggregation.separate`, once per artifact for all attackers with auxiliary images; only where that is `possible`."""
 
     def make() -> dict[str, Tensor]:
         found = disaggregation.separate(artifact, seed, report)

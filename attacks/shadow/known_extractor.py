@@ -18,7 +18,8 @@ from attacks.features import inversion
 from attacks.features.inversion import Extractors
 from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.shadow_federation import World
-from privbench.types import Params, Report
+from privbench.tensors import Params
+from privbench.types import Report
 
 TAU = 0.001  # of the logit of h, relative to its spread (docs/tuning_attacks.md)
 SCREEN = 60  # steps after which J is compared

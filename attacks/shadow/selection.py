@@ -2,13 +2,17 @@
 
     1. h of every victim in closed form (attacks/common/closed_form.py).
     2. Extractors that the attacker holds whole (the initial one, a colluder's) may be the victims' very own, as in round 0,
-       where all clients start alike. attacks/shadow/known_extractor.py tells without the truth, and inverts them as the oracle does.
-    3. Recipes: ways to come by extractors that stand in for each other client's (attacks/shadow/surrogate_training.py). A rung with more
+       where all clients start alike. attacks/shadow/known_extractor.py tells without the truth, and inverts them as the oracle
+       does.
+    3. Recipes: ways to come by extractors that stand in for each other client's (attacks/shadow/surrogate_training.py). A rung
+    with more
        knowledge has the recipes of the rungs below besides its own.
-    4. Rehearsal: the same in a shadow federation (attacks/shadow/shadow_federation.py) whose victims the attacker knows. Of all recipes and error
+    4. Rehearsal: the same in a shadow federation (attacks/shadow/shadow_federation.py) whose victims the attacker knows. Of all
+    recipes and error
        levels tau he takes what scores best there, tau = inf, the class mean, among them. The class mean is handed in without a
        descent, and the reconstruction says so: its trace has one entry, or is NaN after it where others were descended on.
-    5. Inversion of the real features with that choice (attacks/features/inversion.py), of those recipes to which the rehearsal applies:
+    5. Inversion of the real features with that choice (attacks/features/inversion.py), of those recipes to which the rehearsal
+    applies:
        a recipe is left out where the channel moments of a client's victims' features lie farther from its stand-in's than
        UNLIKE times what the shadow's did, and than ALIKE (medians over clients).
 So an inversion that would be hopeless ends at the class mean instead of in noise, without a look at the truth. Where the
@@ -37,7 +41,8 @@ from attacks.shadow.surrogate_training import Align
 from privbench.applicability import Limits
 from privbench.hyperparameters import Count, CountOrZero
 from privbench.seeds import stream
-from privbench.types import Artifact, Knowledge, Outcome, Params, Reconstruction, Report, no_report
+from privbench.tensors import Params
+from privbench.types import Artifact, Knowledge, Outcome, Reconstruction, Report, no_report
 
 TAUS = (0.03, 0.1, 0.3, 0.6)  # of features in (0, 1); inf comes besides
 UNLIKE = 1.5
@@ -63,7 +68,7 @@ class StandIn:
     members: Count = 2  # surrogates
     train_steps: Count = 400  # of each surrogate
     shadow_rounds: CountOrZero = 10  # at most, and no more than the attacked federation has behind it
-    shadow_steps: Count = 2500  # a round and client, at most, and no more than the attacked clients take (attacks/shadow/shadow_federation.py)
+    shadow_steps: Count = 2500  # a round and client, at most, and no more than the attacked clients take (shadow_federation.py)
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})

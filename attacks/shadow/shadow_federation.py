@@ -28,9 +28,11 @@ from attacks.features.inversion import Belief, Extractors
 from attacks.shadow import surrogate_training
 from attacks.shadow.surrogate_training import Align, Moments
 from privbench.errors import UserError
-from privbench.networks import LinearClassifier, Model
+from privbench.networks.base import LinearClassifier
+from privbench.networks.model import Model
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, Knowledge, LocalTraining, Params, Report
+from privbench.tensors import Params
+from privbench.types import Artifact, Batch, Knowledge, LocalTraining, Report
 
 CLIENTS = 3
 VICTIMS = 6  # of each shadow client: about as many as a real one has, on whom alignment depends

@@ -19,9 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.spec import Adam
-from privbench.types import Batch, LocalTraining, Params
+from privbench.tensors import Params
+from privbench.types import Batch, LocalTraining
 
 BATCH = 64
 LR = 3e-3

@@ -20,14 +20,14 @@ from privbench.data import partition
 from privbench.errors import UserError
 from privbench.execution import beforehand, cell_jobs, reproduce, worker_pool
 from privbench.execution.progress import JobBars
-from privbench.records import schema
+from privbench.records import clients, schema
 from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
-from privbench.requests.specifications.options import PlaceOptions
+from privbench.requests.options import PlaceOptions
 from privbench.spec import CellSpec, TrainSpec
-from privbench.system import console, files, machine
+from privbench.system import console, cpu, files, machine
 from privbench.system.printable import one_line
-from privbench.training import checkpoint, federation, harness
+from privbench.training import checkpoint, federation, history
 from reports.figures import defense_curve, grid, label_histogram, of_attack, style
 from reports.figures.label_histogram import Panel
 from reports.records import ceiling
@@ -157,7 +157,7 @@ def draw_clients_of_run(prefix: str, out: Path) -> None:
     """The same for a training run on disk, from its record alone: nothing is read or trained again."""
     store = Store(out)
     spec = _only([spec for _, spec in store.trained()], prefix, f"training run under {out}")
-    found = federation.read_clients(store, spec)
+    found = clients.read_clients(store, spec)
     panel = _show_clients(spec, found.clients, found.public)
     _write_panels([panel], found.classes, out / f"clients-{spec.id}")
 
@@ -228,13 +228,13 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     for spec in todo:  # on a GPU the seeds of one specification train together
         alike.setdefault(spec.model_copy(update={"seed": 0}).id if stacked else spec.id, []).append(spec)
     names = cell_jobs.titles(list(alike.values()))
-    beforehand.check_data(todo, data_dir, workers=1 if stacked else worker_pool.cores())
+    beforehand.check_data(todo, data_dir, workers=1 if stacked else cpu.cores())
     jobs = [
         cell_jobs.Trial(name, tuple(group), (), out, data_dir, device)
         for name, group in zip(names, alike.values(), strict=True)
     ]
     with JobBars(len(jobs)) as bars:
-        failures = worker_pool.run_jobs(jobs, 1 if stacked else worker_pool.cores(), bars.progress, bars.outcome)
+        failures = worker_pool.run_jobs(jobs, 1 if stacked else cpu.cores(), bars.progress, bars.outcome)
     if failures:
         raise UserError(failures[0])
     for spec in specs:
@@ -255,7 +255,7 @@ def search_and_show(trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_d
     found: dict[str, tuple[float, float]] = {}
     for name, specs in trials.items():
         histories = [checkpoint.history(store.train(spec), spec.id) or [] for spec in specs]
-        scores = [(harness.best_validation(h), harness.selected_accuracy(h)) for h in histories]
+        scores = [(history.best_validation(h), history.selected_accuracy(h)) for h in histories]
         found[name] = (fmean(v for best, _ in scores for v in best), fmean(t for _, test in scores for t in test))
     best = max(found, key=lambda name: found[name][0])
     first = trials[best][0]
@@ -274,7 +274,7 @@ def trained(specs: Sequence[TrainSpec], place: PlaceOptions) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for spec in specs:
         rounds = checkpoint.history(store.train(spec), spec.id) or []
-        accuracy = harness.selected_accuracy(rounds) if rounds else [math.nan]
+        accuracy = history.selected_accuracy(rounds) if rounds else [math.nan]
         about = {"defense": spec.defense, "seed": spec.seed, "run": spec.id, "rounds": len(rounds)}
         rows += [about | {"client": client + 1, "test_accuracy": each} for client, each in enumerate(accuracy)]
     return pd.DataFrame(rows)

@@ -14,13 +14,13 @@ from privbench.cli import training_view
 from privbench.data import partition
 from privbench.errors import UserError
 from privbench.observation import knowledge
-from privbench.records import schema, summary
+from privbench.records import clients, schema, summary
 from privbench.records.schema import AttackRecord
 from privbench.records.store import Store, status
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import console
 from privbench.system.printable import one_line
-from privbench.training import checkpoint, federation
+from privbench.training import checkpoint
 from reports.studies import definition
 
 # What a listing says of every plug-in beside its name, and with --long besides, by kind.
@@ -151,7 +151,7 @@ def show_run(prefix: str, out: Path) -> None:
         rounds = checkpoint.history(folder, spec.id)
         if rounds is not None:
             to.print(f"{sum(entry['seconds'] for entry in rounds):.0f} s of training")
-            classes = federation.read_clients(store, spec).classes
+            classes = clients.read_clients(store, spec).classes
             training_view.show([summary.training(folder, spec.id)], classes, to)
         return
     if not store.record(spec).exists():

@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 
 from privbench import registry
 from privbench.errors import Interrupted, UserError
-from privbench.requests.specifications.options import (
+from privbench.requests.options import (
     DEFAULT_OUT,
     AttackOptions,
     Clients,
@@ -127,7 +127,8 @@ def _loaded() -> Any:
     seen = sys.stderr.isatty()
     if seen:
         print(LOADING, end="\r", file=sys.stderr, flush=True)
-    commands = registry.commands()
+    from privbench.cli import commands
+
     if seen:
         print(" " * len(LOADING), end="\r", file=sys.stderr, flush=True)
     return commands
@@ -156,9 +157,10 @@ def attack(
     for name in attacks.named():
         registry.typed("attack", name)
     if artifact is not None:
+        from privbench.cli import commands
         from privbench.requests import specifications
 
-        registry.commands().attack_file(
+        commands.attack_file(
             artifact,
             truth,
             attacks.named() or ["staged"],
@@ -175,7 +177,7 @@ def attack(
         raise UserError("--truth goes with --artifact FOLDER")
     registry.typed("method", run.method)
     _begin(f"attack: {run.method} on {registry.short(dataset)}, {training.preset} preset; results go to {out}")
-    commands = registry.commands()
+    from privbench.cli import commands
     from privbench.requests import specifications
 
     cells = specifications.attack_cells(run, attacks, training)
@@ -198,7 +200,7 @@ def train(
     registry.typed("method", run.method)
     dataset = registry.short(registry.typed("dataset", run.dataset))
     _begin(f"train: {run.method} on {dataset}, {training.preset} preset; results go to {place.out}")
-    commands = registry.commands()
+    from privbench.cli import commands
     from privbench.requests import specifications
 
     specs = specifications.train_specs(run, training)
@@ -229,7 +231,7 @@ def search(
     if len(run.defenses()) > 1:
         raise UserError("search takes one --defense: it compares the values of --over")
     _begin(f"search: {run.method}, {over}, {training.preset} preset; results go to {place.out}")
-    commands = registry.commands()
+    from privbench.cli import commands
     from privbench.requests import specifications
 
     trials = {
@@ -265,7 +267,7 @@ def table(
     """
     chosen = data_sets(datasets, dataset) or data_sets(default_data_sets(training.preset, full), None)
     _begin(f"table: {_named(chosen or [])}, {training.preset} preset; results go to {place.out}")
-    commands = registry.commands()
+    from privbench.cli import commands
     from privbench.requests import specifications
 
     defenses = specifications.defenses(defense or [], training.where)
@@ -314,7 +316,7 @@ def study(
     chosen = data_sets(datasets, dataset)
     on = f" on {_named(chosen)}" if chosen else ""
     _begin(f"study {name}{on}, {training.preset} preset; results go to {place.out}")
-    commands = registry.commands()
+    from privbench.cli import commands
     from privbench.requests import specifications
 
     own, cells = commands.plan(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privbench.records.schema import ClientMetrics, Round, Training, averages, mean, spread
+from privbench.records.schema import ClientMetrics, Training, averages, mean, spread
 from privbench.system.console import Console
+from privbench.training.history import Round
 from reports.records.labels import NONE, spread_text
 from reports.tables import render
 

@@ -5,8 +5,8 @@ Layout: domainnet/<domain>/<class>/<image>, beside it the published lists <domai
 "<domain>/<class>/<image> <number>". Where both lists of a domain are there, they say which files belong to it (so the
 "cleaned" release is told from the raw one); else all images of its folders do.
 
-Half of each class of each domain trains, drawn per seed (FedCG section 5; privbench/data/partition.py); with lists, the training half is
-drawn from the training list, so that no published test image is ever trained on. The classes are the largest ones over all
+Half of each class of each domain trains, drawn per seed (FedCG section 5; privbench/data/partition.py); with lists, the training
+half is drawn from the training list, so that no published test image is ever trained on. The classes are the largest ones over all
 domains that are there; the paper does not say which it got. The whole picture is squashed to a square; large JPEGs are decoded
 at a reduced scale.
 """

@@ -1,8 +1,8 @@
 """Lays a data set out over K clients: IID shares, one domain per client, or shares whose labels are Dirichlet-distributed.
 
 Training images come from the data set's training set. The paper's protocol says which images validate and how a domain without
-published test images is split (privbench/data/paper_setup.py). By default a client's share of the test set is halved into validation
-and test (FedCG's reference implementation). A data set with validation images of its own keeps its splits.
+published test images is split (privbench/data/paper_setup.py). By default a client's share of the test set is halved into
+validation and test (FedCG's reference implementation). A data set with validation images of its own keeps its splits.
 
 Test and validation images are shared out evenly at random, under `dirichlet` too: every client is validated and tested on the
 distribution of all labels, not on its own. This is what FedMD-CG's local accuracy is measured on ("a random even split of the
@@ -162,7 +162,8 @@ def federate(
 
     how         "iid": every client draws `per_client` images; "dirichlet": clients * per_client images are drawn and dealt out by
                 label, `minimum` or more to each; "domain": one domain per client, which gives `per_client` images or all it has
-    protocol    whose way of drawing validation and test images (privbench/data/paper_setup.py); where training images validate, they
+    protocol    whose way of drawing validation and test images (privbench/data/paper_setup.py); where training images validate,
+    they
                 are some of the `per_client` images of each client
     public      under "iid" and "dirichlet" up to that many further images are held out, unless the data set names its public ones
     Under "iid" and "dirichlet" the domains of a data set that has several are pooled.

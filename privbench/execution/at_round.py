@@ -13,7 +13,7 @@ from privbench.observation import active_server, artifact_files, artifact_upgrad
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, locks, machine
-from privbench.training import checkpoint, federation, harness
+from privbench.training import checkpoint, federation, harness, history, state
 from privbench.types import Artifact, Federation, Report, Truth
 
 LOG = logging.getLogger("privbench")
@@ -21,7 +21,7 @@ LOG = logging.getLogger("privbench")
 
 def observed(
     store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report
-) -> tuple[Artifact, Truth, checkpoint.Snapshot]:
+) -> tuple[Artifact, Truth, state.Snapshot]:
     """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round.
 
     What of them is damaged is made again, with a line; another process that needs the same waits until they are there.
@@ -32,7 +32,7 @@ def observed(
         raise UserError(f"there is no training run at {store.train(spec)}; the command that began it trains it")
     if rounds is None:
         raise UserError(f"run {spec.id} is not trained to the end; run `privbench train` with the same options first")
-    round_ = harness.resolve_round(cell.round, rounds)
+    round_ = history.resolve_round(cell.round, rounds)
     setup = harness.prepare(spec, fed, torch.device("cpu"))
     folder = store.artifact(cell, spec, round_)
     whose = artifact_files.origin_of(spec, folder)
@@ -74,7 +74,7 @@ def observed(
 
 def snapshot(
     store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report
-) -> checkpoint.Snapshot:
+) -> state.Snapshot:
     """The networks after one round. A round that was not kept, or is damaged, is trained again, with the same numbers."""
     folder = store.train(spec)
     path = checkpoint.snapshot_path(folder, round_)

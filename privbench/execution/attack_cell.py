@@ -13,20 +13,20 @@ from typing import Any
 
 import torch
 
-from privbench import registry, seeds
+from privbench import registry, seeds, written_defense
 from privbench.data import partition
 from privbench.errors import AttackRefused, Damaged, UserError
 from privbench.execution import at_round
 from privbench.methods.base import Method
-from privbench.networks import train_mode
+from privbench.networks.model import train_mode
 from privbench.observation import active_server
 from privbench.observation import knowledge as known
 from privbench.records import victims
 from privbench.records.store import Store
-from privbench.scoring import image_scores
+from privbench.scoring import image_scores, learned_distance
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, machine
-from privbench.training import checkpoint, evaluation, federation, harness
+from privbench.training import checkpoint, evaluation, federation, harness, state
 from privbench.types import Artifact, Federation, Knowledge, Networks, Outcome, Reconstruction, Report, no_report
 
 LOG = logging.getLogger("privbench")
@@ -80,7 +80,7 @@ def attack_seed(
             for k, client in enumerate(fed.clients)
         ],
         "guarantee": guarantee(
-            registry.defense(spec.defense, spec.where), len(checkpoint.history(store.train(spec), spec.id) or [])
+            written_defense.create(spec.defense, spec.where), len(checkpoint.history(store.train(spec), spec.id) or [])
         ),
         "victims": victims.described(
             seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images, is_floor=cell.attack in registry.FLOORS
@@ -210,7 +210,7 @@ def check_offered(
 
 
 def knowledge_of(
-    store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: checkpoint.Snapshot
+    store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: state.Snapshot
 ) -> Knowledge:
     """All that an attacker of this run could know besides the artifact, but for the auxiliary images."""
     start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
@@ -256,7 +256,7 @@ def _trial(
             "train_seconds": sum(entry["seconds"] for entry in rounds),
             "peak_memory_mib": machine.peak_memory_mib(place),
         },
-        "environment": machine.environment(place),
+        "environment": machine.environment(place) | {"lpips": learned_distance.missing() or "installed"},
         "notes": [*([note] if note else []), *method.notes()],
     }
 
@@ -279,7 +279,7 @@ def _knowledge(
     }
 
 
-def _true_features(seen: Artifact, shot: checkpoint.Snapshot) -> image_scores.Features:
+def _true_features(seen: Artifact, shot: state.Snapshot) -> image_scores.Features:
     """E(x) through each victim's own extractor, in the mode in which its gradient was taken; for scoring alone."""
     own, net = known.oracle(shot, seen), seen.model.net("extractor")
 

@@ -15,10 +15,10 @@ from privbench import registry
 from privbench.data import partition
 from privbench.errors import AttackRefused, Busy, Interrupted, UserError
 from privbench.execution import attack_cell, worker_pool
-from privbench.records import summary
+from privbench.records import clients, summary
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
-from privbench.system import files, interrupts, locks, machine
+from privbench.system import cpu, files, interrupts, locks, machine
 from privbench.training import checkpoint, federation, harness
 from privbench.types import Report, no_report
 
@@ -37,7 +37,7 @@ def run_cells(
     store = Store(root)
     store.check_writable()
     trials = trials_of(cells, root, data_root, device_name)
-    workers = 1 if machine.device(device_name).type == "cuda" else worker_pool.cores()
+    workers = 1 if machine.device(device_name).type == "cuda" else cpu.cores()
     failures = worker_pool.run_jobs(trials, workers, progress, outcome)
     return list(dict.fromkeys([*failures, *record_finished(store, cells)]))
 
@@ -188,14 +188,14 @@ def train(
         with ExitStack() as locked:
             for spec, fed, folder in zip(group, feds, folders, strict=True):
                 locked.enter_context(locks.lock(folder, wait=wait))
-                federation.write_clients(store, spec, fed)
+                clients.write_clients(store, spec, fed)
             # Another process may have finished some of them before it let go.
             open_ = [i for i, folder in enumerate(folders) if checkpoint.history(folder, group[i].id) is None]
             if open_:
                 some = ([group[i] for i in open_], [feds[i] for i in open_], [folders[i] for i in open_])
                 harness.train(*some, place, "stacked" if place.type == "cuda" else "alone", report)
             for spec, fed in zip(group, feds, strict=True):
-                federation.write_clients(store, spec, fed)
+                clients.write_clients(store, spec, fed)
 
 
 def mend(
@@ -207,7 +207,7 @@ def mend(
     checkpoint.begin(folder, spec)
     if files.to_write(store.clients(spec)):
         store.clients(spec).unlink(missing_ok=True)
-        federation.write_clients(store, spec, federation.of(spec, data_root)[0])
+        clients.write_clients(store, spec, federation.of(spec, data_root)[0])
     if not checkpoint.lost_predictions(folder, spec.id):
         return
     with locks.lock(folder, wait=True):

@@ -1,6 +1,8 @@
 """Is a record what its own specification gives? Runs it again in a fresh folder and compares everything but time and place.
 
 On the machine that made a record, with the same versions and thread count, the result is the same bit for bit: every draw comes
+from privbench import written_defense
+from privbench import written_defense
 from a named stream, and the numbers do not depend on which worker process computed them. Elsewhere (another processor, a GPU,
 another torch) sums are taken in another order; what differs is then listed, with the two environments.
 """
@@ -14,7 +16,7 @@ from typing import Any
 
 import torch
 
-from privbench import registry, trust
+from privbench import registry, trust, written_defense
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, worker_pool
 from privbench.observation import knowledge
@@ -22,7 +24,7 @@ from privbench.records import schema, summary
 from privbench.records.schema import Record
 from privbench.records.store import Store
 from privbench.spec import CellSpec
-from privbench.system import machine
+from privbench.system import cpu, machine
 
 PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of the environment, what bits depend on
 # Never the same twice, or the place itself.
@@ -48,7 +50,7 @@ def check_trusted(cell: CellSpec) -> None:
     named = [
         ("method", train.method),
         ("dataset", train.dataset),
-        ("defense", registry.defense_name(train.defense)),
+        ("defense", written_defense.parts(train.defense).name),
         *([("attack", cell.attack)] if cell.attack is not None else []),
         *([("dataset", images)] if images != knowledge.SAME else []),
     ]
@@ -89,7 +91,7 @@ def again(
     if device not in ("cpu", "cuda") or type(threads) is not int or not 1 <= threads <= MOST_THREADS:
         raise UserError(f"record {found.id} was made on {device!r} with {threads!r} threads, which no machine has")
     trials = cell_jobs.trials_of([cell], fresh, data_root, device)
-    workers = worker_pool.cores() if threads == 1 and machine.device(device).type == "cpu" else 1
+    workers = cpu.cores() if threads == 1 and machine.device(device).type == "cpu" else 1
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -28,10 +28,10 @@ from typing import Any, Protocol
 from privbench import trust
 from privbench.errors import Busy, Interrupted, UserError
 from privbench.system import interrupts
+from privbench.system.cpu import take_share
 from privbench.types import Report
 
 _messages: Any = None  # set once in each worker process, by its initialiser
-_share: Any = None  # the same: how many cores every job in flight may use just now, as the parent last said
 
 
 class Job(Protocol):
@@ -64,28 +64,6 @@ Result = (
 
 LOG = logging.getLogger("privbench")
 UNHEARD = {getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)}
-
-
-def cores() -> int:
-    """How many processes may run at once."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def threads(alone: int) -> int:
-    """How many threads, each on a core of its own, training may use just now: in a worker its share, elsewhere `alone`."""
-    return alone if _share is None else int(_share.value)
-
-
-def take_share(share: Any) -> None:
-    """Makes this process a worker that may use `share.value` cores, a number that the parent alone changes.
-
-    It has no lock: a worker that was killed while it held one would stop the parent for good.
-    """
-    global _share  # noqa: PLW0603 (a worker process has no other place for it)
-    import torch
-
-    torch.set_num_threads(1)
-    _share = share
 
 
 def run_jobs(jobs: Sequence[Job], workers: int, progress: Progress, outcome: Outcome) -> list[str]:

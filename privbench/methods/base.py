@@ -17,8 +17,10 @@ from torch import Tensor
 
 from privbench.errors import UserError
 from privbench.hyperparameters import Share
-from privbench.networks import Discriminator, Model
-from privbench.types import CLASSIFICATION, Parts
+from privbench.networks.base import Discriminator
+from privbench.networks.model import Model
+from privbench.tensors import Parts
+from privbench.types import CLASSIFICATION
 
 
 class MiniBatch(NamedTuple):

@@ -29,7 +29,7 @@ from privbench.networks.layers import (
     power_iteration,
     spectral_norm,
 )
-from privbench.types import Params
+from privbench.tensors import Params
 
 NOISE_DIM = 100
 SLOPE = 0.2

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks import Net, uniform_init
-from privbench.networks.layers import batch_norm
-from privbench.types import Params
+from privbench.networks.base import Net
+from privbench.networks.layers import batch_norm, uniform_init
+from privbench.tensors import Params
 
 NOISE_DIM = 128
 WIDTH = 512

@@ -3,6 +3,7 @@
 `torch.nn.BatchNorm2d` buffers and `torch.nn.utils.spectral_norm` do not survive `vmap` in train mode; these do.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from privbench.types import Params
+from privbench.tensors import Params
 
 BN_MOMENTUM = 0.1  # torch's defaults, as the reference implementation uses
 BN_EPS = 1e-5
@@ -264,3 +265,9 @@ class SpectralProduct(torch.autograd.Function):
 def _unit(x: Tensor) -> Tensor:
     """x / max(|x|, 1e-12), as torch.nn.functional.normalize of a vector."""
     return x / torch.linalg.vector_norm(x).clamp_min(1e-12)
+
+
+def uniform_init(shape: tuple[int, ...], fan_in: int, rng: torch.Generator) -> Tensor:
+    """torch's default for linear and convolution layers: uniform in +-1/sqrt(fan_in)."""
+    bound = 1 / math.sqrt(fan_in)
+    return (2 * torch.rand(shape, generator=rng) - 1) * bound

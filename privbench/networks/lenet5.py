@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks import uniform_init
-from privbench.networks.layers import conv_then_average_pool
-from privbench.types import Params
+from privbench.networks.layers import conv_then_average_pool, uniform_init
+from privbench.tensors import Params
 
 IMAGE_SIZES = (32,)
 

@@ -10,7 +10,8 @@ after layer2, which is the paper's. Images in [0, 1] are mapped to [-1, 1], as f
 
 Batch norm normalises with the statistics of the mini-batch in train mode, with running ones in eval mode; the running ones travel
 with the part that they belong to, are averaged like its weights, and no defence acts on them. At 32x32 layer4 is left with one
-value per image and channel, so a batch of ONE image has no statistics there (torch refuses it): see privbench/observation/observe.py.
+value per image and channel, so a batch of ONE image has no statistics there (torch refuses it): see
+privbench/observation/observe.py.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks import uniform_init
-from privbench.networks.layers import batch_norm_init, named_batch_norm, padded_conv
-from privbench.types import Params
+from privbench.networks.layers import batch_norm_init, named_batch_norm, padded_conv, uniform_init
+from privbench.tensors import Params
 
 IMAGE_SIZES = (32, 224)
 EXTRACTOR_LAYERS = {"layer1": (64, 64), "layer2": (64, 128)}  # channels (in, out); a layer that widens has stride 2

@@ -24,9 +24,8 @@ from privbench.observation import local_update, observe
 from privbench.spec import CellSpec
 from privbench.system import files
 from privbench.training import checkpoint, harness
-from privbench.training.checkpoint import Snapshot
-from privbench.training.engine import Replica
 from privbench.training.harness import Setup
+from privbench.training.state import Replica, Snapshot
 from privbench.types import ActiveAttack, Knowledge, Look, Networks, Report, no_report
 
 TOO_EARLY = "works through rounds of training, and round 0 is before any"

@@ -21,7 +21,8 @@ from privbench.observation.format.schema import COUNTS, DOWN, Messages, Origin, 
 from privbench.spec import TrainSpec
 from privbench.system import files as storage
 from privbench.system.file_headers import Declared
-from privbench.types import Artifact, LocalSteps, LocalTraining, Parts, Truth
+from privbench.tensors import Parts
+from privbench.types import Artifact, LocalSteps, LocalTraining, Truth
 
 # Of an artifact among results: the folder, and the file beside it.
 OBSERVATION = "observation"

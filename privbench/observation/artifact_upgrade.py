@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from privbench.errors import UserError
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.observation import artifact_files as artifacts
 from privbench.observation.format.schema import Origin
 from privbench.system import files

@@ -27,8 +27,7 @@ from privbench.data.dataset import sound
 from privbench.errors import UserError
 from privbench.observation import observe
 from privbench.seeds import stream
-from privbench.training.checkpoint import Snapshot
-from privbench.training.engine import Replica
+from privbench.training.state import Replica, Snapshot
 from privbench.types import CLASSIFICATION, Artifact, Batch, Colluder, Federation, Images, Knowledge, Networks
 
 SAME = "same"

@@ -2,7 +2,8 @@
 
 The attacked client's data set is the victim batch alone. Each of its K steps takes the whole batch, or as many of its images as a
 mini-batch holds, from one shuffle after another, which no server sees. Steps go without flips, by the optimiser of its task stage
-with fresh moments (or by plain SGD at a rate of its own), on the same loss whose gradient would be attacked (privbench/observation/observe.py).
+with fresh moments (or by plain SGD at a rate of its own), on the same loss whose gradient would be attacked
+(privbench/observation/observe.py).
 `broadcast minus what comes back` is what a server sees that is sent weights in place of gradients. The server knows K, the size of
 mini-batches and the optimiser, as federated protocols fix them.
 """
@@ -18,12 +19,13 @@ import torch
 from torch import Tensor
 
 from privbench.methods.base import Clock, Method, MiniBatch, Phase, Stage
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.spec import SGD, Adam, CellSpec, Optimiser, Schedule
-from privbench.training.checkpoint import Snapshot
-from privbench.training.engine import Job, Plan, Replica, Surroundings, run_alone
-from privbench.types import CLASSIFICATION, Defense, LocalSteps, LocalTraining, Parts
+from privbench.tensors import Parts
+from privbench.training.engine import Job, Plan, Surroundings, run_alone
+from privbench.training.state import Replica, Snapshot
+from privbench.types import CLASSIFICATION, Defense, LocalSteps, LocalTraining
 
 
 def local_steps(cell: CellSpec) -> LocalSteps | None:

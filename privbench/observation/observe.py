@@ -17,10 +17,11 @@ from torch import Tensor
 from privbench.data.readers.resize import SIDE, pixels
 from privbench.errors import UserError
 from privbench.methods.base import Clock, Known, Method, MiniBatch, Nets
-from privbench.networks import Model, train_mode
+from privbench.networks.model import Model, train_mode
 from privbench.observation import local_update, wire
 from privbench.seeds import stream
-from privbench.training.checkpoint import Snapshot
+from privbench.tensors import Parts
+from privbench.training.state import Snapshot
 from privbench.types import (
     CLASSIFICATION,
     TELL_CLASSES,
@@ -31,7 +32,6 @@ from privbench.types import (
     Images,
     LocalSteps,
     LocalTraining,
-    Parts,
     Truth,
 )
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from privbench.types import Parts
+from privbench.tensors import Parts
 
 Format = Literal["float32", "bf16", "fp16"]
 FORMATS = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

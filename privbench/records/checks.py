@@ -1,8 +1,8 @@
 """Doubts that a result raises about itself: a name and one plain sentence each, kept in the record and printed in every table.
 
 Here are the doubts that one cell shows by itself; those that need several cells (a ladder that is not monotone, an undefended
-FedAvg that keeps its images) are in reports/records/table_checks.py, and reports/records/remarks.py prints both kinds. A victim is counted under one
-cause alone, the first of: zero gradient, not finite, loss did not fall.
+FedAvg that keeps its images) are in reports/records/table_checks.py, and reports/records/remarks.py prints both kinds. A victim
+is counted under one cause alone, the first of: zero gradient, not finite, loss did not fall.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-LEAST_VICTIMS, LEAST_SEEDS = 64, 5  # of a row that may be published (all seeds together; seeds)
+from privbench.scoring.statistics import LEAST_SEEDS, LEAST_VICTIMS
 
 
 class Flag(BaseModel):

@@ -1,8 +1,8 @@
 """One JSON file per finished cell: gathered from its seeds, written atomically, read with its schema and digest checked.
 
 A `Record` holds what a cell is and what each of its seeds gave, per client and per victim; a mean over them is computed where it is
-asked for and stored nowhere, and intervals are the reports' (privbench/scoring/statistics.py). An `AttackRecord` is the record of a cell
-that was attacked. docs/metrics.md defines every number of training.
+asked for and stored nowhere, and intervals are the reports' (privbench/scoring/statistics.py). An `AttackRecord` is the record
+of a cell that was attacked. docs/metrics.md defines every number of training.
 
 The digest is the SHA-256 of the record's own content. It tells an accident (a truncated copy, an edited number) and is no defence
 against somebody who wants to deceive: whoever edits a record can compute the digest anew. `privbench reproduce` is the check then.
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from privbench.errors import UserError
 from privbench.records import checks, upgrade
@@ -27,6 +27,7 @@ from privbench.records.checks import Flag
 from privbench.spec import CellSpec, first_fault
 from privbench.system import files
 from privbench.system.file_headers import short
+from privbench.training.history import Round, Strict
 
 # 2: the training part; cells that attack nothing. 3: typed, per seed and victim, without any summary; outcomes; a digest.
 SCHEMA = 3
@@ -36,13 +37,7 @@ FAILURES = ("gave up", "diverged")
 MOST_THREADS = 4_096  # of one process
 TAIL = 0.05  # of victims, the most exposed
 EXPOSED_DB = 20.0  # a reconstruction at which what is on a small picture can be seen
-
-
 Name = tuple[int, int, tuple[str, ...]]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Accuracy(NamedTuple):
@@ -74,7 +69,7 @@ class Averages(NamedTuple):
     global_accuracy: Spread  # percent: FedMD-CG's G.acc
 
 
-class Curve(_Strict):
+class Curve(Strict):
     """The ROC curve of one class against the rest, from (0, 0) to (1, 1), its collinear points left out.
 
     Rates in [0, 1], rounded to five decimals.
@@ -84,7 +79,7 @@ class Curve(_Strict):
     true_positive_rate: list[float]
 
 
-class ClientMetrics(_Strict):
+class ClientMetrics(Strict):
     """One client's measured model on its own test images, at its best validation round, the first of equals.
 
     Macro averages are over the classes that are among the test images.
@@ -106,42 +101,7 @@ class ClientMetrics(_Strict):
     consistency: float | None  # cross-entropy of C_i on G_i(z, y), nats; None without a generator
 
 
-class Machine(_Strict):
-    """The kind of machine that a round was trained on (privbench.system.machine.trained_on)."""
-
-    processor: str
-    capability: str  # the widest vectors that torch uses there
-    device: str
-    threads: int
-    torch: str
-
-
-class ModelAccuracy(_Strict):
-    """Accuracy of one of the clients' models after a round, percent: [K]."""
-
-    validation: list[float]
-    test: list[float]
-
-
-class Round(_Strict):
-    """One round of one seed: lists have one entry per client. A loss that was not finite is None."""
-
-    round: int  # from 1
-    loss: dict[str, list[float | None]]  # by stage, mean over its last epoch; a stage of the server has one entry
-    validation_accuracy: list[float]  # percent, of the measured models, as the next
-    test_accuracy: list[float]
-    global_accuracy: float  # percent, of the weighted average of all measured models on all clients' test images
-    models: dict[
-        str, ModelAccuracy
-    ] = {}  # of the personal, the uploaded and the broadcast model; none in older records
-    consistency: list[float | None]  # empty for methods whose clients have no generator
-    bytes_up: list[int]  # what each client sent
-    bytes_down: list[int]  # what each client received
-    seconds: float  # of training, without evaluation
-    machine: Machine | None = None  # None in a record from before it was noted
-
-
-class Training(_Strict):
+class Training(Strict):
     """What one seed's training gave."""
 
     seed: int
@@ -151,7 +111,7 @@ class Training(_Strict):
     rounds: list[Round]
 
 
-class Victim(_Strict):
+class Victim(Strict):
     """One attacked upload."""
 
     seed: int
@@ -184,7 +144,7 @@ class Victim(_Strict):
         return self.outcome in FAILURES
 
 
-class AuxiliaryUsed(_Strict):
+class AuxiliaryUsed(Strict):
     """The images that an attacker had besides what was observed."""
 
     dataset: str
@@ -194,7 +154,7 @@ class AuxiliaryUsed(_Strict):
     left_out_as_training_images: int
 
 
-class KnowledgeUsed(_Strict):
+class KnowledgeUsed(Strict):
     """What the attacker knew."""
 
     tag: str  # in words, on what this method sends
@@ -211,7 +171,7 @@ class KnowledgeUsed(_Strict):
     restart_chosen_by: str
 
 
-class SeedResult(_Strict):
+class SeedResult(Strict):
     """What one seed gave."""
 
     seed: int
@@ -255,7 +215,7 @@ class Floor(NamedTuple):
     psnr_db: float
 
 
-class Cost(_Strict):
+class Cost(Strict):
     """Summed over seeds; memory is the largest of any process."""
 
     train_seconds: float
@@ -269,7 +229,7 @@ class AttackCost(Cost):
     gradient_evaluations: int
 
 
-class Record(_Strict):
+class Record(Strict):
     """Everything a table, a figure or a doubting reader needs of one cell."""
 
     schema_version: int

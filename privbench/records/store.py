@@ -5,7 +5,8 @@ Hidden files beside them: locks (.lock, .seed-<s>.lock, with the process that ha
 runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class);
                        error.txt, the traceback of the last attempt where it ended in an internal error
 runs/artifacts/<id>/   observation/, what the server saw, and, in a file of its own, observation-truth.safetensors
-runs/cache/            what attacks train, each file named by all that it depends on (attacks/common/training_cache.py), and by no run
+runs/cache/            what attacks train, each file named by all that it depends on (attacks/common/training_cache.py), and by
+no run
 runs/cells/<id>/       seed-<s>.safetensors (a reconstruction with its scores; of an accuracy cell seed-<s>.json), spec.json and
                        record.json; or failed.json, why it could not be finished
 """

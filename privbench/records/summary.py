@@ -15,7 +15,7 @@ from privbench.records import schema
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.system import files, machine
-from privbench.training import checkpoint, evaluation, harness, metrics, training_files
+from privbench.training import checkpoint, evaluation, history, metrics, state, training_files
 
 
 @lru_cache(maxsize=64)
@@ -29,7 +29,7 @@ def training(folder: Path, run: str) -> schema.Training:
     if rounds is None:
         raise UserError(f"run {run} is not trained to the end; run `privbench train` with the same options first")
     predictions = checkpoint.predictions(folder, run)
-    best = harness.best_rounds(rounds) if rounds else [0] * len(predictions)
+    best = history.best_rounds(rounds) if rounds else [0] * len(predictions)
     told = [rounds[r - 1]["test_accuracy"][k] for k, r in enumerate(best) if r]
     if rounds and not _same([evaluation.right(prediction) for prediction in predictions], told):
         raise UserError(
@@ -37,7 +37,7 @@ def training(folder: Path, run: str) -> schema.Training:
             "altered or is another run's; move the folder away and run the same command again"
         )
     own = [rounds[r - 1]["consistency"][k] if r and rounds[r - 1]["consistency"] else None for k, r in enumerate(best)]
-    best_round = harness.best_round(rounds)
+    best_round = history.best_round(rounds)
     with training_files.reading(folder / checkpoint.FINISHED):
         return schema.Training(
             seed=spec.seed,
@@ -48,7 +48,7 @@ def training(folder: Path, run: str) -> schema.Training:
                 for prediction, round_, loss in zip(predictions, best, own, strict=True)
             ],
             rounds=[
-                schema.Round(
+                history.Round(
                     **entry
                     | {
                         "loss": {name: [_finite(v) for v in values] for name, values in entry["loss"].items()},
@@ -60,7 +60,7 @@ def training(folder: Path, run: str) -> schema.Training:
         )
 
 
-def client_metrics(prediction: evaluation.Prediction, round_: int, consistency: float | None) -> schema.ClientMetrics:
+def client_metrics(prediction: state.Prediction, round_: int, consistency: float | None) -> schema.ClientMetrics:
     """Everything that one client's test logits say."""
     probabilities, labels = prediction.logits.double().softmax(1).numpy(), prediction.labels.numpy()
     found = metrics.classification(prediction.logits.numpy(), labels)  # as the accuracy per round is
@@ -102,8 +102,8 @@ def _trial(store: Store, cell: CellSpec, spec: TrainSpec) -> dict[str, Any]:
     found, own = result(store, cell, spec.seed)[1], training(folder, spec.id)
     rounds, path = checkpoint.history(folder, spec.id) or [], store.result(cell, spec.seed)
     if cell.attack is not None:
-        files.check_identity(path, found, round=harness.resolve_round(cell.round, rounds))
-    if rounds and not _same(found["accuracy"], harness.selected_accuracy(rounds)):
+        files.check_identity(path, found, round=history.resolve_round(cell.round, rounds))
+    if rounds and not _same(found["accuracy"], history.selected_accuracy(rounds)):
         raise UserError(
             f"{path} was made of another training than the one in {folder} (other accuracies); remove it and run the same command "
             "again"

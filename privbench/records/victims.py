@@ -1,4 +1,4 @@
-"""What a record says of each attacked upload: its scores, its outcome, and the facts from which doubts arise (privbench/records/checks.py).
+"""What a record says of each attacked upload: its scores, its outcome, and the facts that checks.py looks at.
 
 An outcome is, of these the first that holds:
     not applicable   the attack says so, or all that was observed is zero, so that there was nothing to attack
@@ -37,7 +37,7 @@ def described(
     auxiliary: set[str],
     is_floor: bool,
 ) -> list[dict[str, Any]]:
-    """One entry per victim, with the fields of privbench.records.schema.Victim; `auxiliary` are the digests of the attacker's images."""
+    """One entry per victim, with the fields of schema.Victim; `auxiliary` are the digests of the attacker's images."""
     ended = outcomes(seen, found, is_floor=is_floor)
     norms, fell, images = gradient_norms(seen), loss_fell(found.trace), image_scores.originals(truth)
     return [
@@ -66,7 +66,7 @@ def described(
 def outcomes(seen: Artifact, found: Reconstruction, *, is_floor: bool) -> list[str]:
     """How the attack on each victim ended, in words [V]."""
     told = torch.zeros(seen.victims, dtype=torch.int64) if found.outcome is None else found.outcome.cpu()
-    broken = (~(tensors.rows(found.images) & found.loss.isfinite())).cpu()
+    broken = (~(tensors.finite_rows(found.images) & found.loss.isfinite())).cpu()
     absent, flat = gradient_norms(seen) == 0, is_flat(found.images)
     if is_floor:
         told, absent, flat = torch.zeros_like(told), torch.zeros_like(absent), torch.zeros_like(flat)

@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from privbench import names, registry, trust
+from privbench import names, registry, trust, written_defense
 from privbench.errors import UserError
 
 DEFAULT_OUT = Path("runs")
@@ -92,7 +92,7 @@ def trusted(texts: list[str] | None) -> list[str] | None:
     for text in texts or []:
         if text.startswith(registry.FOLDER):
             trust.add(registry.dataset(text))
-        elif re.fullmatch(names.CODE, code := registry.defense_name(text)):
+        elif re.fullmatch(names.CODE, code := written_defense.parts(text).name):
             trust.add(code)
         else:
             raise UserError(f"--trust takes package.module:Class or folder:PATH, but '{text}' was given")

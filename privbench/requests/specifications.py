@@ -8,7 +8,7 @@ from dataclasses import fields
 from privbench import registry, spec, written_defense
 from privbench.errors import UserError
 from privbench.observation import knowledge
-from privbench.requests.specifications.options import AttackOptions, RunOptions, TrainingOptions, settings
+from privbench.requests.options import AttackOptions, RunOptions, TrainingOptions, settings
 from privbench.spec import CellSpec, TrainSpec
 
 
@@ -98,7 +98,7 @@ def train_spec(
 
 def defenses(texts: Sequence[str], where: str) -> list[str]:
     """Defences as specifications write them, each once; UserError for a wrong name or value, or a place that none of them has."""
-    found = list(dict.fromkeys(written_defense.canonical(registry.typed("defense", each), where) for each in texts))
+    found = list(dict.fromkeys(written_defense.canonical(written_defense.typed(each), where) for each in texts))
     if where != "update" and texts and not written_defense.has_place(found):
         raise UserError(
             f"--where {where} is where a defence acts, but {', '.join(found)} has no such choice; leave it out"

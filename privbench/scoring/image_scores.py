@@ -88,7 +88,7 @@ def aligned(images: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
     A failed victim is grey, and the images of a batch stand in the order that fits the truth best.
     """
     images = images.detach().cpu().double()
-    failed = ~tensors.rows(images)
+    failed = ~tensors.finite_rows(images)
     images = torch.where(failed.view(-1, 1, 1, 1, 1), torch.full_like(images, 0.5), images)
     if images.shape[1] > 1:
         images = torch.stack([x[assignment(x, t)] for x, t in zip(images, truth.images, strict=True)])

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy.stats import norm, t
 
-from privbench.records.checks import LEAST_SEEDS
 from privbench.seeds import stream
 
+LEAST_VICTIMS, LEAST_SEEDS = 64, 5  # of a row that may be published (all seeds together; seeds)
 RESAMPLES = 4000
 CONFIDENCE = 0.95
 Counts = np.ndarray[Any, np.dtype[np.float64]]
@@ -73,9 +73,9 @@ def interval(values: Sequence[float], places: Sequence[Placed], *, seeds_fixed: 
     """The mean of values measured at some victims, with its interval by the hierarchical bootstrap.
 
     With `seeds_fixed` every seed is taken once, and its clients and their victims are resampled: what is asked then is what other
-    victims of these very networks would have given, as checks of a run ask (reports/records/table_checks.py). Equal values, or one, are their own
-    interval. Raises ValueError for no value or one that is not finite. The resampling depends on the places alone (common random
-    numbers), so that cells of the same victims stay comparable.
+    victims of these very networks would have given, as checks of a run ask (reports/records/table_checks.py). Equal values, or
+    one, are their own interval. Raises ValueError for no value or one that is not finite. The resampling depends on the places
+    alone (common random numbers), so that cells of the same victims stay comparable.
     """
     return _interval(tuple(values), tuple((p.seed, p.client) for p in places), seeds_fixed)
 

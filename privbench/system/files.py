@@ -25,7 +25,7 @@ from torch import Tensor
 from privbench.errors import Damaged, Missing, UserError
 from privbench.system import interrupts, processes
 from privbench.system.file_headers import JSON_BYTES, Declared, read_header, short, strict_json
-from privbench.types import Parts
+from privbench.tensors import Parts
 
 LOG = logging.getLogger("privbench")
 VERSION = 2  # 2: a model knows the size of its images

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from privbench import __version__
 from privbench.errors import UserError
-from privbench.execution import worker_pool
-from privbench.scoring import learned_distance
+from privbench.system import cpu
+from privbench.version import __version__
 
 
 def device(name: str) -> torch.device:
@@ -37,7 +36,7 @@ def peak_memory_mib(place: torch.device) -> float:
 
 
 def environment(place: torch.device) -> dict[str, Any]:
-    """What a reader needs to judge or repeat a number."""
+    """What a reader needs to judge or repeat a number, as far as machine and libraries tell it."""
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else _processor()
     return {
         "privbench": __version__,
@@ -45,9 +44,8 @@ def environment(place: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "device": place.type,
         "threads": torch.get_num_threads(),
-        "cores": worker_pool.cores(),
+        "cores": cpu.cores(),
         "machine": name,
-        "lpips": learned_distance.missing() or "installed",
         "date": datetime.now(UTC).date().isoformat(),
     }
 

@@ -21,7 +21,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,13 +29,13 @@ from torch import Tensor
 from privbench.errors import Damaged, UserError
 from privbench.spec import TrainSpec
 from privbench.system import files
+from privbench.tensors import Parts
 from privbench.training import training_files
-from privbench.training.engine import Moments, Replica
-from privbench.training.evaluation import Prediction
-from privbench.types import CLASSIFICATION, Parts
+from privbench.training.state import Moments, Prediction, Replica, Snapshot
+from privbench.types import CLASSIFICATION
 
 if TYPE_CHECKING:
-    from privbench.training.harness import State
+    from privbench.training.state import State
 
 CHECKPOINT, PREVIOUS, PREDICTIONS, FINISHED, SPEC = (
     "checkpoint.safetensors",
@@ -48,15 +48,6 @@ LOG = logging.getLogger("privbench")
 # Whole checkpoints stay of runs this long. A shorter run is soon trained again, and would be mostly checkpoints.
 LONG = 50
 FULL_ROUNDS = (0, 1, 2, 5, 10, 20, 50)
-
-
-class Snapshot(NamedTuple):
-    """The networks after `round` complete rounds, as far as an attack can depend on them."""
-
-    round: int
-    server: Replica  # the broadcast
-    clients: list[Replica]  # private parts of every client that its gradient depends on
-    uploads: list[tuple[Parts, Parts]]  # shared parts that are sent as weights (generators)
 
 
 def save(folder: Path, spec: TrainSpec, state: State) -> None:
@@ -132,7 +123,7 @@ def _whole(path: Path, spec: TrainSpec, device: torch.device, **wanted: int) -> 
 
 def _read(path: Path, spec: TrainSpec, device: torch.device, **wanted: int) -> State:
     """A checkpoint; Damaged, or UserError when it is of another run or round."""
-    from privbench.training.harness import State
+    from privbench.training.state import State
 
     tensors, info = files.load_tensors(path, "checkpoint")
     with training_files.reading(path):
@@ -186,7 +177,7 @@ def keep(folder: Path, spec: TrainSpec, state: State) -> None:
     Snapshots stay of every `keep_every`-th round, whole checkpoints of FULL_ROUNDS where the schedule is LONG; both of the first,
     the best and the last round.
     """
-    from privbench.training.harness import best_round
+    from privbench.training.history import best_round
 
     save_snapshot(folder, spec, state)
     save(folder, spec, state)

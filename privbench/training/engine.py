@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -20,32 +19,16 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from privbench.execution.worker_pool import threads
 from privbench.methods.base import Clock, MiniBatch, Nets, Phase, Stage
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.spec import SGD, Adam, Optimiser
-from privbench.types import Params, Parts
+from privbench.system.cpu import threads
+from privbench.tensors import Parts
+from privbench.training.state import Moments, Replica
 
 ADAM_EPS = 1e-8
 KERNEL_AXES = 4  # of a convolution's weight, [o, i, k, k]
 Protect = Callable[[Parts], Parts]  # a defence bound to one replica's random stream
-
-
-class Moments(NamedTuple):
-    """Adam's state of one stage: both [P] over the stage's parameters laid end to end."""
-
-    mean: Tensor
-    square: Tensor
-    steps: int
-
-
-@dataclass
-class Replica:
-    """One client's or server's networks with their optimiser state; values are replaced, never changed in place."""
-
-    params: Parts
-    buffers: Parts
-    moments: dict[str, Moments] = field(default_factory=dict)
 
 
 class Surroundings(NamedTuple):
@@ -354,11 +337,3 @@ def _stack(trees: Sequence[Any]) -> Any:
     return torch.utils._pytree.tree_map(
         lambda *leaves: torch.stack(leaves) if isinstance(leaves[0], Tensor) else leaves[0], *trees
     )
-
-
-def average(clients: Sequence[Params], weights: Tensor) -> Params:
-    """sum_i w_i theta_i (Eq. 5's first line): K networks, weights [K]."""
-    return {
-        name: sum((w * c[name] for w, c in zip(weights.tolist(), clients, strict=True)), torch.zeros_like(t))
-        for name, t in clients[0].items()
-    }

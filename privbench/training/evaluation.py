@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,19 +11,14 @@ from torch.nn.functional import cross_entropy
 
 from privbench.data.readers.resize import pixels
 from privbench.methods.base import Nets
-from privbench.networks import Model
-from privbench.training.engine import Replica, average, one_thread
+from privbench.networks.model import Model
+from privbench.tensors import average
+from privbench.training.engine import one_thread
+from privbench.training.state import Prediction, Replica
 from privbench.types import CLASSIFICATION, Images
 
 PIXELS = 1024 * 32 * 32  # at once
 DRAWS = 256  # (z, y) of the consistency loss
-
-
-class Prediction(NamedTuple):
-    """What a classifier says of labelled images."""
-
-    logits: Tensor  # [N, Y], on the CPU
-    labels: Tensor  # [N] int64
 
 
 def predict(model: Model, replica: Replica, images: Images, device: torch.device) -> Prediction:

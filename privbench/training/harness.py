@@ -13,35 +13,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from privbench import registry
+from privbench import registry, written_defense
 from privbench.data.readers.resize import pixels
 from privbench.errors import UserError
 from privbench.methods.base import Clock, Known, Method, Nets, Phase
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.spec import Measured, Schedule, TrainSpec
 from privbench.system import machine
-from privbench.training import checkpoint, evaluation, training_files
-from privbench.training.engine import (
-    Job,
-    Plan,
-    Protect,
-    Replica,
-    Surroundings,
-    average,
-    one_thread,
-    run_alone,
-    run_stacked,
-)
-from privbench.training.evaluation import Prediction
-from privbench.types import Defense, Federation, Parts, Report, moved, no_report
+from privbench.tensors import Parts, average, moved
+from privbench.training import checkpoint, evaluation, state, training_files
+from privbench.training.engine import Job, Plan, Protect, Surroundings, one_thread, run_alone, run_stacked
+from privbench.training.history import best_rounds, selected_accuracy
+from privbench.training.state import Prediction, Replica, State
+from privbench.types import Defense, Federation, Report, no_report
 
 Execution = Literal["alone", "stacked"]
 Features = Callable[
@@ -49,18 +41,6 @@ Features = Callable[
 ]  # (which images [B], which flipped [B] or None) -> E(x) [B, c, s, s]
 FEATURE_BYTES = 2**28  # of one client's features, at most
 FLOAT_BYTES = 4
-
-
-@dataclass
-class State:
-    """One seed's training after `round` complete rounds."""
-
-    round: int
-    server: Replica  # the broadcast networks: the method's shared parts
-    clients: list[Replica]
-    uploads: list[tuple[Parts, Parts]]  # shared parts as each client last sent them
-    history: list[dict[str, Any]] = field(default_factory=list)  # one entry per round
-    predictions: list[Prediction] = field(default_factory=list)  # each client's, at its best validation round so far
 
 
 @dataclass(frozen=True)
@@ -100,7 +80,7 @@ def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Se
         spec,
         model,
         method,
-        registry.defense(spec.defense, spec.where),
+        written_defense.create(spec.defense, spec.where),
         federation,
         tuple(c.train.images.to(device) for c in federation.clients),
         tuple(c.train.labels.to(device) for c in federation.clients),
@@ -414,41 +394,6 @@ def finished(state: State, schedule: Schedule) -> bool:
     return all(max(series[: -schedule.patience]) >= max(series[-schedule.patience :]) for series in by_client)
 
 
-def selected_accuracy(history: Sequence[dict[str, Any]]) -> list[float]:
-    """Each client's test accuracy (percent) at the round with its best validation accuracy, the first of equals: [K]."""
-    return [history[r - 1]["test_accuracy"][k] for k, r in enumerate(best_rounds(history))]
-
-
-def best_rounds(history: Sequence[dict[str, Any]]) -> list[int]:
-    """The round (from 1) with each client's best validation accuracy, the first of equals: [K]."""
-    by_client = zip(*[entry["validation_accuracy"] for entry in history], strict=True)
-    return [series.index(max(series)) + 1 for series in by_client]
-
-
-def best_validation(history: Sequence[dict[str, Any]]) -> list[float]:
-    """Each client's best validation accuracy (percent) over the rounds: [K]."""
-    return [max(series) for series in zip(*[entry["validation_accuracy"] for entry in history], strict=True)]
-
-
-def best_round(history: Sequence[dict[str, Any]]) -> int:
-    """The round (from 1) with the best validation accuracy, mean over clients; 0 when nothing was trained."""
-    means = [sum(e["validation_accuracy"]) / len(e["validation_accuracy"]) for e in history]
-    return history[max(range(len(means)), key=lambda r: means[r])]["round"] if means else 0
-
-
-def resolve_round(text: str, rounds: Sequence[dict[str, Any]]) -> int:
-    """The round that "0", "N", "last" or "best" names in a finished run."""
-    if text == "last":
-        return len(rounds)
-    if text == "best":
-        return best_round(rounds)
-    if not text.isdigit():
-        raise UserError(f"--round takes 0, a number, 'last' or 'best', but '{text}' was given")
-    if int(text) > len(rounds):
-        raise UserError(f"--round {text} was asked for, but the run ended after {len(rounds)} rounds")
-    return int(text)
-
-
 def train(
     specs: Sequence[TrainSpec],
     federations: Sequence[Federation],
@@ -501,7 +446,7 @@ def state_of(setup: Setup, folder: Path, kept: State | None) -> State:
     return kept
 
 
-def snapshot_of(setup: Setup, folder: Path, shot: checkpoint.Snapshot) -> checkpoint.Snapshot:
+def snapshot_of(setup: Setup, folder: Path, shot: state.Snapshot) -> state.Snapshot:
     """The same snapshot; Damaged where its networks are not those of the run in the folder."""
     with training_files.reading(folder):
         training_files.check_snapshot(shot, initial(setup))

@@ -15,14 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from privbench.errors import Damaged
-from privbench.records.schema import Round
 from privbench.system.file_headers import short
-from privbench.types import CLASSIFICATION, Parts
+from privbench.tensors import Parts
+from privbench.training.history import Round
+from privbench.types import CLASSIFICATION
 
 if TYPE_CHECKING:
-    from privbench.training.checkpoint import Snapshot
-    from privbench.training.engine import Moments
-    from privbench.training.harness import State
+    from privbench.training.state import Moments, Snapshot, State
 
 AGAIN = "remove it and run the same command again"
 Natural = Annotated[int, Field(ge=0, le=2**53)]

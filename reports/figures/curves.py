@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from privbench.records.schema import Record, Round
+from privbench.records.schema import Record
+from privbench.training.history import Round
 from reports.figures import style
 from reports.figures.line_styles import line_looks
 from reports.records import grouping, remarks

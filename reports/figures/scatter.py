@@ -24,8 +24,8 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     """One panel per attacked round: each method's strongest attack, filled; published values, hollow; the floor, dashed.
 
     `records` are of one setting. Bars are the standard deviation over seeds (accuracy) and the 95% interval (PSNR). The strongest
-    attack is chosen on one half of the victims and drawn where the other half puts it (reports/records/measured.py). Nothing for a single
-    method, which has nothing to be compared with, nor for smoke runs, whose scores say nothing.
+    attack is chosen on one half of the victims and drawn where the other half puts it (reports/records/measured.py). Nothing for
+    a single method, which has nothing to be compared with, nor for smoke runs, whose scores say nothing.
     """
     names = unique(label(cell) for cell in sorted((r.cell for r in records), key=place))
     if len(names) < 2 or records[0].cell.preset == SMOKE:

@@ -1,9 +1,10 @@
 """Paired tests on the same victims: does one method, or one attack, really score otherwise than another?
 
-Each pair of methods is compared at its strongest attacks (reports/records/measured.py), victim by victim: the same image, the same seed.
+Each pair of methods is compared at its strongest attacks (reports/records/measured.py), victim by victim: the same image, the
+same seed.
 Victims of one seed share trained networks and are no independent sample, so the test is at the level of seeds
-(privbench.scoring.statistics.seed_level_p): Student's t of the seeds' mean differences. p values are adjusted by Holm over all comparisons
-of one table. Below LEAST_SEEDS seeds no verdict is given.
+(privbench.scoring.statistics.seed_level_p): Student's t of the seeds' mean differences. p values are adjusted by Holm over all
+comparisons of one table. Below LEAST_SEEDS seeds no verdict is given.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from privbench.records.checks import LEAST_SEEDS
 from privbench.records.schema import AttackRecord, Victim
 from privbench.scoring import statistics
-from privbench.scoring.statistics import Interval
+from privbench.scoring.statistics import LEAST_SEEDS, Interval
 from reports.records import measured
 from reports.records.labels import NONE, SMOKE, group, groups, label, place, range_text, title_of, unique
 from reports.records.measured import Measured, strongest

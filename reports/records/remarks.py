@@ -1,4 +1,4 @@
-"""What a reader must know before the numbers, the doubts they raise (reports/records/table_checks.py), and how they leave published ones."""
+"""What a reader must know before the numbers, what checks found (table_checks.py), and how they differ from published ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from privbench import registry
-from privbench.records.checks import LEAST_SEEDS
 from privbench.records.schema import AttackRecord, Record
+from privbench.scoring.statistics import LEAST_SEEDS
 from reports.records import measured, table_checks
 from reports.records.labels import (
     FEW,

@@ -2,8 +2,8 @@
 
 Every kind of work has a cost in CPU seconds, measured in the quick preset on `photos` with one thread of a reference machine
 (AMD EPYC, 2026-11-22): of a mini-batch of a client's training and of its generator's, and of an attacked victim. A fixed piece
-of training, timed there and here, says how many times slower this machine is. Jobs are dealt out as privbench/execution/worker_pool.py does,
-one a core, so that the longest may decide.
+of training, timed there and here, says how many times slower this machine is. Jobs are dealt out as
+privbench/execution/worker_pool.py does, one a core, so that the longest may decide.
 
 What the estimate leaves out: early stopping (the number is then too high), other work on the machine, and a machine whose
 attacks (double precision) are slower against the reference than its training (single precision) is. Where a cost was not
@@ -18,13 +18,12 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from privbench.execution import worker_pool
 from privbench.execution.cell_jobs import Trial
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.records.store import Store
 from privbench.seeds import stream
 from privbench.spec import CellSpec, TrainSpec
-from privbench.system import machine
+from privbench.system import cpu, machine
 from privbench.training import checkpoint
 
 # CPU seconds on the reference machine.
@@ -73,7 +72,7 @@ def seconds(trials: Sequence[Trial], device: str) -> float | None:
     if machine.device(device).type != "cpu" or len(known) < len(costs):
         return None
     slower = calibration() / CALIBRATION
-    return slower * (makespan(known, worker_pool.cores()) + (START if trials else 0.0) + REPORTS)
+    return slower * (makespan(known, cpu.cores()) + (START if trials else 0.0) + REPORTS)
 
 
 def makespan(costs: Sequence[float], workers: int) -> float:
@@ -128,9 +127,7 @@ def lines(trials: Sequence[Trial], device: str) -> list[str]:
     expected = seconds(trials, device) if trials else None
     if expected is None:
         return []
-    return [
-        f"Expected: {in_words(expected)} on {worker_pool.cores()} core(s) with nothing else running ({len(trials)} jobs)."
-    ]
+    return [f"Expected: {in_words(expected)} on {cpu.cores()} core(s) with nothing else running ({len(trials)} jobs)."]
 
 
 def in_words(expected: float) -> str:

@@ -11,17 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from privbench.requests.specifications.options import PlaceOptions, TrainingOptions
-
 from privbench import data, registry
 from privbench.errors import Interrupted, UserError
-from privbench.execution import beforehand, cell_jobs, worker_pool
+from privbench.execution import beforehand, cell_jobs
 from privbench.execution.progress import CONSOLE, JobBars
 from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
+from privbench.requests.options import PlaceOptions, TrainingOptions
 from privbench.spec import CellSpec
 from privbench.system import console as consoles
-from privbench.system import files, machine
+from privbench.system import cpu, files, machine
 from privbench.system.console import Console
 from privbench.training import federation
 from reports.records import ceiling
@@ -106,7 +105,7 @@ def execute(
     store.check_writable()
     for cell in cells:
         store.failure(cell).unlink(missing_ok=True)
-    workers = 1 if machine.device(device).type == "cuda" else worker_pool.cores()
+    workers = 1 if machine.device(device).type == "cuda" else cpu.cores()
     absent = absent_data(store, cells, data_dir)
     at_hand = [cell for cell in cells if cell.train.dataset not in absent]
     reasons = beforehand.impossible(store, at_hand, data_dir, workers=workers)

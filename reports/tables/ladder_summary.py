@@ -13,8 +13,8 @@ from typing import Any
 from privbench import registry
 from privbench.observation import knowledge
 from privbench.records import checks
-from privbench.records.checks import LEAST_SEEDS
 from privbench.records.schema import AttackRecord
+from privbench.scoring.statistics import LEAST_SEEDS
 from reports.records import grouping, table_checks
 from reports.records.labels import (
     MISSING,

@@ -13,10 +13,12 @@ from torch import Tensor
 from attacks.common.gradient_distance import Products
 from attacks.common.problem import Case
 from privbench.data.digits import load as load_digits
-from privbench.networks import Model, uniform_init
+from privbench.networks.layers import uniform_init
+from privbench.networks.model import Model
 from privbench.scoring.statistics import Interval, interval
 from privbench.seeds import stream
-from privbench.types import Artifact, Batch, LocalSteps, Params, Parts
+from privbench.tensors import Params, Parts
+from privbench.types import Artifact, Batch, LocalSteps
 
 
 class _OfOneClient(NamedTuple):

@@ -23,18 +23,8 @@ from defenses.none import NoDefense
 from privbench import registry
 from privbench.scoring.image_scores import score
 from privbench.seeds import stream
-from privbench.types import (
-    Artifact,
-    Batch,
-    Colluder,
-    Knowledge,
-    LocalSteps,
-    Look,
-    Networks,
-    Params,
-    Reconstruction,
-    Truth,
-)
+from privbench.tensors import Params
+from privbench.types import Artifact, Batch, Colluder, Knowledge, LocalSteps, Look, Networks, Reconstruction, Truth
 from tests.attacks import cases
 from tests.attacks.cases import (
     MODEL,

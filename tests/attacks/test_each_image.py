@@ -11,7 +11,7 @@ from attacks.floors import ClassMean, Grey
 from attacks.oracle import Oracle
 from privbench import registry
 from privbench.errors import UserError
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.observation import knowledge
 from privbench.records.victims import loss_fell
 from privbench.scoring.image_scores import assignment, psnr_db

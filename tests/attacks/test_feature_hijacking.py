@@ -11,13 +11,13 @@ from attacks.floors import ClassMean, Grey
 from attacks.shadow import shadow_federation, surrogate_training
 from privbench import seeds, spec
 from privbench.errors import UserError
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.observation import active_server, observe
 from privbench.scoring.image_scores import score
 from privbench.seeds import stream
 from privbench.training import federation as federations
 from privbench.training import harness
-from privbench.training.engine import Replica
+from privbench.training.state import Replica
 from privbench.types import Batch, Knowledge, Networks
 from tests.attacks.cases import MODEL, artifact, networks, smooth_images
 from tests.attacks.test_broken_uploads import planted

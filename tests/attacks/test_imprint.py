@@ -18,7 +18,7 @@ from attacks.staged import Staged
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
 from privbench.errors import UserError
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.observation import wire
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Batch, Knowledge, LocalSteps, Look, Networks

@@ -9,8 +9,8 @@ from attacks import staged
 from attacks.common import closed_form, priors, problem
 from attacks.features import layerwise
 from attacks.staged import Staged
-from privbench.networks import Model
 from privbench.networks.layers import conv_then_average_pool
+from privbench.networks.model import Model
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge
 from tests.attacks import cases

@@ -10,7 +10,7 @@ from attacks.features import layerwise
 from privbench import registry, spec
 from privbench.errors import UserError
 from privbench.execution import attack_cell
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.observation import artifact_files as artifacts
 from privbench.observation import observe
 from privbench.seeds import stream

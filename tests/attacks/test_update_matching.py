@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks.common import closed_form, problem
-from attacks.features.updates import as_gradient, noise_variance, with_steady_rows, without_adam
+from attacks.common.updates import as_gradient, noise_variance, with_steady_rows, without_adam
 from attacks.floors import ClassMean, Grey
 from attacks.update_matching import (
     EXPLAINED,

@@ -5,7 +5,7 @@ import torch
 
 from defenses.gaussian import Gaussian
 from defenses.none import NoDefense
-from privbench import registry
+from privbench import written_defense
 from privbench.errors import UserError
 from privbench.seeds import stream
 
@@ -37,10 +37,10 @@ def test_no_variance_changes_nothing():
 )
 def test_a_wrong_defence_gets_one_clear_line(text, where, message):
     with pytest.raises(UserError, match=message) as caught:
-        registry.defense(text, where)
+        written_defense.create(text, where)
     assert "\n" not in str(caught.value)
 
 
 def test_a_defence_of_ones_own_is_named_by_module_and_class():
-    made = registry.defense(registry.typed("defense", "defenses.gaussian:Gaussian:0.5"), "update")
+    made = written_defense.create(written_defense.typed("defenses.gaussian:Gaussian:0.5"), "update")
     assert made == Gaussian(0.5, "update") == Gaussian(0.5)

@@ -12,7 +12,7 @@ from privbench.errors import AttackRefused
 from privbench.execution import at_round, cell_jobs
 from privbench.observation import active_server, knowledge
 from privbench.records.store import Store
-from privbench.training import checkpoint, harness
+from privbench.training import harness
 from privbench.types import Knowledge, Look, Networks
 from tests.privbench.federations import digits_federation
 
@@ -109,7 +109,7 @@ def test_an_attack_without_such_rounds_looks_at_the_honest_networks():
     assert active_server.rounds(spec.cell_spec("smoke", cell.train, "staged")) == 0
     setup = setup_of(cell)
     state = harness.initial(setup)
-    shot = checkpoint.Snapshot(0, state.server, state.clients, state.uploads)
+    shot = state.Snapshot(0, state.server, state.clients, state.uploads)
     sent = active_server.sent(cell.model_copy(update={"batch_size": 2}), setup, shot, None)
     assert torch.linalg.matrix_rank(sent.server.params["classifier"]["fc1.weight"]) == 1
     assert equal({"generator": sent.server.params["generator"]}, shot.server.params)
@@ -135,7 +135,7 @@ def test_what_cannot_be_crafted_is_refused_in_one_line(method, round_, settings,
 def test_who_hands_in_nothing_is_honest():
     cell = cell_of(attack="imprint")  # of one image and a private extractor nothing is crafted
     state = harness.initial(setup_of(cell))
-    shot = checkpoint.Snapshot(0, state.server, state.clients, state.uploads)
+    shot = state.Snapshot(0, state.server, state.clients, state.uploads)
     sent = active_server.sent(cell, setup_of(cell), shot, None)
     assert equal(sent.server.params, shot.server.params)
 

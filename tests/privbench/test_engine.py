@@ -7,7 +7,8 @@ from benchmarks import plain
 from privbench import registry, spec
 from privbench.training import federation as federations
 from privbench.training import harness
-from privbench.training.engine import Moments, adam, sgd
+from privbench.training.engine import adam, sgd
+from privbench.training.state import Moments
 from tests.privbench.federations import digits_federation
 
 METHODS = tuple(name for name in registry.METHODS if name != "lg-fedavg")  # another name of fedsplit

@@ -10,9 +10,9 @@ from benchmarks import plain
 from privbench.methods import aggregators
 from privbench.methods.base import Clock, MiniBatch, Nets
 from privbench.methods.fedcg import FedCG
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.seeds import stream
-from privbench.training.engine import average
+from privbench.tensors import average
 
 CLASSES, B = 5, 6
 MODEL = Model("lenet5", 1, CLASSES)

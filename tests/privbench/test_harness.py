@@ -9,11 +9,10 @@ from privbench import spec
 from privbench.data.readers.resize import pixels
 from privbench.errors import Interrupted, UserError
 from privbench.execution import cell_jobs as training
-from privbench.records import schema
 from privbench.records.store import Store
 from privbench.system import machine
-from privbench.training import checkpoint, evaluation, harness
-from privbench.training.engine import Replica
+from privbench.training import checkpoint, evaluation, harness, history, state
+from privbench.training.state import Replica
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -195,7 +194,7 @@ def test_mini_batches_show_every_sample_each_epoch():
 def test_training_leaves_chance_behind(tmp_path):
     each = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 14, "local_epochs": 8})
     rounds = run(each, tmp_path, federation=digits_federation((200, 200)))
-    assert min(harness.selected_accuracy(rounds)) >= 60
+    assert min(history.selected_accuracy(rounds)) >= 60
 
 
 def test_the_accuracy_is_that_of_the_round_with_the_best_validation_accuracy_per_client():
@@ -204,14 +203,14 @@ def test_the_accuracy_is_that_of_the_round_with_the_best_validation_accuracy_per
         {"round": 2, "validation_accuracy": [70.0, 80.0], "test_accuracy": [3.0, 4.0]},
         {"round": 3, "validation_accuracy": [60.0, 10.0], "test_accuracy": [5.0, 6.0]},
     ]
-    assert harness.selected_accuracy(rounds) == [3.0, 2.0]
-    assert harness.best_round(rounds) == 2
-    assert harness.best_round([]) == 0
+    assert history.selected_accuracy(rounds) == [3.0, 2.0]
+    assert history.best_round(rounds) == 2
+    assert history.best_round([]) == 0
 
 
 def test_training_stops_when_no_client_improves():
     schedule = smoke("fedavg", rounds=50, patience=2).schedule
-    state = harness.State(4, Replica({}, {}), [], [])
+    state = state.State(4, Replica({}, {}), [], [])
     state.history = [{"validation_accuracy": v} for v in ([1, 1], [5, 5], [4, 5], [5, 2])]
     assert harness.finished(state, schedule)
     state.history[-1]["validation_accuracy"] = [5, 6]
@@ -290,7 +289,7 @@ def test_a_long_run_keeps_whole_checkpoints_from_which_later_rounds_are_trained_
     monkeypatch.setattr(checkpoint, "FULL_ROUNDS", (0, 1, 2))
     each = smoke("fedcg", rounds=5, keep_every=10)
     rounds = run(each, tmp_path)
-    assert full_rounds(tmp_path) == sorted({0, 1, 2, 5, harness.best_round(rounds)})
+    assert full_rounds(tmp_path) == sorted({0, 1, 2, 5, history.best_round(rounds)})
     assert not list(tmp_path.glob("checkpoint*"))
 
     setup = harness.prepare(each, digits_federation(), CPU)
@@ -307,7 +306,7 @@ def test_a_long_run_keeps_whole_checkpoints_from_which_later_rounds_are_trained_
     assert not same_bits(last, plain)
     harness.train_round([setup], [plain], "alone")
     assert same_bits(last, plain)
-    assert checkpoint.full(tmp_path, each, 3, CPU) is None or harness.best_round(rounds) == 3
+    assert checkpoint.full(tmp_path, each, 3, CPU) is None or history.best_round(rounds) == 3
 
 
 def test_a_short_run_keeps_no_whole_checkpoint(tmp_path):
@@ -365,7 +364,7 @@ def test_the_history_says_on_which_kinds_of_machine_the_rounds_were_trained(tmp_
     rounds = run(each, tmp_path, moved_after_one_round)
     assert [entry["machine"] == elsewhere for entry in rounds] == [False, True, True]
     assert machine.kinds(rounds) == [real(CPU), elsewhere]
-    assert schema.Round(**rounds[1]).machine.processor == "another"
+    assert history.Round(**rounds[1]).machine.processor == "another"
     assert machine.kinds([{"round": 1}]) == []
 
 

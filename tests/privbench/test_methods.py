@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from benchmarks import plain
-from privbench import registry, spec
+from privbench import registry, spec, written_defense
 from privbench.errors import UserError
 from privbench.methods import aggregators
 from privbench.methods.base import ClassByCount, Clock, Kept, Known, MiniBatch, Nets, Phase
@@ -19,7 +19,7 @@ from privbench.methods.fedgen import FedGen
 from privbench.methods.fedmd_cg import FedMDCG, diversity_loss
 from privbench.methods.fedprox import FedProx
 from privbench.methods.nfl_cgan import NFLCGAN
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.training import harness
 from tests.privbench.federations import digits_federation
@@ -569,9 +569,9 @@ def test_whole_numbers_and_flags_are_looked_at_and_other_types_are_left_to_the_c
     assert registry.create(Typed, {"bits": 8, "fast": True, "places": (1,)}) == Typed(8, True, (1,))
     with pytest.raises(UserError, match="Typed: fast takes true or false, but 1 was given"):
         registry.create(Typed, {"bits": 8, "fast": 1})
-    assert registry.defense(registry.typed("defense", f"{__name__}:Typed:8"), "step") == Typed(8)
+    assert written_defense.create(written_defense.typed(f"{__name__}:Typed:8"), "step") == Typed(8)
     with pytest.raises(UserError, match=r"Typed: bits takes a whole number, but 8\.5 was given"):
-        registry.defense(f"{__name__}:Typed:8.5", "step")
+        written_defense.create(f"{__name__}:Typed:8.5", "step")
 
 
 @pytest.mark.parametrize(

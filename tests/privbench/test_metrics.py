@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from privbench.records import summary
 from privbench.training import metrics
-from privbench.training.evaluation import Prediction
+from privbench.training.state import Prediction
 
 # Six images of classes 0, 0, 0, 1, 1, 2; predicted 0, 0, 1, 1, 0, 2.
 LABELS = np.array([0, 0, 0, 1, 1, 2])

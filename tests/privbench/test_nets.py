@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from privbench.networks import Model
 from privbench.networks.layers import (
     LARGE,
     Overlap,
@@ -18,6 +17,7 @@ from privbench.networks.layers import (
     spectral_norm,
     times,
 )
+from privbench.networks.model import Model
 from privbench.seeds import stream
 
 

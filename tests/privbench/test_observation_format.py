@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from privbench import spec
 from privbench.errors import UserError
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.observation import artifact_files
 from privbench.observation.format import files, limits, networks, schema
 from privbench.types import CLASSIFICATION, LocalSteps, LocalTraining, Truth

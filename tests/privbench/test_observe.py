@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from privbench import registry, spec
+from privbench import spec, written_defense
 from privbench.errors import UserError
 from privbench.observation import artifact_files, observe
 from privbench.training import checkpoint, harness
@@ -24,7 +24,7 @@ def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known
     checkpoint.save_snapshot(tmp_path, each, state)
     shot = checkpoint.load_snapshot(tmp_path, each.id, 1)
     found = observe.observe(
-        shot, federation, setup.model, setup.method, registry.defense(defense, "step"), method_name=method, dataset="digits",
+        shot, federation, setup.model, setup.method, written_defense.create(defense, "step"), method_name=method, dataset="digits",
         victims=victims, batch_size=batch_size, labels_known=labels_known, seed=0,
     )  # fmt: skip
     return *found, state, federation

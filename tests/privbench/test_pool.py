@@ -13,7 +13,8 @@ import pytest
 
 from privbench import registry, trust
 from privbench.errors import Busy, Interrupted, UserError
-from privbench.execution.worker_pool import run_jobs, threads
+from privbench.execution.worker_pool import run_jobs
+from privbench.system.cpu import threads
 
 HANGS = 600  # seconds after which what is waited for hangs: far more than the busiest machine takes
 

@@ -8,8 +8,8 @@ from privbench.data import photos
 from privbench.data.readers.download import torchvision_datasets
 from privbench.data.readers.resize import to_square
 from privbench.errors import UserError
-from privbench.networks import Model, check_backbone
 from privbench.networks.layers import padded_conv
+from privbench.networks.model import Model, check_backbone
 from privbench.seeds import stream
 from privbench.training import harness
 from tests.privbench.federations import digits_federation

@@ -9,7 +9,6 @@ import pytest
 import torch
 from scipy.stats import norm, ttest_1samp
 
-from privbench.records import checks
 from privbench.scoring import statistics
 
 
@@ -112,7 +111,7 @@ def test_a_claim_needs_five_seeds_however_narrow_the_interval():
         found = statistics.interval([10 + 0.01 * i for i in range(16 * seeds)], places(seeds))
         assert found.low > 0
         assert (found.seeds, found.is_few, found.surely_above) == (seeds, not claimed, claimed)
-    assert checks.LEAST_SEEDS == 5
+    assert statistics.LEAST_SEEDS == 5
 
 
 def test_of_one_seed_the_interval_is_over_its_victims():

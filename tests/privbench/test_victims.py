@@ -2,8 +2,7 @@
 
 import torch
 
-from attacks import floors
-from attacks.common import failed_uploads
+from attacks.common import failed_uploads, no_information
 from attacks.features import per_image
 from privbench.records import victims
 from privbench.types import Outcome, Reconstruction
@@ -66,7 +65,7 @@ def test_what_the_attack_says_counts_but_a_zero_gradient_leaves_nothing_to_attac
 
 def test_outcomes_survive_where_reconstructions_are_put_together():
     images = smooth_images(4)[:, None]
-    whole = floors.gave_up(found(images))
+    whole = no_information.gave_up(found(images))
     part = found(images[:2], outcome=[0, GAVE_UP])
     assert failed_uploads.put(whole, torch.tensor([3, 1]), part).outcome.tolist() == [1, 1, 1, 0]
     assert failed_uploads.put(found(images), torch.tensor([2]), part._replace(**one_row(part))).outcome.tolist() == [

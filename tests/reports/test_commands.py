@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from privbench.requests.specifications.options import PlaceOptions
 
 from privbench import registry, spec
 from privbench.cli import commands
@@ -12,6 +11,7 @@ from privbench.execution import cell_jobs
 from privbench.execution.progress import JobBars
 from privbench.records import schema as records
 from privbench.records.store import Store
+from privbench.requests.options import PlaceOptions
 from privbench.system import files
 from privbench.training import checkpoint
 from reports.studies import definition

@@ -16,7 +16,7 @@ from reports.records.labels import attacker_text, knowledge_text, range_text
 from reports.records.table_checks import below_floor, gain_below_floor
 from tests.reports.records import changed, record, with_knowledge, with_psnr, with_victims
 
-SEEDS = tuple(range(checks.LEAST_SEEDS))
+SEEDS = tuple(range(statistics.LEAST_SEEDS))
 
 
 def own(attack, psnr, tag="gradient", needs=("gradient:classifier",), rung="L2", method="fedsplit", **changes):

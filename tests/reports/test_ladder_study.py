@@ -2,12 +2,12 @@
 
 import pytest
 from PIL import Image
-from privbench.requests.specifications.options import PlaceOptions, TrainingOptions
 
 from privbench import registry
 from privbench.execution import attack_cell, cell_jobs
 from privbench.records import schema
 from privbench.records.store import Store
+from privbench.requests.options import PlaceOptions, TrainingOptions
 from reports.running import ladder_cells, study_run
 from reports.studies import definition
 

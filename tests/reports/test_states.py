@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from privbench.requests.specifications.options import PlaceOptions
 
 from privbench.errors import Interrupted, UserError
 from privbench.execution import cell_jobs
 from privbench.records import schema as records
 from privbench.records.store import Store
+from privbench.requests.options import PlaceOptions
 from privbench.system import files
 from privbench.training import checkpoint, federation
 from reports.running import status, study_run

@@ -9,7 +9,7 @@ from privbench import registry, spec
 from privbench.data import partition
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
-from privbench.records import checks
+from privbench.scoring import statistics
 from reports.running import study_reports
 from reports.studies import definition
 from reports.tables.accuracy_table import METRICS
@@ -58,7 +58,7 @@ def test_the_ladder_study_has_every_attack_with_the_seeds_and_victims_of_a_publi
     assert len(cells) == 5 * 5 * len(registry.ATTACKS)  # columns, rounds
     assert {cell.round for cell in cells} == {"0", "1", "2", "5", "best"}
     assert {(len(cell.seeds), cell.victims) for cell in cells} == {(5, 16)}
-    assert checks.LEAST_VICTIMS <= 5 * 16
+    assert statistics.LEAST_VICTIMS <= 5 * 16
     few = definition.cells(own, "quick", [("photos", None)], seeds=1, victims=2)
     assert {(len(cell.seeds), cell.victims) for cell in few} == {(1, 2)}
     paper = definition.cells(own, "paper", [("cifar10", None)])

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from privbench.requests.specifications.options import PlaceOptions
 
 from privbench import spec
 from privbench.cli import commands
@@ -14,6 +13,7 @@ from privbench.errors import UserError
 from privbench.execution import worker_pool
 from privbench.records import schema
 from privbench.records.store import Store
+from privbench.requests.options import PlaceOptions
 from privbench.system import files, processes
 from reports.figures import of_attack
 from reports.running import ladder_cells

@@ -9,11 +9,11 @@ import torch
 
 from privbench.errors import UserError
 from privbench.observation import active_server
-from privbench.records import schema, summary
+from privbench.records import clients, schema, summary
 from privbench.records.store import Store
 from privbench.system import files
-from privbench.training import checkpoint, federation
-from privbench.training.harness import State
+from privbench.training import checkpoint
+from privbench.training.state import State
 from tests.strangers.conftest import (
     CELLS,
     FIRST,
@@ -181,7 +181,7 @@ def test_the_clients_of_another_run_are_not_drawn(root, command):
     refused(command, root, "show", FIRST.id, told=[f"belongs to run '{SECOND.id}'"])
     edit(Store(root).clients(SECOND), lambda v: v["clients"][0]["train"].reverse(), forge=False)
     with pytest.raises(UserError, match="its digest does not fit its content"):
-        federation.read_clients(Store(root), SECOND)
+        clients.read_clients(Store(root), SECOND)
 
 
 # The files of a cell --------------------------------------------------------------------------------------------------

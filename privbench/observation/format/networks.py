@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-from privbench.networks import Model
+from privbench.networks.model import Model
 from privbench.observation.format import limits
 from privbench.observation.format.schema import COUNTS, DOWN, FLOATS, Index, Messages, Networks, Round, Tensor, under
 from privbench.types import CLASSIFICATION

@@ -14,8 +14,9 @@ from torch import Tensor
 from attacks.common import labels
 from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD, Adam
+from privbench.tensors import Parts
 from privbench.training.engine import ADAM_EPS
-from privbench.types import Artifact, LocalSteps, Parts
+from privbench.types import Artifact, LocalSteps
 
 TRUSTED = 0.02  # relative error at which an entry of a gradient counts half
 LOST = 0.2  # and above which it does not count

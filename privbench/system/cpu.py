@@ -1,0 +1,30 @@
+"""How many cores this process may use: all of the machine's, or in a worker process the share that its parent gives it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+_share: Any = None  # set once in each worker process: how many cores every job in flight may use just now, as the parent last said
+
+
+def cores() -> int:
+    """How many processes may run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(alone: int) -> int:
+    """How many threads, each on a core of its own, training may use just now: in a worker its share, elsewhere `alone`."""
+    return alone if _share is None else int(_share.value)
+
+
+def take_share(share: Any) -> None:
+    """Makes this process a worker that may use `share.value` cores, a number that the parent alone changes.
+
+    It has no lock: a worker that was killed while it held one would stop the parent for good.
+    """
+    global _share  # noqa: PLW0603 (a worker process has no other place for it)
+    import torch
+
+    torch.set_num_threads(1)
+    _share = share

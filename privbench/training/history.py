@@ -1,0 +1,86 @@
+"""What a training run says of each of its rounds: losses, accuracies, bytes, seconds and the machine. Records hold it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from privbench.errors import UserError
+
+
+class Strict(BaseModel):
+    """No field that is not declared, no conversion, no number that is not finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Machine(Strict):
+    """The kind of machine that a round was trained on (privbench.system.machine.trained_on)."""
+
+    processor: str
+    capability: str  # the widest vectors that torch uses there
+    device: str
+    threads: int
+    torch: str
+
+
+class ModelAccuracy(Strict):
+    """Accuracy of one of the clients' models after a round, percent: [K]."""
+
+    validation: list[float]
+    test: list[float]
+
+
+class Round(Strict):
+    """One round of one seed: lists have one entry per client. A loss that was not finite is None."""
+
+    round: int  # from 1
+    loss: dict[str, list[float | None]]  # by stage, mean over its last epoch; a stage of the server has one entry
+    validation_accuracy: list[float]  # percent, of the measured models, as the next
+    test_accuracy: list[float]
+    global_accuracy: float  # percent, of the weighted average of all measured models on all clients' test images
+    models: dict[
+        str, ModelAccuracy
+    ] = {}  # of the personal, the uploaded and the broadcast model; none in older records
+    consistency: list[float | None]  # empty for methods whose clients have no generator
+    bytes_up: list[int]  # what each client sent
+    bytes_down: list[int]  # what each client received
+    seconds: float  # of training, without evaluation
+    machine: Machine | None = None  # None in a record from before it was noted
+
+
+def selected_accuracy(history: Sequence[dict[str, Any]]) -> list[float]:
+    """Each client's test accuracy (percent) at the round with its best validation accuracy, the first of equals: [K]."""
+    return [history[r - 1]["test_accuracy"][k] for k, r in enumerate(best_rounds(history))]
+
+
+def best_rounds(history: Sequence[dict[str, Any]]) -> list[int]:
+    """The round (from 1) with each client's best validation accuracy, the first of equals: [K]."""
+    by_client = zip(*[entry["validation_accuracy"] for entry in history], strict=True)
+    return [series.index(max(series)) + 1 for series in by_client]
+
+
+def best_validation(history: Sequence[dict[str, Any]]) -> list[float]:
+    """Each client's best validation accuracy (percent) over the rounds: [K]."""
+    return [max(series) for series in zip(*[entry["validation_accuracy"] for entry in history], strict=True)]
+
+
+def best_round(history: Sequence[dict[str, Any]]) -> int:
+    """The round (from 1) with the best validation accuracy, mean over clients; 0 when nothing was trained."""
+    means = [sum(e["validation_accuracy"]) / len(e["validation_accuracy"]) for e in history]
+    return history[max(range(len(means)), key=lambda r: means[r])]["round"] if means else 0
+
+
+def resolve_round(text: str, rounds: Sequence[dict[str, Any]]) -> int:
+    """The round that "0", "N", "last" or "best" names in a finished run."""
+    if text == "last":
+        return len(rounds)
+    if text == "best":
+        return best_round(rounds)
+    if not text.isdigit():
+        raise UserError(f"--round takes 0, a number, 'last' or 'best', but '{text}' was given")
+    if int(text) > len(rounds):
+        raise UserError(f"--round {text} was asked for, but the run ended after {len(rounds)} rounds")
+    return int(text)

@@ -1,0 +1,3 @@
+"""The version of privbench, which records and observations carry."""
+
+__version__ = "0.1.0"
