@@ -23,13 +23,13 @@ from torch import Tensor
 from attacks.common import training_cache
 from attacks.features.inversion import Extractors
 from attacks.shadow import surrogate_training
-from attacks.shadow.selection import Recipe, StandIn, packed, unpacked
+from attacks.shadow.selection import SHORT, Recipe, StandIn, packed, unpacked
 from attacks.shadow.shadow_federation import World
 from attacks.shadow.surrogate_training import Align
 from privbench.hyperparameters import Count, Weight
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Knowledge
+from privbench.types import Knowledge, Presets
 
 FOLDS = 4  # of a client's victims, at most
 FEWEST_OTHERS = 2  # victims of whose features there is a spread
@@ -44,6 +44,7 @@ class AlignedSurrogate(StandIn):
 
     uses: ClassVar[frozenset[str]] = StandIn.uses | {"upload:generator"}
     rung: ClassVar[str] = "L5"
+    presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     revision: ClassVar[int] = 2  # 1: as StandIn; 2: no victim's features align its own surrogate
 
     def recipes(self) -> Mapping[str, Recipe]:

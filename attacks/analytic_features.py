@@ -19,7 +19,7 @@ from attacks.features import inversion, per_image
 from attacks.shadow import shadow_federation
 from privbench.hyperparameters import Count, Positive
 from privbench.tensors import Params
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 ERROR = 10.0  # tau per relative change of the classifier
 
@@ -35,6 +35,7 @@ class AnalyticFeatures:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient + initial networks + natural images"
     rung: ClassVar[str] = "L3"
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
     hands_in: ClassVar[tuple[str, ...]] = ("staged",)
 
     def reconstruct(

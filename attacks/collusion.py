@@ -18,10 +18,10 @@ from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.common import failed_uploads
 from attacks.features.inversion import Extractors
 from attacks.shadow import shadow_federation
-from attacks.shadow.selection import Recipe
+from attacks.shadow.selection import SHORT, Recipe
 from attacks.shadow.shadow_federation import World
 from privbench.tensors import Params
-from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Batch, Knowledge, Presets, Reconstruction, Report, no_report
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Collusion(AlignedSurrogate):
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "colluder"})
     knowledge: ClassVar[str] = "gradient + auxiliary + colluding client with its images"
     rung: ClassVar[str] = "L6"
+    presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     revision: ClassVar[int] = 3  # 3: the colluder's images
 
     def through_stand_ins(

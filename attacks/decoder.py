@@ -32,13 +32,13 @@ from attacks.common.no_information import gave_up
 from attacks.features import inversion
 from attacks.features.inversion import Extractors
 from attacks.shadow import shadow_federation, surrogate_training
-from attacks.shadow.selection import FEWEST, moment_shift, start_of
+from attacks.shadow.selection import FEWEST, SHORT, moment_shift, start_of
 from attacks.shadow.shadow_federation import World
 from privbench.hyperparameters import Count
 from privbench.networks.layers import uniform_init
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 WIDTH = 96
 GRID = 8  # D works on GRID x GRID positions, and every one paints its own patch
@@ -60,6 +60,7 @@ class Decoder(AlignedSurrogate):
     decoder_steps: Count = 500
 
     rung: ClassVar[str] = "L5"
+    presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "decoder_steps": 3}}
     revision: ClassVar[int] = 3  # 2, 3: as AlignedSurrogate
 
     def through_stand_ins(

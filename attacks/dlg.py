@@ -20,7 +20,7 @@ from torch import Tensor
 from attacks.common import descend, gradient_distance, problem
 from attacks.common.problem import Case
 from privbench.hyperparameters import Count, Positive
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class DLG:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L1"
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 150}, "quick-resnet18": {"steps": 100}}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

@@ -17,7 +17,7 @@ from torch.func import vjp
 from attacks.common import descend, gradient_distance, priors, problem
 from attacks.common.problem import Case
 from privbench.hyperparameters import Count, Weight
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class ExtractorMatching:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 600}}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

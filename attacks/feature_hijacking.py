@@ -39,7 +39,7 @@ from attacks.analytic_features import relative_change
 from attacks.common import training_cache
 from attacks.features.inversion import Extractors
 from attacks.shadow import selection, shadow_federation, surrogate_training
-from attacks.shadow.selection import Recipe, StandIn
+from attacks.shadow.selection import SHORT, Recipe, StandIn
 from attacks.shadow.shadow_federation import World
 from attacks.shadow.surrogate_training import Align
 from privbench.applicability import Limits
@@ -49,7 +49,17 @@ from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Batch, Knowledge, LocalTraining, Networks, Reconstruction, Report, no_report
+from privbench.types import (
+    Artifact,
+    Batch,
+    Knowledge,
+    LocalTraining,
+    Networks,
+    Presets,
+    Reconstruction,
+    Report,
+    no_report,
+)
 
 CPU = torch.device("cpu")
 BATCH = 64
@@ -71,6 +81,7 @@ class FeatureHijacking(StandIn):
     limits: ClassVar[Limits] = Limits(linear_classifier=True)
     knowledge: ClassVar[str] = "active server + auxiliary + generator"
     rung: ClassVar[str] = "L7"
+    presets: ClassVar[Presets] = {"smoke": SHORT | {"pilot_steps": 3, "generator_steps": 3}}
     active: ClassVar[bool] = True
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:

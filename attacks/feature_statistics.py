@@ -17,7 +17,7 @@ from torch import Tensor
 from attacks.common import descend, gradient_distance, problem
 from privbench.hyperparameters import Count, Positive, Weight
 from privbench.seeds import stream
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 DRAWS = 256  # generator samples behind mu and sigma
 
@@ -36,6 +36,7 @@ class FeatureStatistics:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator"})
     knowledge: ClassVar[str] = "gradient + generator"
     rung: ClassVar[str] = "L1"
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 150}, "quick-resnet18": {"steps": 100}}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

@@ -25,7 +25,7 @@ from torch import Tensor
 from attacks.common import descend, gradient_distance, priors, problem
 from attacks.common.descend import each_of
 from privbench.hyperparameters import Count, Positive, Weight
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 NOISE, SIDE = 64, 4
 WIDTHS = (32, 24, 16, 8)
@@ -45,6 +45,7 @@ class GRNN:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 150}, "quick-resnet18": {"steps": 100}}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

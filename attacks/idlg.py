@@ -15,7 +15,7 @@ from torch import Tensor
 from attacks.common import descend, problem
 from attacks.dlg import equation_7
 from privbench.hyperparameters import Count
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class IDLG:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L1"
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 150}, "quick-resnet18": {"steps": 100}}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

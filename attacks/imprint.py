@@ -44,13 +44,14 @@ from attacks.common.no_information import class_mean, gave_up
 from attacks.crafted import classifiers, dry_run, gradient_bins, saturated
 from attacks.features import per_image
 from attacks.features.disaggregation import Separated
+from attacks.shadow.selection import SHORT
 from privbench.applicability import Limits
 from privbench.errors import UserError
 from privbench.hyperparameters import Count, CountOrZero
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
 from privbench.observation.local_update import optimiser_of
-from privbench.types import Artifact, Batch, Knowledge, Look, Networks, Reconstruction, Report, no_report
+from privbench.types import Artifact, Batch, Knowledge, Look, Networks, Presets, Reconstruction, Report, no_report
 
 HONEST = Networks({}, {})  # nothing in place of the broadcast
 # A note, and so printed under every table with its numbers.
@@ -75,6 +76,7 @@ class Imprint(AlignedSurrogate):
     }
     knowledge: ClassVar[str] = "active server + auxiliary"
     rung: ClassVar[str] = "L7"
+    presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
     # 1: noise, auxiliary images, E's gradient; 2: gentle, loud or honest, as rehearsed; 4: as AlignedSurrogate
     revision: ClassVar[int] = 4

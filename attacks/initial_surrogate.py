@@ -24,10 +24,10 @@ import torch
 
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.features.inversion import Extractors
-from attacks.shadow.selection import Choice, Recipe
+from attacks.shadow.selection import SHORT, Choice, Recipe
 from attacks.shadow.shadow_federation import World
 from privbench.tensors import Params
-from privbench.types import Knowledge, Report
+from privbench.types import Knowledge, Presets, Report
 
 OWN = "from initial"  # the recipe that the attacker without the initial networks lacks
 
@@ -39,6 +39,7 @@ class InitialSurrogate(AlignedSurrogate):
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "initial"})
     knowledge: ClassVar[str] = "gradient + auxiliary + initial networks"
     rung: ClassVar[str] = "L5"
+    presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     revision: ClassVar[int] = 3  # 2, 3: as AlignedSurrogate
 
     def whole(self, real: World, knowledge: Knowledge) -> dict[int, Params]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.common import descend, gradient_distance, priors, problem
 from privbench.hyperparameters import Count, Positive, Weight
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class InvertingGradients:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
+    presets: ClassVar[Presets] = {
+        "smoke": {"steps": 5, "restarts": 1},
+        "quick": {"steps": 400, "restarts": 1},
+        "quick-resnet18": {"steps": 100, "restarts": 1},
+    }
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

@@ -34,7 +34,7 @@ from privbench.hyperparameters import Count, Positive
 from privbench.networks.base import LinearClassifier
 from privbench.seeds import stream
 from privbench.tensors import Params, Parts
-from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Batch, Knowledge, Presets, Reconstruction, Report, no_report
 
 INPUTS, HIDDEN, OUTPUTS = 256, 256, 128
 LAYERS = ("w0", "b0", "w1", "b1", "w2", "b2")
@@ -64,6 +64,7 @@ class LearnedInverse:
     limits: ClassVar[Limits] = Limits(linear_classifier=True, most_images=1)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
+    presets: ClassVar[Presets] = {"smoke": {"epochs": 2}}
     revision: ClassVar[int] = 1  # 1: the label is an input
 
     def reconstruct(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attacks.common import descend, gradient_distance, priors, problem
 from privbench.hyperparameters import Count, Positive, Weight
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 DISTANCES = {
     "total": gradient_distance.relative_distance,
@@ -45,6 +45,7 @@ class Matching:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 200}, "quick-resnet18": {"steps": 100}}
     revision: ClassVar[int] = 1  # 1: relative to the whole gradient, where each layer's error was relative to its own
 
     def reconstruct(

@@ -16,7 +16,7 @@ from attacks.common import descend
 from attacks.features import per_image
 from attacks.shadow import known_extractor, shadow_federation
 from privbench.hyperparameters import Count
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Oracle:
     hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

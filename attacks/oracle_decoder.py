@@ -27,7 +27,7 @@ from attacks.shadow.shadow_federation import World
 from privbench.hyperparameters import Count
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Batch, Knowledge, Presets, Reconstruction, Report, no_report
 
 HELD_OUT = 5  # of so many auxiliary images one is kept for the share
 NOISY_COPIES = 8  # of the auxiliary features, where the gradient was noised
@@ -44,6 +44,7 @@ class OracleDecoder:
     hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
+    presets: ClassVar[Presets] = {"smoke": {"decoder_steps": 3}}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report

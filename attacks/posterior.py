@@ -22,7 +22,7 @@ from attacks import staged
 from attacks.common import labels, problem
 from attacks.features import inversion, map_estimate
 from privbench.hyperparameters import Count
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Posterior:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "gradient:extractor", "auxiliary"})
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5, "direction_steps": 5, "starts": 3}}
     hands_in: ClassVar[tuple[str, ...]] = ("staged",)
     revision: ClassVar[int] = 2  # 1: the direction first, and several starts; 2: wider where the label is uncertain
 

@@ -43,7 +43,7 @@ from attacks.common.gradient_distance import Products
 from attacks.common.problem import Case
 from attacks.features import disaggregation, inversion, layerwise, map_estimate
 from privbench.hyperparameters import Count, CountOrZero, Weight
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural image of 32x32
 PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
@@ -71,6 +71,10 @@ class Staged:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient + natural images"
     rung: ClassVar[str] = "L2"
+    presets: ClassVar[Presets] = {
+        "smoke": {"steps": 5, "feature_steps": 5, "peel_iterations": 1},
+        "quick-resnet18": {"steps": 150},
+    }
     revision: ClassVar[int] = 1  # 1: another prior, and several starts, under noise; all else as before
 
     def reconstruct(

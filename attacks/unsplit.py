@@ -31,7 +31,7 @@ from privbench.errors import UserError
 from privbench.hyperparameters import Count, Positive, Weight
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
 
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # F of images, stand-in and features
 
@@ -55,6 +55,7 @@ class UnSplit:
     limits: ClassVar[Limits] = Limits(linear_classifier=True, undefended_batches=True)
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
+    presets: ClassVar[Presets] = {"smoke": {"turns": 2, "steps": 5}, "quick": {"turns": 10}}
 
     @property
     def pools(self) -> bool:

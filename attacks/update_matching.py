@@ -42,7 +42,7 @@ from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD, Adam, Optimiser
 from privbench.tensors import Parts
 from privbench.training.engine import ADAM_EPS
-from privbench.types import Artifact, Knowledge, LocalSteps, Outcome, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, LocalSteps, Outcome, Presets, Reconstruction, Report, no_report
 
 EXPLAINED = (
     1e-3  # objective below which an image explains an update by Adam; 4 of 12 images above it came closer than grey
@@ -63,6 +63,11 @@ class UpdateMatching:
     uses: ClassVar[frozenset[str]] = frozenset({"update:extractor"})
     knowledge: ClassVar[str] = "update"
     rung: ClassVar[str] = "L2"
+    presets: ClassVar[Presets] = {
+        "smoke": {"steps": 5, "feature_steps": 5, "start_steps": 5},
+        "quick": {"steps": 60},
+        "quick-resnet18": {"steps": 20, "start_steps": 50},
+    }
     revision: ClassVar[int] = (
         2  # 1: under noise `staged`, from whose image it begins, is another; 2: the noise's likelihood
     )

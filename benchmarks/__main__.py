@@ -19,7 +19,7 @@ import typer
 
 from benchmarks import against_breaching, measure, plots, work
 from benchmarks.measure import Row, Rows, Way
-from privbench import spec
+from privbench import presets
 from privbench.system import cpu, machine
 from privbench.types import Artifact
 
@@ -203,12 +203,12 @@ def projection_rows(
     """Published settings, five columns, one data set, 5 seeds, attacks included: hours, from what was measured above."""
     columns = {"fedavg": 3, "fedsplit": 1, "fedcg": 1}
     name = "published settings, five columns, one data set, 5 seeds"
-    rounds = spec.SCHEDULES["paper"].rounds
+    rounds = presets.SCHEDULES["paper"].rounds
     asked = "; asked: under 30 min, attacks included" if place.type == "cuda" else ""
     for way, measured in (("plain loop", usual), ("privbench", fast)):
         seconds = sum(count * measured[method] for method, count in columns.items())
         # Of as many seeds as were measured.
-        seconds *= len(spec.SEEDS["paper"]) / amount.seeds
+        seconds *= len(presets.SEEDS["paper"]) / amount.seeds
         hours = seconds * rounds * work.published_round(amount.per_client) / 3600
         rows.add(Row("projection", f"{name}: training", f"{way} on {place.type}", [hours], "h",
                      note=f"{rounds} rounds of learning, no early stopping, evaluation left out; from the rounds above"
@@ -218,10 +218,10 @@ def projection_rows(
         work.attacks_of_a_column(amount.few_victims, method, defense, place, amount.of_a_column or {})
         for method, defense in attacked
     ]
-    scale = spec.VICTIMS["paper"] / amount.few_victims * len(spec.SEEDS["paper"])
+    scale = presets.VICTIMS["paper"] / amount.few_victims * len(presets.SEEDS["paper"])
     rows.add(Row("projection", f"{name}: attacks", f"privbench on {place.type}", [(sum(spent) + spent[-1]) * scale / 3600],
                  "h", note=f"DLG and staged at full length; {amount.few_victims} victims a column scaled to "
-                 f"{spec.VICTIMS['paper']}, FedCG counted as FedSplit"))  # fmt: skip
+                 f"{presets.VICTIMS['paper']}, FedCG counted as FedSplit"))  # fmt: skip
 
 
 def breaching_rows(rows: Rows, amount: Amount) -> None:

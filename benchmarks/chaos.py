@@ -33,7 +33,7 @@ import typer
 from benchmarks import chaos_report
 from benchmarks.chaos_kinds import live, may_mount
 from benchmarks.chaos_life import Reference, reference
-from privbench import spec
+from privbench import presets
 from privbench.requests.options import PlaceOptions
 from privbench.system import cpu, interrupts
 
@@ -58,7 +58,7 @@ def warm(root: Path) -> None:
     """Runs the command once in this process, so that a forked child has everything imported and works for half a second alone."""
     torch.set_num_threads(1)
     handlers = {number: signal.getsignal(number) for number in interrupts.STOPS}
-    cells = [spec.cell_spec("smoke", spec.train_spec("smoke", "digits", "fedavg"), "idlg", seeds=1, victims=1)]
+    cells = [presets.cell_spec("smoke", presets.train_spec("smoke", "digits", "fedavg"), "idlg", seeds=1, victims=1)]
     cells = [cell.model_copy(update={"attack_settings": {"steps": 2}}) for cell in cells]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         from privbench.cli import commands

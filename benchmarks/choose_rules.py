@@ -33,7 +33,7 @@ from attacks.decoder import Decoder, class_means
 from attacks.initial_surrogate import OWN, InitialSurrogate
 from attacks.shadow import selection, shadow_federation
 from attacks.shadow.selection import TAUS
-from privbench import registry, seeds, spec
+from privbench import presets, registry, seeds
 from privbench.execution import at_round, attack_cell, cell_jobs
 from privbench.observation import knowledge
 from privbench.records.store import Store
@@ -58,8 +58,8 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
     seed = int(seed_text)
     if seed >= FIRST_PUBLISHED:
         raise ValueError(f"seeds from {FIRST_PUBLISHED} on are published, so no rule may be chosen on seed {seed}")
-    train = spec.train_spec(preset, dataset, method, seed=seed)
-    cell = spec.cell_spec(preset, train, "initial-surrogate", victims=VICTIMS, round_=round_)
+    train = presets.train_spec(preset, dataset, method, seed=seed)
+    cell = presets.cell_spec(preset, train, "initial-surrogate", victims=VICTIMS, round_=round_)
     cell = cell.model_copy(update={"train": train, "seeds": (seed,)})
     store = Store(out)
     cell_jobs.train(store, [train], data_root, "cpu")
@@ -102,7 +102,7 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
 
 
 def _settings(preset: str, attack: str) -> dict[str, Any]:
-    return dict(spec.ATTACK_SETTINGS[preset].get(attack, {}))
+    return presets.settings_of_attack(preset, attack)
 
 
 def _decoder(

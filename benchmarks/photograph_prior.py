@@ -34,7 +34,8 @@ from PIL import Image
 from torch import Tensor
 
 from attacks.common import priors
-from privbench.data.readers.resize import SIDE, to_32
+from privbench.data.dataset import SIDE
+from privbench.data.readers.resize import to_32
 from privbench.seeds import stream
 
 COUNT = 400  # crops of each photograph

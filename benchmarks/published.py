@@ -18,7 +18,7 @@ from typing import Annotated, NamedTuple
 import torch
 import typer
 
-from privbench import spec
+from privbench import presets
 from privbench.errors import Interrupted, UserError
 from privbench.execution import cell_jobs, worker_pool
 from privbench.records.store import Store, status
@@ -65,10 +65,10 @@ def runs(items: Sequence[Item], preset: str, seeds: Sequence[int], where: str) -
 
 def _cell(item: Item, column: tuple[str, str], preset: str, seed: int, where: str) -> CellSpec:
     method, defense = column
-    train = spec.train_spec(
+    train = presets.train_spec(
         preset, item.dataset, method, defense=defense, where=where, clients=item.clients, domains=item.domains
     )
-    return spec.cell_spec(preset, train, None).model_copy(update={"seeds": (seed,)})
+    return presets.cell_spec(preset, train, None).model_copy(update={"seeds": (seed,)})
 
 
 def jobs(

@@ -23,7 +23,7 @@ from attacks.common import descend, problem
 from attacks.dlg import DLG, equation_7
 from attacks.staged import Staged
 from benchmarks import plain
-from privbench import data, spec, written_defense
+from privbench import data, presets, written_defense
 from privbench.data import partition
 from privbench.data.dataset import Dataset
 from privbench.observation import observe
@@ -95,7 +95,9 @@ class Rounds:
         }
         feds = federations(clients, seeds, per_client)
         specs = [
-            spec.train_spec("quick", "photos", method, seed=s, clients=clients, per_client=per_client, changes=changes)
+            presets.train_spec(
+                "quick", "photos", method, seed=s, clients=clients, per_client=per_client, changes=changes
+            )
             for s in seeds
         ]
         self.setups = [harness.prepare(each, fed, self.place) for each, fed in zip(specs, feds, strict=True)]
@@ -173,7 +175,7 @@ def observed(
     fed = partition.federate(_loaded(name), clients=4, per_client=per_client, how="iid", seed=0)
     if tuning:
         fed = fed._replace(clients=tuple(c._replace(train=c.validation, validation=c.train) for c in fed.clients))
-    each = spec.train_spec("quick", name, method, clients=4, per_client=per_client)
+    each = presets.train_spec("quick", name, method, clients=4, per_client=per_client)
     setup = harness.prepare(each, fed, torch.device("cpu"))
     state = harness.initial(setup)
     shot = Snapshot(0, state.server, state.clients, [({}, {}) for _ in state.clients])

@@ -25,6 +25,8 @@ from privbench.tensors import Params, Parts, alone, parts_alone
 CLASSIFICATION = ("extractor", "classifier")
 # Any of these offers tells the victims' classes.
 TELL_CLASSES = frozenset({"labels", "gradient:classifier", "update:classifier"})
+# preset -> settings of an attack that differ from its defaults; "quick-resnet18" is quick on that backbone.
+Presets = Mapping[str, Mapping[str, int]]
 Report = Callable[[int, int, str], None]  # progress: (steps done, steps in all, what)
 
 

@@ -100,7 +100,7 @@ def one_core() -> Iterator[None]:
     What is there for several cores is tested by the processes that privbench/test_pool.py and test_command_line.py begin.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privbench.execution.worker_pool.cores", lambda: 1)
+        patch.setattr("privbench.system.cpu.cores", lambda: 1)
         yield
 
 

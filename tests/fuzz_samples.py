@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.errors import UserError
 from privbench.execution import attack_cell, cell_jobs
 from privbench.observation import artifact_files, observe
 from privbench.records import schema, summary
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
-from privbench.training import checkpoint, harness, history, state
+from privbench.training import checkpoint, harness, history
 from privbench.training import federation as federations
+from privbench.training.state import State
 from privbench.types import Artifact, Knowledge, LocalSteps, Truth, no_report
 from reports.studies import definition
 from tests.privbench.federations import digits_federation
@@ -58,7 +59,7 @@ def _artifacts(root: Path, methods: tuple[str, ...]) -> Iterator[Sample]:
     federation = digits_federation((20, 20))
     for method in methods:
         defense = "gaussian:0.001" if method == "fedprox" else "none"
-        train = spec.train_spec("smoke", "digits", method, clients=2, defense=defense)
+        train = presets.train_spec("smoke", "digits", method, clients=2, defense=defense)
         setup = harness.prepare(train, federation, CPU)
         checkpoint.save_snapshot(root / method, train, harness.initial(setup))
         shot = checkpoint.load_snapshot(root / method, train.id, 0)
@@ -92,8 +93,8 @@ def _attacked(content: tuple[Artifact, Truth]) -> None:
 
 
 def _of_a_run(store: Store) -> Iterator[Sample]:
-    train = spec.train_spec("smoke", "digits", "fedavg", clients=2, per_client=20, changes={"rounds": 2})
-    cell = spec.cell_spec("smoke", train, "grey", victims=2, round_="last", seeds=1)
+    train = presets.train_spec("smoke", "digits", "fedavg", clients=2, per_client=20, changes={"rounds": 2})
+    cell = presets.cell_spec("smoke", train, "grey", victims=2, round_="last", seeds=1)
     assert cell_jobs.run_cells([cell], store.root, None, "cpu", lambda *_: None, lambda *_: None) == []
     (own,) = cell.train_specs()
     folder, federation = store.train(own), federations.of(own, None)[0]
@@ -177,7 +178,7 @@ def _reads_checkpoint(setup: harness.Setup) -> Callable[[Path], Any]:
 
 
 def _goes_on(setup: harness.Setup) -> Callable[[Any], Any]:
-    def use(state: state.State) -> None:
+    def use(state: State) -> None:
         harness.finished(state, setup.spec.schedule)
         history.best_rounds(state.history)
         harness.train_round([setup], [state], "alone")

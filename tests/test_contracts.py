@@ -14,7 +14,7 @@ from attacks.decoder import Decoder, Rehearsed
 from attacks.floors import Grey
 from attacks.initial_surrogate import InitialSurrogate
 from attacks.shadow.selection import Choice, StandIn
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.data import partition
 from privbench.execution import attack_cell, cell_jobs
 from privbench.methods.base import ClassByCount
@@ -38,7 +38,7 @@ def observed(tmp_path_factory):
     found = {}
     for method in (name for name in METHODS if name not in ALIKE):
         folder = tmp_path_factory.mktemp(method)
-        each = spec.train_spec("smoke", "digits", method, clients=2, changes={"rounds": 1})
+        each = presets.train_spec("smoke", "digits", method, clients=2, changes={"rounds": 1})
         federation = digits_federation((20, 20))
         setup = harness.prepare(each, federation, CPU)
         state = harness.initial(setup)
@@ -333,10 +333,10 @@ def watched(names, setup):
     defense = "gaussian:0.001" if "gaussian" in setup else "none"
     observed = {"observe": "update", "local_steps": 2} if "updates" in setup else {}
     observed |= {"batch_size": 2} if "batches" in setup else {}
-    train = spec.train_spec("smoke", "digits", method, defense=defense, clients=2, changes={"rounds": 1})
+    train = presets.train_spec("smoke", "digits", method, defense=defense, clients=2, changes={"rounds": 1})
     brief = {name: short(name) for name in names}
     return [
-        spec.cell_spec(
+        presets.cell_spec(
             "smoke",
             train,
             name,

@@ -7,7 +7,7 @@ import pytest
 import torch
 import typer
 
-from privbench import data, registry, spec, written_defense
+from privbench import data, presets, registry, written_defense
 from privbench.cli import main
 from privbench.data import partition
 from privbench.execution import attack_cell
@@ -40,7 +40,7 @@ def test_the_method_trains_and_its_term_matters(example):
     name, _ = example("method", "FedProx")
     ends = []
     for mu in (0.0, 100.0):
-        each = spec.train_spec("smoke", "digits", name, clients=2, method_settings={"mu": mu})
+        each = presets.train_spec("smoke", "digits", name, clients=2, method_settings={"mu": mu})
         setup = harness.prepare(each, digits_federation(), torch.device("cpu"))
         state = harness.initial(setup)
         before = state.server.params["classifier"]["fc1.weight"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.execution import cell_jobs
 from privbench.records import schema
 from privbench.records.store import Store
@@ -24,10 +24,10 @@ SETTINGS |= {
 
 def cells():
     """Every attack that FedSplit's gradients allow, in round 0."""
-    train = spec.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 0})
+    train = presets.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 0})
     names = [name for name in registry.ATTACKS if name in SETTINGS or name in registry.FLOORS]
     return [
-        spec.cell_spec("smoke", train, name, seeds=1, victims=4, round_="0", attack_settings=SETTINGS.get(name))
+        presets.cell_spec("smoke", train, name, seeds=1, victims=4, round_="0", attack_settings=SETTINGS.get(name))
         for name in names
     ]
 
@@ -74,10 +74,10 @@ def test_in_round_0_whoever_holds_the_common_extractor_beats_the_floor(climbed):
 
 
 def test_after_training_the_initial_networks_make_surrogates_no_worse(tmp_path):
-    train = spec.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 1})
+    train = presets.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 1})
     brief = STAND_IN | {"steps": 15, "train_steps": 60, "align_steps": 60, "shadow_steps": 40}
     made = [
-        spec.cell_spec("smoke", train, name, seeds=1, victims=8, round_="1", attack_settings=brief)
+        presets.cell_spec("smoke", train, name, seeds=1, victims=8, round_="1", attack_settings=brief)
         for name in ("aligned-surrogate", "initial-surrogate")
     ]
     assert cell_jobs.run_cells(made, tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []

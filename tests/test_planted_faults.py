@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks.features import disaggregation
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.errors import AttackRefused
 from privbench.execution import attack_cell, cell_jobs
 from privbench.observation import artifact_files, knowledge
@@ -22,9 +22,9 @@ def quiet(*_):
 
 
 def cell(attack, batch_size=1):
-    train = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
+    train = presets.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
     settings = {"steps": 5} if attack == "dlg" else {}
-    return spec.cell_spec(
+    return presets.cell_spec(
         "smoke", train, attack, victims=VICTIMS, batch_size=batch_size, round_="0", attack_settings=settings
     )
 
@@ -199,7 +199,7 @@ def test_a_whole_update_is_attacked_from_training_to_record(attacked, tmp_path):
     (tmp_path / "train").symlink_to(attacked / "train")
     train = cell("dlg").train
     settings = {"steps": 3, "start_steps": 3, "feature_steps": 3}
-    told = spec.cell_spec(
+    told = presets.cell_spec(
         "smoke",
         train,
         "update-matching",

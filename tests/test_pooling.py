@@ -11,7 +11,7 @@ import torch
 
 from attacks.shadow import selection
 from attacks.unsplit import UnSplit
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.execution import attack_cell
 from privbench.observation import knowledge, observe
 from privbench.training import checkpoint, harness
@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
     found = {}
     for name in ("fedcg", "fedavg", "fedavg + gaussian", "fedper"):
         method, defense = name.removesuffix(" + gaussian"), "gaussian:0.001" if "gaussian" in name else "none"
-        each = spec.train_spec("smoke", "digits", method, clients=CLIENTS, defense=defense, changes={"rounds": 1})
+        each = presets.train_spec("smoke", "digits", method, clients=CLIENTS, defense=defense, changes={"rounds": 1})
         setup, folder = harness.prepare(each, digits_federation((20, 20)), CPU), tmp_path_factory.mktemp(method)
         state = harness.initial(setup)
         start = knowledge.initial(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import published
 from benchmarks.published import Item
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.records.schema import read
 from privbench.records.store import Store
 from privbench.training import checkpoint
@@ -46,7 +46,7 @@ def test_the_list_is_of_published_settings_and_every_run_is_in_it_once():
     first = cells[0].train
     assert (first.dataset, first.method, first.clients, first.per_client) == ("cifar10", "fedavg", 4, 2000)
     assert {cell.train.method for cell in cells} <= set(registry.METHODS)
-    assert first.schedule == spec.SCHEDULES["paper"]
+    assert first.schedule == presets.SCHEDULES["paper"]
     assert first.schedule.rounds >= checkpoint.LONG
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks.common import descend
-from privbench import spec
+from privbench import presets
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, reproduce
 from privbench.records import schema
@@ -21,8 +21,8 @@ def quiet(*_):
 
 
 def cell(attack="dlg", steps=5, **changes):
-    train = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
-    return spec.cell_spec("smoke", train, attack, victims=4, attack_settings={"steps": steps}, **changes)
+    train = presets.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
+    return presets.cell_spec("smoke", train, attack, victims=4, attack_settings={"steps": steps}, **changes)
 
 
 def finished(root, own):
@@ -63,7 +63,7 @@ def test_a_reconstruction_that_is_gone_is_not_claimed_to_be_compared(first, tmp_
 
 
 def test_an_accuracy_cell_is_reproduced_though_it_has_no_reconstruction(tmp_path):
-    own = spec.cell_spec("smoke", cell().train, None)
+    own = presets.cell_spec("smoke", cell().train, None)
     found = finished(tmp_path / "a", own)
     second = reproduce.again(found, tmp_path / "a", tmp_path / "b", None, quiet, quiet)
     assert reproduce.differences(found, second, tmp_path / "a", tmp_path / "b") == []

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from attacks.floors import Grey
-from privbench import registry, seeds, spec
+from privbench import presets, registry, seeds
 from privbench.execution import attack_cell, cell_jobs
 from privbench.methods.base import Known
 from privbench.observation.artifact_files import OBSERVATION, TRUTH, load, origin
@@ -79,11 +79,11 @@ KINDS = (Watch, WatchOfEverything, ActiveWatch, EarlyActiveWatch)
 
 
 def cell_of(attack, seed=SEED):
-    train = spec.train_spec(
+    train = presets.train_spec(
         "smoke", "digits", "nfl-cgan", defense="gaussian:0.001", clients=2, changes={"rounds": 2}, seed=seed
     )
     name = registry.typed("attack", f"{__name__}:{attack.__name__}")
-    own = spec.cell_spec("smoke", train, name, victims=2, round_="last")
+    own = presets.cell_spec("smoke", train, name, victims=2, round_="last")
     return own.model_copy(update={"train": train, "seeds": (seed,)})
 
 
@@ -225,8 +225,8 @@ def test_the_path_of_a_folder_of_images_stands_in_the_artifact_s_file_alone(tmp_
             pixels = torch.randint(0, 256, (32, 32, 3), generator=rng, dtype=torch.uint8)
             Image.fromarray(pixels.numpy()).save(pictures / name / f"{i}.png")
     name = registry.typed("dataset", f"folder:{pictures}")
-    train = spec.train_spec("smoke", name, "fedavg", clients=2, per_client=16, changes={"rounds": 1})
-    cell, root = spec.cell_spec("smoke", train, "grey", victims=2, round_="last"), tmp_path / "runs"
+    train = presets.train_spec("smoke", name, "fedavg", clients=2, per_client=16, changes={"rounds": 1})
+    cell, root = presets.cell_spec("smoke", train, "grey", victims=2, round_="last"), tmp_path / "runs"
     assert cell_jobs.run_cells([cell], root, None, "cpu", lambda *_: None, lambda *_: None) == []
     path = Store(root).artifact(cell, cell.train_specs()[0], 1) / OBSERVATION
     assert origin(path).dataset == f"folder:{pictures}"

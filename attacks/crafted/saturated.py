@@ -1,4 +1,4 @@
-"""What a saturated classifier (attacks/crafted/classifiers.py) brings back of single images: gradients far above the noise, or none."""
+"""What a saturated classifier (classifiers.py) brings back of single images: gradients far above the noise, or none."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from privbench.applicability import Limits
 from privbench.hyperparameters import Count, CountOrZero
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Knowledge, Outcome, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Outcome, Presets, Reconstruction, Report, no_report
 
 TAUS = (0.03, 0.1, 0.3, 0.6)  # of features in (0, 1); inf comes besides
 UNLIKE = 1.5
@@ -50,6 +50,10 @@ ALIKE = 0.5  # a shift that is not worth a comparison
 FEWEST = 4  # auxiliary images without which there is no rehearsal, and so no inversion
 
 Recipe = Callable[[World, int, Knowledge], Extractors]
+
+
+# What every attack with surrogates is cut down to in the smoke preset.
+SHORT = {"steps": 5, "exact_steps": 5, "members": 1, "train_steps": 3, "shadow_rounds": 1, "shadow_steps": 3}
 
 
 class Choice(NamedTuple):
@@ -68,7 +72,9 @@ class StandIn:
     members: Count = 2  # surrogates
     train_steps: Count = 400  # of each surrogate
     shadow_rounds: CountOrZero = 10  # at most, and no more than the attacked federation has behind it
-    shadow_steps: Count = 2500  # a round and client, at most, and no more than the attacked clients take (shadow_federation.py)
+    shadow_steps: Count = (
+        2500  # a round and client, at most, and no more than the attacked clients take (shadow_federation.py)
+    )
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
@@ -76,6 +82,7 @@ class StandIn:
     limits: ClassVar[Limits] = Limits(linear_if_private=True)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
+    presets: ClassVar[Presets] = {"smoke": SHORT}
     revision: ClassVar[int] = 1  # 1: shadow clients train as the attacked ones do
     # Whether the rehearsal applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True

@@ -15,12 +15,12 @@ from privbench.errors import UserError
 from privbench.execution import attack_cell, worker_pool
 from privbench.observation import artifact_files as artifacts
 from privbench.observation import knowledge
+from privbench.presets import train_spec
 from privbench.records import checks, victims
 from privbench.records.checks import Flag
 from privbench.records.schema import Victim
 from privbench.records.store import Store
 from privbench.scoring import image_scores
-from privbench.spec import train_spec
 from privbench.system import console, files, machine
 from privbench.system.console import Console
 from privbench.training import federation

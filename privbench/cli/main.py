@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from privbench import registry
+from privbench import presets, registry
 from privbench.errors import Interrupted, UserError
 from privbench.requests.options import (
     DEFAULT_OUT,
@@ -354,10 +354,9 @@ def grid(
     Example: privbench grid --dataset photos --round 0 --rows 12
     """
     dataset = registry.typed("dataset", dataset)
-    from privbench import spec
 
     commands = _loaded()
-    commands.draw_grid(dataset, round_, spec.FIRST_SEED if seed is None else seed, out, target, rows, columns)
+    commands.draw_grid(dataset, round_, presets.FIRST_SEED if seed is None else seed, out, target, rows, columns)
 
 
 @app.command("partition", cls=Once)
@@ -393,11 +392,10 @@ def partition_(
     if run is not None:
         commands.draw_clients_of_run(run, out)
         return
-    from privbench import spec
 
-    seed = spec.FIRST_SEED if seed is None else seed
+    seed = presets.FIRST_SEED if seed is None else seed
     specs = [
-        spec.train_spec(
+        presets.train_spec(
             preset, dataset, "fedavg", seed=seed, domains=several(domains, domain), how=partition,
             protocol=protocol, omega=each, min_per_client=min_per_client, clients=clients, per_client=per_client,
         )

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from privbench import registry
-from privbench.data.dataset import Dataset
-from privbench.data.readers.resize import SIDE
+from privbench.data.dataset import SIDE, Dataset
 from privbench.errors import UserError
 from privbench.system import places
 

@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import torch
 
-from privbench.data.readers.resize import SIDE
 from privbench.errors import UserError
 from privbench.types import Images
+
+SIDE = 32  # pixels, of the images of every data set, unless larger ones are asked for
 
 
 class Domain(NamedTuple):

@@ -17,8 +17,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from privbench.data import digits, photos
-from privbench.data.dataset import Dataset, Domain
-from privbench.data.readers.resize import SIDE, to_32, to_colour
+from privbench.data.dataset import SIDE, Dataset, Domain
+from privbench.data.readers.resize import to_32, to_colour
 from privbench.seeds import stream
 from privbench.types import Images
 

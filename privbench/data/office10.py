@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from privbench.data.dataset import Dataset, Domain
+from privbench.data.dataset import SIDE, Dataset, Domain
 from privbench.data.readers import files, formats
 from privbench.data.readers.files import File
-from privbench.data.readers.resize import SIDE, to_square
+from privbench.data.readers.resize import to_square
 from privbench.errors import UserError
 from privbench.types import Images
 

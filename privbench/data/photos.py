@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from privbench.data.dataset import Dataset, Domain
-from privbench.data.readers.resize import SIDE, to_32, to_square
+from privbench.data.dataset import SIDE, Dataset, Domain
+from privbench.data.readers.resize import to_32, to_square
 from privbench.seeds import stream
 from privbench.types import Images
 

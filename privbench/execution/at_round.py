@@ -13,7 +13,8 @@ from privbench.observation import active_server, artifact_files, artifact_upgrad
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, locks, machine
-from privbench.training import checkpoint, federation, harness, history, state
+from privbench.training import checkpoint, federation, harness, history
+from privbench.training.state import Snapshot
 from privbench.types import Artifact, Federation, Report, Truth
 
 LOG = logging.getLogger("privbench")
@@ -21,7 +22,7 @@ LOG = logging.getLogger("privbench")
 
 def observed(
     store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report
-) -> tuple[Artifact, Truth, state.Snapshot]:
+) -> tuple[Artifact, Truth, Snapshot]:
     """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round.
 
     What of them is damaged is made again, with a line; another process that needs the same waits until they are there.
@@ -72,9 +73,7 @@ def observed(
     return *artifact_files.load_with_truth(folder, whose), shot
 
 
-def snapshot(
-    store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report
-) -> state.Snapshot:
+def snapshot(store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report) -> Snapshot:
     """The networks after one round. A round that was not kept, or is damaged, is trained again, with the same numbers."""
     folder = store.train(spec)
     path = checkpoint.snapshot_path(folder, round_)

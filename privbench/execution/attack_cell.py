@@ -26,7 +26,8 @@ from privbench.records.store import Store
 from privbench.scoring import image_scores, learned_distance
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, machine
-from privbench.training import checkpoint, evaluation, federation, harness, state
+from privbench.training import checkpoint, evaluation, federation, harness
+from privbench.training.state import Snapshot
 from privbench.types import Artifact, Federation, Knowledge, Networks, Outcome, Reconstruction, Report, no_report
 
 LOG = logging.getLogger("privbench")
@@ -210,7 +211,7 @@ def check_offered(
 
 
 def knowledge_of(
-    store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: state.Snapshot
+    store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: Snapshot
 ) -> Knowledge:
     """All that an attacker of this run could know besides the artifact, but for the auxiliary images."""
     start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
@@ -279,7 +280,7 @@ def _knowledge(
     }
 
 
-def _true_features(seen: Artifact, shot: state.Snapshot) -> image_scores.Features:
+def _true_features(seen: Artifact, shot: Snapshot) -> image_scores.Features:
     """E(x) through each victim's own extractor, in the mode in which its gradient was taken; for scoring alone."""
     own, net = known.oracle(shot, seen), seen.model.net("extractor")
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from privbench.data.readers.resize import SIDE, pixels
+from privbench.data.dataset import SIDE
+from privbench.data.readers.resize import pixels
 from privbench.errors import UserError
 from privbench.methods.base import Clock, Known, Method, MiniBatch, Nets
 from privbench.networks.model import Model, train_mode

@@ -15,7 +15,8 @@ from privbench.records import schema
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.system import files, machine
-from privbench.training import checkpoint, evaluation, history, metrics, state, training_files
+from privbench.training import checkpoint, evaluation, history, metrics, training_files
+from privbench.training.state import Prediction
 
 
 @lru_cache(maxsize=64)
@@ -60,7 +61,7 @@ def training(folder: Path, run: str) -> schema.Training:
         )
 
 
-def client_metrics(prediction: state.Prediction, round_: int, consistency: float | None) -> schema.ClientMetrics:
+def client_metrics(prediction: Prediction, round_: int, consistency: float | None) -> schema.ClientMetrics:
     """Everything that one client's test logits say."""
     probabilities, labels = prediction.logits.double().softmax(1).numpy(), prediction.labels.numpy()
     found = metrics.classification(prediction.logits.numpy(), labels)  # as the accuracy per round is

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from privbench import registry, spec, written_defense
+from privbench import presets, registry, spec, written_defense
 from privbench.errors import UserError
 from privbench.observation import knowledge
 from privbench.requests.options import AttackOptions, RunOptions, TrainingOptions, settings
@@ -26,7 +26,7 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
     for name, own in of_each.items():
         registry.create(registry.resolve("attack", name), own)
     return [
-        spec.cell_spec(
+        presets.cell_spec(
             training.preset,
             train,
             name,
@@ -52,7 +52,7 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
 
 def train_specs(run: RunOptions, training: TrainingOptions, searched: str | None = None) -> list[TrainSpec]:
     """Every seed of every defence; `searched` as in `train_spec`."""
-    seeds = spec.seeds_of(training.preset, training.seeds, training.first_seed)
+    seeds = presets.seeds_of(training.preset, training.seeds, training.first_seed)
     return [
         train_spec(run, training, defense, searched).model_copy(update={"seed": seed})
         for defense in defenses(run.defenses(), training.where)
@@ -68,12 +68,12 @@ def train_spec(
     own, changes = settings(run.set_), training.changes()
     for name, value in settings([searched] if searched else []).items():
         of_method = [field.name for field in fields(method)]
-        if name not in (*of_method, *spec.SCHEDULE_NAMES):
-            known = (*of_method, *spec.SCHEDULE_NAMES)
+        if name not in (*of_method, *presets.SCHEDULE_NAMES):
+            known = (*of_method, *presets.SCHEDULE_NAMES)
             raise UserError(f"neither {method.__name__} nor a schedule has a '{name}'; {spec.nearest(name, known)}")
         (own if name in of_method else changes)[name] = value
     registry.create(method, own)
-    return spec.train_spec(
+    return presets.train_spec(
         training.preset,
         registry.typed("dataset", run.dataset),
         run.method,

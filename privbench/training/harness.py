@@ -29,10 +29,10 @@ from privbench.seeds import stream
 from privbench.spec import Measured, Schedule, TrainSpec
 from privbench.system import machine
 from privbench.tensors import Parts, average, moved
-from privbench.training import checkpoint, evaluation, state, training_files
+from privbench.training import checkpoint, evaluation, training_files
 from privbench.training.engine import Job, Plan, Protect, Surroundings, one_thread, run_alone, run_stacked
 from privbench.training.history import best_rounds, selected_accuracy
-from privbench.training.state import Prediction, Replica, State
+from privbench.training.state import Prediction, Replica, Snapshot, State
 from privbench.types import Defense, Federation, Report, no_report
 
 Execution = Literal["alone", "stacked"]
@@ -446,7 +446,7 @@ def state_of(setup: Setup, folder: Path, kept: State | None) -> State:
     return kept
 
 
-def snapshot_of(setup: Setup, folder: Path, shot: state.Snapshot) -> state.Snapshot:
+def snapshot_of(setup: Setup, folder: Path, shot: Snapshot) -> Snapshot:
     """The same snapshot; Damaged where its networks are not those of the run in the folder."""
     with training_files.reading(folder):
         training_files.check_snapshot(shot, initial(setup))

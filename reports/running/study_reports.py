@@ -10,7 +10,17 @@ from privbench.records.store import Store
 from privbench.spec import CellSpec
 from privbench.system import files
 from privbench.system.console import Console
-from reports.figures import box_plots, client_bars, curves, defense_curve, feature_pca, of_attack, omega_curve, roc
+from reports.figures import (
+    box_plots,
+    client_bars,
+    curves,
+    defense_curve,
+    derived,
+    feature_pca,
+    of_attack,
+    omega_curve,
+    roc,
+)
 from reports.records import grouping
 from reports.records.labels import SMOKE, Gap
 from reports.running import ladder_cells, status
@@ -21,7 +31,6 @@ from reports.tables import (
     accuracy_table,
     attack_table,
     baselines,
-    derived,
     endnotes,
     ladder_summary,
     nearest,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from privbench import registry, spec
+from privbench import presets, registry, spec
 from privbench.data.paper_setup import Name as ProtocolName
 from privbench.errors import UserError
 from privbench.system.file_headers import short
@@ -178,8 +178,8 @@ def cells(
     if rounds is not None and not any(_attacks(study, column) for column in columns):
         raise UserError(f"the study '{study.name}' attacks nothing, so that it takes no --round")
     if preset != "smoke":
-        seeds = seeds or (study.seeds and max(study.seeds, len(spec.SEEDS[preset])))
-        victims = victims or (study.victims and max(study.victims, spec.VICTIMS[preset]))
+        seeds = seeds or (study.seeds and max(study.seeds, len(presets.SEEDS[preset])))
+        victims = victims or (study.victims and max(study.victims, presets.VICTIMS[preset]))
     found = []
     for data, domains in _data(study, preset, datasets):
         own_layout = choices.omega is not None or choices.how is not None
@@ -196,7 +196,7 @@ def cells(
                 per_client = column.per_client.get(data.name) if preset == "paper" else None
                 per_client = per_client or own.get("per_client")
                 for settings, searched in _variants(column, preset):
-                    train = spec.train_spec(
+                    train = presets.train_spec(
                         preset, data.name, column.method, defense=column.defense, where=choices.where, backbone=study.backbone,
                         domains=domains, how=choices.how, omega=omega, min_per_client=choices.min_per_client,
                         clients=data.clients or study.clients, per_client=per_client, method_settings=settings,
@@ -206,9 +206,9 @@ def cells(
                     )  # fmt: skip
                     attacks = _attacks(study, column)
                     if not attacks:
-                        found.append(spec.cell_spec(preset, train, None, seeds=seeds, first_seed=first_seed))
+                        found.append(presets.cell_spec(preset, train, None, seeds=seeds, first_seed=first_seed))
                     found += [
-                        spec.cell_spec(
+                        presets.cell_spec(
                             preset, train, attack, round_=round_, seeds=seeds, first_seed=first_seed, victims=victims,
                             attack_settings=variant.settings, **variant.model_dump(exclude={"settings"}),
                         )
@@ -302,7 +302,7 @@ def _variants(column: Column, preset: str) -> Iterator[tuple[Settings, Settings]
     )
     every = [variant | run for variant in variants for run in runs]
     plugin = registry.resolve("method", column.method)
-    plain = spec.QUICK_METHOD_SETTINGS.get(column.method, {}) if preset != "paper" else {}
+    plain = presets.QUICK_METHOD_SETTINGS.get(column.method, {}) if preset != "paper" else {}
     defaults = {field.name: field.default for field in fields(plugin)} | plain
     for one in every:
         changes = {name.removeprefix(SCHEDULE): value for name, value in one.items() if name.startswith(SCHEDULE)}

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from privbench.errors import UserError
+from privbench.presets import settings_of_attack
 from privbench.records.schema import AttackRecord
-from privbench.spec import ATTACK_SETTINGS, CellSpec
+from privbench.spec import CellSpec
 from reports.records import grouping, measured, remarks
 from reports.records.labels import NONE, asked_text, label, range_text, unique, update_text
 from reports.tables.report_files import Form, Report
@@ -61,7 +63,11 @@ def setting_words(cell: CellSpec) -> str:
 
 def unusual_settings(cell: CellSpec) -> dict[str, Any]:
     """The attack's settings that differ from its preset's."""
-    usual = ATTACK_SETTINGS[cell.preset].get(cell.attack or "", {})
+    try:
+        usual = settings_of_attack(cell.preset, str(cell.attack), cell.train.backbone)
+    except UserError:
+        # A class that only the record names is not imported.
+        usual = {}
     return {name: value for name, value in cell.attack_settings.items() if usual.get(name) != value}
 
 

@@ -9,7 +9,7 @@ from attacks.feature_hijacking import FeatureHijacking, to_class_means
 from attacks.features import disaggregation
 from attacks.floors import ClassMean, Grey
 from attacks.shadow import shadow_federation, surrogate_training
-from privbench import seeds, spec
+from privbench import presets, seeds
 from privbench.errors import UserError
 from privbench.networks.model import Model
 from privbench.observation import active_server, observe
@@ -85,7 +85,7 @@ def hijacked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hijacked")
     method = {"ramp_rounds": 1, "gan": "dense"}
     changes = {"rounds": 3, "local_epochs": 15}
-    train = spec.train_spec(
+    train = presets.train_spec(
         "smoke", "digits", "fedcg", clients=2, per_client=60, method_settings=method, changes=changes
     )
     federation, _ = federations.of(train, None)
@@ -94,7 +94,7 @@ def hijacked(tmp_path_factory):
         "steps": 30, "members": 1, "train_steps": 40, "shadow_rounds": 3, "shadow_steps": 40, "pilot_steps": 150,
         "generator_steps": 60,
     }  # fmt: skip
-    cell = spec.cell_spec("smoke", train, "feature-hijacking", attack_settings=settings)
+    cell = presets.cell_spec("smoke", train, "feature-hijacking", attack_settings=settings)
     shot = active_server.trained(cell, setup, 3, folder, folder / "run", None)
     know = Knowledge(observe.auxiliary(federation), cache=folder / "trained")
     return setup, shot, know, FeatureHijacking(**settings)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from attacks.common import closed_form, gradient_distance, labels, priors, problem
 from attacks.common.descend import CHUNK, chunk_size
 from attacks.features import layerwise
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.errors import UserError
 from privbench.execution import attack_cell
 from privbench.networks.model import Model
@@ -66,7 +66,7 @@ def observed(narrow_resnet, tmp_path_factory):
     federation = digits_federation((16, 16))
     for method, rounds, victims, batch_size in (("fedsplit", 1, 2, 1), ("fedavg", 0, 1, 2)):
         folder = tmp_path_factory.mktemp(method)
-        each = spec.train_spec("smoke", "digits", method, backbone="resnet18", clients=2, changes={"rounds": 1})
+        each = presets.train_spec("smoke", "digits", method, backbone="resnet18", clients=2, changes={"rounds": 1})
         setup = harness.prepare(each, federation, CPU)
         state = harness.initial(setup)
         for _ in range(rounds):

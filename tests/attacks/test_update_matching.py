@@ -15,7 +15,7 @@ from attacks.update_matching import (
     local_change,
 )
 from defenses.gaussian import Gaussian
-from privbench import spec
+from privbench import presets
 from privbench.errors import UserError
 from privbench.execution import attack_cell
 from privbench.observation import artifact_files as artifacts
@@ -40,7 +40,7 @@ OPTIMISERS = {
 def untrained(tmp_path_factory):
     """(setup, snapshot of round 0, what observe() takes besides)."""
     folder = tmp_path_factory.mktemp("fedavg")
-    each = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
+    each = presets.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
     setup = harness.prepare(each, digits_federation((20, 20)), CPU)
     checkpoint.save_snapshot(folder, each, harness.initial(setup))
     return setup, checkpoint.load_snapshot(folder, each.id, 0)
@@ -146,9 +146,9 @@ def test_mini_batches_are_matched_by_steps_on_all_images(untrained):
 
 
 def test_images_per_step_are_part_of_a_cells_name_and_of_its_steps(tmp_path):
-    train = spec.train_spec("quick", "digits", "fedavg")
+    train = presets.train_spec("quick", "digits", "fedavg")
     whole, part = (
-        spec.cell_spec("quick", train, "update-matching", observe="update", batch_size=32, local_batch=batch)
+        presets.cell_spec("quick", train, "update-matching", observe="update", batch_size=32, local_batch=batch)
         for batch in (None, 16)
     )
     assert "local_batch" not in whole.model_dump()
@@ -160,10 +160,10 @@ def test_images_per_step_are_part_of_a_cells_name_and_of_its_steps(tmp_path):
 
 
 def test_clients_that_count_steps_send_an_update_of_so_many():
-    train = spec.train_spec("paper", "fmnist", "fedmd-cg", changes={"client_steps": 7})
-    cell = spec.cell_spec("paper", train, "update-matching", observe="update", batch_size=32, local_batch=16)
+    train = presets.train_spec("paper", "fmnist", "fedmd-cg", changes={"client_steps": 7})
+    cell = presets.cell_spec("paper", train, "update-matching", observe="update", batch_size=32, local_batch=16)
     assert local_update.local_steps(cell)[::2] == (7, 16)
-    own = spec.cell_spec("paper", train, "update-matching", observe="update", local_steps=3)
+    own = presets.cell_spec("paper", train, "update-matching", observe="update", local_steps=3)
     assert local_update.local_steps(own).steps == 3
 
 
@@ -304,17 +304,17 @@ def test_an_attack_on_gradients_is_refused_in_one_line(untrained):
 
 
 def test_what_is_observed_is_part_of_a_cells_name_and_the_default_is_not():
-    train = spec.train_spec("quick", "digits", "fedavg")
-    plain = spec.cell_spec("quick", train, "staged")
+    train = presets.train_spec("quick", "digits", "fedavg")
+    plain = presets.cell_spec("quick", train, "staged")
     assert not {"observe", "local_steps", "local_lr"} & set(plain.model_dump())
-    update = spec.cell_spec("quick", train, "update-matching", observe="update")
-    slow = spec.cell_spec("quick", train, "update-matching", observe="update", local_steps=2, local_lr=0.1)
+    update = presets.cell_spec("quick", train, "update-matching", observe="update")
+    slow = presets.cell_spec("quick", train, "update-matching", observe="update", local_steps=2, local_lr=0.1)
     assert update.id != slow.id
     assert local_update.local_steps(plain) is None
     assert local_update.local_steps(update).steps == train.schedule.local_epochs
     assert local_update.local_steps(slow) == LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
     with pytest.raises(UserError, match="--local-steps, --local-lr and --local-batch go with --observe update"):
-        spec.cell_spec("quick", train, "staged", local_steps=2)
+        presets.cell_spec("quick", train, "staged", local_steps=2)
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)

@@ -7,12 +7,13 @@ from typing import ClassVar
 import pytest
 import torch
 
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.errors import AttackRefused
 from privbench.execution import at_round, cell_jobs
 from privbench.observation import active_server, knowledge
 from privbench.records.store import Store
 from privbench.training import harness
+from privbench.training.state import Snapshot
 from privbench.types import Knowledge, Look, Networks
 from tests.privbench.federations import digits_federation
 
@@ -49,10 +50,10 @@ NAME = f"{__name__}:Halves"
 def cell_of(method="fedcg", attack=NAME, settings=None, **changes):
     own = METHOD if method == "fedcg" else {}
     defense = changes.pop("defense", "none")
-    train = spec.train_spec(
+    train = presets.train_spec(
         "smoke", "digits", method, defense=defense, method_settings=own, changes={"rounds": 4, **changes}
     )
-    return spec.cell_spec("smoke", train, registry.typed("attack", attack), attack_settings=settings)
+    return presets.cell_spec("smoke", train, registry.typed("attack", attack), attack_settings=settings)
 
 
 def setup_of(cell):
@@ -106,10 +107,10 @@ def test_an_attack_without_such_rounds_looks_at_the_honest_networks():
     cell = cell_of(attack="imprint")
     assert active_server.rounds(cell) == 0
     assert active_server.rounds(cell_of(settings={"active_rounds": 5})) == 5
-    assert active_server.rounds(spec.cell_spec("smoke", cell.train, "staged")) == 0
+    assert active_server.rounds(presets.cell_spec("smoke", cell.train, "staged")) == 0
     setup = setup_of(cell)
     state = harness.initial(setup)
-    shot = state.Snapshot(0, state.server, state.clients, state.uploads)
+    shot = Snapshot(0, state.server, state.clients, state.uploads)
     sent = active_server.sent(cell.model_copy(update={"batch_size": 2}), setup, shot, None)
     assert torch.linalg.matrix_rank(sent.server.params["classifier"]["fc1.weight"]) == 1
     assert equal({"generator": sent.server.params["generator"]}, shot.server.params)
@@ -135,7 +136,7 @@ def test_what_cannot_be_crafted_is_refused_in_one_line(method, round_, settings,
 def test_who_hands_in_nothing_is_honest():
     cell = cell_of(attack="imprint")  # of one image and a private extractor nothing is crafted
     state = harness.initial(setup_of(cell))
-    shot = state.Snapshot(0, state.server, state.clients, state.uploads)
+    shot = Snapshot(0, state.server, state.clients, state.uploads)
     sent = active_server.sent(cell, setup_of(cell), shot, None)
     assert equal(sent.server.params, shot.server.params)
 
@@ -161,5 +162,5 @@ def test_the_artifact_holds_what_was_crafted_and_lies_apart(tmp_path):
     assert equal(seen.weights, shot.server.params)
     assert equal(seen.buffers, shot.server.buffers)
     other = cell_of(settings={"active_rounds": 1})
-    honest = spec.cell_spec("smoke", train, "grey")
+    honest = presets.cell_spec("smoke", train, "grey")
     assert len({store.artifact(each, train, seen.round) for each in (cell, other, honest)}) == 3

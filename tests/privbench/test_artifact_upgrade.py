@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from privbench import spec
+from privbench import presets
 from privbench.errors import UserError
 from privbench.observation import artifact_files, artifact_upgrade
 from privbench.system import files
 from tests.attacks import cases
 
-TRAIN = spec.train_spec("smoke", "digits", "fedavg", clients=2, seed=100)
+TRAIN = presets.train_spec("smoke", "digits", "fedavg", clients=2, seed=100)
 IMAGES, LABELS = cases.smooth_images(2), torch.tensor([3, 1])
 
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from privbench import spec
+from privbench import presets
 from privbench.cli import commands
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, reproduce, worker_pool
@@ -16,10 +16,10 @@ from privbench.training import checkpoint
 from reports.figures import of_attack
 from reports.running import status, study_run
 
-TRAIN = spec.train_spec("smoke", "digits", "fedavg", seed=100, clients=2, per_client=16, changes={"rounds": 2})
+TRAIN = presets.train_spec("smoke", "digits", "fedavg", seed=100, clients=2, per_client=16, changes={"rounds": 2})
 CELLS = [
-    *(spec.cell_spec("smoke", TRAIN, name, seeds=1, victims=2, round_="1") for name in ("grey", "dataset-mean")),
-    spec.cell_spec("smoke", TRAIN, None, seeds=1),
+    *(presets.cell_spec("smoke", TRAIN, name, seeds=1, victims=2, round_="1") for name in ("grey", "dataset-mean")),
+    presets.cell_spec("smoke", TRAIN, None, seeds=1),
 ]
 
 

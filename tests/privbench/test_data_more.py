@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from privbench import data, registry, spec
+from privbench import data, presets, registry
 from privbench.data import cifar10, digit5, domainnet, emnist, image_folder, mnist, partition, photos
 from privbench.data.dataset import Dataset, Domain, sound
 from privbench.data.readers import formats, resize, tree
@@ -331,15 +331,15 @@ def test_a_split_keeps_copies_together_and_obeys_what_is_taken(shades, taken_sha
 
 def test_a_folder_with_other_content_is_another_run(tmp_path):
     class_folders(tmp_path)
-    one = spec.train_spec("smoke", name_of(tmp_path), "fedavg", per_client=2)
+    one = presets.train_spec("smoke", name_of(tmp_path), "fedavg", per_client=2)
     assert one.content
-    assert one == spec.train_spec("smoke", name_of(tmp_path), "fedavg", per_client=2)
+    assert one == presets.train_spec("smoke", name_of(tmp_path), "fedavg", per_client=2)
     (tmp_path / ".hidden").write_text("not looked at")
     assert data.content(name_of(tmp_path)) == one.content
     paint(tmp_path / "cat/10.png", (77, 77, 77))
-    two = spec.train_spec("smoke", name_of(tmp_path), "fedavg", per_client=2)
+    two = presets.train_spec("smoke", name_of(tmp_path), "fedavg", per_client=2)
     (tmp_path / "cat/10.png").rename(tmp_path / "dog/10.png")
-    three = spec.train_spec("smoke", name_of(tmp_path), "fedavg", per_client=2)
+    three = presets.train_spec("smoke", name_of(tmp_path), "fedavg", per_client=2)
     assert len({one.id, two.id, three.id}) == 3
     assert data.content("digits") is None
     refused(lambda: federations.of(one, None), "have changed since this run began")

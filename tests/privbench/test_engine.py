@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import plain
-from privbench import registry, spec
+from privbench import presets, registry, spec
 from privbench.training import federation as federations
 from privbench.training import harness
 from privbench.training.engine import adam, sgd
@@ -43,7 +43,7 @@ def trained(
 ):
     federation = digits_federation(sizes, flip)
     specs = [
-        spec.train_spec(
+        presets.train_spec(
             "smoke", "digits", method, clients=len(sizes), defense=defense, where=where, seed=s,
             method_settings=settings, changes=changes,
         )
@@ -87,7 +87,7 @@ def test_stacked_equals_alone_for_every_aggregator_generator_and_optimiser(metho
 
 def test_seeds_with_clients_of_other_sizes_are_averaged_by_their_own_weights():
     """As Dirichlet partitions are: the seeds of one stacked run differ in their clients' sizes and label counts."""
-    each = [spec.train_spec("smoke", "digits", "fedmd-cg", clients=2, seed=s) for s in (0, 1)]
+    each = [presets.train_spec("smoke", "digits", "fedmd-cg", clients=2, seed=s) for s in (0, 1)]
     sizes = ((20, 40), (40, 10))
     setups = [harness.prepare(e, digits_federation(n), torch.device("cpu")) for e, n in zip(each, sizes, strict=True)]
     states = [harness.initial(setup) for setup in setups]
@@ -158,7 +158,7 @@ def test_each_replica_counts_its_own_adam_steps():
 def test_two_rounds_equal_a_plain_torch_loop(method):
     """The reference path: torch.nn layers, torch.optim.Adam, one client after another."""
     changes = {"local_epochs": 2, "generator_epochs": 1, "server_steps": 2}
-    each = spec.train_spec("smoke", "digits", method, clients=2, changes=changes)
+    each = presets.train_spec("smoke", "digits", method, clients=2, changes=changes)
     setup = harness.prepare(each, digits_federation((20, 33)), torch.device("cpu"))
     state = harness.initial(setup)
     reference = plain.Training(setup, state)
@@ -195,7 +195,7 @@ def relative_gap(own, other):
 def test_features_do_not_depend_on_the_number_of_threads():
     # In single precision and of many images, where operations are split over threads.
     before, kind = torch.get_num_threads(), torch.get_default_dtype()
-    own = spec.train_spec("quick", "digits", "fedcg")
+    own = presets.train_spec("quick", "digits", "fedcg")
     try:
         torch.set_default_dtype(torch.float32)
         setup = harness.prepare(own, federations.of(own, None)[0], torch.device("cpu"))

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from privbench import spec
+from privbench import presets
 from privbench.cli import training_view
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 def trained(method, rounds=1, sizes=(10, 30)):
-    each = spec.train_spec("smoke", "digits", method, clients=2, changes={"rounds": rounds})
+    each = presets.train_spec("smoke", "digits", method, clients=2, changes={"rounds": rounds})
     setup = harness.prepare(each, digits_federation(sizes), CPU)
     state = harness.initial(setup)
     for _ in range(rounds):
@@ -102,7 +102,7 @@ def test_for_fedavg_global_accuracy_is_that_of_the_broadcast_network():
 
 def finish(folder, report=lambda *_: None):
     """FedMD-CG for five rounds at a rate so high that accuracy goes up and down."""
-    each = spec.train_spec(
+    each = presets.train_spec(
         "smoke", "digits", "fedmd-cg", clients=2, changes={"rounds": 5, "task": {"lr": 0.01}, "local_epochs": 3}
     )
     harness.train([each], [digits_federation()], [folder], CPU, "alone", report)
@@ -175,8 +175,8 @@ def test_a_run_without_its_predictions_is_named(whole, tmp_path):
 
 def accuracy_cell(method, rounds, **settings):
     changes = {"rounds": rounds, "keep_every": 9}
-    train = spec.train_spec("smoke", "digits", method, clients=2, changes=changes, method_settings=settings)
-    return spec.cell_spec("smoke", train, None)
+    train = presets.train_spec("smoke", "digits", method, clients=2, changes=changes, method_settings=settings)
+    return presets.cell_spec("smoke", train, None)
 
 
 @pytest.mark.parametrize("rounds", [0, 2])

@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from privbench import spec
+from privbench import presets
 from privbench.data.readers.resize import pixels
 from privbench.errors import Interrupted, UserError
 from privbench.execution import cell_jobs as training
 from privbench.records.store import Store
 from privbench.system import machine
-from privbench.training import checkpoint, evaluation, harness, history, state
-from privbench.training.state import Replica
+from privbench.training import checkpoint, evaluation, harness, history
+from privbench.training.state import Replica, State
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def smoke(method, **changes):
     defense = changes.pop("defense", "none")
     where = changes.pop("where", "step")
-    return spec.train_spec("smoke", "digits", method, clients=2, defense=defense, where=where, changes=changes)
+    return presets.train_spec("smoke", "digits", method, clients=2, defense=defense, where=where, changes=changes)
 
 
 def run(each, folder, report=lambda *_: None, federation=None):
@@ -121,7 +121,7 @@ def test_the_local_generator_of_fedmd_cg_survives_the_broadcast():
 
 @pytest.mark.parametrize(("method", "up", "down"), [("fedmd-cg", 80, 80), ("fedcg", 80, 0)])
 def test_label_counts_are_counted_in_the_bytes(method, up, down):
-    each = spec.train_spec("smoke", "digits", method, clients=2, method_settings={"aggregator": "kdc"})
+    each = presets.train_spec("smoke", "digits", method, clients=2, method_settings={"aggregator": "kdc"})
     setup = harness.prepare(each, digits_federation(), CPU)
     state = harness.initial(setup)
     harness.train_round([setup], [state], "alone")
@@ -145,7 +145,7 @@ def test_feddf_trains_its_server_on_every_public_image_and_never_sees_a_label():
 
 
 def test_feddf_distils_on_public_images_of_the_size_that_the_clients_train_on():
-    large = spec.train_spec(
+    large = presets.train_spec(
         "smoke", "photos", "feddf", clients=2, backbone="resnet18", image_size=224, changes={"server_steps": 1}
     )
     federation = digits_federation(channels=3)
@@ -163,7 +163,7 @@ def test_feddf_distils_on_public_images_of_the_size_that_the_clients_train_on():
     [("iid", "lower --per-client"), ("dirichlet", "lower --per-client"), ("domain", "choose a data set")],
 )
 def test_feddf_without_public_images_says_what_helps(how, way):
-    each = spec.train_spec("smoke", "digits", "feddf", clients=2, how=how)
+    each = presets.train_spec("smoke", "digits", "feddf", clients=2, how=how)
     with pytest.raises(UserError, match=f"holds none out; {way}"):
         harness.prepare(each, digits_federation()._replace(public=None), CPU)
 
@@ -192,7 +192,7 @@ def test_mini_batches_show_every_sample_each_epoch():
 
 
 def test_training_leaves_chance_behind(tmp_path):
-    each = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 14, "local_epochs": 8})
+    each = presets.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 14, "local_epochs": 8})
     rounds = run(each, tmp_path, federation=digits_federation((200, 200)))
     assert min(history.selected_accuracy(rounds)) >= 60
 
@@ -210,7 +210,7 @@ def test_the_accuracy_is_that_of_the_round_with_the_best_validation_accuracy_per
 
 def test_training_stops_when_no_client_improves():
     schedule = smoke("fedavg", rounds=50, patience=2).schedule
-    state = state.State(4, Replica({}, {}), [], [])
+    state = State(4, Replica({}, {}), [], [])
     state.history = [{"validation_accuracy": v} for v in ([1, 1], [5, 5], [4, 5], [5, 2])]
     assert harness.finished(state, schedule)
     state.history[-1]["validation_accuracy"] = [5, 6]
@@ -370,7 +370,7 @@ def test_the_history_says_on_which_kinds_of_machine_the_rounds_were_trained(tmp_
 
 def noisy(where, measured="personal", method="fedavg"):
     """One round of two clients under noise: (its set-up, its state)."""
-    each = spec.train_spec(
+    each = presets.train_spec(
         "smoke",
         "digits",
         method,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from privbench import spec
+from privbench import presets, spec
 from privbench.errors import UserError
 from privbench.observation import knowledge, observe
 from privbench.training import checkpoint, harness
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 def trained(tmp_path_factory):
     """A FedSplit run of one round with its federation: (setup, state at the start, snapshot after the round, artifact)."""
     folder = tmp_path_factory.mktemp("fedsplit")
-    each = spec.train_spec("smoke", "digits", "fedsplit", clients=3, changes={"rounds": 1})
+    each = presets.train_spec("smoke", "digits", "fedsplit", clients=3, changes={"rounds": 1})
     setup = harness.prepare(each, digits_federation((20, 20, 20)), CPU)
     start, state = harness.initial(setup), harness.initial(setup)
     harness.train_round([setup], [state], "alone")
@@ -108,10 +108,10 @@ def test_more_classes_than_the_victims_have_are_refused():
 
 
 def test_a_choice_is_part_of_a_cells_name_and_the_default_is_not():
-    train = spec.train_spec("quick", "digits", "fedsplit")
-    plain = spec.cell_spec("quick", train, "staged")
+    train = presets.train_spec("quick", "digits", "fedsplit")
+    plain = presets.cell_spec("quick", train, "staged")
     assert "auxiliary" not in plain.model_dump()
-    other = spec.cell_spec("quick", train, "staged", auxiliary="digits:0.1")
+    other = presets.cell_spec("quick", train, "staged", auxiliary="digits:0.1")
     assert other.id != plain.id
     assert spec.checked(spec.CellSpec, other.model_dump(mode="json")) == other
     assert knowledge.canonical("digits:1") == knowledge.canonical("digits:1.0") == "digits"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from benchmarks import plain
-from privbench import registry, spec, written_defense
+from privbench import presets, registry, written_defense
 from privbench.errors import UserError
 from privbench.methods import aggregators
 from privbench.methods.base import ClassByCount, Clock, Kept, Known, MiniBatch, Nets, Phase
@@ -165,7 +165,7 @@ def test_fedgens_generator_is_trained_on_the_weighted_ensemble_and_diversity(mod
 
 
 def test_fedgen_in_fedmd_cgs_comparison_has_its_generator_with_128_noises():
-    each = spec.train_spec("smoke", "digits", "fedgen", clients=2, method_settings={"gan": "dense"})
+    each = presets.train_spec("smoke", "digits", "fedgen", clients=2, method_settings={"gan": "dense"})
     model = harness.prepare(each, digits_federation(), torch.device("cpu")).model
     assert model.noise_dim == 128
     params, _ = model.net("generator").init(stream(0, "test"))
@@ -249,14 +249,14 @@ def test_fedgen_and_feddf_drop_what_their_trained_classifiers_see_and_nothing_el
     ("lenet5", {}, 0.2), ("resnet18", {}, 0.0), ("resnet18", {"dropout": 0.3}, 0.3), ("lenet5", {"dropout": 0.0}, 0.0),
 ])  # fmt: skip
 def test_nfl_cgans_dropout_belongs_to_its_cnn(backbone, settings, rate):
-    each = spec.train_spec("smoke", "digits", "nfl-cgan", clients=2, backbone=backbone, method_settings=settings)
+    each = presets.train_spec("smoke", "digits", "nfl-cgan", clients=2, backbone=backbone, method_settings=settings)
     assert harness.prepare(each, digits_federation(), torch.device("cpu")).model.dropout == rate
 
 
 @pytest.mark.parametrize("name", [name for name in registry.METHODS if name != "lg-fedavg"])
 def test_every_method_trains_a_round_with_dropout_and_to_other_networks(name):
     def trained(rate):
-        each = spec.train_spec("smoke", "digits", name, clients=2, method_settings={"dropout": rate})
+        each = presets.train_spec("smoke", "digits", name, clients=2, method_settings={"dropout": rate})
         setup = harness.prepare(each, digits_federation((20, 20)), torch.device("cpu"))
         state = harness.initial(setup)
         harness.train_round([setup], [state], "alone")
@@ -278,7 +278,7 @@ class Undrawn(FedProx):
 
 def test_a_method_that_does_not_draw_what_is_kept_refuses_dropout_and_trains_without():
     name = registry.typed("method", f"{__name__}:Undrawn")
-    each = spec.train_spec("smoke", "digits", name, clients=2)
+    each = presets.train_spec("smoke", "digits", name, clients=2)
     setup = harness.prepare(each, digits_federation((20, 20)), torch.device("cpu"))
     harness.train_round([setup], [harness.initial(setup)], "alone")
     each = each.model_copy(update={"method_settings": {"dropout": 0.2}})
@@ -586,7 +586,7 @@ def test_whole_numbers_and_flags_are_looked_at_and_other_types_are_left_to_the_c
     ],
 )
 def test_a_setting_that_does_not_fit_the_federation_gets_one_line(method, settings, message):
-    each = spec.train_spec("smoke", "digits", method, clients=2, method_settings=settings)
+    each = presets.train_spec("smoke", "digits", method, clients=2, method_settings=settings)
     with pytest.raises(UserError, match=message):
         harness.prepare(each, digits_federation()._replace(public=None), torch.device("cpu"))
 

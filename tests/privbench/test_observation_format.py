@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from privbench import spec
+from privbench import presets
 from privbench.errors import UserError
 from privbench.networks.model import Model
 from privbench.observation import artifact_files
@@ -263,7 +263,7 @@ def test_a_round_that_is_missing_cut_or_another_s_is_refused(seen, folder, tmp_p
 
 
 def test_an_observation_of_another_run_seed_or_choice_of_victims_is_refused_in_its_place(seen, tmp_path):
-    train = spec.train_spec("smoke", "digits", "fedavg", clients=2, seed=100)
+    train = presets.train_spec("smoke", "digits", "fedavg", clients=2, seed=100)
     other = train.model_copy(update={"seed": 101})
     place = tmp_path / f"{train.id}-r0-v2-b1"
     truth = Truth(cases.smooth_images(2)[:, None], torch.tensor([[3], [1]]))

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from privbench import spec, written_defense
+from privbench import presets, written_defense
 from privbench.errors import UserError
 from privbench.observation import artifact_files, observe
 from privbench.training import checkpoint, harness
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 
 def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known=False):
-    each = spec.train_spec("smoke", "digits", method, clients=2, changes={"rounds": 1})
+    each = presets.train_spec("smoke", "digits", method, clients=2, changes={"rounds": 1})
     federation = digits_federation((20, 33))
     setup = harness.prepare(each, federation, CPU)
     state = harness.initial(setup)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from attacks.common import closed_form
 from attacks.features import disaggregation
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.errors import AttackRefused, UserError
 from privbench.execution import attack_cell
 from privbench.methods.base import Method
@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
         key = (method, tuple(sorted(settings.items())))
         if key not in kept:
             folder = tmp_path_factory.mktemp(method)
-            each = spec.train_spec(
+            each = presets.train_spec(
                 "smoke", "digits", method, clients=2, method_settings=settings, changes={"rounds": ROUNDS}
             )
             federation = digits_federation((20, 20))

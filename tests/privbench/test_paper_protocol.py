@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench import spec
+from privbench import presets
 from privbench.data import partition
 from privbench.data.dataset import Dataset
 from privbench.data.paper_setup import PROTOCOLS
@@ -82,7 +82,7 @@ def test_fedmd_cg_tests_on_an_even_split_of_the_whole_test_set_and_validates_on_
 
 
 def test_the_g_acc_of_fedmd_cg_is_on_the_whole_test_set():
-    each = spec.train_spec("smoke", "digits", "fedmd-cg", protocol="fedmd-cg", changes={"rounds": 1})
+    each = presets.train_spec("smoke", "digits", "fedmd-cg", protocol="fedmd-cg", changes={"rounds": 1})
     fed, note = federation.of(each, None)
     whole = federation.read("digits", None, None, 32).domains["all"].test
     tested = torch.cat([c.test.images for c in fed.clients])
@@ -132,7 +132,7 @@ def test_no_published_test_image_is_trained_on_where_a_domain_is_halved():
 
 def test_the_paper_preset_takes_the_protocol_of_the_methods_own_paper():
     def told(method, dataset, **asked):
-        found = spec.train_spec("paper", dataset, method, **asked)
+        found = presets.train_spec("paper", dataset, method, **asked)
         return found.protocol, found.partition, found.clients, found.per_client, found.flip
 
     assert told("nfl-cgan", "fmnist") == ("nfl-cgan", "iid", 4, 15_000, False)
@@ -143,9 +143,9 @@ def test_the_paper_preset_takes_the_protocol_of_the_methods_own_paper():
     assert told("fedavg", "fmnist", protocol="nfl-cgan") == ("nfl-cgan", "iid", 4, 15_000, False)
     assert told("nfl-cgan", "fmnist", protocol="fedcg") == ("fedcg", "iid", 4, 2000, True)
     assert told("fedcg", "cifar10", flip=False)[4] is False
-    quick = spec.train_spec("quick", "photos", "nfl-cgan")
+    quick = presets.train_spec("quick", "photos", "nfl-cgan")
     assert (quick.protocol, quick.flip) == ("fedcg", True)
-    rounds = {d: spec.train_spec("paper", d, "fedmd-cg").schedule.rounds for d in ("fmnist", "cifar10")}
+    rounds = {d: presets.train_spec("paper", d, "fedmd-cg").schedule.rounds for d in ("fmnist", "cifar10")}
     assert rounds == {"fmnist": 100, "cifar10": 250}
     with pytest.raises(UserError, match="unknown protocol 'nfl_cgan'; did you mean 'nfl-cgan'"):
         told("fedavg", "fmnist", protocol="nfl_cgan")
@@ -156,7 +156,7 @@ def test_a_run_is_flipped_where_both_its_data_set_and_its_specification_say_so(m
     monkeypatch.setattr(federation, "read", lambda *_: loaded._replace(flip=True))
     federation.laid_out.cache_clear()
     try:
-        each = spec.train_spec("smoke", "digits", "fedavg")
+        each = presets.train_spec("smoke", "digits", "fedavg")
         flips = [federation.of(each.model_copy(update={"flip": flip}), None)[0].flip for flip in (True, False)]
     finally:
         federation.laid_out.cache_clear()

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privbench import registry
+from privbench import presets, registry
 from privbench.data import partition
 from privbench.data.dataset import Dataset, Domain
 from privbench.errors import UserError
@@ -392,7 +392,7 @@ def test_census_and_label_counts_count_every_image_that_was_dealt(case):
 
 @pytest.mark.parametrize("name", ["digits", "photos", "digits4"])
 def test_embedded_data_sets_can_be_laid_out_by_default_and_by_dirichlet(name):
-    from privbench import data, spec
+    from privbench import data
 
     loaded = data.load(name, None)
     how, clients, per_client = partition.defaults(name)
@@ -400,7 +400,7 @@ def test_embedded_data_sets_can_be_laid_out_by_default_and_by_dirichlet(name):
     assert [len(client.train.labels) for client in made.clients] == [per_client] * clients
     assert all(len(client.validation.labels) > 50 and len(client.test.labels) > 50 for client in made.clients)
     for preset, omega in (("smoke", 0.1), ("quick", 1), ("paper", 10), ("paper", 0.1)):
-        each = spec.train_spec(preset, name, "fedavg", omega=omega)
+        each = presets.train_spec(preset, name, "fedavg", omega=omega)
         made = partition.federate(
             loaded, clients=each.clients, per_client=each.per_client, how=each.partition, seed=0, omega=each.omega,
             minimum=each.min_per_client,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from privbench import data, spec
+from privbench import data, presets
 from privbench.data import photos
 from privbench.data.readers.download import torchvision_datasets
 from privbench.data.readers.resize import to_square
@@ -121,13 +121,13 @@ def test_an_unknown_backbone_or_size_is_one_clear_line():
     with pytest.raises(UserError, match="lenet5 takes images of 32x32, but 224x224 was asked for"):
         Model("lenet5", 3, 10, 224)
     with pytest.raises(UserError, match="resnet18 takes images of 32x32 or 224x224, but 64x64 was asked for"):
-        spec.train_spec("smoke", "digits", "fedavg", backbone="resnet18", image_size=64)
+        presets.train_spec("smoke", "digits", "fedavg", backbone="resnet18", image_size=64)
 
 
 @pytest.mark.parametrize("size", [32, 224])
 def test_small_images_are_enlarged_a_mini_batch_at_a_time(size):
     federation = digits_federation((20, 20))
-    each = spec.train_spec("smoke", "digits", "fedavg", backbone="resnet18", image_size=size, clients=2)
+    each = presets.train_spec("smoke", "digits", "fedavg", backbone="resnet18", image_size=size, clients=2)
     setup = harness.prepare(each, federation, torch.device("cpu"))
     assert setup.images[0].shape == (20, 1, 32, 32)
     shown = harness.client_plan(setup, 0, 1, setup.method.client()[0], 0).images(0)

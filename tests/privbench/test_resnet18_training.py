@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from privbench import spec
+from privbench import presets
 from privbench.training import harness
 from tests.privbench.federations import digits_federation
 
@@ -20,7 +20,7 @@ def double_precision():
 def test_stacked_clients_equal_each_alone_with_batch_norm():
     federation = digits_federation((4, 7))  # one step and two steps
     changes = {"batch": 4, "server_steps": 1}
-    each = spec.train_spec("smoke", "digits", "fedcg", backbone="resnet18", clients=2, changes=changes)
+    each = presets.train_spec("smoke", "digits", "fedcg", backbone="resnet18", clients=2, changes=changes)
     ends = []
     for execution in ("alone", "stacked"):
         setup = harness.prepare(each, federation, torch.device("cpu"))

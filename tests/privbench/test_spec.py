@@ -9,7 +9,7 @@ import pytest
 from attacks.dlg import DLG
 from attacks.imprint import Imprint
 from attacks.staged import Staged
-from privbench import registry, spec
+from privbench import presets, registry, spec
 from privbench.cli import commands
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
@@ -18,7 +18,7 @@ from privbench.system import files
 
 
 def test_the_paper_preset_is_the_published_schedule():
-    schedule = spec.train_spec("paper", "cifar10", "fedcg").schedule
+    schedule = presets.train_spec("paper", "cifar10", "fedcg").schedule
     assert (schedule.rounds, schedule.local_epochs, schedule.batch, schedule.server_steps) == (100, 20, 16, 2000)
     assert (schedule.task.lr, schedule.task.weight_decay) == (3e-4, 1e-4)
     assert (schedule.generator.lr, schedule.generator.beta1, schedule.generator.weight_decay) == (3e-4, 0.5, 0)
@@ -26,15 +26,15 @@ def test_the_paper_preset_is_the_published_schedule():
 
 
 def test_the_paper_preset_has_the_papers_clients():
-    cifar = spec.train_spec("paper", "cifar10", "fedavg")
+    cifar = presets.train_spec("paper", "cifar10", "fedavg")
     assert (cifar.partition, cifar.clients, cifar.per_client) == ("iid", 4, 2000)
-    assert spec.train_spec("paper", "office10", "fedavg").partition == "domain"
-    assert spec.train_spec("paper", "cifar10", "fedcg").method_settings == {}
-    assert spec.SEEDS["paper"] == (100, 101, 102, 103, 104)
+    assert presets.train_spec("paper", "office10", "fedavg").partition == "domain"
+    assert presets.train_spec("paper", "cifar10", "fedcg").method_settings == {}
+    assert presets.SEEDS["paper"] == (100, 101, 102, 103, 104)
 
 
 def test_the_paper_preset_knows_the_methods_that_have_a_schedule_of_their_own():
-    cgan, cg = (spec.train_spec("paper", "cifar10", name).schedule for name in ("nfl-cgan", "fedmd-cg"))
+    cgan, cg = (presets.train_spec("paper", "cifar10", name).schedule for name in ("nfl-cgan", "fedmd-cg"))
     assert (cgan.rounds, cgan.local_epochs, cgan.batch, cgan.task.lr) == (100, 10, 8, 3e-4)
     assert (cg.client_steps, cg.server_steps, cg.batch, cg.task) == (
         20,
@@ -42,25 +42,25 @@ def test_the_paper_preset_knows_the_methods_that_have_a_schedule_of_their_own():
         64,
         spec.SGD(kind="sgd", lr=0.05, weight_decay=1e-4),
     )
-    changed = spec.train_spec("paper", "cifar10", "fedmd-cg", changes={"rounds": 250, "batch": 32}).schedule
+    changed = presets.train_spec("paper", "cifar10", "fedmd-cg", changes={"rounds": 250, "batch": 32}).schedule
     assert (changed.rounds, changed.batch, changed.client_steps) == (250, 32, 20)
 
 
 def test_one_setting_of_an_optimiser_is_changed_alone_and_a_whole_one_replaces_it():
-    base = spec.SCHEDULES["paper"].model_dump()
-    task = spec.changed(base, {"task.lr": 0.01})["task"]
+    base = presets.SCHEDULES["paper"].model_dump()
+    task = presets.changed(base, {"task.lr": 0.01})["task"]
     assert task == base["task"] | {"lr": 0.01}
-    assert spec.changed(base, {"task": {"lr": 0.01}})["task"] == spec.Adam(lr=0.01).model_dump()
-    sgd = spec.changed(base, {"task.kind": "sgd", "task.lr": 0.05})["task"]
+    assert presets.changed(base, {"task": {"lr": 0.01}})["task"] == spec.Adam(lr=0.01).model_dump()
+    sgd = presets.changed(base, {"task.kind": "sgd", "task.lr": 0.05})["task"]
     assert sgd == {"kind": "sgd", "lr": 0.05, "weight_decay": 1e-4}
     assert (
-        spec.changed({**base, "task": sgd}, {"task.beta1": 0.5, "task.kind": "adam"})["task"]
+        presets.changed({**base, "task": sgd}, {"task.beta1": 0.5, "task.kind": "adam"})["task"]
         == spec.Adam(lr=0.05, beta1=0.5, weight_decay=1e-4).model_dump()
     )
     # A whole optimiser comes first, whatever the order: a searched rate varies it.
     whole = {"task.lr": 0.08, "task": {"kind": "sgd", "lr": 0.05}}
-    assert spec.changed(base, whole)["task"] == spec.SGD(kind="sgd", lr=0.08).model_dump()
-    assert base == spec.SCHEDULES["paper"].model_dump()
+    assert presets.changed(base, whole)["task"] == spec.SGD(kind="sgd", lr=0.08).model_dump()
+    assert base == presets.SCHEDULES["paper"].model_dump()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_one_setting_of_an_optimiser_is_changed_alone_and_a_whole_one_replaces_i
 )
 def test_a_wrong_change_of_the_schedule_gets_one_line(changes, message):
     with pytest.raises(UserError) as caught:
-        spec.train_spec("quick", "digits", "fedavg", changes=changes)
+        presets.train_spec("quick", "digits", "fedavg", changes=changes)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -92,7 +92,7 @@ def images_a_round(schedule, per_client):
 
 def test_with_equal_work_every_method_goes_through_as_many_images_a_round():
     def told(method, **asked):
-        found = spec.train_spec("paper", "cifar10", method, protocol="fedcg", **asked)
+        found = presets.train_spec("paper", "cifar10", method, protocol="fedcg", **asked)
         return images_a_round(found.schedule, found.per_client)
 
     assert told("fedavg") == told("fedcg") == (40_000, 32_000)
@@ -103,10 +103,10 @@ def test_with_equal_work_every_method_goes_through_as_many_images_a_round():
         # A last batch is filled up: less than one batch an epoch more.
         assert 40_000 <= clients < 40_000 + 20 * 64
         assert server == 32_000
-    own = spec.train_spec("paper", "cifar10", "fedmd-cg", protocol="fedcg", equal_work=True).schedule
+    own = presets.train_spec("paper", "cifar10", "fedmd-cg", protocol="fedcg", equal_work=True).schedule
     assert (own.batch, own.task, own.patience) == (64, spec.SGD(kind="sgd", lr=0.05, weight_decay=1e-4), 100)
     dealt = [
-        spec.train_spec("paper", "fmnist", m, protocol="fedmd-cg", equal_work=True).schedule
+        presets.train_spec("paper", "fmnist", m, protocol="fedmd-cg", equal_work=True).schedule
         for m in ("fedavg", "nfl-cgan")
     ]
     assert [s.client_steps * s.batch for s in dealt] == [1280, 1280]
@@ -114,73 +114,74 @@ def test_with_equal_work_every_method_goes_through_as_many_images_a_round():
 
 def test_a_protocol_is_the_schedule_of_every_method_in_its_comparison():
     each = {
-        m: spec.train_spec("paper", "fmnist", m, protocol="fedmd-cg").schedule for m in ("fedavg", "fedcg", "fedmd-cg")
+        m: presets.train_spec("paper", "fmnist", m, protocol="fedmd-cg").schedule
+        for m in ("fedavg", "fedcg", "fedmd-cg")
     }
     assert len({s.model_dump_json() for s in each.values()}) == 1
     assert (each["fedavg"].client_steps, each["fedavg"].batch) == (20, 64)
 
 
 def test_settings_at_their_usual_values_are_not_written():
-    plain = spec.train_spec("quick", "digits", "fedavg")
+    plain = presets.train_spec("quick", "digits", "fedavg")
     assert not {"protocol", "flip", "measured"} & set(plain.model_dump())
     others = [{"protocol": "fedmd-cg"}, {"flip": False}, {"measured": "uploaded"}]
-    each = [spec.train_spec("quick", "digits", "fedavg", **asked) for asked in others]
+    each = [presets.train_spec("quick", "digits", "fedavg", **asked) for asked in others]
     assert len({plain.id, *(one.id for one in each)}) == 4
     for one in each:
         assert spec.checked(spec.TrainSpec, one.model_dump(mode="json")) == one
 
 
 def test_published_seeds_begin_at_100():
-    assert (spec.SEEDS["smoke"], spec.SEEDS["quick"]) == ((100,), (100, 101))
-    assert spec.seeds_of("paper") == (100, 101, 102, 103, 104)
-    assert spec.seeds_of("quick", 3) == (100, 101, 102)
-    assert spec.seeds_of("quick", 2, 7) == (7, 8)
-    train = spec.train_spec("smoke", "digits", "fedavg")
-    cell = spec.cell_spec("smoke", train, "dlg", seeds=2, first_seed=5)
+    assert (presets.SEEDS["smoke"], presets.SEEDS["quick"]) == ((100,), (100, 101))
+    assert presets.seeds_of("paper") == (100, 101, 102, 103, 104)
+    assert presets.seeds_of("quick", 3) == (100, 101, 102)
+    assert presets.seeds_of("quick", 2, 7) == (7, 8)
+    train = presets.train_spec("smoke", "digits", "fedavg")
+    cell = presets.cell_spec("smoke", train, "dlg", seeds=2, first_seed=5)
     assert (cell.seeds, cell.train.seed) == ((5, 6), 5)
-    assert spec.cell_spec("smoke", train, "dlg").seeds == (100,)
+    assert presets.cell_spec("smoke", train, "dlg").seeds == (100,)
     with pytest.raises(UserError, match="unknown preset 'fast'"):
-        spec.seeds_of("fast")
+        presets.seeds_of("fast")
 
 
 def test_every_field_takes_part_in_the_name():
-    base = spec.train_spec("quick", "digits", "fedavg")
+    base = presets.train_spec("quick", "digits", "fedavg")
     others = [
-        spec.train_spec("quick", "digits", "fedsplit"),
-        spec.train_spec("quick", "photos", "fedavg"),
-        spec.train_spec("quick", "digits", "fedavg", seed=1),
-        spec.train_spec("quick", "digits", "fedavg", defense="gaussian:0.1"),
-        spec.train_spec("quick", "digits", "fedavg", changes={"rounds": 3}),
+        presets.train_spec("quick", "digits", "fedsplit"),
+        presets.train_spec("quick", "photos", "fedavg"),
+        presets.train_spec("quick", "digits", "fedavg", seed=1),
+        presets.train_spec("quick", "digits", "fedavg", defense="gaussian:0.1"),
+        presets.train_spec("quick", "digits", "fedavg", changes={"rounds": 3}),
     ]
     names = {each.id for each in (base, *others)}
     assert len(names) == 6
-    assert base.id == spec.train_spec("quick", "digits", "fedavg").id
+    assert base.id == presets.train_spec("quick", "digits", "fedavg").id
 
 
 def test_settings_of_dirichlet_are_named_by_the_runs_they_concern_alone():
-    iid = spec.train_spec("quick", "digits", "fedavg")
+    iid = presets.train_spec("quick", "digits", "fedavg")
     assert not {"omega", "min_per_client", "content"} & set(iid.model_dump())
-    dealt = spec.train_spec("quick", "digits", "fedavg", omega=0.1)
+    dealt = presets.train_spec("quick", "digits", "fedavg", omega=0.1)
     assert (dealt.partition, dealt.omega, dealt.min_per_client, dealt.clients) == ("dirichlet", 0.1, 16, 4)
-    assert spec.train_spec("quick", "digits", "fedavg", how="dirichlet").omega == 1
-    assert spec.train_spec("smoke", "digits", "fedavg", min_per_client=3).min_per_client == 3
+    assert presets.train_spec("quick", "digits", "fedavg", how="dirichlet").omega == 1
+    assert presets.train_spec("smoke", "digits", "fedavg", min_per_client=3).min_per_client == 3
     others = [{"omega": 1.0}, {"omega": 0.1, "min_per_client": 9}, {}]
-    assert len({dealt.id, *(spec.train_spec("quick", "digits", "fedavg", **each).id for each in others)}) == 4
+    assert len({dealt.id, *(presets.train_spec("quick", "digits", "fedavg", **each).id for each in others)}) == 4
     assert spec.checked(spec.TrainSpec, dealt.model_dump(mode="json")) == dealt
-    cell = spec.cell_spec("quick", dealt, "dlg")
+    cell = presets.cell_spec("quick", dealt, "dlg")
     assert cell.train == dealt.model_copy(update={"seed": 100})
     assert spec.checked(spec.CellSpec, cell.model_dump(mode="json")) == cell
 
 
 def test_emnist_is_dealt_out_as_fedmd_cg_deals_it_out():
-    emnist = spec.train_spec("paper", "emnist", "fedavg")
+    emnist = presets.train_spec("paper", "emnist", "fedavg")
     assert (emnist.partition, emnist.clients, emnist.per_client, emnist.omega) == ("dirichlet", 20, 12_000, 1)
-    pooled = spec.train_spec("paper", "office10", "fedavg", omega=1)
+    pooled = presets.train_spec("paper", "office10", "fedavg", omega=1)
     assert (pooled.clients, pooled.per_client) == (4, 300)
 
 
 def attacked(**how):
-    return spec.cell_spec("quick", spec.train_spec("quick", "digits", "fedavg"), "dlg", **how)
+    return presets.cell_spec("quick", presets.train_spec("quick", "digits", "fedavg"), "dlg", **how)
 
 
 def test_a_round_is_written_in_one_way():
@@ -191,18 +192,18 @@ def test_a_round_is_written_in_one_way():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: spec.train_spec("fast", "digits", "fedavg"), "unknown preset 'fast'; known: smoke, quick, paper"),
+        (lambda: presets.train_spec("fast", "digits", "fedavg"), "unknown preset 'fast'; known: smoke, quick, paper"),
         (
-            lambda: spec.train_spec("quick", "digits", "fedavg", changes={"round": 3}),
+            lambda: presets.train_spec("quick", "digits", "fedavg", changes={"round": 3}),
             "a schedule has no 'round'; did you mean 'rounds'",
         ),
         (
-            lambda: spec.train_spec("quick", "digits", "fedavg", changes={"rounds": -1}),
+            lambda: presets.train_spec("quick", "digits", "fedavg", changes={"rounds": -1}),
             "schedule.rounds: .* -1 was given",
         ),
-        (lambda: spec.train_spec("quick", "digits", "fedavg", where="nowhere"), "where: .*'nowhere' was given"),
+        (lambda: presets.train_spec("quick", "digits", "fedavg", where="nowhere"), "where: .*'nowhere' was given"),
         (
-            lambda: spec.train_spec("quick", "digits", "fedavg", changes={"task.lr": math.inf}),
+            lambda: presets.train_spec("quick", "digits", "fedavg", changes={"task.lr": math.inf}),
             "schedule.task.lr: Input should be a finite number, but inf was given",
         ),
         (lambda: attacked(local_lr=math.inf, observe="update"), "local_lr: Input should be a finite number"),
@@ -219,11 +220,11 @@ def test_a_wrong_value_gets_one_line(call, message):
 
 
 def test_an_accuracy_cell_has_no_settings_of_an_attack():
-    train = spec.train_spec("smoke", "digits", "local")
-    cell = spec.cell_spec("smoke", train, None)
+    train = presets.train_spec("smoke", "digits", "local")
+    cell = presets.cell_spec("smoke", train, None)
     assert (cell.attack, cell.victims) == (None, 0)
     assert spec.checked(spec.CellSpec, cell.model_dump(mode="json")) == cell
-    assert cell.id != spec.cell_spec("smoke", train, "dlg").id
+    assert cell.id != presets.cell_spec("smoke", train, "dlg").id
     for given in (
         {"victims": 3},
         {"round_": "0"},
@@ -232,17 +233,17 @@ def test_an_accuracy_cell_has_no_settings_of_an_attack():
         {"attack_settings": {"steps": 1}},
     ):
         with pytest.raises(UserError, match="a cell without an attack has no settings of one"):
-            spec.cell_spec("smoke", train, None, **given)
+            presets.cell_spec("smoke", train, None, **given)
     with pytest.raises(UserError, match="an attack needs at least one victim"):
         spec.checked(spec.CellSpec, cell.model_dump() | {"attack": "dlg"})
 
 
 @pytest.mark.parametrize(("name", "attack"), [("dlg", DLG), ("imprint", Imprint)])
 def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(name, attack, monkeypatch):
-    train = spec.train_spec("smoke", "digits", "fedavg")
+    train = presets.train_spec("smoke", "digits", "fedavg")
 
     def made():
-        return [spec.cell_spec("smoke", train, one) for one in (name, "staged", None)]
+        return [presets.cell_spec("smoke", train, one) for one in (name, "staged", None)]
 
     old = made()
     before, kept = [cell.id for cell in old], Store(Path("runs")).artifact(old[0], train, 2)
@@ -258,7 +259,10 @@ def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(
 @pytest.mark.parametrize("name", ["analytic-features", "surrogate", "oracle", "collusion"])
 def test_an_attack_that_hands_in_another_ones_answers_is_changed_with_it_where_it_does(name, monkeypatch):
     def made():
-        return [spec.cell_spec("smoke", spec.train_spec("smoke", "digits", m), name).id for m in ("fedavg", "fedsplit")]
+        return [
+            presets.cell_spec("smoke", presets.train_spec("smoke", "digits", m), name).id
+            for m in ("fedavg", "fedsplit")
+        ]
 
     before = made()
     monkeypatch.setattr(Staged, "revision", Staged.revision + 1)
@@ -266,8 +270,8 @@ def test_an_attack_that_hands_in_another_ones_answers_is_changed_with_it_where_i
 
 
 def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_path, monkeypatch, capsys):
-    train = spec.train_spec("smoke", "digits", "fedavg")
-    store, cell = Store(tmp_path), spec.cell_spec("smoke", train, "dlg")
+    train = presets.train_spec("smoke", "digits", "fedavg")
+    store, cell = Store(tmp_path), presets.cell_spec("smoke", train, "dlg")
     for folder, kept in ((store.cell(cell), cell), (store.train(train), train)):
         files.write_json(folder / "spec.json", kept.model_dump(mode="json"))
     assert ([c.id for c in store.cells()], [s.id for _, s in store.trained()]) == ([cell.id], [train.id])
@@ -283,9 +287,9 @@ def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_pat
 
 
 def test_a_specification_that_cannot_be_read_costs_its_folder_alone_and_is_named(tmp_path, caplog, capsys):
-    train = spec.train_spec("smoke", "digits", "fedavg")
+    train = presets.train_spec("smoke", "digits", "fedavg")
     schedule = train.model_dump(mode="json")["schedule"]
-    store, cell = Store(tmp_path), spec.cell_spec("smoke", train, "dlg")
+    store, cell = Store(tmp_path), presets.cell_spec("smoke", train, "dlg")
     files.write_json(store.train(train) / "spec.json", train.model_dump(mode="json"))
     store.begin(cell)
     # A learning rate of infinity, as JSON has none; and a file that a full disk left empty.
@@ -328,11 +332,15 @@ def test_an_attack_that_cannot_be_imported_is_refused_and_a_cell_of_it_on_disk_k
     if module:
         (tmp_path / "attack_without_its_package.py").write_text(module)
         monkeypatch.syspath_prepend(tmp_path)
-    train = spec.train_spec("smoke", "digits", "fedavg")
+    train = presets.train_spec("smoke", "digits", "fedavg")
     with pytest.raises(UserError, match=message) as caught:
-        spec.cell_spec("smoke", train, registry.typed("attack", GONE))
+        presets.cell_spec("smoke", train, registry.typed("attack", GONE))
     assert "\n" not in str(caught.value)
-    value = spec.cell_spec("smoke", train, "dlg").model_dump() | {"attack": GONE, "attack_revision": 2, "active": True}
+    value = presets.cell_spec("smoke", train, "dlg").model_dump() | {
+        "attack": GONE,
+        "attack_revision": 2,
+        "active": True,
+    }
     monkeypatch.setattr("privbench.registry.resolve", lambda *_: pytest.fail("imported a class"))
     cell = spec.checked(spec.CellSpec, value)
     other = spec.checked(spec.CellSpec, value | {"attack_revision": 3})
@@ -346,8 +354,8 @@ def test_an_attack_that_cannot_be_imported_is_refused_and_a_cell_of_it_on_disk_k
 
 
 def test_a_cell_specified_at_another_revision_of_its_attack_is_not_attacked(tmp_path):
-    train = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
-    cell = spec.cell_spec("smoke", train, "grey", seeds=1, victims=1, round_="0")
+    train = presets.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
+    cell = presets.cell_spec("smoke", train, "grey", seeds=1, victims=1, round_="0")
     old = cell.model_copy(update={"attack_revision": 5})
     (failure,) = cell_jobs.run_cells([old], tmp_path, None, "cpu", lambda *_: None, lambda *_: None)
     assert failure == "grey was specified at revision 5 and is at revision 0 here; specify the cell anew"
@@ -373,4 +381,4 @@ def test_a_cell_specified_at_another_revision_of_its_attack_is_not_attacked(tmp_
 def test_the_published_runs_keep_their_names(dataset, method, defense, name):
     """They change with REVISION alone: a new field is not written where it has the value that these runs had without it."""
     assert spec.REVISION == 4
-    assert spec.train_spec("paper", dataset, method, defense=defense, seed=spec.FIRST_SEED).id == name
+    assert presets.train_spec("paper", dataset, method, defense=defense, seed=presets.FIRST_SEED).id == name

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from privbench import spec
+from privbench import presets
 from privbench.observation import artifact_files, local_update, observe, wire
 from privbench.records.store import Store
 from privbench.training import checkpoint, harness
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def untrained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fedavg")
-    each = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
+    each = presets.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
     setup = harness.prepare(each, digits_federation((20, 20)), CPU)
     checkpoint.save_snapshot(folder, each, harness.initial(setup))
     return setup, checkpoint.load_snapshot(folder, each.id, 0)
@@ -60,9 +60,9 @@ def test_a_defence_keeps_its_name_and_variance():
 
 
 def test_the_format_is_part_of_a_cells_name_and_of_its_artifacts_folder_and_the_usual_one_is_not(tmp_path):
-    train = spec.train_spec("quick", "digits", "fedavg")
-    plain = spec.cell_spec("quick", train, "staged")
-    other = spec.cell_spec("quick", train, "staged", wire="fp16")
+    train = presets.train_spec("quick", "digits", "fedavg")
+    plain = presets.cell_spec("quick", train, "staged")
+    other = presets.cell_spec("quick", train, "staged", wire="fp16")
     assert "wire" not in plain.model_dump()
     assert plain.id != other.id
     store = Store(tmp_path)

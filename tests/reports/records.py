@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
+from privbench.presets import train_spec
 from privbench.records.schema import ClientMetrics, Curve, KnowledgeUsed, Training, Victim, summarise
-from privbench.spec import CellSpec, TrainSpec, train_spec
+from privbench.spec import CellSpec, TrainSpec
 from privbench.training.history import Round
 
 TRAIN = set(TrainSpec.model_fields)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attacks.floors import ClassMean, Grey
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.cli.artifact_file import attack_file
 from privbench.data.readers.resize import pixels
 from privbench.errors import UserError
@@ -21,7 +21,7 @@ from tests.attacks import cases
 @pytest.fixture(scope="module")
 def digits():
     """(federation, auxiliary images) of the default layout, from which a file's floors are made."""
-    fed, _ = federation.of(spec.train_spec("quick", "digits", "fedavg"), None)
+    fed, _ = federation.of(presets.train_spec("quick", "digits", "fedavg"), None)
     return fed, knowledge.auxiliary(fed, knowledge.SAME, None, (1, 32, 32), 0)[0]
 
 

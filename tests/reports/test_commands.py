@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from privbench import registry, spec
+from privbench import presets, registry
 from privbench.cli import commands
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
@@ -79,7 +79,7 @@ def test_records_of_other_tables_stay_out(cells, tmp_path, monkeypatch):
 def test_a_search_chooses_by_validation_accuracy_and_never_by_test(tmp_path, capsys):
     trials, ends = {}, {0.001: ([70.0, 80.0], [99.0, 99.0]), 0.1: ([81.0, 72.0], [10.0, 20.0])}
     for mu, (validation, test) in ends.items():
-        own = [spec.train_spec("smoke", "digits", "fedprox", method_settings={"mu": mu}, seed=s) for s in (0, 1)]
+        own = [presets.train_spec("smoke", "digits", "fedprox", method_settings={"mu": mu}, seed=s) for s in (0, 1)]
         for each in own:
             rounds = [
                 {
@@ -91,7 +91,7 @@ def test_a_search_chooses_by_validation_accuracy_and_never_by_test(tmp_path, cap
         trials[f"mu={mu}"] = own
     assert commands.search_and_show(trials, tmp_path, None, "cpu") == "mu=0.1"
     assert "76.50" in capsys.readouterr().out
-    nothing = {"mu=1": [spec.train_spec("smoke", "digits", "fedprox", changes={"rounds": 0})]}
+    nothing = {"mu=1": [presets.train_spec("smoke", "digits", "fedprox", changes={"rounds": 0})]}
     with pytest.raises(UserError, match="at least one round"):
         commands.search_and_show(nothing, tmp_path, None, "cpu")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from privbench import spec
+from privbench import presets
 from privbench.execution import cell_jobs, worker_pool
 from privbench.records.store import Store
 from reports.running import forecast, study_run
@@ -32,7 +32,7 @@ def test_every_job_of_the_attack_table_has_a_cost_by_hand(tmp_path):
 def test_what_is_done_costs_nothing(tmp_path):
     first, *_ = trials(tmp_path)
     whole = forecast.cost(first)
-    done = Store(tmp_path).result(first.cells[0], spec.FIRST_SEED)
+    done = Store(tmp_path).result(first.cells[0], presets.FIRST_SEED)
     done.parent.mkdir(parents=True)
     done.write_text("{}")
     assert forecast.cost(first) == pytest.approx(whole - forecast.attacking(first.cells[0]))
@@ -63,8 +63,8 @@ def test_calibration_takes_time_and_leaves_the_threads_alone():
 
 def test_where_a_cost_was_not_measured_nothing_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(forecast, "calibration", lambda: pytest.fail("nothing to calibrate for"))
-    train = spec.train_spec("quick", "photos", "fedmd-cg")
-    unknown = cell_jobs.trials_of([spec.cell_spec("quick", train, "staged")], tmp_path, None, "cpu")
+    train = presets.train_spec("quick", "photos", "fedmd-cg")
+    unknown = cell_jobs.trials_of([presets.cell_spec("quick", train, "staged")], tmp_path, None, "cpu")
     assert forecast.lines([*trials(tmp_path), *unknown], "cpu") == []
     assert forecast.lines([], "cpu") == []
 

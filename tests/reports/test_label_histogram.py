@@ -3,7 +3,7 @@
 import matplotlib.figure
 import pytest
 
-from privbench import data, spec
+from privbench import data, presets
 from privbench.cli import commands
 from privbench.data import partition
 from privbench.errors import UserError
@@ -81,7 +81,7 @@ def test_both_formats_are_written(tmp_path):
 
 
 def test_the_clients_of_a_trained_run_are_drawn_from_disk_alone(tmp_path, drawn, monkeypatch, capsys):
-    each = spec.train_spec("smoke", "digits", "fedavg", omega=0.1, changes={"rounds": 0})
+    each = presets.train_spec("smoke", "digits", "fedavg", omega=0.1, changes={"rounds": 0})
     store = Store(tmp_path)
     cell_jobs.train(store, [each], None, "cpu")
     assert checkpoint.history(store.train(each), each.id) == []

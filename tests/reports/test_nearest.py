@@ -1,6 +1,6 @@
 """The search for the setting that a paper does not print."""
 
-from privbench import spec
+from privbench import presets
 from reports.studies import definition
 from reports.tables import nearest
 from tests.reports.records import record, with_victims
@@ -8,7 +8,7 @@ from tests.reports.records import record, with_victims
 
 def attacked(method, psnr, raw=None, defense="none", round_="0", seeds=(0,), **changes):
     attack = "feature-statistics" if method == "fedcg" else "dlg"
-    settings = spec.ATTACK_SETTINGS["quick"][attack] | changes.pop("settings", {})
+    settings = presets.settings_of_attack("quick", attack) | changes.pop("settings", {})
     made = record(
         method, defense, attack, psnr=psnr, round_=round_, seeds=seeds, spec={"attack_settings": settings} | changes
     )

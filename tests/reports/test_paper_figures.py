@@ -16,11 +16,11 @@ from privbench.records.schema import read
 from privbench.records.store import Store
 from privbench.training import checkpoint, harness
 from privbench.training import federation as federations
-from reports.figures import client_bars, curves, feature_pca, omega_curve, style
+from reports.figures import client_bars, curves, derived, feature_pca, omega_curve, style
 from reports.records import grouping
 from reports.running import study_reports
 from reports.studies import definition
-from reports.tables import accuracy_table, derived
+from reports.tables import accuracy_table
 from tests.reports.paper_cells import paper_cell, paper_cells, trained_as
 from tests.reports.test_training_reports import trained
 

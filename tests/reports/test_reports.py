@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from privbench.execution import cell_jobs
+from privbench.presets import cell_spec, train_spec
 from privbench.records.schema import read
 from privbench.records.store import Store
-from privbench.spec import cell_spec, train_spec
 from privbench.system.console import Console
 from reports.figures import grid, scatter, style
 from reports.records import grouping

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from privbench import registry, spec
+from privbench import presets, registry, spec
 from privbench.data import partition
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
@@ -69,8 +69,8 @@ def test_a_ladder_cell_is_that_of_the_attack_command():
     cell = next(
         c for c in definition.cells(definition.read("ladder"), "quick", [("photos", None)]) if c.attack == "matching"
     )
-    train = spec.train_spec("quick", "photos", "fedavg")
-    assert cell.id == spec.cell_spec("quick", train, "matching", round_="0", seeds=5, victims=16).id
+    train = presets.train_spec("quick", "photos", "fedavg")
+    assert cell.id == presets.cell_spec("quick", train, "matching", round_="0", seeds=5, victims=16).id
 
 
 def test_smoke_keeps_its_few_victims_and_the_rounds_before_its_last():
@@ -191,7 +191,7 @@ def test_a_column_searches_fields_of_the_schedule():
     # Rates of SGD are none of Adam's, by which the other presets descend.
     for preset in ("quick", "smoke"):
         assert [c.train.schedule.task for c in definition.cells(own_study(), preset)] == [
-            spec.SCHEDULES[preset].task
+            presets.SCHEDULES[preset].task
         ] * 2
     with pytest.raises(UserError, match=r"a schedule has no 'task\.rate'; did you mean 'task\.lr'"):
         definition.cells(own_study(column={"search": {"schedule.task.rate": [1]}}), "paper")
@@ -276,7 +276,7 @@ def test_every_field_of_the_schedule_can_stand_in_a_study():
     assert cell.train.schedule == spec.checked(spec.Schedule, values)
     dotted = mine.model_copy(update={"schedule": {"task.lr": 0.3}})
     (cell,) = definition.cells(dotted, "paper")
-    assert cell.train.schedule.task == spec.SCHEDULES["paper"].task.model_copy(update={"lr": 0.3})
+    assert cell.train.schedule.task == presets.SCHEDULES["paper"].task.model_copy(update={"lr": 0.3})
 
 
 def test_methods_and_data_sets_can_be_chosen():

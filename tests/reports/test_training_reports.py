@@ -9,8 +9,8 @@ from PIL import Image
 
 from privbench import registry
 from privbench import spec as specs
+from privbench.presets import SCHEDULES
 from privbench.records.schema import Curve
-from privbench.spec import SCHEDULES
 from privbench.system.console import Console
 from privbench.training import metrics
 from reports.figures import box_plots, client_bars, curves, of_attack, roc, style

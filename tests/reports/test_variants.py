@@ -1,13 +1,13 @@
 """One attack in several settings, side by side."""
 
-from privbench import spec
+from privbench import presets
 from reports.studies import definition
 from reports.tables import variants
 from tests.reports.records import record
 
 
 def made(psnr, defense="none", settings=None, **changes):
-    usual = spec.ATTACK_SETTINGS["quick"].get("imprint", {})
+    usual = presets.settings_of_attack("quick", "imprint")
     changes |= {"attack_settings": usual | (settings or {})}
     return record("fedavg", defense, "imprint", psnr=psnr, round_="0", seeds=(100, 101), spec=changes)
 

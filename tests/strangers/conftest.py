@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from privbench import spec
+from privbench import presets, spec
 from privbench.execution import cell_jobs
 from privbench.observation import artifact_files
 from privbench.records.store import Store
 from privbench.system import files
 
-TRAIN = spec.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 2})
+TRAIN = presets.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 2})
 GREY, MEAN = (
-    spec.cell_spec("smoke", TRAIN, name, seeds=2, round_="last", victims=2) for name in ("grey", "class-mean")
+    presets.cell_spec("smoke", TRAIN, name, seeds=2, round_="last", victims=2) for name in ("grey", "class-mean")
 )
-TRAINED = spec.cell_spec("smoke", TRAIN, None, seeds=2)
-OTHER = spec.cell_spec("smoke", spec.train_spec("smoke", "digits", "fedprox", clients=2, changes={"rounds": 2}), None)
+TRAINED = presets.cell_spec("smoke", TRAIN, None, seeds=2)
+OTHER = presets.cell_spec(
+    "smoke", presets.train_spec("smoke", "digits", "fedprox", clients=2, changes={"rounds": 2}), None
+)
 CELLS = [GREY, MEAN, TRAINED, OTHER]
 FIRST, SECOND = GREY.train_specs()
 

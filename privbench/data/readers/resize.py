@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SIDE = 32
+from privbench.data.dataset import SIDE
 
 
 def to_32(images: Tensor) -> Tensor:

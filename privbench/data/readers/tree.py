@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from privbench.data.dataset import SIDE
 from privbench.data.readers import formats
-from privbench.data.readers.resize import SIDE, to_32
+from privbench.data.readers.resize import to_32
 from privbench.errors import UserError
 
 ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"})

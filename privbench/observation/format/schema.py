@@ -180,7 +180,9 @@ class Origin(_Strict):
     run: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]  # TrainSpec.id
     seed: Annotated[int, Field(ge=0)]
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=4_096)]  # as specifications name it
-    artifact: Text  # its name in privbench/records/store.py: run, round, victims, batch size, local steps, what was crafted
+    artifact: (
+        Text  # its name in privbench/records/store.py: run, round, victims, batch size, local steps, what was crafted
+    )
 
 
 class Index(_Strict):
