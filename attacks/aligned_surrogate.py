@@ -24,7 +24,7 @@ from attacks.common import training_cache
 from attacks.features.inversion import Extractors
 from attacks.shadow import surrogate_training
 from attacks.shadow.selection import SHORT, Recipe, StandIn, packed, unpacked
-from attacks.shadow.shadow_federation import World
+from attacks.shadow.shadow_federation import ServerView
 from attacks.shadow.surrogate_training import Align
 from privbench.hyperparameters import Count, Weight
 from privbench.seeds import stream
@@ -51,16 +51,16 @@ class AlignedSurrogate(StandIn):
         """The plain surrogate's, and this attack's own."""
         return {"surrogate": self.plain, "aligned": self.aligned}
 
-    def aligned(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
+    def aligned(self, own: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
         """One surrogate per client and fold."""
         plain = self.plain(own, seed, knowledge)
         return self.aligned_from(own, plain[min(plain)][0], "surrogate", seed, knowledge)
 
-    def aligned_from(self, own: World, start: Params, begun: str, seed: int, knowledge: Knowledge) -> Extractors:
+    def aligned_from(self, own: ServerView, start: Params, begun: str, seed: int, knowledge: Knowledge) -> Extractors:
         """One surrogate per client and fold of its victims, all from one start, called `begun`."""
         dealt = folds(own)
         pairs = sorted(set(zip(own.client.tolist(), dealt.tolist(), strict=True)))
-        kept = training_cache.kept(
+        kept = training_cache.cached(
             knowledge.cache,
             f"aligned-{own.name}",
             {"seed": seed, "align_steps": self.align_steps, "align_weight": self.align_weight, "from": begun},
@@ -73,7 +73,7 @@ class AlignedSurrogate(StandIn):
         return {victim: each[client, fold] for victim, client, fold in theirs}
 
     def _aligned(
-        self, own: World, start: Params, pairs: list[tuple[int, int]], dealt: Tensor, seed: int
+        self, own: ServerView, start: Params, pairs: list[tuple[int, int]], dealt: Tensor, seed: int
     ) -> dict[str, Tensor]:
         return packed([
             surrogate_training.train(
@@ -84,14 +84,14 @@ class AlignedSurrogate(StandIn):
         ])  # fmt: skip
 
 
-def folds(own: World) -> Tensor:
+def folds(own: ServerView) -> Tensor:
     """Which fold of its client's victims each victim is in, in turn: [V] int64 below FOLDS."""
     each = F.one_hot(own.client, int(own.client.max()) + 1)
     place = (each.cumsum(0) * each).sum(1) - 1
     return place % FOLDS
 
 
-def alignment(own: World, client: int, others: Tensor) -> Align:
+def alignment(own: ServerView, client: int, others: Tensor) -> Align:
     """The sum of the terms that apply to one client, with those of its victims that are among `others` [V] bool.
 
     Noisy features have other moments, so they are left out.

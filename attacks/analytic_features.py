@@ -19,7 +19,7 @@ from attacks.features import inversion, per_image
 from attacks.shadow import shadow_federation
 from privbench.hyperparameters import Count, Positive
 from privbench.tensors import Params
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 ERROR = 10.0  # tau per relative change of the classifier
 
@@ -39,16 +39,16 @@ class AnalyticFeatures:
     hands_in: ClassVar[tuple[str, ...]] = ("staged",)
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims through E_0, or those of `staged` where E is broadcast."""
         if "extractor" in artifact.weights:
-            return broadcast.attack(artifact, knowledge, seed, report)
+            return broadcast.attack(artifact, knowledge, seed, progress)
         return per_image.attack(
-            artifact, knowledge, seed, lambda single: self.through_initial(single, knowledge, report), report
+            artifact, knowledge, seed, lambda single: self.through_initial(single, knowledge, progress), progress
         )
 
-    def through_initial(self, artifact: Artifact, knowledge: Knowledge, report: Report) -> Reconstruction:
+    def through_initial(self, artifact: Artifact, knowledge: Knowledge, progress: Progress) -> Reconstruction:
         """All victims of a private extractor, one image each."""
         assert knowledge.initial is not None, "the needs of this attack name the initial networks"
         h, known = shadow_federation.required_features(artifact, "AnalyticFeatures")
@@ -60,7 +60,7 @@ class AnalyticFeatures:
         belief = inversion.usual(artifact.image_shape, artifact.model.classes, h)
         net = knowledge.initial.params["extractor"]
         end = inversion.invert(
-            artifact.model, [net], belief, h, y, variance, exact=exact, steps=self.steps, known=known, report=report
+            artifact.model, [net], belief, h, y, variance, exact=exact, steps=self.steps, known=known, progress=progress
         )
         first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
         return Reconstruction(end.x, y[:, None], end.loss, end.trace, first, end.evaluations)

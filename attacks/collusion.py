@@ -1,4 +1,4 @@
-"""A colluding client hands its own extractor to the server: another stand-in, made by the very training that is attacked.
+"""A colluding client hands its own extractor to the server: another surrogate, made by the very training that is attacked.
 
 In round 0 it is the victims' own, and inverted as such (attacks/shadow/known_extractor.py). Later clients share a classifier,
 not an extractor, and two of them may read the same classifier with opposite signs; whether the colluder's extractor or a
@@ -19,9 +19,9 @@ from attacks.common import failed_uploads
 from attacks.features.inversion import Extractors
 from attacks.shadow import shadow_federation
 from attacks.shadow.selection import SHORT, Recipe
-from attacks.shadow.shadow_federation import World
+from attacks.shadow.shadow_federation import ServerView
 from privbench.tensors import Params
-from privbench.types import Artifact, Batch, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Batch, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Collusion(AlignedSurrogate):
     revision: ClassVar[int] = 3  # 3: the colluder's images
 
     def through_stand_ins(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """The victims of each client with the images of its colluder."""
         assert knowledge.colluder is not None, "the needs name the colluder"
@@ -47,10 +47,10 @@ class Collusion(AlignedSurrogate):
             pairs = zip(knowledge.auxiliary, theirs.images, strict=True)
             both = Batch(*(torch.cat([mine, more.to(mine)]) for mine, more in pairs))
             whole = replace(knowledge, auxiliary=both, colluder={client: theirs})
-            parts.append((rows, super().through_stand_ins(artifact.some(rows), whole, seed, report)))
+            parts.append((rows, super().through_stand_ins(artifact.select(rows), whole, seed, progress)))
         return failed_uploads.joined(parts)
 
-    def whole(self, real: World, knowledge: Knowledge) -> dict[int, Params]:
+    def whole(self, real: ServerView, knowledge: Knowledge) -> dict[int, Params]:
         """The extractor of each attacked client's colluder."""
         return real.colluder
 
@@ -58,6 +58,6 @@ class Collusion(AlignedSurrogate):
         """Those of the rungs below, and the colluder's extractor."""
         return {**super().recipes(), "colluder": self.colluders}
 
-    def colluders(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
+    def colluders(self, own: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
         """The extractor of each attacked client's colluder."""
         return shadow_federation.of_clients(own, {client: [params] for client, params in own.colluder.items()})

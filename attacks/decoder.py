@@ -33,12 +33,12 @@ from attacks.features import inversion
 from attacks.features.inversion import Extractors
 from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.selection import FEWEST, SHORT, moment_shift, start_of
-from attacks.shadow.shadow_federation import World
+from attacks.shadow.shadow_federation import ServerView
 from privbench.hyperparameters import Count
 from privbench.networks.layers import uniform_init
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 WIDTH = 96
 GRID = 8  # D works on GRID x GRID positions, and every one paints its own patch
@@ -64,7 +64,7 @@ class Decoder(AlignedSurrogate):
     revision: ClassVar[int] = 3  # 2, 3: as AlignedSurrogate
 
     def through_stand_ins(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """One pass of D per victim of a private extractor; their gradients are finite."""
         real = shadow_federation.real(artifact, knowledge, seed, "Decoder")
@@ -84,9 +84,9 @@ class Decoder(AlignedSurrogate):
         answered = Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
         return answered if rehearsed.share else gave_up(answered)
 
-    def rehearsed_share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> Rehearsed:
+    def rehearsed_share(self, real: ServerView, round_: int, seed: int, knowledge: Knowledge) -> Rehearsed:
         """How much of D's answer is worth keeping in the shadow; 0 unless it helps there by a standard error, and applies here."""
-        kept = training_cache.kept(
+        kept = training_cache.cached(
             knowledge.cache,
             "rehearsal-decoder",
             {
@@ -105,7 +105,7 @@ class Decoder(AlignedSurrogate):
             return Rehearsed(0.0, 0.0)
         return Rehearsed(float(kept["share"]), float(kept["energy"]))
 
-    def _rehearse_share(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
+    def _rehearse_share(self, real: ServerView, round_: int, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
         other, images = self.shadow(real, round_, seed, knowledge)
         means = class_means(other)[other.labels]
         made = self.aligned(other, seed, knowledge)
@@ -117,7 +117,7 @@ class Decoder(AlignedSurrogate):
         shift = torch.tensor(moment_shift(other, made))
         return {"share": share * helps, "energy": answer.square().mean(), "shift": shift}
 
-    def answers(self, own: World, members: Extractors, seed: int, knowledge: Knowledge) -> Tensor:
+    def answers(self, own: ServerView, members: Extractors, seed: int, knowledge: Knowledge) -> Tensor:
         """D(h, y) of all victims, [V, C, H, W]; each fold's D is trained through surrogates that are not aligned to it."""
         dealt, means = folds(own), class_means(own)[own.labels]
         answer = torch.zeros_like(means)
@@ -129,9 +129,9 @@ class Decoder(AlignedSurrogate):
             answer[rows] = decode(params, own.h[rows].float(), own.labels[rows], own.model.classes, means[rows])
         return answer
 
-    def decoder(self, own: World, networks: list[Params], seed: int, knowledge: Knowledge) -> Params:
+    def decoder(self, own: ServerView, networks: list[Params], seed: int, knowledge: Knowledge) -> Params:
         """D of one world, trained through one surrogate of each of its clients."""
-        return training_cache.kept(
+        return training_cache.cached(
             knowledge.cache,
             f"decoder-{own.name}",
             {"decoder_steps": self.decoder_steps, "seed": seed},
@@ -147,7 +147,7 @@ def carried_over(rehearsed: Rehearsed, answer: Tensor) -> float:
     return rehearsed.share * min(1.0, rehearsed.energy / energy) if energy > 0 else 0.0
 
 
-def class_means(own: World) -> Tensor:
+def class_means(own: ServerView) -> Tensor:
     """mu_y of the auxiliary images: [Y, C, H, W]."""
     like = own.auxiliary.images
     belief = inversion.learned(own.auxiliary, own.model.classes, like)
@@ -178,14 +178,14 @@ def decode(params: Params, h: Tensor, labels: Tensor, classes: int, like: Tensor
     return F.pixel_shuffle(x, like.shape[-1] // GRID)
 
 
-def train(own: World, members: list[Params], steps: int, seed: int) -> Params:
+def train(own: ServerView, members: list[Params], steps: int, seed: int) -> Params:
     """D after `steps` of Adam with cosine decay, a surrogate and a mini-batch drawn at each."""
     return fitted(
         own, [surrogate_training.extract(own.model, member, own.auxiliary.images) for member in members], steps, seed
     )
 
 
-def fitted(own: World, seen: list[Tensor], steps: int, seed: int) -> Params:
+def fitted(own: ServerView, seen: list[Tensor], steps: int, seed: int) -> Params:
     """The same of the features [N, c, s, s] that each of several extractors makes of the world's auxiliary images."""
     images, classes = own.auxiliary
     every = torch.cat(seen)

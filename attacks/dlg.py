@@ -7,8 +7,8 @@ is taken as given: recovered in closed form. DLG's own form, which descends on a
 labels="descended". Deviation: the arithmetic is double precision and the start uniform; start="normal" is the authors'. FedCG
 does not say where its descent starts; on LeNet-5 start="grey" decides more than any other change to it (docs/attacks.md). The
 study `papers-attack` varies what that paper leaves open. Where the method keeps E private (FedSplit), theta is C alone and x~ goes
-through a randomly initialised stand-in E~, as in FedCG's comparison. Where it keeps C private (FedPer), theta is E alone, C is a
-random stand-in, and the labels, which nothing tells then, are descended on unless they are declared known.
+through a randomly initialised surrogate E~, as in FedCG's comparison. Where it keeps C private (FedPer), theta is E alone, C is a
+random surrogate, and the labels, which nothing tells then, are descended on unless they are declared known.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from attacks.common import descend, gradient_distance, problem
-from attacks.common.problem import Case
+from attacks.common.problem import InversionProblem
 from privbench.hyperparameters import Count, Positive
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
 @dataclass(frozen=True)
@@ -40,24 +40,26 @@ class DLG:
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 150}, "quick-resnet18": {"steps": 100}}
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """Descends from `start`; of several restarts the one with the lowest Eq. 7."""
         own = problem.make(artifact, seed)
         if self.labels == "descended" or bool((own.labels < 0).any()):
             images = problem.starts(artifact, self.start, self.restarts, seed)
-            return self._with_labels(artifact, own, images, seed, report)
+            return self._with_labels(artifact, own, images, seed, progress)
         restarts = 1 if self.start == "grey" else self.restarts
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             return equation_7(own, x, data["labels"], data)
 
         end = self._descend(
-            objective, problem.starts(artifact, self.start, restarts, seed), problem.data(own, restarts), report
+            objective, problem.starts(artifact, self.start, restarts, seed), problem.data(own, restarts), progress
         )
         return descend.reconstruction(end, restarts, own.labels)
 
-    def _with_labels(self, artifact: Artifact, own: Case, images: Tensor, seed: int, report: Report) -> Reconstruction:
+    def _with_labels(
+        self, artifact: Artifact, own: InversionProblem, images: Tensor, seed: int, progress: Progress
+    ) -> Reconstruction:
         """Images and label logits descend together, laid end to end: [D + B Y]."""
         shape, classes = images.shape[1:], artifact.model.classes
         logits = problem.draws(artifact, (artifact.batch_size, classes), self.restarts, seed, "soft labels")
@@ -71,20 +73,20 @@ class DLG:
             return equation_7(own, x, soft.softmax(1), data)
 
         start = torch.cat([images.flatten(1), logits.flatten(1)], 1)
-        end = self._descend(objective, start, problem.data(own, self.restarts), report)
+        end = self._descend(objective, start, problem.data(own, self.restarts), progress)
         both, loss, trace, restart = descend.best_restart(end, self.restarts)
         x, soft = split(both)
         return Reconstruction(x, soft.argmax(2), loss, trace, restart, end.evaluations)
 
     def _descend(
-        self, objective: descend.Objective, start: Tensor, data: descend.Data, report: Report
+        self, objective: descend.Objective, start: Tensor, data: descend.Data, progress: Progress
     ) -> descend.Descent:
         return descend.by(
-            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, report=report, what="DLG"
+            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, progress=progress, what="DLG"
         )
 
 
-def equation_7(own: Case, x: Tensor, y: Tensor, data: dict[str, Tensor]) -> Tensor:
+def equation_7(own: InversionProblem, x: Tensor, y: Tensor, data: dict[str, Tensor]) -> Tensor:
     """|| grad L_cls(x) - G ||^2 of one victim; y [B] are classes or [B, Y] probabilities."""
     return gradient_distance.squared_distance(
         gradient_distance.gradient_products(own, x, y, problem.observed_of(own, data))

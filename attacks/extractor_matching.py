@@ -3,8 +3,8 @@
 Whatever C and the label are, they reach the extractor's gradient only through u = dL/dh at the features h = E(x):
     dL/dtheta = J(x)' u    with J the Jacobian of E(x) by its parameters theta, linear in u.
 So   min over x and u of  mean over parameters l of ||(J(x)' u)_l - G_l||^2 / ||G_l||^2  +  lambda TV(x)
-needs neither: no stand-in C~ that would be wrong. On a colour image of 32x32, 2,872 numbers of LeNet-5's gradient face 3,072 pixels
-and 400 entries of u, which is why the prior matters. u starts at zero, x grey. Labels stay unknown (-1).
+needs neither: no surrogate C~ that would be wrong. On a colour image of 32x32, 2,872 numbers of LeNet-5's gradient face 3,072
+pixels and 400 entries of u, which is why the prior matters. u starts at zero, x grey. Labels stay unknown (-1).
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.func import vjp
 
 from attacks.common import descend, gradient_distance, priors, problem
-from attacks.common.problem import Case
+from attacks.common.problem import InversionProblem
 from privbench.hyperparameters import Count, Weight
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ExtractorMatching:
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 600}}
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """L-BFGS over image and u laid end to end, all victims at once."""
         own = problem.make(artifact, seed)
@@ -56,11 +56,11 @@ class ExtractorMatching:
         data = {name: own.observed[name] for name in names}
         data["unit"] = _unit(data)
         both = torch.cat([start.flatten(1), torch.zeros_like(start[:, :1, 0, 0, 0]).expand(-1, size)], 1)
-        end = descend.lbfgs(objective, both, data, steps=self.steps, report=report, what="extractor matching")
+        end = descend.lbfgs(objective, both, data, steps=self.steps, progress=progress, what="extractor matching")
         return descend.reconstruction(end._replace(x=split(end.x)[0]), 1, own.labels)
 
 
-def pulled_back(own: Case, x: Tensor, u: Tensor) -> dict[str, Tensor]:
+def pulled_back(own: InversionProblem, x: Tensor, u: Tensor) -> dict[str, Tensor]:
     """J(x)' u by "extractor/<parameter>": x [B, C, H, W], u [B, c, s, s] = dL/dh."""
 
     def features(params: dict[str, Tensor]) -> Tensor:

@@ -40,7 +40,7 @@ from attacks.common import training_cache
 from attacks.features.inversion import Extractors
 from attacks.shadow import selection, shadow_federation, surrogate_training
 from attacks.shadow.selection import SHORT, Recipe, StandIn
-from attacks.shadow.shadow_federation import World
+from attacks.shadow.shadow_federation import ServerView
 from attacks.shadow.surrogate_training import Align
 from privbench.applicability import Limits
 from privbench.errors import UserError
@@ -56,9 +56,9 @@ from privbench.types import (
     LocalTraining,
     Networks,
     Presets,
+    Progress,
     Reconstruction,
-    Report,
-    no_report,
+    no_progress,
 )
 
 CPU = torch.device("cpu")
@@ -99,7 +99,7 @@ class FeatureHijacking(StandIn):
         return Networks({"classifier": classifier, "generator": params}, {"generator": buffers})
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims through the pilot; UserError where the clients did not get its classifier."""
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
@@ -110,26 +110,26 @@ class FeatureHijacking(StandIn):
                 "feature-hijacking inverts clients that trained on its own crafted networks, but these got others; name it "
                 "with --attack in a run of your own"
             )
-        return super().reconstruct(artifact, knowledge, seed, report)
+        return super().reconstruct(artifact, knowledge, seed, progress)
 
     def recipes(self) -> Mapping[str, Recipe]:
         """The pilot, imitators of the clients, both together."""
         return {"pilot": self.alone, "imitators": self.imitators, "both": self.both}
 
-    def alone(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
+    def alone(self, own: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
         """The pilot for every client; in the shadow, that of the shadow's attacker."""
         extractor, _ = self.pilot(own.model, own.auxiliary, seed, knowledge)
         return {victim: [extractor] for victim in own.victim.tolist()}
 
-    def both(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
+    def both(self, own: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
         """The pilot and the imitators."""
         alone, more = self.alone(own, seed, knowledge), self.imitators(own, seed, knowledge)
         return {victim: alone[victim] + more[victim] for victim in alone}
 
-    def imitators(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
+    def imitators(self, own: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
         """The same for every client: cross-entropy through C~ plus Eq. 2 on auxiliary images, each from a start of its own."""
         pilot, _ = self.pilot(own.model, own.auxiliary, seed, knowledge)
-        kept = training_cache.kept(
+        kept = training_cache.cached(
             knowledge.cache,
             f"imitators-{own.name}",
             {"steps": self.train_steps, "members": self.members, "seed": seed},
@@ -139,16 +139,16 @@ class FeatureHijacking(StandIn):
         )
         return dict.fromkeys(own.victim.tolist(), selection.unpacked(kept, self.members))
 
-    def applies(self, name: str, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
+    def applies(self, name: str, real: ServerView, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
         """Whether the real clients were hijacked about as well as the shadow's."""
         return self.shift(real, {}, seed, knowledge) <= selection.UNLIKE * shadow_shift
 
-    def shift(self, own: World, made: Extractors, seed: int, knowledge: Knowledge) -> float:
+    def shift(self, own: ServerView, made: Extractors, seed: int, knowledge: Knowledge) -> float:
         """How far the victims' features are from the pilot's class means, root mean square: how well they were hijacked."""
         pilot, _ = self.pilot(own.model, own.auxiliary, seed, knowledge)
         return float(to_class_means(own.model, pilot, own.auxiliary)(own.h.to(own.auxiliary.images), own.labels)) ** 0.5
 
-    def shadow(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> tuple[World, Tensor]:
+    def shadow(self, real: ServerView, round_: int, seed: int, knowledge: Knowledge) -> tuple[ServerView, Tensor]:
         """A shadow federation hijacked by a pilot of the shadow attacker's own."""
         mine = shadow_federation.attackers_half(real, seed)
         extractor, classifier = self.pilot(real.model, mine, seed, knowledge)
@@ -178,7 +178,7 @@ class FeatureHijacking(StandIn):
             return selection.packed([extractor, classifier])
 
         settings = {"steps": self.pilot_steps, "seed": seed, "model": str(model)}
-        kept = training_cache.kept(knowledge.cache, "pilot", settings, own, make, CPU)
+        kept = training_cache.cached(knowledge.cache, "pilot", settings, own, make, CPU)
         # Sorted, as networks that were read back come in another order, and caches are named by what they depend on in turn.
         extractor, classifier = selection.unpacked({n: kept[n].to(place) for n in sorted(kept)}, 2)
         return extractor, quiet(classifier)

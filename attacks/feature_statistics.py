@@ -17,7 +17,7 @@ from torch import Tensor
 from attacks.common import descend, gradient_distance, problem
 from privbench.hyperparameters import Count, Positive, Weight
 from privbench.seeds import stream
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 DRAWS = 256  # generator samples behind mu and sigma
 
@@ -39,7 +39,7 @@ class FeatureStatistics:
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 150}, "quick-resnet18": {"steps": 100}}
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """Descends from `start`; of several restarts the one with the lowest Eq. 8."""
         own = problem.make(artifact, seed)
@@ -57,7 +57,7 @@ class FeatureStatistics:
         moments = {"mean": mean, "variance": variance}
         data = problem.data(own, restarts) | {n: problem.repeat(t, restarts) for n, t in moments.items()}
         end = descend.by(
-            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, report=report, what="Eq. 8"
+            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, progress=progress, what="Eq. 8"
         )
         return descend.reconstruction(end, restarts, own.labels)
 

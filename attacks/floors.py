@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attacks.common import no_information
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Progress, Reconstruction, no_progress
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Grey:
     rung: ClassVar[str] = "L0"
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """Constant grey."""
         return no_information.grey(artifact)
@@ -31,7 +31,7 @@ class DatasetMean:
     rung: ClassVar[str] = "L0"
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """The same mean image for every victim."""
         return no_information.dataset_mean(artifact, knowledge)
@@ -46,7 +46,7 @@ class ClassMean:
     rung: ClassVar[str] = "L0"
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """The class's mean image; the data set's where no other image of the class is at hand."""
         return no_information.class_mean(artifact, knowledge)
@@ -65,7 +65,7 @@ class NearestAuxiliary:
     rung: ClassVar[str] = "L0"
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """The most central image of each class; of the data set where no other image of the class is at hand."""
         return no_information.nearest_auxiliary(artifact, knowledge)

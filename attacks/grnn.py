@@ -25,7 +25,7 @@ from torch import Tensor
 from attacks.common import descend, gradient_distance, priors, problem
 from attacks.common.descend import each_of
 from privbench.hyperparameters import Count, Positive, Weight
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 NOISE, SIDE = 64, 4
 WIDTHS = (32, 24, 16, 8)
@@ -48,7 +48,7 @@ class GRNN:
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 150}, "quick-resnet18": {"steps": 100}}
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """Adam on the weights [V x restarts, P]; of several restarts the one with the lowest objective."""
         own, side = problem.make(artifact, seed, torch.float32), artifact.image_shape[1]
@@ -64,7 +64,7 @@ class GRNN:
         scale = torch.cat([start.new_full((n,), _deviation(s)) for n, s in zip(sizes, shapes, strict=True)])
         z = problem.draws(artifact, (artifact.batch_size, NOISE), self.restarts, seed, "generator noise").float()
         data = problem.data(own, self.restarts) | {"z": z}
-        end = descend.adam(objective, start * scale, data, steps=self.steps, lr=self.lr, report=report, what="GRNN")
+        end = descend.adam(objective, start * scale, data, steps=self.steps, lr=self.lr, progress=progress, what="GRNN")
         w, loss, trace, restart = descend.best_restart(end, self.restarts)
         chosen = torch.arange(len(restart), device=restart.device) * self.restarts + restart
         with torch.no_grad():

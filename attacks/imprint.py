@@ -4,9 +4,9 @@ What it crafts (attacks/crafted/classifiers.py) depends on the uploads that it e
     one image, E broadcast     a gentle classifier: h in closed form, and E's gradient, go to `staged`
     a batch                    a steep one, which sorts the images into rows of its first layer's gradient
                                (attacks/crafted/gradient_bins.py): features of single images, inverted as in attacks/staged.py
-    under noise                a loud one of either kind, under which the noise cannot be heard: everything goes on as without
+    under noise                a saturated one of either kind, under which the noise cannot be heard: everything goes on as without
                                noise. An image of the class that has won leaves no gradient, and ends at the mean of the two.
-    E private                  features alone, which are attacked by the stand-ins of `aligned-surrogate` through the classifier
+    E private                  features alone, which are attacked by the surrogates of `aligned-surrogate` through the classifier
                                that an honest server would have sent, without which (an artifact file alone) there are the
                                class means. Of one image without noise an honest classifier gives the same features, and is
                                sent. Of a batch every image with a row of its own is a victim of its own, as in
@@ -17,13 +17,13 @@ auxiliary images and tried on some of the other, against what a passive attacker
 classifier's gradients. An honest classifier it is where that scores higher, e.g. where a defence clips, and what comes back
 is then attacked as by that attacker, bit by bit. Whether it was honest is told from what it would have sent, had it been.
 
-All this is of single-precision gradients of one step (FedSGD) that nobody clips. A loud classifier's gradients have a root mean
-square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/common/updates.py); under Adam no
+All this is of single-precision gradients of one step (FedSGD) that nobody clips. A saturated classifier's gradients have a root
+mean square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/common/updates.py); under Adam no
 step is longer than its rate, crafted or honest. The rehearsal plays clients that send in the same format
 (privbench/observation/wire.py) and take the same local steps, so that such a server is honest where it gains nothing. What is
 measured of each stands in docs/results/imprint-on-the-wire.md.
 
-Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, told apart by differences of rows; a
+Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, distinguished by differences of rows; a
 sigmoid's slope makes bins of its own). Deviations: the layer stands at its place in the architecture, behind the extractor,
 as a client would look at shapes, so that features are imprinted and not images; the layers behind it are crafted too.
 """
@@ -43,7 +43,7 @@ from attacks.common import closed_form, descend, failed_uploads, labels, problem
 from attacks.common.no_information import class_mean, gave_up
 from attacks.crafted import classifiers, dry_run, gradient_bins, saturated
 from attacks.features import per_image
-from attacks.features.disaggregation import Separated
+from attacks.features.disaggregation import Disaggregated
 from attacks.shadow.selection import SHORT
 from privbench.applicability import Limits
 from privbench.errors import UserError
@@ -51,7 +51,17 @@ from privbench.hyperparameters import Count, CountOrZero
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
 from privbench.observation.local_update import optimiser_of
-from privbench.types import Artifact, Batch, Knowledge, Look, Networks, Presets, Reconstruction, Report, no_report
+from privbench.types import (
+    Artifact,
+    Batch,
+    ExpectedUpload,
+    Knowledge,
+    Networks,
+    Presets,
+    Progress,
+    Reconstruction,
+    no_progress,
+)
 
 HONEST = Networks({}, {})  # nothing in place of the broadcast
 # A note, and so printed under every table with its numbers.
@@ -78,7 +88,7 @@ class Imprint(AlignedSurrogate):
     rung: ClassVar[str] = "L7"
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "feature_steps": 5, "rehearsal_images": 0}}
     active: ClassVar[bool] = True
-    # 1: noise, auxiliary images, E's gradient; 2: gentle, loud or honest, as rehearsed; 4: as AlignedSurrogate
+    # 1: noise, auxiliary images, E's gradient; 2: gentle, saturated or honest, as rehearsed; 4: as AlignedSurrogate
     revision: ClassVar[int] = 4
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
@@ -101,7 +111,7 @@ class Imprint(AlignedSurrogate):
         return classifiers.made_for(model, broadcast, auxiliary, look.batch_size, noise)
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims; UserError where the classifier is neither crafted nor, as far as is known, sent by this attack.
 
@@ -115,18 +125,20 @@ class Imprint(AlignedSurrogate):
         closed_form.check_not_mixed(artifact)
         if _sent_honestly(artifact, knowledge):
             if "extractor" not in artifact.weights:
-                return super().reconstruct(artifact, knowledge, seed, report)
-            found = passive.attack(artifact, knowledge, seed, report)
+                return super().reconstruct(artifact, knowledge, seed, progress)
+            found = passive.attack(artifact, knowledge, seed, progress)
             return found._replace(notes=(*found.notes, SENT_HONESTLY))
         if not classifiers.is_crafted(artifact.weights["classifier"]):
             raise UserError(
                 "imprint reads what its own crafted classifier brought back, but these clients got an honest one; name it "
                 "with --attack in a run of your own"
             )
-        found = failed_uploads.set_aside(artifact, lambda sound: self._read(sound, knowledge, seed, report))
+        found = failed_uploads.set_aside(artifact, lambda sound: self._read(sound, knowledge, seed, progress))
         return found._replace(notes=(*found.notes, CLAIM))
 
-    def _serves(self, model: Model, broadcast: Networks, auxiliary: Batch, look: Look, noise: float, seed: int) -> bool:
+    def _serves(
+        self, model: Model, broadcast: Networks, auxiliary: Batch, look: ExpectedUpload, noise: float, seed: int
+    ) -> bool:
         """Whether a crafted classifier brings back more of the attacker's own images than an honest one."""
         others, mine = dry_run.halves(auxiliary, seed)
         if not self.rehearsal_images or len(others.labels) < look.batch_size:
@@ -139,61 +151,65 @@ class Imprint(AlignedSurrogate):
 
         acting = worth(
             Networks(broadcast.params | sent.params, broadcast.buffers),
-            lambda seen: self._read(seen, known, seed, no_report),
+            lambda seen: self._read(seen, known, seed, no_progress),
         )
         return acting > worth(broadcast, lambda seen: passive.attack(seen, known, seed))
 
-    def _read(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
+    def _read(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """What a crafted classifier brought back of all victims."""
         if artifact.batch_size > 1:
             problem.check_batch_size(artifact)
             if classifiers.is_loud(artifact.weights["classifier"]):
                 artifact = replace(artifact, defense={"name": "none"})
             read = self._batches if "extractor" in artifact.weights else self._private_batches
-            return read(artifact, knowledge, seed, report)
+            return read(artifact, knowledge, seed, progress)
         if not classifiers.is_loud(artifact.weights["classifier"]):
-            return self._single(artifact, knowledge, seed, report)
-        found, rows = saturated.unheard(artifact, knowledge), saturated.heard(artifact)
+            return self._single(artifact, knowledge, seed, progress)
+        found, rows = saturated.below_noise(artifact, knowledge), saturated.above_noise(artifact)
         if not len(rows):
             return found
         return failed_uploads.put(
-            found, rows, self._single(saturated.cleared(artifact.some(rows)), knowledge, seed, report)
+            found, rows, self._single(saturated.denoised(artifact.select(rows)), knowledge, seed, progress)
         )
 
-    def _single(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
+    def _single(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """Gradients of one image each, without noise."""
         if "extractor" in artifact.weights:
-            return staged.once(artifact, knowledge, seed, report)
-        return self._through_honest(artifact, knowledge, seed, report)
+            return staged.once(artifact, knowledge, seed, progress)
+        return self._through_honest(artifact, knowledge, seed, progress)
 
-    def _through_honest(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
-        """Gradients of one image each of private extractors, by the stand-ins of `aligned-surrogate`."""
+    def _through_honest(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress
+    ) -> Reconstruction:
+        """Gradients of one image each of private extractors, by the surrogates of `aligned-surrogate`."""
         if knowledge.broadcast is None:
             return gave_up(class_mean(artifact, knowledge))
         honest = {"classifier": knowledge.broadcast.params["classifier"]}
-        return super().reconstruct(replace(artifact, weights=artifact.weights | honest), knowledge, seed, report)
+        return super().reconstruct(replace(artifact, weights=artifact.weights | honest), knowledge, seed, progress)
 
-    def _batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
+    def _batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """The features of single images, inverted."""
         found, own = gradient_bins.features_of(artifact), problem.make(artifact, seed)
         if artifact.labels is None:
             own = own._replace(labels=gradient_bins.completed(gradient_bins.labels_of(artifact, found), own.labels))
         start = problem.plain_start(artifact, seed)
         told = closed_form.undropped(artifact.model, found.h, closed_form.BLURRED)
-        end = staged.Staged(feature_steps=self.feature_steps).invert(own, told, None, start, report)
+        end = staged.Staged(feature_steps=self.feature_steps).invert(own, told, None, start, progress)
         return descend.reconstruction(end, 1, own.labels)
 
-    def _private_batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
+    def _private_batches(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress
+    ) -> Reconstruction:
         """Every image with a row of its own as a victim of its own; class means for the others."""
         found = gradient_bins.features_of(artifact)
         y = gradient_bins.labels_of(artifact, found)
         told = y != gradient_bins.NONE
         y = gradient_bins.completed(y, labels.recover(artifact))
-        each = per_image.singles(artifact, Separated(found.h, y, y[:, 0].double(), 0))
+        each = per_image.singles(artifact, Disaggregated(found.h, y, y[:, 0].double(), 0))
         whole = gave_up(class_mean(each, knowledge))
         rows = torch.nonzero(told.flatten())[:, 0]
         if len(rows):
-            whole = failed_uploads.put(whole, rows, self._through_honest(each.some(rows), knowledge, seed, report))
+            whole = failed_uploads.put(whole, rows, self._through_honest(each.select(rows), knowledge, seed, progress))
         return per_image.folded(whole, artifact.batch_size)
 
 

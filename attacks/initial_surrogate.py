@@ -10,7 +10,7 @@ shadow. The victims' real features tell, without their images, by the objective 
     J(h; E') = min over z of ||E'(x(z)) - h||^2 / tau^2 + ||z||^2,
 twice the negative logarithm of the posterior at its mode: E' is the nearer to the victims' extractor, the more probable the
 images that explain what was seen. "from initial" is taken where most victims' J is lower with it, and where the attacker
-without E_0 would have taken nothing. Otherwise both attackers hand in the same images.
+without E_0 would have taken nothing. Otherwise both attackers return the same images.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import torch
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.features.inversion import Extractors
 from attacks.shadow.selection import SHORT, Choice, Recipe
-from attacks.shadow.shadow_federation import World
+from attacks.shadow.shadow_federation import ServerView
 from privbench.tensors import Params
-from privbench.types import Knowledge, Presets, Report
+from privbench.types import Knowledge, Presets, Progress
 
 OWN = "from initial"  # the recipe that the attacker without the initial networks lacks
 
@@ -42,7 +42,7 @@ class InitialSurrogate(AlignedSurrogate):
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     revision: ClassVar[int] = 3  # 2, 3: as AlignedSurrogate
 
-    def whole(self, real: World, knowledge: Knowledge) -> dict[int, Params]:
+    def whole(self, real: ServerView, knowledge: Knowledge) -> dict[int, Params]:
         """The initial extractor for every attacked client."""
         return {k: _initial(knowledge) for k in real.clients}
 
@@ -50,28 +50,28 @@ class InitialSurrogate(AlignedSurrogate):
         """Those of the rungs below, and surrogates that start where the clients did."""
         return {**super().recipes(), OWN: self.from_initial}
 
-    def from_initial(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
+    def from_initial(self, own: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
         """One surrogate per client, trained and aligned from E_0."""
         return self.aligned_from(own, _initial(knowledge), "initial", seed, knowledge)
 
-    def rehearse(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> Choice:
+    def rehearse(self, real: ServerView, round_: int, seed: int, knowledge: Knowledge, progress: Progress) -> Choice:
         """What the attacker without E_0 would take, or "from initial" where that explains the victims' features better."""
         below = AlignedSurrogate(**asdict(self))
-        lower = below.rehearse(real, round_, seed, replace(knowledge, initial=None), report)
-        own = self.best_of([OWN], real, round_, seed, knowledge, report)
+        lower = below.rehearse(real, round_, seed, replace(knowledge, initial=None), progress)
+        own = self.best_of([OWN], real, round_, seed, knowledge, progress)
         if math.isinf(own.tau):
             return lower
-        if math.isinf(lower.tau) or self.explains_more(own.recipe, lower, real, seed, knowledge, report):
+        if math.isinf(lower.tau) or self.explains_more(own.recipe, lower, real, seed, knowledge, progress):
             return own
         return lower
 
     def explains_more(
-        self, recipe: str, than: Choice, real: World, seed: int, knowledge: Knowledge, report: Report
+        self, recipe: str, than: Choice, real: ServerView, seed: int, knowledge: Knowledge, progress: Progress
     ) -> bool:
         """Whether J is lower through a recipe for more than half of the victims, at the other's tau for both."""
         taus = torch.full((len(real.h),), than.tau)
         made = (self.recipes()[name](real, seed, knowledge) for name in (recipe, than.recipe))
-        first, second = (self.invert(real, each, taus, report).loss for each in made)
+        first, second = (self.invert(real, each, taus, progress).loss for each in made)
         return bool((first < second).double().mean() > 0.5)
 
 

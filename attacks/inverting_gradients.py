@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.common import descend, gradient_distance, priors, problem
 from privbench.hyperparameters import Count, Positive, Weight
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class InvertingGradients:
     }
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims and restarts at once."""
         own = problem.make(artifact, seed)
@@ -50,6 +50,6 @@ class InvertingGradients:
 
         end = descend.adam(
             objective, problem.random_start(artifact, self.restarts, seed), problem.data(own, self.restarts),
-            steps=self.steps, lr=self.lr, sign=True, box=(0.0, 1.0), report=report, what="inverting gradients",
+            steps=self.steps, lr=self.lr, sign=True, box=(0.0, 1.0), progress=progress, what="inverting gradients",
         )  # fmt: skip
         return descend.reconstruction(end, self.restarts, own.labels)

@@ -27,14 +27,14 @@ from torch.func import grad
 
 from attacks.common import closed_form, labels, problem, training_cache
 from attacks.common.descend import each_of
-from attacks.common.problem import Case
+from attacks.common.problem import InversionProblem
 from privbench.applicability import Limits
 from privbench.errors import UserError
 from privbench.hyperparameters import Count, Positive
 from privbench.networks.base import LinearClassifier
 from privbench.seeds import stream
 from privbench.tensors import Params, Parts
-from privbench.types import Artifact, Batch, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Batch, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 INPUTS, HIDDEN, OUTPUTS = 256, 256, 128
 LAYERS = ("w0", "b0", "w1", "b1", "w2", "b2")
@@ -68,7 +68,7 @@ class LearnedInverse:
     revision: ClassVar[int] = 1  # 1: the label is an input
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """Trains once, then reads off all victims; UserError for batches and for classifiers that begin with convolutions."""
         if artifact.batch_size != 1 or not isinstance(artifact.model.classifier, LinearClassifier):
@@ -85,9 +85,9 @@ class LearnedInverse:
             "revision": self.revision,
         }  # fmt: skip
         networks = [t for part in ("extractor", "classifier") for t in own.weights[part].values()]
-        made = training_cache.kept(
+        made = training_cache.cached(
             knowledge.cache, "learned-inverse", settings, [*networks, *auxiliary],
-            lambda: self._train(own, auxiliary, told, seed, report), auxiliary.images.device,
+            lambda: self._train(own, auxiliary, told, seed, progress), auxiliary.images.device,
         )  # fmt: skip
         trace = made.pop("trace")
         with torch.no_grad():
@@ -97,7 +97,9 @@ class LearnedInverse:
         evaluations = len(knowledge.auxiliary.labels)
         return Reconstruction(x, own.labels, loss, trace.expand(artifact.victims, -1), first, evaluations)
 
-    def _train(self, own: Case, auxiliary: Batch, told: bool, seed: int, report: Report) -> dict[str, Tensor]:
+    def _train(
+        self, own: InversionProblem, auxiliary: Batch, told: bool, seed: int, progress: Progress
+    ) -> dict[str, Tensor]:
         """The network of the best epoch, and "trace": the lowest error on held-out images so far [epochs + 1]."""
         rng = stream(seed, "attacker", "learned inverse")
         device = auxiliary.images.device
@@ -110,7 +112,7 @@ class LearnedInverse:
         optimiser = torch.optim.Adam(leaves.values(), self.lr)
         best, kept, trace = torch.tensor(torch.inf), leaves, []
         for epoch in range(self.epochs + 1):
-            report(epoch, self.epochs, "learned inverse")
+            progress(epoch, self.epochs, "learned inverse")
             with torch.no_grad():
                 error = F.mse_loss(invert(net, test_input), x[test]).cpu()
             if error < best:
@@ -149,7 +151,7 @@ def invert(net: dict[str, Tensor], signals: Signals) -> Tensor:
     return net["mean"] + (F.linear(z, net["w2"], net["b2"]) * net["spread"]) @ net["basis"]
 
 
-def simulated(own: Case, auxiliary: Batch, told: bool) -> Signals:
+def simulated(own: InversionProblem, auxiliary: Batch, told: bool) -> Signals:
     """The signals of every auxiliary image's gradient at the case's networks, without noise; its label itself where `told`."""
     extractor, classifier = own.model.net("extractor"), own.model.classifier
     assert isinstance(classifier, LinearClassifier), "the caller has looked at the classifier"
@@ -176,7 +178,7 @@ def simulated(own: Case, auxiliary: Batch, told: bool) -> Signals:
     return Signals(*found.split([*widths[:2], found.shape[1] - sum(widths), widths[2]], 1))
 
 
-def noised(signals: Signals, own: Case, told: bool, rng: torch.Generator) -> Signals:
+def noised(signals: Signals, own: InversionProblem, told: bool, rng: torch.Generator) -> Signals:
     """The signals of `simulated` as they come out of gradients with the case's noise on every entry; y as probabilities.
 
     The least-squares h of attacks/common/closed_form.py is b' (d h' + N) / |b|^2 with b = d + n; given b, b' N is normal again,
@@ -201,7 +203,7 @@ def noised(signals: Signals, own: Case, told: bool, rng: torch.Generator) -> Sig
     return Signals(b, h, e, y)
 
 
-def seen(own: Case, y: Tensor) -> Signals:
+def seen(own: InversionProblem, y: Tensor) -> Signals:
     """The signals of the observed gradients, with the probabilities y [V, Y] of their labels."""
     rows, bias = own.observed["classifier/fc1.weight"], own.observed["classifier/fc1.bias"]
     e = torch.cat([own.observed[f"extractor/{n}"].flatten(1) for n in own.weights["extractor"]], 1)

@@ -6,7 +6,7 @@ of any size. Every part can be taken back to its plain form (scale="none" is Eq.
 precision="single", optimiser="adam"), so that docs/attacks.md can say what each contributes; scale="layer" divides each
 parameter's squared error by its own ||G_l||^2 and averages over parameters. `staged` puts closed forms before such a descent.
 
-Batches are matched as they are, for any size. Where E is private, x goes through a random stand-in E~.
+Batches are matched as they are, for any size. Where E is private, x goes through a random surrogate E~.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attacks.common import descend, gradient_distance, priors, problem
 from privbench.hyperparameters import Count, Positive, Weight
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 DISTANCES = {
     "total": gradient_distance.relative_distance,
@@ -49,7 +49,7 @@ class Matching:
     revision: ClassVar[int] = 1  # 1: relative to the whole gradient, where each layer's error was relative to its own
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims and restarts at once; grey images have one start."""
         dtype = torch.float64 if self.precision == "double" else torch.float32
@@ -69,6 +69,6 @@ class Matching:
         )
         data = problem.data(own, restarts)
         end = descend.by(
-            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, report=report, what="matching"
+            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, progress=progress, what="matching"
         )
         return descend.reconstruction(end, restarts, own.labels)

@@ -16,7 +16,7 @@ from attacks.common import descend
 from attacks.features import per_image
 from attacks.shadow import known_extractor, shadow_federation
 from privbench.hyperparameters import Count
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Oracle:
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """Each victim through its own client's extractor."""
         if "extractor" in artifact.weights:
-            return broadcast.attack(artifact, knowledge, seed, report)
+            return broadcast.attack(artifact, knowledge, seed, progress)
         return per_image.attack(
-            artifact, knowledge, seed, lambda single: self.through_own(single, knowledge, seed, report), report
+            artifact, knowledge, seed, lambda single: self.through_own(single, knowledge, seed, progress), progress
         )
 
-    def through_own(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
+    def through_own(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """All victims of a private extractor, one image each."""
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
         own = shadow_federation.real(artifact, knowledge, seed, "Oracle")
         nets = shadow_federation.of_clients(own, {k: [knowledge.oracle[k].params["extractor"]] for k in own.clients})
-        return descend.reconstruction(known_extractor.invert(own, nets, self.steps, report), 1, own.labels[:, None])
+        return descend.reconstruction(known_extractor.invert(own, nets, self.steps, progress), 1, own.labels[:, None])

@@ -23,11 +23,11 @@ from attacks.common.no_information import gave_up
 from attacks.features import per_image
 from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.selection import FEWEST
-from attacks.shadow.shadow_federation import World
+from attacks.shadow.shadow_federation import ServerView
 from privbench.hyperparameters import Count
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Batch, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Batch, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 HELD_OUT = 5  # of so many auxiliary images one is kept for the share
 NOISY_COPIES = 8  # of the auxiliary features, where the gradient was noised
@@ -47,27 +47,27 @@ class OracleDecoder:
     presets: ClassVar[Presets] = {"smoke": {"decoder_steps": 3}}
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """Each victim through its own client's D, or those of attacks/broadcast.py where the extractor is broadcast."""
         if "extractor" in artifact.weights:
-            return broadcast.attack(artifact, knowledge, seed, report)
+            return broadcast.attack(artifact, knowledge, seed, progress)
 
         def single(artifact: Artifact) -> Reconstruction:
-            return failed_uploads.set_aside(artifact, lambda sound: self.through_own(sound, knowledge, seed, report))
+            return failed_uploads.set_aside(artifact, lambda sound: self.through_own(sound, knowledge, seed, progress))
 
-        return per_image.attack(artifact, knowledge, seed, single, report)
+        return per_image.attack(artifact, knowledge, seed, single, progress)
 
-    def through_own(self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report) -> Reconstruction:
+    def through_own(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """All victims of a private extractor, one image each; class means where there are too few auxiliary images."""
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
         real = shadow_federation.real(artifact, knowledge, seed, "OracleDecoder")
         means = decoder.class_means(real)[real.labels]
         x, loss = means.clone(), torch.zeros(len(means), device=means.device)
         for done, client in enumerate(real.clients if len(real.auxiliary.labels) >= FEWEST else ()):
-            report(done, len(real.clients), "decoders through the true extractors")
+            progress(done, len(real.clients), "decoders through the true extractors")
             rows = torch.nonzero(real.client == client)[:, 0]
-            own, net = shadow_federation.some(real, rows), knowledge.oracle[client].params["extractor"]
+            own, net = shadow_federation.select(real, rows), knowledge.oracle[client].params["extractor"]
             made = self._trained(own, net, seed, knowledge)
             x[rows] += made["share"] * _answer(made, own.h, own.labels, own, means)
             for row, h in zip(rows.tolist(), own.h, strict=True):
@@ -77,10 +77,10 @@ class OracleDecoder:
         found = Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
         return found if len(real.auxiliary.labels) >= FEWEST else gave_up(found)
 
-    def _trained(self, own: World, net: Params, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
+    def _trained(self, own: ServerView, net: Params, seed: int, knowledge: Knowledge) -> dict[str, Tensor]:
         """D of one client and its "share"; kept on disk for all that attack the artifact."""
         depends_on = [*own.auxiliary, *(net[name] for name in sorted(net))]
-        return training_cache.kept(
+        return training_cache.cached(
             knowledge.cache,
             "oracle-decoder",
             {"decoder_steps": self.decoder_steps, "seed": seed},
@@ -89,7 +89,7 @@ class OracleDecoder:
             own.h.device,
         )
 
-    def _train(self, own: World, net: Params, seed: int) -> dict[str, Tensor]:
+    def _train(self, own: ServerView, net: Params, seed: int) -> dict[str, Tensor]:
         images, classes = own.auxiliary
         apart = torch.arange(len(images), device=images.device) % HELD_OUT == 0
         mine, other = Batch(images[~apart], classes[~apart]), Batch(images[apart], classes[apart])
@@ -105,7 +105,7 @@ class OracleDecoder:
         return {**params, "share": share}
 
 
-def seen(own: World, net: Params, images: Batch, seed: int, name: str) -> list[Tensor]:
+def seen(own: ServerView, net: Params, images: Batch, seed: int, name: str) -> list[Tensor]:
     """What the true extractor makes of some images [n, c, s, s]; several copies with the client's noise where there is any."""
     h = surrogate_training.extract(own.model, net, images.images)
     if own.noise is None:
@@ -114,6 +114,6 @@ def seen(own: World, net: Params, images: Batch, seed: int, name: str) -> list[T
     return [h + spread * torch.randn(h.shape, generator=rng).to(h) for _ in range(NOISY_COPIES)]
 
 
-def _answer(params: Mapping[str, Tensor], h: Tensor, y: Tensor, own: World, like: Tensor) -> Tensor:
+def _answer(params: Mapping[str, Tensor], h: Tensor, y: Tensor, own: ServerView, like: Tensor) -> Tensor:
     """a D(h, y) without a, shaped as the images."""
     return decoder.decode(dict(params), h.to(like), y, own.model.classes, like)

@@ -22,7 +22,7 @@ from attacks import staged
 from attacks.common import labels, problem
 from attacks.features import inversion, map_estimate
 from privbench.hyperparameters import Count
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Posterior:
     revision: ClassVar[int] = 2  # 1: the direction first, and several starts; 2: wider where the label is uncertain
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims, each from several starts."""
         if not labels.noise_variance(artifact):
-            return staged.once(artifact, knowledge, seed, report)
+            return staged.once(artifact, knowledge, seed, progress)
         assert knowledge.auxiliary is not None, "the needs of this attack name auxiliary images"
         own = problem.make(artifact, seed)
         learned = inversion.learned(knowledge.auxiliary, artifact.model.classes, next(iter(own.observed.values())))
@@ -53,10 +53,10 @@ class Posterior:
             mixture(learned, labels.probabilities(artifact)),
             map_estimate.Steps(self.direction_steps, self.steps),
         )
-        return map_estimate.most_probable(own, artifact, belief, seed, steps, self.starts, report)
+        return map_estimate.most_probable(own, artifact, belief, seed, steps, self.starts, progress)
 
 
-def mixture(learned: inversion.Belief, probability: Tensor) -> map_estimate.Belief:
+def mixture(learned: inversion.ClassPrior, probability: Tensor) -> map_estimate.ImagePrior:
     """What is believed of images whose class has some `probability` [V, B, Y], normal again.
 
     The mean is sum_c p_c mu_c, the variance of every coefficient sum_c p_c (sigma^2 + (mu_c - mu)^2).
@@ -66,4 +66,4 @@ def mixture(learned: inversion.Belief, probability: Tensor) -> map_estimate.Beli
     apart = learned.gaussian.coefficients(learned.means)  # [Y, C, s, s]
     middle = torch.einsum("vby,ychw->vbchw", p, apart)
     between = torch.einsum("vby,vbychw->vbchw", p, (apart - middle[:, :, None]).square())
-    return map_estimate.Belief(learned.gaussian, mean, learned.gaussian.variance + between)
+    return map_estimate.ImagePrior(learned.gaussian, mean, learned.gaussian.variance + between)

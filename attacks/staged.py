@@ -18,7 +18,7 @@ layer, far closer to their solution than descent comes. There is a descent only 
 gradient, and the image with the lower layer-scaled distance is kept: Reconstruction.restart is 0 for the peeled one (or
 where only one way was gone) and 1 for the descent; loss and trace are those of the kept way.
 
-Where E is private, step 2 runs through a randomly initialised stand-in, with a prior so strong that a hopeless inversion
+Where E is private, step 2 runs through a randomly initialised surrogate, with a prior so strong that a hopeless inversion
 ends plain instead of noisy; there is no step 3.
 
 Under Gaussian noise of known variance sigma^2 the steps are others. With E known attacks/features/map_estimate.py finds the most
@@ -40,10 +40,10 @@ from torch import Tensor
 from attacks.common import closed_form, descend, gradient_distance, priors, problem, training_cache
 from attacks.common.closed_form import Features
 from attacks.common.gradient_distance import Products
-from attacks.common.problem import Case
+from attacks.common.problem import InversionProblem
 from attacks.features import disaggregation, inversion, layerwise, map_estimate
 from privbench.hyperparameters import Count, CountOrZero, Weight
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural image of 32x32
 PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
@@ -53,18 +53,20 @@ EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the 
 
 @dataclass(frozen=True)
 class Staged:
-    """Closed form, peeling; feature inversion and gradient matching where that fails."""
+    """Closed form, layerwise inversion; feature inversion and gradient matching where that fails."""
 
-    peel_iterations: CountOrZero = 8  # at most, per level of attacks/features/layerwise.py; 0 leaves peeling out
+    peel_iterations: CountOrZero = (
+        8  # at most, per level of attacks/features/layerwise.py; 0 leaves layerwise inversion out
+    )
     peel_levels: Count = (
-        5  # of peeling.LEVELS; 1: only what all victims share, enough where the network is nearly linear
+        5  # of layerwise inversion.LEVELS; 1: only what all victims share, enough where the network is nearly linear
     )
     feature_steps: CountOrZero = 200
     steps: CountOrZero = 600
     feature_weight: Weight = 0.1  # lambda_h
     weight: Weight = 3e-4  # lambda_g
     anchor: Weight = 30.0
-    stand_in_weight: Weight = 100.0  # lambda_h where E is a stand-in
+    stand_in_weight: Weight = 100.0  # lambda_h where E is a surrogate
     starts: Count = 7  # of attacks/features/map_estimate.py, at most
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
@@ -78,23 +80,23 @@ class Staged:
     revision: ClassVar[int] = 1  # 1: another prior, and several starts, under noise; all else as before
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims through all stages."""
         own, told = problem.make(artifact, seed), closed_form.of_single(artifact)
         if own.variance and own.extractor_known:
             steps = map_estimate.Steps(self.feature_steps, self.steps)
             return map_estimate.most_probable(
-                own, artifact, of_photographs(artifact, own), seed, steps, self.starts, report
+                own, artifact, of_photographs(artifact, own), seed, steps, self.starts, progress
             )
         if told is None and disaggregation.possible(artifact):
-            return self._batches(artifact, own, seed, report)
+            return self._batches(artifact, own, seed, progress)
         peelable = own.extractor_known and not own.variance and artifact.model.backbone == "lenet5"
         if told is None or told.known is not None or not peelable or not self.peel_iterations:
-            return self._descend(artifact, own, None if told is None else told.batched(), seed, report)
+            return self._descend(artifact, own, None if told is None else told.batched(), seed, progress)
         h = told.h
         gaussian = priors.natural(*artifact.image_shape[:2], PEELED_STEP, priors.CHROMA, h)
-        end = layerwise.peel(own, h, gaussian, self.peel_iterations, report, self.peel_levels)
+        end = layerwise.peel(own, h, gaussian, self.peel_iterations, progress, self.peel_levels)
         kept = _finished(end, own.labels, 0)
         gap = _unexplained(own, end.x)
         rows = torch.nonzero(~(gap < EXPLAINED))[:, 0]
@@ -102,13 +104,13 @@ class Staged:
             return kept
         some = own._replace(observed=descend.pick(own.observed, rows), labels=own.labels[rows])
         other = self._descend(
-            replace(artifact, client=artifact.client[rows]), some, Features(h[rows, None], None), seed, report
+            replace(artifact, client=artifact.client[rows]), some, Features(h[rows, None], None), seed, progress
         )
         return _merged(kept, other, rows, _unexplained(some, other.images) < gap[rows])
 
-    def _batches(self, artifact: Artifact, own: Case, seed: int, report: Report) -> Reconstruction:
+    def _batches(self, artifact: Artifact, own: InversionProblem, seed: int, progress: Progress) -> Reconstruction:
         """Batches with separated features through steps 2 and 3, the others through matching alone."""
-        found, parts = disaggregation.separate(artifact, seed, report), []
+        found, parts = disaggregation.disaggregate(artifact, seed, progress), []
         for sound in (True, False):
             rows = torch.nonzero(found.sound == sound)[:, 0]
             if len(rows):
@@ -116,25 +118,30 @@ class Staged:
                 told = closed_form.undropped(artifact.model, found.h[rows], closed_form.BLURRED) if sound else None
                 some = some._replace(observed=some.observed | problem.factors(artifact.model, told))
                 parts.append(
-                    (rows, self._descend(replace(artifact, client=artifact.client[rows]), some, told, seed, report))
+                    (rows, self._descend(replace(artifact, client=artifact.client[rows]), some, told, seed, progress))
                 )
         whole = _joined(parts)
         return whole._replace(gradient_evaluations=whole.gradient_evaluations + found.evaluations)
 
     def _descend(
-        self, artifact: Artifact, own: Case, told: Features | None, seed: int, report: Report
+        self, artifact: Artifact, own: InversionProblem, told: Features | None, seed: int, progress: Progress
     ) -> Reconstruction:
         """Steps 2 and 3; features [V, B, c, s, s]."""
         start, spent = problem.plain_start(artifact, seed), 0
         if told is not None:
-            end = self.invert(own, told, closed_form.noise_variance(artifact), start, report)
+            end = self.invert(own, told, closed_form.noise_variance(artifact), start, progress)
             if not own.extractor_known:
                 return _finished(end, own.labels, 0)
             start, spent = end.x, end.evaluations
-        return _finished(self._match(own, told, start, report), own.labels, spent)
+        return _finished(self._match(own, told, start, progress), own.labels, spent)
 
     def invert(
-        self, own: Case, told: Features, noise: Tensor | None, start: Tensor, report: Report = no_report
+        self,
+        own: InversionProblem,
+        told: Features,
+        noise: Tensor | None,
+        start: Tensor,
+        progress: Progress = no_progress,
     ) -> descend.Descent:
         """Step 2: images [V, B, C, H, W] of the features [V, B, c, s, s], whose variance under noise is `noise` [V]."""
 
@@ -150,9 +157,13 @@ class Staged:
             return gap + self.feature_weight * priors.total_variation(x)
 
         data = _data(told) | ({} if noise is None else {"noise": noise})
-        return descend.lbfgs(objective, start, data, steps=self.feature_steps, report=report, what="feature inversion")
+        return descend.lbfgs(
+            objective, start, data, steps=self.feature_steps, progress=progress, what="feature inversion"
+        )
 
-    def _match(self, own: Case, told: Features | None, start: Tensor, report: Report) -> descend.Descent:
+    def _match(
+        self, own: InversionProblem, told: Features | None, start: Tensor, progress: Progress
+    ) -> descend.Descent:
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             products = gradient_distance.gradient_products(own, x, data["labels"], problem.observed_of(own, data))
             if own.variance:
@@ -165,15 +176,15 @@ class Staged:
             return gradient_distance.layer_scaled_distance(_of_extractor(products)) + self.anchor * anchor + smooth
 
         data = problem.data(own) | ({} if told is None else _data(told))
-        return descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="gradient matching")
+        return descend.lbfgs(objective, start, data, steps=self.steps, progress=progress, what="gradient matching")
 
 
-def once(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Reconstruction:
+def once(artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress) -> Reconstruction:
     """Staged() of an artifact, read back where another attack has asked for it; it uses no auxiliary images."""
-    return training_cache.reconstructed(Staged(), artifact, replace(knowledge, auxiliary=None), seed, report)
+    return training_cache.reconstructed(Staged(), artifact, replace(knowledge, auxiliary=None), seed, progress)
 
 
-def _unexplained(own: Case, x: Tensor) -> Tensor:
+def _unexplained(own: InversionProblem, x: Tensor) -> Tensor:
     """The layer-scaled distance [V] of the images' gradients from the observed ones: the attacker's own yardstick."""
 
     def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
@@ -227,11 +238,11 @@ def _of_extractor(products: dict[str, Products]) -> dict[str, Products]:
     return {name: p for name, p in products.items() if name.startswith("extractor/")}
 
 
-def of_photographs(artifact: Artifact, own: Case) -> map_estimate.Belief:
+def of_photographs(artifact: Artifact, own: InversionProblem) -> map_estimate.ImagePrior:
     """What an attacker without images believes of every victim's."""
     like = next(iter(own.observed.values()))
     gaussian = priors.photographed(*artifact.image_shape[:2], priors.STRENGTH, priors.CHROMA, like)
-    return map_estimate.Belief(
+    return map_estimate.ImagePrior(
         gaussian, like.new_zeros(artifact.victims, artifact.batch_size, gaussian.variance.numel())
     )
 

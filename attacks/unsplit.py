@@ -1,13 +1,13 @@
-"""UnSplit: the client's extractor is unknown, so a stand-in and the images descend until they explain the features.
+"""UnSplit: the client's extractor is unknown, so a surrogate and the images descend until they explain the features.
 
     h in closed form (attacks/common/closed_form.py; batches: attacks/features/disaggregation.py), then from E~ drawn at random
     and (nearly) grey x min over x, E~ of F = mean over i of [ ||E~(x_i) - h_i||^2 / spread of h_i + lambda TV(x_i) ]
-by Adam in turns, as in Algorithm 1, or on both together (`descent`). i are the images that share a stand-in: one victim's, or
+by Adam in turns, as in Algorithm 1, or on both together (`descent`). i are the images that share a surrogate: one victim's, or
 those of all victims of a client, whose extractor is one and the same (`stand_in_of`). Of several draws the lowest F is kept.
 
 Erdogan, Kupcu, Cicek: UnSplit: Data-Oblivious Model Inversion, Model Stealing, and Label Inference Attacks Against Split Learning,
 WPES 2022, arXiv 2108.09033, Algorithm 1. Of FedSplit and FedCG the server sees gradients instead of features, but those give the
-features exactly. Deviations: the steps; the same start for all images, where the authors' code hands one stand-in on from image to
+features exactly. Deviations: the steps; the same start for all images, where the authors' code hands one surrogate on from image to
 image; no ||x||^2, which that code has with weight 1, and which takes images to be dark; restarts. The defaults beat no floor for
 sure where E is private; what does, and where, stands in docs/attacks.md.
 """
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attacks.common import closed_form, descend, gradient_distance, priors, problem
 from attacks.common.closed_form import Features
-from attacks.common.problem import Case
+from attacks.common.problem import InversionProblem
 from attacks.features import disaggregation
 from privbench import tensors
 from privbench.applicability import Limits
@@ -31,24 +31,24 @@ from privbench.errors import UserError
 from privbench.hyperparameters import Count, Positive, Weight
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Knowledge, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
-Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # F of images, stand-in and features
+Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # F of images, surrogate and features
 
 
 @dataclass(frozen=True)
 class UnSplit:
-    """Images and stand-in by turns or together."""
+    """Images and surrogate by turns or together."""
 
     turns: Count = 20
     steps: Count = 20  # of each turn, on each of the two; together: turns x steps on both
     weight: Weight = 0.1  # lambda where the extractor is shared
-    stand_in_weight: Weight = 10.0  # and where it is a stand-in
+    stand_in_weight: Weight = 10.0  # and where it is a surrogate
     lr: Positive = 0.02
     extractor_lr: Positive = 3e-3
     descent: Literal["turns", "together"] = "turns"
     stand_in_of: Literal["victim", "client"] = "victim"
-    restarts: Count = 1  # draws of a stand-in
+    restarts: Count = 1  # draws of a surrogate
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
@@ -59,23 +59,23 @@ class UnSplit:
 
     @property
     def pools(self) -> bool:
-        """Whether the victims of a client share a stand-in."""
+        """Whether the victims of a client share a surrogate."""
         return self.stand_in_of == "client"
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims; a shared extractor is known, and stays as it is.
 
-        Victims of a common stand-in have its loss, trace and restart in common.
+        Victims of a common surrogate have its loss, trace and restart in common.
         """
-        own, (h, known), spent = self._features(artifact, problem.make(artifact, seed), seed, report)
+        own, (h, known), spent = self._features(artifact, problem.make(artifact, seed), seed, progress)
         sharing, start = self._sharing(artifact, h, own.extractor_known), problem.plain_start(artifact, seed)
         parts = []
         for number, rows in enumerate(sharing):
 
             def part(done: int, total: int, detail: str, number: int = number) -> None:
-                report(number * total + done, len(sharing) * total, detail)
+                progress(number * total + done, len(sharing) * total, detail)
 
             told = Features(h[rows], None if known is None else known[rows])
             parts.append((rows.flatten(), *self._descend(own, told, start[rows], seed, part)))
@@ -84,7 +84,7 @@ class UnSplit:
         return Reconstruction(end.x, own.labels, end.loss, end.trace, restart, spent + end.evaluations)
 
     def _sharing(self, artifact: Artifact, h: Tensor, known: bool) -> list[Tensor]:
-        """Which victims share a stand-in: tables [N, n] of N stand-ins for n victims each, one for every n.
+        """Which victims share a surrogate: tables [N, n] of N surrogates for n victims each, one for every n.
 
         A victim whose features are not finite would spoil those of its client, and stands alone.
         """
@@ -99,9 +99,9 @@ class UnSplit:
         return [torch.stack([rows for rows in found if len(rows) == size]) for size in sizes]
 
     def _descend(
-        self, own: Case, told: Features, x: Tensor, seed: int, report: Report
+        self, own: InversionProblem, told: Features, x: Tensor, seed: int, progress: Progress
     ) -> tuple[descend.Descent, Tensor]:
-        """The N n victims' ends and restarts, of N stand-ins for n each: features [N, n, B, c, s, s], x [N, n, B, C, H, W]."""
+        """The N n victims' ends and restarts, of N surrogates for n each: features [N, n, B, c, s, s], x [N, n, B, C, H, W]."""
         # Features beside which of them are known, [N, n, 2, B, c, s, s], go through the descents as one tensor.
         h = torch.stack([told.h, torch.ones_like(told.h) if told.known is None else told.known.to(told.h)], 2)
         restarts = 1 if own.extractor_known else self.restarts
@@ -118,20 +118,20 @@ class UnSplit:
         draws = torch.stack([e.start, *(self._draw(own, e, seed, r) for r in range(1, restarts))])
         w, x, h = draws.repeat(len(h), 1), problem.repeat(x, restarts), problem.repeat(h, restarts)
         if self.descent == "together" and not own.extractor_known:
-            end = self._together(objective, x, w, h, report)
+            end = self._together(objective, x, w, h, progress)
         else:
-            end = self._in_turns(objective, x, w, h, own.extractor_known, report)
+            end = self._in_turns(objective, x, w, h, own.extractor_known, progress)
         images, *rest = descend.best_restart(end, restarts)
         loss, trace, restart = (problem.repeat(t, victims) for t in rest)
         return descend.Descent(images.flatten(0, 1), loss, trace, end.evaluations * victims), restart
 
     def _in_turns(
-        self, objective: Objective, x: Tensor, w: Tensor, h: Tensor, known: bool, report: Report
+        self, objective: Objective, x: Tensor, w: Tensor, h: Tensor, known: bool, progress: Progress
     ) -> descend.Descent:
         """The images [N, n, B, C, H, W] of both in turns, or of the images alone where the extractor is known."""
         traces, evaluations = [], 0
         for turn in range(self.turns):
-            report(turn, self.turns, "UnSplit")
+            progress(turn, self.turns, "UnSplit")
             end = descend.adam(
                 lambda x, data: objective(x, data["w"], data["h"]), x, {"w": w, "h": h},
                 steps=self.steps, lr=self.lr, box=(0.0, 1.0),
@@ -147,7 +147,7 @@ class UnSplit:
                 traces.append(end.trace)
         return descend.Descent(x, end.loss, torch.cat(traces, 1), evaluations)
 
-    def _together(self, objective: Objective, x: Tensor, w: Tensor, h: Tensor, report: Report) -> descend.Descent:
+    def _together(self, objective: Objective, x: Tensor, w: Tensor, h: Tensor, progress: Progress) -> descend.Descent:
         """The images [N, n, B, C, H, W] of one descent on both, laid end to end [N, D + P], each at its own rate."""
         pixels, scale = x[0].numel(), self.lr / self.extractor_lr
         start = torch.cat([x.flatten(1), scale * w], 1)
@@ -159,18 +159,20 @@ class UnSplit:
 
         end = descend.adam(
             of_both, start, {"h": h}, steps=self.turns * self.steps, lr=self.lr, box=(low, high),
-            report=report, what="UnSplit",
+            progress=progress, what="UnSplit",
         )  # fmt: skip
         return end._replace(x=end.x[:, :pixels].unflatten(1, x.shape[1:]))
 
     @staticmethod
-    def _draw(own: Case, e: _Flat, seed: int, restart: int) -> Tensor:
-        """Another stand-in [P]; the first is the case's own."""
+    def _draw(own: InversionProblem, e: _Flat, seed: int, restart: int) -> Tensor:
+        """Another surrogate [P]; the first is the case's own."""
         params, _ = own.model.net("extractor").init(stream(seed, "attacker", "stand-in", restart))
         return torch.cat([t.flatten() for t in params.values()]).to(e.start)
 
     @staticmethod
-    def _features(artifact: Artifact, own: Case, seed: int, report: Report) -> tuple[Case, Features, int]:
+    def _features(
+        artifact: Artifact, own: InversionProblem, seed: int, progress: Progress
+    ) -> tuple[InversionProblem, Features, int]:
         """The case with the labels of the features [V, B, c, s, s], these, and what they cost; UserError where there are none."""
         single = closed_form.of_single(artifact)
         if single is not None:
@@ -181,7 +183,7 @@ class UnSplit:
                 "unsplit needs features, which come from one image per gradient, or an exact gradient, and a classifier that "
                 "begins with a linear layer; try --attack staged"
             )
-        found = disaggregation.separate(artifact, seed, report)
+        found = disaggregation.disaggregate(artifact, seed, progress)
         told = closed_form.undropped(artifact.model, found.h, closed_form.BLURRED)
         return own._replace(labels=found.labels), told, found.evaluations
 

@@ -15,7 +15,7 @@ mini-batch's gradient is in expectation, and what its steps come to where they a
 
 Dimitrov et al.: Data Leakage in Federated Averaging, TMLR 2022, arXiv 2206.12395 (simulated epochs; here every step takes the
 whole batch, as privbench/observation/local_update.py has it); so does the `breaching` package. Private extractors: a random
-stand-in takes the steps.
+surrogate takes the steps.
 
 One step of Adam hides its gradient worse than its reputation, and is taken back to it (attacks/common/updates.py). Of several steps
 none is: entries change sign, and U says little of the first gradient. There the simulated steps are all there is, and an image
@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.func import grad
 
 from attacks.common import descend, priors, problem, updates
-from attacks.common.problem import Case
+from attacks.common.problem import InversionProblem
 from attacks.common.updates import noise_variance
 from attacks.features import map_estimate
 from attacks.staged import Staged, of_photographs
@@ -42,7 +42,7 @@ from privbench.observation.local_update import optimiser_of
 from privbench.spec import SGD, Adam, Optimiser
 from privbench.tensors import Parts
 from privbench.training.engine import ADAM_EPS
-from privbench.types import Artifact, Knowledge, LocalSteps, Outcome, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, LocalSteps, Outcome, Presets, Progress, Reconstruction, no_progress
 
 EXPLAINED = (
     1e-3  # objective below which an image explains an update by Adam; 4 of 12 images above it came closer than grey
@@ -73,7 +73,7 @@ class UpdateMatching:
     )
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """L-BFGS from the image that the update gives when it is taken for a gradient, and from grey: the lower end counts.
 
@@ -87,12 +87,12 @@ class UpdateMatching:
         taken = updates.with_steady_rows(updates.as_gradient(artifact, local), trust)
         first = Staged(
             peel_iterations=0, feature_steps=self.feature_steps, steps=self.start_steps, starts=1
-        ).reconstruct(taken, knowledge, seed, report)
+        ).reconstruct(taken, knowledge, seed, progress)
         own = problem.make(taken, seed)._replace(labels=first.labels)
         observed = {f"{p}/{n}": t.double() for p, net in artifact.updates.items() for n, t in net.items()}
         variance = noise_variance(artifact)
         if variance and own.extractor_known:
-            return self._most_probable(artifact, own, observed, variance, first, report)
+            return self._most_probable(artifact, own, observed, variance, first, progress)
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
             change = local_change(own, x, data["labels"], local)
@@ -102,7 +102,7 @@ class UpdateMatching:
         data = observed | {f"trust {n}": trust.get(n, torch.ones_like(t)) for n, t in observed.items()}
         data = {n: problem.repeat(t, 2) for n, t in (data | {"labels": own.labels}).items()}
         start = torch.stack([first.images, problem.plain_start(artifact, seed)], 1).flatten(0, 1)
-        end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="update matching")
+        end = descend.lbfgs(objective, start, data, steps=self.steps, progress=progress, what="update matching")
         found = descend.reconstruction(end, 2, own.labels)
         hopeless = ~(found.loss < EXPLAINED) & by_adam
         return found._replace(
@@ -114,11 +114,11 @@ class UpdateMatching:
     def _most_probable(
         self,
         artifact: Artifact,
-        own: Case,
+        own: InversionProblem,
         observed: dict[str, Tensor],
         variance: float,
         first: Reconstruction,
-        report: Report,
+        progress: Progress,
     ) -> Reconstruction:
         """L-BFGS on the posterior, from the image that the update gives when it is taken for a gradient, and from grey."""
         local, belief = artifact.local, of_photographs(artifact, own)
@@ -134,14 +134,14 @@ class UpdateMatching:
         start = torch.stack([begun, torch.zeros_like(begun)], 1).flatten(0, 1)
         data = observed | {"labels": own.labels, "mean": belief.mean}
         data = {n: problem.repeat(t, 2) for n, t in data.items()}
-        end = descend.lbfgs(objective, start, data, steps=self.steps, report=report, what="update matching")
+        end = descend.lbfgs(objective, start, data, steps=self.steps, progress=progress, what="update matching")
         z, loss, trace, restart = descend.best_restart(end, 2)
         x = torch.stack([map_estimate.image(gaussian, *one) for one in zip(z, belief.mean, strict=True)])
         spent = end.evaluations * local.steps + first.gradient_evaluations
         return Reconstruction(x, own.labels, loss, trace, restart, spent)
 
 
-def local_change(own: Case, x: Tensor, y: Tensor, local: LocalSteps) -> dict[str, Tensor]:
+def local_change(own: InversionProblem, x: Tensor, y: Tensor, local: LocalSteps) -> dict[str, Tensor]:
     """Networks after the local steps on x [B, C, H, W], y [B] minus networks before, by "<part>/<parameter>"."""
     extractor, classifier = own.model.net("extractor"), own.model.net("classifier")
 

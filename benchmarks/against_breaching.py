@@ -125,10 +125,10 @@ def undefended(dataset: str, victims: int, tuning: bool = False) -> tuple[Artifa
     return work.observed(dataset, victims, PER_CLIENT, tuning=tuning)
 
 
-def some(seen: Artifact, truth: Truth, rows: Sequence[int]) -> tuple[Artifact, Truth]:
+def select(seen: Artifact, truth: Truth, rows: Sequence[int]) -> tuple[Artifact, Truth]:
     """The victims in `rows` alone."""
     kept = torch.tensor(rows)
-    return seen.some(kept), Truth(truth.images[kept], truth.labels[kept])
+    return seen.select(kept), Truth(truth.images[kept], truth.labels[kept])
 
 
 class Look(NamedTuple):
@@ -140,7 +140,7 @@ class Look(NamedTuple):
 
 
 class Victim(NamedTuple):
-    """One victim's run; the looks begin with the start and end with the reconstruction that was handed in."""
+    """One victim's run; the looks begin with the start and end with the reconstruction that was returned."""
 
     looks: list[Look]
     evaluations: int
@@ -264,7 +264,7 @@ class Row:
 
     @property
     def mean_db(self) -> float:
-        """Mean PSNR of the reconstructions handed in."""
+        """Mean PSNR of the reconstructions returned."""
         return sum(self.psnr_db) / len(self.psnr_db)
 
 
@@ -281,7 +281,7 @@ def summarise(side: str, way: str, workers: Sequence[Sequence[Victim]]) -> Row:
 
 def _work(way: Setting | Mapping[str, int], seen: Artifact, truth: Truth, rows: Sequence[int]) -> list[Victim]:
     attack = by_breaching if isinstance(way, Setting) else by_privbench
-    return attack(way, *some(seen, truth, rows))  # type: ignore[arg-type]
+    return attack(way, *select(seen, truth, rows))  # type: ignore[arg-type]
 
 
 def measure(ways: Sequence[tuple[str, str, Any]], seen: Artifact, truth: Truth, cores: int) -> list[Row]:

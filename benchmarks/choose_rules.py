@@ -40,7 +40,7 @@ from privbench.records.store import Store
 from privbench.scoring import image_scores
 from privbench.system import files
 from privbench.training import federation as federations
-from privbench.types import Knowledge, no_report
+from privbench.types import Knowledge, no_progress
 
 FIRST_PUBLISHED = 100  # seeds of published cells begin here
 VICTIMS = 22
@@ -63,7 +63,7 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
     cell = cell.model_copy(update={"train": train, "seeds": (seed,)})
     store = Store(out)
     cell_jobs.train(store, [train], data_root, "cpu")
-    seen, truth, shot = at_round.observed(store, cell, train, data_root, "cpu", no_report)
+    seen, truth, shot = at_round.observed(store, cell, train, data_root, "cpu", no_progress)
     federation, _ = federations.of(train, data_root)
     auxiliary, _ = knowledge.auxiliary(federation, knowledge.SAME, data_root, seen.image_shape, seed)
     whole = replace(attack_cell.knowledge_of(store, cell, train, federation, seen, shot), auxiliary=auxiliary)
@@ -80,9 +80,9 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
         ("surrogate", below, without), ("aligned", below, without), (OWN, initial, whole)
     ]  # fmt: skip
     for name, attack, known in pairs:
-        kept = attack.rehearsed(name, real, seen.round, own_seed, known, no_report)
+        kept = attack.rehearsed(name, real, seen.round, own_seed, known, no_progress)
         made = attack.recipes()[name](real, own_seed, known)
-        ends = [attack.invert(real, made, torch.full((len(real.h),), tau), no_report) for tau in TAUS]
+        ends = [attack.invert(real, made, torch.full((len(real.h),), tau), no_progress) for tau in TAUS]
         recipes[name] = {
             "shadow_db": kept["psnr_db"].tolist(),
             "shadow_shift": float(kept["shift"]),
@@ -93,7 +93,7 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
     return {
         "cell": cell_name,
         "round": seen.round,
-        "class_mean_db": psnr_db(selection.unmoved(real).x),
+        "class_mean_db": psnr_db(selection.class_means(real).x),
         "recipes": recipes,
         "decoder": _decoder(
             Decoder(**_settings(preset, "decoder")), real, truth.images[:, 0], seen.round, own_seed, without
@@ -106,7 +106,7 @@ def _settings(preset: str, attack: str) -> dict[str, Any]:
 
 
 def _decoder(
-    attack: Decoder, real: shadow_federation.World, images: Tensor, round_: int, seed: int, known: Knowledge
+    attack: Decoder, real: shadow_federation.ServerView, images: Tensor, round_: int, seed: int, known: Knowledge
 ) -> Trial:
     kept = attack._rehearse_share(real, round_, seed, known)
     members = attack.aligned(real, seed, known)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from privbench.methods.base import Clock
+from privbench.methods.base import RoundClock
 from privbench.methods.fedcg import FedCG, mode_seeking
 from privbench.tensors import Params, Parts, average
 from privbench.training.engine import Plan
@@ -128,7 +128,7 @@ class Training:
 
     def __init__(self, setup: Setup, state: State) -> None:
         self.setup, self.state, self.rounds = setup, state, 0
-        schedule, shares = setup.spec.schedule, setup.method.shares
+        schedule, shares = setup.spec.schedule, setup.method.shared_parts
         self.server = {part: self._net(part, state.server.params, state.server.buffers) for part in shares}
         self.clients = [{p: self._net(p, c.params, c.buffers) for p in c.params} for c in state.clients]
         self.task = [_adam([c["extractor"], c["classifier"]], schedule.task) for c in self.clients]
@@ -174,7 +174,7 @@ class Training:
             h = client["extractor"](x)
             loss = F.cross_entropy(client["classifier"](h), y)
             if "generator" in self.server:
-                clock = Clock(self.rounds, self.setup.spec.schedule.rounds)
+                clock = RoundClock(self.rounds, self.setup.spec.schedule.rounds)
                 with torch.no_grad():
                     target = self.server["generator"].eval()(plan.noise["task"]["z"][step], y)
                 loss = loss + self._fedcg.gamma(clock) * F.mse_loss(h, target)

@@ -114,7 +114,7 @@ def train(
         cell_jobs.record_finished(store, cells)
 
 
-def _say_rounds() -> worker_pool.Progress:
+def _say_rounds() -> worker_pool.JobProgress:
     """Progress as one line per round that begins."""
     begun: dict[str, int] = {}
 

@@ -31,7 +31,7 @@ def of(attack: object) -> Limits:
 def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
     """Which limit a cell exceeds, with the way out, in a line; nothing where it keeps to all."""
     train = cell.train
-    private = "extractor" not in registry.resolve("method", train.method).shares
+    private = "extractor" not in registry.resolve("method", train.method).shared_parts
     if limits.linear_classifier or (limits.linear_if_private and private and cell.batch_size == 1):
         classifier = Model(train.backbone, 3, 10, image_size=train.image_size).classifier
         if not isinstance(classifier, LinearClassifier):

@@ -207,11 +207,11 @@ def is_active(attack: str) -> bool:
 def revision(attack: str, method: str) -> int:
     """How often what an attack returns on a method has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
 
-    Its class's `revision`, and where the method broadcasts its extractor those of the attacks whose answers it then hands in
+    Its class's `revision`, and where the method broadcasts its extractor those of the attacks whose answers it then returns
     (`hands_in`). 0 where classes say nothing. UserError where a class cannot be imported. A cell stores it (privbench/spec.py).
     """
     own = resolve("attack", attack)
-    others = getattr(own, "hands_in", ()) if "extractor" in resolve("method", method).shares else ()
+    others = getattr(own, "hands_in", ()) if "extractor" in resolve("method", method).shared_parts else ()
     return sum(int(getattr(each, "revision", 0)) for each in (own, *(resolve("attack", name) for name in others)))
 
 

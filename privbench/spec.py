@@ -28,8 +28,8 @@ from privbench.system.file_headers import short
 # Of training; 4: the history says how every model of a round does, Office and DomainNet are halved per seed.
 REVISION = 4
 # The same of all attacks and scores: trained networks stay in use. Where one attack alone changes, its class raises its own
-# `revision`, so that no other has to be run again. 4: stronger stand-ins, another peeling. 5: attacks draw from a seed of their
-# own (seeds.of_attacker), which is not the run's.
+# `revision`, so that no other has to be run again. 4: stronger surrogates, another layerwise inversion. 5: attacks draw from a
+# seed of their own (seeds.of_attacker), which is not the run's.
 ATTACK_REVISION = 5
 
 

@@ -27,10 +27,10 @@ CLASSIFICATION = ("extractor", "classifier")
 TELL_CLASSES = frozenset({"labels", "gradient:classifier", "update:classifier"})
 # preset -> settings of an attack that differ from its defaults; "quick-resnet18" is quick on that backbone.
 Presets = Mapping[str, Mapping[str, int]]
-Report = Callable[[int, int, str], None]  # progress: (steps done, steps in all, what)
+Progress = Callable[[int, int, str], None]  # progress: (steps done, steps in all, what)
 
 
-def no_report(done: int, total: int, what: str) -> None:
+def no_progress(done: int, total: int, what: str) -> None:
     """The silent progress report."""
 
 
@@ -120,7 +120,7 @@ class Artifact:
     dataset: str
     model: Model
     round: int
-    shares: tuple[str, ...]
+    shared_parts: tuple[str, ...]
     gradients: Parts
     weights: Parts
     buffers: Parts
@@ -152,7 +152,7 @@ class Artifact:
             label_counts=None if self.label_counts is None else alone(self.label_counts, device),
         )
 
-    def some(self, rows: Tensor) -> Artifact:
+    def select(self, rows: Tensor) -> Artifact:
         """The same artifact with the uploads in `rows` [n] alone."""
 
         def of(parts: Parts) -> Parts:
@@ -215,7 +215,7 @@ class Colluder(NamedTuple):
         return Colluder(parts_alone(self.params, device), parts_alone(self.buffers, device), images)
 
 
-class Look(NamedTuple):
+class ExpectedUpload(NamedTuple):
     """What a server knows of the uploads before they come."""
 
     batch_size: int  # B
@@ -243,7 +243,7 @@ class Knowledge:
     colluder: Mapping[int, Colluder] | None = None
     oracle: Mapping[int, Networks] | None = None
     broadcast: Networks | None = None
-    look: Look | None = None
+    look: ExpectedUpload | None = None
     cache: Path | None = None
 
     def to(self, device: torch.device) -> Knowledge:
@@ -302,11 +302,11 @@ class Attack(Protocol):
     rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/attacks.md
     # A class may also say `pools: ClassVar[bool]`, whether what it makes of one upload depends on the other attacked uploads
     # where the extractor is private (privbench/observation/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns
-    # other numbers; and `hands_in: ClassVar[tuple[str, ...]]`, the attacks whose answers it hands in where the extractor is
+    # other numbers; and `hands_in: ClassVar[tuple[str, ...]]`, the attacks whose answers it returns where the extractor is
     # broadcast (privbench/registry.py).
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """Reconstruct all victims of the artifact from it and `knowledge` alone."""
         ...

@@ -19,7 +19,7 @@ from privbench.spec import CellSpec, TrainSpec
 from privbench.training import checkpoint, harness, history
 from privbench.training import federation as federations
 from privbench.training.state import State
-from privbench.types import Artifact, Knowledge, LocalSteps, Truth, no_report
+from privbench.types import Artifact, Knowledge, LocalSteps, Truth, no_progress
 from reports.studies import definition
 from tests.privbench.federations import digits_federation
 
@@ -82,13 +82,13 @@ def _reads_artifact(whose: Any) -> Callable[[Path], Any]:
 def _attacked(content: tuple[Artifact, Truth]) -> None:
     """The cheapest attack on what was read: nothing is known of its images, and of a batch of another size it asks for as many."""
     seen, truth = content
-    found = attack_cell.attack_artifact("grey", {}, seen, Knowledge(), 0, CPU, no_report)
+    found = attack_cell.attack_artifact("grey", {}, seen, Knowledge(), 0, CPU, no_progress)
     assert found.images.shape == truth.images.shape
     if "gradient" in seen.offers() and seen.batch_size <= LARGEST_BATCH:
         needs = registry.resolve("attack", "dlg").needs
         if needs <= seen.offers():
             attack_cell.attack_artifact(
-                "dlg", {"steps": 1}, replace(seen, training=None), Knowledge(), 0, CPU, no_report
+                "dlg", {"steps": 1}, replace(seen, training=None), Knowledge(), 0, CPU, no_progress
             )
 
 

@@ -24,7 +24,7 @@ from privbench.records import schema
 from privbench.records.store import Store
 from privbench.system import files
 from privbench.training import checkpoint, harness
-from privbench.types import TELL_CLASSES, Knowledge, LocalSteps, Look, Networks
+from privbench.types import TELL_CLASSES, ExpectedUpload, Knowledge, LocalSteps, Networks
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -74,14 +74,14 @@ def test_what_a_method_offers_is_known_before_it_is_trained(observed):
 
 def variants(shot, setup):
     """(file, what the clients receive, their local steps): whole local updates, and what each active attack brings back."""
-    if "classifier" not in setup.method.shares:
+    if "classifier" not in setup.method.shared_parts:
         return
     yield "update", shot, LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
     for name in filter(registry.is_active, registry.ATTACKS):
         attack, server = registry.create(registry.resolve("attack", name), short(name)), shot.server
         if not attack.needs <= observe.offers(setup.method) | set(knowledge.FIELDS):
             continue
-        whole = Knowledge(auxiliary=observe.auxiliary(setup.federation), look=Look(1, setup.defense))
+        whole = Knowledge(auxiliary=observe.auxiliary(setup.federation), look=ExpectedUpload(1, setup.defense))
         crafted = attack.craft(setup.model, Networks(server.params, server.buffers), whole, 0)
         sent = harness.Replica(server.params | crafted.params, server.buffers | crafted.buffers)
         yield name, shot._replace(server=sent), None
@@ -99,12 +99,15 @@ def fitting():
 
     def offers(name):
         method = registry.resolve("method", name)
-        gradients = {f"gradient:{p}" for p in ("extractor", "classifier") if p in method.shares}
-        uploads = {"upload:generator"} if "generator" in method.shares else set()
+        gradients = {f"gradient:{p}" for p in ("extractor", "classifier") if p in method.shared_parts}
+        uploads = {"upload:generator"} if "generator" in method.shared_parts else set()
         gradients |= {need.replace("gradient", "update") for need in gradients} | ({"gradient"} if gradients else set())
-        uploads |= {"classes"} if "classifier" in method.shares else set()
+        uploads |= {"classes"} if "classifier" in method.shared_parts else set()
         return (
-            gradients | uploads | {f"broadcast:{p}" for p in (*method.shares, *method.serves)} | set(knowledge.FIELDS)
+            gradients
+            | uploads
+            | {f"broadcast:{p}" for p in (*method.shared_parts, *method.serves)}
+            | set(knowledge.FIELDS)
         )
 
     return [(a, m) for a in registry.ATTACKS for m in METHODS if registry.resolve("attack", a).needs <= offers(m)]
@@ -176,11 +179,11 @@ def test_every_plug_in_resolves_and_is_documented(kind):
 @pytest.mark.parametrize("name", registry.METHODS)
 def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
     method = registry.create(registry.resolve("method", name), {})
-    assert set(method.shares) <= set(method.parts)
-    assert set(method.keeps) <= set(method.shares)
+    assert set(method.shared_parts) <= set(method.parts)
+    assert set(method.keeps) <= set(method.shared_parts)
     assert not set(method.serves) & set(method.parts)
     assert dataclasses.is_dataclass(method)
-    for phases, allowed in ((method.client(), method.parts), (method.server(), (*method.shares, *method.serves))):
+    for phases, allowed in ((method.client(), method.parts), (method.server(), (*method.shared_parts, *method.serves))):
         for phase in phases:
             for stage in phase.stages:
                 assert set(stage.trains) <= set(allowed), stage.name
@@ -266,8 +269,8 @@ def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypa
     attack = registry.resolve("attack", "grey")
     original = attack.reconstruct
 
-    def looking(self, seen, known, seed, report):
-        found = original(self, seen, known, seed, report)
+    def looking(self, seen, known, seed, progress):
+        found = original(self, seen, known, seed, progress)
         return found._replace(images=found.images + len(seen.uploads))
 
     assert looks_at_more("grey", *observed["fedcg"]) is False
@@ -303,8 +306,8 @@ def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
 
 
 # Every attack where it does work of its own: on FedCG's artifact alone attackers of private extractors have something to stand in
-# for, and without noise `posterior` is `staged`. So short a rehearsal mistrusts its stand-ins and hands in class means; "through
-# stand-ins" it is told to trust them.
+# for, and without noise `posterior` is `staged`. So short a rehearsal mistrusts its surrogates and returns class means; "through
+# surrogates" it is told to trust them.
 WATCHED = {
     "fedavg": [a for a, m in fitting() if m == "fedavg" and a not in (*STAND_INS, "posterior", "update-matching")],
     "fedavg + gaussian": ["staged", "learned-inverse", "posterior"],
@@ -417,10 +420,10 @@ def test_what_an_attack_notes_stands_in_its_record(tmp_path):
 
 
 def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeypatch):
-    def cheating(self, seen, known, seed, report):
+    def cheating(self, seen, known, seed, progress):
         (path,) = known.cache.parent.glob(f"artifacts/*/{artifact_files.TRUTH}")
         truth = artifact_files.load_truth(path, path.with_name(artifact_files.OBSERVATION))
-        return Grey().reconstruct(seen, known, seed, report)._replace(images=truth.images)
+        return Grey().reconstruct(seen, known, seed, progress)._replace(images=truth.images)
 
     monkeypatch.setattr(registry.resolve("attack", "learned-inverse"), "reconstruct", cheating)
     cells = watched(["learned-inverse"], "fedavg")
@@ -436,9 +439,9 @@ def test_an_attack_is_handed_only_what_it_asks_for(observed, monkeypatch):
     attack = registry.resolve("attack", "grey")
     original = attack.reconstruct
 
-    def spy(self, seen, knowledge, seed, report):
+    def spy(self, seen, knowledge, seed, progress):
         handed.append(knowledge)
-        return original(self, seen, knowledge, seed, report)
+        return original(self, seen, knowledge, seed, progress)
 
     monkeypatch.setattr(attack, "reconstruct", spy)
     attacked("grey", folder, whole)

@@ -153,8 +153,8 @@ def test_an_attack_that_does_nothing_raises_its_flag(planted, monkeypatch):
 
     honest = DLG.reconstruct
 
-    def idle(self, seen, known, seed, report):
-        found = honest(self, seen, known, seed, report)
+    def idle(self, seen, known, seed, progress):
+        found = honest(self, seen, known, seed, progress)
         return found._replace(trace=found.trace[:, :1].expand_as(found.trace))
 
     monkeypatch.setattr(DLG, "reconstruct", idle)
@@ -169,8 +169,8 @@ def test_an_attack_that_writes_into_what_it_was_given_changes_no_floor_and_hides
 
     honest = DLG.reconstruct
 
-    def writing(self, seen, known, seed, report):
-        found = honest(self, seen, known, seed, report)
+    def writing(self, seen, known, seed, progress):
+        found = honest(self, seen, known, seed, progress)
         for t in (t for net in (*seen.gradients.values(), *seen.weights.values()) for t in net.values()):
             t.zero_()
         return found

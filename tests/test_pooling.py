@@ -15,7 +15,7 @@ from privbench import presets, registry
 from privbench.execution import attack_cell
 from privbench.observation import knowledge, observe
 from privbench.training import checkpoint, harness
-from privbench.types import Knowledge, LocalSteps, Look, Networks
+from privbench.types import ExpectedUpload, Knowledge, LocalSteps, Networks
 from tests.privbench.federations import digits_federation
 from tests.test_contracts import STAND_INS, short, trust_stand_ins
 
@@ -60,7 +60,7 @@ def shown(trained, name, attack):
     auxiliary = observe.auxiliary(setup.federation)
     plugin = registry.create(registry.resolve("attack", attack), short(attack))
     if registry.is_active(attack):
-        server, handed = shot.server, Knowledge(auxiliary, look=Look(1, setup.defense))
+        server, handed = shot.server, Knowledge(auxiliary, look=ExpectedUpload(1, setup.defense))
         sent = plugin.craft(setup.model, Networks(server.params, server.buffers), handed, 0)
         shot = shot._replace(server=harness.Replica(server.params | sent.params, server.buffers | sent.buffers))
     local = UPDATES if any(need.startswith("update:") for need in plugin.needs) else None
@@ -85,7 +85,7 @@ def gap(attack, seen, whole):
     """The largest difference of a pixel of the first victim's image, alone and among the others, of a range of 1."""
     alone, among = (
         attack_cell.attack_artifact(attack, brief(attack), each, whole, 0, CPU, lambda *_: None).images[0].double()
-        for each in (seen.some(ALONE), seen)
+        for each in (seen.select(ALONE), seen)
     )
     return float((alone - among).abs().max())
 
@@ -159,7 +159,7 @@ def test_a_common_stand_in_of_unsplit_is_declared_and_pools(trained, monkeypatch
     assert (UnSplit().pools, UnSplit(stand_in_of="client").pools) == (False, True)
     alone, among = (
         attack_cell.attack_artifact("unsplit", own, each, whole, 0, CPU, lambda *_: None).images[0]
-        for each in (seen.some(ALONE), seen)
+        for each in (seen.select(ALONE), seen)
     )
     assert float((alone - among).abs().max()) > DIFFERENT
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from attacks.floors import Grey
 from privbench import presets, registry, seeds
 from privbench.execution import attack_cell, cell_jobs
-from privbench.methods.base import Known
+from privbench.methods.base import SamplingContext
 from privbench.observation.artifact_files import OBSERVATION, TRUTH, load, origin
 from privbench.records.store import Store
 from privbench.seeds import stream
@@ -43,10 +43,10 @@ class Watch:
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
 
-    def reconstruct(self, artifact, knowledge, seed, report):
+    def reconstruct(self, artifact, knowledge, seed, progress):
         """Grey images."""
-        WATCHED.append((artifact, knowledge, seed, report))
-        return Grey().reconstruct(artifact, knowledge, seed, report)
+        WATCHED.append((artifact, knowledge, seed, progress))
+        return Grey().reconstruct(artifact, knowledge, seed, progress)
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def secrets(setup, seed):
     names = {n: torch.zeros_like(t) for n, t in setup.model.net("classifier").init(torch.Generator())[0].items()}
     noise = setup.defense.protect(names, stream(seed, "victims", 0, "defence"))
     masks = {
-        name: draw.sample((1,), Known(setup.model, None), stream(seed, "victims", 0, name))
+        name: draw.sample((1,), SamplingContext(setup.model, None), stream(seed, "victims", 0, name))
         for name, draw in setup.method.observed().draws.items()
     }
     return initial | {f"noise/{n}": t for n, t in noise.items()} | {f"mask/{n}": t for n, t in masks.items()}
@@ -252,7 +252,7 @@ def test_reports_of_an_attack_reach_the_one_who_asked(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             Watch, "reconstruct",
-            lambda self, seen, known, own, report: report(1, 2, "hello") or Grey().reconstruct(seen, known, own, report),
+            lambda self, seen, known, own, progress: progress(1, 2, "hello") or Grey().reconstruct(seen, known, own, progress),
         )  # fmt: skip
         place = torch.device("cpu")
         attack_cell.attack_artifact(cell.attack, {}, artifact, knowledge, seed, place, lambda *told: heard.append(told))

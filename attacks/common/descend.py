@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from privbench.types import Reconstruction, Report, no_report
+from privbench.types import Progress, Reconstruction, no_progress
 
 Data = dict[str, Tensor]
 Objective = Callable[[Tensor, Data], Tensor]
@@ -74,7 +74,7 @@ def chunk_size(start: Tensor, data: Data) -> int:
 
 
 def in_chunks(
-    run: Callable[[Tensor, Data, Report], Descent], start: Tensor, data: Data, report: Report, what: str
+    run: Callable[[Tensor, Data, Progress], Descent], start: Tensor, data: Data, progress: Progress, what: str
 ) -> Descent:
     """Runs N problems in chunks, one chunk per thread, and joins the ends.
 
@@ -82,12 +82,12 @@ def in_chunks(
     """
     size = chunk_size(start, data)
     chunks = [slice(first, first + size) for first in range(0, len(start), size)]
-    progress = [0] * len(chunks)
+    done_by_chunk = [0] * len(chunks)
 
     def one(number: int) -> Descent:
         def chunk_report(done: int, total: int, detail: str) -> None:
-            progress[number] = done
-            report(sum(progress), len(chunks) * total, f"{what} {detail}".strip())
+            done_by_chunk[number] = done
+            progress(sum(done_by_chunk), len(chunks) * total, f"{what} {detail}".strip())
 
         return run(start[chunks[number]], pick(data, chunks[number]), chunk_report)
 
@@ -105,7 +105,7 @@ def lbfgs(
     steps: int,
     history: int = 20,
     tolerance: float = 1e-12,
-    report: Report = no_report,
+    progress: Progress = no_progress,
     what: str = "L-BFGS",
 ) -> Descent:
     """Minimises N problems from `start` [N, ...]; a problem ends after `steps`, or when a step gains less than `tolerance`.
@@ -113,10 +113,10 @@ def lbfgs(
     The gain is relative to the loss. A problem that meets no finite value stays at its last finite point.
     """
 
-    def run(x: Tensor, own: Data, inner: Report) -> Descent:
+    def run(x: Tensor, own: Data, inner: Progress) -> Descent:
         return _Lbfgs(objective, x, own, steps, history, tolerance, inner).run()
 
-    return in_chunks(run, start, data, report, what)
+    return in_chunks(run, start, data, progress, what)
 
 
 class _Pairs:
@@ -198,7 +198,7 @@ class _Lbfgs:
     steps: int
     history: int
     tolerance: float
-    report: Report
+    progress: Progress
 
     def run(self) -> Descent:
         self.evaluate = gradients(self.objective)
@@ -215,7 +215,7 @@ class _Lbfgs:
             if not len(alive):
                 break
             if step % 10 == 0:
-                self.report(step, self.steps, f"({len(alive)} of {len(everyone)} under way)")
+                self.progress(step, self.steps, f"({len(alive)} of {len(everyone)} under way)")
             x, gradient, loss, moving = self.one_step(x, gradient, loss)
             end_loss[alive] = loss
             trace.append(end_loss.clone())
@@ -273,7 +273,7 @@ def adam(
     lr: float,
     sign: bool = False,
     box: tuple[float, float] | tuple[Tensor, Tensor] | None = None,
-    report: Report = no_report,
+    progress: Progress = no_progress,
     what: str = "Adam",
 ) -> Descent:
     """Adam on N problems; with `sign` each gradient is replaced by its sign, and the rate falls by 10 at 3/8, 5/8 and 7/8.
@@ -282,7 +282,7 @@ def adam(
     each) after every step. The point with the lowest own objective is returned.
     """
 
-    def run(x: Tensor, own: Data, inner: Report) -> Descent:
+    def run(x: Tensor, own: Data, inner: Progress) -> Descent:
         evaluate = gradients(objective)
         x = x.clone()
         mean, square = torch.zeros_like(x), torch.zeros_like(x)
@@ -304,7 +304,7 @@ def adam(
             x = x if box is None else x.clamp(*box)
         return Descent(best_x, best_loss, torch.stack(trace, 1), len(x) * (steps + 1))
 
-    return in_chunks(run, start, data, report, what)
+    return in_chunks(run, start, data, progress, what)
 
 
 def by(
@@ -315,13 +315,13 @@ def by(
     *,
     steps: int,
     lr: float,
-    report: Report = no_report,
+    progress: Progress = no_progress,
     what: str,
 ) -> Descent:
     """`lbfgs`, or `adam` at the rate `lr`, which L-BFGS does not look at."""
     if optimiser == "adam":
-        return adam(objective, start, data, steps=steps, lr=lr, report=report, what=what)
-    return lbfgs(objective, start, data, steps=steps, report=report, what=what)
+        return adam(objective, start, data, steps=steps, lr=lr, progress=progress, what=what)
+    return lbfgs(objective, start, data, steps=steps, progress=progress, what=what)
 
 
 def of_one_length(traces: list[Tensor]) -> list[Tensor]:

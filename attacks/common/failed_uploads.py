@@ -29,7 +29,7 @@ def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) 
     images, known = problem.grey_start(artifact), labels.recover(artifact)
     loss, restart = torch.full_like(images[:, 0, 0, 0, 0], torch.nan), torch.zeros_like(known[:, 0])
     failed = Reconstruction(images, known, loss, loss[:, None], restart, 0)
-    return put(failed, sound, attack(artifact.some(sound))) if len(sound) else failed
+    return put(failed, sound, attack(artifact.select(sound))) if len(sound) else failed
 
 
 def put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruction:

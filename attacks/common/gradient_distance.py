@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks.common.problem import KEPT, Case, squared
+from attacks.common.problem import KEPT, InversionProblem, squared
 from privbench.networks.base import LinearClassifier
 from privbench.tensors import Params, Parts
 
@@ -33,11 +33,11 @@ class Products(NamedTuple):
         return self.own - 2 * self.cross + self.observed
 
 
-def gradient_products(own: Case, x: Tensor, y: Tensor, observed: dict[str, Tensor]) -> dict[str, Products]:
+def gradient_products(own: InversionProblem, x: Tensor, y: Tensor, observed: dict[str, Tensor]) -> dict[str, Products]:
     """Products of the gradient of CE(C(E(x)), y) with the observed one, by "<part>/<parameter>".
 
     x [B, C, H, W], y [B] int64, `observed` the gradient, with its squared norms where they are known (case.data); only its
-    parameters are matched. The case gives the networks (E the true one or a stand-in), and batch norm the mode of the observed
+    parameters are matched. The case gives the networks (E the true one or a surrogate), and batch norm the mode of the observed
     gradient. Features are dropped as `observed` has it under KEPT [B, c, s, s]. Linear layers go without their weight gradients
     where the classifier consists of them; every other parameter's gradient is taken as it is.
     """

@@ -1,4 +1,4 @@
-"""An artifact made ready for descending: double precision, one dict of tensors per victim, a stand-in for E or C where private."""
+"""An artifact made ready for descending: double precision, one dict of tensors per victim, a surrogate for E or C where private."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ KEPT = "kept"
 Start = Literal["noise", "normal", "grey"]  # uniform pixels, N(0, 1) ones, or 0.5
 
 
-class Case(NamedTuple):
+class InversionProblem(NamedTuple):
     """What the attacks descend on."""
 
     model: Model
-    weights: Parts  # extractor and classifier; one that the artifact does not have is a random stand-in
-    buffers: Parts  # their batch-norm statistics: broadcast, or a stand-in's initial ones
+    weights: Parts  # extractor and classifier; one that the artifact does not have is a random surrogate
+    buffers: Parts  # their batch-norm statistics: broadcast, or a surrogate's initial ones
     train: bool  # the mode in which the gradients were taken (privbench.networks.train_mode)
     # "<part>/<parameter>" -> [V, ...]; and where they tell C's dropout, KEPT: what each feature was multiplied by [V, B, c, s, s]
     observed: dict[str, Tensor]
@@ -38,8 +38,8 @@ class Case(NamedTuple):
     variance: float  # of the defence's noise per coordinate; 0 when there is none
 
 
-def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Case:
-    """The case of an artifact; a stand-in E~ or C~ is drawn from the attacker's own stream, with the true architecture.
+def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> InversionProblem:
+    """The case of an artifact; a surrogate E~ or C~ is drawn from the attacker's own stream, with the true architecture.
 
     UserError: a gradient of more images than the artifact says (`check_batch_size`).
     """
@@ -54,7 +54,7 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> C
     def ready(parts: Parts) -> Parts:
         return {part: {n: t.to(device, dtype) for n, t in parts.get(part, {}).items()} for part in CLASSIFICATION}
 
-    return Case(
+    return InversionProblem(
         model=artifact.model,
         weights=ready(weights),
         buffers=ready(buffers),
@@ -118,8 +118,8 @@ def _nearly_of_rank(matrices: Tensor, most: int) -> Tensor:
     return left.flatten(1).norm(dim=1) <= RANK * largest
 
 
-def features(case: Case, x: Tensor) -> Tensor:
-    """E(x) [B, c, s, s] of one victim's candidate, through the true or the stand-in extractor."""
+def features(case: InversionProblem, x: Tensor) -> Tensor:
+    """E(x) [B, c, s, s] of one victim's candidate, through the true or the surrogate extractor."""
     h, _ = case.model.net("extractor").apply(case.weights["extractor"], case.buffers["extractor"], x, train=case.train)
     return h
 
@@ -129,7 +129,7 @@ def repeat(t: Tensor, times: int) -> Tensor:
     return t.repeat_interleave(times, 0)
 
 
-def data(case: Case, restarts: int = 1) -> dict[str, Tensor]:
+def data(case: InversionProblem, restarts: int = 1) -> dict[str, Tensor]:
     """What every restart of every victim descends on: the observed gradient by name, and "labels"; [V x restarts, ...].
 
     Each parameter's |G|^2, which no candidate changes, is summed here, once, under the name `squared(name)`.
@@ -152,7 +152,7 @@ def squared(name: str) -> str:
     return f"|{name}|^2"
 
 
-def observed_of(case: Case, data: dict[str, Tensor]) -> dict[str, Tensor]:
+def observed_of(case: InversionProblem, data: dict[str, Tensor]) -> dict[str, Tensor]:
     """The observed gradient among one problem's data, with its squared norms where they are there."""
     return {name: data[name] for own in case.observed for name in (own, squared(own)) if name in data}
 

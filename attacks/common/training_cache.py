@@ -20,14 +20,14 @@ from torch import Tensor
 
 from privbench.errors import Damaged, UserError
 from privbench.system import files, locks
-from privbench.types import Artifact, Attack, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Attack, Knowledge, Progress, Reconstruction, no_progress
 
 LOG = logging.getLogger("privbench")
 REVISION = 2  # raised whenever training changes in a way that no setting tells
 TENSORS, SPENT, OUTCOME = Reconstruction._fields[:5], "gradient_evaluations", "outcome"
 
 
-def kept(
+def cached(
     folder: Path | None,
     what: str,
     settings: Mapping[str, Any],
@@ -68,7 +68,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 
 
 def reconstructed(
-    attack: Attack, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+    attack: Attack, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
 ) -> Reconstruction:
     """What an attack makes of an artifact with some auxiliary images, or none; read back where another attack has asked for it."""
     settings = {field.name: getattr(attack, field.name) for field in fields(attack)}  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def reconstructed(
         settings["revision"] = revision
     settings |= {"model": str(artifact.model), "round": artifact.round, "batch_size": artifact.batch_size}
     parts = (artifact.weights, artifact.buffers, artifact.gradients, artifact.uploads, artifact.upload_buffers)
-    found = kept(
+    found = cached(
         knowledge.cache,
         type(attack).__name__.lower(),
         settings | {"seed": seed, "defense": dict(artifact.defense)},
@@ -85,7 +85,7 @@ def reconstructed(
             *(() if artifact.labels is None else (artifact.labels,)),
             *(knowledge.auxiliary or ()),
         ],
-        lambda: _packed(attack.reconstruct(artifact, knowledge, seed, report)),
+        lambda: _packed(attack.reconstruct(artifact, knowledge, seed, progress)),
         artifact.client.device,
     )
     images, y, loss, trace, restart = (found[name] for name in TENSORS)

@@ -1,4 +1,4 @@
-"""Classifiers that an active server sends: all that they answer hangs on one number of the features, t = w h.
+"""Classifiers that an active server sends: all that they answer depends on one number of the features, t = w h.
 
 Every row of the first layer looks along the direction w, z_j = s_j (t - c_j). With one image, dL/dh = (sum_j s_j dL/db_j) w, so
 that E's gradient is that of t, times a number. Two ways to lay the rows:
@@ -11,7 +11,7 @@ that E's gradient is that of t, times a number. Two ways to lay the rows:
 The layers behind make one number a of t, rising with it, and logits
     quiet    r_y (a - 1/2), r_y of both signs and never near 0: all classes are about equally probable, and no image goes without
              a gradient.
-    loud     S (r_y (a - a_0) + k_y), S without bound, k = 1 and r = -1, 1 for two classes that always win, A for t below the
+    saturated     S (r_y (a - a_0) + k_y), S without bound, k = 1 and r = -1, 1 for two classes that always win, A for t below the
              level t_0 and B above it, and k = 0 and r near 0 for the others. The loss is S times the lead of the winner over y,
              and as large are its gradients: noise of whatever size drowns in them where nothing is clipped. No gradient comes
              from an image whose class has won, so that A, B, t_0 and w are chosen for A's images to lie above t_0 and B's below.
@@ -38,7 +38,7 @@ NARROWEST = 1e-6  # half of a range of t
 WORTH = 5.0  # how many images of its own what is known of all classes is worth to one
 LOUD = 1e15  # S, relative to the standard deviation of the noise
 LOUDEST = 1e18  # so that the squares of gradients are finite in single precision
-HEARD = 1e6  # S of a loud classifier is above it, the weights of an honest one are not
+HEARD = 1e6  # S of a saturated classifier is above it, the weights of an honest one are not
 
 
 class Winners(NamedTuple):
@@ -141,7 +141,7 @@ def principal_direction(rows: Tensor, *, centred: bool = True) -> Tensor:
 
 
 def told_apart(t: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Winners]:
-    """(how well two classes are told apart, and which, and where) of numbers t [N] of labelled images.
+    """(how well two classes are distinguished, and which, and where) of numbers t [N] of labelled images.
 
     The distance of their means over the sum of their standard deviations []; each class's mean and variance are shrunk towards
     those of all.
@@ -163,7 +163,7 @@ def loudness(noise_std: float) -> float:
 
 
 def classifier(like: Params, w: Tensor, rows: Rows, winners: Winners, loud: float) -> Params:
-    """The classifier to send in place of `like`: quiet where `loud` is 0."""
+    """The classifier to send in place of `like`: quiet where `saturated` is 0."""
     classes, hidden = like["fc3.weight"].shape
     inputs = like["fc2.weight"].shape[1]
     slope = 2 * GENTLE / inputs * torch.linspace(0.5, 1, hidden).to(w)
@@ -193,11 +193,11 @@ def is_crafted(classifier: Params) -> bool:
 
 
 def is_loud(classifier: Params) -> bool:
-    """Whether a crafted classifier is a loud one."""
+    """Whether a crafted classifier is a saturated one."""
     return float(classifier["fc3.bias"].abs().max()) > HEARD
 
 
 def winners_of(classifier: Params) -> tuple[int, int]:
-    """(A, B) of a loud classifier."""
+    """(A, B) of a saturated classifier."""
     r = classifier["fc3.weight"][:, 0]
     return int(r.argmin()), int(r.argmax())

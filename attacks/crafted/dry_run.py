@@ -22,7 +22,16 @@ from privbench.observation import wire
 from privbench.scoring import image_scores
 from privbench.seeds import stream
 from privbench.tensors import Parts
-from privbench.types import CLASSIFICATION, Artifact, Batch, Defense, LocalSteps, Look, Networks, Reconstruction
+from privbench.types import (
+    CLASSIFICATION,
+    Artifact,
+    Batch,
+    Defense,
+    ExpectedUpload,
+    LocalSteps,
+    Networks,
+    Reconstruction,
+)
 
 NOISES = 10_000  # numbers sent through a defence to see how much noise it adds
 
@@ -46,7 +55,7 @@ def batches(images: Batch, most: int, size: int) -> Batch:
     return Batch(*(t[: count * size].unflatten(0, (count, size)) for t in images))
 
 
-def observed(model: Model, own: Networks, clients: Batch, look: Look, seed: int) -> Artifact:
+def observed(model: Model, own: Networks, clients: Batch, look: ExpectedUpload, seed: int) -> Artifact:
     """What clients with the batches [n, B, ...] would send of all networks in `own`, both of which they were sent.
 
     Whole updates are taken for gradients.
@@ -67,7 +76,7 @@ def observed(model: Model, own: Networks, clients: Batch, look: Look, seed: int)
         dataset="auxiliary",
         model=model,
         round=0,
-        shares=CLASSIFICATION,
+        shared_parts=CLASSIFICATION,
         gradients=stacked if look.local is None else {},
         updates={} if look.local is None else stacked,
         local=look.local,

@@ -10,34 +10,34 @@ from torch import Tensor
 from attacks.common import closed_form, no_information
 from attacks.crafted import classifiers, gradient_bins
 from attacks.features import per_image
-from attacks.features.disaggregation import Separated
+from attacks.features.disaggregation import Disaggregated
 from privbench.types import Artifact, Knowledge, Reconstruction
 
 LOST = 1e-6  # |dL/db| of the first layer relative to S, below which the image's class has won
 
 
-def heard(artifact: Artifact) -> Tensor:
-    """The victims [n] int64 whose gradient is louder than the noise: all but those whose class has won."""
+def above_noise(artifact: Artifact) -> Tensor:
+    """The victims [n] int64 whose gradient is above the noise: all but those whose class has won."""
     size = artifact.weights["classifier"]["fc3.bias"].abs().max()
     return torch.nonzero(artifact.gradients["classifier"]["fc1.bias"].norm(dim=1) > LOST * size)[:, 0]
 
 
-def cleared(artifact: Artifact) -> Artifact:
-    """One-image gradients of a loud classifier as they would be without noise.
+def denoised(artifact: Artifact) -> Artifact:
+    """One-image gradients of a saturated classifier as they would be without noise.
 
     C's gradient is computed of the features in closed form and the label, which is told by how large that of the first layer is:
-    the last layer's is no louder than the noise.
+    the last layer's is no above the noise.
     """
     h = closed_form.seen(artifact)
     assert h is not None, "of one image through a linear layer, features have a closed form"
     every = torch.arange(artifact.weights["classifier"]["fc1.bias"].numel(), device=h.device)
     told = [gradient_bins.likeliest_label(artifact, v, one, every)[0] for v, one in enumerate(h)]
     y = torch.tensor(told, device=h.device)[:, None] if artifact.labels is None else artifact.labels
-    each = per_image.singles(artifact, Separated(h[:, None], y, h[:, 0, 0, 0], 0))
+    each = per_image.singles(artifact, Disaggregated(h[:, None], y, h[:, 0, 0, 0], 0))
     return replace(each, gradients=artifact.gradients | each.gradients, defense={"name": "none"})
 
 
-def unheard(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
+def below_noise(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
     """Images without a gradient, which are of either class that wins: the mean of these two, or of their own where it is known."""
     if artifact.labels is not None:
         return no_information.gave_up(no_information.class_mean(artifact, knowledge))

@@ -31,7 +31,7 @@ from privbench import tensors
 from privbench.networks.base import LinearClassifier
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Report, no_report
+from privbench.types import Artifact, Progress, no_progress
 
 RESTARTS = 32
 LONG = 4  # of them descend to the end
@@ -43,7 +43,7 @@ SPREAD = 0.2  # how far starts lie from the common point, relative to the batch'
 SEPARATED = 1e-4  # of the residual
 
 
-class Separated(NamedTuple):
+class Disaggregated(NamedTuple):
     """The features of V batches."""
 
     h: Tensor  # [V, B, c, s, s], what enters C: with dropout that of the mask
@@ -63,12 +63,12 @@ def possible(artifact: Artifact) -> bool:
     return exact and isinstance(artifact.model.classifier, LinearClassifier)
 
 
-def separate(artifact: Artifact, seed: int, report: Report = no_report) -> Separated:
+def disaggregate(artifact: Artifact, seed: int, progress: Progress = no_progress) -> Disaggregated:
     """Labels and features of all batches; only where `possible`."""
     known = labels.recover(artifact)
     own = _Problem(artifact)
     solvable = torch.nonzero(own.solvable)[:, 0]
-    found = own.solve(solvable.cpu(), known[solvable], seed, RESTARTS, report) if len(solvable) else None
+    found = own.solve(solvable.cpu(), known[solvable], seed, RESTARTS, progress) if len(solvable) else None
     if found is None or len(solvable) < artifact.victims:
         found = _among(artifact, known, solvable, found)
     if artifact.labels is not None:
@@ -78,9 +78,9 @@ def separate(artifact: Artifact, seed: int, report: Report = no_report) -> Separ
         if not len(others):
             continue
         rows = torch.full((len(others),), v)
-        tried = own.solve(rows, others, seed, EXCHANGES, report)
+        tried = own.solve(rows, others, seed, EXCHANGES, progress)
         best = int(tried.residual.argmin())
-        again = own.solve(rows[:1], others[best : best + 1], seed, RESTARTS, report)
+        again = own.solve(rows[:1], others[best : best + 1], seed, RESTARTS, progress)
         spent = found.evaluations + tried.evaluations + again.evaluations
         if again.residual[0] < found.residual[v]:
             for whole, one in zip(found[:3], again[:3], strict=True):
@@ -89,14 +89,14 @@ def separate(artifact: Artifact, seed: int, report: Report = no_report) -> Separ
     return found
 
 
-def _among(artifact: Artifact, known: Tensor, rows: Tensor, found: Separated | None) -> Separated:
+def _among(artifact: Artifact, known: Tensor, rows: Tensor, found: Disaggregated | None) -> Disaggregated:
     """The batches in `rows` as they were `found`, among all V: NaN for the features and the residual of the others."""
     shape = (artifact.victims, artifact.batch_size, *artifact.model.feature_shape)
     h = torch.full(shape, torch.nan, dtype=torch.float64, device=known.device)
     labels_, residual, spent = known.clone(), h[:, 0, 0, 0, 0].clone(), 0
     if found is not None:
         h[rows], labels_[rows], residual[rows], spent = found
-    return Separated(h, labels_, residual, spent)
+    return Disaggregated(h, labels_, residual, spent)
 
 
 def _exchanged(known: Tensor, fewest: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class _Problem:
             "free": torch.linalg.qr(first[..., None], mode="complete").Q[..., 1:],
         }
 
-    def solve(self, victims: Tensor, known: Tensor, seed: int, restarts: int, report: Report) -> Separated:
+    def solve(self, victims: Tensor, known: Tensor, seed: int, restarts: int, progress: Progress) -> Disaggregated:
         """The best of `restarts` descents for each of the victims [n] with labels [n, B]."""
         data = descend.pick(self.data, victims) | {"labels": known}
         data["unit"] = each_of(self.unit)(data)
@@ -164,15 +164,15 @@ class _Problem:
         c = each_of(self.start)(SPREAD * torch.cat(draws).to(known.device), many)
         many["unit"] = c.norm(dim=2, keepdim=True)
         start = ((c - many["origin"][:, None]) @ many["free"]) / many["unit"]
-        short = descend.lbfgs(self.objective, start, many, steps=SHORT_STEPS, report=report, what="separation")
+        short = descend.lbfgs(self.objective, start, many, steps=SHORT_STEPS, progress=progress, what="separation")
         best = short.loss.unflatten(0, (-1, restarts)).nan_to_num(nan=torch.inf).argsort(1)[:, :LONG]
         rows = (best + restarts * torch.arange(len(best), device=best.device)[:, None]).flatten()
         some = descend.pick(many, rows)
-        end = descend.lbfgs(self.objective, short.x[rows], some, steps=LONG_STEPS, report=report, what="separation")
+        end = descend.lbfgs(self.objective, short.x[rows], some, steps=LONG_STEPS, progress=progress, what="separation")
         y, loss, _, chosen = descend.best_restart(end, min(LONG, restarts))
         data["unit"] = some["unit"].unflatten(0, (len(known), -1))[torch.arange(len(known)), chosen]
         h = each_of(self.features)(y, data).unflatten(2, self.artifact.model.feature_shape)
-        return Separated(h, known.clone(), loss, short.evaluations + end.evaluations)
+        return Disaggregated(h, known.clone(), loss, short.evaluations + end.evaluations)
 
     def coordinates(self, y: Tensor, data: Data) -> Tensor:
         """c [B, r] of the free numbers y [B, r - 1]."""

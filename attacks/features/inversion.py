@@ -1,7 +1,7 @@
 """Images from features: the most probable image under a Gaussian prior, given an extractor that may be wrong by so much.
 
     min over z of  sum over M extractors ||E_m(x) - h||^2 / (M (tau^2 + nu)) + ||z||^2,   2x - 1 = mu + Sigma^(1/2) z
-tau is the standard deviation of E_m(x) - h that the attacker expects of his stand-ins, nu the variance of h itself where the
+tau is the standard deviation of E_m(x) - h that the attacker expects of his surrogates, nu the variance of h itself where the
 gradient was noised (attacks/common/closed_form.py); features that dropout took away are left out of the sum. With tau = inf the
 answer is mu, the best guess without any feature: a hopeless inversion ends there. In z the prior is perfectly conditioned, which
 is why a few dozen steps of L-BFGS suffice.
@@ -19,30 +19,30 @@ from torch import Tensor
 from attacks.common import descend, priors
 from privbench.networks.model import Model
 from privbench.tensors import Params
-from privbench.types import Batch, Report, no_report
+from privbench.types import Batch, Progress, no_progress
 
 STEP = 0.1  # a usual difference of neighbouring pixels, in 2x - 1
 USUAL_WORTH = 50.0  # how many auxiliary images the usual variances are worth
 CLASS_WORTH = 5.0  # and the mean of all images, in the mean of a class
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
-Extractors = dict[int, list[Params]]  # victim, by its number in a world -> stand-ins for its client's extractor
+Extractors = dict[int, list[Params]]  # victim, by its number in a world -> surrogates for its client's extractor
 
 
-class Belief(NamedTuple):
+class ClassPrior(NamedTuple):
     """What the attacker thinks of an image before seeing its features: u = 2x - 1 ~ N(mean of its class, Sigma)."""
 
     means: Tensor  # [Y, D] of u
     gaussian: priors.Gaussian
 
 
-def usual(shape: tuple[int, int, int], classes: int, like: Tensor) -> Belief:
+def usual(shape: tuple[int, int, int], classes: int, like: Tensor) -> ClassPrior:
     """Smooth images around grey, for an attacker without images."""
     gaussian = priors.natural(*shape[:2], STEP, priors.CHROMA, like)
-    return Belief(like.new_zeros(classes, gaussian.variance.numel()), gaussian)
+    return ClassPrior(like.new_zeros(classes, gaussian.variance.numel()), gaussian)
 
 
-def learned(images: Batch, classes: int, like: Tensor) -> Belief:
+def learned(images: Batch, classes: int, like: Tensor) -> ClassPrior:
     """Class means and variances of the attacker's own images."""
     u, y = 2 * images.images.to(like) - 1, images.labels
     every = u.mean(0)
@@ -51,7 +51,7 @@ def learned(images: Batch, classes: int, like: Tensor) -> Belief:
     )
     shape = (int(u.shape[1]), int(u.shape[2]), int(u.shape[3]))
     gaussian = priors.measured(u - means[y], usual(shape, classes, like).gaussian, USUAL_WORTH)
-    return Belief(means.flatten(1), gaussian)
+    return ClassPrior(means.flatten(1), gaussian)
 
 
 def logit(h: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ def logit(h: Tensor) -> Tensor:
 def invert(
     model: Model,
     extractors: Sequence[Params],
-    belief: Belief,
+    belief: ClassPrior,
     h: Tensor,
     labels: Tensor,
     variance: Tensor,
@@ -70,7 +70,7 @@ def invert(
     exact: bool,
     steps: int,
     known: Tensor | None = None,
-    report: Report = no_report,
+    progress: Progress = no_progress,
 ) -> descend.Descent:
     """The most probable image of each h [n, c, s, s] given its label [n] and error variance [n] (inf: the class mean).
 
@@ -94,7 +94,7 @@ def invert(
     data = {"h": target, "mean": belief.means[labels], "precision": 1 / variance}
     data |= {} if known is None else {"known": known}
     start = torch.zeros_like(data["mean"])
-    end = descend.lbfgs(objective, start, data, steps=steps, report=report, what="feature inversion")
+    end = descend.lbfgs(objective, start, data, steps=steps, progress=progress, what="feature inversion")
     return end._replace(x=images_of(belief, end.x, labels))
 
 
@@ -106,12 +106,12 @@ def spread(features: Tensor, known: Tensor) -> Tensor:
     return ((values - mean[:, None]).square() * seen).sum(1) / (count - 1).clamp_min(1)
 
 
-def image(belief: Belief, z: Tensor, mean: Tensor) -> Tensor:
+def image(belief: ClassPrior, z: Tensor, mean: Tensor) -> Tensor:
     """x [D] of one z [D]."""
     return (mean + belief.gaussian.root(z[None])[0] + 1) / 2
 
 
-def images_of(belief: Belief, z: Tensor, labels: Tensor) -> Tensor:
+def images_of(belief: ClassPrior, z: Tensor, labels: Tensor) -> Tensor:
     """x [n, 1, C, H, W] of z [n, D]."""
     u = belief.means[labels] + belief.gaussian.root(z)
     return ((u + 1) / 2).view(len(z), 1, *belief.gaussian.variance.shape)

@@ -32,9 +32,9 @@ from torch.func import grad
 
 from attacks.common.descend import Descent, each_of
 from attacks.common.priors import Gaussian
-from attacks.common.problem import Case
+from attacks.common.problem import InversionProblem
 from privbench.errors import UserError
-from privbench.types import Report, no_report
+from privbench.types import Progress, no_progress
 
 ERROR = 3e-6  # of z2 and dL/dW2, relative to their root mean square
 FIRST_ERROR = 3e-5  # of dL/dW1, whose coefficients D1 inherit the error of z1
@@ -79,14 +79,14 @@ class Victims(NamedTuple):
     error: Tensor  # its variance [n]
 
 
-class Images(NamedTuple):
+class LatentImages(NamedTuple):
     """u = Sigma w of n victims, both [n, C, H, W]; u' Sigma^-1 u = u' w."""
 
     u: Tensor
     w: Tensor
 
 
-def layers(case: Case, gaussian: Gaussian) -> Layers:
+def layers(case: InversionProblem, gaussian: Gaussian) -> Layers:
     """The linear maps of the case's extractor, and the prior seen through them; UserError unless it is LeNet-5's."""
     if case.model.backbone != "lenet5":
         raise UserError(
@@ -110,7 +110,7 @@ def layers(case: Case, gaussian: Gaussian) -> Layers:
     )
 
 
-def victims(case: Case, own: Layers, h: Tensor, rows: Tensor) -> Victims:
+def victims(case: InversionProblem, own: Layers, h: Tensor, rows: Tensor) -> Victims:
     """The equations of the victims in `rows` [n]; h [V, c, s, s] are the features of all."""
 
     def loss(features: Tensor, label: Tensor) -> Tensor:
@@ -133,7 +133,12 @@ def victims(case: Case, own: Layers, h: Tensor, rows: Tensor) -> Victims:
 
 
 def peel(
-    case: Case, h: Tensor, gaussian: Gaussian, iterations: int, report: Report = no_report, levels: int = len(LEVELS)
+    case: InversionProblem,
+    h: Tensor,
+    gaussian: Gaussian,
+    iterations: int,
+    progress: Progress = no_progress,
+    levels: int = len(LEVELS),
 ) -> Descent:
     """The most probable image of every victim: x [V, 1, C, H, W], with F at the last level as loss and trace.
 
@@ -143,7 +148,7 @@ def peel(
     own = layers(case, gaussian)
     ends = []
     for rows in torch.arange(len(h), device=h.device).split(CHUNK):
-        report(int(rows[0]), len(h), "peeling layers")
+        progress(int(rows[0]), len(h), "peeling layers")
         ends.append(_solve(own, victims(case, own, h, rows), iterations, LEVELS[1:levels]))
     longest = max(end.trace.shape[1] for end in ends)
     trace = torch.cat([F.pad(t, (0, longest - t.shape[1]), "replicate") for t in (end.trace for end in ends)])
@@ -155,10 +160,10 @@ def _solve(own: Layers, some: Victims, iterations: int, levels: tuple[str, ...])
     """The best u [n, C, H, W] of a chunk of victims; its trace is the surprise of the best so far after every iteration."""
     everyone = torch.arange(len(some.first), device=some.first.device)
     grey = own.b1.new_zeros(len(everyone), *own.gaussian.variance.shape)
-    best, lowest = grey.clone(), surprise(own, some, Images(grey, grey))
+    best, lowest = grey.clone(), surprise(own, some, LatentImages(grey, grey))
     trace, evaluations = [lowest], len(everyone)
 
-    def keep(rows: Tensor, found: Tensor, now: Images) -> None:
+    def keep(rows: Tensor, found: Tensor, now: LatentImages) -> None:
         nonlocal lowest, evaluations
         better = found < lowest[rows]
         best[rows[better]] = now.u[better]
@@ -182,7 +187,9 @@ def _solve(own: Layers, some: Victims, iterations: int, levels: tuple[str, ...])
             if not len(rows):
                 break
             under_way = _pick(some, rows)
-            step, gain = _iterate(own, under_way, [normals[v] for v in rows], Images(now.u[rows], now.w[rows]), level)
+            step, gain = _iterate(
+                own, under_way, [normals[v] for v in rows], LatentImages(now.u[rows], now.w[rows]), level
+            )
             now.u[rows], now.w[rows] = step
             keep(rows, surprise(own, under_way, step), step)
             rows = rows[gain > (SMALL_GAIN if level == "all" else ROUGH_GAIN)]
@@ -198,12 +205,12 @@ def _each(some: Victims) -> list[Victims]:
     return [_pick(some, v) for v in range(len(some.first))]
 
 
-def surprise(own: Layers, some: Victims, images: Images) -> Tensor:
+def surprise(own: Layers, some: Victims, images: LatentImages) -> Tensor:
     """Twice the negative logarithm of each image's probability given all equations, up to a constant, [n]."""
     return _objective(own, some, images, "all")
 
 
-def _objective(own: Layers, some: Victims, images: Images, level: str) -> Tensor:
+def _objective(own: Layers, some: Victims, images: LatentImages, level: str) -> Tensor:
     """F [n]: the misfits of a level's equations and u' Sigma^-1 u."""
     a = _activations(own, images.u)
     f = _misfit(own, some, a) / FACTORS[level] ** 2 + (images.u * images.w).flatten(1).sum(1)
@@ -264,7 +271,7 @@ def _pooled_normal(own: Layers, one: Victims) -> tuple[Tensor, Tensor]:
     return whole, whole @ (target + one.z2 @ z2)
 
 
-def _common(own: Layers, p: Tensor) -> Images:
+def _common(own: Layers, p: Tensor) -> LatentImages:
     """Level 0: Gauss-Newton with the slopes at grey, for all p [n, 6, 13, 13] at once."""
     slope, z = _slope(torch.sigmoid(own.b1)), own.b1.expand(len(p), -1, -1, -1)
     v = torch.zeros_like(z)
@@ -276,8 +283,8 @@ def _common(own: Layers, p: Tensor) -> Images:
 
 
 def _iterate(
-    own: Layers, some: Victims, normals: list[tuple[Tensor, Tensor]], images: Images, level: str
-) -> tuple[Images, Tensor]:
+    own: Layers, some: Victims, normals: list[tuple[Tensor, Tensor]], images: LatentImages, level: str
+) -> tuple[LatentImages, Tensor]:
     """One Gauss-Newton step of F, halved until F falls: (images, relative gain [n])."""
     z, each = _z1(own, images.u), zip(_each(some), normals, strict=True)
     ends = [
@@ -286,10 +293,12 @@ def _iterate(
     ]
     u, w = (torch.stack(t) for t in zip(*ends, strict=True))
     before = _objective(own, some, images, level)
-    now, gain = Images(images.u.clone(), images.w.clone()), torch.zeros_like(before)
+    now, gain = LatentImages(images.u.clone(), images.w.clone()), torch.zeros_like(before)
     rows = torch.arange(len(z), device=z.device)
     for halving in range(MOST_HALVINGS):
-        trial = Images(*(old[rows].lerp(new[rows], 0.5**halving) for old, new in zip(images, (u, w), strict=True)))
+        trial = LatentImages(
+            *(old[rows].lerp(new[rows], 0.5**halving) for old, new in zip(images, (u, w), strict=True))
+        )
         after = _objective(own, _pick(some, rows), trial, level)
         lower = after < before[rows]
         now.u[rows[lower]], now.w[rows[lower]] = trial.u[lower], trial.w[lower]
@@ -302,7 +311,7 @@ def _iterate(
 
 def _newton(
     own: Layers, one: Victims, normal: tuple[Tensor, Tensor], z: Tensor, u: Tensor, factor: float, whole: bool
-) -> Images:
+) -> LatentImages:
     """Where the equations of one victim are solved when linearised at z [6, 14, 14] and u [C, H, W]; NaN if singular.
 
     The equations are those of p, with their errors times `factor`, and with `whole` those of dL/dW1.
@@ -313,7 +322,7 @@ def _newton(
     gap = p - _pool(a - slope * (z - own.b1)).flatten()
     if not whole:
         v = slope * _unpool(_solved(system, gap).view(len(z), z.shape[1] - 1, -1))
-        return Images(*(t[0] for t in _images(own, v[None], 0.0)))
+        return LatentImages(*(t[0] for t in _images(own, v[None], 0.0)))
     d1 = _correlation(one.back * slope, u.shape[-1]).unflatten(1, u.shape[1:])  # [6 25, H, W]
     bend = _bend(own, one, a, u)
     first_z, first_first = _first_spread(own, d1, bend)
@@ -328,7 +337,7 @@ def _newton(
     weights = found[n:].view_as(one.first)  # [C, 6, 25]
     v = slope * _unpool(found[:n].view(len(z), z.shape[1] - 1, -1))
     v = v + (weights.transpose(0, 1).flatten(1)[:, None] @ bend).view_as(v)
-    return Images(*(t[0] for t in _images(own, v[None], (weights.flatten(1) @ d1.flatten(1)).view_as(u))))
+    return LatentImages(*(t[0] for t in _images(own, v[None], (weights.flatten(1) @ d1.flatten(1)).view_as(u))))
 
 
 def _solved(system: Tensor, gap: Tensor) -> Tensor:
@@ -337,10 +346,10 @@ def _solved(system: Tensor, gap: Tensor) -> Tensor:
     return torch.cholesky_solve(gap[:, None], root)[:, 0].where(failed == 0, torch.nan)
 
 
-def _images(own: Layers, v: Tensor, rest: Tensor | float) -> Images:
+def _images(own: Layers, v: Tensor, rest: Tensor | float) -> LatentImages:
     """w = K1' v + rest, and u = Sigma w, of v [n, 6, 14, 14]."""
     w = F.conv_transpose2d(v, own.window, stride=2) + rest
-    return Images(own.gaussian.smooth(w), w)
+    return LatentImages(own.gaussian.smooth(w), w)
 
 
 def _bend(own: Layers, one: Victims, a: Tensor, u: Tensor) -> Tensor:

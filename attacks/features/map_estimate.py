@@ -4,7 +4,7 @@
 sigma^2 is the variance of the defence's noise. mu and Sigma are those of photographs in general (attacks/staged.py, mu is grey), or
 of the attacker's own images (attacks/posterior.py).
 
-F has many minima, for the length of g hangs on the image as steeply as its direction does. So the direction is matched first,
+F has many minima, for the length of g depends on the image as steeply as its direction does. So the direction is matched first,
     D(z) = min over a >= 0 of ||a g(x) - G||^2 / sigma^2 + ||z||^2,  the first term being (||G||^2 - <g, G>^2 / ||g||^2) / sigma^2,
 and F from where D ended. A noise of N coordinates has a squared length of N sigma^2, give or take sqrt(2 N) sigma^2: an image that
 leaves more than that by far does not explain G, and the attacker knows it without the truth. So every victim is descended on from
@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from attacks.common import descend, gradient_distance, priors, problem
-from attacks.common.problem import Case
-from privbench.types import Artifact, Reconstruction, Report, no_report
+from attacks.common.problem import InversionProblem
+from privbench.types import Artifact, Progress, Reconstruction, no_progress
 
 EVERYONE = 3  # number 0 is F at once from mu, then D first from mu and from the first of FLAT
 FIRST_FLAT = 2
@@ -40,7 +40,7 @@ class Steps(NamedTuple):
     whole: int  # on F
 
 
-class Belief(NamedTuple):
+class ImagePrior(NamedTuple):
     """u = 2x - 1 of every image of the victims before their gradients are seen: N(mean, Sigma)."""
 
     gaussian: priors.Gaussian
@@ -58,13 +58,19 @@ class Belief(NamedTuple):
 
 
 def most_probable(
-    own: Case, artifact: Artifact, belief: Belief, seed: int, steps: Steps, most: int, report: Report = no_report
+    own: InversionProblem,
+    artifact: Artifact,
+    belief: ImagePrior,
+    seed: int,
+    steps: Steps,
+    most: int,
+    progress: Progress = no_progress,
 ) -> Reconstruction:
     """All victims of a noised case with a known extractor, [V, B, C, H, W], from `most` starts or fewer.
 
     `restart` is the number of the start, loss and trace are those of F.
     """
-    found = _Descents(own, belief, steps, report)
+    found = _Descents(own, belief, steps, progress)
     noise = sum(t[0].numel() for t in own.observed.values())
     enough = noise + UNEXPLAINED * (2 * noise) ** 0.5
     rows = torch.arange(len(own.labels), device=own.labels.device)
@@ -82,7 +88,7 @@ def most_probable(
     return Reconstruction(x, own.labels, best.loss, best.trace, which, best.evaluations)
 
 
-def starts(artifact: Artifact, belief: Belief, number: int, seed: int) -> Tensor:
+def starts(artifact: Artifact, belief: ImagePrior, number: int, seed: int) -> Tensor:
     """z [V, B, D] of the start with this number."""
     z, flat = torch.zeros_like(belief.mean), number - FIRST_FLAT
     drawn = flat >= len(FLAT)
@@ -104,8 +110,8 @@ def image(gaussian: priors.Gaussian, z: Tensor, mean: Tensor) -> Tensor:
 class _Descents:
     """Descents of some victims of a case by D and F."""
 
-    def __init__(self, own: Case, belief: Belief, steps: Steps, report: Report) -> None:
-        self.own, self.gaussian, self.steps, self.report = own, belief.gaussian, steps, report
+    def __init__(self, own: InversionProblem, belief: ImagePrior, steps: Steps, progress: Progress) -> None:
+        self.own, self.gaussian, self.steps, self.progress = own, belief.gaussian, steps, progress
         self.data = problem.data(own) | {"mean": belief.mean, "variance": belief.variances()}
 
     def at_once(self, z: Tensor, rows: Tensor) -> descend.Descent:
@@ -122,7 +128,7 @@ class _Descents:
 
     def _descent(self, objective: descend.Objective, z: Tensor, rows: Tensor, steps: int) -> descend.Descent:
         return descend.lbfgs(
-            objective, z, descend.pick(self.data, rows), steps=steps, tolerance=TOLERANCE, report=self.report,
+            objective, z, descend.pick(self.data, rows), steps=steps, tolerance=TOLERANCE, progress=self.progress,
             what="noised gradient",
         )  # fmt: skip
 

@@ -24,10 +24,10 @@ from torch.func import grad
 
 from attacks.common import closed_form, failed_uploads, labels, no_information, problem, training_cache
 from attacks.features import disaggregation
-from attacks.features.disaggregation import Separated
+from attacks.features.disaggregation import Disaggregated
 from privbench.networks.base import LinearClassifier
 from privbench.tensors import Params
-from privbench.types import Artifact, Knowledge, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Progress, Reconstruction, no_progress
 
 
 def attack(
@@ -35,7 +35,7 @@ def attack(
     knowledge: Knowledge,
     seed: int,
     single: Callable[[Artifact], Reconstruction],
-    report: Report = no_report,
+    progress: Progress = no_progress,
 ) -> Reconstruction:
     """What `single`, an attack on one image per gradient, makes of an artifact's images, [V, B, C, H, W].
 
@@ -46,38 +46,42 @@ def attack(
         return single(artifact)
     closed_form.check_not_mixed(artifact)
     problem.check_batch_size(artifact)
-    return failed_uploads.set_aside(artifact, lambda sound: _batches(sound, knowledge, seed, single, report))
+    return failed_uploads.set_aside(artifact, lambda sound: _batches(sound, knowledge, seed, single, progress))
 
 
 def _batches(
-    artifact: Artifact, knowledge: Knowledge, seed: int, single: Callable[[Artifact], Reconstruction], report: Report
+    artifact: Artifact,
+    knowledge: Knowledge,
+    seed: int,
+    single: Callable[[Artifact], Reconstruction],
+    progress: Progress,
 ) -> Reconstruction:
     has_images = knowledge.auxiliary is not None
     floor = no_information.class_mean(artifact, knowledge) if has_images else no_information.grey(artifact)
     whole = no_information.gave_up(floor._replace(labels=labels.recover(artifact)))
     if not disaggregation.possible(artifact):
         return whole._replace(notes=(_note(artifact, artifact.victims),))
-    found = separated(artifact, knowledge, seed, report)
+    found = separated(artifact, knowledge, seed, progress)
     whole = whole._replace(gradient_evaluations=found.evaluations)
     rows = torch.nonzero(found.sound)[:, 0]
     if len(rows):
-        of_rows = Separated(found.h[rows], found.labels[rows], found.residual[rows], 0)
+        of_rows = Disaggregated(found.h[rows], found.labels[rows], found.residual[rows], 0)
         whole = failed_uploads.put(
-            whole, rows, folded(single(singles(artifact.some(rows), of_rows)), artifact.batch_size)
+            whole, rows, folded(single(singles(artifact.select(rows), of_rows)), artifact.batch_size)
         )
     if len(rows) == artifact.victims:
         return whole
     return whole._replace(notes=(*whole.notes, _note(artifact, artifact.victims - len(rows))))
 
 
-def separated(artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report) -> Separated:
+def separated(artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress) -> Disaggregated:
     """`disaggregation.separate`, once per artifact for all attackers with auxiliary images; only where that is `possible`."""
 
     def make() -> dict[str, Tensor]:
-        found = disaggregation.separate(artifact, seed, report)
+        found = disaggregation.disaggregate(artifact, seed, progress)
         return found._asdict() | {"evaluations": torch.tensor(found.evaluations)}
 
-    kept = training_cache.kept(
+    kept = training_cache.cached(
         knowledge.cache,
         "separated",
         {"seed": seed, "batch_size": artifact.batch_size},
@@ -89,10 +93,10 @@ def separated(artifact: Artifact, knowledge: Knowledge, seed: int, report: Repor
         make,
         artifact.client.device,
     )
-    return Separated(kept["h"], kept["labels"], kept["residual"], int(kept["evaluations"]))
+    return Disaggregated(kept["h"], kept["labels"], kept["residual"], int(kept["evaluations"]))
 
 
-def singles(artifact: Artifact, found: Separated) -> Artifact:
+def singles(artifact: Artifact, found: Disaggregated) -> Artifact:
     """The artifact of V B clients' uploads that would hold one image each, a batch's in a row, with known labels.
 
     Of a model with dropout, features that are nearly 0 are 0, as in the gradient of one image.

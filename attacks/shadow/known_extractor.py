@@ -1,4 +1,4 @@
-"""Extractors that are the victims' very own: told apart from foreign ones without the truth, and inverted to the end.
+"""Extractors that are the victims' very own: distinguished from foreign ones without the truth, and inverted to the end.
 
 In round 0 every client has the initial extractor, so that whoever knows it, or holds any one client's, holds all. Later ones
 differ. Which it is, the inversion of attacks/features/inversion.py tells by its own objective,
@@ -17,9 +17,9 @@ from attacks.common import descend
 from attacks.features import inversion
 from attacks.features.inversion import Extractors
 from attacks.shadow import shadow_federation, surrogate_training
-from attacks.shadow.shadow_federation import World
+from attacks.shadow.shadow_federation import ServerView
 from privbench.tensors import Params
-from privbench.types import Report
+from privbench.types import Progress
 
 TAU = 0.001  # of the logit of h, relative to its spread (docs/tuning_attacks.md)
 SCREEN = 60  # steps after which J is compared
@@ -27,19 +27,19 @@ ALIKE = 5.0  # measured ratios after 40 steps: 1.5 in round 0, above 500 for for
 IMAGES = 16  # of the attacker's own, at most
 
 
-def variance(own: World) -> Tensor:
+def variance(own: ServerView) -> Tensor:
     """The error variance [V] of each victim's features under its own extractor: that of the noise, or TAU^2 without any."""
     return torch.full_like(own.h[:, 0, 0, 0], TAU**2) if own.noise is None else own.noise
 
 
-def invert(own: World, nets: Extractors, steps: int, report: Report) -> descend.Descent:
+def invert(own: ServerView, nets: Extractors, steps: int, progress: Progress) -> descend.Descent:
     """The images [V, 1, C, H, W] of a world's victims through their own extractors."""
     known = inversion.learned(own.auxiliary, own.model.classes, own.h)
     exact = own.noise is None
-    return shadow_federation.by_extractors(own, known, nets, variance(own), exact=exact, steps=steps, report=report)
+    return shadow_federation.by_extractors(own, known, nets, variance(own), exact=exact, steps=steps, progress=progress)
 
 
-def fitting(own: World, held: dict[int, Params], steps: int, seed: int, report: Report) -> set[int]:
+def fitting(own: ServerView, held: dict[int, Params], steps: int, seed: int, progress: Progress) -> set[int]:
     """The attacked clients whose own extractor `held` has for them."""
     clients = torch.tensor(sorted(held), device=own.client.device)
     images, classes = (t[:IMAGES] for t in own.auxiliary)
@@ -58,8 +58,10 @@ def fitting(own: World, held: dict[int, Params], steps: int, seed: int, report: 
             client=torch.full_like(classes, k),
             victim=torch.arange(len(h), device=h.device),
         )
-        pair = (shadow_federation.some(own, rows), known)
-        losses = [invert(each, shadow_federation.of_clients(each, {k: [held[k]]}), steps, report).loss for each in pair]
+        pair = (shadow_federation.select(own, rows), known)
+        losses = [
+            invert(each, shadow_federation.of_clients(each, {k: [held[k]]}), steps, progress).loss for each in pair
+        ]
         if float(losses[0].median()) <= ALIKE * float(losses[1].median()):
             found.add(k)
     return found

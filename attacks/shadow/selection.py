@@ -1,4 +1,4 @@
-"""What the attacks on private extractors have in common: stand-ins, closed-form features, and a rehearsal that sets the weights.
+"""What the attacks on private extractors have in common: surrogates, closed-form features, and a rehearsal that sets the weights.
 
     1. h of every victim in closed form (attacks/common/closed_form.py).
     2. Extractors that the attacker holds whole (the initial one, a colluder's) may be the victims' very own, as in round 0,
@@ -9,11 +9,11 @@
        knowledge has the recipes of the rungs below besides its own.
     4. Rehearsal: the same in a shadow federation (attacks/shadow/shadow_federation.py) whose victims the attacker knows. Of all
     recipes and error
-       levels tau he takes what scores best there, tau = inf, the class mean, among them. The class mean is handed in without a
+       levels tau he takes what scores best there, tau = inf, the class mean, among them. The class mean is returned without a
        descent, and the reconstruction says so: its trace has one entry, or is NaN after it where others were descended on.
     5. Inversion of the real features with that choice (attacks/features/inversion.py), of those recipes to which the rehearsal
     applies:
-       a recipe is left out where the channel moments of a client's victims' features lie farther from its stand-in's than
+       a recipe is left out where the channel moments of a client's victims' features lie farther from its surrogate's than
        UNLIKE times what the shadow's did, and than ALIKE (medians over clients).
 So an inversion that would be hopeless ends at the class mean instead of in noise, without a look at the truth. Where the
 method broadcasts the extractor there is nothing to stand in for, and the attack is `staged`.
@@ -34,22 +34,22 @@ from torch import Tensor
 from attacks import broadcast
 from attacks.common import descend, failed_uploads, training_cache
 from attacks.features import inversion, per_image
-from attacks.features.inversion import Belief, Extractors
+from attacks.features.inversion import ClassPrior, Extractors
 from attacks.shadow import known_extractor, shadow_federation, surrogate_training
-from attacks.shadow.shadow_federation import World
+from attacks.shadow.shadow_federation import ServerView
 from attacks.shadow.surrogate_training import Align
 from privbench.applicability import Limits
 from privbench.hyperparameters import Count, CountOrZero
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Knowledge, Outcome, Presets, Reconstruction, Report, no_report
+from privbench.types import Artifact, Knowledge, Outcome, Presets, Progress, Reconstruction, no_progress
 
 TAUS = (0.03, 0.1, 0.3, 0.6)  # of features in (0, 1); inf comes besides
 UNLIKE = 1.5
 ALIKE = 0.5  # a shift that is not worth a comparison
 FEWEST = 4  # auxiliary images without which there is no rehearsal, and so no inversion
 
-Recipe = Callable[[World, int, Knowledge], Extractors]
+Recipe = Callable[[ServerView, int, Knowledge], Extractors]
 
 
 # What every attack with surrogates is cut down to in the smoke preset.
@@ -65,7 +65,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class StandIn:
-    """Stand-ins for private extractors, inverted as far as a rehearsal says they are good for."""
+    """Surrogates for private extractors, inverted as far as a rehearsal says they are good for."""
 
     steps: Count = 80  # of the inversion
     exact_steps: Count = 400  # of the inversion of an extractor that turns out to be the victims' own
@@ -88,35 +88,35 @@ class StandIn:
     pools: ClassVar[bool] = True
 
     def recipes(self) -> Mapping[str, Recipe]:
-        """By name: what makes stand-ins of (world, seed, knowledge)."""
+        """By name: what makes surrogates of (world, seed, knowledge)."""
         return {"surrogate": self.plain}
 
-    def whole(self, real: World, knowledge: Knowledge) -> dict[int, Params]:
+    def whole(self, real: ServerView, knowledge: Knowledge) -> dict[int, Params]:
         """Attacked client -> an extractor that the attacker holds and that may be the client's own."""
         return {}
 
     def reconstruct(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims, or those of `staged` where the extractor is broadcast."""
         if "extractor" in artifact.weights:
-            return broadcast.attack(artifact, knowledge, seed, report)
+            return broadcast.attack(artifact, knowledge, seed, progress)
 
         def single(artifact: Artifact) -> Reconstruction:
             return failed_uploads.set_aside(
-                artifact, lambda sound: self.through_stand_ins(sound, knowledge, seed, report)
+                artifact, lambda sound: self.through_stand_ins(sound, knowledge, seed, progress)
             )
 
-        return per_image.attack(artifact, knowledge, seed, single, report)
+        return per_image.attack(artifact, knowledge, seed, single, progress)
 
     def through_stand_ins(
-        self, artifact: Artifact, knowledge: Knowledge, seed: int, report: Report = no_report
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims of a private extractor; their gradients are finite, and of one image each."""
         real = shadow_federation.real(artifact, knowledge, seed, type(self).__name__)
         held = self.whole(real, knowledge)
         own = (
-            known_extractor.fitting(real, held, min(known_extractor.SCREEN, self.exact_steps), seed, report)
+            known_extractor.fitting(real, held, min(known_extractor.SCREEN, self.exact_steps), seed, progress)
             if held
             else set()
         )
@@ -124,12 +124,12 @@ class StandIn:
         parts, outcome = [], torch.zeros_like(real.client)
         if bool(sure.any()):
             rows = torch.nonzero(sure)[:, 0]
-            mine = shadow_federation.some(real, rows)
+            mine = shadow_federation.select(real, rows)
             nets = shadow_federation.of_clients(mine, {k: [held[k]] for k in own})
-            parts.append((rows, known_extractor.invert(mine, nets, self.exact_steps, report)))
+            parts.append((rows, known_extractor.invert(mine, nets, self.exact_steps, progress)))
         if not bool(sure.all()):
             rows = torch.nonzero(~sure)[:, 0]
-            stood_in = self.stood_in(shadow_federation.some(real, rows), artifact.round, seed, knowledge, report)
+            stood_in = self.stood_in(shadow_federation.select(real, rows), artifact.round, seed, knowledge, progress)
             if stood_in.trace.shape[1] == 1:
                 # `unmoved`: the class mean
                 outcome[rows] = Outcome.GAVE_UP
@@ -139,25 +139,27 @@ class StandIn:
             parts.append((rows, stood_in))
         return descend.reconstruction(descend.joined(parts), 1, real.labels[:, None])._replace(outcome=outcome)
 
-    def stood_in(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> descend.Descent:
+    def stood_in(
+        self, real: ServerView, round_: int, seed: int, knowledge: Knowledge, progress: Progress
+    ) -> descend.Descent:
         """The images of a world whose extractors nobody handed over."""
-        choice = self.rehearse(real, round_, seed, knowledge, report)
+        choice = self.rehearse(real, round_, seed, knowledge, progress)
         if math.isinf(choice.tau):
-            return unmoved(real)
+            return class_means(real)
         made = self.recipes()[choice.recipe](real, seed, knowledge)
-        return self.invert(real, made, torch.full((len(real.h),), choice.tau), report)
+        return self.invert(real, made, torch.full((len(real.h),), choice.tau), progress)
 
-    def rehearse(self, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report) -> Choice:
+    def rehearse(self, real: ServerView, round_: int, seed: int, knowledge: Knowledge, progress: Progress) -> Choice:
         """The recipe and tau that serve best in the shadow."""
-        return self.best_of(sorted(self.recipes()), real, round_, seed, knowledge, report)
+        return self.best_of(sorted(self.recipes()), real, round_, seed, knowledge, progress)
 
     def best_of(
-        self, names: list[str], real: World, round_: int, seed: int, knowledge: Knowledge, report: Report
+        self, names: list[str], real: ServerView, round_: int, seed: int, knowledge: Knowledge, progress: Progress
     ) -> Choice:
         """Of some recipes the one, and its tau, that serve best in the shadow; tau inf where none does."""
         if len(real.auxiliary.labels) < FEWEST:
             return Choice("none", math.inf)
-        kept = {name: self.rehearsed(name, real, round_, seed, knowledge, report) for name in names}
+        kept = {name: self.rehearsed(name, real, round_, seed, knowledge, progress) for name in names}
         sound = [name for name in names if self.applies(name, real, float(kept[name]["shift"]), seed, knowledge)]
         if not sound:
             return Choice("none", math.inf)
@@ -165,10 +167,10 @@ class StandIn:
         return Choice(sound[recipe], tau)
 
     def rehearsed(
-        self, name: str, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report
+        self, name: str, real: ServerView, round_: int, seed: int, knowledge: Knowledge, progress: Progress
     ) -> dict[str, Tensor]:
         """The rehearsal of one recipe, which rungs that have it share."""
-        return training_cache.kept(
+        return training_cache.cached(
             knowledge.cache,
             f"rehearsal-{name}",
             {
@@ -180,7 +182,7 @@ class StandIn:
                 "training": str(real.training),
             },
             [*self.depends_on(real), *start_of(knowledge)],
-            lambda: self.rehearsal(name, real, round_, seed, knowledge, report),
+            lambda: self.rehearsal(name, real, round_, seed, knowledge, progress),
             real.h.device,
         )
 
@@ -190,43 +192,46 @@ class StandIn:
         return {name: value for name, value in asdict(self).items() if name in wanted - {"exact_steps"}}
 
     def rehearsal(
-        self, name: str, real: World, round_: int, seed: int, knowledge: Knowledge, report: Report
+        self, name: str, real: ServerView, round_: int, seed: int, knowledge: Knowledge, progress: Progress
     ) -> dict[str, Tensor]:
         """PSNR in dB of every tau (the last is inf) and shadow victim: [T + 1, V']; and the shadow's shift."""
         other, images = self.shadow(real, round_, seed, knowledge)
         made = self.recipes()[name](other, seed, knowledge)
         rows = torch.arange(len(other.h), device=other.h.device).repeat(len(TAUS))
         taus = torch.tensor(TAUS).repeat_interleave(len(other.h))
-        found = [self.invert(shadow_federation.some(other, rows), made, taus, report).x[:, 0], unmoved(other).x[:, 0]]
+        found = [
+            self.invert(shadow_federation.select(other, rows), made, taus, progress).x[:, 0],
+            class_means(other).x[:, 0],
+        ]
         error = (torch.cat(found).clamp(0, 1) - images.repeat(len(TAUS) + 1, 1, 1, 1)).square().flatten(1).mean(1)
         psnr_db = -10 * torch.log10(error.clamp_min(1e-10)).view(len(TAUS) + 1, -1)
         return {"psnr_db": psnr_db, "shift": torch.tensor(self.shift(other, made, seed, knowledge))}
 
-    def applies(self, name: str, real: World, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
+    def applies(self, name: str, real: ServerView, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
         """Whether what was rehearsed of a recipe says anything of the real federation."""
         made = self.recipes()[name](real, seed, knowledge)
         return self.shift(real, made, seed, knowledge) <= max(UNLIKE * shadow_shift, ALIKE)
 
-    def shift(self, own: World, made: Extractors, seed: int, knowledge: Knowledge) -> float:
-        """How far the victims' features are from what the stand-ins let expect, to be compared with the shadow's."""
+    def shift(self, own: ServerView, made: Extractors, seed: int, knowledge: Knowledge) -> float:
+        """How far the victims' features are from what the surrogates let expect, to be compared with the shadow's."""
         return moment_shift(own, made)
 
-    def shadow(self, real: World, round_: int, seed: int, knowledge: Knowledge) -> tuple[World, Tensor]:
+    def shadow(self, real: ServerView, round_: int, seed: int, knowledge: Knowledge) -> tuple[ServerView, Tensor]:
         """The shadow of a world, with its victims."""
         rounds = min(round_, self.shadow_rounds)
         start = None if knowledge.initial is None else knowledge.initial.params["extractor"]
         return shadow_federation.shadow(real, rounds, self.shadow_steps, seed, knowledge, start)
 
-    def invert(self, own: World, made: Extractors, taus: Tensor, report: Report) -> descend.Descent:
-        """The images [V, 1, C, H, W] of a world's victims through the stand-ins of their clients."""
+    def invert(self, own: ServerView, made: Extractors, taus: Tensor, progress: Progress) -> descend.Descent:
+        """The images [V, 1, C, H, W] of a world's victims through the surrogates of their clients."""
         variance = taus.to(own.h).square() + (0 if own.noise is None else own.noise)
         return shadow_federation.by_extractors(
-            own, belief(own), made, variance, exact=False, steps=self.steps, report=report
+            own, prior_of(own), made, variance, exact=False, steps=self.steps, progress=progress
         )
 
-    def plain(self, own: World, seed: int, knowledge: Knowledge) -> Extractors:
+    def plain(self, own: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
         """The same surrogates for every client: cross-entropy through C alone, each from a start of its own."""
-        kept = training_cache.kept(
+        kept = training_cache.cached(
             knowledge.cache,
             f"surrogates-{own.name}",
             {"steps": self.train_steps, "members": self.members, "seed": seed},
@@ -238,7 +243,7 @@ class StandIn:
         return dict.fromkeys(own.victim.tolist(), members)
 
     def trained_members(
-        self, own: World, seed: int, name: str, align: Align | None = None, weight: float = 0.0
+        self, own: ServerView, seed: int, name: str, align: Align | None = None, weight: float = 0.0
     ) -> dict[str, Tensor]:
         """`members` surrogates, each from a start of its own, whose draws belong to `name`."""
         found = []
@@ -253,7 +258,7 @@ class StandIn:
             )
         return packed(found)
 
-    def depends_on(self, own: World) -> list[Tensor]:
+    def depends_on(self, own: ServerView) -> list[Tensor]:
         """All that a rehearsal's outcome, or an aligned extractor, can depend on."""
         return [
             *own.auxiliary, *own.classifier.values(), own.h, own.labels, own.client, own.victim,
@@ -277,10 +282,10 @@ def best(psnr_db: Tensor) -> tuple[int, float]:
     return recipe, taus[column] if means[recipe, column] > means[0, -1] else math.inf
 
 
-def moment_shift(own: World, made: Extractors) -> float:
-    """How far the channel moments of victims' features are from their stand-ins', relative to their own size; median client.
+def moment_shift(own: ServerView, made: Extractors) -> float:
+    """How far the channel moments of victims' features are from their surrogates', relative to their own size; median client.
 
-    Of a client with several stand-ins the mean over them.
+    Of a client with several surrogates the mean over them.
     """
     gaps = []
     for client in own.clients:
@@ -292,12 +297,12 @@ def moment_shift(own: World, made: Extractors) -> float:
     return statistics.median(gaps)
 
 
-def belief(own: World) -> Belief:
+def prior_of(own: ServerView) -> ClassPrior:
     """What a world's attacker thinks of its images before seeing features."""
     return inversion.learned(own.auxiliary, own.model.classes, own.h)
 
 
-def unmoved(own: World) -> descend.Descent:
+def class_means(own: ServerView) -> descend.Descent:
     """The floor `class-mean` of every victim, with nothing descended on."""
     images, y = own.auxiliary.images.to(own.h), own.auxiliary.labels
     means = {c: images[y == c].mean(0) for c in set(y.tolist())}

@@ -24,7 +24,7 @@ from torch import Tensor
 from attacks.common import closed_form, descend, labels, problem, training_cache
 from attacks.common.closed_form import Features
 from attacks.features import inversion
-from attacks.features.inversion import Belief, Extractors
+from attacks.features.inversion import ClassPrior, Extractors
 from attacks.shadow import surrogate_training
 from attacks.shadow.surrogate_training import Align, Moments
 from privbench.errors import UserError
@@ -32,7 +32,7 @@ from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Batch, Knowledge, LocalTraining, Report
+from privbench.types import Artifact, Batch, Knowledge, LocalTraining, Progress
 
 CLIENTS = 3
 VICTIMS = 6  # of each shadow client: about as many as a real one has, on whom alignment depends
@@ -40,7 +40,7 @@ UNTOLD_STEPS = 100  # of a shadow client in a round, where it is not known how m
 GENERATED = 64  # generator samples per class
 
 
-class World(NamedTuple):
+class ServerView(NamedTuple):
     """What an attacker of a private extractor looks at."""
 
     name: str  # "real" or "shadow", part of the names of its draws
@@ -67,7 +67,7 @@ class World(NamedTuple):
         return clients_of(self.client)
 
 
-def some(own: World, rows: Tensor) -> World:
+def select(own: ServerView, rows: Tensor) -> ServerView:
     """The same world with some of its victims, possibly several times."""
     noise, known = (None if t is None else t[rows] for t in (own.noise, own.known))
     return own._replace(
@@ -80,13 +80,20 @@ def some(own: World, rows: Tensor) -> World:
     )
 
 
-def of_clients(own: World, nets: Mapping[int, list[Params]]) -> Extractors:
+def of_clients(own: ServerView, nets: Mapping[int, list[Params]]) -> Extractors:
     """What stands in for each client's extractor, client -> networks, for each of its victims."""
     return {v: nets[k] for v, k in zip(own.victim.tolist(), own.client.tolist(), strict=True)}
 
 
 def by_extractors(
-    own: World, belief: Belief, nets: Extractors, variance: Tensor, *, exact: bool, steps: int, report: Report
+    own: ServerView,
+    belief: ClassPrior,
+    nets: Extractors,
+    variance: Tensor,
+    *,
+    exact: bool,
+    steps: int,
+    progress: Progress,
 ) -> descend.Descent:
     """attacks/features/inversion.py for all victims of a world, those with the same extractors together; `variance` [V]."""
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -97,7 +104,7 @@ def by_extractors(
         rows = torch.tensor(group, device=own.h.device)
         end = inversion.invert(
             own.model, nets[int(own.victim[group[0]])], belief, own.h[rows], own.labels[rows], variance[rows],
-            exact=exact, steps=steps, known=None if own.known is None else own.known[rows], report=report,
+            exact=exact, steps=steps, known=None if own.known is None else own.known[rows], progress=progress,
         )  # fmt: skip
         parts.append((rows, end))
     return descend.joined(parts)
@@ -122,11 +129,11 @@ def required_features(artifact: Artifact, who: str) -> Features:
     return found
 
 
-def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> World:
+def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> ServerView:
     """The world of an artifact; UserError without closed-form features or auxiliary images."""
     assert knowledge.auxiliary is not None, f"the needs of {who} name auxiliary images"
     clients, colluder = clients_of(artifact.client), knowledge.colluder or {}
-    return World(
+    return ServerView(
         "real",
         artifact.model,
         artifact.weights["classifier"],
@@ -173,14 +180,14 @@ class Pull(NamedTuple):
 
 
 def shadow(
-    world: World,
+    world: ServerView,
     rounds: int,
     most_steps: int,
     seed: int,
     knowledge: Knowledge,
     start: Params | None = None,
     pull: Pull | None = None,
-) -> tuple[World, Tensor]:
+) -> tuple[ServerView, Tensor]:
     """A shadow of a world, and its victims' images [V', C, H, W]; at least four auxiliary images are needed.
 
     Each client takes as many steps a round as the attacked clients do, UNTOLD_STEPS where that is not known, `most_steps` at most.
@@ -191,7 +198,7 @@ def shadow(
     own = training_of(world, most_steps)
     shares = [share for share in theirs.tensor_split(CLIENTS) if len(share)]
     begun = "shared" if start is not None else "own"
-    kept = training_cache.kept(
+    kept = training_cache.cached(
         knowledge.cache,
         "hijacked-shadow" if pull else "shadow",
         {"rounds": rounds, "training": str(own), "seed": seed, "start": begun},
@@ -218,7 +225,7 @@ def shadow(
             moments[k] = surrogate_training.class_moments(seen_by, classes[share], world.model.classes)
     if world.noise is not None:
         h = noised(h, world.noise.median(), seed)
-    other = World(
+    other = ServerView(
         "shadow",
         world.model,
         world.classifier,
@@ -235,7 +242,7 @@ def shadow(
     return other, images[seen]
 
 
-def training_of(world: World, most_steps: int) -> LocalTraining:
+def training_of(world: ServerView, most_steps: int) -> LocalTraining:
     """How a shadow's clients train: as the attacked ones do, as far as that is known, and `most_steps` a round at most."""
     told = world.training or LocalTraining(
         surrogate_training.UNTOLD.model_dump(), surrogate_training.CLIENT_BATCH, UNTOLD_STEPS
@@ -243,13 +250,13 @@ def training_of(world: World, most_steps: int) -> LocalTraining:
     return told._replace(steps=min(told.steps, most_steps))
 
 
-def attackers_half(world: World, seed: int) -> Batch:
+def attackers_half(world: ServerView, seed: int) -> Batch:
     """The auxiliary images that the shadow of a world leaves to its attacker."""
     _, mine = _halves(world, seed)
     return Batch(world.auxiliary.images[mine], world.auxiliary.labels[mine])
 
 
-def _halves(world: World, seed: int) -> tuple[Tensor, Tensor]:
+def _halves(world: ServerView, seed: int) -> tuple[Tensor, Tensor]:
     """Indices of the auxiliary images: (the shadow clients', the shadow attacker's)."""
     classes = world.auxiliary.labels
     order = torch.randperm(len(classes), generator=stream(seed, "attacker", "shadow", "halves")).to(classes.device)
@@ -271,7 +278,7 @@ def dropped(model: Model, h: Tensor, seed: int) -> Features:
 
 
 def _clients_of(
-    world: World,
+    world: ServerView,
     shares: list[Batch],
     rounds: int,
     own: LocalTraining,

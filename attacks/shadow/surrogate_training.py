@@ -1,4 +1,4 @@
-"""Stand-ins for private extractors, trained on auxiliary images through a classifier that the server knows.
+"""Surrogates for private extractors, trained on auxiliary images through a classifier that the server knows.
 
     L = CE(C(E'(x)), y)  +  align A(E')
 C stays frozen, so that E' has to speak the language that C understands. A says how far the features of E' are from what is known

@@ -17,14 +17,14 @@ from privbench.observation import artifact_files as artifacts
 from privbench.observation import knowledge
 from privbench.presets import train_spec
 from privbench.records import checks, victims
-from privbench.records.checks import Flag
+from privbench.records.checks import CheckMessage
 from privbench.records.schema import Victim
 from privbench.records.store import Store
 from privbench.scoring import image_scores
 from privbench.system import console, files, machine
 from privbench.system.console import Console
 from privbench.training import federation
-from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Truth, no_report
+from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Truth, no_progress
 from reports.records import table_checks
 from reports.records.labels import range_text
 from reports.records.measured import Measured
@@ -77,7 +77,7 @@ def attack_file(
             whole = replace(whole, auxiliary=images())
         try:
             # Each attack has the file to itself: what one writes into it, no other sees and no doubt is told of.
-            found = attack_cell.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_report)
+            found = attack_cell.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_progress)
         except Exception as error:
             if not climbed and isinstance(error, UserError):
                 raise
@@ -104,7 +104,7 @@ def _name(path: Path) -> str:
     return whole.parent.name if whole.name == artifacts.OBSERVATION else whole.name
 
 
-def _print_doubts(told: Sequence[Flag], notes: Sequence[str], to: Console) -> None:
+def _print_doubts(told: Sequence[CheckMessage], notes: Sequence[str], to: Console) -> None:
     for line in [*(f"{flag.name}: {flag.sentence}" for flag in told), *(f"note: {note}" for note in notes)]:
         to.say(f"  {line}")
 
@@ -127,14 +127,14 @@ def _floors(seen: Artifact, truth: Truth, dataset: str, place: torch.device, dat
     psnr_db = {}
     for name in registry.FLOORS:
         if registry.resolve("attack", name).needs <= met:
-            found = attack_cell.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, no_report)
+            found = attack_cell.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, no_progress)
             psnr_db[name] = image_scores.psnr_of(found, truth).tolist()
     return _Floors(psnr_db, set() if images is None else set(image_scores.digests(images.images)), note)
 
 
 def _scored(
     attack: str, seen: Artifact, truth: Truth, found: Reconstruction, floors: _Floors, auxiliary: Batch | None
-) -> tuple[str, list[Flag]]:
+) -> tuple[str, list[CheckMessage]]:
     """(the scores in words; every doubt that a record of these victims would hold, and whether the attack is below the floor)."""
     scores = image_scores.score(found, truth)
     images = floors.auxiliary | (set() if auxiliary is None else set(image_scores.digests(auxiliary.images)))

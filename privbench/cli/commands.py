@@ -33,7 +33,7 @@ from reports.figures.label_histogram import Panel
 from reports.records import ceiling
 from reports.records.labels import REFUSED, Gap, cell_place
 from reports.running import ladder_cells
-from reports.running.status import State
+from reports.running.status import CellStatus
 from reports.running.study_run import (
     check_there,
     execute,
@@ -108,7 +108,7 @@ def run_attacks(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
 def run_ladder(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
     """The same for the attack ladder of one method: attacks whose needs are not met are gaps and are not tried."""
     folder = place.out / f"ladder-{cells[0].id}"
-    able, unmet = ladder_cells.climbable(cells)
+    able, unmet = ladder_cells.applicable(cells)
     done, records, open_ = _attacked(able, execute(able, place.out, place.data_dir, place.device))
     gaps = [*unmet, *open_]
     paths = ladder.write_tables(records, folder / "ladder", gaps)
@@ -133,7 +133,7 @@ def show_attacked(ended: Attacked) -> None:
 
 
 def _attacked(
-    cells: Sequence[CellSpec], states: Sequence[State]
+    cells: Sequence[CellSpec], states: Sequence[CellStatus]
 ) -> tuple[list[CellSpec], list[AttackRecord], list[Gap]]:
     """(cells that are done, their records, the others); UserError when none is done."""
     done, records, gaps = sorted_out(cells, states)

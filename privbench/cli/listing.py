@@ -66,7 +66,7 @@ def _facts(kind: str, name: str) -> dict[str, str]:
     alone = modules.count(plugin.__module__) == 1  # else the module's first line says nothing of the single one
     facts = {"what": ((module if alone else plugin).__doc__ or "").strip().splitlines()[0]}
     if kind == "method":
-        facts["shares"] = ", ".join(plugin.shares) or "nothing"
+        facts["shares"] = ", ".join(plugin.shared_parts) or "nothing"
     if kind == "attack":
         facts |= {
             "rung": plugin.rung,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Layout = tuple[str, int, int]  # how, clients, images of the training set per client
+PaperSplit = tuple[str, int, int]  # how, clients, images of the training set per client
 Name = Literal["fedcg", "nfl-cgan", "fedmd-cg"]
 WHOLE = 10**9  # per client: every image of its domain
 
@@ -26,7 +26,7 @@ WHOLE = 10**9  # per client: every image of its domain
 class PaperProtocol:
     """One paper's way of laying out and measuring."""
 
-    layouts: Mapping[str, Layout]  # by data set, where they differ from privbench.data.partition.DEFAULTS
+    layouts: Mapping[str, PaperSplit]  # by data set, where they differ from privbench.data.partition.DEFAULTS
     flip: bool  # whether images of data sets that FedCG flips are flipped
     validation: float | None = None  # share of a client's training images that validates; None: half of its test share
     domain_shares: tuple[float, float] | None = None  # (training, validation) of a whole domain; None: as published

@@ -67,7 +67,7 @@ def defaults(name: str, protocol: str = "fedcg") -> tuple[str, int, int]:
     return PROTOCOLS[protocol].layouts.get(name) or DEFAULTS.get(name, ("iid", 4, 500))
 
 
-def shares(samples: int, clients: int, rng: torch.Generator) -> list[Tensor]:
+def splits(samples: int, clients: int, rng: torch.Generator) -> list[Tensor]:
     """A random split of all `samples` indices into `clients` shares whose sizes differ by one at most."""
     return list(torch.randperm(samples, generator=rng).tensor_split(clients))
 
@@ -224,11 +224,11 @@ def _by_share(
     if own_validation and len(own_validation) < len(domains):
         raise UserError(f"{dataset.name} has validation images in some domains only; lay it out by domain")
     train, rest = iid(_size(trains), clients, per_client, public, stream(seed, "partition", "train"))
-    test_shares = shares(_size(tests), clients, stream(seed, "partition", "test"))
+    test_shares = splits(_size(tests), clients, stream(seed, "partition", "test"))
     if own_validation:
         _enough(dataset.name, "test", _size(tests), clients)
         _enough(dataset.name, "validation", _size(own_validation), clients)
-        validations = shares(_size(own_validation), clients, stream(seed, "partition", "validation"))
+        validations = splits(_size(own_validation), clients, stream(seed, "partition", "validation"))
         held = [
             (gather(own_validation, first), gather(tests, second))
             for first, second in zip(validations, test_shares, strict=True)

@@ -15,13 +15,13 @@ from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, locks, machine
 from privbench.training import checkpoint, federation, harness, history
 from privbench.training.state import Snapshot
-from privbench.types import Artifact, Federation, Report, Truth
+from privbench.types import Artifact, Federation, Progress, Truth
 
 LOG = logging.getLogger("privbench")
 
 
 def observed(
-    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, progress: Progress
 ) -> tuple[Artifact, Truth, Snapshot]:
     """The artifact of one seed with its truth (read back from disk), and the networks of the attacked round.
 
@@ -41,10 +41,10 @@ def observed(
         if active_server.rounds(cell):
             trainer = harness.prepare(spec, fed, machine.device(device_name))
             shot = active_server.trained(
-                cell, trainer, round_, folder, store.train(spec), data_root, store.cache, report
+                cell, trainer, round_, folder, store.train(spec), data_root, store.cache, progress
             )
         else:
-            shot = snapshot(store, spec, round_, fed, device_name, report)
+            shot = snapshot(store, spec, round_, fed, device_name, progress)
         harness.snapshot_of(setup, folder if active_server.rounds(cell) else store.train(spec), shot)
         try:
             artifact_upgrade.upgrade(folder, whose)
@@ -73,7 +73,9 @@ def observed(
     return *artifact_files.load_with_truth(folder, whose), shot
 
 
-def snapshot(store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, report: Report) -> Snapshot:
+def snapshot(
+    store: Store, spec: TrainSpec, round_: int, fed: Federation, device_name: str, progress: Progress
+) -> Snapshot:
     """The networks after one round. A round that was not kept, or is damaged, is trained again, with the same numbers."""
     folder = store.train(spec)
     path = checkpoint.snapshot_path(folder, round_)
@@ -88,5 +90,5 @@ def snapshot(store: Store, spec: TrainSpec, round_: int, fed: Federation, device
         # Another process may have made it meanwhile.
         if not path.exists():
             setup = harness.prepare(spec, fed, machine.device(device_name))
-            checkpoint.save_snapshot(folder, spec, harness.state_at(setup, folder, round_, report))
+            checkpoint.save_snapshot(folder, spec, harness.state_at(setup, folder, round_, progress))
     return checkpoint.load_snapshot(folder, spec.id, round_)

@@ -28,14 +28,19 @@ from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, machine
 from privbench.training import checkpoint, evaluation, federation, harness
 from privbench.training.state import Snapshot
-from privbench.types import Artifact, Federation, Knowledge, Networks, Outcome, Reconstruction, Report, no_report
+from privbench.types import Artifact, Federation, Knowledge, Networks, Outcome, Progress, Reconstruction, no_progress
 
 LOG = logging.getLogger("privbench")
 NO_GUARANTEE = "no (epsilon, delta) guarantee"
 
 
 def attack_seed(
-    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, report: Report = no_report
+    store: Store,
+    cell: CellSpec,
+    spec: TrainSpec,
+    data_root: Path | None,
+    device_name: str,
+    progress: Progress = no_progress,
 ) -> None:
     """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk."""
     path = store.result(cell, spec.seed)
@@ -46,7 +51,7 @@ def attack_seed(
             f"{cell.attack} was specified at revision {cell.attack_revision} and is at revision {now} here; specify the cell anew"
         )
     store.begin(cell)
-    seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, report)
+    seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, progress)
     fed, _ = federation.of(spec, data_root)
     place = machine.device(device_name)
     # The floors ask what anybody could score, so they always have the images of the attacked distribution.
@@ -60,16 +65,16 @@ def attack_seed(
     )
     seed = seeds.of_attacker(spec.id, seen.round)
     floors = {
-        floor: image_scores.psnr_of(attack_artifact(floor, {}, seen, whole, seed, place, no_report), truth).tolist()
+        floor: image_scores.psnr_of(attack_artifact(floor, {}, seen, whole, seed, place, no_progress), truth).tolist()
         for floor in registry.FLOORS
         if registry.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
     }
     whole = replace(knowledge_of(store, cell, spec, fed, seen, shot), auxiliary=chosen)
     started = time.perf_counter()
-    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, seed, place, report)
+    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, seed, place, progress)
     seconds = time.perf_counter() - started
     # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or hides a doubt.
-    seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, report)
+    seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, progress)
     scores = image_scores.score(found, truth, _true_features(seen, shot))
     info = _trial(store, cell, spec, data_root, place)
     info |= {
@@ -124,7 +129,7 @@ def attack_artifact(
     whole: Knowledge,
     seed: int,
     place: torch.device,
-    report: Report,
+    progress: Progress,
 ) -> Reconstruction:
     """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more; `seed` is the attacker's own.
 
@@ -134,7 +139,7 @@ def attack_artifact(
     check_needs(name, attack, seen)
     try:
         handed = known.only(attack.needs, whole, name).to(place)
-        listening = _listener.set(report)
+        listening = _listener.set(progress)
         try:
             found = attack.reconstruct(seen.to(place), handed, seed, _tell)
         finally:
@@ -146,7 +151,7 @@ def attack_artifact(
     return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
 
 
-_listener: ContextVar[Report] = ContextVar("listener", default=no_report)
+_listener: ContextVar[Progress] = ContextVar("listener", default=no_progress)
 
 
 def _tell(done: int, total: int, what: str) -> None:
@@ -181,7 +186,7 @@ def _fault(found: Any, seen: Artifact) -> str:
 
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
     """Refuses an attack whose needs the artifact does not meet, and names the attacks whose needs it does."""
-    check_offered(name, attack.needs, seen.offers(), seen.method, seen.shares, update=seen.local is not None)
+    check_offered(name, attack.needs, seen.offers(), seen.method, seen.shared_parts, update=seen.local is not None)
 
 
 def check_offered(

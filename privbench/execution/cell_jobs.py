@@ -20,7 +20,7 @@ from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import cpu, files, interrupts, locks, machine
 from privbench.training import checkpoint, federation, harness
-from privbench.types import Report, no_report
+from privbench.types import Progress, no_progress
 
 LOG = logging.getLogger("privbench")
 
@@ -30,7 +30,7 @@ def run_cells(
     root: Path,
     data_root: Path | None,
     device_name: str,
-    progress: worker_pool.Progress,
+    progress: worker_pool.JobProgress,
     outcome: worker_pool.Outcome,
 ) -> list[str]:
     """Runs or reuses every cell and writes its record; returns one line per cell that could not be finished."""
@@ -89,7 +89,7 @@ def trials_of(cells: Sequence[CellSpec], root: Path, data_root: Path | None, dev
 
 @dataclass(frozen=True)
 class Trial:
-    """All work that hangs on one training specification: its seeds' training, and the attacks of its cells.
+    """All work that depends on one training specification: its seeds' training, and the attacks of its cells.
 
     On a CPU a trial has one seed and many trials run side by side; on a GPU its seeds train in one stacked run.
     """
@@ -112,14 +112,14 @@ class Trial:
         """The same work, waiting for whoever is at it."""
         return replace(self, wait=True)
 
-    def run(self, report: Report = no_report) -> None:
+    def run(self, progress: Progress = no_progress) -> None:
         """Trains what is not trained, then attacks what is not attacked; what another process attacks just now comes last.
 
         A cell that fails leaves its reason on disk, and the others are still made. Then the failure is raised: an error that no
         user caused before a refusal, several of them as one ExceptionGroup. Busy: another process trains one of its runs.
         """
         store = Store(self.root)
-        train(store, self.specs, self.data_root, self.device, report, wait=self.wait)
+        train(store, self.specs, self.data_root, self.device, progress, wait=self.wait)
         failed: dict[str, tuple[CellSpec, Exception]] = {}
         left = [(cell, spec) for cell in self.cells for spec in self.specs]
         for wait in (False, True):
@@ -128,7 +128,7 @@ class Trial:
                 if cell.id in failed:
                     continue
                 try:
-                    self._measure(store, cell, spec, report, wait=wait)
+                    self._measure(store, cell, spec, progress, wait=wait)
                 except Busy:
                     busy.append((cell, spec))
                 except Interrupted:
@@ -140,13 +140,13 @@ class Trial:
             left = busy
         self._raise(list(failed.values()))
 
-    def _measure(self, store: Store, cell: CellSpec, spec: TrainSpec, report: Report, *, wait: bool) -> None:
+    def _measure(self, store: Store, cell: CellSpec, spec: TrainSpec, progress: Progress, *, wait: bool) -> None:
         """One seed of one cell, by one process at a time."""
         with locks.lock(store.cell(cell), wait=wait, name=f"seed-{spec.seed}"):
             if cell.attack is None:
                 attack_cell.measure_seed(store, cell, spec, self.data_root, self.device)
             else:
-                attack_cell.attack_seed(store, cell, spec, self.data_root, self.device, report)
+                attack_cell.attack_seed(store, cell, spec, self.data_root, self.device, progress)
 
     def _raise(self, failed: Sequence[tuple[CellSpec, Exception]]) -> None:
         """Raises what went wrong, if anything did."""
@@ -166,7 +166,7 @@ def train(
     specs: Sequence[TrainSpec],
     data_root: Path | None,
     device_name: str,
-    report: Report = no_report,
+    progress: Progress = no_progress,
     *,
     wait: bool = True,
 ) -> None:
@@ -180,7 +180,7 @@ def train(
         if checkpoint.history(store.train(spec), spec.id) is None:
             todo.append(spec)
         else:
-            mend(store, spec, data_root, place, report)
+            mend(store, spec, data_root, place, progress)
     groups = [todo] if place.type == "cuda" and todo else [[spec] for spec in todo]
     for group in groups:
         feds = [federation.of(spec, data_root)[0] for spec in group]
@@ -193,13 +193,13 @@ def train(
             open_ = [i for i, folder in enumerate(folders) if checkpoint.history(folder, group[i].id) is None]
             if open_:
                 some = ([group[i] for i in open_], [feds[i] for i in open_], [folders[i] for i in open_])
-                harness.train(*some, place, "stacked" if place.type == "cuda" else "alone", report)
+                harness.train(*some, place, "stacked" if place.type == "cuda" else "alone", progress)
             for spec, fed in zip(group, feds, strict=True):
                 clients.write_clients(store, spec, fed)
 
 
 def mend(
-    store: Store, spec: TrainSpec, data_root: Path | None, place: torch.device, report: Report = no_report
+    store: Store, spec: TrainSpec, data_root: Path | None, place: torch.device, progress: Progress = no_progress
 ) -> None:
     """Makes again what a finished run has lost or what is damaged, with a line: specification, label counts, predictions."""
     folder = store.train(spec)
@@ -214,11 +214,11 @@ def mend(
         if why := checkpoint.lost_predictions(folder, spec.id):
             LOG.warning("%s; they are made again by training", why)
             setup = harness.prepare(spec, federation.of(spec, data_root)[0], place)
-            checkpoint.save_predictions(folder, spec, harness.predictions_again(setup, folder, report))
+            checkpoint.save_predictions(folder, spec, harness.predictions_again(setup, folder, progress))
 
 
 def titles(jobs: Sequence[Sequence[TrainSpec]]) -> list[str]:
-    """A name for each of several jobs; those of one `title` are told apart by the settings that differ, e.g. task.lr=0.05."""
+    """A name for each of several jobs; those of one `title` are distinguished by the settings that differ, e.g. task.lr=0.05."""
     plain = [title(specs) for specs in jobs]
     found = []
     for name, specs in zip(plain, jobs, strict=True):

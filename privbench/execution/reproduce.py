@@ -64,8 +64,8 @@ def check_trusted(cell: CellSpec) -> None:
 
 
 def again(
-    found: Record, root: Path, fresh: Path, data_root: Path | None, progress: worker_pool.Progress, outcome: worker_pool.Outcome, *,
-    attack_only: bool = False,
+    found: Record, root: Path, fresh: Path, data_root: Path | None, progress: worker_pool.JobProgress, outcome:
+    worker_pool.Outcome, *, attack_only: bool = False,
 ) -> Record:  # fmt: skip
     """The record made again under `fresh`, which must be empty, with the threads and on the kind of device of the first time.
 

@@ -29,7 +29,7 @@ from privbench import trust
 from privbench.errors import Busy, Interrupted, UserError
 from privbench.system import interrupts
 from privbench.system.cpu import take_share
-from privbench.types import Report
+from privbench.types import Progress
 
 _messages: Any = None  # set once in each worker process, by its initialiser
 
@@ -47,7 +47,7 @@ class Job(Protocol):
         """Where the traceback goes when the job fails by an error that no user caused."""
         ...
 
-    def run(self, report: Report) -> None:
+    def run(self, progress: Progress) -> None:
         """Does the work and writes its results to disk; Busy where another process is at it."""
         ...
 
@@ -56,7 +56,7 @@ class Job(Protocol):
         ...
 
 
-Progress = Callable[[str, int, int, str], None]  # (job title, steps done, steps in all, what)
+JobProgress = Callable[[str, int, int, str], None]  # (job title, steps done, steps in all, what)
 Outcome = Callable[[str, str | None], None]  # (job title, one-line reason when it failed)
 Result = (
     str | Busy | None
@@ -66,7 +66,7 @@ LOG = logging.getLogger("privbench")
 UNHEARD = {getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)}
 
 
-def run_jobs(jobs: Sequence[Job], workers: int, progress: Progress, outcome: Outcome) -> list[str]:
+def run_jobs(jobs: Sequence[Job], workers: int, progress: JobProgress, outcome: Outcome) -> list[str]:
     """Runs all jobs, `workers` at a time; returns the reasons of those that failed, in order of failing.
 
     An exception in one job does not stop the others, nor does the death of its process: the jobs that ran just then are tried
@@ -108,7 +108,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, progress: Progress, outcome: Out
 def _in_processes(
     jobs: Sequence[Job],
     workers: int,
-    progress: Progress,
+    progress: JobProgress,
     ended: Callable[[Job, str | None], None],
     postponed: Callable[[Job, Busy], Job],
 ) -> tuple[list[Job], list[Job]]:
@@ -152,7 +152,7 @@ def _in_processes(
     return lost, list(waiting)
 
 
-def _attempt(job: Job, report: Report) -> Result:
+def _attempt(job: Job, progress: Progress) -> Result:
     """Runs a job. The traceback of an error that no user caused goes to its log."""
     with suppress(OSError):
         job.log.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def _attempt(job: Job, report: Report) -> Result:
     def heard(done: int, total: int, what: str) -> None:
         # A stop may come where no exception gets through, as within a destructor: then it is heard here.
         interrupts.check()
-        report(done, total, what)
+        progress(done, total, what)
 
     try:
         job.run(heard)
@@ -234,7 +234,7 @@ def _work(job: Job) -> Result:
     return _attempt(job, lambda done, total, what: _messages.put((job.title, done, total, what)))
 
 
-def _drain(messages: Any, progress: Progress) -> None:
+def _drain(messages: Any, progress: JobProgress) -> None:
     while True:
         try:
             message = messages.get_nowait()

@@ -18,13 +18,13 @@ from torch import Tensor
 from privbench.errors import UserError
 from privbench.methods.base import (
     ClassByCount,
-    Clock,
     Draw,
     Loss,
     MiniBatch,
     Nets,
     Normal,
     Phase,
+    RoundClock,
     Stage,
     UniformClass,
     kept,
@@ -65,7 +65,7 @@ def divergence(p: Tensor, q: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - q.log_softmax(1))).sum(1)
 
 
-def distillation_loss(nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+def distillation_loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
     """L_KL = KL(P_c || P_s), P_c = softmax(sum_i w_i C_i(G_i(z,y))) (FedCG Eq. 5-6)."""
     z, y = batch.noise["z"], batch.noise["y"]
     with torch.no_grad():
@@ -74,7 +74,9 @@ def distillation_loss(nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
     return ensemble_divergence(student, teachers, nets.weights)  # (6)
 
 
-def crossed_distillation_loss(nets: Nets, batch: MiniBatch, clock: Clock, *, terms: Sequence[str] = CROSSED) -> Tensor:
+def crossed_distillation_loss(
+    nets: Nets, batch: MiniBatch, clock: RoundClock, *, terms: Sequence[str] = CROSSED
+) -> Tensor:
     """L_kl1 + L_kl2 + L_kl3 (FedMD-CG Eq. 10-12), each sum_i tau_{i,y} KL(. || C_i(G_i(z,y))), mean over the batch.
 
     kl1 crosses nothing: C(G); kl2 trains C on the clients' features: C(G_i); kl3 trains G against their classifiers: C_i(G).

@@ -38,7 +38,7 @@ class MiniBatch(NamedTuple):
         return self.features
 
 
-class Clock(NamedTuple):
+class RoundClock(NamedTuple):
     """Where in training a loss is evaluated."""
 
     round: int  # r = 1 .. rounds
@@ -132,10 +132,10 @@ class Nets:
         return logits
 
 
-Loss = Callable[[Nets, MiniBatch, Clock], Tensor]
+Loss = Callable[[Nets, MiniBatch, RoundClock], Tensor]
 
 
-class Known(NamedTuple):
+class SamplingContext(NamedTuple):
     """What a distribution may depend on."""
 
     model: Model
@@ -145,7 +145,7 @@ class Known(NamedTuple):
 class Draw(Protocol):
     """A distribution of one mini-batch's noise."""
 
-    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
         """Draws with leading axes `shape`."""
         ...
 
@@ -156,7 +156,7 @@ class Normal:
 
     dim: int | None = None
 
-    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
         """[*shape, dim]."""
         return torch.randn(*shape, known.model.noise_dim if self.dim is None else self.dim, generator=rng)
 
@@ -165,7 +165,7 @@ class Normal:
 class UniformClass:
     """y ~ Uniform{classes}."""
 
-    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
         """[*shape] int64."""
         return torch.randint(known.model.classes, shape, generator=rng)
 
@@ -174,7 +174,7 @@ class UniformClass:
 class ClassByCount:
     """y ~ p(y), p(y) proportional to sum_i n_i^y; for methods that upload label counts."""
 
-    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
         """[*shape] int64."""
         assert known.counts is not None, "p(y) needs a method with `uploads_counts`"
         p = known.counts.sum(0).double().cpu()
@@ -182,10 +182,10 @@ class ClassByCount:
 
 
 @dataclass(frozen=True)
-class Kept:
+class DropoutMask:
     """Which features dropout keeps: each with probability 1 - p, p = model.dropout."""
 
-    def sample(self, shape: tuple[int, ...], known: Known, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
         """[*shape, c, s, s] bool; [*shape, 0] without dropout, where nothing is drawn."""
         if not known.model.dropout:
             return torch.empty(*shape, 0, dtype=torch.bool)
@@ -220,15 +220,15 @@ class Phase:
 class Method(ABC):
     """A federated method: a frozen dataclass whose fields are its own hyper-parameters, beside the dropout that all can have.
 
-    Down go all of `shares` and `serves`; a client overwrites its copy of `shares` with them, except of `keeps`, and reaches
-    all of them as `nets.received`.
+    Down go all of `shared_parts` and `serves`; a client overwrites its copy of `shared_parts` with them, except of `keeps`, and
+    reaches all of them as `nets.received`.
     """
 
     # p, before the classifier while it is trained; None: `usual_dropout`
     dropout: Share | None = field(default=None, kw_only=True)
 
     parts: ClassVar[tuple[str, ...]]  # networks a client holds
-    shares: ClassVar[tuple[str, ...]]  # those of them that leave the client, every round; no other ever does
+    shared_parts: ClassVar[tuple[str, ...]]  # those of them that leave the client, every round; no other ever does
     serves: ClassVar[tuple[str, ...]] = ()  # networks of the server alone, which clients receive and never train
     keeps: ClassVar[tuple[str, ...]] = ()  # shared parts whose copy at the client survives the broadcast
     usual_dropout: ClassVar[
@@ -267,7 +267,7 @@ class Method(ABC):
         stages = (stage for phase in self.client() for stage in phase.stages)
         return next(stage for stage in stages if {*CLASSIFICATION} & {*stage.trains})
 
-    def imitated(self, clock: Clock) -> int:
+    def imitated(self, clock: RoundClock) -> int:
         """How many imitated features per image the observed gradient over C is made of, beside the image's own."""
         return 0
 
@@ -285,7 +285,7 @@ def at_least(least: float, **settings: float) -> None:
 
 def kept(*names: str) -> dict[str, Draw]:
     """The draws of a stage that trains a classifier, for dropout: one per pass through it, by default the one named "kept"."""
-    return {name: Kept() for name in names or ("kept",)}
+    return {name: DropoutMask() for name in names or ("kept",)}
 
 
 def cross_entropy_stage(parts: tuple[str, ...] = ("extractor", "classifier")) -> Phase:
@@ -293,7 +293,7 @@ def cross_entropy_stage(parts: tuple[str, ...] = ("extractor", "classifier")) ->
     return Phase((Stage("task", parts, classification_loss, "task", kept()),), "local_epochs")
 
 
-def classification_loss(nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+def classification_loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
     """L_cls = CE(C_i(E_i(x)), y) (FedCG Eq. 1)."""
     logits = nets.classifier(nets.extractor(batch.images), batch.noise.get("kept"))
     return torch.nn.functional.cross_entropy(logits, batch.labels)

@@ -15,7 +15,7 @@ class FedAvg(Method):
     """Shares E and C; the server takes sum_i w_i (E_i, C_i)."""
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
-    shares: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
+    shared_parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
 
     def client(self) -> tuple[Phase, ...]:
         """L_cls over E_i and C_i."""

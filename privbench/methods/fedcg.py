@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.methods import aggregators
-from privbench.methods.base import Clock, Draw, Method, MiniBatch, Nets, Normal, Phase, Stage, at_least, kept
+from privbench.methods.base import Draw, Method, MiniBatch, Nets, Normal, Phase, RoundClock, Stage, at_least, kept
 
 EPS = 1e-5
 
@@ -41,7 +41,7 @@ class FedCG(Method):
     gan: str = "conv"  # or "dense"
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator", "discriminator")
-    shares: ClassVar[tuple[str, ...]] = ("classifier", "generator")
+    shared_parts: ClassVar[tuple[str, ...]] = ("classifier", "generator")
 
     def __post_init__(self) -> None:
         """UserError or ValueError for a setting out of its range."""
@@ -70,12 +70,12 @@ class FedCG(Method):
         """Algorithm 2: distil the clients' ensemble into the averaged (G_g, C_g)."""
         return aggregators.phases(self.aggregator)
 
-    def gamma(self, clock: Clock) -> float:
+    def gamma(self, clock: RoundClock) -> float:
         """The weight of Eq. 2, rising from 0 to 1 over `ramp_rounds` rounds."""
         p = min((clock.round - 1) / self.ramp_rounds, 1.0)
         return 2 / (1 + math.exp(-10 * p)) - 1
 
-    def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    def task_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """L_task = L_cls + gamma L_mse (Eq. 1-3)."""
         h = nets.extractor(batch.images)
         l_cls = F.cross_entropy(nets.classifier(h, batch.noise.get("kept")), batch.labels)  # (1)
@@ -85,13 +85,13 @@ class FedCG(Method):
         l_mse = F.mse_loss(h, nets.received.generator(batch.noise["z"], batch.labels))  # (2)
         return l_cls + gamma * l_mse  # (3)
 
-    def discriminator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    def discriminator_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """L_disc (Eq. 4): real features to 1, imitated ones to 0."""
         features = batch.h, nets.generator(batch.noise["z"], batch.labels)
         real, fake = nets.discriminator_in_turn(features, batch.labels)
         return -F.logsigmoid(real).mean() - F.logsigmoid(-fake).mean()
 
-    def generator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    def generator_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """L_gen (Eq. 4), and the mode-seeking term over the two halves of the batch."""
         z = batch.noise["z"]
         imitated = nets.generator(z, batch.labels)

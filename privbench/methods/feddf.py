@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from privbench.methods.aggregators import ensemble_divergence
-from privbench.methods.base import Clock, Method, MiniBatch, Nets, Phase, Stage, cross_entropy_stage, kept
+from privbench.methods.base import Method, MiniBatch, Nets, Phase, RoundClock, Stage, cross_entropy_stage, kept
 
 BOTH = ("extractor", "classifier")
 
@@ -26,7 +26,7 @@ class FedDF(Method):
     """Shares E and C; the server takes sum_i w_i (E_i, C_i) and goes on from there."""
 
     parts: ClassVar[tuple[str, ...]] = BOTH
-    shares: ClassVar[tuple[str, ...]] = BOTH
+    shared_parts: ClassVar[tuple[str, ...]] = BOTH
 
     def client(self) -> tuple[Phase, ...]:
         """L_cls over E_i and C_i."""
@@ -37,7 +37,7 @@ class FedDF(Method):
         stage = Stage("distillation", BOTH, self.distillation_loss, "server", kept())
         return (Phase((stage,), "server_steps", public=True),)
 
-    def distillation_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    def distillation_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """KL( softmax(sum_i w_i C_i(E_i(x))) || softmax(C(E(x))) )."""
         with torch.no_grad():
             teachers = [client.classifier(client.extractor(batch.images)) for client in nets.clients]

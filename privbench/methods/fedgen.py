@@ -25,7 +25,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.methods.base import (
-    Clock,
     Draw,
     Method,
     MiniBatch,
@@ -33,6 +32,7 @@ from privbench.methods.base import (
     Normal,
     ObservedLoss,
     Phase,
+    RoundClock,
     Stage,
     UniformClass,
     at_least,
@@ -55,7 +55,7 @@ class FedGen(Method):
     observe_loss: ObservedLoss = "classification"
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
-    shares: ClassVar[tuple[str, ...]] = ("classifier",)
+    shared_parts: ClassVar[tuple[str, ...]] = ("classifier",)
     serves: ClassVar[tuple[str, ...]] = ("generator",)
 
     def networks(self, backbone: str) -> dict[str, Any]:
@@ -80,11 +80,11 @@ class FedGen(Method):
         """L_cls, or the client's whole loss."""
         return super().observed() if self.observe_loss == "task" else cross_entropy_stage().stages[0]
 
-    def imitated(self, clock: Clock) -> int:
+    def imitated(self, clock: RoundClock) -> int:
         """One from round 2 on, where the whole loss is observed."""
         return int(self.observe_loss == "task" and self.weight > 0 and clock.round > 1)
 
-    def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    def task_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """L_cls + weight CE(C_i(G_g(z,y)), y)."""
         l_cls = classification_loss(nets, batch, clock)
         if clock.round == 1:
@@ -93,7 +93,7 @@ class FedGen(Method):
         imitated = nets.classifier(nets.received.generator(z, y), batch.noise.get("kept_imitated"))
         return l_cls + self.weight * F.cross_entropy(imitated, y)
 
-    def generator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    def generator_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """CE( sum_i w_i C_i(G_g(z,y)), y ) + diversity L_div."""
         z, y = batch.noise["z"], batch.noise["y"]
         h = nets.generator(z, y)

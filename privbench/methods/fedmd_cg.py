@@ -45,7 +45,6 @@ from privbench.methods import aggregators
 from privbench.methods.aggregators import divergence
 from privbench.methods.base import (
     ClassByCount,
-    Clock,
     Draw,
     Method,
     MiniBatch,
@@ -53,6 +52,7 @@ from privbench.methods.base import (
     Normal,
     ObservedLoss,
     Phase,
+    RoundClock,
     Stage,
     at_least,
     cross_entropy_stage,
@@ -83,7 +83,7 @@ class FedMDCG(Method):
     observe_loss: ObservedLoss = "classification"
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator")
-    shares: ClassVar[tuple[str, ...]] = ("classifier", "generator")
+    shared_parts: ClassVar[tuple[str, ...]] = ("classifier", "generator")
     keeps: ClassVar[tuple[str, ...]] = ("generator",)
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ class FedMDCG(Method):
         """L_cls, or the client's whole loss."""
         return super().observed() if self.observe_loss == "task" else cross_entropy_stage().stages[0]
 
-    def imitated(self, clock: Clock) -> int:
+    def imitated(self, clock: RoundClock) -> int:
         """Those of l1 and l3 where the whole loss is observed."""
         weights = {"cls_global": self.lambda1, "kl_global": self.lambda3}
         on = sum(weight > 0 for term, weight in weights.items() if term not in self.off)
@@ -153,11 +153,11 @@ class FedMDCG(Method):
         of = {"mean": "means over dimensions", "literal": "norms as printed"}[self.diversity_scale]
         return () if "div" in self.off or not self.lambda6 else (f"FedMD-CG: L_div{self.diversity} of {of}",)
 
-    def ramp(self, clock: Clock) -> float:
+    def ramp(self, clock: RoundClock) -> float:
         """((r-1)/R)^d, which lambda1, lambda2 and lambda3 are multiplied with."""
         return float(((clock.round - 1) / clock.rounds) ** self.ramp_power)
 
-    def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    def task_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """L of the local model (Eq. 1-4)."""
         noise, y, ramp = batch.noise, batch.labels, self.ramp(clock)
         h, imitated = nets.extractor(batch.images), nets.received.generator(noise["z"], y)
@@ -179,7 +179,7 @@ class FedMDCG(Method):
             }
         )
 
-    def generator_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    def generator_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """L of the local generator, E_i and C_i frozen (Eq. 5-9)."""
         z, y = batch.noise["z"], batch.labels
         h, imitated = nets.extractor(batch.images), nets.generator(z, y)

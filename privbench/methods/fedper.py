@@ -15,7 +15,7 @@ class FedPer(Method):
     """Shares E; the server takes sum_i w_i E_i."""
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
-    shares: ClassVar[tuple[str, ...]] = ("extractor",)
+    shared_parts: ClassVar[tuple[str, ...]] = ("extractor",)
 
     def client(self) -> tuple[Phase, ...]:
         """L_cls over E_i and C_i."""

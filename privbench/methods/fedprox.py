@@ -11,7 +11,17 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from privbench.methods.base import Clock, Method, MiniBatch, Nets, Phase, Stage, at_least, classification_loss, kept
+from privbench.methods.base import (
+    Method,
+    MiniBatch,
+    Nets,
+    Phase,
+    RoundClock,
+    Stage,
+    at_least,
+    classification_loss,
+    kept,
+)
 
 BOTH = ("extractor", "classifier")
 
@@ -23,7 +33,7 @@ class FedProx(Method):
     mu: float = 0.01
 
     parts: ClassVar[tuple[str, ...]] = BOTH
-    shares: ClassVar[tuple[str, ...]] = BOTH
+    shared_parts: ClassVar[tuple[str, ...]] = BOTH
 
     def __post_init__(self) -> None:
         """ValueError for a negative mu."""
@@ -33,7 +43,7 @@ class FedProx(Method):
         """h_i over E_i and C_i."""
         return (Phase((Stage("task", BOTH, self.task_loss, "task", kept()),), "local_epochs"),)
 
-    def task_loss(self, nets: Nets, batch: MiniBatch, clock: Clock) -> Tensor:
+    def task_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """h_i = L_cls + mu/2 ||theta - theta_g||^2 (Eq. 2), theta = (E_i, C_i)."""
         gap = [(nets.params[p][n] - t).square().sum() for p in BOTH for n, t in nets.received.params[p].items()]
         return classification_loss(nets, batch, clock) + self.mu / 2 * sum(gap)

@@ -14,7 +14,7 @@ class FedSplit(Method):
     """Shares C; the server takes sum_i w_i C_i."""
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
-    shares: ClassVar[tuple[str, ...]] = ("classifier",)
+    shared_parts: ClassVar[tuple[str, ...]] = ("classifier",)
 
     def client(self) -> tuple[Phase, ...]:
         """L_cls over E_i and C_i."""

@@ -11,7 +11,7 @@ class Local(Method):
     """No communication."""
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
-    shares: ClassVar[tuple[str, ...]] = ()
+    shared_parts: ClassVar[tuple[str, ...]] = ()
 
     def client(self) -> tuple[Phase, ...]:
         """L_cls over E_i and C_i."""

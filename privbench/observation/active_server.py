@@ -1,6 +1,6 @@
 """An active server: it sends crafted networks in place of its broadcast, at the look alone or for some rounds before it too.
 
-An attack with `active = True` has `craft(model, broadcast, knowledge, seed) -> Networks`, which may hand in nothing and so be
+An attack with `active = True` has `craft(model, broadcast, knowledge, seed) -> Networks`, which may return nothing and so be
 honest; `knowledge.look` says how large the victim batches are and what defends them. Its field `active_rounds`, where it has
 one, says for how many rounds before the look the server has been sending them already: with n such rounds and a look after
 round r it is honest for r - n rounds, crafts once from what it would send then, and sends that at the start of each of the
@@ -26,7 +26,7 @@ from privbench.system import files
 from privbench.training import checkpoint, harness
 from privbench.training.harness import Setup
 from privbench.training.state import Replica, Snapshot
-from privbench.types import ActiveAttack, Knowledge, Look, Networks, Report, no_report
+from privbench.types import ActiveAttack, ExpectedUpload, Knowledge, Networks, Progress, no_progress
 
 TOO_EARLY = "works through rounds of training, and round 0 is before any"
 LOG = logging.getLogger("privbench")
@@ -60,7 +60,7 @@ def trained(
     honest: Path,
     data_root: Path | None,
     cache: Path | None = None,
-    report: Report = no_report,
+    progress: Progress = no_progress,
 ) -> Snapshot:
     """The networks after `round_` rounds, the last `rounds(cell)` of them (or as many as there are) on crafted networks.
 
@@ -79,10 +79,10 @@ def trained(
     if round_ == 0:
         raise AttackRefused(f"{cell.attack} {TOO_EARLY}; attack a later round")
     first = round_ - min(rounds(cell), round_)
-    state = harness.state_at(setup, honest, first, report)
+    state = harness.state_at(setup, honest, first, progress)
     server = crafted(cell, setup, state.server, round_, data_root, cache)
     while state.round < round_:
-        report(state.round, round_, f"{name}: round {state.round + 1} under {cell.attack}")
+        progress(state.round, round_, f"{name}: round {state.round + 1} under {cell.attack}")
         state.server = Replica(dict(server.params), dict(server.buffers), state.server.moments)
         harness.train_round([setup], [state], "alone")
     state.server = server
@@ -131,7 +131,7 @@ def crafted(
     broadcast = Networks(server.params, server.buffers).to(torch.device("cpu"))
     whole = Knowledge(
         auxiliary=images,
-        look=Look(cell.batch_size, setup.defense, cell.wire, local_update.local_steps(cell)),
+        look=ExpectedUpload(cell.batch_size, setup.defense, cell.wire, local_update.local_steps(cell)),
         cache=cache,
     )
     handed = known.only(attack.needs, whole, name).to(torch.device("cpu"))

@@ -63,7 +63,7 @@ def of(stored: Stored) -> Artifact:
         dataset=setup.dataset,
         model=model_of(setup.networks),
         round=entry.round,
-        shares=tuple(setup.shared_parts),
+        shared_parts=tuple(setup.shared_parts),
         gradients=kinds["gradient"],
         weights=_group(tensors, DOWN, "parameters"),
         buffers=_group(tensors, DOWN, "buffers"),
@@ -214,7 +214,7 @@ def _described(artifact: Artifact) -> tuple[Setup, tuple[Messages, ...], dict[st
         "networks": asdict(artifact.model),
         "image_shape": list(artifact.image_shape),
         "classes": artifact.model.classes,
-        "shared_parts": list(artifact.shares),
+        "shared_parts": list(artifact.shared_parts),
         "defense": dict(artifact.defense),
         "training": None if training is None else training._asdict() | {"optimiser": dict(training.optimiser)},
     }

@@ -47,7 +47,7 @@ def _artifact(tensors: dict[str, Tensor], info: dict[str, Any]) -> Artifact:
         dataset=info["dataset"],
         model=Model(**info["model"]),
         round=info["round"],
-        shares=tuple(info["shares"]),
+        shared_parts=tuple(info["shares"]),
         client=tensors["client"],
         batch_size=info["batch_size"],
         image_shape=(channels, height, width),

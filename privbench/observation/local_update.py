@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privbench.methods.base import Clock, Method, MiniBatch, Phase, Stage
+from privbench.methods.base import Method, MiniBatch, Phase, RoundClock, Stage
 from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.spec import SGD, Adam, CellSpec, Optimiser, Schedule
 from privbench.tensors import Parts
-from privbench.training.engine import Job, Plan, Surroundings, run_alone
+from privbench.training.engine import PhaseRun, Plan, StageContext, run_alone
 from privbench.training.state import Replica, Snapshot
 from privbench.types import CLASSIFICATION, Defense, LocalSteps, LocalTraining
 
@@ -60,7 +60,7 @@ def client_update(
     method: Method,
     defense: Defense,
     local: LocalSteps,
-    clock: Clock,
+    clock: RoundClock,
     rng: torch.Generator,
 ) -> Parts:
     """Networks after K steps minus networks before, over the shared parts of E and C, after the defence at its own place.
@@ -72,7 +72,7 @@ def client_update(
     replica = Replica(before, {p: dict((own.buffers | server.buffers)[p]) for p in CLASSIFICATION})
     loss = method.observed().loss
     phase = Phase((Stage("local", CLASSIFICATION, loss, "task"),), "local_epochs")
-    job = Job(model, phase, clock, {"task": optimiser_of(local)})
+    job = PhaseRun(model, phase, clock, {"task": optimiser_of(local)})
     order = taken(local, len(batch.labels), rng)
     every = torch.arange(len(order))[:, None]
     plan = Plan(
@@ -80,13 +80,13 @@ def client_update(
         batch.labels[order],
         {"local": {n: t[every, order] for n, t in batch.noise.items()}},
     )
-    shared = tuple(p for p in CLASSIFICATION if p in method.shares)
+    shared = tuple(p for p in CLASSIFICATION if p in method.shared_parts)
 
     def protect(parts: Parts) -> Parts:
         return {p: defense.protect(t, rng) if p in shared else t for p, t in parts.items()}
 
     at_steps = protect if defense.where == "step" else lambda parts: parts
-    run_alone(job, [replica], [Surroundings((server.params, server.buffers), (), None)], [plan], [at_steps])
+    run_alone(job, [replica], [StageContext((server.params, server.buffers), (), None)], [plan], [at_steps])
     change = {p: {n: replica.params[p][n] - t for n, t in before[p].items()} for p in shared}
     return protect(change) if defense.where == "update" else change
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from privbench.data.dataset import SIDE
 from privbench.data.readers.resize import pixels
 from privbench.errors import UserError
-from privbench.methods.base import Clock, Known, Method, MiniBatch, Nets
+from privbench.methods.base import Method, MiniBatch, Nets, RoundClock, SamplingContext
 from privbench.networks.model import Model, train_mode
 from privbench.observation import local_update, wire
 from privbench.seeds import stream
@@ -42,10 +42,10 @@ FLOAT_BYTES = 4
 
 def offers(method: Method, *, labels_known: bool = False, update: bool = False) -> frozenset[str]:
     """What the artifacts of a method will offer (Artifact.offers), told before anything is trained; `update`: of whole updates."""
-    sent = [f"{'update' if update else 'gradient'}:{part}" for part in CLASSIFICATION if part in method.shares]
+    sent = [f"{'update' if update else 'gradient'}:{part}" for part in CLASSIFICATION if part in method.shared_parts]
     sent += ["gradient"] if sent and not update else []
-    sent += [f"upload:{part}" for part in method.shares if part not in CLASSIFICATION]
-    sent += [f"broadcast:{part}" for part in (*method.shares, *method.serves)]
+    sent += [f"upload:{part}" for part in method.shared_parts if part not in CLASSIFICATION]
+    sent += [f"broadcast:{part}" for part in (*method.shared_parts, *method.serves)]
     sent += ["label_counts"] if method.uploads_counts else []
     sent += ["labels"] if labels_known else []
     return frozenset([*sent, "classes"] if TELL_CLASSES & {*sent} else sent)
@@ -117,7 +117,7 @@ def client_gradient(
     batch: MiniBatch,
     method: Method,
     parts: tuple[str, ...],
-    clock: Clock,
+    clock: RoundClock,
 ) -> Parts:
     """grad over `parts` of the observed loss of one victim batch, at the networks client `client` starts the round with."""
     own, server = snapshot.clients[client], snapshot.server
@@ -155,16 +155,16 @@ def observe(
     losses depend; by default the attacked one is the last.
     """
     images, labels, clients = choose_victims(federation, victims, batch_size, seed, model.image_size)
-    visible = tuple(p for p in CLASSIFICATION if p in method.shares)
+    visible = tuple(p for p in CLASSIFICATION if p in method.shared_parts)
     if not visible:
         raise UserError(f"{method_name} sends nothing that depends on a training image, so there is nothing to attack")
-    clock = Clock(snapshot.round + 1, snapshot.round + 1 if rounds is None else rounds)
+    clock = RoundClock(snapshot.round + 1, snapshot.round + 1 if rounds is None else rounds)
     counts = federation.label_counts() if method.uploads_counts else None
     shape = (batch_size,) if local is None else (local.steps, batch_size)
     sent = []
     for v, k in enumerate(clients.tolist()):
         noise = {
-            name: draw.sample(shape, Known(model, counts), stream(seed, "victims", v, name))
+            name: draw.sample(shape, SamplingContext(model, counts), stream(seed, "victims", v, name))
             for name, draw in method.observed().draws.items()
         }
         batch = MiniBatch(images[v], labels[v], noise)
@@ -183,7 +183,7 @@ def observe(
         dataset=dataset,
         model=model,
         round=snapshot.round,
-        shares=tuple(method.shares),
+        shared_parts=tuple(method.shared_parts),
         gradients=_stack(sent) if local is None else {},
         weights=snapshot.server.params,
         buffers=snapshot.server.buffers,

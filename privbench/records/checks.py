@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from privbench.scoring.statistics import LEAST_SEEDS, LEAST_VICTIMS
 
 
-class Flag(BaseModel):
+class CheckMessage(BaseModel):
     """One doubt."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -64,13 +64,13 @@ class Attacked(Protocol):
         ...
 
 
-def zero_gradient(victims: Sequence[Attacked]) -> list[Flag]:
+def zero_gradient(victims: Sequence[Attacked]) -> list[CheckMessage]:
     """Nothing was there to attack."""
     found = sum(v.gradient_norm == 0 for v in victims)
     return _told("zero-gradient", found, victims, "sent a gradient of zeros alone, so there was nothing to attack")
 
 
-def not_finite(victims: Sequence[Attacked]) -> list[Flag]:
+def not_finite(victims: Sequence[Attacked]) -> list[CheckMessage]:
     """NaN or infinity in the gradient, the objective or the image."""
     found = sum(v.gradient_norm is None or (v.gradient_norm > 0 and v.outcome == "diverged") for v in victims)
     return _told(
@@ -78,7 +78,7 @@ def not_finite(victims: Sequence[Attacked]) -> list[Flag]:
     )
 
 
-def loss_did_not_fall(victims: Sequence[Attacked]) -> list[Flag]:
+def loss_did_not_fall(victims: Sequence[Attacked]) -> list[CheckMessage]:
     """The attack ended no better, by its own objective, than it began."""
     found = sum(bool(v.gradient_norm) and v.outcome != "diverged" and v.loss_fell is False for v in victims)
     return _told(
@@ -89,7 +89,7 @@ def loss_did_not_fall(victims: Sequence[Attacked]) -> list[Flag]:
     )
 
 
-def duplicate_victims(victims: Sequence[Attacked]) -> list[Flag]:
+def duplicate_victims(victims: Sequence[Attacked]) -> list[CheckMessage]:
     """One picture attacked twice within a seed counts twice in every mean and narrows every interval."""
     counts = Counter((v.seed, image) for v in victims for image in v.images)
     twice = sum(any(counts[v.seed, image] > 1 for image in v.images) for v in victims)
@@ -98,7 +98,7 @@ def duplicate_victims(victims: Sequence[Attacked]) -> list[Flag]:
     )
 
 
-def auxiliary_overlap(victims: Sequence[Attacked]) -> list[Flag]:
+def auxiliary_overlap(victims: Sequence[Attacked]) -> list[CheckMessage]:
     """The attacker, or a floor, was given what it should reconstruct."""
     found = sum(v.in_auxiliary for v in victims)
     return _told(
@@ -106,13 +106,13 @@ def auxiliary_overlap(victims: Sequence[Attacked]) -> list[Flag]:
     )
 
 
-def few(victims: Sequence[Attacked]) -> list[Flag]:
+def few(victims: Sequence[Attacked]) -> list[CheckMessage]:
     """Too little for a published row."""
     seeds = len({v.seed for v in victims})
     if len(victims) >= LEAST_VICTIMS and seeds >= LEAST_SEEDS:
         return []
     return [
-        Flag(
+        CheckMessage(
             name="few",
             sentence=f"{len(victims)} victims, {seeds} seed{'' if seeds == 1 else 's'}: too few to publish "
             f"({LEAST_VICTIMS} victims, {LEAST_SEEDS} seeds)",
@@ -120,25 +120,25 @@ def few(victims: Sequence[Attacked]) -> list[Flag]:
     ]
 
 
-CHECKS: tuple[Callable[[Sequence[Attacked]], list[Flag]], ...] = (
+CHECKS: tuple[Callable[[Sequence[Attacked]], list[CheckMessage]], ...] = (
     zero_gradient, not_finite, loss_did_not_fall, duplicate_victims, auxiliary_overlap, few,
 )  # fmt: skip
 
 
-def of_victims(victims: Sequence[Attacked]) -> list[Flag]:
+def of_victims(victims: Sequence[Attacked]) -> list[CheckMessage]:
     """Every doubt that one cell's victims raise."""
     return [flag for check in CHECKS for flag in check(victims)]
 
 
-def _told(name: str, found: int, victims: Sequence[Attacked], what: str) -> list[Flag]:
-    return [Flag(name=name, sentence=f"{found} of {len(victims)} victims {what}")] if found else []
+def _told(name: str, found: int, victims: Sequence[Attacked], what: str) -> list[CheckMessage]:
+    return [CheckMessage(name=name, sentence=f"{found} of {len(victims)} victims {what}")] if found else []
 
 
-def names(flags: Iterable[Flag]) -> str:
+def names(flags: Iterable[CheckMessage]) -> str:
     """The names alone, each once, as a table's cell holds them; "-" for none."""
     return ", ".join(each_name(flags)) or "-"
 
 
-def each_name(flags: Iterable[Flag]) -> list[str]:
+def each_name(flags: Iterable[CheckMessage]) -> list[str]:
     """The names of some doubts, each once, in the order of their first coming."""
     return list(dict.fromkeys(flag.name for flag in flags))

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from privbench.errors import UserError
 from privbench.records import checks, upgrade
-from privbench.records.checks import Flag
+from privbench.records.checks import CheckMessage
 from privbench.spec import CellSpec, first_fault
 from privbench.system import files
 from privbench.system.file_headers import short
@@ -197,7 +197,7 @@ class Scores(NamedTuple):
     lpips: float | None
     feature_error: float | None
     identification: float
-    identification_chance: float  # of one and the same image handed in for every victim of a seed
+    identification_chance: float  # of one and the same image returned for every victim of a seed
     label_accuracy: float
     worst_db: (
         float  # mean PSNR of the TAIL of victims that are reconstructed best, who are the most exposed; at least one
@@ -328,7 +328,7 @@ class AttackRecord(Record):
         return fmean(v.psnr_db - v.floors[floor] for v in self.victims)
 
     @cached_property
-    def flags(self) -> list[Flag]:
+    def flags(self) -> list[CheckMessage]:
         """Doubts that the record raises about itself (privbench/records/checks.py)."""
         return checks.of_victims(self.victims)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from privbench import tensors
 from privbench.records import checks
-from privbench.records.checks import Flag
+from privbench.records.checks import CheckMessage
 from privbench.scoring import image_scores
 from privbench.scoring.image_scores import Scores
 from privbench.types import Artifact, Outcome, Reconstruction, Truth
@@ -104,7 +104,7 @@ class _Unseen(NamedTuple):
     outcome: str
 
 
-def doubts_without_truth(seen: Artifact, found: Reconstruction) -> list[Flag]:
+def doubts_without_truth(seen: Artifact, found: Reconstruction) -> list[CheckMessage]:
     """The doubts that an artifact and what an attack made of it raise by themselves; how many victims there are is not asked."""
     norms, fell = gradient_norms(seen), loss_fell(found.trace)
     ended = outcomes(seen, found, is_floor=False)

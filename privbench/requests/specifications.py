@@ -123,7 +123,7 @@ def default_attacks(sent: Sequence[str]) -> list[str]:
 
 def shared_parts(method: str) -> tuple[str, ...]:
     """The parts that a method sends; UserError where it sends none, so that there is nothing to attack."""
-    shares: tuple[str, ...] = registry.resolve("method", method).shares
+    shares: tuple[str, ...] = registry.resolve("method", method).shared_parts
     if not shares:
         raise UserError(f"{method} sends nothing that depends on a training image, so there is nothing to attack")
     return shares

@@ -4,7 +4,7 @@ PSNR (clipped, and raw), SSIM, label accuracy, identification, and the error of 
 at hand; LPIPS is in privbench/scoring/learned_distance.py, because its weights are not everywhere.
 
 A victim batch with a non-finite pixel has failed: it is counted, and all its images are scored as the constant grey image,
-which is what an attacker who sees NaN would hand in instead. It is never dropped. Each image's PSNR is capped at 100 dB
+which is what an attacker who sees NaN would return instead. It is never dropped. Each image's PSNR is capped at 100 dB
 before any mean, so that one exact image does not make a mean infinite.
 """
 
@@ -121,7 +121,7 @@ def identification(images: Tensor, truth: Tensor) -> Tensor:
     """Is the original nearest to a reconstruction, among those of all V victims, one of its own batch? [V], range [0, 1].
 
     Nearest in mean squared error of clipped images, both [V, B, C, H, W]; each value is the mean over a batch. Originals at equal
-    distance share the hit, so that one and the same image handed in for every victim scores 1/V, which is chance.
+    distance share the hit, so that one and the same image returned for every victim scores 1/V, which is chance.
     """
     victims, batch = images.shape[:2]
     own, true = (x.clamp(0, 1).double().flatten(0, 1).flatten(1) for x in (images, truth))

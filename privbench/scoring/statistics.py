@@ -1,6 +1,6 @@
 """Intervals and tests of numbers that are measured per victim, where victims share a client, a seed and an attacker's training.
 
-Victims of one seed are attacked in networks that were trained together and through stand-ins that were trained together, those of
+Victims of one seed are attacked in networks that were trained together and through surrogates that were trained together, those of
 one client in that client's networks. Taken for independent they give intervals that are far too narrow. So the bootstrap here
 resamples in the order in which the data came about (Davison and Hinkley, Bootstrap Methods and their Application, 1997, section
 3.8; Saravanan, Berman and Sober, Neurons, Behavior, Data Analysis and Theory 2020): seeds with replacement, within each drawn

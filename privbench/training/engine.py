@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from privbench.methods.base import Clock, MiniBatch, Nets, Phase, Stage
+from privbench.methods.base import MiniBatch, Nets, Phase, RoundClock, Stage
 from privbench.networks.model import Model
 from privbench.spec import SGD, Adam, Optimiser
 from privbench.system.cpu import threads
@@ -31,7 +31,7 @@ KERNEL_AXES = 4  # of a convolution's weight, [o, i, k, k]
 Protect = Callable[[Parts], Parts]  # a defence bound to one replica's random stream
 
 
-class Surroundings(NamedTuple):
+class StageContext(NamedTuple):
     """What a loss may see besides the replica itself."""
 
     received: tuple[Parts, Parts] | None  # (parameters, buffers) of the broadcast; client stages
@@ -63,12 +63,12 @@ class Plan(NamedTuple):
         return features.new_zeros(0), features
 
 
-class Job(NamedTuple):
+class PhaseRun(NamedTuple):
     """A phase to run: everything that is the same for all replicas."""
 
     model: Model
     phase: Phase
-    clock: Clock
+    clock: RoundClock
     optimisers: Mapping[str, Optimiser]
 
 
@@ -97,7 +97,7 @@ def descend(params: Pieces, grads: Pieces, means: Pieces, squares: Pieces, steps
         sgd(params, grads, setting)
 
 
-class Layout:
+class ParameterLayout:
     """Lays a stage's trained parameters end to end as [R, P], and gives them back as named views.
 
     Kernels lie channels last, [o, k, k, i] in memory, as the products of privbench/networks/layers.py take them.
@@ -129,11 +129,13 @@ class Layout:
         return parts
 
 
-def loss_of(stage: Stage, job: Job) -> Callable[[Parts, Parts, Parts, Surroundings, MiniBatch], tuple[Tensor, Parts]]:
+def loss_of(
+    stage: Stage, job: PhaseRun
+) -> Callable[[Parts, Parts, Parts, StageContext, MiniBatch], tuple[Tensor, Parts]]:
     """The stage's loss of one replica as a pure function: (trained, fixed, buffers, around, batch) -> (loss, state)."""
 
     def loss(
-        trained: Parts, fixed: Parts, buffers: Parts, around: Surroundings, batch: MiniBatch
+        trained: Parts, fixed: Parts, buffers: Parts, around: StageContext, batch: MiniBatch
     ) -> tuple[Tensor, Parts]:
         received = Nets(job.model, *around.received) if around.received is not None else None
         clients = tuple(Nets(job.model, *upload) for upload in around.clients)
@@ -164,9 +166,9 @@ def one_thread() -> Iterator[int]:
 
 
 def run_alone(
-    job: Job,
+    job: PhaseRun,
     replicas: Sequence[Replica],
-    around: Sequence[Surroundings],
+    around: Sequence[StageContext],
     plans: Sequence[Plan],
     protects: Sequence[Protect],
 ) -> list[dict[str, float]]:
@@ -188,7 +190,7 @@ def run_alone(
     return done
 
 
-def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, protect: Protect) -> dict[str, float]:
+def _run_one(job: PhaseRun, replica: Replica, around: StageContext, plan: Plan, protect: Protect) -> dict[str, float]:
     workings = [_Working(stage, job, [replica]) for stage in job.phase.stages]
     # Views, made once: steps are taken in place, so that they always show the parameters as they are.
     fixed = _replace(replica.params, workings, 0)
@@ -214,9 +216,9 @@ def _run_one(job: Job, replica: Replica, around: Surroundings, plan: Plan, prote
 
 
 def run_stacked(
-    job: Job,
+    job: PhaseRun,
     replicas: Sequence[Replica],
-    around: Sequence[Surroundings],
+    around: Sequence[StageContext],
     plans: Sequence[Plan],
     protects: Sequence[Protect],
 ) -> list[dict[str, float]]:
@@ -259,9 +261,9 @@ def run_stacked(
 class _Working:
     """One stage's trained parameters and moments of R replicas, laid out as [R, P] for the length of an epoch."""
 
-    def __init__(self, stage: Stage, job: Job, replicas: Sequence[Replica]) -> None:
+    def __init__(self, stage: Stage, job: PhaseRun, replicas: Sequence[Replica]) -> None:
         self.stage, self.setting, self.loss = stage, job.optimisers[stage.optimiser], loss_of(stage, job)
-        self.layout = Layout(replicas[0].params, stage.trains)
+        self.layout = ParameterLayout(replicas[0].params, stage.trains)
         self.flat = _rows([self.layout.flatten(r.params) for r in replicas])
         moments = [r.moments.get(stage.name) or self._fresh() for r in replicas]
         self.mean = _rows([m.mean for m in moments])

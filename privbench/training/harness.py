@@ -23,17 +23,17 @@ from torch import Tensor
 from privbench import registry, written_defense
 from privbench.data.readers.resize import pixels
 from privbench.errors import UserError
-from privbench.methods.base import Clock, Known, Method, Nets, Phase
+from privbench.methods.base import Method, Nets, Phase, RoundClock, SamplingContext
 from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.spec import Measured, Schedule, TrainSpec
 from privbench.system import machine
 from privbench.tensors import Parts, average, moved
 from privbench.training import checkpoint, evaluation, training_files
-from privbench.training.engine import Job, Plan, Protect, Surroundings, one_thread, run_alone, run_stacked
+from privbench.training.engine import PhaseRun, Plan, Protect, StageContext, one_thread, run_alone, run_stacked
 from privbench.training.history import best_rounds, selected_accuracy
 from privbench.training.state import Prediction, Replica, Snapshot, State
-from privbench.types import Defense, Federation, Report, no_report
+from privbench.types import Defense, Federation, Progress, no_progress
 
 Execution = Literal["alone", "stacked"]
 Features = Callable[
@@ -98,8 +98,8 @@ def initial(setup: Setup) -> State:
         params[part], buffers[part] = setup.model.net(part).init(stream(setup.spec.seed, "init", part))
     whole = Replica(moved(params, setup.device), moved(buffers, setup.device))
     clients = [Replica(*networks_of(whole, method.parts)) for _ in setup.federation.clients]
-    server = Replica(*networks_of(whole, (*method.shares, *method.serves)))
-    return State(0, server, clients, [networks_of(whole, method.shares)] * len(clients))
+    server = Replica(*networks_of(whole, (*method.shared_parts, *method.serves)))
+    return State(0, server, clients, [networks_of(whole, method.shared_parts)] * len(clients))
 
 
 def networks_of(replica: Replica, parts: Sequence[str]) -> tuple[Parts, Parts]:
@@ -108,11 +108,11 @@ def networks_of(replica: Replica, parts: Sequence[str]) -> tuple[Parts, Parts]:
 
 
 def train_round(
-    setups: Sequence[Setup], states: Sequence[State], execution: Execution, report: Report = no_report
+    setups: Sequence[Setup], states: Sequence[State], execution: Execution, progress: Progress = no_progress
 ) -> None:
     """One round of S seeds, in place on their states, and what the history says of it; `setups` differ in the seed alone."""
     started = time.perf_counter()
-    losses = learn(setups, states, execution, report)
+    losses = learn(setups, states, execution, progress)
     seconds = time.perf_counter() - started
     setup, round_ = setups[0], states[0].round + 1
     clients = len(setup.federation.clients)
@@ -145,7 +145,7 @@ def train_round(
 
 
 def learn(
-    setups: Sequence[Setup], states: Sequence[State], execution: Execution, report: Report = no_report
+    setups: Sequence[Setup], states: Sequence[State], execution: Execution, progress: Progress = no_progress
 ) -> dict[str, list[float]]:
     """A round's broadcast, local training, average and server phases, in place; nothing is evaluated, no round is counted.
 
@@ -153,9 +153,9 @@ def learn(
     """
     run = {"alone": run_alone, "stacked": run_stacked}[execution]
     setup, schedule = setups[0], setups[0].spec.schedule
-    clock = Clock(states[0].round + 1, schedule.rounds)
+    clock = RoundClock(states[0].round + 1, schedule.rounds)
     optimisers = {"task": schedule.task, "generator": schedule.generator, "server": schedule.server}
-    overwritten = [part for part in setup.method.shares if part not in setup.method.keeps]
+    overwritten = [part for part in setup.method.shared_parts if part not in setup.method.keeps]
     pairs = [(s, k) for s in range(len(setups)) for k in range(len(setup.federation.clients))]
 
     replicas, around, protects = [], [], []
@@ -164,15 +164,15 @@ def learn(
         params, buffers = networks_of(state.server, overwritten)
         client.params, client.buffers = client.params | params, client.buffers | buffers
         replicas.append(client)
-        around.append(Surroundings((state.server.params, state.server.buffers), (), None))
+        around.append(StageContext((state.server.params, state.server.buffers), (), None))
         protects.append(_protector(setups[s], k, clock.round, "step"))
     losses: dict[str, list[float]] = {}
     for phase in setup.method.client():
-        job = Job(setup.model, phase, clock, optimisers)
+        job = PhaseRun(setup.model, phase, clock, optimisers)
         epochs = 1 if schedule.client_steps else length(phase, schedule)
         kept = [_features(setups[s], k, states[s].clients[k]) if phase.features else None for s, k in pairs]
         for epoch in range(epochs):
-            report(
+            progress(
                 clock.round - 1, clock.rounds, f"{setup.spec.method} {phase.stages[0].name} epoch {epoch + 1}/{epochs}"
             )
             plans = [
@@ -183,14 +183,14 @@ def learn(
 
     for s, state in enumerate(states):
         state.uploads = [_upload(setups[s], state, k, clock.round) for k in range(len(state.clients))]
-        for part in setup.method.shares:
+        for part in setup.method.shared_parts:
             state.server.params[part] = average([u[0][part] for u in state.uploads], setups[s].weights)
             state.server.buffers[part] = average([u[1][part] for u in state.uploads], setups[s].weights)
     for phase in setup.method.server():
-        job = Job(setup.model, phase, clock, optimisers)
+        job = PhaseRun(setup.model, phase, clock, optimisers)
         plans = [server_plan(each, clock.round, phase) for each in setups]
         context = [
-            Surroundings(None, tuple(state.uploads), own.weights, own.counts)
+            StageContext(None, tuple(state.uploads), own.weights, own.counts)
             for own, state in zip(setups, states, strict=True)
         ]
         servers = [st.server for st in states]
@@ -285,7 +285,7 @@ def server_plan(setup: Setup, round_: int, phase: Phase) -> Plan:
 def _draws(
     setup: Setup, phase: Phase, shape: Sequence[int], names: Sequence[str | int]
 ) -> dict[str, dict[str, Tensor]]:
-    known = Known(setup.model, setup.counts)
+    known = SamplingContext(setup.model, setup.counts)
     return {
         stage.name: {
             name: draw.sample(tuple(shape), known, stream(setup.spec.seed, *names, stage.name, name)).to(setup.device)
@@ -304,13 +304,13 @@ def _protector(setup: Setup, k: int, round_: int, where: str) -> Protect:
     if setup.defense.where != where:
         return _identity
     rng = stream(setup.spec.seed, "client", k, "round", round_, "defence", where)
-    shares = setup.method.shares
+    shares = setup.method.shared_parts
     return lambda parts: {p: setup.defense.protect(t, rng) if p in shares else t for p, t in parts.items()}
 
 
 def _upload(setup: Setup, state: State, k: int, round_: int) -> tuple[Parts, Parts]:
     """What client k sends: its shared parts, their change since the broadcast defended where the defence acts on it."""
-    params, buffers = networks_of(state.clients[k], setup.method.shares)
+    params, buffers = networks_of(state.clients[k], setup.method.shared_parts)
     if setup.defense.where != "update":
         return params, buffers
     received = state.server.params
@@ -324,7 +324,7 @@ def models(setup: Setup, state: State) -> dict[Measured, list[Replica]]:
 
     Noise on the update touches what is sent and, averaged over the clients, what comes back; noise on every step is in all three.
     """
-    shares = setup.method.shares
+    shares = setup.method.shared_parts
     personal = list(state.clients)
     uploaded = [_with(client, *sent) for client, sent in zip(personal, state.uploads, strict=True)]
     server = networks_of(state.server, shares)
@@ -400,7 +400,7 @@ def train(
     folders: Sequence[Path],
     device: torch.device,
     execution: Execution,
-    report: Report = no_report,
+    progress: Progress = no_progress,
 ) -> None:
     """Trains S seeds of one specification to the end, each in its own folder, resuming from their checkpoints."""
     setups = [prepare(spec, fed, device) for spec, fed in zip(specs, federations, strict=True)]
@@ -419,7 +419,7 @@ def train(
             break
         behind = min(states[i].round for i in open_)
         now = [i for i in open_ if states[i].round == behind]
-        train_round([setups[i] for i in now], [states[i] for i in now], execution, report)
+        train_round([setups[i] for i in now], [states[i] for i in now], execution, progress)
         for i in now:
             checkpoint.keep(folders[i], setups[i].spec, states[i])
     for setup, state, folder in zip(setups, states, folders, strict=True):
@@ -427,11 +427,11 @@ def train(
         checkpoint.finish(folder, setup.spec, state)
 
 
-def state_at(setup: Setup, folder: Path, round_: int, report: Report = no_report) -> State:
+def state_at(setup: Setup, folder: Path, round_: int, progress: Progress = no_progress) -> State:
     """The whole state after `round_` rounds: trained again from the nearest that `folder` kept, to the same numbers."""
     state = state_of(setup, folder, checkpoint.nearest(folder, setup.spec, round_, setup.device))
     while state.round < round_:
-        report(state.round, round_, f"{setup.spec.method}: repeating round {state.round + 1}, which was not kept")
+        progress(state.round, round_, f"{setup.spec.method}: repeating round {state.round + 1}, which was not kept")
         train_round([setup], [state], "alone")
     return state
 
@@ -453,14 +453,14 @@ def snapshot_of(setup: Setup, folder: Path, shot: Snapshot) -> Snapshot:
     return shot
 
 
-def predictions_again(setup: Setup, folder: Path, report: Report = no_report) -> list[Prediction]:
+def predictions_again(setup: Setup, folder: Path, progress: Progress = no_progress) -> list[Prediction]:
     """Each client's predictions at its best validation round of a finished run, trained again; they must fit its history.
 
     UserError where they do not, as on another kind of machine.
     """
     rounds = checkpoint.history(folder, setup.spec.id) or []
     best = best_rounds(rounds) if rounds else []
-    state = state_at(setup, folder, max(best, default=0), report)
+    state = state_at(setup, folder, max(best, default=0), progress)
     found = state.predictions or predict(setup, state)
     # As text: the accuracy of a client without test images is nan.
     if best and str([evaluation.right(p) for p in found]) != str(selected_accuracy(rounds)):

@@ -20,7 +20,7 @@ from reports.figures import style
 from reports.figures.line_styles import VERMILION
 from reports.records import grouping, remarks
 from reports.records.labels import settings_of, unique
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 PANEL_INCHES = 1.6
 Panels = dict[str, dict[Any, Record]]  # setting -> value -> record
@@ -61,7 +61,7 @@ def report(records: Sequence[Record]) -> Report:
                 numbers += [{"setting": grouping.title(key), "name": name, "value": value, "accuracy": a} for a in own]
         if body:
             forms.append(
-                Form(f"{grouping.title(key)}: test accuracy, %", ["", "median", "lowest", "highest", "n"], body)
+                Table(f"{grouping.title(key)}: test accuracy, %", ["", "median", "lowest", "highest", "n"], body)
             )
     notes = [
         *remarks.training_header(records),

@@ -19,7 +19,7 @@ from reports.figures import style
 from reports.figures.line_styles import BLUE, VERMILION
 from reports.records import grouping, remarks
 from reports.records.labels import NONE
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 STRIP_INCHES = 0.36
 MARGIN_INCHES = 0.45  # of the clients' names
@@ -91,7 +91,7 @@ def report(records: Sequence[Record], name: str) -> Report:
         ]
         names = client_names(local)
         headings = [f"client {name}" if name.isdigit() else name for name in names]
-        forms.append(Form(grouping.title(key), ["", *headings, "mean"], body))
+        forms.append(Table(grouping.title(key), ["", *headings, "mean"], body))
         numbers += [
             _number(key, label, name, v) for label, each in own.items() for name, v in zip(names, each, strict=True)
         ]

@@ -19,7 +19,7 @@ from privbench.training.history import Round
 from reports.figures import style
 from reports.figures.line_styles import line_looks
 from reports.records import grouping, remarks
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 PANEL_INCHES = 1.7
 MARKS = 6  # markers on a curve
@@ -70,7 +70,7 @@ def report(records: Sequence[Record], names: Sequence[str], title: str) -> Repor
                 continue
             body = [[label, *_ends(curve, quantity), str(len(curve))] for label, curve in own.items()]
             heading = f"{grouping.title(key)}: {quantity.title}"
-            forms.append(Form(heading, ["", "first round", "lowest", "highest", "last round", "rounds"], body))
+            forms.append(Table(heading, ["", "first round", "lowest", "highest", "last round", "rounds"], body))
             numbers += [_number(key, label, name, n, v) for label, c in own.items() for n, v in enumerate(c)]
     notes = [
         *remarks.training_header(records),

@@ -30,7 +30,7 @@ from privbench.training import federation as federations
 from reports.figures import style as figures
 from reports.figures.line_styles import point_look
 from reports.records import grouping, published, remarks
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 MOST_IMAGES = 2000  # of the client's test images; more points hide each other
 PANEL_INCHES = 1.75
@@ -117,7 +117,7 @@ def report(key: grouping.Setting, found: Clouds, records: Sequence[Record]) -> R
         f"{len(found.labels)} test images of the first client, first seed, last round; the axes are the features' first two "
         "principal components.",
     ]
-    return Report("Features and their imitations", notes, [Form(grouping.title(key), headings, body)], numbers)
+    return Report("Features and their imitations", notes, [Table(grouping.title(key), headings, body)], numbers)
 
 
 def write(key: grouping.Setting, found: Clouds, classes: Sequence[str], stem: Path) -> list[Path]:

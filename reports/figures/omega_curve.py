@@ -22,7 +22,7 @@ from reports.figures.line_styles import line_looks
 from reports.records import grouping, published, remarks
 from reports.records.labels import NONE, measured_otherwise, published_text, spread_text, unique
 from reports.tables.accuracy_table import METRICS
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 ACCURACIES = ("accuracy", "global_accuracy")  # what is drawn of a study's metrics
 PANEL_INCHES = 1.75
@@ -63,7 +63,7 @@ def curves(records: Sequence[Record], key: Key) -> Curves:
 
 def report(records: Sequence[Record], metrics: Sequence[str], first: Sequence[str] = ()) -> Report:
     """One table per comparison and metric, omegas across; beside them the published values, where there are any."""
-    forms: list[Form] = []
+    forms: list[Table] = []
     numbers: list[dict[str, Any]] = []
     values: list[published.Published | None] = []
     for key in comparisons(records):
@@ -80,7 +80,7 @@ def report(records: Sequence[Record], metrics: Sequence[str], first: Sequence[st
                     body.append(["  published", *texts])
                 numbers += [_number(key, name, metric, r, printed[omega]) for omega, r in points.items()]
             headings = ["", *(f"omega {omega:g}" for omega in omegas)]
-            forms.append(Form(f"{title(key)}: {METRICS[metric].title}", headings, body))
+            forms.append(Table(f"{title(key)}: {METRICS[metric].title}", headings, body))
     notes = [*remarks.training_header(records), "Mean +- standard deviation over seeds.", *measured_otherwise(values)]
     return Report("Accuracy against omega", notes, forms, numbers)
 

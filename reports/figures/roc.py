@@ -19,7 +19,7 @@ from reports.figures.line_styles import line_looks
 from reports.records import grouping, remarks
 from reports.records.labels import NONE, spread_text
 from reports.records.published import of
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 GRID = np.concatenate(
     [np.linspace(0, 0.1, 101), np.linspace(0.1, 1, 91)[1:]]
@@ -45,7 +45,7 @@ def report(records: Sequence[Record]) -> Report:
             body.append([label, text, NONE if found is None else f"{found.value:.3f}"])
             numbers += _numbers(key, label, average(r))
         forms.append(
-            Form(f"{grouping.title(key)}: area under the macro-averaged ROC curve", ["", "AUC", "published"], body)
+            Table(f"{grouping.title(key)}: area under the macro-averaged ROC curve", ["", "AUC", "published"], body)
         )
     told = [line for key in grouping.settings(records) for line in grouping.searched(records, key)]
     return Report("ROC curves", [*remarks.training_header(records), *told], forms, numbers)

@@ -50,7 +50,7 @@ class Gap(NamedTuple):
         return self.cell.attack or ""
 
 
-class Form(NamedTuple):
+class PublishedTable(NamedTuple):
     """One table of the published form."""
 
     title: str
@@ -60,7 +60,7 @@ class Form(NamedTuple):
 
 def compact(
     records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()
-) -> list[Form]:
+) -> list[PublishedTable]:
     """The published form, one table for every data set, round and setting; a method whose cells are missing keeps its column.
 
     `references` are attacks on undefended FedAvg from outside the table (reports/records/ceiling.py).
@@ -79,7 +79,7 @@ def compact(
         rows = _form_rows(firsts, own, missing, ceiling)
         if firsts[0].preset == SMOKE:
             rows = [row for row in rows if not row[0].endswith(", dB")]
-        forms.append(Form(title_of(key), ["", *columns], rows))
+        forms.append(PublishedTable(title_of(key), ["", *columns], rows))
     return forms
 
 
@@ -284,7 +284,7 @@ def knowledge_text(record: AttackRecord) -> str:
     """What the attacker used, in words; which auxiliary images, where they are not all of the attacked data set's."""
     tag = record.knowledge.tag
     for part in where_shared(tag):  # a record from before `uses`
-        used = f" + {part}" if part in shares(record.cell.train.method) else ""
+        used = f" + {part}" if part in shared_parts(record.cell.train.method) else ""
         tag = tag.replace(f" + {part}{WHERE_SHARED}", used)
     return _with_images(tag, record)
 
@@ -310,10 +310,10 @@ def where_shared(tag: str) -> list[str]:
     return re.findall(rf"(\w+){WHERE_SHARED}", tag)
 
 
-def shares(method: str) -> tuple[str, ...]:
+def shared_parts(method: str) -> tuple[str, ...]:
     """What a method shares; nothing where it is a user's own that is not at hand."""
     try:
-        return tuple(registry.resolve("method", method).shares)
+        return tuple(registry.resolve("method", method).shared_parts)
     except UserError:
         return ()
 

@@ -1,6 +1,6 @@
 """The doubts that several cells together raise, and with them those that each record holds of itself (privbench/records/checks.py).
 
-below-floor             the attack scores surely less than an image that anybody can hand in: it failed
+below-floor             the attack scores surely less than an image that anybody can return: it failed
 not-monotone            an attacker who knows more, or stands higher with the same, scores lower: broken, or badly tuned
 oracle-fails            the reference, with the victim's own networks, does not beat the floor: nothing else here was tested
 fedavg-fails            undefended FedAvg keeps its images, though it is known to give them away: the attacks are weak
@@ -19,7 +19,7 @@ from scipy.stats import binomtest
 
 from privbench import registry
 from privbench.observation import knowledge
-from privbench.records.checks import Flag
+from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
@@ -33,7 +33,7 @@ from reports.records.labels import (
     label,
     networks,
     range_text,
-    shares,
+    shared_parts,
     title_of,
     unique,
     update_text,
@@ -48,7 +48,9 @@ ACTIVE = "active"  # the power to send crafted networks
 BESIDES = frozenset({*knowledge.FIELDS, ACTIVE})  # what an attacker may have besides the artifact
 
 
-def by_record(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> dict[str, list[Flag]]:
+def by_record(
+    records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()
+) -> dict[str, list[CheckMessage]]:
     """record id -> its own doubts, then those that the other records given raise about it.
 
     `references` are attacks on undefended FedAvg from outside the table (reports/records/ceiling.py).
@@ -93,23 +95,25 @@ def _rows(some: Sequence[AttackRecord], every: Sequence[AttackRecord]) -> str:
     return " | ".join(told)
 
 
-def below_floor(r: AttackRecord) -> list[Flag]:
+def below_floor(r: AttackRecord) -> list[CheckMessage]:
     """An attack whose whole interval of gains lies below 0; floors themselves are not attacks."""
     s = r.scores
     return gain_below_floor(r.attack, measured.of(r).gain_here_db, s.identification, s.n, s.identification_chance)
 
 
-def gain_below_floor(attack: str, gain_db: Interval, identification: float, n: int, chance: float) -> list[Flag]:
+def gain_below_floor(
+    attack: str, gain_db: Interval, identification: float, n: int, chance: float
+) -> list[CheckMessage]:
     """The same from the numbers: the paired gain, and the share of n victims that are identified, with that of chance.
 
-    An attack that hands in the floor itself differs from it by rounding, which is not below it.
+    An attack that returns the floor itself differs from it by rounding, which is not below it.
     """
     if round(gain_db.high, 2) >= 0 or attack in registry.FLOORS:
         return []
     if identifies(identification, n, chance):
         told = "below the floor in PSNR, and yet it tells the victims' images apart better than chance: noisy, and no protection"
-        return [Flag(name="below-floor", sentence=told)]
-    return [Flag(name="below-floor", sentence="below the floor, so this says nothing about privacy")]
+        return [CheckMessage(name="below-floor", sentence=told)]
+    return [CheckMessage(name="below-floor", sentence="below the floor, so this says nothing about privacy")]
 
 
 def identifies(identification: float, n: int, chance: float) -> bool:
@@ -128,7 +132,7 @@ def knowledge_of(record: AttackRecord) -> frozenset[str]:
         source, colon, part = need.partition(":")
         atoms.add(part if source in ("upload", "broadcast") else source if colon else need)
     told = where_shared(record.knowledge.tag)  # by a record from before `uses`
-    atoms |= {part for part in told if part in shares(record.cell.train.method)}
+    atoms |= {part for part in told if part in shared_parts(record.cell.train.method)}
     return frozenset(atoms | {ACTIVE} if record.cell.active else atoms)
 
 
@@ -166,7 +170,7 @@ def _same_images(more: AttackRecord, less: AttackRecord) -> bool:
     return more.cell.auxiliary == less.cell.auxiliary or "auxiliary" not in knowledge_of(less)
 
 
-def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
     """Among the strongest attacks of each knowledge tag, those that score surely lower than one below them.
 
     Below is one that knows less, or that has the same and stands on a lower rung. Surely: the 95% interval of the paired difference
@@ -186,7 +190,7 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
                     f"{how} and scores lower, {_db(more)} against {_db(less)} dB: rows are monotone in expectation only, but this "
                     "is more than chance, so this attack is broken or badly tuned"
                 )
-                told += [(r, Flag(name="not-monotone", sentence=sentence)) for r in more.attacks]
+                told += [(r, CheckMessage(name="not-monotone", sentence=sentence)) for r in more.attacks]
                 break
     return told
 
@@ -206,7 +210,7 @@ def _above(more: AttackRecord, less: AttackRecord) -> str:
     return ""
 
 
-def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
     """The strongest oracle, where its gain over the floor is not surely above 0."""
     oracles = [r for r in column if r.knowledge.rung == ORACLE]
     if not oracles or strongest(oracles).gain_here_db.low > 0:
@@ -214,7 +218,7 @@ def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
     best = strongest(oracles)
     gain = range_text(best.gain_here_db, sign=True)
     sentence = f"the oracle does not beat the floor ({gain} dB), so no attack here tests anything"
-    return [(best.first, Flag(name="oracle-fails", sentence=sentence))]
+    return [(best.first, CheckMessage(name="oracle-fails", sentence=sentence))]
 
 
 def known_to_leak(cell: CellSpec) -> bool:
@@ -222,7 +226,7 @@ def known_to_leak(cell: CellSpec) -> bool:
     return (cell.train.dataset, networks(cell), cell.batch_size, update_text(cell)) == ("cifar10", "", 1, "")
 
 
-def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
     """The strongest attack on undefended FedAvg, where it stays below what such an attack is known to reach.
 
     Where that is not known, it must surely gain over the floor.
@@ -238,10 +242,10 @@ def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Fla
     else:
         fails, short = best.gain_here_db.low <= 0, f"{range_text(best.gain_here_db, sign=True)} dB over the floor"
     sentence = f"undefended FedAvg keeps its images ({short}), so the attacks run here are weak"
-    return [(r, Flag(name="fedavg-fails", sentence=sentence))] if fails else []
+    return [(r, CheckMessage(name="fedavg-fails", sentence=sentence))] if fails else []
 
 
-def no_control(column: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+def no_control(column: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
     """The strongest attack of a column without an oracle, where the table `own` has no attack on undefended FedAvg either."""
     attacks = _attacks(column)
     if not attacks or any(r.knowledge.rung == ORACLE for r in attacks):
@@ -252,7 +256,7 @@ def no_control(column: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> l
         "neither an oracle nor undefended FedAvg was attacked beside it, so nothing shows what these attacks can do here, and a "
         "failure says nothing"
     )
-    return [(best_record(attacks), Flag(name="no-control", sentence=sentence))]
+    return [(best_record(attacks), CheckMessage(name="no-control", sentence=sentence))]
 
 
 def _attacks(column: Sequence[AttackRecord]) -> list[AttackRecord]:
@@ -263,7 +267,7 @@ def _undefended(r: AttackRecord) -> bool:
     return bool(r.cell.train.method == "fedavg" and r.cell.train.defense == "none")
 
 
-def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
     """Among the strongest attacks of each knowledge tag, those that claim a gain over a floor whose interval overlaps theirs.
 
     A gain is claimed where the tables print it bold (its interval lies above 0) or the paired test says "differ".
@@ -272,19 +276,19 @@ def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord
     tested = comparison.against_floor(best, [row.name for row in best])
     sentence = "its interval and the floor's overlap, so the gain rests on the paired test alone"
     return [
-        (row.first, Flag(name="overlapping-intervals", sentence=sentence))
+        (row.first, CheckMessage(name="overlapping-intervals", sentence=sentence))
         for row, test in zip(best, tested, strict=True)
         if test.intervals_overlap and (row.is_sure or (test.differ and test.difference_db.mean > 0))
     ]
 
 
-def overlapping(own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Flag]]:
+def overlapping(own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
     """Claimed differences between the methods of one table whose intervals overlap; told of the first of the two."""
     by_id = {r.id: r for r in own}
     return [
         (
             by_id[c.ids[0]],
-            Flag(
+            CheckMessage(
                 name="overlapping-intervals",
                 sentence=f"{c.name}: the two intervals overlap, so the difference rests on the paired test alone",
             ),

@@ -25,7 +25,7 @@ from reports.tables import ladder, ladder_summary, report_files
 SHOWN_ROUNDS = ("0", "best")  # of which a study draws grids
 
 
-def climbable(cells: Sequence[CellSpec]) -> tuple[list[CellSpec], list[Gap]]:
+def applicable(cells: Sequence[CellSpec]) -> tuple[list[CellSpec], list[Gap]]:
     """(cells whose attack can be made on what their method sends, a gap for each other one), before anything is trained."""
     reasons = [_reason(cell) for cell in cells]
     able = [cell for cell, reason in zip(cells, reasons, strict=True) if reason is None]

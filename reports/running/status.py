@@ -18,7 +18,7 @@ DONE, FAILED, INTERRUPTED, NOT_RUN, NO_DATA = "done", "failed", "interrupted", "
 WORDS = (DONE, FAILED, REFUSED, INTERRUPTED, NOT_RUN, NO_DATA)
 
 
-class State(NamedTuple):
+class CellStatus(NamedTuple):
     """One cell's state in a word, why, and its record when it is done."""
 
     word: str
@@ -26,25 +26,25 @@ class State(NamedTuple):
     record: Record | None = None
 
 
-def of(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> State:
+def of(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> CellStatus:
     """The state of one cell; `absent` says of each data set that is not there how to get it."""
     if store.record(cell).exists():
         try:
-            return State(DONE, "", schema.read_of(cell, store.record(cell)))
+            return CellStatus(DONE, "", schema.read_of(cell, store.record(cell)))
         except UserError as error:
-            return State(FAILED, str(error))
+            return CellStatus(FAILED, str(error))
     if store.failure(cell).exists():
         try:
             reason, refused = store.read_failure(cell)
         except UserError as error:
-            return State(FAILED, str(error))
-        return State(REFUSED if refused else FAILED, reason)
+            return CellStatus(FAILED, str(error))
+        return CellStatus(REFUSED if refused else FAILED, reason)
     if cell.train.dataset in absent:
-        return State(NO_DATA, absent[cell.train.dataset])
+        return CellStatus(NO_DATA, absent[cell.train.dataset])
     begun = [part for part in (_begun(store, cell, seed) for seed in cell.seeds) if part]
     if begun and (store.cell_spec(cell).exists() or cell.attack is None or any("stopped" in part for part in begun)):
-        return State(INTERRUPTED, f"{'; '.join(begun)}; the same command continues")
-    return State(NOT_RUN, "its training is finished" if begun else "")
+        return CellStatus(INTERRUPTED, f"{'; '.join(begun)}; the same command continues")
+    return CellStatus(NOT_RUN, "its training is finished" if begun else "")
 
 
 def _begun(store: Store, cell: CellSpec, seed: int) -> str:
@@ -62,7 +62,7 @@ def _begun(store: Store, cell: CellSpec, seed: int) -> str:
     return "" if done is None else f"seed {seed} stopped after round {done} of {cell.train.schedule.rounds}"
 
 
-def counts(states: Sequence[State]) -> str:
+def counts(states: Sequence[CellStatus]) -> str:
     """E.g. "12 of 20 cells done, 1 failed, 7 not run"."""
     found = {word: sum(state.word == word for state in states) for word in WORDS}
     rest = [f"{number} {word}" for word, number in found.items() if number and word != DONE]
@@ -73,7 +73,7 @@ COLUMNS = ["cell", "attack", "round", "state"]
 MOST_NAMED = 4  # attacks of one row
 
 
-def listing(cells: Sequence[CellSpec], states: Sequence[State]) -> list[tuple[str, list[list[str]]]]:
+def listing(cells: Sequence[CellSpec], states: Sequence[CellStatus]) -> list[tuple[str, list[list[str]]]]:
     """(heading, rows of COLUMNS) of each setting; attacks of one cell and round that are in one state share a row."""
     found: dict[grouping.Setting, dict[tuple[str, str, str], list[str]]] = {}
     for cell, state in zip(cells, states, strict=True):
@@ -96,7 +96,7 @@ def _name(cell: CellSpec) -> str:
     return grouping.row(cell) + "".join(f", {name} {value:g}" for name, value in searched.items())
 
 
-def reasons(cells: Sequence[CellSpec], states: Sequence[State]) -> list[str]:
+def reasons(cells: Sequence[CellSpec], states: Sequence[CellStatus]) -> list[str]:
     """One line per reason for which cells are not done, with how many and which."""
     open_ = [(cell, state) for cell, state in zip(cells, states, strict=True) if state.word != DONE]
     told = []

@@ -24,7 +24,7 @@ from reports.figures import (
 from reports.records import grouping
 from reports.records.labels import SMOKE, Gap
 from reports.running import ladder_cells, status
-from reports.running.status import State
+from reports.running.status import CellStatus
 from reports.studies.definition import Study
 from reports.tables import (
     ablation,
@@ -174,7 +174,7 @@ def _with_figures(
 
 
 def write_page(
-    study: Study, cells: Sequence[CellSpec], found: Sequence[State], paths: Sequence[Path], folder: Path
+    study: Study, cells: Sequence[CellSpec], found: Sequence[CellStatus], paths: Sequence[Path], folder: Path
 ) -> Path:
     """report.md: what the study is, how far every cell is, and every table and figure of it."""
     parts = [f"# {study.title}", f"{study.about} Source: {study.source}.", f"{status.counts(found)}."]

@@ -26,7 +26,7 @@ from privbench.training import federation
 from reports.records import ceiling
 from reports.records.labels import REFUSED, Gap
 from reports.running import forecast, ladder_cells, status, study_reports
-from reports.running.status import State
+from reports.running.status import CellStatus
 from reports.studies import definition
 from reports.studies.definition import Study
 from reports.tables import ladder_summary, render
@@ -96,7 +96,7 @@ def plan_table(
 
 def execute(
     cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, *, strict: bool = False
-) -> list[State]:
+) -> list[CellStatus]:
     """Runs what is not recorded and says how far every cell is. Raises Interrupted, after finished cells are recorded.
 
     A cell of which it is known beforehand that it cannot be made is refused before anything is trained; with `strict`, so is all.
@@ -130,7 +130,7 @@ def execute(
     # Nothing failed, so what is not there was there.
     gone = "was deleted while the command ran; the same command makes it again"
     return [
-        State(status.FAILED, f"{store.cell(cell)} {gone}")
+        CellStatus(status.FAILED, f"{store.cell(cell)} {gone}")
         if state.word in (status.NOT_RUN, status.INTERRUPTED)
         else state
         for cell, state in zip(cells, found, strict=True)
@@ -179,7 +179,9 @@ def check_there(store: Store, cells: Sequence[CellSpec], paths: Sequence[Path]) 
             raise UserError(f"{path} was deleted while the command ran; the same command makes it again")
 
 
-def sorted_out(cells: Sequence[CellSpec], found: Sequence[State]) -> tuple[list[CellSpec], list[Record], list[Gap]]:
+def sorted_out(
+    cells: Sequence[CellSpec], found: Sequence[CellStatus]
+) -> tuple[list[CellSpec], list[Record], list[Gap]]:
     """(the cells that are done, their records, a gap for each other one)."""
     done = [cell for cell, state in zip(cells, found, strict=True) if state.record is not None]
     records = [state.record for state in found if state.record is not None]
@@ -200,14 +202,14 @@ class Studied(NamedTuple):
 
     study: Study
     cells: list[CellSpec]
-    states: list[State]  # of `cells`, in the same order
+    states: list[CellStatus]  # of `cells`, in the same order
     folder: Path
     records: list[Record]
     references: list[AttackRecord]
     gaps: list[Gap]
     paths: list[Path]
 
-    def unfinished(self) -> list[State]:
+    def unfinished(self) -> list[CellStatus]:
         """The cells that should be recorded; not those without data, nor attacks of a ladder that cannot be made."""
         settled = (status.DONE, status.NO_DATA, *([REFUSED] if self.study.climbs else []))
         return [state for state in self.states if state.word not in settled]
@@ -218,7 +220,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions) -> 
 
     An attack of the ladder that cannot be made on what a method sends is left out, and said; so is one that refuses its artifact.
     """
-    cells, unmet = ladder_cells.climbable(cells) if chosen.climbs else (cells, [])
+    cells, unmet = ladder_cells.applicable(cells) if chosen.climbs else (cells, [])
     for line in [
         *few(chosen, cells),
         *forecast.lines(cell_jobs.trials_of(cells, place.out, place.data_dir, place.device), place.device),
@@ -274,7 +276,7 @@ def tell_files(paths: Sequence[Path], folder: Path, to: Console) -> None:
     to.say(f"wrote {len(paths)} files to {folder}: {', '.join(names[:MOST_FILES])}{more}")
 
 
-def _print_state(cells: Sequence[CellSpec], found: Sequence[State], to: Console) -> None:
+def _print_state(cells: Sequence[CellSpec], found: Sequence[CellStatus], to: Console) -> None:
     to.say(status.counts(found))
     for line in status.reasons(cells, found):
         to.print(f"- {line}")
@@ -283,7 +285,7 @@ def _print_state(cells: Sequence[CellSpec], found: Sequence[State], to: Console)
 def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None) -> None:
     """Prints how far every cell is; runs and writes nothing."""
     store, to = Store(out), consoles.results()
-    cells, unmet = ladder_cells.climbable(cells) if chosen.climbs else (cells, [])
+    cells, unmet = ladder_cells.applicable(cells) if chosen.climbs else (cells, [])
     absent = absent_data(store, cells, data_dir, fetch=False)
     found = [status.of(store, cell, absent) for cell in cells]
     short = [state._replace(why="" if state.word == status.NO_DATA else state.why) for state in found]

@@ -13,7 +13,7 @@ from reports.records import grouping, remarks
 from reports.records.labels import NONE, Gap, settings_of, spread_text, unique
 from reports.tables import render
 from reports.tables.accuracy_table import METRICS, how
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 
 def base_of(records: Sequence[Record], record: Record) -> Record | None:
@@ -34,7 +34,7 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
         lost = {grouping.row(g.cell): g.state for g in gaps if grouping.setting(g.cell) == key}
         body = [_line(own, name, lost, metrics) for name in unique([*own, *lost])]
         headings = ["", *(text for m in metrics for text in (METRICS[m].short, "difference"))]
-        forms.append(Form(grouping.title(key), headings, body))
+        forms.append(Table(grouping.title(key), headings, body))
         numbers += [_numbers(own, r, metric) for r in own.values() for metric in metrics]
     notes = [
         *remarks.training_header(records),

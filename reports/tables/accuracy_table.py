@@ -14,7 +14,7 @@ from reports.records import grouping, published, remarks
 from reports.records.grouping import Setting
 from reports.records.labels import NONE, Gap, fields_of, measured_otherwise, published_text, spread_text, unique
 from reports.tables import render
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 
 class Metric(NamedTuple):
@@ -124,19 +124,19 @@ def _parts(keys: Sequence[Setting]) -> list[list[Setting]]:
 
 def _overview(
     records: Sequence[Record], gaps: Sequence[Gap], keys: Sequence[Setting], names: Sequence[str], metric: str
-) -> Form:
+) -> Table:
     """Every setting; methods without any such number, as without a generator, are left out."""
     columns = [_column(records, gaps, key, names, metric) for key in keys]
     body = [list(cells) for cells in zip(names, *columns, strict=True) if set(cells[1:]) != {NONE}]
-    return Form(METRICS[metric].title, ["", *map(grouping.short_title, keys)], body)
+    return Table(METRICS[metric].title, ["", *map(grouping.short_title, keys)], body)
 
 
 def _one_setting(
     records: Sequence[Record], gaps: Sequence[Gap], key: Setting, names: Sequence[str], metrics: Sequence[str]
-) -> Form:
+) -> Table:
     columns = [_column(records, gaps, key, names, metric) for metric in metrics]
     headings = ["", *(METRICS[metric].short for metric in metrics)]
-    return Form(grouping.title(key), headings, [list(cells) for cells in zip(names, *columns, strict=True)])
+    return Table(grouping.title(key), headings, [list(cells) for cells in zip(names, *columns, strict=True)])
 
 
 def _beside(
@@ -146,7 +146,7 @@ def _beside(
     names: Sequence[str],
     metric: str,
     first: Sequence[str],
-) -> Form:
+) -> Table:
     """Measured, published, difference of each setting."""
     columns: list[list[str]] = []
     headings = [""]
@@ -160,7 +160,7 @@ def _beside(
         columns.append([published_text(f, METRICS[metric].digits) for f in found.values()])
         columns.append([_difference(own.get(name), f.value if f else None, metric) for name, f in found.items()])
     title = f"{METRICS[metric].title}, beside the published values"
-    return Form(title, headings, [list(cells) for cells in zip(names, *columns, strict=True)])
+    return Table(title, headings, [list(cells) for cells in zip(names, *columns, strict=True)])
 
 
 def _column(

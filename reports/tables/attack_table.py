@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from privbench.records import checks
-from privbench.records.checks import Flag
+from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
 from privbench.system import files
 from privbench.system.console import Console
@@ -101,7 +101,7 @@ def long_rows(records: Sequence[AttackRecord], references: Sequence[AttackRecord
     ]
 
 
-def _long_row(r: AttackRecord, ceiling: str, told: Sequence[Flag]) -> dict[str, str]:
+def _long_row(r: AttackRecord, ceiling: str, told: Sequence[CheckMessage]) -> dict[str, str]:
     accuracy, psnr = published(r.cell)
     own, s = measured.of(r), r.scores
     return {
@@ -190,7 +190,7 @@ def short_markdown(records: Sequence[AttackRecord], references: Sequence[AttackR
     return "\n\n".join([*forms, *header(records), CAVEAT]) + "\n"
 
 
-def _csv_row(r: AttackRecord, told: Sequence[Flag]) -> dict[str, Any]:
+def _csv_row(r: AttackRecord, told: Sequence[CheckMessage]) -> dict[str, Any]:
     accuracy, psnr = published(r.cell)
     kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "clients", "batch_size")
     own, s = measured.of(r), r.scores

@@ -16,7 +16,7 @@ from reports.records import measured
 from reports.records.labels import NONE, group, groups, label, papers_attack, published, range_text, title_of, unique
 from reports.records.measured import Measured, strongest
 from reports.records.remarks import header
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 AGAINST = {
     "nfl-cgan": "fedgen",
@@ -48,7 +48,7 @@ def report(records: Sequence[AttackRecord]) -> Report:
                     body.append([name, f"{what}: {one.name}", *_cells(one, other)])
                     numbers.append(_numbers(key, what, one, other))
         if body:
-            forms.append(Form(title_of(key), COLUMNS, body))
+            forms.append(Table(title_of(key), COLUMNS, body))
     return Report(
         "Reconstruction against the papers' baselines",
         [*header(records), __doc__.split("\n\n")[1].replace("\n", " ")],

@@ -98,7 +98,9 @@ def order(record: AttackRecord) -> tuple[str, str, float]:
     return (rung(record), knowledge_text(record), -record.scores.psnr_db)
 
 
-def row(own: Measured, doubts: dict[str, list[checks.Flag]], among: Sequence[AttackRecord] = ()) -> dict[str, str]:
+def row(
+    own: Measured, doubts: dict[str, list[checks.CheckMessage]], among: Sequence[AttackRecord] = ()
+) -> dict[str, str]:
     """One row's cells under COLUMNS; `among` are all attacks of its tag, whose rungs it sums up."""
     s, floor = own.scores, measured.returned_text(own)
     cells = {
@@ -122,7 +124,7 @@ def row(own: Measured, doubts: dict[str, list[checks.Flag]], among: Sequence[Att
     return cells | dict.fromkeys(unquotable, NOT_SHOWN)
 
 
-def best_rows(block: Block, doubts: dict[str, list[checks.Flag]]) -> list[dict[str, str]]:
+def best_rows(block: Block, doubts: dict[str, list[checks.CheckMessage]]) -> list[dict[str, str]]:
     """One row per knowledge tag."""
     return [
         row(own, doubts, [x for x in block.every if knowledge_text(x) == knowledge_text(own.first)])
@@ -213,7 +215,7 @@ def csv(records: Sequence[AttackRecord]) -> str:
     return pd.DataFrame([_csv_row(r, doubts[r.id]) for b in blocks(records) for r in b.every]).to_csv(index=False)
 
 
-def _csv_row(r: AttackRecord, doubts: Sequence[checks.Flag]) -> dict[str, Any]:
+def _csv_row(r: AttackRecord, doubts: Sequence[checks.CheckMessage]) -> dict[str, Any]:
     s, own = r.scores, measured.of(r)
     kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "victims", "batch_size")
     return {

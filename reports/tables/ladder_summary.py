@@ -34,7 +34,7 @@ from reports.records.labels import (
     range_text,
     round_place,
     rounds_text,
-    shares,
+    shared_parts,
     span,
     spread_text,
     title_of,
@@ -46,7 +46,7 @@ from reports.records.published import of_papers_attack
 from reports.records.remarks import PLUMBING, header, of_training
 from reports.tables import ladder, render
 from reports.tables.ladder import rung, rungs
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 DOUBT_COLUMNS = ("doubt", "cells", "data sets", "rounds", "methods", "attacks", "for example")
 GAP_COLUMNS = ("attack", "methods", "data sets", "rounds", "reason")
@@ -67,15 +67,15 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
         matrices = [_matrix(some, lost) for some in _by_round(own)]
         forms += [
             *matrices,
-            Form(f"{grouping.title(key)}: in words", (), (), verdicts(own, lost)),
+            Table(f"{grouping.title(key)}: in words", (), (), verdicts(own, lost)),
             _cost(grouping.title(key), own),
         ]
         numbers += _numbers(own, found)
     if all(r.cell.preset == SMOKE for r in records):
         found = {r.id: [] for r in records}
-    forms.append(Form("Doubts", DOUBT_COLUMNS, _doubt_rows(records, found), of_training(records), words=True))
+    forms.append(Table("Doubts", DOUBT_COLUMNS, _doubt_rows(records, found), of_training(records), words=True))
     if gaps:
-        forms.append(Form("Not run", GAP_COLUMNS, gap_rows(gaps), words=True))
+        forms.append(Table("Not run", GAP_COLUMNS, gap_rows(gaps), words=True))
     return Report("The attack ladder", [*header(records), how(records)], forms, numbers)
 
 
@@ -94,7 +94,7 @@ def _of_sharing(records: Sequence[AttackRecord]) -> str:
     """Which methods shared what some tags say was used where it is shared."""
     told = []
     for part in unique(part for r in records for part in where_shared(attacker_text(r))):
-        sharing = unique(label(r.cell) for r in records if part in shares(r.cell.train.method))
+        sharing = unique(label(r.cell) for r in records if part in shared_parts(r.cell.train.method))
         told.append(f" Of these methods {', '.join(sharing) or 'none'} shared the {part}.")
     return "".join(told)
 
@@ -121,7 +121,7 @@ def _tags(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
     return {tag: [r for r in attacks if attacker_text(r) == tag] for tag in unique(map(attacker_text, attacks))}
 
 
-def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Form:
+def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Table:
     """Knowledge down, methods across, at one round of one data set."""
     asked = records[0].cell.round
     lost = [gap for gap in lost if gap.cell.round == asked]
@@ -153,7 +153,7 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Form:
     )
     if records[0].cell.preset == SMOKE:
         body = [[name, *cells] if name in SHOWN_IN_SMOKE else [name, *map(_unquotable, cells)] for name, *cells in body]
-    return Form(title_of(group(records[0].cell)), ["", *columns], body)
+    return Table(title_of(group(records[0].cell)), ["", *columns], body)
 
 
 def _unquotable(cell: str) -> str:
@@ -273,7 +273,7 @@ def _rounds(some: Sequence[str]) -> str:
     return f"rounds {', '.join(some[:-1])} and {some[-1]}"
 
 
-def _cost(title: str, records: Sequence[AttackRecord]) -> Form:
+def _cost(title: str, records: Sequence[AttackRecord]) -> Table:
     """Seconds and gradient evaluations of the attacks of each tag, and what training took."""
     columns = _columns(records, [])
     body = []
@@ -288,7 +288,7 @@ def _cost(title: str, records: Sequence[AttackRecord]) -> Form:
         "these attacks, mean over rounds. What an attack trains is trained once per artifact, in the seconds of the first that "
         "needs it."
     ]
-    return Form(f"{title}: cost", ["", *columns], body, notes)
+    return Table(f"{title}: cost", ["", *columns], body, notes)
 
 
 def cost(some: Sequence[AttackRecord], own: Column) -> tuple[float, float]:
@@ -309,7 +309,7 @@ def _seconds(value: float) -> str:
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
-def _doubt_rows(records: Sequence[AttackRecord], found: dict[str, list[checks.Flag]]) -> list[list[str]]:
+def _doubt_rows(records: Sequence[AttackRecord], found: dict[str, list[checks.CheckMessage]]) -> list[list[str]]:
     """One row per doubt: how many cells raise it, which, and the first of its sentences."""
     raised: dict[str, list[tuple[AttackRecord, str]]] = {}
     for r in records:
@@ -349,7 +349,7 @@ def gap_rows(gaps: Sequence[Gap]) -> list[list[str]]:
     return told
 
 
-def _numbers(records: Sequence[AttackRecord], found: dict[str, list[checks.Flag]]) -> list[dict[str, Any]]:
+def _numbers(records: Sequence[AttackRecord], found: dict[str, list[checks.CheckMessage]]) -> list[dict[str, Any]]:
     """The CSV rows of one data set: one per round, method and tag."""
     told = []
     for some in _by_round(records):
@@ -361,7 +361,7 @@ def _numbers(records: Sequence[AttackRecord], found: dict[str, list[checks.Flag]
 
 
 def _number(
-    name: str, tag: str, alike: Sequence[AttackRecord], own: Column, told: Sequence[checks.Flag]
+    name: str, tag: str, alike: Sequence[AttackRecord], own: Column, told: Sequence[checks.CheckMessage]
 ) -> dict[str, Any]:
     best = strongest(alike)
     r, s = best.first, best.scores

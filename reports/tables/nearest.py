@@ -17,7 +17,7 @@ from privbench.records.schema import AttackRecord
 from reports.records import grouping, published, remarks
 from reports.records.labels import NONE, label, unique
 from reports.tables import variants
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 # Of Eq. 8 alone: settings of all columns do not differ by it.
 ALPHA = "alpha"
@@ -40,11 +40,11 @@ class Measured(NamedTuple):
 
 def report(records: Sequence[AttackRecord]) -> Report:
     """Two tables per data set: the nearest setting of each column, and every setting that all columns have."""
-    forms: list[Form] = []
+    forms: list[Table] = []
     for key in grouping.settings(records):
         own = [measured(r) for r in records if grouping.setting(r.cell) == key]
         title = grouping.title(key)
-        forms.append(Form(f"{title}: each column by itself", COLUMNS, [_nearest(own, c) for c in _columns(own)]))
+        forms.append(Table(f"{title}: each column by itself", COLUMNS, [_nearest(own, c) for c in _columns(own)]))
         forms.append(_together(own, title))
     numbers = [
         {
@@ -101,7 +101,7 @@ def _nearest(own: Sequence[Measured], column: str) -> list[str]:
     return cells
 
 
-def _together(own: Sequence[Measured], title: str) -> Form:
+def _together(own: Sequence[Measured], title: str) -> Table:
     """One setting for all columns, the nearest first; of several values of alpha each setting has its nearest."""
     columns = _columns(own)
     readings = unique(m.reading for m in own if m.reading is not None) or [VARIANCE]
@@ -120,7 +120,7 @@ def _together(own: Sequence[Measured], title: str) -> Form:
     printed = {m.column: m.printed for m in own}
     head = ["printed", "", *(NONE if value is None else f"{value:.2f}" for value in printed.values()), NONE]
     lines = [line for _, line in sorted(body, key=lambda each: each[0])]
-    return Form(
+    return Table(
         f"{title}: one setting for all columns",
         ["", "PSNR", *columns, "mean distance"],
         [head, *lines],

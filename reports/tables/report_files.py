@@ -17,7 +17,7 @@ from reports.tables import render
 SCORE = re.compile(r"[+-]?\d+\.\d")
 
 
-class Form(NamedTuple):
+class Table(NamedTuple):
     """One table of strings."""
 
     title: str
@@ -32,7 +32,7 @@ class Report(NamedTuple):
 
     title: str
     notes: Sequence[str]
-    forms: Sequence[Form]
+    forms: Sequence[Table]
     numbers: Sequence[Mapping[str, Any]]  # one row of the CSV file each
 
 
@@ -78,7 +78,7 @@ def latex(report: Report) -> str:
     return "\n".join(notes) + "\n" + "\n\n".join(tables) + "\n"
 
 
-def _latex(form: Form, caption: str) -> list[str]:
+def _latex(form: Table, caption: str) -> list[str]:
     """A table as wide as the page, then its notes as comments."""
     notes = [f"% {note}" for note in form.notes]
     if form.words or not form.rows:

@@ -14,7 +14,7 @@ from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
 from reports.records import grouping, measured, remarks
 from reports.records.labels import NONE, asked_text, label, range_text, unique, update_text
-from reports.tables.report_files import Form, Report
+from reports.tables.report_files import Report, Table
 
 PLAINEST = "as set by default"
 
@@ -40,7 +40,7 @@ def report(records: Sequence[AttackRecord]) -> Report:
     return Report("Variants of an attack", remarks.header(records), forms, numbers)
 
 
-def _form(title: str, own: Sequence[AttackRecord]) -> Form:
+def _form(title: str, own: Sequence[AttackRecord]) -> Table:
     columns = unique(label(r.cell) for r in own)
     body = []
     for name in unique(setting_words(r.cell) for r in own):
@@ -49,7 +49,7 @@ def _form(title: str, own: Sequence[AttackRecord]) -> Form:
             found = [r for r in own if (setting_words(r.cell), label(r.cell)) == (name, column)]
             cells += _cells(found[0]) if found else [NONE, NONE, NONE]
         body.append(cells)
-    return Form(title, ["", *(text for c in columns for text in (f"{c}, dB", "floor", "failed"))], body)
+    return Table(title, ["", *(text for c in columns for text in (f"{c}, dB", "floor", "failed"))], body)
 
 
 def _cells(r: AttackRecord) -> list[str]:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.common.gradient_distance import Products
-from attacks.common.problem import Case
+from attacks.common.problem import InversionProblem
 from privbench.data.digits import load as load_digits
 from privbench.networks.layers import uniform_init
 from privbench.networks.model import Model
@@ -106,11 +106,11 @@ def networks(seed: int = 0, parts: Sequence[str] = ("extractor", "classifier"), 
     return {part: (model or MODEL).net(part).init(stream(seed, "test", part))[0] for part in parts}
 
 
-def case_of(weights: Parts, buffers: Parts | None = None, train: bool = True, model: Model = MODEL) -> Case:
+def case_of(weights: Parts, buffers: Parts | None = None, train: bool = True, model: Model = MODEL) -> InversionProblem:
     """The networks of a case alone: parameters and running statistics by part, no observation."""
     nothing: Parts = {part: {} for part in weights}
     empty = torch.zeros(0)
-    return Case(model, weights, buffers or nothing, train, {}, empty, extractor_known=True, variance=0.0)
+    return InversionProblem(model, weights, buffers or nothing, train, {}, empty, extractor_known=True, variance=0.0)
 
 
 def images_like_the_victims(count: int = 40) -> Batch:
@@ -145,7 +145,7 @@ def artifact(
     uploads, buffers = model.net("generator").init(stream(0, "test", "generator"))
     shares_generator = parts == ("classifier",)
     return Artifact(
-        method="test", dataset="digits", model=model, round=0, shares=parts,
+        method="test", dataset="digits", model=model, round=0, shared_parts=parts,
         gradients={p: {n: torch.stack(g) for n, g in part.items()} for p, part in gradients.items()},
         weights={p: own[p] for p in parts}, buffers={p: {} for p in parts},
         uploads={"generator": {n: t[None] for n, t in uploads.items()}} if shares_generator else {},

@@ -14,7 +14,7 @@ from attacks.staged import Staged
 from defenses.none import NoDefense
 from privbench.errors import UserError
 from privbench.scoring.image_scores import score
-from privbench.types import Batch, Knowledge, Look, Networks, Truth
+from privbench.types import Batch, ExpectedUpload, Knowledge, Networks, Truth
 from tests.attacks.cases import MODEL, artifact, logits, networks, smooth_images
 
 SEVERAL = torch.tensor([1, 1, 7, 3, 0, 4, 9, 2])
@@ -70,8 +70,8 @@ def test_no_class_is_certain_under_a_defence():
 
 def test_separated_features_are_the_true_ones_of_distinct_classes(shown):
     seen, own = shown
-    seen = seen.some(torch.arange(1, seen.victims))
-    found = disaggregation.separate(seen, 0)
+    seen = seen.select(torch.arange(1, seen.victims))
+    found = disaggregation.disaggregate(seen, 0)
     true = logits(own, smooth_images(8))[1].double()[4:].flatten(1)
     assert found.sound.all()
     assert counts(found.labels).tolist() == counts(SEVERAL[None, 4:]).tolist()
@@ -83,8 +83,8 @@ def test_separated_features_are_the_true_ones_of_distinct_classes(shown):
 
 def test_a_wrong_label_leaves_a_residual():
     seen = artifact(smooth_images(2), SEVERAL[2:4], batch_size=2)
-    right = disaggregation.separate(replace(seen, labels=SEVERAL[None, 2:4]), 0)
-    wrong = disaggregation.separate(replace(seen, labels=torch.tensor([[7, 5]])), 0)
+    right = disaggregation.disaggregate(replace(seen, labels=SEVERAL[None, 2:4]), 0)
+    wrong = disaggregation.disaggregate(replace(seen, labels=torch.tensor([[7, 5]])), 0)
     assert right.sound.all()
     assert not wrong.sound.any()
 
@@ -93,13 +93,13 @@ def test_an_exchanged_label_is_found_by_the_residual(monkeypatch):
     seen = artifact(smooth_images(2), SEVERAL[2:4], batch_size=2)
     monkeypatch.setattr(labels, "recover", lambda seen: torch.tensor([[5, 7]]))
     monkeypatch.setattr(labels, "fewest", lambda seen: torch.zeros(1, 10, dtype=torch.int64))
-    assert disaggregation.separate(seen, 0).labels.tolist() == [[3, 7]]
+    assert disaggregation.disaggregate(seen, 0).labels.tolist() == [[3, 7]]
 
 
 def test_batches_attacked_together_end_as_each_alone():
     x = smooth_images(4)
-    both = disaggregation.separate(artifact(x, SEVERAL[2:6], batch_size=2), 0)
-    first = disaggregation.separate(artifact(x[:2], SEVERAL[2:4], batch_size=2), 0)
+    both = disaggregation.disaggregate(artifact(x, SEVERAL[2:6], batch_size=2), 0)
+    first = disaggregation.disaggregate(artifact(x[:2], SEVERAL[2:4], batch_size=2), 0)
     torch.testing.assert_close(both.h[0], first.h[0], atol=1e-5, rtol=1e-5)
 
 
@@ -145,7 +145,7 @@ def crafted(batch_size, monkeypatch):
     own, x, y = networks(), smooth_images(12), torch.arange(12) % 10
     other = smooth_images(212)[12:]
     assert torch.equal(smooth_images(212)[:12], x)
-    know = Knowledge(Batch(other, torch.zeros(200, dtype=torch.int64)), look=Look(batch_size, NoDefense()))
+    know = Knowledge(Batch(other, torch.zeros(200, dtype=torch.int64)), look=ExpectedUpload(batch_size, NoDefense()))
     sent = (
         own
         | Imprint(rehearsal_images=0).craft(MODEL, Networks(own, {"extractor": {}, "classifier": {}}), know, 0).params

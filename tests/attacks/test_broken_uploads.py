@@ -70,7 +70,7 @@ def test_sound_victims_end_as_if_the_broken_one_had_not_been_there(name, clients
     seen = replace(artifact(smooth_images(3), Y, C, noise=noise), client=torch.tensor(clients), round=1)
     seen = replace(seen, uploads=twice(seen.uploads), upload_buffers=twice(seen.upload_buffers))
     found = attack.reconstruct(planted(seen, 0, value), whole(attack), 0)
-    alone = attack.reconstruct(seen.some(torch.tensor([1, 2])), whole(attack), 0)
+    alone = attack.reconstruct(seen.select(torch.tensor([1, 2])), whole(attack), 0)
     for field in ("images", "labels", "loss", "trace", "restart"):
         assert torch.equal(getattr(found, field)[1:], getattr(alone, field).to(getattr(found, field))), field
     assert found.loss[0].isnan()
@@ -125,7 +125,7 @@ def test_labels_of_a_broken_batch_are_classes_and_the_others_stay():
 def test_a_batch_without_a_gradient_is_left_out_of_the_separation(value, monkeypatch):
     monkeypatch.setattr(disaggregation, "RESTARTS", 4)
     seen = artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), batch_size=2)
-    whole, found = disaggregation.separate(seen, 0), disaggregation.separate(planted(seen, 0, value), 0)
+    whole, found = disaggregation.disaggregate(seen, 0), disaggregation.disaggregate(planted(seen, 0, value), 0)
     assert found.sound.tolist() == [False, True]
     assert found.residual[0].isnan()
     torch.testing.assert_close(found.h[1], whole.h[1], atol=1e-6, rtol=1e-6)

@@ -24,7 +24,17 @@ from privbench import registry
 from privbench.scoring.image_scores import score
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Artifact, Batch, Colluder, Knowledge, LocalSteps, Look, Networks, Reconstruction, Truth
+from privbench.types import (
+    Artifact,
+    Batch,
+    Colluder,
+    ExpectedUpload,
+    Knowledge,
+    LocalSteps,
+    Networks,
+    Reconstruction,
+    Truth,
+)
 from tests.attacks import cases
 from tests.attacks.cases import (
     MODEL,
@@ -103,7 +113,7 @@ def imprinted(batch_size: int = 12) -> Any:
     sent = (
         own
         | Imprint(rehearsal_images=0)
-        .craft(MODEL, broadcast, replace(known, look=Look(batch_size, NoDefense())), 0)
+        .craft(MODEL, broadcast, replace(known, look=ExpectedUpload(batch_size, NoDefense())), 0)
         .params
     )
     return artifact(x, y, batch_size=batch_size, own=sent), x.unflatten(0, (-1, batch_size)), known
@@ -189,7 +199,7 @@ CLAIMS = {
                                {"exact_steps": 40}, 10.0, 1e-2),
     # With the networks of seeds 0-3 the mean gains are 1.0 to 3.1 dB, 2.1 to 3.5 and 1.3 to 1.5. A surrogate is wrong about
     # most features, so that its objective falls little. With one shadow round in place of two, seeds 2 and 3
-    # gave 0.0 dB (surrogate: the class mean is handed in) and -0.1 and 0.6 dB (aligned).
+    # gave 0.0 dB (surrogate: the class mean is returned) and -0.1 and 0.6 dB (aligned).
     "surrogate": Claim("classifier's gradient, trained centrally", central,
                        {"steps": 10, "members": 1, "train_steps": 600, "shadow_steps": 100}, 0.5, 0.95),
     "aligned-surrogate": Claim("classifier's gradient, trained centrally, aligned to the victims' features", central,
@@ -292,7 +302,7 @@ def test_a_victim_attacked_with_others_ends_as_alone(name):
     seen, _, known = imprinted(6) if name == "imprint" else CLAIMS[name].shown() if name in CLAIMS else untrained()
     attack = registry.resolve("attack", name)
     own = attack(**{setting: value for setting, value in SHORT.items() if setting in attack.__dataclass_fields__})
-    together, alone = (own.reconstruct(each, handed(own, known), 0) for each in (seen, seen.some(torch.tensor([0]))))
+    together, alone = (own.reconstruct(each, handed(own, known), 0) for each in (seen, seen.select(torch.tensor([0]))))
     assert len(together.images) > len(alone.images) == 1
     torch.testing.assert_close(together.images[0], alone.images[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(together.loss[0], alone.loss[0])
@@ -302,7 +312,7 @@ def test_a_victim_attacked_with_others_ends_as_alone(name):
 @pytest.mark.parametrize("name", POOLED)
 @pytest.mark.parametrize("own", [False, True])
 def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, own, monkeypatch):
-    """Through stand-ins once the rehearsal has chosen, and through the victims' own extractor, where there is none.
+    """Through surrogates once the rehearsal has chosen, and through the victims' own extractor, where there is none.
 
     The choice is one for all clients, by medians over them, and the decoder is trained on all clients' surrogates: of the decoder
     these surrogates are compared.
@@ -329,13 +339,13 @@ def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, o
 
     together = ends(seen)
     for rows in ([0, 2], [1]):
-        for row, alone in zip(rows, ends(seen.some(torch.tensor(rows))), strict=True):
+        for row, alone in zip(rows, ends(seen.select(torch.tensor(rows))), strict=True):
             torch.testing.assert_close(together[row], alone, atol=1e-5, rtol=1e-5)
     assert not torch.equal(together[0], together[1])
 
 
 def test_equation_8_with_a_random_extractor_fails_as_fedcg_says():
-    """FedCG publishes 8.99 dB, below grey: a random stand-in for E fits any image."""
+    """FedCG publishes 8.99 dB, below grey: a random surrogate for E fits any image."""
     seen, x, known = untrained(C)
     attack = registry.create(registry.resolve("attack", "feature-statistics"), {"steps": 60})
     found = attack.reconstruct(seen, known, 0)
@@ -354,7 +364,7 @@ def test_unsplit_beats_the_floor_with_a_shared_extractor():
 
 @pytest.mark.parametrize("descent", ["turns", "together"])
 def test_victims_of_unsplit_end_as_their_client_alone(descent):
-    """Their stand-in is their client's; one whose features are not finite stands alone."""
+    """Their surrogate is their client's; one whose features are not finite stands alone."""
     seen = replace(artifact(images(5), torch.arange(5), C), uploads={}, upload_buffers={})
     seen = replace(seen, client=torch.tensor([0, 1, 0, 2, 0]))
     seen.gradients["classifier"]["fc1.weight"][4] = torch.nan
@@ -362,7 +372,7 @@ def test_victims_of_unsplit_end_as_their_client_alone(descent):
     attack = registry.create(registry.resolve("attack", "unsplit"), short)
     together = attack.reconstruct(seen, Knowledge(), 0)
     for rows in ([0, 2], [1], [3]):
-        alone = attack.reconstruct(seen.some(torch.tensor(rows)), Knowledge(), 0)
+        alone = attack.reconstruct(seen.select(torch.tensor(rows)), Knowledge(), 0)
         torch.testing.assert_close(together.images[rows], alone.images, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(together.loss[rows], alone.loss)
         assert (alone.loss < alone.trace[:, 0]).all()

@@ -144,7 +144,7 @@ def test_an_inversion_does_not_look_at_what_was_dropped(exactly):
 
 def test_a_batch_whose_masks_differ_is_separated_and_its_images_attacked_one_by_one():
     seen, true, kept = shown(batch_size=2, count=2)
-    found = disaggregation.separate(seen, 0)
+    found = disaggregation.disaggregate(seen, 0)
     assert found.sound.all()
     told = closed_form.undropped(DROPPING, found.h, closed_form.BLURRED)
     order = (found.h[0][:, None] - true * kept / (1 - RATE)).flatten(2).norm(dim=2).argmin(1)
@@ -198,12 +198,12 @@ def test_a_shadow_federations_victims_lose_features_as_the_real_ones_do():
     assert without.known is None
     assert torch.equal(other.h[other.known], without.h[other.known])
     assert not torch.equal(other.h, without.h)
-    some = shadow_federation.some(real, torch.tensor([2, 0]))
+    some = shadow_federation.select(real, torch.tensor([2, 0]))
     assert torch.equal(some.known, real.known[[2, 0]])
 
 
 def test_cleared_gradients_of_a_loud_classifier_keep_what_entered_it():
     seen, true, kept = shown()
-    again = closed_form.of_single(saturated.cleared(seen))
+    again = closed_form.of_single(saturated.denoised(seen))
     assert torch.equal(again.known, kept)
     torch.testing.assert_close(again.h[kept], true[kept], atol=1e-5, rtol=0)

@@ -75,7 +75,7 @@ def in_order(images, truth):
 
 def test_gradients_of_single_images_average_to_the_batch_s():
     seen = shown()
-    ones = per_image.singles(seen, disaggregation.separate(seen, 0))
+    ones = per_image.singles(seen, disaggregation.disaggregate(seen, 0))
     assert (ones.victims, ones.batch_size, ones.client.tolist()) == (4, 1, [1, 1, 0, 0])
     for name, whole in seen.gradients["classifier"].items():
         mean = ones.gradients["classifier"][name].unflatten(0, (2, 2)).mean(1)
@@ -135,7 +135,7 @@ def floor_of(attack, seen):
 def test_a_batch_that_cannot_be_separated_ends_at_the_floor_and_leaves_the_other_alone(name, folder):
     x, attack = smooth_images(4)[[0, 0, 2, 3]], made(name)
     twins = shown(x, torch.tensor([7, 7, 0, 4]))
-    found, other = run(attack, twins, folder), run(attack, twins.some(torch.tensor([1])), folder)
+    found, other = run(attack, twins, folder), run(attack, twins.select(torch.tensor([1])), folder)
     assert torch.equal(found.images[0].float(), floor_of(attack, twins)[0])
     assert found.labels[0].tolist() == [7, 7]
     assert found.loss[0] == 0
@@ -164,7 +164,7 @@ def test_a_broken_batch_is_a_failure_and_changes_no_other():
     gradients = {n: t.clone() for n, t in seen.gradients["classifier"].items()}
     gradients["fc2.weight"][0, 0, 0] = torch.nan
     found = run(attack, replace(seen, gradients={"classifier": gradients}))
-    alone = run(attack, seen.some(torch.tensor([1])))
+    alone = run(attack, seen.select(torch.tensor([1])))
     assert torch.equal(found.images[1], alone.images[0])
     assert found.loss[0].isnan()
     assert (found.images[0] == 0.5).all()

@@ -173,7 +173,7 @@ def test_a_classifier_without_a_linear_layer_is_refused_in_one_line():
 
 def test_uploads_that_say_nothing_are_set_aside_and_the_others_end_as_without_them(crafted, tmp_path):
     know, seen = Knowledge(images_like_the_victims(), cache=tmp_path), shown(crafted)
-    alone = ATTACK.reconstruct(seen.some(torch.tensor([0, 2])), know, 0)
+    alone = ATTACK.reconstruct(seen.select(torch.tensor([0, 2])), know, 0)
     for value in (torch.nan, torch.inf, 0.0):
         broken = planted(seen, 1, value)
         found = ATTACK.reconstruct(broken, know, 0)
@@ -181,7 +181,7 @@ def test_uploads_that_say_nothing_are_set_aside_and_the_others_end_as_without_th
             assert torch.equal(getattr(found, field)[[0, 2]], getattr(alone, field)), (value, field)
         assert found.loss[1].isnan()
         assert (found.images[1] == 0.5).all()
-        assert ATTACK.reconstruct(broken.some(torch.tensor([1])), know, 0).loss.isnan().all()
+        assert ATTACK.reconstruct(broken.select(torch.tensor([1])), know, 0).loss.isnan().all()
 
 
 def test_hijacked_batches_are_attacked_image_by_image(crafted, monkeypatch):

@@ -203,7 +203,7 @@ def test_simulated_labels_are_distributed_as_those_recovered_from_noisy_gradient
     x, y = smooth_images(1), Y[:1]
     seen = artifact(x.expand(many, -1, -1, -1), y.expand(many), noise=variance)
     recovered = labels.probabilities(seen)[:, 0]
-    own = problem.make(seen.some(torch.arange(1)), 0, torch.float32)
+    own = problem.make(seen.select(torch.arange(1)), 0, torch.float32)
     clean = simulated(own, Batch(x, y), told=False)
     made = noised(Signals(*(t.expand(many, -1) for t in clean)), own, False, torch.Generator().manual_seed(1)).y
     # Probabilities of 2,000 draws: their means differ by sampling alone, 4 standard errors of a difference.

@@ -10,7 +10,7 @@ from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.common import closed_form, problem
 from attacks.crafted import classifiers, dry_run, gradient_bins
 from attacks.features import per_image
-from attacks.features.disaggregation import Separated
+from attacks.features.disaggregation import Disaggregated
 from attacks.floors import ClassMean
 from attacks.imprint import CLAIM, HONEST, SENT_HONESTLY, Imprint
 from attacks.posterior import Posterior
@@ -21,7 +21,7 @@ from privbench.errors import UserError
 from privbench.networks.model import Model
 from privbench.observation import wire
 from privbench.scoring.image_scores import psnr_db
-from privbench.types import Batch, Knowledge, LocalSteps, Look, Networks
+from privbench.types import Batch, ExpectedUpload, Knowledge, LocalSteps, Networks
 from tests.attacks.cases import (
     MODEL,
     artifact,
@@ -61,7 +61,7 @@ def sent(own=None, batch_size=1, noise=0.0, known=KNOWN, parts=("extractor", "cl
     """The networks with the classifier crafted in place of the honest one, without a rehearsal."""
     own = own or networks()
     broadcast = Networks({p: own[p] for p in parts}, {p: {} for p in parts})
-    look = Look(batch_size, defense_of(noise))
+    look = ExpectedUpload(batch_size, defense_of(noise))
     return own | Imprint(rehearsal_images=0).craft(MODEL, broadcast, replace(known, look=look), 0).params
 
 
@@ -156,7 +156,9 @@ def test_few_auxiliary_images_of_few_classes_are_enough_to_craft():
 
 def test_a_classifier_that_begins_with_convolutions_is_refused():
     with pytest.raises(UserError, match="begins with a linear layer"):
-        Imprint().craft(Model("resnet18", 1, 10), honest_networks(), replace(KNOWN, look=Look(1, NoDefense())), 0)
+        Imprint().craft(
+            Model("resnet18", 1, 10), honest_networks(), replace(KNOWN, look=ExpectedUpload(1, NoDefense())), 0
+        )
 
 
 # The choice.
@@ -165,7 +167,7 @@ def test_a_classifier_that_begins_with_convolutions_is_refused():
 def choice(defense, monkeypatch, batch_size=1):
     """What is sent after a rehearsal on four images."""
     monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=20, direction_steps=10, starts=3))
-    known = replace(KNOWN, look=Look(batch_size, defense))
+    known = replace(KNOWN, look=ExpectedUpload(batch_size, defense))
     return Imprint(rehearsal_images=4, feature_steps=20).craft(MODEL, honest_networks(), known, 0)
 
 
@@ -188,7 +190,7 @@ def test_the_rehearsal_is_on_images_that_nothing_was_crafted_of_and_no_prior_was
         "attacks.imprint.Imprint._read", lambda s, seen, known, *_: attacked_from.append(known.auxiliary)
     )
     monkeypatch.setattr("attacks.broadcast.attack", lambda seen, known, seed: attacked_from.append(known.auxiliary))
-    Imprint().craft(MODEL, honest_networks(), replace(KNOWN, look=Look(2, NoDefense())), 0)
+    Imprint().craft(MODEL, honest_networks(), replace(KNOWN, look=ExpectedUpload(2, NoDefense())), 0)
     assert len(looked_at) == len(attacked_from) == 2
     assert looked_at[0].shape == (6, 2, 1, 32, 32)  # twelve images
     assert torch.equal(*looked_at)
@@ -201,11 +203,11 @@ def test_the_rehearsal_is_on_images_that_nothing_was_crafted_of_and_no_prior_was
 def test_rehearsed_gradients_are_those_of_clients():
     x, y = smooth_images(4), torch.tensor([1, 2, 3, 4])
     clients = Batch(x.unflatten(0, (2, 2)), y.view(2, 2))
-    seen = dry_run.observed(MODEL, honest_networks(), clients, Look(2, NoDefense()), 0)
+    seen = dry_run.observed(MODEL, honest_networks(), clients, ExpectedUpload(2, NoDefense()), 0)
     for part, net in artifact(x, y, batch_size=2).gradients.items():
         for name, t in net.items():
             torch.testing.assert_close(seen.gradients[part][name], t)
-    noisy = dry_run.observed(MODEL, honest_networks(), clients, Look(2, Gaussian(0.25)), 0)
+    noisy = dry_run.observed(MODEL, honest_networks(), clients, ExpectedUpload(2, Gaussian(0.25)), 0)
     gap = noisy.gradients["classifier"]["fc1.weight"] - seen.gradients["classifier"]["fc1.weight"]
     assert gap.std().item() == pytest.approx(0.5, rel=0.02)
     assert noisy.defense == Gaussian(0.25).describe()
@@ -218,7 +220,7 @@ def test_noise_is_measured_on_zeros():
 
 
 def test_of_one_image_of_a_private_extractor_nothing_is_crafted():
-    known = replace(KNOWN, look=Look(1, NoDefense()))
+    known = replace(KNOWN, look=ExpectedUpload(1, NoDefense()))
     assert Imprint().craft(MODEL, honest_networks(("classifier",)), known, 0) == HONEST
 
 
@@ -344,9 +346,9 @@ def test_every_image_with_a_row_of_its_own_is_a_victim_of_its_own():
     assert torch.equal(found.labels.sort(1).values, y.sort(1).values)
     # At an honest classifier the same features and labels would be attacked so:
     plain = replace(seen, weights={"classifier": honest.params["classifier"]})
-    each = per_image.singles(plain, Separated(rows.h, found.labels, told[:, 0], 0))
+    each = per_image.singles(plain, Disaggregated(rows.h, found.labels, told[:, 0], 0))
     alone = torch.nonzero((told != gradient_bins.NONE).flatten())[:, 0]
-    passive = AlignedSurrogate(**STAND_IN).reconstruct(each.some(alone), known, 0)
+    passive = AlignedSurrogate(**STAND_IN).reconstruct(each.select(alone), known, 0)
     torch.testing.assert_close(found.images.flatten(0, 1)[alone], passive.images[:, 0], atol=1e-4, rtol=1e-4)
 
 
@@ -398,13 +400,13 @@ def test_in_half_precision_a_loud_gradient_overflows_and_every_victim_is_a_failu
 
 def test_a_server_that_knows_of_half_precision_is_honest_under_noise():
     x, y = smooth_images(23)[3:], torch.arange(20) % 10
-    known = replace(Knowledge(Batch(x, y)), look=Look(1, Gaussian(1e-3), "fp16"))
+    known = replace(Knowledge(Batch(x, y)), look=ExpectedUpload(1, Gaussian(1e-3), "fp16"))
     assert Imprint(rehearsal_images=2).craft(MODEL, honest_networks(), known, 0) == HONEST
 
 
 def test_rehearsed_uploads_are_in_the_format_that_clients_send():
     clients = Batch(smooth_images(2)[:, None], torch.tensor([[1], [2]]))
-    plain, sent_ = (dry_run.observed(MODEL, honest_networks(), clients, Look(1, NoDefense(), form), 0)
+    plain, sent_ = (dry_run.observed(MODEL, honest_networks(), clients, ExpectedUpload(1, NoDefense(), form), 0)
                     for form in ("float32", "bf16"))  # fmt: skip
     for part, net in wire.rounded(plain.gradients, "bf16").items():
         for name, t in net.items():
@@ -415,7 +417,7 @@ def test_rehearsed_uploads_are_in_the_format_that_clients_send():
 def test_a_rehearsed_step_of_sgd_is_its_gradient_and_one_of_adam_is_no_longer_than_its_rate():
     clients = Batch(smooth_images(2)[:, None], torch.tensor([[1], [2]]))
     whole = Networks(sent(noise=1e-3), {"extractor": {}, "classifier": {}})
-    gradient, step = (dry_run.observed(MODEL, honest_networks(), clients, Look(1, NoDefense(), local=local), 0)
+    gradient, step = (dry_run.observed(MODEL, honest_networks(), clients, ExpectedUpload(1, NoDefense(), local=local), 0)
                       for local in (None, SGD))  # fmt: skip
     for part, net in gradient.gradients.items():
         for name, t in net.items():
@@ -426,7 +428,7 @@ def test_a_rehearsed_step_of_sgd_is_its_gradient_and_one_of_adam_is_no_longer_th
         double = {p: {n: t.double() for n, t in net.items()} for p, net in own.params.items()}
         y = (logits(double, x)[0].argmax(1) + 1) % 10  # a class that has won leaves no gradient
         change = dry_run.local_change(MODEL, Networks(double, own.buffers), x, y, ADAM)
-        # Weights of 1e13, as the last layer of a loud classifier has, are stored to within the very step.
+        # Weights of 1e13, as the last layer of a saturated classifier has, are stored to within the very step.
         stored = [t[double[p][n].abs() < 1e6].abs() for p, net in change.items() for n, t in net.items()]
         largest = float(torch.cat(stored).max())
         assert largest == pytest.approx(3e-3, rel=1e-3)
@@ -445,5 +447,5 @@ def test_whole_updates_by_one_step_of_sgd_are_read_as_gradients():
 def test_without_a_classifier_on_the_wire_it_says_so_in_one_line(parts):
     broadcast = Networks({p: networks()[p] for p in parts}, {p: {} for p in parts})
     with pytest.raises(UserError, match="does not broadcast; try --attack") as error:
-        Imprint().craft(MODEL, broadcast, replace(KNOWN, look=Look(1, NoDefense())), 0)
+        Imprint().craft(MODEL, broadcast, replace(KNOWN, look=ExpectedUpload(1, NoDefense())), 0)
     assert "\n" not in str(error.value)

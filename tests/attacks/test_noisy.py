@@ -52,7 +52,7 @@ def test_it_beats_grey_surely_and_inverting_gradients_on_a_noised_gradient():
 
 def test_a_victim_with_others_ends_as_alone():
     seen, _ = surprised()
-    together, alone = (BRIEF.reconstruct(each, NOBODY, 0) for each in (seen, seen.some(torch.tensor([0]))))
+    together, alone = (BRIEF.reconstruct(each, NOBODY, 0) for each in (seen, seen.select(torch.tensor([0]))))
     torch.testing.assert_close(together.images[0], alone.images[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(together.loss[0], alone.loss[0])
     assert together.restart[0] == alone.restart[0]
@@ -60,7 +60,7 @@ def test_a_victim_with_others_ends_as_alone():
 
 def test_only_victims_whose_gradient_nothing_explains_are_tried_from_further_starts(monkeypatch):
     seen, _ = surprised()
-    seen, tried = seen.some(torch.tensor([0, 1])), []
+    seen, tried = seen.select(torch.tensor([0, 1])), []
     plain = map_estimate.starts
     monkeypatch.setattr("attacks.features.map_estimate.starts", lambda *a: tried.append(a[2]) or plain(*a))
     monkeypatch.setattr("attacks.features.map_estimate.UNEXPLAINED", 1e9)
@@ -117,9 +117,9 @@ def test_the_prior_of_photographs_falls_with_the_square_of_the_frequency_and_has
 @pytest.mark.parametrize("mean", [0.0, 0.3])
 def test_the_starts_are_the_mean_flat_images_and_different_draws(mean):
     seen, _ = surprised()
-    seen = seen.some(torch.tensor([0, 1]))
+    seen = seen.select(torch.tensor([0, 1]))
     gaussian = priors.photographed(1, 32, 0.8, (15.0, 50.0), torch.zeros(1).double())
-    belief = map_estimate.Belief(gaussian, torch.full((2, 1, 1024), mean).double())
+    belief = map_estimate.ImagePrior(gaussian, torch.full((2, 1, 1024), mean).double())
     images = [
         torch.stack(
             [

@@ -59,10 +59,10 @@ def peelable(shown, victims):
 
 
 def in_colours(gaussian, images):
-    """Images [n, C, H, W] in [0, 1] as peeling has them."""
+    """Images [n, C, H, W] in [0, 1] as layerwise inversion has them."""
     u = torch.einsum("kc,nchw->nkhw", gaussian.colours, 2 * images.double() - 1)
     w = gaussian._replace(colours=torch.eye(len(gaussian.colours)).double()).precision(u.flatten(1)).view_as(u)
-    return layerwise.Images(u, w)
+    return layerwise.LatentImages(u, w)
 
 
 def dense_step(own, one, z, u, factor, whole):

@@ -132,7 +132,7 @@ def test_there_are_no_closed_form_features_and_nothing_to_peel(observed):
 
 @pytest.mark.parametrize("method", ["fedsplit", "fedavg"])
 def test_staged_lowers_its_objective_without_closed_forms(method, observed):
-    """One image in eval mode through a stand-in; two images in train mode. The other attacks: tests/test_command_line.py."""
+    """One image in eval mode through a surrogate; two images in train mode. The other attacks: tests/test_command_line.py."""
     seen, truth, _ = observed[method]
     found = attack_cell.attack_artifact("staged", {"steps": 1}, seen, Knowledge(), 0, CPU, lambda *_: None)
     assert found.images.shape == truth.images.shape

@@ -21,7 +21,7 @@ from attacks.staged import Staged
 from attacks.surrogate import Surrogate
 from privbench.scoring.image_scores import psnr_db
 from privbench.seeds import stream
-from privbench.types import Batch, Colluder, Knowledge, LocalTraining, Networks, no_report
+from privbench.types import Batch, Colluder, Knowledge, LocalTraining, Networks, no_progress
 from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
 Y = torch.tensor([3, 0, 9])
@@ -114,7 +114,9 @@ def test_another_choice_of_images_or_another_seed_is_trained_apart(tmp_path):
         return lambda: made.append(value) or {"t": torch.tensor([value])}
 
     def ask(settings, tensor, value):
-        return float(training_cache.kept(tmp_path, "thing", settings, [tensor], make(value), torch.device("cpu"))["t"])
+        return float(
+            training_cache.cached(tmp_path, "thing", settings, [tensor], make(value), torch.device("cpu"))["t"]
+        )
 
     first, other = torch.zeros(2), torch.ones(2)
     assert [ask({"seed": 0}, first, 1.0), ask({"seed": 1}, first, 2.0), ask({"seed": 0}, other, 3.0)] == [1, 2, 3]
@@ -130,7 +132,7 @@ def test_a_damaged_file_of_the_cache_is_named_and_made_anew(tmp_path, caplog):
             made.append(1)
             return {"t": torch.ones(64)}
 
-        return training_cache.kept(tmp_path, "thing", {}, [], make, torch.device("cpu"))["t"]
+        return training_cache.cached(tmp_path, "thing", {}, [], make, torch.device("cpu"))["t"]
 
     ask()
     (path,) = tmp_path.glob("*.safetensors")
@@ -172,7 +174,7 @@ def test_surrogates_from_the_initial_networks_are_taken_where_they_explain_the_r
     monkeypatch.setattr(AlignedSurrogate, "aligned", lambda _, own, *__: theirs(own, below))
     monkeypatch.setattr(InitialSurrogate, "from_initial", lambda _, own, *__: theirs(own, from_initial))
 
-    def best_of(attack, names, real, round_, seed, knowledge, report):
+    def best_of(attack, names, real, round_, seed, knowledge, progress):
         if names == ["from initial"]:
             assert knowledge.initial is not None
             return selection.Choice("from initial", own)
@@ -182,7 +184,7 @@ def test_surrogates_from_the_initial_networks_are_taken_where_they_explain_the_r
 
     monkeypatch.setattr(selection.StandIn, "best_of", best_of)
     real = shadow_federation.real(shown(), known(), 0, "test")
-    chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_report)
+    chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_progress)
     assert chosen == (lower if taken == "aligned" else selection.Choice("from initial", own))
 
 
@@ -194,7 +196,7 @@ def test_where_the_attacker_without_the_initial_networks_trusts_nothing_the_rehe
     nothing = selection.Choice("none", math.inf)
     monkeypatch.setattr(selection.StandIn, "best_of", lambda _, names, *__: choices.get(names[0], nothing))
     real = shadow_federation.real(shown(), known(), 0, "test")
-    chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_report)
+    chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_progress)
     assert chosen == (nothing if math.isinf(own) else choices["from initial"])
 
 
@@ -233,7 +235,7 @@ def test_an_extractor_that_is_the_victims_own_is_told_from_another_and_inverted_
         {0: foreign.params["extractor"]},
         known_extractor.SCREEN,
         0,
-        no_report,
+        no_progress,
     )
 
 
@@ -417,7 +419,7 @@ def test_a_colluders_images_are_used_on_its_own_clients_victims_alone(monkeypatc
     for (_, auxiliary, _), theirs in zip(given, (dark, bright), strict=True):
         assert torch.equal(auxiliary.images, torch.cat([known().auxiliary.images, theirs.images]))
         assert torch.equal(auxiliary.labels, torch.cat([known().auxiliary.labels, theirs.labels]))
-    alone = STAND_INS["collusion"].reconstruct(seen.some(torch.tensor([1])), whole, 0)
+    alone = STAND_INS["collusion"].reconstruct(seen.select(torch.tensor([1])), whole, 0)
     torch.testing.assert_close(found.images[1], alone.images[0])  # client 0's own extractor, inverted to the end
     assert found.labels[:, 0].tolist() == Y.tolist()
 

@@ -14,7 +14,7 @@ from privbench.observation import active_server, knowledge
 from privbench.records.store import Store
 from privbench.training import harness
 from privbench.training.state import Snapshot
-from privbench.types import Knowledge, Look, Networks
+from privbench.types import ExpectedUpload, Knowledge, Networks
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -39,7 +39,7 @@ class Halves:
         moved = {n: t + 1 for n, t in broadcast.buffers["generator"].items()}
         return Networks({self.part: sent["classifier"], "generator": sent["generator"]}, {"generator": moved})
 
-    def reconstruct(self, artifact, knowledge, seed, report):
+    def reconstruct(self, artifact, knowledge, seed, progress):
         """Never asked here."""
         raise AssertionError("these looks are not attacked")
 
@@ -148,7 +148,7 @@ def test_an_active_attack_is_told_of_the_uploads_to_come_and_no_other_is(monkeyp
     )
     setup = setup_of(cell)
     active_server.crafted(cell, setup, harness.initial(setup).server, 0, None, None)
-    assert told[0].look == Look(3, setup.defense)
+    assert told[0].look == ExpectedUpload(3, setup.defense)
     assert told[0].broadcast is None
     whole = Knowledge(told[0].auxiliary, look=told[0].look, broadcast=Networks({}, {}))
     passive = knowledge.only(frozenset({"auxiliary"}), whole, "surrogate")

@@ -42,7 +42,7 @@ def test_an_old_artifact_among_results_is_the_same_in_today_s_form_and_its_old_f
     found, truth = artifact_files.load_with_truth(folder, whose)
     assert all(torch.equal(found.gradients[p][n], t) for p, net in seen.gradients.items() for n, t in net.items())
     assert all(torch.equal(found.weights[p][n], t) for p, net in seen.weights.items() for n, t in net.items())
-    assert (found.model, found.shares, found.training.steps) == (seen.model, seen.shares, 40)
+    assert (found.model, found.shared_parts, found.training.steps) == (seen.model, seen.shared_parts, 40)
     assert torch.equal(found.labels, seen.labels)
     assert torch.equal(truth.images, IMAGES[:, None])
     before = (folder / artifact_files.TRUTH).stat().st_mtime_ns

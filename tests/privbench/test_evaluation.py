@@ -100,12 +100,12 @@ def test_for_fedavg_global_accuracy_is_that_of_the_broadcast_network():
     assert state.history[-1]["global_accuracy"] == found
 
 
-def finish(folder, report=lambda *_: None):
+def finish(folder, progress=lambda *_: None):
     """FedMD-CG for five rounds at a rate so high that accuracy goes up and down."""
     each = presets.train_spec(
         "smoke", "digits", "fedmd-cg", clients=2, changes={"rounds": 5, "task": {"lr": 0.01}, "local_epochs": 3}
     )
-    harness.train([each], [digits_federation()], [folder], CPU, "alone", report)
+    harness.train([each], [digits_federation()], [folder], CPU, "alone", progress)
     return each
 
 

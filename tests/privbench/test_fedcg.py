@@ -8,7 +8,7 @@ from torch import nn
 
 from benchmarks import plain
 from privbench.methods import aggregators
-from privbench.methods.base import Clock, MiniBatch, Nets
+from privbench.methods.base import MiniBatch, Nets, RoundClock
 from privbench.methods.fedcg import FedCG
 from privbench.networks.model import Model
 from privbench.seeds import stream
@@ -16,7 +16,7 @@ from privbench.tensors import average
 
 CLASSES, B = 5, 6
 MODEL = Model("lenet5", 1, CLASSES)
-CLOCK = Clock(4, 100)
+CLOCK = RoundClock(4, 100)
 
 
 def parts(seed):
@@ -79,13 +79,14 @@ def test_the_first_round_has_no_use_for_the_global_generator(case):
     nets = Nets(MODEL, params, buffers, ("extractor", "classifier"))
     logits = nets.classifier(nets.extractor(batch.images))
     assert (
-        FedCG().task_loss(nets, batch, Clock(1, 100)).item() == nn.functional.cross_entropy(logits, batch.labels).item()
+        FedCG().task_loss(nets, batch, RoundClock(1, 100)).item()
+        == nn.functional.cross_entropy(logits, batch.labels).item()
     )
 
 
 def test_gamma_rises_from_zero_to_almost_one():
     method = FedCG()
-    values = [method.gamma(Clock(r, 100)) for r in (1, 26, 51, 100)]
+    values = [method.gamma(RoundClock(r, 100)) for r in (1, 26, 51, 100)]
     assert values == pytest.approx(
         [0.0, 2 / (1 + math.exp(-5)) - 1, 2 / (1 + math.exp(-10)) - 1, 2 / (1 + math.exp(-10)) - 1]
     )

@@ -24,8 +24,8 @@ def smoke(method, **changes):
     return presets.train_spec("smoke", "digits", method, clients=2, defense=defense, where=where, changes=changes)
 
 
-def run(each, folder, report=lambda *_: None, federation=None):
-    harness.train([each], [federation or digits_federation()], [folder], CPU, "alone", report)
+def run(each, folder, progress=lambda *_: None, federation=None):
+    harness.train([each], [federation or digits_federation()], [folder], CPU, "alone", progress)
     return checkpoint.history(folder, each.id)
 
 

@@ -96,7 +96,7 @@ class Swallow:
     def log(self):
         return self.folder / "log.txt"
 
-    def run(self, report):
+    def run(self, progress):
         try:
             os.kill(os.getpid(), signal.SIGTERM)
         except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from benchmarks import plain
 from privbench import presets, registry, written_defense
 from privbench.errors import UserError
 from privbench.methods import aggregators
-from privbench.methods.base import ClassByCount, Clock, Kept, Known, MiniBatch, Nets, Phase
+from privbench.methods.base import ClassByCount, DropoutMask, MiniBatch, Nets, Phase, RoundClock, SamplingContext
 from privbench.methods.feddf import FedDF
 from privbench.methods.fedgen import FedGen
 from privbench.methods.fedmd_cg import FedMDCG, diversity_loss
@@ -27,7 +27,7 @@ from tests.privbench.federations import digits_federation
 CLASSES, B = 5, 6
 CONV, DENSE = Model("lenet5", 1, CLASSES), Model("lenet5", 1, CLASSES, gan="dense")
 DROPPING = replace(CONV, dropout=0.2)
-CLOCK = Clock(4, 100)
+CLOCK = RoundClock(4, 100)
 WEIGHTS = torch.tensor([0.25, 0.75])
 COUNTS = torch.tensor([[4.0, 0, 1, 3, 2], [1.0, 5, 0, 3, 2]])
 
@@ -145,7 +145,7 @@ def test_fedgens_client_learns_from_imitated_features_from_round_two_on(model):
         z, y = batch.noise["z"][i], batch.noise["y"][i]
         l_gen += ce(one(classifier, one(generator, z, y)), y) / B
     assert FedGen(weight=0.5).task_loss(nets, batch, CLOCK).item() == pytest.approx(l_cls + 0.5 * l_gen, rel=1e-4)
-    assert FedGen().task_loss(nets, batch, Clock(1, 100)).item() == pytest.approx(l_cls, rel=1e-4)
+    assert FedGen().task_loss(nets, batch, RoundClock(1, 100)).item() == pytest.approx(l_cls, rel=1e-4)
 
 
 @pytest.mark.parametrize("model", [CONV, DENSE], ids=["conv", "dense"])
@@ -346,7 +346,7 @@ def fedmd():
     )
     close = batch._replace(noise=batch.noise | {"z": batch.noise["z"] / 64})
     method = FedMDCG(lambda1=0.5, lambda2=2.0, lambda3=3.0, lambda4=0.5, lambda5=2.0, lambda6=30.0, ramp_power=2.0)
-    clock = Clock(51, 100)
+    clock = RoundClock(51, 100)
     loops = fedmd_task_terms(own, broadcast, batch, 0.25) | fedmd_local_terms(own, batch)
     for kind in (0, 1, 2):
         loops[f"div {kind} mean"] = fedmd_local_terms(own, batch, kind)["div"]
@@ -495,16 +495,16 @@ def test_the_dense_discriminator_is_the_classifier_with_one_output():
 
 def test_labels_are_drawn_as_often_as_all_clients_together_have_them():
     counts = torch.tensor([[3.0, 0, 1, 0, 0], [2.0, 0, 0, 4, 0]])
-    y = ClassByCount().sample((100, 100), Known(CONV, counts), torch.Generator())
+    y = ClassByCount().sample((100, 100), SamplingContext(CONV, counts), torch.Generator())
     shares = torch.bincount(y.flatten(), minlength=CLASSES) / 10_000
     torch.testing.assert_close(shares, torch.tensor([0.5, 0, 0.1, 0.4, 0]), atol=0.02, rtol=0)
 
 
 def test_dropout_keeps_the_share_asked_for():
-    kept = Kept().sample((10, 5), Known(replace(CONV, dropout=0.2), None), torch.Generator())
+    kept = DropoutMask().sample((10, 5), SamplingContext(replace(CONV, dropout=0.2), None), torch.Generator())
     assert kept.shape == (10, 5, 16, 5, 5)
     assert kept.float().mean().item() == pytest.approx(0.8, abs=0.02)
-    assert Kept().sample((10, 5), Known(CONV, None), torch.Generator()).numel() == 0
+    assert DropoutMask().sample((10, 5), SamplingContext(CONV, None), torch.Generator()).numel() == 0
 
 
 @pytest.mark.parametrize(
@@ -552,8 +552,8 @@ def test_a_wrong_setting_gets_one_line(method, settings, message):
 
 def test_a_float_setting_takes_an_integer_and_the_limits_themselves_pass():
     made = registry.create(FedMDCG, {"lambda1": 0, "ramp_power": 0})
-    assert made.ramp(Clock(1, 10)) == 1
-    assert registry.create(registry.resolve("method", "fedcg"), {"ramp_rounds": 1}).gamma(Clock(1, 10)) == 0
+    assert made.ramp(RoundClock(1, 10)) == 1
+    assert registry.create(registry.resolve("method", "fedcg"), {"ramp_rounds": 1}).gamma(RoundClock(1, 10)) == 0
 
 
 @dataclasses.dataclass(frozen=True)

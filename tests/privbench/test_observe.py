@@ -49,7 +49,7 @@ def test_the_artifact_holds_what_the_method_shares_and_nothing_else(method, grad
     shown, _, state, federation = seen(method, tmp_path)
     assert set(shown.gradients) == gradients
     assert set(shown.uploads) == uploads
-    assert set(shown.shares) == gradients | uploads
+    assert set(shown.shared_parts) == gradients | uploads
     assert set(shown.weights) == gradients | uploads | served
     assert (shown.label_counts is not None) == (method == "fedmd-cg")
     if shown.label_counts is not None:
@@ -59,7 +59,7 @@ def test_the_artifact_holds_what_the_method_shares_and_nothing_else(method, grad
     offered |= {f"broadcast:{p}" for p in shown.weights} | ({"label_counts"} if method == "fedmd-cg" else set())
     offered |= {"classes"} if "classifier" in gradients else set()
     assert shown.offers() == offered
-    private = {p for p in state.clients[0].params if p not in shown.shares}
+    private = {p for p in state.clients[0].params if p not in shown.shared_parts}
     secrets = [t for c in state.clients for p in private for t in c.params[p].values() if t.numel() > 10]
     visible = [
         t for group in (shown.gradients, shown.weights, shown.uploads) for p in group.values() for t in p.values()

@@ -250,7 +250,7 @@ def test_imitated_features_hide_nothing_from_whoever_separates_them(trained):
     drawn = [torch.randint(10, (1,), generator=stream(0, "victims", v, "y")) for v in range(VICTIMS)]
     halved = {"classifier": {n: t / 2 for n, t in shown.gradients["classifier"].items()}}
     labels = torch.cat([truth.labels, torch.stack(drawn)], 1)
-    told = disaggregation.separate(replace(shown, gradients=halved, batch_size=2, imitated=0, labels=labels), 0)
+    told = disaggregation.disaggregate(replace(shown, gradients=halved, batch_size=2, imitated=0, labels=labels), 0)
     true = torch.cat([features_of(found, v % 2, truth.images[v]) for v in range(VICTIMS)]).double()
     gap = (told.h - true[:, None]).flatten(2).norm(dim=2).amin(1) / true.flatten(1).norm(dim=1)
     assert told.sound.all()

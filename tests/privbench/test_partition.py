@@ -148,7 +148,7 @@ def test_clients_by_domain_hold_their_own_domain_only(domains, train, test, vali
 
 @given(st.integers(1, 200), st.integers(1, 20), st.integers(0, 5))
 def test_shares_are_disjoint_complete_and_even(samples, clients, seed):
-    shares = partition.shares(samples, clients, stream(seed, "test"))
+    shares = partition.splits(samples, clients, stream(seed, "test"))
     assert torch.equal(torch.cat(shares).sort().values, torch.arange(samples))
     assert len(shares) == clients
     assert max(map(len, shares)) - min(map(len, shares)) <= 1

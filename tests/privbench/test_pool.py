@@ -29,8 +29,8 @@ class Write:
     def log(self):
         return self.folder / "log" / f"{self.title}.txt"
 
-    def run(self, report):
-        report(1, 2, "half")
+    def run(self, progress):
+        progress(1, 2, "half")
         if self.fault == "user":
             raise UserError(f"{self.title} was asked the impossible")
         if self.fault == "interrupt":
@@ -103,7 +103,7 @@ class Wait(Write):
     other: str = ""
     cores: int = 1
 
-    def run(self, report):
+    def run(self, progress):
         import torch
 
         deadline = time.monotonic() + HANGS
@@ -150,7 +150,7 @@ class Elsewhere(Write):
     def patient(self):
         return replace(self, waits=True)
 
-    def run(self, report):
+    def run(self, progress):
         if not self.waits:
             raise Busy("process 7 on elsewhere is at work on it")
         others = sorted(path.name for path in self.folder.iterdir() if path.is_file())
@@ -170,7 +170,7 @@ def test_work_that_another_process_is_at_comes_last_and_waits(tmp_path, caplog):
 class Tell(Write):
     """Tells its user something, as work that makes a damaged file again does."""
 
-    def run(self, report):
+    def run(self, progress):
         logging.getLogger("privbench").warning("%s is made again", self.title)
 
 

@@ -8,7 +8,7 @@ from scipy.stats import ttest_1samp
 from privbench import registry
 from privbench.observation import knowledge, observe
 from privbench.records import checks
-from privbench.records.checks import Flag
+from privbench.records.checks import CheckMessage
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
 from reports.records import comparison, measured, remarks, table_checks
@@ -261,8 +261,8 @@ def test_a_gain_that_rests_on_the_pairing_alone_is_told_once_per_tag():
 
 
 def test_a_doubt_that_is_raised_twice_of_one_cell_is_named_once():
-    told = [Flag(name="overlapping-intervals", sentence=s) for s in ("of methods", "of the floor")]
-    assert checks.names([*told, Flag(name="few", sentence="two victims")]) == "overlapping-intervals, few"
+    told = [CheckMessage(name="overlapping-intervals", sentence=s) for s in ("of methods", "of the floor")]
+    assert checks.names([*told, CheckMessage(name="few", sentence="two victims")]) == "overlapping-intervals, few"
 
 
 def test_a_record_keeps_its_own_flags_and_the_tables_print_them():

@@ -39,7 +39,7 @@ def out(few, tmp_path_factory):
 
 def test_attacks_that_cannot_be_made_are_left_out_with_the_reason(few, out):
     _, cells = few
-    able, gaps = ladder_cells.climbable(cells)
+    able, gaps = ladder_cells.applicable(cells)
     lost = {(gap.cell.train.method, gap.cell.attack, gap.reason) for gap in gaps}
     assert lost == {
         ("fedsplit", "feature-statistics", "needs the upload:generator, which fedsplit does not send"),
@@ -89,7 +89,7 @@ def test_the_same_command_again_computes_nothing_and_writes_the_same_page(few, o
 @pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_study_continues_with_what_is_missing(few, out, monkeypatch, capsys):
     own, cells = few
-    able, _ = ladder_cells.climbable(cells)
+    able, _ = ladder_cells.applicable(cells)
     lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
     before = schema.read(Store(out).record(lost))
     Store(out).record(lost).unlink()
@@ -111,7 +111,7 @@ def test_an_interrupted_study_continues_with_what_is_missing(few, out, monkeypat
 @pytest.mark.usefixtures("undrawn")
 def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkeypatch):
     own, cells = few
-    able, _ = ladder_cells.climbable(cells)
+    able, _ = ladder_cells.applicable(cells)
     lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
     refused = study_run.states.State(study_run.REFUSED, "one image per gradient only")
     real = study_run.states.of

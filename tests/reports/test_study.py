@@ -48,7 +48,7 @@ def test_the_accuracy_study_trains_every_method_of_the_suite_once():
 
 def test_the_extended_attack_table_attacks_every_method_that_sends_something():
     cells = definition.cells(definition.read("attack-all"), "quick", [("photos", None)])
-    sending = {t for name, t in registry.METHODS.items() if registry.resolve("method", name).shares}
+    sending = {t for name, t in registry.METHODS.items() if registry.resolve("method", name).shared_parts}
     assert {registry.target("method", cell.train.method) for cell in cells} == sending
 
 
