@@ -34,6 +34,8 @@ from privbench.store import Store
 from privbench.types import TELL_CLASSES, Knowledge, LocalSteps, Look, Networks
 from tests.privbench.federations import digits_federation
 
+pytestmark = pytest.mark.usefixtures("small_shadows")
+
 CPU = torch.device("cpu")
 METHODS = tuple(name for name in plugins.METHODS if name != "local")  # those that can be attacked
 ALIKE = ("fedprox", "feddf", "lg-fedavg")  # their artifacts hold what those of fedavg and fedsplit do
@@ -133,6 +135,9 @@ DISTINCT = [(a, m) for a, m in fitting() if m not in ALIKE and not (a in STAND_I
 
 SHORT = {
     "steps": 4,
+    "exact_steps": 8,
+    "peel_iterations": 1,
+    "direction_steps": 2,
     "feature_steps": 4,
     "rehearsal_images": 0,
     "members": 1,

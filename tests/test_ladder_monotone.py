@@ -5,6 +5,7 @@ import pytest
 from privbench import plugins, record, run, spec
 from privbench.store import Store
 from reports import doubts
+from tests.conftest import shrink_shadows
 from tests.reports.records import with_victims
 
 SETTINGS = {
@@ -40,7 +41,9 @@ def attacked(root):
 def climbed(tmp_path_factory):
     """(folder, records)."""
     root = tmp_path_factory.mktemp("ladder")
-    return root, attacked(root)
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_shadows(patch)
+        return root, attacked(root)
 
 
 def of(records, name):
@@ -71,11 +74,15 @@ def test_in_round_0_whoever_holds_the_common_extractor_beats_the_floor(climbed):
     assert mean["initial-surrogate"] > mean["aligned-surrogate"] + 10
 
 
-def test_after_training_the_initial_networks_make_surrogates_no_worse(tmp_path):
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["brief", "whole"])
+def test_after_training_the_initial_networks_make_surrogates_no_worse(whole, tmp_path, monkeypatch):
+    if not whole:
+        shrink_shadows(monkeypatch)
     train = spec.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 1})
-    brief = STAND_IN | {"steps": 15, "train_steps": 60, "align_steps": 60, "shadow_steps": 40}
+    steps = 60 if whole else 40
+    settings = STAND_IN | {"steps": 15, "train_steps": steps, "align_steps": steps, "shadow_steps": 40}
     made = [
-        spec.cell_spec("smoke", train, name, seeds=1, victims=8, round_="1", attack_settings=brief)
+        spec.cell_spec("smoke", train, name, seeds=1, victims=8, round_="1", attack_settings=settings)
         for name in ("aligned-surrogate", "initial-surrogate")
     ]
     assert run.run_cells(made, tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []

@@ -13,6 +13,8 @@ from privbench.victims import loss_fell
 from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
 from tests.attacks.test_claims import CLAIMS, SHORT, handed, imprinted, untrained
 
+pytestmark = pytest.mark.usefixtures("small_shadows")
+
 C = ("classifier",)
 Y = torch.tensor([3, 0, 9])
 PRIVATE = (

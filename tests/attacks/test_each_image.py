@@ -17,6 +17,8 @@ from privbench.types import Batch, Colluder, Knowledge, Networks
 from privbench.victims import loss_fell
 from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
 
+pytestmark = pytest.mark.usefixtures("small_shadows")
+
 C = ("classifier",)
 Y = torch.tensor([7, 3, 0, 4])
 OWN, FOREIGN = (Networks(networks(seed), {"extractor": {}, "classifier": {}}) for seed in (0, 1))

@@ -18,6 +18,8 @@ from privbench.types import Batch, Knowledge, Networks
 from tests.attacks.cases import MODEL, artifact, networks, smooth_images
 from tests.attacks.test_broken_uploads import planted
 
+pytestmark = pytest.mark.usefixtures("small_shadows")
+
 Y = torch.tensor([3, 0, 9])
 SHORT = {
     "steps": 10,

@@ -139,21 +139,21 @@ def test_dlg_from_grey_has_one_start_unless_labels_descend_too():
 def test_matching_beats_plain_dlg_from_grey_and_from_noise_and_its_own_older_form():
     x = smooth_images(2)
     shown = artifact(x, Y[:2])
-    best = psnr(Matching(steps=150), shown, x)
+    best = psnr(Matching(steps=75), shown, x)
     for start in ("grey", "noise"):
-        assert (best > psnr(DLG(steps=150, start=start), shown, x) + 1).all(), start
-    layered = Matching(steps=150, scale="layer", weight=3e-4)
+        assert (best > psnr(DLG(steps=75, start=start), shown, x) + 1).all(), start
+    layered = Matching(steps=75, scale="layer", weight=3e-4)
     assert (best > psnr(layered, shown, x) + 1).all()
 
 
 def test_every_step_of_matching_contributes_on_an_untrained_network():
     x = smooth_images(2)
-    shown, plain = artifact(x, Y[:2]), {"steps": 150, "weight": 0.0, "start": "random"}
+    shown, plain = artifact(x, Y[:2]), {"steps": 75, "weight": 0.0, "start": "random"}
     steps = [
         Matching(**plain, precision="single"),
         Matching(**plain),
-        Matching(steps=150, start="random"),
-        Matching(steps=150),
+        Matching(steps=75, start="random"),
+        Matching(steps=75),
     ]
     means = [float(psnr(attack, shown, x).mean()) for attack in steps]
     assert means[0] < means[1] < means[2] < means[3], means
