@@ -326,12 +326,14 @@ WATCHED = {
         "feature-hijacking",
     ],
     "fedcg in round 0": ["initial-surrogate", "collusion"],  # through the victims' own extractor
-    "batches of fedcg": STAND_INS,
+    "batches of fedcg": ("surrogate", "decoder", "collusion", "oracle"),  # all: WATCHED_AT_LENGTH
     "batches of fedsplit + gaussian": ["oracle"],
     "fedsplit + gaussian": ["oracle-decoder"],
     "fedper": ["dlg", "extractor-matching"],
     "whole updates of fedavg": ["dataset-mean", "update-matching"],
 }
+
+WATCHED_AT_LENGTH = {"batches of fedcg": STAND_INS}
 
 
 def watched(names, setup):
@@ -395,12 +397,16 @@ def test_every_attack_is_watched():
     assert {name for names in WATCHED.values() for name in names} == set(plugins.ATTACKS)
 
 
-@pytest.mark.parametrize("setup", WATCHED)
-def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("setup", "names"),
+    [*WATCHED.items(), *(pytest.param(*each, marks=pytest.mark.thorough) for each in WATCHED_AT_LENGTH.items())],
+    ids=[*WATCHED, *(f"{setup}, all" for setup in WATCHED_AT_LENGTH)],
+)
+def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, names, tmp_path, monkeypatch):
     monkeypatch.setattr("attacks.separate.RESTARTS", 4)
     if "through stand-ins" in setup:
         trust_stand_ins(monkeypatch)
-    cells = watched(WATCHED[setup], setup)
+    cells = watched(names, setup)
     before = reconstructions(cells, tmp_path / "before")
     assert with_another_truth(tmp_path / "before", tmp_path / "after") > 0
     after = reconstructions(cells, tmp_path / "after")

@@ -6,7 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from typer import Typer
+from typer.testing import CliRunner
 
+from benchmarks import __main__ as bench
 from tests import portable
 
 # What stands in for the environment's programs. Those that import torch only note what they were asked, and the tests ask the
@@ -144,19 +147,19 @@ def test_fuzz_runs_the_campaign_for_a_time_and_from_a_seed(make):
 
 
 def test_check_runs_the_formatter_the_linter_the_type_checker_and_pytest(make):
-    _, ran = make("check", "WORKERS=0", QUICK_TESTS)
+    _, ran = make("check", "WORKERS=0", "PYTEST_ARGS=--version")
     asked = ["-m ruff format --check .", "-m ruff check .", "-m mypy", "-m pytest"]
     assert all(line.startswith(f"python {words}") for line, words in zip(ran, asked, strict=True))
 
 
-def test_bench_runs_the_benchmarks(make, repository):
+def test_bench_runs_the_benchmarks(make):
     """Its rows: tests/test_benchmarks.py."""
     assert make("bench", "BENCH_ARGS=--short --repeats 1")[1] == ["python -m benchmarks --short --repeats 1"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--help"], cwd=repository, capture_output=True, text=True, check=True
-    )
-    assert "--short" in ended.stdout
-    assert "--repeats" in ended.stdout
+    program = Typer()
+    program.command()(bench.main)
+    told = CliRunner().invoke(program, ["--help"], env={"TERM": "dumb"}).output
+    assert "--short" in told
+    assert "--repeats" in told
 
 
 def test_chaos_runs_the_kill_campaign(make):

@@ -28,7 +28,7 @@ ALONE = torch.zeros(VICTIMS, dtype=torch.int64)
 # steps of a descent enlarge it.
 ROUNDING = 1e-4
 DIFFERENT = 10 * ROUNDING
-LONGER = {"align_steps": 30, "train_steps": 20}
+LONGER = {"align_steps": 15, "train_steps": 10}
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ def hijacked(tmp_path_factory):
     """Two FedCG clients of sixty digits after three hijacked rounds: (setup, snapshot, knowledge, the attack)."""
     folder = tmp_path_factory.mktemp("hijacked")
     method = {"ramp_rounds": 1, "gan": "dense"}
-    changes = {"rounds": 3, "local_epochs": 15}
+    changes = {"rounds": 3, "local_epochs": 8}
     train = spec.train_spec(
         "smoke", "digits", "fedcg", clients=2, per_client=60, method_settings=method, changes=changes
     )

@@ -7,6 +7,7 @@ from privbench import measure, plugins, record, run
 from privbench.options import PlaceOptions, TrainingOptions
 from privbench.store import Store
 from reports import climb, study, study_run
+from tests.conftest import shrink_shadows
 
 FEW = ("class-mean", "feature-statistics", "analytic-features", "learned-inverse", "oracle")
 
@@ -30,7 +31,9 @@ def few():
 def out(few, tmp_path_factory):
     """The folder of the finished study."""
     folder = tmp_path_factory.mktemp("runs")
-    study_run.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, folder)))
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_shadows(patch)
+        study_run.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, folder)))
     return folder
 
 
