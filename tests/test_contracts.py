@@ -315,7 +315,16 @@ def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
 WATCHED = {
     "fedavg": [a for a, m in fitting() if m == "fedavg" and a not in (*STAND_INS, "posterior", "update-matching")],
     "fedavg + gaussian": ["staged", "learned-inverse", "posterior"],
-    "fedcg": [*STAND_INS, "imprint", "feature-statistics", "feature-hijacking"],
+    # The others of STAND_INS: "through stand-ins" here, and in WATCHED_AT_LENGTH.
+    "fedcg": [
+        "analytic-features",
+        "initial-surrogate",
+        "collusion",
+        "oracle",
+        "imprint",
+        "feature-statistics",
+        "feature-hijacking",
+    ],
     "fedcg through stand-ins": [
         "surrogate",
         "aligned-surrogate",
@@ -333,7 +342,7 @@ WATCHED = {
     "whole updates of fedavg": ["dataset-mean", "update-matching"],
 }
 
-WATCHED_AT_LENGTH = {"batches of fedcg": STAND_INS}
+WATCHED_AT_LENGTH = {"fedcg": STAND_INS, "batches of fedcg": STAND_INS}
 
 
 def watched(names, setup):

@@ -82,7 +82,7 @@ def hijacked(tmp_path_factory):
     """Two FedCG clients of sixty digits after three hijacked rounds: (setup, snapshot, knowledge, the attack)."""
     folder = tmp_path_factory.mktemp("hijacked")
     method = {"ramp_rounds": 1, "gan": "dense"}
-    changes = {"rounds": 3, "local_epochs": 8}
+    changes = {"rounds": 3, "local_epochs": 15}
     train = spec.train_spec(
         "smoke", "digits", "fedcg", clients=2, per_client=60, method_settings=method, changes=changes
     )
@@ -98,6 +98,7 @@ def hijacked(tmp_path_factory):
     return setup, shot, know, FeatureHijacking(**settings)
 
 
+@pytest.mark.thorough  # in a small form: test_the_shadow_is_hijacked_by_a_pilot_of_other_images
 def test_hijacked_clients_move_towards_the_pilot_and_honest_ones_do_not(hijacked):
     setup, shot, know, attack = hijacked
     honest = harness.initial(setup)
@@ -115,6 +116,7 @@ def test_hijacked_clients_move_towards_the_pilot_and_honest_ones_do_not(hijacked
         assert gap(mine, k) < 0.8 * gap(theirs, k)
 
 
+@pytest.mark.thorough
 def test_hijacking_beats_the_floor_on_digits(hijacked):
     setup, shot, know, attack = hijacked
     seen, truth = observe.observe(

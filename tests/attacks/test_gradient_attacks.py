@@ -196,15 +196,15 @@ def test_noised_signals_are_distributed_as_those_of_noisy_gradients():
 
 
 def test_simulated_labels_are_distributed_as_those_recovered_from_noisy_gradients():
-    """Of one image 2,000 times: the error p - e_y of the label as the server estimates it, mean and spread of each class's."""
-    many, variance = 2000, 1e-3
+    """Of one image 800 times: the error p - e_y of the label as the server estimates it, mean and spread of each class's."""
+    many, variance = 800, 1e-3
     x, y = smooth_images(1), Y[:1]
     seen = artifact(x.expand(many, -1, -1, -1), y.expand(many), noise=variance)
     recovered = labels.probabilities(seen)[:, 0]
     own = case.make(seen.some(torch.arange(1)), 0, torch.float32)
     clean = simulated(own, Batch(x, y), told=False)
     made = noised(Signals(*(t.expand(many, -1) for t in clean)), own, False, torch.Generator().manual_seed(1)).y
-    # Probabilities of 2,000 draws: their means differ by sampling alone, 4 standard errors of a difference.
+    # Probabilities of 800 draws: their means differ by sampling alone, 4 standard errors of a difference.
     error = 4 * (recovered.var(0) / many + made.double().var(0) / many).sqrt() + 1e-6
     assert ((made.double().mean(0) - recovered.mean(0)).abs() < error).all(), (made.mean(0), recovered.mean(0))
 
