@@ -37,7 +37,7 @@ LONGER = {"align_steps": 15, "train_steps": 10}
 
 @pytest.fixture(autouse=True)
 def one_iteration_of_peeling(monkeypatch):
-    """What attacks on a broadcast extractor return of `staged` begins with the layerwise inversion, which takes most of their time."""
+    """`staged` begins with the layerwise inversion, which takes most of the time of attacks on a broadcast extractor."""
     whole = layerwise.peel
     monkeypatch.setattr(
         layerwise, "peel", lambda own, h, gaussian, most, *rest: whole(own, h, gaussian, min(most, 1), *rest)
