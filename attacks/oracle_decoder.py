@@ -24,6 +24,7 @@ from attacks.floors import gave_up
 from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.selection import FEWEST
 from attacks.shadow.shadow_federation import World
+from privbench.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.seeds import stream
 from privbench.types import Artifact, Batch, Knowledge, Params, Reconstruction, Report, no_report
@@ -41,6 +42,7 @@ class OracleDecoder:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
+    limits: ClassVar[Limits] = Limits(unmixed=True)
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
 

@@ -51,7 +51,7 @@ class UnSplit:
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
-    limits: ClassVar[Limits] = Limits(linear_classifier=True, undefended_batches=True)
+    limits: ClassVar[Limits] = Limits(linear_classifier=True, undefended_batches=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
 

@@ -29,13 +29,13 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from privbench.requests.specifications.options import PlaceOptions
 
 from benchmarks import chaos_report
 from benchmarks.chaos_kinds import live, may_mount
 from benchmarks.chaos_life import Reference, reference
 from privbench import registry, spec
 from privbench.execution import worker_pool
+from privbench.requests.options import PlaceOptions
 from privbench.system import interrupts
 
 SHORT = (0, 6, 8, 9)  # lives of the short form: an event, a moment, two processes, a full disk

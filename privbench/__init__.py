@@ -3,7 +3,13 @@
 `privbench.attack`, `table`, `study`, `train` and `load` do what the commands do (privbench/api.py).
 """
 
+import logging
 from typing import Any
+
+from privbench.system import printable
+
+# Messages name files and texts of other people's; here, so that it holds wherever they are printed, also without the command line.
+logging.getLogger("privbench").addFilter(printable.legible)
 
 __version__ = "0.1.0"
 __all__ = ["Results", "__version__", "attack", "load", "study", "table", "train"]

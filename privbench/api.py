@@ -27,7 +27,7 @@ from privbench.records import schema
 from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
 from privbench.requests import options, specifications
-from privbench.requests.specifications.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
+from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
 
 commands = registry.commands()
 SETTINGS = ("set_", "attack_set", "schedule")

@@ -274,3 +274,8 @@ def defense_name(text: str) -> str:
 def commands() -> Any:
     """The module that does the command line's work; it lies in reports/, which imports everything."""
     return importlib.import_module("privbench.cli.commands")
+
+
+def catalogue() -> Any:
+    """The module that lists plug-ins and studies; it imports no torch."""
+    return importlib.import_module("privbench.cli.catalogue")

@@ -8,7 +8,7 @@ from dataclasses import fields
 from privbench import registry, spec, written_defense
 from privbench.errors import UserError
 from privbench.observation import knowledge
-from privbench.requests.specifications.options import AttackOptions, RunOptions, TrainingOptions, settings
+from privbench.requests.options import AttackOptions, RunOptions, TrainingOptions, settings
 from privbench.spec import CellSpec, TrainSpec
 
 

@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from privbench.requests.specifications.options import PlaceOptions, TrainingOptions
-
 from privbench import data, registry
 from privbench.errors import Interrupted, UserError
 from privbench.execution import beforehand, cell_jobs, worker_pool
 from privbench.execution.progress import CONSOLE, JobBars
 from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
+from privbench.requests.options import PlaceOptions, TrainingOptions
 from privbench.spec import CellSpec
 from privbench.system import console as consoles
 from privbench.system import files, machine

@@ -10,7 +10,6 @@ import difflib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from importlib import resources
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from privbench import registry, spec
 from privbench.data.paper_setup import Name as ProtocolName
 from privbench.errors import UserError
 from privbench.system.file_headers import short
+from reports.studies import study_files
 
 Settings = dict[str, Any]
 SCHEDULE = "schedule."  # before a field of the schedule that a column searches
@@ -128,24 +128,13 @@ class Choices(NamedTuple):
     defenses: tuple[str, ...] = ()  # in place of those that the study has
 
 
-def names() -> list[str]:
-    """Every study that is shipped."""
-    folder = resources.files("reports") / "studies"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
-
-
 def read(name: str) -> Study:
     """One study; an unknown name raises UserError with the nearest one."""
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.6)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names())}"
+    if name not in (known := study_files.names()):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
         raise UserError(f"unknown study '{name}'; {hint}")
-    return parsed(name, text(name).encode())
-
-
-def text(name: str) -> str:
-    """The file of a study that is shipped."""
-    return (resources.files("reports") / "studies" / f"{name}.toml").read_text(encoding="utf-8")
+    return parsed(name, study_files.text(name).encode())
 
 
 def parsed(name: str, content: bytes) -> Study:

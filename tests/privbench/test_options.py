@@ -4,12 +4,12 @@ import inspect
 from dataclasses import dataclass, fields
 
 import pytest
-from privbench.requests.specifications.options import RunOptions, TrainingOptions
 
 from privbench import spec
 from privbench.cli import main
 from privbench.errors import UserError
 from privbench.requests import options, specifications
+from privbench.requests.options import RunOptions, TrainingOptions
 
 TRAINING = ("attack", "train", "search", "table", "study")
 
