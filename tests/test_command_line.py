@@ -231,7 +231,7 @@ def test_help_and_listings_do_not_import_torch(tmp_path):
     """In a process of its own, where nothing else has imported it."""
     probe = (
         "import contextlib, sys\n"
-        "from privbench.cli import main\n"
+        "from privbench.cli.main import main\n"
         "for name in sys.argv[1:]:\n"
         "    sys.argv = ['privbench', *name.split()]\n"
         "    with contextlib.suppress(SystemExit):\n"
@@ -401,7 +401,7 @@ def test_a_damaged_and_a_foreign_artifact_are_named(finished, told, tmp_path):
 def test_a_stop_leaves_a_state_that_the_same_command_continues(number, told, tmp_path):
     # A shell starts what it puts into the background with interruptions ignored; the child must not inherit that. FedCG's
     # rounds are long enough that the interruption cannot come after the last.
-    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from privbench.cli import main; main()"
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from privbench.cli.main import main; main()"
     words = ["train", "--dataset", "digits", "--method", "fedcg", "--per-client", "20", "--rounds", "2000", *SMALL]
     process = subprocess.Popen(
         [sys.executable, "-c", start, *words, "--out", str(tmp_path)],

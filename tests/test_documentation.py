@@ -9,7 +9,7 @@ import typer
 
 from benchmarks import readme
 from privbench import data, presets, registry, written_defense
-from privbench.cli import main
+from privbench.cli import main as cli
 from privbench.data import partition
 from privbench.execution import attack_cell
 from privbench.training import harness
@@ -96,7 +96,7 @@ def unknown_words(words, whole):
 
 
 def test_every_documented_command_and_option_is_there(repository):
-    whole = typer.main.get_command(main.app)
+    whole = typer.main.get_command(cli.app)
     found = list(documented_commands(repository))
     assert {page for page, _ in found} >= {"README.md", "studies.md", "ladder.md", "adding_a_dataset.md"}
     assert {words[0] for _, words in found} >= {

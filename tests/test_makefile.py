@@ -88,7 +88,7 @@ def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(mak
     runs = tmp_path / "runs"
     _, (ran,) = make("attack-table", "PRESET=smoke", "DATASETS=digits", f"OUT={runs}", "DEVICE=cpu")
     assert ran == f"privbench table --datasets digits --preset smoke --device cpu --out {runs}"
-    out = told(f"{ran} --clients 2")  # half of the training
+    out = told(f"{ran}")
     assert "A first look: 2 victims a seed, 1 seed. " in out
     assert "make attack-table FULL=1" in out
     assert (runs / "attack-table-smoke" / "table.md").exists()

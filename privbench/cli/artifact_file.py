@@ -144,7 +144,8 @@ def _own_data_set(path: Path, seen: Artifact) -> str:
     if name in registry.DATASETS:
         return name
     # An export has the last part of a folder's path alone.
-    if not (re.fullmatch(names.CODE, name) or name.startswith(f"{registry.FOLDER}/")):
+    is_path, is_code = name.startswith(f"{registry.FOLDER}/"), re.fullmatch(names.CODE, name)
+    if not is_path and (name.startswith(registry.FOLDER) or not is_code):
         raise UserError(f"{path} is of the data set '{name}', which is not built in; name its images with --dataset")
     trust.check("dataset", name)
     return name

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from privbench import presets, registry
+from privbench import registry
 from privbench.errors import Interrupted, UserError
 from privbench.requests.options import (
     DEFAULT_OUT,
@@ -355,6 +355,8 @@ def grid(
     """
     dataset = registry.typed("dataset", dataset)
 
+    from privbench import presets
+
     commands = _loaded()
     commands.draw_grid(dataset, round_, presets.FIRST_SEED if seed is None else seed, out, target, rows, columns)
 
@@ -388,6 +390,8 @@ def partition_(
     Example: privbench partition --dataset fmnist --clients 10 --omega 0.1 --omega 1 --omega 10 --data-dir DIR
     """
     dataset = registry.typed("dataset", dataset)
+    from privbench import presets
+
     commands = _loaded()
     if run is not None:
         commands.draw_clients_of_run(run, out)

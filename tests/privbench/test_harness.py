@@ -354,20 +354,20 @@ def test_of_a_long_run_only_the_last_best_round_stays_besides_the_fixed_ones(tmp
 def test_a_kill_while_a_run_is_finished_leaves_nothing_but_what_stays(after, tmp_path, monkeypatch):
     """Killed after one of the last two files was written; asked again, the run is complete and its checkpoints are gone."""
     monkeypatch.setattr(checkpoint, "LONG", 1)
-    each, write = smoke("fedavg", rounds=1), checkpoint.storage.write_bytes
+    each, write = smoke("fedavg", rounds=1), checkpoint.files.write_bytes
 
     def killed(path, data):
         write(path, data)
         if path.name.startswith(after):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint.storage, "write_bytes", killed)
+    monkeypatch.setattr(checkpoint.files, "write_bytes", killed)
     store, data_root = Store(tmp_path), None
     with pytest.raises(KeyboardInterrupt):
         training.train(store, [each], data_root, "cpu")
     folder = store.train(each)
     assert (folder / checkpoint.CHECKPOINT).exists()
-    monkeypatch.setattr(checkpoint.storage, "write_bytes", write)
+    monkeypatch.setattr(checkpoint.files, "write_bytes", write)
     training.train(store, [each], data_root, "cpu")
     assert (full_rounds(folder), list(folder.glob("checkpoint*"))) == ([0, 1], [])
     assert len(checkpoint.history(folder, each.id)) == 1

@@ -146,10 +146,12 @@ def test_fedmd_cgs_whole_gradient_has_its_terms_at_the_weights_of_the_round(trai
 ])  # fmt: skip
 def test_terms_that_are_off_imitate_nothing(settings, imitated):
     method = registry.create(registry.resolve("method", "fedmd-cg"), settings | {"observe_loss": "task"})
-    assert method.imitated(observe.Clock(2, 10)) == imitated
-    assert method.imitated(observe.Clock(1, 10)) == 0
+    assert method.imitated(observe.RoundClock(2, 10)) == imitated
+    assert method.imitated(observe.RoundClock(1, 10)) == 0
     assert (
-        registry.create(registry.resolve("method", "fedgen"), {"observe_loss": "task"}).imitated(observe.Clock(1, 10))
+        registry.create(registry.resolve("method", "fedgen"), {"observe_loss": "task"}).imitated(
+            observe.RoundClock(1, 10)
+        )
         == 0
     )
 

@@ -37,7 +37,7 @@ def show(cells, out, monkeypatch, failing=()):
         return ["the disk is full"] * len(failing)
 
     monkeypatch.setattr(cell_jobs, "run_cells", run_cells)
-    monkeypatch.setattr(commands.drawings, "attacked", lambda *_: [])
+    monkeypatch.setattr(commands.of_attack, "attacked", lambda *_: [])
     commands.show_attacked(commands.run_attacks(cells, PlaceOptions("cpu", None, out)))
 
 

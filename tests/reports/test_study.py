@@ -298,7 +298,7 @@ def test_a_misspelt_key_of_a_study_is_refused(tmp_path, monkeypatch):
     (tmp_path / "studies").mkdir()
     text = (resources.files("reports") / "studies" / "accuracy.toml").read_text()
     (tmp_path / "studies" / "mine.toml").write_text(text.replace("embedded =", "embeded ="))
-    monkeypatch.setattr(definition.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(study_files.resources, "files", lambda _: tmp_path)
     with pytest.raises(UserError, match="embed"):
         definition.read("mine")
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from privbench import registry
 from privbench import spec as specs
-from privbench.presets import SCHEDULES
+from privbench.presets import SCHEDULES, changed
 from privbench.records.schema import Curve
 from privbench.system.console import Console
 from privbench.training import metrics
@@ -118,7 +118,7 @@ def test_a_searched_learning_rate_is_chosen_by_validation_not_by_test():
     rates = {0.01: 20.0, 0.05: 50.0, 0.08: 40.0}
     records = []
     for lr, validation in rates.items():
-        own_schedule = specs.Schedule(**specs.changed(schedule, {"task.kind": "sgd", "task.lr": lr}))
+        own_schedule = specs.Schedule(**changed(schedule, {"task.kind": "sgd", "task.lr": lr}))
         own = trained("fedavg", 90.0 - validation, schedule=own_schedule)
         records.append(with_training(own, [training(s, [validation, validation]) for s in (0, 1)]))
     assert grouping.best_searched(records) == [records[1]]
