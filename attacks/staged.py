@@ -96,7 +96,7 @@ class Staged:
             return self._descend(artifact, own, None if told is None else told.batched(), seed, progress)
         h = told.h
         gaussian = priors.natural(*artifact.image_shape[:2], PEELED_STEP, priors.CHROMA, h)
-        end = layerwise.peel(own, h, gaussian, self.peel_iterations, progress, self.peel_levels)
+        end = layerwise.invert(own, h, gaussian, self.peel_iterations, progress, self.peel_levels)
         kept = _finished(end, own.labels, 0)
         gap = _unexplained(own, end.x)
         rows = torch.nonzero(~(gap < EXPLAINED))[:, 0]

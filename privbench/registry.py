@@ -139,8 +139,7 @@ def resolve(kind: str, name: str) -> Any:
     if found is None:
         raise UserError(f"{kind} '{name}': module '{target(kind, name).partition(':')[0]}' has no '{attribute}'")
     if (kind != "dataset" or name not in DATASETS) and (lack := _lack(kind, found)):
-        page = "adding_a_dataset" if kind == "dataset" else "adding_your_own"
-        raise UserError(f"{kind} '{name}' {lack}; docs/{page}.md shows one")
+        raise UserError(f"{kind} '{name}' {lack}; docs/extending.md shows one")
     return found
 
 

@@ -90,7 +90,7 @@ def layers(case: InversionProblem, gaussian: Gaussian) -> Layers:
     """The linear maps of the case's extractor, and the prior seen through them; UserError unless it is LeNet-5's."""
     if case.model.backbone != "lenet5":
         raise UserError(
-            f"peeling solves LeNet-5's equations, but the networks are {case.model.backbone}; try --attack staged"
+            f"layerwise inversion solves LeNet-5's equations, but the networks are {case.model.backbone}; try --attack staged"
         )
     e = case.weights["extractor"]
     side, kernel = gaussian.variance.shape[-1], e["conv1.weight"].shape[-1]
@@ -132,7 +132,7 @@ def victims(case: InversionProblem, own: Layers, h: Tensor, rows: Tensor) -> Vic
     return Victims(z2 * certainty, certainty, d2, c, back, first, (FIRST_ERROR * _size(first)).square())
 
 
-def peel(
+def invert(
     case: InversionProblem,
     h: Tensor,
     gaussian: Gaussian,
@@ -148,7 +148,7 @@ def peel(
     own = layers(case, gaussian)
     ends = []
     for rows in torch.arange(len(h), device=h.device).split(CHUNK):
-        progress(int(rows[0]), len(h), "peeling layers")
+        progress(int(rows[0]), len(h), "layerwise inversion")
         ends.append(_solve(own, victims(case, own, h, rows), iterations, LEVELS[1:levels]))
     longest = max(end.trace.shape[1] for end in ends)
     trace = torch.cat([F.pad(t, (0, longest - t.shape[1]), "replicate") for t in (end.trace for end in ends)])
