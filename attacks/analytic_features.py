@@ -26,7 +26,7 @@ ERROR = 10.0  # tau per relative change of the classifier
 
 @dataclass(frozen=True)
 class AnalyticFeatures:
-    """h in closed form, and the initial extractor inverted."""
+    """Features in closed form, inverted through the initial extractor (Geiping et al., NeurIPS 2020, Prop. 3.1)."""
 
     steps: Count = 400
     tau: Positive = 0.001  # of the logit of h, relative to its spread, while nothing has been trained

@@ -55,7 +55,7 @@ class Signals(NamedTuple):
 
 @dataclass(frozen=True)
 class LearnedInverse:
-    """From noisy gradient to image by a perceptron trained on auxiliary images."""
+    """A perceptron from noised gradient to image, trained on auxiliary images (Wu et al., UAI 2023)."""
 
     epochs: Count = 30
     lr: Positive = 1e-3

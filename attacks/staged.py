@@ -53,7 +53,7 @@ EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the 
 
 @dataclass(frozen=True)
 class Staged:
-    """Closed form, layerwise inversion; feature inversion and gradient matching where that fails."""
+    """Features in closed form, layerwise inversion, then feature and gradient matching where that fails (ours)."""
 
     peel_iterations: CountOrZero = (
         8  # at most, per level of attacks/features/layerwise.py; 0 leaves layerwise inversion out

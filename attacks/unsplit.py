@@ -9,7 +9,7 @@ Erdogan, Kupcu, Cicek: UnSplit: Data-Oblivious Model Inversion, Model Stealing, 
 WPES 2022, arXiv 2108.09033, Algorithm 1. Of FedSplit and FedCG the server sees gradients instead of features, but those give the
 features exactly. Deviations: the steps; the same start for all images, where the authors' code hands one surrogate on from image to
 image; no ||x||^2, which that code has with weight 1, and which takes images to be dark; restarts. The defaults beat no floor for
-sure where E is private; what does, and where, stands in docs/attacks.md.
+sure where E is private; what does, and where, stands in docs/appendix/attacks.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # F of images, surrogate
 
 @dataclass(frozen=True)
 class UnSplit:
-    """Images and surrogate by turns or together."""
+    """Image and surrogate extractor descend until they explain the exact features (Erdogan et al., WPES 2022)."""
 
     turns: Count = 20
     steps: Count = 20  # of each turn, on each of the two; together: turns x steps on both

@@ -52,7 +52,7 @@ TINY = 1e-40  # under Adam's root, which has no slope at 0
 
 @dataclass(frozen=True)
 class UpdateMatching:
-    """The client's steps, simulated and differentiated."""
+    """The client's local steps, simulated, until their change of the networks matches (Dimitrov et al., TMLR 2022)."""
 
     steps: Count = 200
     weight: Weight = 3e-4  # lambda

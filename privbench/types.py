@@ -299,7 +299,7 @@ class Attack(Protocol):
     knowledge: ClassVar[
         str
     ]  # the tag in tables, e.g. "gradient + auxiliary"; what it `uses` is added (privbench/observation/knowledge.py)
-    rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/attacks.md
+    rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/reading_results.md
     # A class may also say `pools: ClassVar[bool]`, whether what it makes of one upload depends on the other attacked uploads
     # where the extractor is private (privbench/observation/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns
     # other numbers; and `hands_in: ClassVar[tuple[str, ...]]`, the attacks whose answers it returns where the extractor is

@@ -3,7 +3,7 @@
 The squared distance of a linear layer's weight gradient needs no weight gradient: with d_i = dL/dz_i and inputs h_i,
     || sum_i d_i h_i' - G ||^2 = sum_ij (d_i.d_j)(h_i.h_j) - 2 sum_i d_i' G h_i + ||G||^2,
 and the d_i are the gradients over biases that come one per image. Near a solution these three cancel: what is left is exact to
-the precision times ||G||^2, not times itself. In single precision that ends a descent early (docs/attacks.md).
+the precision times ||G||^2, not times itself. In single precision that ends a descent early (docs/appendix/attacks.md).
 """
 
 from __future__ import annotations

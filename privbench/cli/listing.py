@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import textwrap
 from pathlib import Path
@@ -75,8 +76,8 @@ def _facts(kind: str, name: str) -> dict[str, str]:
             "uses where sent": ", ".join(sorted(knowledge.uses(plugin))) or "nothing",
         }
     if kind == "defense":
-        settings = [f"{each}: {getattr(kind_, '__name__', kind_)}" for each, kind_ in plugin.__annotations__.items()]
-        facts["settings"] = ", ".join(s for s in settings if not s.endswith("ClassVar[str]")) or "none"
+        settings = [f"{field.name}: {getattr(field.type, '__name__', field.type)}" for field in dataclasses.fields(plugin)]
+        facts["settings"] = ", ".join(settings) or "none"
     if kind == "dataset":
         how, clients, per_client = partition.defaults(name)
         each = {"iid": "iid, up to", "domain": "one domain each, up to", "dirichlet": "Dirichlet(1), on average"}[how]

@@ -33,7 +33,7 @@ EPS = 1e-5
 
 @dataclass(frozen=True)
 class FedCG(Method):
-    """Shares C and G; E and D never leave the client."""
+    """Shares C and G, averaged, then distilled; E and D never leave the client (Wu et al., IJCAI 2022)."""
 
     diversity: float = 0.2
     ramp_rounds: int = 50

@@ -47,7 +47,7 @@ DRAWS: dict[str, Draw] = {"z": Normal(), "y": UniformClass()}
 
 @dataclass(frozen=True)
 class FedGen(Method):
-    """Shares C; the server sends C and its own G."""
+    """Shares C; the server averages it, trains a G of its own and sends both (Zhu et al., ICML 2021)."""
 
     weight: float = 1.0
     diversity: float = 1.0
