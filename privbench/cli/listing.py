@@ -76,7 +76,9 @@ def _facts(kind: str, name: str) -> dict[str, str]:
             "uses where sent": ", ".join(sorted(knowledge.uses(plugin))) or "nothing",
         }
     if kind == "defense":
-        settings = [f"{field.name}: {getattr(field.type, '__name__', field.type)}" for field in dataclasses.fields(plugin)]
+        settings = [
+            f"{field.name}: {getattr(field.type, '__name__', field.type)}" for field in dataclasses.fields(plugin)
+        ]
         facts["settings"] = ", ".join(settings) or "none"
     if kind == "dataset":
         how, clients, per_client = partition.defaults(name)
