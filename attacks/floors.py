@@ -59,9 +59,9 @@ class ClassMean:
 class NearestAuxiliary:
     """The auxiliary image of the victim's class that is nearest to the class's mean: the best guess among real images.
 
-    The image nearest to the victim would require the truth. Without an extractor the label, recovered from the gradient or update, is
-    all that distinguishes auxiliary images. Of the class's images the one nearest to their mean has the least mean squared error to
-    the others.
+    The image nearest to the victim would require the truth. Without an extractor the label, recovered from the gradient or
+    update, is all that distinguishes auxiliary images. Of the class's images the one nearest to their mean has the least mean
+    squared error to the others.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "classes"})

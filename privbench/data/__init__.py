@@ -1,7 +1,7 @@
 """Data sets by name: embedded ones need nothing, full ones are read from a folder and fetched when they are absent.
 
-One file per data set; `partition` distributes one over clients, `readers/` reads files. May import registry, types and what stands below
-them.
+One file per data set; `partition` distributes one over clients, `readers/` reads files. May import registry, types and what
+stands below them.
 """
 
 from __future__ import annotations
