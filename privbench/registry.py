@@ -1,7 +1,7 @@
 """Plug-ins by name: `"fedcg" -> "privbench.methods.fedcg:FedCG"`, or a `package.module:Class` that the user named.
 
 Nothing is imported before it is asked for, and nothing registers itself by being imported. A name that is not built in is imported
-only where this process was told to (privbench/trust.py).
+only where the user of this process named it (privbench/trust.py).
 """
 
 import dataclasses

@@ -3,7 +3,7 @@
 A stream is a function of its names alone, so that adding a method, a client or an attack never changes the numbers of
 another. Draws are made on the CPU and moved, so that a run has the same draws on every device.
 
-An attacker draws from a seed of its own. The run's seed tells the defence's noise, the dropout masks and the networks that the
+An attacker draws from a seed of its own. The run's seed reveals the defence's noise, the dropout masks and the networks that the
 clients started with, so no attack receives it.
 """
 

@@ -1,4 +1,4 @@
-"""Attacks an artifact that is given as a folder; with its truth file, scores the result and doubts it as a record does."""
+"""Attacks an artifact that is given as a folder; with its truth file, scores the result and checks it as a record does."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def attack_file(
     data_dir: Path | None,
     out: Path,
 ) -> None:
-    """Attacks the artifact in a folder, with `climbed` by every attack whose needs it meets; with a truth file, scores it."""
+    """Attacks the artifact in a folder, for the ladder by every attack whose needs it meets; with a truth file, scores it."""
     seen = artifacts.load(path)
     known = artifacts.load_truth(truth, path) if truth is not None else None
     to, place, origin = console.results(), machine.device(device), artifacts.origin(path)
@@ -76,7 +76,7 @@ def attack_file(
         if "auxiliary" in registry.resolve("attack", name).needs:
             whole = replace(whole, auxiliary=images())
         try:
-            # Each attack has the file to itself: what one writes into it, no other sees and no doubt is told of.
+            # Each attack has the file to itself: what one writes into it, no other sees and no check reports.
             found = attack_cell.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_progress)
         except Exception as error:
             if not climbed and isinstance(error, UserError):
@@ -135,7 +135,7 @@ def _floors(seen: Artifact, truth: Truth, dataset: str, place: torch.device, dat
 def _scored(
     attack: str, seen: Artifact, truth: Truth, found: Reconstruction, floors: _Floors, auxiliary: Batch | None
 ) -> tuple[str, list[CheckMessage]]:
-    """(the scores in words; every doubt that a record of these victims would hold, and whether the attack is below the floor)."""
+    """(the scores in words; every check message of a record of these victims, and whether the attack is below the floor)."""
     scores = image_scores.score(found, truth)
     images = floors.auxiliary | (set() if auxiliary is None else set(image_scores.digests(auxiliary.images)))
     each = [

@@ -47,7 +47,7 @@ from privbench.system.printable import one_line
 app = typer.Typer(
     name="privbench",
     no_args_is_help=True,
-    # Plain: in a narrow terminal, rich's boxes leave a column of twenty characters to the help of an option.
+    # Plain: in a narrow terminal, rich's frames leave a column of twenty characters to the help of an option.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -247,7 +247,7 @@ def table(
         str | None,
         typer.Option(
             help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains. Default: the embedded "
-            "ones, of a first look `photos` alone."
+            "ones, for a first look `photos` alone."
         ),
     ] = None,
     dataset: DatasetNames = None,
@@ -349,7 +349,7 @@ def grid(
 ) -> None:
     """Draw the reconstruction grid of every finished cell of a data set, by default as large as fits a page.
 
-    Rows stand in the order of the tables; what is not shown is said under the grid.
+    Rows are in the order of the tables; a line under the grid names what is not shown.
 
     Example: privbench grid --dataset photos --round 0 --rows 12
     """

@@ -80,7 +80,7 @@ def fetch(name: str) -> None:
 
 
 def content(name: str) -> str | None:
-    """What tells one content of a user's own folder from another, part of a run's name; None for all other data sets."""
+    """What distinguishes one content of a user's own folder from another, part of a run's name; None for all other data sets."""
     if not name.startswith(registry.FOLDER):
         return None
     own, path = _own(name)

@@ -9,8 +9,8 @@
 
 NFL-CGAN and FedMD-CG do not say that they flip images: they do not here. FedMD-CG names neither a validation set nor the round
 that it reports. Here the best round by validation counts, as with the other papers: one in twenty training images is held out for
-it before the others are dealt to the clients, so that no test image selects anything. NFL-CGAN does not say how many images of a
-domain it takes: here all.
+it before the others are distributed to the clients, so that no test image selects anything. NFL-CGAN does not say how many
+images of a domain it takes: here all.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""One seed of a cell, from the look to its result on disk: look -> attack -> score, and what the method was worth."""
+"""One seed of a cell, to its result on disk: observe -> attack -> score, and the accuracy of the method."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def attack_seed(
     started = time.perf_counter()
     found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, seed, place, progress)
     seconds = time.perf_counter() - started
-    # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or hides a doubt.
+    # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or suppresses a check.
     seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, progress)
     scores = image_scores.score(found, truth, _true_features(seen, shot))
     info = _trial(store, cell, spec, data_root, place)

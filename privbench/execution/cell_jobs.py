@@ -61,7 +61,7 @@ def record_finished(store: Store, cells: Sequence[CellSpec]) -> list[str]:
 
 
 def fail(store: Store, cell: CellSpec, reason: str, *, refused: bool = False) -> None:
-    """Keeps the reason why a cell could not be finished; where nothing can be written any more, it is told at once."""
+    """Keeps the reason why a cell could not be finished; where nothing can be written any more, it is printed immediately."""
     try:
         store.write_failure(cell, reason, refused=refused)
     except UserError:

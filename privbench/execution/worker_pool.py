@@ -158,7 +158,7 @@ def _attempt(job: Job, progress: Progress) -> Result:
         job.log.unlink(missing_ok=True)
 
     def heard(done: int, total: int, what: str) -> None:
-        # A stop may come where no exception gets through, as within a destructor: then it is heard here.
+        # A stop may come where no exception gets through, as within a destructor: then it is noticed here.
         interrupts.check()
         progress(done, total, what)
 
@@ -217,7 +217,7 @@ def _start_worker(messages: Any, share: Any, trusted: Sequence[str]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     take_share(share)
     _messages = messages
-    # What a worker tells its user, the parent prints: the terminal is its own.
+    # The parent prints a worker's messages: the terminal belongs to it.
     LOG.addHandler(QueueHandler(messages))
     LOG.propagate = False
 

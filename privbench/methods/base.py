@@ -255,7 +255,7 @@ class Method(ABC):
         """What a client does in one round, after it overwrote its shared parts with the broadcast."""
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of its numbers must know of a choice that its name and settings do not tell; part of every record."""
+        """What a reader of its numbers must know of a choice that its name and settings do not show; part of every record."""
         return ()
 
     def server(self) -> tuple[Phase, ...]:

@@ -28,7 +28,7 @@ Readings of silent points:
 - G and G_i start equal; the local generator is never overwritten. Counts travel with every upload and every broadcast.
 `observe_loss` is FedGen's (privbench/methods/fedgen.py). l2 has no gradient over C. That of l1 does not depend on x. That of l3
 does, through C_i(E_i(x)), which whoever has the features and the label of x can compute: so L_cls alone is an upper bound wherever
-its gradient tells these (one image, or images that can be separated, without noise); elsewhere this is not proven.
+its gradient reveals these (one image, or images that can be separated, without noise); elsewhere this is not proven.
 Deviation: the quick and smoke presets descend on the task by Adam instead of SGD (privbench/spec.py).
 """
 

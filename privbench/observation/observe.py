@@ -41,7 +41,7 @@ FLOAT_BYTES = 4
 
 
 def offers(method: Method, *, labels_known: bool = False, update: bool = False) -> frozenset[str]:
-    """What the artifacts of a method will offer (Artifact.offers), told before anything is trained; `update`: of whole updates."""
+    """What the artifacts of a method will offer (Artifact.offers), known before training; `update`: of whole updates."""
     sent = [f"{'update' if update else 'gradient'}:{part}" for part in CLASSIFICATION if part in method.shared_parts]
     sent += ["gradient"] if sent and not update else []
     sent += [f"upload:{part}" for part in method.shared_parts if part not in CLASSIFICATION]

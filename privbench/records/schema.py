@@ -4,7 +4,7 @@ A `Record` holds what a cell is and what each of its seeds gave, per client and 
 asked for and stored nowhere, and intervals are the reports' (privbench/scoring/statistics.py). An `AttackRecord` is the record
 of a cell that was attacked. docs/metrics.md defines every number of training.
 
-The digest is the SHA-256 of the record's own content. It tells an accident (a truncated copy, an edited number) and is no defence
+The digest is the SHA-256 of the record's own content. It detects an accident (a truncated copy, an edited number) and is no defence
 against somebody who wants to deceive: whoever edits a record can compute the digest anew. `privbench reproduce` is the check then.
 """
 
@@ -135,7 +135,7 @@ class Victim(Strict):
 
     @property
     def name(self) -> Name:
-        """What tells one victim of a setting from another: seed, client and originals."""
+        """What distinguishes the victims of a setting: seed, client and originals."""
         return (self.seed, self.client, tuple(self.images))
 
     @property
@@ -161,7 +161,7 @@ class KnowledgeUsed(Strict):
     tag_in_general: str  # the same whatever a method sends
     rung: str | None  # of the ladder; None for a user's own attack that names none
     needs: list[str]
-    uses: list[str]  # what it looked at besides its needs
+    uses: list[str]  # what it read beside its needs
     pools: int | None = (
         None  # how many uploads of a client each image was reconstructed from; None where it was one alone
     )
@@ -230,7 +230,7 @@ class AttackCost(Cost):
 
 
 class Record(Strict):
-    """Everything a table, a figure or a doubting reader needs of one cell."""
+    """Everything that a table, a figure or a sceptical reader needs of one cell."""
 
     schema_version: int
     id: str
@@ -329,7 +329,7 @@ class AttackRecord(Record):
 
     @cached_property
     def flags(self) -> list[CheckMessage]:
-        """Doubts that the record raises about itself (privbench/records/checks.py)."""
+        """The checks that the record fails (privbench/records/checks.py)."""
         return checks.of_victims(self.victims)
 
 

@@ -128,7 +128,7 @@ class Store:
         for folder in (self.root, *self.root.glob("*/"), *inner):
             files.sweep(folder, now)
         for folder in self.root.glob("train/*/"):
-            # A run that cannot be cleared up is told where it is used.
+            # A run that cannot be cleared up is reported where it is used.
             with suppress(OSError, UserError):
                 checkpoint.tidy(folder, folder.name)
 
@@ -142,7 +142,7 @@ class Store:
         return [folder for folder, spec in kept if folder.name != spec.id]
 
     def _kept(self, kind: str, form: type[Spec], *, told: bool = False) -> list[tuple[Path, Spec]]:
-        """Every folder whose specification can be read; the others are left out, with a line each unless they are `told`."""
+        """Every folder whose specification can be read; the others are left out, with a line each unless `told`."""
         found = []
         for path in sorted(self.root.glob(f"{kind}/*/spec.json")):
             try:

@@ -389,7 +389,7 @@ def data_sets(text: str | None, each: list[str] | None) -> Datasets | None:
 
 
 def default_data_sets(preset: str, full: bool) -> str | None:
-    """Those of the attack table: of a first look `photos` alone, else the embedded ones."""
+    """Those of the attack table: for a first look `photos` alone, else the embedded ones."""
     return "photos" if preset == "quick" and not full else "photos digits digits4"
 
 

@@ -293,7 +293,7 @@ def progress(folder: Path, run: str) -> int | None:
     """How many rounds an unfinished run with that id has behind it, by the latest whole checkpoint; None when there is none."""
     for path in (folder / CHECKPOINT, folder / PREVIOUS):
         if path.exists():
-            # A damaged one is told when the run goes on, from the one before it.
+            # A damaged one is reported when the run continues, from the one before it.
             with suppress(Damaged), training_files.reading(path):
                 info = files.load_tensors(path, "checkpoint")[1]
                 files.check_identity(path, info, spec=run)

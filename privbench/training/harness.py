@@ -214,9 +214,9 @@ def mini_batches(samples: int, batch: int, rng: torch.Generator, steps: int | No
 
 
 def _features(setup: Setup, k: int, client: Replica) -> Features:
-    """How a phase with `features` comes to those of client k, whose extractor it does not train.
+    """How a phase with `features` obtains those of client k, whose extractor it does not train.
 
-    E(x) of all its images and, where training flips them, of all flipped ones, so that an epoch only looks them up; of every
+    E(x) of all its images and, where training flips them, of all flipped ones, so that an epoch only reads them; of every
     mini-batch anew where they would take more than FEATURE_BYTES. On one thread, as the rest of training (engine.run_alone).
     """
     nets = Nets(setup.model, client.params, client.buffers)

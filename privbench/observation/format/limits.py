@@ -1,4 +1,4 @@
-"""How large anything in an observation may be: limits for what strangers hand over, far above what any preset makes.
+"""How large anything in an observation may be: limits for files from strangers, far above what any preset makes.
 
 The largest observation of a preset is that of ResNet-18 with 64 victims: 64 gradients of 11.2 million numbers, 2.9 GB. The largest
 classification is DomainNet's, 345 classes; EMNIST has 62. A limit that something honest meets is raised here, nowhere else.

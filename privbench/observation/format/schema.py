@@ -175,7 +175,7 @@ class Round(_Strict):
 
 
 class Origin(_Strict):
-    """Whose observation it is. No attack gets it; an export leaves it out, as the run's seed tells the defence's noise."""
+    """Whose observation it is. No attack gets it; an export leaves it out, as the run's seed reveals the defence's noise."""
 
     run: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]  # TrainSpec.id
     seed: Annotated[int, Field(ge=0)]
