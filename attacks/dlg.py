@@ -8,7 +8,7 @@ labels="descended". Deviation: the arithmetic is double precision and the start 
 does not say where its descent starts; on LeNet-5 start="grey" decides more than any other change to it
 (docs/appendix/attacks.md). The study `papers-attack` varies what that paper leaves open. Where the method keeps E private
 (FedSplit), theta is C alone and x~ goes through a randomly initialised surrogate E~, as in FedCG's comparison. Where it keeps C
-private (FedPer), theta is E alone, C is a random surrogate, and the labels, which nothing tells then, are descended on unless
+private (FedPer), theta is E alone, C is a random surrogate, and the labels, which nothing shows then, are descended on unless
 they are declared known.
 """
 

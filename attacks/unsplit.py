@@ -165,7 +165,7 @@ class UnSplit:
 
     @staticmethod
     def _draw(own: InversionProblem, e: _Flat, seed: int, restart: int) -> Tensor:
-        """Another surrogate [P]; the first is the case's own."""
+        """Another surrogate [P]; the first is that of the problem."""
         params, _ = own.model.net("extractor").init(stream(seed, "attacker", "stand-in", restart))
         return torch.cat([t.flatten() for t in params.values()]).to(e.start)
 
@@ -173,7 +173,8 @@ class UnSplit:
     def _features(
         artifact: Artifact, own: InversionProblem, seed: int, progress: Progress
     ) -> tuple[InversionProblem, Features, int]:
-        """The case with the labels of the features [V, B, c, s, s], these, and what they cost; UserError where there are none."""
+        """The problem with the labels of the features [V, B, c, s, s], these, and what they cost; UserError where there are
+        none."""
         single = closed_form.of_single(artifact)
         if single is not None:
             return own, single.batched(), 0

@@ -15,7 +15,7 @@ The layers behind make one number a of t, rising with it, and logits
              level t_0 and B above it, and k = 0 and r near 0 for the others. The loss is S times the lead of the winner over y,
              and as large are its gradients: noise of whatever size drowns in them where nothing is clipped. No gradient comes
              from an image whose class has won, so that A, B, t_0 and w are chosen for A's images to lie above t_0 and B's below.
-No two classes have the same r: an image's label can be told from the size of its gradient.
+No two classes have the same r: the size of an image's gradient reveals its label.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from privbench.networks.model import Model
 from privbench.tensors import Params
 from privbench.types import Batch, Networks
 
-GENTLE = 2.0  # |z| of the outermost t in the gentlest case
+GENTLE = 2.0  # |z| of the outermost t under the gentlest slope
 SHARPNESS = 5.0  # of z from one level to the next in a steep layer
 WIDENED = 1.2  # the range of t, relative to that of the auxiliary images
 SHRUNK = 0.1  # of the mean variance of a feature, added to each within classes
@@ -129,7 +129,7 @@ def between_classes(h: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def discriminant(h: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """The one of them [n] that tells its two classes apart best."""
+    """The one of them [n] that separates its two classes best."""
     every = between_classes(h, labels, classes)
     apart = [float(told_apart(h @ w, labels, classes)[0]) for w in every]
     return every[apart.index(max(apart))]

@@ -58,7 +58,7 @@ def likeliest_label(artifact: Artifact, victim: int, h: Tensor, rows: Tensor) ->
 
 
 def completed(told: Tensor, recovered: Tensor) -> Tensor:
-    """Labels [V, B]: those `told`, and in place of NONE what is left of the batch's `recovered` ones."""
+    """Labels [V, B]: those already known (`told`), and in place of NONE what is left of the batch's `recovered` ones."""
     whole = told.clone()
     for v, (own, every) in enumerate(zip(told.tolist(), recovered.tolist(), strict=True)):
         left = list(every)

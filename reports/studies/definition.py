@@ -102,7 +102,7 @@ class Study(spec.Strict):
         "fedcg"  # the paper whose sizes and split all its methods have; of the paper preset, as the next
     )
     equal_work: bool = False  # all methods go through as many images a round (privbench.spec.schedule_of)
-    embedded: tuple[str, ...]  # data sets that stand in for the published ones in smoke and quick
+    embedded: tuple[str, ...]  # data sets that come before the published ones in smoke and quick
     data: tuple[Data, ...] = ()
     column: tuple[Column, ...] = Field(min_length=1)
     variant: tuple[Variant, ...] = (Variant(),)  # every attack is made once per variant
