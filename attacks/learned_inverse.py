@@ -152,8 +152,10 @@ def invert(net: dict[str, Tensor], signals: Signals) -> Tensor:
 
 
 def simulated(own: InversionProblem, auxiliary: Batch, told: bool) -> Signals:
-    """The signals of every auxiliary image's gradient at the problem's networks, without noise; its label itself where labels
-    are known (`told`)."""
+    """The signals of every auxiliary image's gradient at the problem's networks, without noise.
+
+    Its y is the label itself where labels are known (`told`).
+    """
     extractor, classifier = own.model.net("extractor"), own.model.classifier
     assert isinstance(classifier, LinearClassifier), "the caller has checked the classifier"
 

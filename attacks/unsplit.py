@@ -173,8 +173,7 @@ class UnSplit:
     def _features(
         artifact: Artifact, own: InversionProblem, seed: int, progress: Progress
     ) -> tuple[InversionProblem, Features, int]:
-        """The problem with the labels of the features [V, B, c, s, s], these, and what they cost; UserError where there are
-        none."""
+        """The problem with the labels of the features [V, B, c, s, s], these, and their cost; UserError where there are none."""
         single = closed_form.of_single(artifact)
         if single is not None:
             return own, single.batched(), 0

@@ -101,7 +101,8 @@ def least_squares(rows: Tensor, bias: Tensor) -> Tensor:
 def noise_variance(artifact: Artifact) -> Tensor | None:
     """The variance [V] that the defence's noise gives each closed-form feature, sigma^2 / ||d||^2; None without noise.
 
-    ||d||^2 is estimated from the noisy bias gradient, whose own noise energy is subtracted. With dropout that of the mask is subtracted, too.
+    ||d||^2 is estimated from the noisy bias gradient, whose own noise energy is subtracted. With dropout the variance of the mask
+    is added.
     """
     variance = labels.noise_variance(artifact)
     if not variance:

@@ -39,10 +39,10 @@ class InversionProblem(NamedTuple):
 
 
 def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> InversionProblem:
-    """The inversion problem of an artifact; a surrogate E~ or C~ is drawn from the attacker's own stream, with the true
-    architecture.
+    """The inversion problem of an artifact, with a surrogate E~ or C~ where the method keeps that part private.
 
-    UserError: a gradient of more images than the artifact says (`check_batch_size`).
+    A surrogate has the true architecture and is drawn from the attacker's own stream. UserError: a gradient of more images than
+    the artifact says (`check_batch_size`).
     """
     check_batch_size(artifact)
     device = artifact.client.device

@@ -1,5 +1,4 @@
-"""An active server: it sends crafted networks in place of its broadcast, in the attacked round alone or for some rounds before
-it too.
+"""An active server: it sends crafted networks in place of its broadcast, in the attacked round and perhaps some before it.
 
 An attack with `active = True` has `craft(model, broadcast, knowledge, seed) -> Networks`, which may return nothing and so be
 honest; `knowledge.look` says how large the victim batches are and what defends them. Its field `active_rounds`, where it has
