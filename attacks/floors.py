@@ -51,7 +51,7 @@ class ClassMean:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
-        """The class's mean image; the data set's where no other image of the class is at hand."""
+        """The class's mean image; the data set's where there is no other image of the class."""
         return no_information.class_mean(artifact, knowledge)
 
 
@@ -71,5 +71,5 @@ class NearestAuxiliary:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
-        """The most central image of each class; of the data set where no other image of the class is at hand."""
+        """The most central image of each class; of the data set where there is no other image of the class."""
         return no_information.nearest_auxiliary(artifact, knowledge)

@@ -113,7 +113,7 @@ def dataset(text: str) -> str:
 def typed(kind: str, text: str) -> str:
     """A name that the user of this process typed, as specifications hold it; from now on it may be used (privbench/trust.py).
 
-    UserError as `target` and `dataset`. Never call this with what stands in a file. Defences: `written_defense.typed`.
+    UserError as `target` and `dataset`. Never call this with the content of a file. Defences: `written_defense.typed`.
     """
     name = dataset(text) if kind == "dataset" else text
     if not name.startswith(FOLDER):

@@ -24,7 +24,7 @@ def stream(seed: int, *names: Name) -> torch.Generator:
 
 
 def of_attacker(run: str, round_: int) -> int:
-    """The seed of whoever attacks the training run named `run` (TrainSpec.id) after `round_` rounds, from 0 to 2^63 - 1.
+    """The seed of an attacker of the training run named `run` (TrainSpec.id) after `round_` rounds, from 0 to 2^63 - 1.
 
     sha256 of both, under a name of its own. It is the same on every machine, for every attack and for any number of victims, so
     that attacks on one artifact share what they train. It leads back to the run's seed by guessing the whole specification alone.

@@ -103,7 +103,7 @@ class Schedule(Strict):
     server_steps: int = Field(ge=0)
     batch: int = Field(ge=1)
     patience: int = Field(ge=1)  # stop after this many rounds without any client improving its validation accuracy
-    keep_every: int = Field(ge=1)  # rounds whose networks stay on disk, besides the first, the best and the last
+    keep_every: int = Field(ge=1)  # rounds whose networks stay on disk, in addition to the first, the best and the last
     task: Optimiser
     generator: Optimiser
     server: Optimiser

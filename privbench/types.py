@@ -87,7 +87,7 @@ class LocalTraining(NamedTuple):
 
     optimiser: Mapping[str, Any]  # privbench.spec.SGD or Adam, written out
     batch: int  # images per mini-batch
-    steps: int  # mini-batches a client takes in a round; of clients with unlike numbers of images, the median
+    steps: int  # mini-batches a client takes in a round; the median over clients
 
 
 @dataclass(frozen=True)
@@ -226,14 +226,14 @@ class ExpectedUpload(NamedTuple):
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What an attacker has besides the artifact. An attack receives only what its `needs` name; the rest is None.
+    """What an attacker has beyond the artifact. An attack receives only what its `needs` name; the rest is None.
 
     auxiliary   images disjoint from every client's training images
     initial     the networks that every client started with
     colluder    attacked client -> another client: its networks at the attacked round, and its training images
     oracle      attacked client -> its own networks at the attacked round
-    broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it. No need of its own
-    look        what is known of the uploads to come: for active attacks, to `craft` by. No need of its own
+    broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it; not in `needs`
+    look        what is known of the expected uploads: for active attacks, to `craft` by; not in `needs`
     cache       a folder for what an attack trains on auxiliary images (attacks/common/training_cache.py); no knowledge, and no
     need of its own
     """

@@ -57,7 +57,7 @@ def seen(artifact: Artifact) -> Tensor | None:
     """What enters C's first layer, [V, c, s, s], of one-image gradients; None for larger batches, whose gradient only spans it.
 
     None also where no linear layer takes the features (ResNet-18's classifier begins with convolutions), where C's gradient is
-    not observed, and where it is made of imitated features besides.
+    not observed, and where it also contains imitated features.
     """
     if artifact.batch_size != 1 or artifact.imitated or "classifier" not in artifact.gradients:
         return None

@@ -30,7 +30,7 @@ class InversionProblem(NamedTuple):
     model: Model
     weights: Parts  # extractor and classifier; one that the artifact does not have is a random surrogate
     buffers: Parts  # their batch-norm statistics: broadcast, or a surrogate's initial ones
-    train: bool  # the mode in which the gradients were taken (privbench.networks.train_mode)
+    train: bool  # the mode in which the gradients were taken (privbench.networks.model.train_mode)
     # "<part>/<parameter>" -> [V, ...]; and where they show C's dropout, KEPT: what each feature was multiplied by [V, B, c, s, s]
     observed: dict[str, Tensor]
     labels: Tensor  # [V, B]; -1 where nothing shows them (attacks/common/labels.py)
@@ -79,7 +79,7 @@ def factors(model: Model, found: closed_form.Features | None, dtype: torch.dtype
 def check_batch_size(artifact: Artifact) -> None:
     """Refuses a batch size that the rank of a linear layer's gradient [dL/db | dL/dW] contradicts: each image adds at most 1.
 
-    So does each imitated feature that the client's loss had besides. A defence may change any rank, so only undefended gradients
+    So does each imitated feature of the client's loss. A defence may change any rank, so only undefended gradients
     are checked. A lower rank contradicts nothing: images alike.
     Singular values are computed only where `_nearly_of_rank` does not settle it.
     """

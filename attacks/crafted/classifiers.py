@@ -1,6 +1,6 @@
 """Classifiers that an active server sends: all that they answer depends on one number of the features, t = w h.
 
-Every row of the first layer looks along the direction w, z_j = s_j (t - c_j). With one image, dL/dh = (sum_j s_j dL/db_j) w, so
+Every row of the first layer has the direction w, z_j = s_j (t - c_j). With one image, dL/dh = (sum_j s_j dL/db_j) w, so
 that E's gradient is that of t, times a number. Two ways to lay the rows:
     gentle   one level in the middle of what t can be, slopes that keep the sigmoid awake over all of it: for one image, whose
              features are in every row. w is Fisher's linear discriminant between two classes. That its entries change sign from
@@ -59,7 +59,7 @@ class Rows(NamedTuple):
 def made_for(model: Model, broadcast: Networks, auxiliary: Batch, batch_size: int, noise_std: float) -> Networks:
     """The classifier to send in place of the honest one of `broadcast`, to clients whose uploads have that much noise.
 
-    Where E is private nothing is known of t but where it can lie: w is the direction along which the honest first layer looks
+    Where E is private nothing is known of t but where it can lie: w is the direction to which the honest first layer responds
     most, and under noise the two rarest classes win.
     """
     honest, several = broadcast.params["classifier"], batch_size > 1
@@ -187,7 +187,7 @@ def classifier(like: Params, w: Tensor, rows: Rows, winners: Winners, loud: floa
 
 
 def is_crafted(classifier: Params) -> bool:
-    """Whether all rows of a first layer look along one direction."""
+    """Whether all rows of a first layer have one direction."""
     weight = classifier.get("fc1.weight", torch.eye(2))
     return int(torch.linalg.matrix_rank(weight.double(), rtol=1e-5)) == 1
 

@@ -24,7 +24,7 @@ class Found(NamedTuple):
     """The images of V batches, as rows hold them."""
 
     h: Tensor  # [V, B, c, s, s] float64; the mean of the rows where an image is missing
-    row: Tensor  # [V, B] int64, which row it stands in; NONE where an image is missing
+    row: Tensor  # [V, B] int64, the row that contains it; NONE where an image is missing
 
 
 def features_of(artifact: Artifact) -> Found:

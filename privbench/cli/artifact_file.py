@@ -29,7 +29,7 @@ from reports.records import table_checks
 from reports.records.labels import range_text
 from reports.records.measured import Measured
 
-SEED = 0  # of whatever is drawn here besides: an artifact does not say of which seed it is
+SEED = 0  # of all other draws here: an artifact does not name its seed
 
 
 class _Floors(NamedTuple):
@@ -117,7 +117,7 @@ def _auxiliary(seen: Artifact, dataset: str, choice: str, data_dir: Path | None)
 
 
 def _floors(seen: Artifact, truth: Truth, dataset: str, place: torch.device, data_dir: Path | None) -> _Floors:
-    """The floors of the artifact's own data set; where that is not at hand, those that need no images."""
+    """The floors of the artifact's own data set; where that is not available, those that need no images."""
     images, note = None, ""
     try:
         images = _auxiliary(seen, dataset, knowledge.SAME, data_dir)

@@ -60,7 +60,7 @@ def list_plugins(kind: str, *, long: bool = False) -> None:
 
 
 def _facts(kind: str, name: str) -> dict[str, str]:
-    """What a listing can say of one plug-in, by the heading it stands under."""
+    """What a listing can say of one plug-in, by heading."""
     plugin = registry.resolve(kind, name)
     modules = [path.partition(":")[0] for path in set(registry.KINDS[kind].values())]
     module = __import__(plugin.__module__, fromlist=["_"])

@@ -1,4 +1,4 @@
-"""What each paper fixes of an experiment besides its method: sizes, split, flips, and the images that accuracy is measured on.
+"""What each paper fixes of an experiment beyond its method: sizes, split, flips, and the images that accuracy is measured on.
 
     fedcg      FedCG section 5 and its reference code: a client's share of the test set is halved into validation and test; by
                domain Office and DomainNet train on half of each class. FMNIST, CIFAR-10, Office and DomainNet are flipped.

@@ -100,7 +100,7 @@ def attack_seed(
 
 
 def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
-    """Writes what one seed of an accuracy cell gives besides its training; does nothing when it is on disk."""
+    """Writes what one seed of an accuracy cell gives in addition to its training; does nothing when it is on disk."""
     path = store.result(cell, spec.seed)
     if not files.to_write(path):
         return
@@ -218,7 +218,7 @@ def check_offered(
 def knowledge_of(
     store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: Snapshot
 ) -> Knowledge:
-    """All that an attacker of this run could know besides the artifact, but for the auxiliary images."""
+    """All that an attacker of this run could know beyond the artifact, except auxiliary images."""
     start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
     first = harness.Replica(
         start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers
@@ -275,7 +275,7 @@ def _knowledge(
     return {
         "tag": known.tag(attack, seen.offers()),
         "tag_in_general": known.tag(attack),
-        "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
+        "rung": getattr(attack, "rung", None),  # a user's attack need not have a level on the ladder
         "needs": sorted(attack.needs),
         "uses": sorted(known.uses(attack) & seen.offers()),
         "pools": known.pooled(attack, seen),

@@ -109,7 +109,7 @@ class Trial:
         return Store(self.root).train(self.specs[0]) / "error.txt"
 
     def patient(self) -> Trial:
-        """The same work, waiting for whoever is at it."""
+        """The same work, after waiting for another process that does it."""
         return replace(self, wait=True)
 
     def run(self, progress: Progress = no_progress) -> None:

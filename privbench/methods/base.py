@@ -272,7 +272,7 @@ class Method(ABC):
         return 0
 
 
-# Of a method whose clients train C on imitated features besides: which of its losses the observed gradient is taken of.
+# Of a method whose clients also train C on imitated features: which of its losses the observed gradient is taken of.
 ObservedLoss = Literal["classification", "task"]
 
 

@@ -104,7 +104,7 @@ def told(folder: Path) -> dict[str, Any]:
 
 
 def too_early(cell: CellSpec) -> bool:
-    """Whether an attack that works through rounds of training is asked to look before the first."""
+    """Whether an attack that works through rounds of training is asked to attack before the first."""
     return cell.round == "0" and rounds(cell) > 0
 
 

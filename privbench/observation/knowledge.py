@@ -1,8 +1,8 @@
-"""What an attacker may know besides the artifact, made from the run and given to an attack only where its `needs` name it.
+"""What an attacker may know beyond the artifact, made from the run and given to an attack only where its `needs` name it.
 
 auxiliary   images disjoint from every client's training images, compared by content: the pooled validation images of the
             attacked data set ("same"), or another data set's training images ("digits"), all of them or a share ("digits:0.1")
-initial     the networks every client started with: whoever knows the seed of the run knows them
+initial     the networks every client started with, as known to somebody who has the run's seed
 colluder    for each attacked client, the next one, which gives its networks and its training images to the server; images equal
             to one of the attacked client's are left out
 oracle      for each attacked client, its own private networks: a reference, not an attacker
@@ -180,7 +180,7 @@ def uses(attack: Any) -> frozenset[str]:
 
 
 def pooled(attack: Any, seen: Artifact) -> int | None:
-    """How many uploads of one client, at most, an attack reconstructs each image from; None where each stands for itself.
+    """How many uploads of one client, at most, an attack reconstructs each image from; None where each is reconstructed alone.
 
     An attack that pools (`pools`) learns of a client's private extractor from all its attacked uploads, so that results change with
     the number of victims. Where the extractor is broadcast there is nothing to learn.
@@ -193,7 +193,7 @@ def pooled(attack: Any, seen: Artifact) -> int | None:
 def tag(attack: Any, offered: Collection[str] | None = None) -> str:
     """What an attack knows, in words: on artifacts that offer that much, e.g. "gradient + auxiliary + generator"; else in general.
 
-    In general what it uses stands with WHERE_SHARED. Gradients and updates are in `knowledge` already, whichever parts' they are.
+    In general what it uses is followed by WHERE_SHARED. Gradients and updates of any part are in `knowledge` already.
     """
     found = sorted(use for use in uses(attack) if use.partition(":")[0] not in ("gradient", "update"))
     words = [(use.partition(":")[2] or use).replace("_", " ") for use in found if offered is None or use in offered]

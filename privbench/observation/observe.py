@@ -3,7 +3,7 @@
 Batch norm (ResNet-18): the gradient of a batch of several images is taken in train mode, as in training, so that the batch's own
 statistics normalise it and nothing but the batch determines them. The gradient of ONE image is taken in eval mode, on the running
 statistics with which its client starts the round (broadcast with shared parts, private with private ones), as in the code released
-with Geiping et al. 2020: one image has no batch statistics (privbench.networks.train_mode). LeNet-5 knows no such difference.
+with Geiping et al. 2020: one image has no batch statistics (privbench.networks.model.train_mode). LeNet-5 knows no such difference.
 """
 
 from __future__ import annotations

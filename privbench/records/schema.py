@@ -5,7 +5,7 @@ asked for and stored nowhere, and intervals are the reports' (privbench/scoring/
 of a cell that was attacked. docs/metrics.md defines every number of training.
 
 The digest is the SHA-256 of the record's own content. It detects an accident (a truncated copy, an edited number) and is no defence
-against somebody who wants to deceive: whoever edits a record can compute the digest anew. `privbench reproduce` is the check then.
+against somebody who wants to deceive: who edits a record can compute the digest anew. `privbench reproduce` is the check then.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Victim(Strict):
 
 
 class AuxiliaryUsed(Strict):
-    """The images that an attacker had besides what was observed."""
+    """The images that an attacker had beyond what was observed."""
 
     dataset: str
     share: float

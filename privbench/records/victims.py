@@ -93,7 +93,7 @@ def is_flat(images: Tensor) -> Tensor:
 
 
 class _Unseen(NamedTuple):
-    """An attacked upload whose originals are not at hand."""
+    """An attacked upload whose originals are not available."""
 
     seed: int
     images: list[str]

@@ -1,7 +1,7 @@
 """Scores of a reconstruction against the truth. Only this module reads `Truth`.
 
 PSNR (clipped, and raw), SSIM, label accuracy, identification, and the error of the features where the victim's true networks are
-at hand; LPIPS is in privbench/scoring/learned_distance.py, because its weights are not everywhere.
+available; LPIPS is in privbench/scoring/learned_distance.py, because its weights are not everywhere.
 
 A victim batch with a non-finite pixel has failed: it is counted, and all its images are scored as the constant grey image,
 which is what an attacker who sees NaN would return instead. It is never dropped. Each image's PSNR is capped at 100 dB

@@ -2,7 +2,7 @@
 
 No pickle anywhere: a file from a stranger can be refused, but cannot run code. What is written here says what it belongs to (run,
 round, cell), and who reads it checks that (`check_identity`), so that an intact file in the wrong place is refused. A digest
-detects an accident: whoever edits a file on purpose can compute it anew.
+detects an accident: who edits a file on purpose can compute it anew.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IDENTITY = {"spec": "run"}  # what a name in a file is called in messages, where
 
 
 def inside(folder: Path, name: str) -> Path:
-    """`folder`/`name`, where the name is made of what a file says.
+    """`folder`/`name`, where the name is built from the content of a file.
 
     UserError for a name that is not that of one entry of the folder: with a separator, "", "." or "..", or with characters that are
     not printed. Every path that is built from names of data sets, attacks, rounds, studies or layouts goes through here.

@@ -92,7 +92,7 @@ def end() -> NoReturn:
 
 
 def leave_at_once(status: int) -> None:
-    """From here on a stop signal ends the process at once with its status: all is said, and only Python itself is left to end."""
+    """From here on a stop signal ends the process immediately with its status: all output is written."""
     global _status  # noqa: PLW0603 (the same)
     _status = status
     for number in STOPS:

@@ -348,7 +348,7 @@ def predict(setup: Setup, state: State, model: Measured | None = None) -> list[P
 def evaluate(setup: Setup, state: State, predictions: Sequence[Prediction]) -> dict[str, Any]:
     """What the history says of the networks after a round: accuracies in percent, consistency in nats.
 
-    `validation_accuracy` and `test_accuracy` are those of the measured model, whose `predictions` of the test images are at hand;
+    `validation_accuracy` and `test_accuracy` are those of the measured model, whose `predictions` of the test images are given;
     `global_accuracy` is that of the weighted average of the clients' measured models on all their test images.
     """
     model, data, device = setup.model, setup.federation.clients, setup.device

@@ -136,7 +136,7 @@ class Messages(_Strict):
         if self.local is not None and self.kind != "update":
             raise ValueError(f"local steps belong to updates, but these messages are of kind '{self.kind}'")
         if self.kind == "weights" and (self.batch_size is not None or self.imitated):
-            raise ValueError("no batch of images stands behind weights")
+            raise ValueError("weights have no batch of images")
         return self
 
 
