@@ -234,8 +234,8 @@ class Knowledge:
     oracle      attacked client -> its own networks at the attacked round
     broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it; not in `needs`
     look        what is known of the expected uploads: for active attacks, to `craft` by; not in `needs`
-    cache       a folder for what an attack trains on auxiliary images (attacks/common/training_cache.py); no knowledge, and no
-    need of its own
+    cache       a folder for what an attack trains on auxiliary images (attacks/common/training_cache.py); no knowledge, and
+    not in `needs`
     """
 
     auxiliary: Batch | None = None

@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+import tomllib
 
 import pytest
 import torch
@@ -90,6 +91,15 @@ def test_the_study_is_read_and_has_a_cell_per_method_and_round(repository):
     study = definition.parsed("mine", block.encode())
     made = {(cell.train.method, cell.round) for cell in definition.cells(study, "smoke")}
     assert made == {(method, round_) for method in ("fedavg", "fedsplit") for round_ in ("0", "best")}
+
+
+def test_the_layers_on_the_design_page_are_those_that_the_linter_holds(repository):
+    contracts = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["name"].startswith("A layer"))
+    page = (repository / "docs" / "design.md").read_text()
+    block = next(b for b in re.findall(r"```\n(.*?)```", page, re.DOTALL) if b.startswith("benchmarks"))
+    shown = [re.split(r"\s{2,}", line)[0] for line in block.splitlines()]
+    assert [re.findall(r"\w+(?=$|,| )", line) for line in shown] == [re.findall(r"\w+(?=$| )", line) for line in layers]
 
 
 def documented_commands(repository):

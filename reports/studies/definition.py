@@ -35,8 +35,8 @@ class Column(spec.Strict):
         default_factory=dict
     )  # a variant for every value of every setting named, one setting at a time
     # One run per value (of every variant), but in smoke the first alone; reports keep the best by validation accuracy. A name is a
-    # setting of the method, or "schedule." and a field as privbench.presets.changed takes it, which like the study's `schedule` is of
-    # the paper preset alone: search."schedule.task.lr" = [0.01, 0.05, 0.08].
+    # setting of the method, or "schedule." and a field as privbench.presets.changed takes it, which like the study's `schedule` is
+    # of the paper preset alone: search."schedule.task.lr" = [0.01, 0.05, 0.08].
     search: dict[str, list[Any]] = Field(default_factory=dict)
     attacks: tuple[str, ...] | None = None  # in place of the study's
     not_on: tuple[str, ...] = ()  # data sets for which the source has no such cell
@@ -95,8 +95,8 @@ class Study(spec.Strict):
     rounds: tuple[str, ...] = ("best",)  # attacked rounds; numbers from a schedule's last on are left out
     seeds: int | None = None  # at least so many where the user names no number, but in smoke; as the next
     victims: int | None = None  # per seed
-    # Of every method in the paper preset, where the source trains all alike; names as privbench.presets.changed takes them. A table is
-    # a whole optimiser: task = { kind = "sgd", lr = 0.05 }; a quoted name with a dot one setting of it: "task.lr" = 0.05.
+    # Of every method in the paper preset, where the source trains all alike; names as privbench.presets.changed takes them. A table
+    # is a whole optimiser: task = { kind = "sgd", lr = 0.05 }; a quoted name with a dot one setting of it: "task.lr" = 0.05.
     schedule: Settings = Field(default_factory=dict)
     protocol: ProtocolName = (
         "fedcg"  # the paper whose sizes and split all its methods have; of the paper preset, as the next
