@@ -44,8 +44,8 @@ def attack_seed(
 ) -> None:
     """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk.
 
-    In order: the artifact with its truth, the floors, the attack with the knowledge that its `needs` name, the scores. Of these only
-    the scores, and those of the floors, are given the truth.
+    In order: the artifact with its truth, the floors, the attack with the knowledge that its `needs` name, the scores. Of these
+    only the scores, and those of the floors, are given the truth.
     """
     path = store.result(cell, spec.seed)
     if cell.attack is None or _is_there(path):
