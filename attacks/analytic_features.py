@@ -17,6 +17,7 @@ from attacks import broadcast
 from attacks.common import closed_form, labels
 from attacks.features import inversion, per_image
 from attacks.shadow import shadow_federation
+from privbench.applicability import Limits
 from privbench.hyperparameters import Count, Positive
 from privbench.tensors import Params
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
@@ -33,6 +34,7 @@ class AnalyticFeatures:
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "initial"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
+    limits: ClassVar[Limits] = Limits(unmixed=True)
     knowledge: ClassVar[str] = "gradient + initial networks + natural images"
     rung: ClassVar[str] = "L3"
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}

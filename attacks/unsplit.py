@@ -52,7 +52,7 @@ class UnSplit:
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
-    limits: ClassVar[Limits] = Limits(linear_classifier=True, undefended_batches=True)
+    limits: ClassVar[Limits] = Limits(linear_classifier=True, undefended_batches=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
     presets: ClassVar[Presets] = {"smoke": {"turns": 2, "steps": 5}, "quick": {"turns": 10}}

@@ -4,10 +4,15 @@
 nothing imports attacks/, defenses/ or reports/: plug-ins are resolved by name (privbench/registry.py).
 """
 
+import logging
 from importlib import import_module
 from typing import Any
 
+from privbench.system import printable
 from privbench.version import __version__
+
+# Messages name files and texts of other people's; here, so that it holds wherever they are printed, also without the command line.
+logging.getLogger("privbench").addFilter(printable.legible)
 
 __all__ = ["Results", "__version__", "attack", "load", "study", "table", "train"]
 

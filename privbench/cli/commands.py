@@ -15,7 +15,7 @@ from rich.table import Table
 
 from privbench import registry
 from privbench.cli.artifact_file import attack_file
-from privbench.cli.listing import list_plugins, list_runs, list_studies, show_run
+from privbench.cli.listing import list_runs, show_run
 from privbench.data import partition
 from privbench.errors import UserError
 from privbench.execution import beforehand, cell_jobs, reproduce, worker_pool
@@ -52,9 +52,7 @@ __all__ = [
     "draw_clients",
     "draw_clients_of_run",
     "draw_grid",
-    "list_plugins",
     "list_runs",
-    "list_studies",
     "plan",
     "plan_table",
     "reproduce_and_show",
@@ -94,7 +92,7 @@ def run_attacks(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
 
     UserError before anything is trained where a cell can be known to be impossible, and where none could be finished.
     """
-    store, folder = Store(place.out), place.out / f"attack-{cells[0].id}"
+    store, folder = Store(place.out), files.inside(place.out, f"attack-{cells[0].id}")
     states = execute(cells, place.out, place.data_dir, place.device, strict=True)
     done, records, gaps = _attacked(cells, states)
     references = ceiling.references(store, records)
@@ -107,7 +105,7 @@ def run_attacks(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
 
 def run_ladder(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
     """The same for the attack ladder of one method: attacks whose needs are not met are gaps and are not tried."""
-    folder = place.out / f"ladder-{cells[0].id}"
+    folder = files.inside(place.out, f"ladder-{cells[0].id}")
     able, unmet = ladder_cells.applicable(cells)
     done, records, open_ = _attacked(able, execute(able, place.out, place.data_dir, place.device))
     gaps = [*unmet, *open_]
@@ -243,29 +241,41 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     return store
 
 
-def search_and_show(trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_dir: Path | None, device: str) -> str:
-    """Trains every value of a setting and prints its accuracy; returns the best by validation accuracy alone.
+def search_and_show(
+    trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_dir: Path | None, device: str
+) -> dict[str, str]:
+    """Trains every value of a setting and prints its accuracy; returns each defence's best value by validation accuracy alone.
 
     Both accuracies are means over seeds and clients, validation at each client's best round, test at that same round.
     UserError: nothing to choose by, because no round is trained.
     """
-    if any(spec.schedule.rounds == 0 for specs in trials.values() for spec in specs):
+    every = [spec for specs in trials.values() for spec in specs]
+    if any(spec.schedule.rounds == 0 for spec in every):
         raise UserError("a search needs at least one round of training, but --rounds 0 was given")
-    store = train_all([spec for specs in trials.values() for spec in specs], out, data_dir, device)
-    found: dict[str, tuple[float, float]] = {}
-    for name, specs in trials.items():
-        histories = [checkpoint.history(store.train(spec), spec.id) or [] for spec in specs]
-        scores = [(history.best_validation(h), history.selected_accuracy(h)) for h in histories]
-        found[name] = (fmean(v for best, _ in scores for v in best), fmean(t for _, test in scores for t in test))
-    best = max(found, key=lambda name: found[name][0])
-    first = trials[best][0]
+    store, chosen = train_all(every, out, data_dir, device), dict[str, str]()
+    defenses, first = list(dict.fromkeys(spec.defense for spec in every)), every[0]
     table = Table(title=f"{first.method} on {registry.short(first.dataset)}: accuracy, percent")
-    for column in ("setting", "validation", "test", ""):
-        table.add_column(column, justify="left" if column == "setting" else "right")
-    for name, (validation, test) in found.items():
-        table.add_row(name, f"{validation:.2f}", f"{test:.2f}", "best" if name == best else "")
+    several = ["defence"] if len(defenses) > 1 else []
+    for column in (*several, "setting", "validation", "test", ""):
+        table.add_column(column, justify="left" if column in ("defence", "setting") else "right")
+    for defense in defenses:
+        found = {
+            name: _searched(store, [spec for spec in specs if spec.defense == defense])
+            for name, specs in trials.items()
+        }
+        chosen[defense] = max(found, key=lambda name: found[name][0])
+        for name, (validation, test) in found.items():
+            best = "best" if name == chosen[defense] else ""
+            table.add_row(*([defense] if several else []), name, f"{validation:.2f}", f"{test:.2f}", best)
     console.results().print(table)
-    return best
+    return chosen
+
+
+def _searched(store: Store, specs: Sequence[TrainSpec]) -> tuple[float, float]:
+    """(validation, test) accuracy of some seeds of one value."""
+    histories = [checkpoint.history(store.train(spec), spec.id) or [] for spec in specs]
+    scores = [(history.best_validation(h), history.selected_accuracy(h)) for h in histories]
+    return fmean(v for best, _ in scores for v in best), fmean(t for _, test in scores for t in test)
 
 
 def trained(specs: Sequence[TrainSpec], place: PlaceOptions) -> pd.DataFrame:

@@ -42,7 +42,7 @@ from privbench.requests.options import (
     several,
 )
 from privbench.system import console, interrupts
-from privbench.system.printable import one_line
+from privbench.system.printable import lines, one_line
 
 app = typer.Typer(
     name="privbench",
@@ -101,7 +101,7 @@ def main() -> None:
             interrupts.end()
         if isinstance(error, UserError):
             if debug:
-                traceback.print_exception(error)
+                print(lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
             _stop(str(error), 2)
         if isinstance(error, typer.Abort):
             _stop("aborted", interrupts.STATUS)
@@ -137,12 +137,14 @@ def _loaded() -> Any:
 @app.command(cls=Once)
 @flattened
 def attack(
+    ctx: typer.Context,
     run: RunOptions = RunOptions(),
     attacks: AttackOptions = AttackOptions(),
     artifact: Annotated[
         Path | None,
         typer.Option(
-            help="Attack this artifact instead of training: a folder with an index.json; --dataset names auxiliary images."
+            help="Attack this artifact instead of training: a folder with an index.json. Auxiliary images are those of its own "
+            "data set, unless --dataset names another."
         ),
     ] = None,
     truth: Annotated[Path | None, typer.Option(help="With --artifact: score against this truth file.")] = None,
@@ -166,7 +168,7 @@ def attack(
             attacks.named() or ["staged"],
             attacks.is_ladder(),
             settings(attacks.attack_set),
-            dataset,
+            dataset if _is_typed(ctx, "dataset") else None,
             specifications.auxiliary(attacks.auxiliary),
             place.device,
             place.data_dir,
@@ -220,7 +222,7 @@ def search(
     training: TrainingOptions = TrainingOptions(),
     place: PlaceOptions = PlaceOptions(),
 ) -> None:
-    """Train one method with each value of a setting and name the best, by validation accuracy.
+    """Train one method with each value of a setting and name the best, by validation accuracy; of several defences each one's.
 
     Example: privbench search --method fedprox --over mu=0.001,0.01,0.1,1 --dataset digits
     """
@@ -228,8 +230,6 @@ def search(
     name, equals, values = over.partition("=")
     if not equals or not values:
         raise UserError(f"--over takes a setting and its values, e.g. mu=0.001,0.01,0.1,1, but '{over}' was given")
-    if len(run.defenses()) > 1:
-        raise UserError("search takes one --defense: it compares the values of --over")
     _begin(f"search: {run.method}, {over}, {training.preset} preset; results go to {place.out}")
     from privbench.cli import commands
     from privbench.requests import specifications
@@ -419,16 +419,17 @@ def list_(
         "methods": "method", "attacks": "attack", "defenses": "defense", "datasets": "dataset", "studies": "studies",
         "runs": "runs",
     }  # fmt: skip
+    from privbench.cli import catalogue
+
     if kind not in kinds:
         raise UserError(f"cannot list '{kind}'; known: {', '.join(kinds)}")
-    commands = _loaded()
-
     if kind == "runs":
-        commands.list_runs(out)
+        _begin(f"list: runs and cells under {out}")
+        _loaded().list_runs(out)
     elif kind == "studies":
-        commands.list_studies()
+        catalogue.list_studies()
     else:
-        commands.list_plugins(kinds[kind], long=long)
+        catalogue.list_plugins(kinds[kind], long=long)
 
 
 @app.command(cls=Once)
@@ -503,10 +504,10 @@ def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_d
     dataset = registry.typed("dataset", dataset)
     from privbench import data
 
-    lines = data.check(dataset, data_dir)
-    for line in lines:
+    told = data.check(dataset, data_dir)
+    for line in told:
         print(one_line(line))
-    if any(line.startswith(("missing", "damaged")) for line in lines):
+    if any(line.startswith(("missing", "damaged")) for line in told):
         raise typer.Exit(2)
 
 
@@ -520,7 +521,13 @@ def data_fetch(dataset: Annotated[str, typer.Argument(help="Data set.")]) -> Non
     from privbench import data
 
     data.fetch(dataset)
-    print(f"{dataset} is complete under {one_line(str(data.default_folder()))}")
+    print(f"{one_line(dataset)} is complete under {one_line(str(data.default_folder()))}")
+
+
+def _is_typed(ctx: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line, where else it has its default."""
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _named(chosen: Sequence[tuple[str, tuple[str, ...] | None]]) -> str:

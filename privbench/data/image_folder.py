@@ -69,7 +69,7 @@ class Listing(NamedTuple):
                 for path in paths:
                     name = os.fspath(path)
                     size = os.stat(name).st_size  # noqa: PTH116 (thousands of times)
-                    digest.update(f"{name[begin:].replace(os.sep, '/')}\t{size}\n".encode())
+                    digest.update(f"{name[begin:].replace(os.sep, '/')}\t{size}\n".encode(errors="surrogateescape"))
         return digest.hexdigest()[:16]
 
 
@@ -111,9 +111,17 @@ def survey(path: Path) -> Listing:
         files = {domain: {own.path.name: _class_images(own) for own in each} for domain, each in classes.items()}
         others += sum(own.others for each in classes.values() for own in each)
     found = Listing(path, files, others)
+    _check_names(path, (*found.files, *found.classes))
     if len(found.classes) < 2:
         raise UserError(f"{path} must hold two classes or more, but it holds only '{found.classes[0]}'")
     return found
+
+
+def _check_names(path: Path, folders: Sequence[str]) -> None:
+    """UserError for a name that no text holds, such as one in Latin-1: it would stand in every record."""
+    for name in folders:
+        if name.encode(errors="replace").decode() != name:
+            raise UserError(f"{path}: the name of the folder {name!a} is no UTF-8; rename it")
 
 
 def load(path: Path, domains: tuple[str, ...] | None = None) -> Dataset:

@@ -27,7 +27,7 @@ from privbench.scoring import image_scores, learned_distance
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, machine
 from privbench.training import checkpoint, evaluation, federation, harness
-from privbench.training.state import Snapshot
+from privbench.training.state import Replica, Snapshot
 from privbench.types import Artifact, Federation, Knowledge, Networks, Outcome, Progress, Reconstruction, no_progress
 
 LOG = logging.getLogger("privbench")
@@ -86,7 +86,7 @@ def attack_seed(
         "knowledge": _knowledge(cell.attack, seen, chosen_info, cell.attack_settings)
         | active_server.told(store.artifact(cell, spec, seen.round)),
         "accuracy_at_round": [
-            evaluation.accuracy(seen.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
+            evaluation.accuracy(seen.model, Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
             for k, client in enumerate(fed.clients)
         ],
         "guarantee": guarantee(
@@ -224,9 +224,7 @@ def knowledge_of(
 ) -> Knowledge:
     """All that an attacker of this run could know beyond the artifact, except auxiliary images."""
     start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
-    first = harness.Replica(
-        start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers
-    )
+    first = Replica(start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers)
     return Knowledge(
         initial=known.initial(first),
         colluder=known.colluder(shot, seen, fed),

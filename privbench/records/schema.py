@@ -35,6 +35,8 @@ FILE_NAME = "record.json"
 Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
 MOST_THREADS = 4_096  # of one process
+# Of the environment, what every table and `privbench reproduce` say of a record.
+ENVIRONMENT = {"device": str, "machine": str, "torch": str, "date": str, "cores": int}
 TAIL = 0.05  # of victims, the most exposed
 EXPOSED_DB = 20.0  # a reconstruction at which what is on a small picture can be seen
 Name = tuple[int, int, tuple[str, ...]]
@@ -485,7 +487,11 @@ def read(path: Path) -> Record:
     """The record; a damaged, altered, foreign or newer file raises UserError with its name. Schema 2 is upgraded."""
     if not path.is_file():
         raise UserError(f"there is no record at {path}")
-    value = files.read_json(path)
+    return parsed(files.read_json(path), path)
+
+
+def parsed(value: Any, path: Path) -> Record:
+    """The record in the JSON of a file; UserError as `read`."""
     if not isinstance(value, dict) or "schema_version" not in value:
         raise UserError(f"{path} is not a privbench record")
     try:
@@ -529,6 +535,9 @@ def _check_whole(found: Record) -> None:
         raise ValueError(
             f"environment.threads should be from 1 to {MOST_THREADS}, but {short(repr(threads))} was given"
         )
+    for name, kind in ENVIRONMENT.items():
+        if type(found.environment.get(name)) is not kind:
+            raise ValueError(f"environment.{name} is missing or no {'text' if kind is str else 'number'}")
     if not found.seeds or not all(s.accuracy and s.label_counts and s.training.clients for s in found.seeds):
         raise ValueError("no seeds, or no clients of one of them")
     if isinstance(found, AttackRecord):

@@ -40,7 +40,7 @@ class Store:
 
     def train(self, spec: TrainSpec) -> Path:
         """The folder of a training run."""
-        return self.root / "train" / spec.id
+        return self._folder("train", spec.id)
 
     def clients(self, spec: TrainSpec) -> Path:
         """The label counts of a training run's clients, written when it starts."""
@@ -48,7 +48,7 @@ class Store:
 
     def cell(self, cell: CellSpec) -> Path:
         """The folder of a cell."""
-        return self.root / "cells" / cell.id
+        return self._folder("cells", cell.id)
 
     def cell_spec(self, cell: CellSpec) -> Path:
         """The specification of a cell, written when its first seed starts."""
@@ -66,7 +66,7 @@ class Store:
     @property
     def cache(self) -> Path:
         """Where attacks keep what they train: apart from every artifact, and under no run's name."""
-        return self.root / "cache"
+        return files.inside(self.root, "cache")
 
     def result(self, cell: CellSpec, seed: int) -> Path:
         """What one seed gave: the reconstruction, or of an accuracy cell a JSON file."""
@@ -108,7 +108,13 @@ class Store:
         steps += f"-m{local.batch}" if local and local.batch else ""
         form = "" if cell.wire == "float32" else f"-{cell.wire}"
         name = f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}{form}{sent}"
-        return files.inside(self.root / "artifacts", name)
+        return self._folder("artifacts", name)
+
+    def run(self, run: str) -> TrainSpec | None:
+        """The specification of the training run with that id; None where there is none. UserError where it is damaged."""
+        path = self._folder("train", run) / "spec.json"
+        found = _specification(TrainSpec, path) if path.is_file() else None
+        return found if found is not None and found.id == run else None
 
     def trained(self) -> list[tuple[Path, TrainSpec]]:
         """Every training run on disk, finished or not; without those of `earlier` revisions."""
@@ -124,10 +130,12 @@ class Store:
             probe.touch(exist_ok=False)
             now = probe.stat().st_mtime
             probe.unlink(missing_ok=True)
-        inner = (folder for kind in FOLDERS for folder in self.root.glob(f"{kind}/*/"))
-        for folder in (self.root, *self.root.glob("*/"), *inner):
+        outer = [folder for folder in self.root.glob("*/") if not folder.is_symlink()]
+        inner = {kind: [folder for folder in (self.root / kind).glob("*/") if not folder.is_symlink()]
+                 for kind in FOLDERS if not (self.root / kind).is_symlink()}  # fmt: skip
+        for folder in (self.root, *outer, *(each for some in inner.values() for each in some)):
             files.sweep(folder, now)
-        for folder in self.root.glob("train/*/"):
+        for folder in inner.get("train", ()):
             # A run that cannot be cleared up is reported where it is used.
             with suppress(OSError, UserError):
                 checkpoint.tidy(folder, folder.name)
@@ -146,11 +154,15 @@ class Store:
         found = []
         for path in sorted(self.root.glob(f"{kind}/*/spec.json")):
             try:
-                found.append((path.parent, _specification(form, path)))
+                found.append((self._folder(kind, path.parent.name), _specification(form, path)))
             except UserError as error:
                 if not told:
                     LOG.warning("left out: %s", error)
         return found
+
+    def _folder(self, kind: str, name: str) -> Path:
+        """A folder of results; UserError where it, or the one of its kind, is a link that leads elsewhere."""
+        return files.inside(files.inside(self.root, kind), name)
 
 
 def _specification(form: type[Spec], path: Path) -> Spec:

@@ -209,7 +209,7 @@ class TrainingOptions:
     ] = False
 
     def changes(self) -> dict[str, Any]:
-        """What is asked of the schedule, by names of `privbench.spec.changed`; UserError for a field that is given twice."""
+        """What is asked of the schedule, by names of `privbench.presets.changed`; UserError for a field that is given twice."""
         named = {
             "rounds": self.rounds,
             "local_epochs": self.local_epochs,

@@ -37,11 +37,31 @@ def inside(folder: Path, name: str) -> Path:
     """`folder`/`name`, where the name is built from the content of a file.
 
     UserError for a name that is not that of one entry of the folder: with a separator, "", "." or "..", or with characters that are
-    not printed. Every path that is built from names of data sets, attacks, rounds, studies or layouts goes through here.
+    not printed; and for a link that leads elsewhere. Every path that is built from ids and from names of data sets, attacks,
+    rounds, studies or layouts goes through here.
     """
     if name in ("", ".", "..") or "/" in name or os.sep in name or not name.isprintable():
         raise UserError(f"{name!r} cannot be the name of a file in {folder}; a file that names it comes from elsewhere")
-    return folder / name
+    return no_way_out(folder / name)
+
+
+def no_way_out(path: Path) -> Path:
+    """The same path; UserError where it is a link that leads out of the folder that it lies in.
+
+    Such links come with results of somebody else's: privbench writes none. What is read or written under `--out` is asked first.
+    """
+    if path.is_symlink():
+        try:
+            leads_out = not path.resolve().is_relative_to(path.parent.resolve())
+        except (OSError, RuntimeError):
+            # A link to itself.
+            leads_out = True
+        if leads_out:
+            raise UserError(
+                f"{path} is a link that leads out of its folder, and such links are not followed; remove it, or put what it leads "
+                "to in its place"
+            )
+    return path
 
 
 @contextmanager
@@ -92,6 +112,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """The value; Damaged names a file that does not parse, or is larger or nests deeper than any of ours."""
+    no_way_out(path)
     try:
         if path.stat().st_size > JSON_BYTES:
             raise ValueError(f"it has more than {JSON_BYTES} bytes")
@@ -200,7 +221,7 @@ def load_header(path: Path, kind: str) -> tuple[dict[str, Declared], dict[str, A
 
     UserError as `load_tensors`.
     """
-    if not path.is_file():
+    if not no_way_out(path).is_file():
         raise Missing(f"there is no {kind} at {path}")
     with _reading(path, kind):
         tensors, header = read_header(path)

@@ -28,8 +28,8 @@ def lock(folder: Path, *, wait: bool, name: str = "") -> Iterator[None]:
     Where another process holds it: Busy, or with `wait` one line that says which process, and then the wait for it. UserError: a
     folder that cannot be written.
     """
-    path = folder / (f".{name}.lock" if name else ".lock")
-    by = path.with_name(f"{path.name}-by")
+    path = files.inside(folder, f".{name}.lock" if name else ".lock")
+    by = files.inside(folder, f"{path.name}-by")
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(path)

@@ -24,6 +24,7 @@ from privbench.types import Truth
 from reports.figures import grid, label_histogram, scatter, style
 from reports.figures.label_histogram import Panel
 from reports.records import grouping, labels
+from reports.records.quotable import is_quotable
 from reports.tables import variants
 
 LOG = logging.getLogger("privbench")
@@ -100,7 +101,7 @@ def write_grid(
         drawn.append(
             grid.Row(
                 method, f"{attack} ({setting})" if setting else f"{attack}", images[:, 0].clamp(0, 1),
-                None if cell.preset == labels.SMOKE else score_db, rung,
+                score_db if is_quotable(cell.preset) else None, rung,
             )
         )  # fmt: skip
     return grid.write(chosen[0][2].images[:, 0], drawn, stem, size, endings, others=len(loaded) - len(chosen))
@@ -112,7 +113,7 @@ def _loaded(store: Store, cell: CellSpec, seed: int) -> tuple[Tensor, Truth, Ten
     spec = cell.train.model_copy(update={"seed": seed})
     folder = store.artifact(cell, spec, info["round"])
     origin = artifacts.origin_of(spec, folder)
-    artifact_upgrade.upgrade(folder, origin)
+    artifact_upgrade.upgrade(folder, origin, cell.preset)
     truth = artifacts.truth_of(folder, origin)
     images, failed = image_scores.aligned(tensors["images"], truth)
     return images, truth, failed, info["knowledge"].get("rung") or ""

@@ -25,6 +25,7 @@ from reports.figures.line_styles import line_look
 from reports.records import grouping
 from reports.records.labels import attacker_text, label, place, unique
 from reports.records.measured import ORACLE, Measured, strongest
+from reports.records.quotable import quotable
 from reports.tables import ladder
 
 PANEL_INCHES = 1.75
@@ -38,10 +39,11 @@ LEAST_GAP_INCHES = 0.07  # between the names of two ticks
 
 
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
-    """`stem`.png and `stem`.pdf for records of ONE data set and setting; nothing for a single round, or for floors alone.
+    """`stem`.png and `stem`.pdf for records of ONE data set and setting; nothing for a single round, floors alone, or smoke runs.
 
     A round asked for as "best" or "last" stands where it was, on average over seeds. Floors are drawn once, not as attacks.
     """
+    records = quotable(records)
     attacks = [r for r in records if r.attack not in registry.FLOORS]
     if len({r.cell.round for r in attacks}) < 2:
         return []

@@ -12,9 +12,10 @@ from privbench.records.schema import AttackRecord
 from reports.figures import style
 from reports.figures.line_styles import line_looks
 from reports.records import grouping
-from reports.records.labels import SMOKE, asked_text, label, place, published, unique
+from reports.records.labels import asked_text, label, place, published, unique
 from reports.records.measured import strongest
 from reports.records.published import of_papers_attack
+from reports.records.quotable import is_quotable
 
 PANEL_INCHES = 2.0
 FLOOR: dict[str, Any] = {"color": "0.45", "linestyle": "--", "linewidth": 0.8, "marker": ""}
@@ -28,7 +29,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     a single method, which has nothing to be compared with, nor for smoke runs, whose scores say nothing.
     """
     names = unique(label(cell) for cell in sorted((r.cell for r in records), key=place))
-    if len(names) < 2 or records[0].cell.preset == SMOKE:
+    if len(names) < 2 or not is_quotable(records[0].cell.preset):
         return []
     rounds = unique(r.cell.round for r in records)
     looks = {name: look | {"linestyle": ""} for name, look in line_looks(names).items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
 from privbench.spec import CellSpec
-from privbench.system import files
+from privbench.system import files, printable
 from privbench.system.console import Console
 from reports.figures import (
     box_plots,
@@ -22,7 +22,8 @@ from reports.figures import (
     roc,
 )
 from reports.records import grouping
-from reports.records.labels import SMOKE, Gap
+from reports.records.labels import Gap
+from reports.records.quotable import is_plumbing
 from reports.running import ladder_cells, status
 from reports.running.status import CellStatus
 from reports.studies.definition import Study
@@ -152,7 +153,7 @@ def _write_one(
 def _of_attacks(name: str, records: Sequence[AttackRecord]) -> report_files.Report:
     """One of OF_ATTACKS; of smoke runs without scores."""
     report = OF_ATTACKS[name](records)
-    return report_files.without_scores(report) if all(r.cell.preset == SMOKE for r in records) else report
+    return report_files.without_scores(report) if is_plumbing(records) else report
 
 
 def _with_figures(
@@ -183,15 +184,17 @@ def write_page(
         parts.append("\n".join(f"- {line}" for line in open_))
     texts = [path for path in paths if path.suffix == ".md"]
     images = [path for path in paths if path.suffix == ".png"]
-    parts.append("## Tables\n\n" + "\n".join(f"- [{path.stem}]({path.name}) (also .csv, .tex)" for path in texts))
-    parts.append("## Figures\n\n" + "\n\n".join(f"![{path.stem}]({path.name})" for path in images))
+    parts.append(
+        "## Tables\n\n" + "\n".join(f"- {render.link(path.stem, path.name)} (also .csv, .tex)" for path in texts)
+    )
+    parts.append("## Figures\n\n" + "\n\n".join(f"!{render.link(path.stem, path.name)}" for path in images))
     parts.append("## Cells")
     parts += [
         f"### {heading}\n\n{render.markdown(status.COLUMNS, body, words=True)}"
         for heading, body in status.listing(cells, found)
     ]
     target = folder / "report.md"
-    files.write_bytes(target, ("\n\n".join(parts) + "\n").encode())
+    files.write_bytes(target, printable.encoded("\n\n".join(parts) + "\n"))
     return target
 
 

@@ -15,13 +15,11 @@ import pandas as pd
 from privbench.records import checks
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
-from privbench.system import files
+from privbench.system import files, printable
 from privbench.system.console import Console
-from reports.records import comparison, measured, table_checks
+from reports.records import comparison, measured, quotable, table_checks
 from reports.records.labels import (
     NONE,
-    NOT_SHOWN,
-    SMOKE,
     Gap,
     ceiling_of,
     compact,
@@ -66,7 +64,7 @@ def write_tables(
         "table.tex": latex(records, gaps, references),
     }
     for name, text in texts.items():
-        files.write_bytes(folder / name, text.encode())
+        files.write_bytes(folder / name, printable.encoded(text))
     return [folder / name for name in texts]
 
 
@@ -95,10 +93,7 @@ def long_rows(records: Sequence[AttackRecord], references: Sequence[AttackRecord
     }
     found = table_checks.by_record(records, references)
     rows = [_long_row(record, ceilings[group(record.cell)], found[record.id]) for record in records]
-    return [
-        row if r.cell.preset != SMOKE else row | {name: NOT_SHOWN for name in row if "dB" in name and row[name] != NONE}
-        for r, row in zip(records, rows, strict=True)
-    ]
+    return [quotable.cells(r.cell.preset, row, NONE) for r, row in zip(records, rows, strict=True)]
 
 
 def _long_row(r: AttackRecord, ceiling: str, told: Sequence[CheckMessage]) -> dict[str, str]:
@@ -177,9 +172,9 @@ def csv(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()
 
 
 def frame(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> pd.DataFrame:
-    """The same numbers as a pandas table."""
+    """The same numbers as a pandas table; of smoke runs without scores."""
     found = table_checks.by_record(records, references)
-    return pd.DataFrame([_csv_row(r, found[r.id]) for r in records])
+    return pd.DataFrame([quotable.numbers(r.cell.preset, _csv_row(r, found[r.id])) for r in records])
 
 
 def short_markdown(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> str:

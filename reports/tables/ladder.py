@@ -16,15 +16,13 @@ import pandas as pd
 from privbench import registry
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
-from privbench.system import files
+from privbench.system import files, printable
 from privbench.system.console import Console
-from reports.records import comparison, measured
+from reports.records import comparison, measured, quotable
 from reports.records import table_checks as doubts_of
 from reports.records.comparison import Comparison
 from reports.records.labels import (
     NONE,
-    NOT_SHOWN,
-    SMOKE,
     Gap,
     fields_of,
     group,
@@ -37,7 +35,8 @@ from reports.records.labels import (
     unique,
 )
 from reports.records.measured import ORACLE, Measured, strongest
-from reports.records.remarks import CAVEAT, PLUMBING, gap_lines, header, remarks
+from reports.records.quotable import PLUMBING, is_plumbing, is_quotable
+from reports.records.remarks import CAVEAT, gap_lines, header, remarks
 from reports.tables import endnotes, render
 
 OWN = "own"  # the rung of a user's attack that declares none
@@ -73,9 +72,11 @@ def blocks(records: Sequence[AttackRecord]) -> list[Block]:
                 for each in unique(map(knowledge_text, attacks))
             ]
             floor = every[0].floor
-            floor_text = f"floor {floor.psnr_db:.2f} dB ({floor.name})" if key[3] != SMOKE else f"floor {floor.name}"
+            floor_text = (
+                f"floor {floor.psnr_db:.2f} dB ({floor.name})" if is_quotable(key[3]) else f"floor {floor.name}"
+            )
             names = [f"{knowledge_text(own.first)} ({own.name})" for own in best]
-            tests = comparison.against_floor(best, names) if key[3] != SMOKE else []
+            tests = comparison.against_floor(best, names) if is_quotable(key[3]) else []
             best = [measured.of(r) for r in every if r.attack == floor.name] + best
             title = f"{name}: {title_of(key)}"
             found.append(Block(title, floor_text, best, every, tests))
@@ -120,8 +121,7 @@ def row(
         "gradient evaluations": f"{sum(r.cost.gradient_evaluations for r in own.attacks):,}",
         "doubts": checks.names(flag for r in own.attacks for flag in doubts[r.id]),
     }
-    unquotable = [name for name in cells if "dB" in name] if own.first.cell.preset == SMOKE else []
-    return cells | dict.fromkeys(unquotable, NOT_SHOWN)
+    return quotable.cells(own.first.cell.preset, cells, NONE)
 
 
 def best_rows(block: Block, doubts: dict[str, list[checks.CheckMessage]]) -> list[dict[str, str]]:
@@ -137,7 +137,7 @@ def strongest_line(block: Block) -> str:
     attacks = [r for r in block.every if r.attack not in registry.FLOORS]
     if not attacks:
         return f"{block.floor}; no attack was run."
-    if block.every[0].cell.preset == SMOKE:
+    if is_plumbing(block.every):
         return PLUMBING
     own = strongest(attacks)
     known = "; ".join(unique(knowledge_text(r) for r in own.attacks))
@@ -167,7 +167,7 @@ def write_tables(records: Sequence[AttackRecord], stem: Path, gaps: Sequence[Gap
     """`stem`.md, `stem`.csv and `stem`.tex."""
     texts = {".md": markdown(records, gaps), ".csv": csv(records), ".tex": latex(records, gaps)}
     for ending, text in texts.items():
-        files.write_bytes(stem.with_name(stem.name + ending), text.encode())
+        files.write_bytes(stem.with_name(stem.name + ending), printable.encoded(text))
     return [stem.with_name(stem.name + ending) for ending in texts]
 
 
@@ -212,7 +212,8 @@ def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
 def csv(records: Sequence[AttackRecord]) -> str:
     """Numbers at full precision, one row per attack."""
     doubts = doubts_of.by_record(records)
-    return pd.DataFrame([_csv_row(r, doubts[r.id]) for b in blocks(records) for r in b.every]).to_csv(index=False)
+    every = [(r, _csv_row(r, doubts[r.id])) for b in blocks(records) for r in b.every]
+    return pd.DataFrame([quotable.numbers(r.cell.preset, row) for r, row in every]).to_csv(index=False)
 
 
 def _csv_row(r: AttackRecord, doubts: Sequence[checks.CheckMessage]) -> dict[str, Any]:

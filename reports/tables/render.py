@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
+from urllib.parse import quote
 
 from rich import box
 from rich.table import Table
@@ -22,6 +23,7 @@ Rows = Sequence[Sequence[str]]
 BOLD = "**"
 SMALL = ("<sub>", "</sub>")
 _MARKED = re.compile(r"(?P<bold>\*\*(?=.))?(?P<text>.*?)(?(bold)\*\*)(?: ?<sub>(?P<small>[^<]*)</sub>)?", re.DOTALL)
+_MARKUP = re.compile(r"[][_*<>`!|&\\]")
 LABEL_WIDTH = 17  # characters of a row's name on the terminal
 PADDING = 2  # characters between two columns on the terminal
 
@@ -34,6 +36,12 @@ def markdown(columns: Sequence[str], rows: Rows, *, words: bool = False) -> str:
         *("| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in row) + " |" for row in rows),
     ]
     return "\n".join(lines)
+
+
+def link(text: str, path: str) -> str:
+    """A Markdown link to a file by its path from the page; both as they are, whatever Markdown or a URL would make of them."""
+    shown = _MARKUP.sub(r"\\\g<0>", text)
+    return f"[{shown}]({quote(path)})"
 
 
 def latex(columns: Sequence[str], rows: Rows, caption: str) -> str:

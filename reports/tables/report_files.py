@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from privbench.system import files
-from reports.records.labels import NOT_SHOWN
-from reports.records.remarks import NOT_PUBLISHED, PLUMBING
+from privbench.system import files, printable
+from reports.records.quotable import NOT_SHOWN, PLUMBING
+from reports.records.remarks import NOT_PUBLISHED
 from reports.tables import render
 
 SCORE = re.compile(r"[+-]?\d+\.\d")
@@ -42,7 +43,8 @@ def without_scores(report: Report) -> Report:
         form._replace(rows=[[NOT_SHOWN if SCORE.match(cell) else cell for cell in row] for row in form.rows])
         for form in report.forms
     ]
-    return report._replace(forms=forms, notes=[PLUMBING, *report.notes])
+    numbers = [{name: math.nan if isinstance(v, float) else v for name, v in row.items()} for row in report.numbers]
+    return report._replace(forms=forms, notes=[PLUMBING, *report.notes], numbers=numbers)
 
 
 def write(report: Report, stem: Path) -> list[Path]:
@@ -54,7 +56,7 @@ def write(report: Report, stem: Path) -> list[Path]:
     }
     paths = [stem.with_name(stem.name + ending) for ending in texts]
     for path, text in zip(paths, texts.values(), strict=True):
-        files.write_bytes(path, text.encode())
+        files.write_bytes(path, printable.encoded(text))
     return paths
 
 

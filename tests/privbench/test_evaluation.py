@@ -66,7 +66,7 @@ def test_an_untrained_classifier_of_equal_logits_has_the_consistency_of_chance(f
     setup, state = fedcg
     client = state.clients[0]
     flat = {name: torch.zeros_like(t) for name, t in client.params["classifier"].items()}
-    blind = harness.Replica(client.params | {"classifier": flat}, client.buffers)
+    blind = Replica(client.params | {"classifier": flat}, client.buffers)
     found = evaluation.consistency(setup.model, blind, setup.labels[0], torch.Generator())
     assert found == pytest.approx(math.log(10))
 

@@ -9,7 +9,7 @@ from privbench.records import schema
 from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions, TrainingOptions
 from reports.running import ladder_cells, study_run
-from reports.studies import definition
+from reports.studies import definition, study_files
 from tests.conftest import shrink_shadows
 
 FEW = ("class-mean", "feature-statistics", "analytic-features", "learned-inverse", "oracle")
@@ -63,7 +63,7 @@ def test_the_folder_holds_summary_long_tables_curve_and_grids(out):
     assert {path.name for path in folder.iterdir()} == {
         "report.md",
         *(f"{stem}.{ending}" for stem in ("summary", "ladder-digits") for ending in ("md", "csv", "tex")),
-        *(f"{stem}.{ending}" for stem in ("digits-rounds", *grids) for ending in ("png", "pdf")),
+        *(f"{stem}.{ending}" for stem in grids for ending in ("png", "pdf")),
     }
     page = (folder / "report.md").read_text()
     assert "[summary](summary.md)" in page
@@ -126,4 +126,4 @@ def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkey
 
 
 def test_the_study_climbs_and_others_do_not():
-    assert [name for name in definition.names() if definition.read(name).climbs] == ["ladder"]
+    assert [name for name in study_files.names() if definition.read(name).climbs] == ["ladder"]

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from pathlib import Path
 
@@ -14,12 +15,12 @@ from privbench.presets import cell_spec, train_spec
 from privbench.records.schema import read
 from privbench.records.store import Store
 from privbench.system.console import Console
-from reports.figures import grid, scatter, style
+from reports.figures import grid, psnr_by_round, scatter, style
 from reports.records import grouping
 from reports.records.labels import Gap, published, update_text
 from reports.records.remarks import remarks
 from reports.studies import definition
-from reports.tables import attack_table, render
+from reports.tables import attack_table, ladder, ladder_summary, render, report_files
 from tests.reports.paper_cells import in_paper
 from tests.reports.records import record
 
@@ -307,6 +308,23 @@ def test_a_smoke_table_shows_no_score_and_says_what_smoke_is_for():
         assert "plumbing" in text
         assert not any(score in text for score in scores)
     assert all(any(score in attack_table.markdown([record()]) for score in [one]) for one in scores)
+
+
+def test_the_files_of_numbers_of_smoke_runs_hold_no_score_and_no_curve_is_drawn(tmp_path):
+    for preset, shown in (("smoke", False), ("quick", True)):
+        cells = [record(round_=each, spec={"preset": preset}) for each in ("0", "2")]
+        exact = {str(value)[:6] for r in cells for value in (r.scores.psnr_db, r.scores.ssim, r.floor.psnr_db)}
+        texts = [attack_table.csv(cells), ladder.csv(cells)]
+        texts += [
+            report_files.write(report, tmp_path / preset)[1].read_text() for report in (ladder_summary.report(cells),)
+        ]
+        for text in texts:
+            assert any(each in text for each in exact) == shown, text
+            assert "psnr_db" in text
+        assert bool(psnr_by_round.write(cells, tmp_path / "curve")) == shown
+        unlabelled = report_files.Report("x", [], [], [{"id": "a", "n": 3, "clipped": 12.345}])
+        assert report_files.without_scores(unlabelled).numbers[0]["n"] == 3
+        assert math.isnan(report_files.without_scores(unlabelled).numbers[0]["clipped"])
 
 
 def test_the_header_says_that_a_quick_run_is_not_the_published_one():

@@ -191,6 +191,8 @@ class Index(_Strict):
     setup: SetupEntry
     rounds: Annotated[list[RoundEntry], Field(min_length=1, max_length=limits.ROUNDS)]
     origin: Origin | None
+    # Of what it was made in, e.g. "smoke", of which no score is shown; unlike the origin, an export keeps it.
+    preset: Word | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Index:
