@@ -22,7 +22,7 @@ PLACES = ("step", "update")
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Adds N(0, variance) to every coordinate."""
+    """Adds noise N(0, variance) to every coordinate; clips nothing, so it guarantees nothing (FedCG Table 2)."""
 
     variance: float
     where: str = "update"

@@ -1,6 +1,7 @@
 """privbench: train a federated method to the end, attack exactly what its server sees, and score the result.
 
-`privbench.attack`, `table`, `study`, `train` and `load` do what the commands do (privbench/api.py).
+`privbench.attack`, `table`, `study`, `train` and `load` do what the commands do (privbench/api.py). Below cli/ and api.py
+nothing imports attacks/, defenses/ or reports/: plug-ins are resolved by name (privbench/registry.py).
 """
 
 import logging

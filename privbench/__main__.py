@@ -1,4 +1,4 @@
-"""`python -m privbench` is the `privbench` command; a stop is heard from here on, before the command itself is imported."""
+"""`python -m privbench` is the `privbench` command; a stop is noticed from here on, before the command itself is imported."""
 
 import sys
 import traceback

@@ -1,4 +1,4 @@
-"""What an attack can be made on besides its `needs`: declared by its class as `limits`, so that it is refused before training."""
+"""Conditions of an attack beyond its `needs`: its class declares them as `limits`, so that it is refused before training."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def most_probable(
     most: int,
     progress: Progress = no_progress,
 ) -> Reconstruction:
-    """All victims of a noised case with a known extractor, [V, B, C, H, W], from `most` starts or fewer.
+    """All victims of a noised problem with a known extractor, [V, B, C, H, W], from `most` starts or fewer.
 
     `restart` is the number of the start, loss and trace are those of F.
     """
@@ -108,7 +108,7 @@ def image(gaussian: priors.Gaussian, z: Tensor, mean: Tensor) -> Tensor:
 
 
 class _Descents:
-    """Descents of some victims of a case by D and F."""
+    """Descents of some victims of a problem by D and F."""
 
     def __init__(self, own: InversionProblem, belief: ImagePrior, steps: Steps, progress: Progress) -> None:
         self.own, self.gaussian, self.steps, self.progress = own, belief.gaussian, steps, progress

@@ -1,4 +1,4 @@
-"""Attacks an artifact that is given as a folder; with its truth file, scores the result and doubts it as a record does."""
+"""Attacks an artifact that is given as a folder; with its truth file, scores the result and checks it as a record does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from reports.records.labels import range_text
 from reports.records.measured import Measured
 from reports.records.quotable import PLUMBING, is_quotable
 
-SEED = 0  # of whatever is drawn here besides: an artifact does not say of which seed it is
+SEED = 0  # of all other draws here: an artifact does not name its seed
 
 
 class _Floors(NamedTuple):
@@ -55,7 +55,7 @@ def attack_file(
     data_dir: Path | None,
     out: Path,
 ) -> None:
-    """Attacks the artifact in a folder, with `climbed` by every attack whose needs it meets; with a truth file, scores it.
+    """Attacks the artifact in a folder, for the ladder by every attack whose needs it meets; with a truth file, scores it.
 
     Auxiliary images are those of `dataset` or, where that is None, of the artifact's own data set.
     """
@@ -83,7 +83,7 @@ def attack_file(
         if "auxiliary" in registry.resolve("attack", name).needs:
             whole = replace(whole, auxiliary=images())
         try:
-            # Each attack has the file to itself: what one writes into it, no other sees and no doubt is told of.
+            # Each attack has the file to itself: what one writes into it, no other sees and no check reports.
             found = attack_cell.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_progress)
         except Exception as error:
             if not climbed and isinstance(error, UserError):
@@ -160,7 +160,7 @@ def _run_of(path: Path) -> TrainSpec | None:
 
 
 def _floors(path: Path, seen: Artifact, truth: Truth, place: torch.device, data_dir: Path | None) -> _Floors:
-    """The floors of the artifact's own data set; where that is not at hand, those that need no images."""
+    """The floors of the artifact's own data set; where that is not available, those that need no images."""
     images, note = None, ""
     try:
         images = _auxiliary(path, seen, None, knowledge.SAME, data_dir)
@@ -178,7 +178,7 @@ def _floors(path: Path, seen: Artifact, truth: Truth, place: torch.device, data_
 def _scored(
     attack: str, seen: Artifact, truth: Truth, found: Reconstruction, floors: _Floors, auxiliary: Batch | None
 ) -> tuple[str, list[CheckMessage]]:
-    """(the scores in words; every doubt that a record of these victims would hold, and whether the attack is below the floor)."""
+    """(the scores in words; every check message of a record of these victims, and whether the attack is below the floor)."""
     scores = image_scores.score(found, truth)
     images = floors.auxiliary | (set() if auxiliary is None else set(image_scores.digests(auxiliary.images)))
     each = [

@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 Spec = TypeVar("Spec", CellSpec, TrainSpec)
-MOST_DIFFERENCES = 10  # lines told of a result that is not reproduced
+MOST_DIFFERENCES = 10  # lines printed about a result that is not reproduced
 
 
 class Attacked(NamedTuple):

@@ -47,7 +47,7 @@ from privbench.system.printable import lines, one_line
 app = typer.Typer(
     name="privbench",
     no_args_is_help=True,
-    # Plain: in a narrow terminal, rich's boxes leave a column of twenty characters to the help of an option.
+    # Plain: in a narrow terminal, rich's frames leave a column of twenty characters to the help of an option.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -76,7 +76,7 @@ LOADING = "importing torch ..."
 @app.callback()
 def options(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the whole traceback of an error; may stand anywhere in a command.")
+        bool, typer.Option("--debug", help="Show the whole traceback of an error; may appear anywhere in a command.")
     ] = False,
 ) -> None:
     """What all commands share."""
@@ -118,7 +118,7 @@ def _stop(line: str, status: int) -> NoReturn:
 
 
 def _begin(line: str) -> None:
-    """Says what was understood before torch is imported, which takes seconds."""
+    """Prints what was understood before torch is imported, which takes seconds."""
     print(one_line(line), file=sys.stderr, flush=True)
 
 
@@ -247,7 +247,7 @@ def table(
         str | None,
         typer.Option(
             help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains. Default: the embedded "
-            "ones, of a first look `photos` alone."
+            "ones, for a first look `photos` alone."
         ),
     ] = None,
     dataset: DatasetNames = None,
@@ -291,7 +291,7 @@ def study(
         str | None, typer.Option(help="Only these of the study's methods, separated by spaces or commas.")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option("--method", metavar="NAME", help="One of them; repeatable.")
+        list[str] | None, typer.Option("--method", metavar="NAME", help="One of the study's methods; repeatable.")
     ] = None,
     defense: Defenses = None,
     round_: Annotated[
@@ -299,7 +299,7 @@ def study(
         typer.Option("--round", help="Attacked rounds with commas, e.g. 0,1,best, or repeatable; default the study's."),
     ] = None,
     victims: Victims = None,
-    status: Annotated[bool, typer.Option("--status", help="List how far every cell is; run nothing.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Print the state of every cell; run nothing.")] = False,
     training: TrainingOptions = TrainingOptions(),
     place: PlaceOptions = PlaceOptions(),
 ) -> None:
@@ -333,23 +333,21 @@ def study(
 def grid(
     dataset: DatasetName,
     round_: Annotated[str, typer.Option("--round", help="Which round's records: 0, N, last or best.")] = "best",
-    seed: Annotated[int | None, typer.Option(min=0, help="Whose victims to show; default 100.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The seed whose victims are shown; default 100.")] = None,
     out: Out = DEFAULT_OUT,
     target: Annotated[
         Path | None, typer.Option(help="File to write, .png or .pdf; default: both, under --out.")
     ] = None,
     rows: Annotated[
         int,
-        typer.Option(
-            min=2, help="Rows at most, the true images among them; of each method the strongest attacks stay."
-        ),
+        typer.Option(min=2, help="Most rows, with those of the true images; each method keeps its strongest attacks."),
     ] = GRID_ROWS,
-    columns: Annotated[int, typer.Option(min=1, max=20, help="Images in a row at most.")] = GRID_COLUMNS,
+    columns: Annotated[int, typer.Option(min=1, max=20, help="Most images in a row.")] = GRID_COLUMNS,
     trust: Trust = None,
 ) -> None:
     """Draw the reconstruction grid of every finished cell of a data set, by default as large as fits a page.
 
-    Rows stand in the order of the tables; what is not shown is said under the grid.
+    Rows are in the order of the tables; a line under the grid names what is not shown.
 
     Example: privbench grid --dataset photos --round 0 --rows 12
     """
@@ -368,7 +366,7 @@ def partition_(
     protocol: Protocol = None,
     omega: Annotated[
         list[float] | None,
-        typer.Option(help="Of the Dirichlet label partition; repeatable, one panel each; default 1."),
+        typer.Option(help="Parameter of the Dirichlet label partition; repeatable, one panel each; default 1."),
     ] = None,
     min_per_client: MinPerClient = None,
     preset: Preset = "quick",
@@ -376,7 +374,7 @@ def partition_(
     per_client: PerClient = None,
     domains: Domains = None,
     domain: Domain = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Whose clients to show; default 100.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The seed whose clients are shown; default 100.")] = None,
     run: Annotated[
         str | None,
         typer.Option(help="Show the clients of this training run, from disk; takes no other option but --out."),
@@ -413,11 +411,11 @@ def partition_(
 @app.command("list", cls=Once)
 def list_(
     kind: Annotated[str, typer.Argument(help="methods, attacks, defenses, datasets, studies or runs.")],
-    long: Annotated[bool, typer.Option("--long", help="Of plug-ins: everything that is known of each.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Print everything about each plug-in.")] = False,
     out: Out = DEFAULT_OUT,
     trust: Trust = None,
 ) -> None:
-    """List what there is.
+    """List methods, attacks, defences, data sets, studies or runs.
 
     Example: privbench list attacks
     """
@@ -483,13 +481,13 @@ def export(
         typer.Argument(help="What the server saw: a folder with an index.json, e.g. OUT/artifacts/ID/observation."),
     ],
     into: Annotated[Path, typer.Option(help="New folder to write.")],
-    form: Annotated[str, typer.Option(help="Of the tensors: 'safetensors' or NumPy's 'npz'.")] = "safetensors",
+    form: Annotated[str, typer.Option(help="Format of the tensors: 'safetensors' or NumPy's 'npz'.")] = "safetensors",
     truth: Annotated[
         Path | None,
         typer.Option(help="Also write the victims' images and labels, beside the folder, from this truth file."),
     ] = None,
 ) -> None:
-    """Write an artifact for code of your own, without the run that it comes from; docs/observation_format.md describes the files.
+    """Write an artifact for your own code, without the name of its run; docs/observation_format.md describes the files.
 
     Example: privbench export runs/artifacts/ID/observation --into seen --form npz
     """

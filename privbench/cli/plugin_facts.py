@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 from privbench import registry
@@ -32,8 +33,8 @@ def of(kind: str, name: str) -> dict[str, str]:
             "uses where sent": ", ".join(sorted(knowledge.uses(plugin))) or "nothing",
         }
     if kind == "defense":
-        settings = [f"{each}: {getattr(kind_, '__name__', kind_)}" for each, kind_ in plugin.__annotations__.items()]
-        facts["settings"] = ", ".join(s for s in settings if not s.endswith("ClassVar[str]")) or "none"
+        settings = [f"{each.name}: {getattr(each.type, '__name__', each.type)}" for each in dataclasses.fields(plugin)]
+        facts["settings"] = ", ".join(settings) or "none"
     if kind == "dataset":
         how, clients, per_client = partition.defaults(name)
         each = {"iid": "iid, up to", "domain": "one domain each, up to", "dirichlet": "Dirichlet(1), on average"}[how]

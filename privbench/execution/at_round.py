@@ -1,4 +1,4 @@
-"""The look: what the server sees of one seed of a cell at the attacked round of a finished run, and the truth behind it."""
+"""The observation: what the server sees of one seed of a cell at the attacked round of a finished run, and the truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One seed of a cell, from the look to its result on disk: look -> attack -> score, and what the method was worth."""
+"""One seed of a cell, to its result on disk: observe -> attack -> score, and the accuracy of the method."""
 
 from __future__ import annotations
 
@@ -42,7 +42,11 @@ def attack_seed(
     device_name: str,
     progress: Progress = no_progress,
 ) -> None:
-    """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk."""
+    """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk.
+
+    In order: the artifact with its truth, the floors, the attack with the knowledge that its `needs` name, the scores. Of these
+    only the scores, and those of the floors, are given the truth.
+    """
     path = store.result(cell, spec.seed)
     if cell.attack is None or _is_there(path):
         return
@@ -73,7 +77,7 @@ def attack_seed(
     started = time.perf_counter()
     found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, seed, place, progress)
     seconds = time.perf_counter() - started
-    # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or hides a doubt.
+    # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or suppresses a check.
     seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, progress)
     scores = image_scores.score(found, truth, _true_features(seen, shot))
     info = _trial(store, cell, spec, data_root, place)
@@ -100,7 +104,7 @@ def attack_seed(
 
 
 def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
-    """Writes what one seed of an accuracy cell gives besides its training; does nothing when it is on disk."""
+    """Writes what one seed of an accuracy cell gives in addition to its training; does nothing when it is on disk."""
     path = store.result(cell, spec.seed)
     if not files.to_write(path):
         return
@@ -218,7 +222,7 @@ def check_offered(
 def knowledge_of(
     store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: Snapshot
 ) -> Knowledge:
-    """All that an attacker of this run could know besides the artifact, but for the auxiliary images."""
+    """All that an attacker of this run could know beyond the artifact, except auxiliary images."""
     start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
     first = Replica(start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers)
     return Knowledge(
@@ -273,7 +277,7 @@ def _knowledge(
     return {
         "tag": known.tag(attack, seen.offers()),
         "tag_in_general": known.tag(attack),
-        "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
+        "rung": getattr(attack, "rung", None),  # a user's attack need not have a level on the ladder
         "needs": sorted(attack.needs),
         "uses": sorted(known.uses(attack) & seen.offers()),
         "pools": known.pooled(attack, seen),

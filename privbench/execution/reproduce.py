@@ -30,7 +30,7 @@ PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of t
 # Never the same twice, or the place itself.
 TIMED = ("seconds", "train_seconds", "attack_seconds", "peak_memory_mib", "machine")
 MOST_THREADS = 4096  # that a record may ask for
-APART = ("environment", "notes")  # told, not compared: notes may speak of the environment
+APART = ("environment", "notes")  # printed, not compared: notes may mention the environment
 
 
 def cell_of(found: Record) -> CellSpec:

@@ -255,7 +255,7 @@ class Method(ABC):
         """What a client does in one round, after it overwrote its shared parts with the broadcast."""
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of its numbers must know of a choice that its name and settings do not tell; part of every record."""
+        """What a reader of its numbers must know of a choice that its name and settings do not show; part of every record."""
         return ()
 
     def server(self) -> tuple[Phase, ...]:
@@ -272,7 +272,7 @@ class Method(ABC):
         return 0
 
 
-# Of a method whose clients train C on imitated features besides: which of its losses the observed gradient is taken of.
+# Of a method whose clients also train C on imitated features: which of its losses the observed gradient is taken of.
 ObservedLoss = Literal["classification", "task"]
 
 

@@ -23,7 +23,7 @@ BOTH = ("extractor", "classifier")
 
 @dataclass(frozen=True)
 class FedDF(Method):
-    """Shares E and C; the server takes sum_i w_i (E_i, C_i) and goes on from there."""
+    """Shares E and C; the server averages them, then distils the clients on public images (Lin et al., NeurIPS 2020)."""
 
     parts: ClassVar[tuple[str, ...]] = BOTH
     shared_parts: ClassVar[tuple[str, ...]] = BOTH

@@ -54,7 +54,7 @@ def of(stored: Stored) -> Artifact:
     tensors = files.read_round(stored, entry)
     assert setup.networks is not None, "checked by _single"
     channels, height, width = setup.image_shape
-    # What a message is made of stands in its own groups, the other stays empty.
+    # The content of a message is in its own groups; the other stays empty.
     kinds: dict[str, Parts] = {"gradient": {}, "update": {}}
     kinds[victims.kind] = _group(tensors, victims.name, "parameters")
     local, training = victims.local, setup.training

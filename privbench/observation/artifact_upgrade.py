@@ -1,6 +1,6 @@
 """Artifacts of before there were observations, one file each, written once more in today's form beside the old files.
 
-An earlier privbench that works in the same folder goes on with the old files; without one, they can be deleted.
+An earlier privbench that works in the same folder continues with the old files; without one, they can be deleted.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A `Record` holds what a cell is and what each of its seeds gave, per client and 
 asked for and stored nowhere, and intervals are the reports' (privbench/scoring/statistics.py). An `AttackRecord` is the record
 of a cell that was attacked. docs/metrics.md defines every number of training.
 
-The digest is the SHA-256 of the record's own content. It tells an accident (a truncated copy, an edited number) and is no defence
-against somebody who wants to deceive: whoever edits a record can compute the digest anew. `privbench reproduce` is the check then.
+The digest is the SHA-256 of the record's own content. It detects an accident (a truncated copy, an edited number) and is no defence
+against somebody who wants to deceive: who edits a record can compute the digest anew. `privbench reproduce` is the check then.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Victim(StrictModel):
 
     @property
     def name(self) -> Name:
-        """What tells one victim of a setting from another: seed, client and originals."""
+        """What distinguishes the victims of a setting: seed, client and originals."""
         return (self.seed, self.client, tuple(self.images))
 
     @property
@@ -147,7 +147,7 @@ class Victim(StrictModel):
 
 
 class AuxiliaryUsed(StrictModel):
-    """The images that an attacker had besides what was observed."""
+    """The images that an attacker had beyond what was observed."""
 
     dataset: str
     share: float
@@ -163,7 +163,7 @@ class KnowledgeUsed(StrictModel):
     tag_in_general: str  # the same whatever a method sends
     rung: str | None  # of the ladder; None for a user's own attack that names none
     needs: list[str]
-    uses: list[str]  # what it looked at besides its needs
+    uses: list[str]  # what it read beside its needs
     pools: int | None = (
         None  # how many uploads of a client each image was reconstructed from; None where it was one alone
     )
@@ -232,7 +232,7 @@ class AttackCost(Cost):
 
 
 class Record(StrictModel):
-    """Everything a table, a figure or a doubting reader needs of one cell."""
+    """Everything that a table, a figure or a sceptical reader needs of one cell."""
 
     schema_version: int
     id: str
@@ -331,7 +331,7 @@ class AttackRecord(Record):
 
     @cached_property
     def flags(self) -> list[CheckMessage]:
-        """Doubts that the record raises about itself (privbench/records/checks.py)."""
+        """The checks that the record fails (privbench/records/checks.py)."""
         return checks.of_victims(self.victims)
 
 

@@ -136,7 +136,7 @@ class Store:
         for folder in (self.root, *outer, *(each for some in inner.values() for each in some)):
             files.sweep(folder, now)
         for folder in inner.get("train", ()):
-            # A run that cannot be cleared up is told where it is used.
+            # A run that cannot be cleared up is reported where it is used.
             with suppress(OSError, UserError):
                 checkpoint.tidy(folder, folder.name)
 
@@ -150,7 +150,7 @@ class Store:
         return [folder for folder, spec in kept if folder.name != spec.id]
 
     def _kept(self, kind: str, form: type[Spec], *, told: bool = False) -> list[tuple[Path, Spec]]:
-        """Every folder whose specification can be read; the others are left out, with a line each unless they are `told`."""
+        """Every folder whose specification can be read; the others are left out, with a line each unless `told`."""
         found = []
         for path in sorted(self.root.glob(f"{kind}/*/spec.json")):
             try:

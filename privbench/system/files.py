@@ -1,8 +1,8 @@
 """Files that survive a kill and say so when they did not: safetensors plus JSON, versioned, digested, written atomically.
 
 No pickle anywhere: a file from a stranger can be refused, but cannot run code. What is written here says what it belongs to (run,
-round, cell), and who reads it checks that (`check_identity`), so that an intact file in the wrong place is refused. A digest tells
-an accident: whoever edits a file on purpose can compute it anew.
+round, cell), and who reads it checks that (`check_identity`), so that an intact file in the wrong place is refused. A digest
+detects an accident: who edits a file on purpose can compute it anew.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IDENTITY = {"spec": "run"}  # what a name in a file is called in messages, where
 
 
 def inside(folder: Path, name: str) -> Path:
-    """`folder`/`name`, where the name is made of what a file says.
+    """`folder`/`name`, where the name is built from the content of a file.
 
     UserError for a name that is not that of one entry of the folder: with a separator, "", "." or "..", or with characters that are
     not printed; and for a link that leads elsewhere. Every path that is built from ids and from names of data sets, attacks,
@@ -150,7 +150,7 @@ def read_digested(path: Path) -> dict[str, Any]:
 
 
 def to_write(path: Path) -> bool:
-    """Whether a JSON file that can be written again has to be: it is not there, or it is damaged, which is told."""
+    """Whether a JSON file that can be written again has to be: it is not there, or it is damaged, which is logged."""
     try:
         if path.exists():
             read_digested(path)

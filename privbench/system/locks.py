@@ -42,7 +42,7 @@ def lock(folder: Path, *, wait: bool, name: str = "") -> Iterator[None]:
             LOG.warning("waiting: %s; what it finishes is not computed again", who)
             held.acquire(poll_interval=POLL_SECONDS)
     try:
-        # Told to people alone: a disk too full for it stops no work.
+        # For people alone: a disk too full for it stops no work.
         with suppress(OSError):
             by.write_text(processes.named())
         yield

@@ -235,9 +235,9 @@ def mini_batches(samples: int, batch: int, rng: torch.Generator, steps: int | No
 
 
 def _features(setup: Setup, k: int, client: Replica) -> Features:
-    """How a phase with `features` comes to those of client k, whose extractor it does not train.
+    """How a phase with `features` obtains those of client k, whose extractor it does not train.
 
-    E(x) of all its images and, where training flips them, of all flipped ones, so that an epoch only looks them up; of every
+    E(x) of all its images and, where training flips them, of all flipped ones, so that an epoch only reads them; of every
     mini-batch anew where they would take more than FEATURE_BYTES. On one thread, as the rest of training (engine.run_alone).
     """
     nets = Nets(setup.model, client.params, client.buffers)
@@ -369,7 +369,7 @@ def predict(setup: Setup, state: State, model: Measured | None = None) -> list[P
 def evaluate(setup: Setup, state: State, predictions: Sequence[Prediction]) -> dict[str, Any]:
     """What the history says of the networks after a round: accuracies in percent, consistency in nats.
 
-    `validation_accuracy` and `test_accuracy` are those of the measured model, whose `predictions` of the test images are at hand;
+    `validation_accuracy` and `test_accuracy` are those of the measured model, whose `predictions` of the test images are given;
     `global_accuracy` is that of the weighted average of the clients' measured models on all their test images.
     """
     model, data, device = setup.model, setup.federation.clients, setup.device

@@ -1,7 +1,7 @@
 """Who holds how many training images of which class: one dot per client and class, its area the count.
 
 A pure function of label counts, as a record or a run's clients.json holds them. Dots of one colour need no colour vision, and
-unlike stacked bars they still tell 47 classes apart. Beneath the clients stand their numbers of images.
+unlike stacked bars they still distinguish 47 classes. Under each client is its number of images.
 """
 
 from __future__ import annotations

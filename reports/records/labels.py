@@ -263,7 +263,7 @@ def label(cell: CellSpec) -> str:
 
 
 def settings_of(cell: CellSpec) -> dict[str, Any]:
-    """The settings that tell one variant of a method from another."""
+    """The settings that distinguish the variants of a method."""
     return {k: v for k, v in cell.train.method_settings.items() if k not in SEARCHED}
 
 

@@ -122,9 +122,9 @@ def _published(records: Sequence[AttackRecord]) -> list[Published]:
 
 
 def remarks(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[str]:
-    """One line per doubt about the numbers, then one per column that disagrees with the published value, then notes.
+    """One line per failed check, then one per column that disagrees with the published value, then notes.
 
-    Of smoke runs, that they are for the plumbing alone. `references` as `doubts.by_record` takes them.
+    Of smoke runs, that they test the set-up alone. `references` as `table_checks.by_record` takes them.
     """
     if is_plumbing(records):
         return [PLUMBING, *of_training(records)]

@@ -1,4 +1,4 @@
-"""Climbing the ladder: which of its attacks can be made on a method, and the reports of several methods at several rounds.
+"""The ladder's cells: which of its attacks apply to a method, and the reports of several methods at several rounds.
 
 A page for the reader (reports/tables/ladder_summary.py), one file of long tables per data set (reports/tables/ladder.py), the
 curve over rounds per data set (reports/figures/psnr_by_round.py) and grids of reconstructions.

@@ -61,7 +61,7 @@ def write(
 ) -> list[Path]:
     """Every report of the study; `records` are those of `cells`, in the same order. The PCA reads images from `data_dir`.
 
-    `references` as `published_form.compact` takes them.
+    `references` as `labels.compact` takes them.
     """
     paths = []
     for name in study.reports:

@@ -1,7 +1,7 @@
 """A study is a list of cells and the reports drawn of them: one file `reports/studies/<name>.toml` per published table or figure.
 
 A study names columns (a method with its settings, its defence and the attacks on it) and data sets with their layouts; presets
-say how often and how long (privbench.spec). A study without attacks trains alone. Misspelt keys are refused.
+say how often and how long (privbench.presets). A study without attacks trains alone. Misspelt keys are refused.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Study(spec.Strict):
     protocol: ProtocolName = (
         "fedcg"  # the paper whose sizes and split all its methods have; of the paper preset, as the next
     )
-    equal_work: bool = False  # all methods go through as many images a round (privbench.spec.schedule_of)
-    embedded: tuple[str, ...]  # data sets that stand in for the published ones in smoke and quick
+    equal_work: bool = False  # all methods go through as many images a round (presets.schedule_of)
+    embedded: tuple[str, ...]  # data sets that come before the published ones in smoke and quick
     data: tuple[Data, ...] = ()
     column: tuple[Column, ...] = Field(min_length=1)
     variant: tuple[Variant, ...] = (Variant(),)  # every attack is made once per variant

@@ -57,7 +57,7 @@ LATEX_COLUMNS = (
 def write_tables(
     records: Sequence[AttackRecord], folder: Path, gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()
 ) -> list[Path]:
-    """table.md, table.csv and table.tex; `references` as `published_form.compact` takes them."""
+    """table.md, table.csv and table.tex; `references` as `labels.compact` takes them."""
     texts = {
         "table.md": markdown(records, gaps, references),
         "table.csv": csv(records, references),

@@ -145,8 +145,8 @@ def test_a_batch_that_cannot_be_separated_ends_at_the_floor_and_leaves_the_other
     torch.testing.assert_close(found.images[1], other.images[0], atol=1e-4, rtol=0)
     (note,) = found.notes
     assert note == (
-        "1 of 2 batches of 2 images could not be separated into single features; attacks on these hand in the class means "
-        "there, or grey without auxiliary images"
+        "1 of 2 batches of 2 images could not be separated into single features; for these the attack returns the class "
+        "means, or grey without auxiliary images"
     )
 
 

@@ -37,7 +37,7 @@ class Stored:
 
     folder: Path
     index: Index
-    id: str  # the digest of what was seen: set-up and rounds, whoever's it is
+    id: str  # the digest of what was seen: set-up and rounds
 
 
 def write(
@@ -124,7 +124,7 @@ def are_classes(labels: torch.Tensor, classes: int) -> bool:
 
 
 def observation_id(index: Index) -> str:
-    """SHA-256 of set-up and rounds as canonical JSON: the same wherever the observation lies and whoever made it."""
+    """SHA-256 of set-up and rounds as canonical JSON: the same wherever the observation lies."""
     return digest(index.model_dump(mode="json", include={"setup", "rounds"}, exclude_unset=True))
 
 
