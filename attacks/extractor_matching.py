@@ -25,7 +25,7 @@ class ExtractorMatching:
     """Layer-scaled matching of the extractor's gradient over the image and the gradient at its features."""
 
     steps: Count = 1200
-    weight: Weight = 3.0  # lambda (docs/tuning_attacks.md)
+    weight: Weight = 3.0  # lambda (docs/appendix/tuning.md)
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
