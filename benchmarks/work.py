@@ -256,9 +256,9 @@ def help_page() -> float:
 def first_step() -> float:
     """From the start of `privbench attack --preset smoke` to the first training step."""
     code = (
-        "import os; from privbench import harness, cli;"
+        "import os; from privbench.training import harness; from privbench.cli import main;"
         "harness.run_alone = harness.run_stacked = lambda *a: os._exit(7);"
-        "cli.app(['attack', '--method', 'fedavg', '--dataset', 'digits', '--preset', 'smoke', '--out', 'out'])"
+        "main.app(['attack', '--method', 'fedavg', '--dataset', 'digits', '--preset', 'smoke', '--out', 'out'])"
     )
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p or str(Path.cwd()) for p in sys.path))
