@@ -240,7 +240,7 @@ def flops(action: Callable[[], object]) -> int:
 def peak_memory_mib(victim_count: int, steps: int, place: torch.device) -> float:
     """MiB of `place` that a fresh process held at most while it attacked that many victims by DLG."""
     code = (
-        f"import torch; from benchmarks import work; from privbench import machine; place = torch.device('{place}');"
+        f"import torch; from benchmarks import work; from privbench.system import machine; place = torch.device('{place}');"
         f"work.dlg(work.victims({victim_count}, place=place), {steps}); print(machine.peak_memory_mib(place))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
