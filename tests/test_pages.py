@@ -14,7 +14,7 @@ MOST_WORDS = {
     "docs/results.md": 1000,
     "docs/threat_model.md": 700,
 }
-BLOCK = re.compile(r"<!-- generated: ([a-z0-9-]+) -->\n.*?\n<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"^<!-- generated: ([a-z0-9-]+) -->\n.*?\n<!-- end -->$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"```.*?```", re.DOTALL)
 ADDRESS = re.compile(r"\]\(([^)\s]+)\)")
 WORD = re.compile(r"[^\W_][\w'.-]*")
@@ -56,7 +56,7 @@ def dead_links(page: Path) -> list[str]:
 
 def unclosed(text: str) -> int:
     """How many marks of generated blocks have no partner."""
-    marks = len(re.findall(r"<!-- (?:generated: .*|end) -->", text))
+    marks = len(re.findall(r"^<!-- (?:generated: .*|end) -->$", text, re.MULTILINE))
     return marks - 2 * len(BLOCK.findall(text))
 
 
