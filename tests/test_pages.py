@@ -1,9 +1,13 @@
 """The pages of the documentation: every link leads somewhere, blocks that a command writes are closed, pages stay short."""
 
+import json
+import lzma
 import re
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
+from scipy.stats import t as student
 
 # Page -> words at most, as a reader counts them: no code, no addresses, nothing between the marks of a generated block.
 MOST_WORDS = {
@@ -100,3 +104,60 @@ def test_a_measured_number_is_seen() -> None:
     for written in ("36.76 dB", "18 [15, 20]", "+3.73 [+1.35, +6.30]", "66.77 +- 6.89"):
         assert MEASURED.search(written), written
     assert not MEASURED.search("variance 0.001, five seeds, 20 dB, Python 3.11")
+
+
+def blocks(page: Path) -> dict[str, str]:
+    """The generated blocks of a page by name."""
+    text = page.read_text(encoding="utf-8")
+    return {found.group(1): found.group() for found in BLOCK.finditer(text)}
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("README.md", ["readme-table"]),
+        ("docs/results.md", ["finding-fedavg", "finding-papers-attack", "finding-noise", "finding-private-extractor"]),
+    ],
+)
+def test_numbers_of_findings_are_those_of_their_table(repository: Path, page: str, names: list[str]) -> None:
+    table = set(re.findall(r"\d+\.\d\d\b", (repository / "docs/results/quick-photos.md").read_text(encoding="utf-8")))
+    for name in names:
+        numbers = re.findall(r"\d+\.\d\d\b", blocks(repository / page)[name])
+        assert len(numbers) > 5
+        assert [number for number in numbers if number not in table] == [], name
+
+
+def accuracies(repository: Path) -> dict[tuple[str, str], dict[int, float]]:
+    """(defence, model) -> seed -> test accuracy of FedAvg in percent, mean over clients.
+
+    Each model at the round where its validation accuracy, mean over clients, is best; the first of equals.
+    """
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    records = lzma.decompress((repository / "docs/results/records/quick-photos.jsonl.xz").read_bytes())
+    for record in map(json.loads, records.splitlines()):
+        if record["cell"]["train"]["method"] != "fedavg":
+            continue
+        for seed in record["seeds"]:
+            for model in ("personal", "uploaded", "broadcast"):
+                rounds = [each["models"][model] for each in seed["training"]["rounds"]]
+                best = max(rounds, key=lambda each: fmean(each["validation"]))
+                found.setdefault((record["cell"]["train"]["defense"], model), {})[seed["seed"]] = fmean(best["test"])
+    return found
+
+
+def test_the_accuracy_of_each_model_is_that_of_the_records(repository: Path) -> None:
+    measured = accuracies(repository)
+    written = blocks(repository / "docs" / "results.md")
+    finding = {float(number) for number in re.findall(r"\d+\.\d\d\b", written["finding-accuracy"])}
+    for model in ("personal", "uploaded", "broadcast"):
+        cells = [f"| {model} "]
+        for defense in ("none", "gaussian:0.001", "gaussian:0.1"):
+            seeds = list(measured[defense, model].values())
+            cells.append(f" {fmean(seeds):.1f} +- {stdev(seeds):.1f} ")
+        assert "|".join(cells) + "|" in written["accuracy-by-model"]
+        undefended = measured["none", model]
+        gaps = [noisy - undefended[seed] for seed, noisy in measured["gaussian:0.1", model].items()]
+        reach = student.ppf(0.975, 4) * stdev(gaps) / 5**0.5
+        assert len(gaps) == 5
+        for number in (fmean(gaps), fmean(gaps) - reach, fmean(gaps) + reach):
+            assert round(abs(number), 2) in finding, (model, number)
