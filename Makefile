@@ -30,9 +30,9 @@ READY := $(VENV)/.installed
 # Workers that take over each other's tests from the end: the tests of a module stay together, and share what it made once.
 SHARED_OUT = -n $(WORKERS) --dist worksteal
 # One thread a worker: the tests' tensors are small, and threads of several workers fight over the cores.
-PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest $(SHARED_OUT) $(PYTEST_ARGS)
+PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest $(SHARED_OUT) -m "$(1)" $(PYTEST_ARGS)
 
-.PHONY: help setup attack-table ladder test test-portable fuzz check bench chaos clean
+.PHONY: help setup attack-table ladder test test-thorough test-portable fuzz check bench chaos clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -43,7 +43,7 @@ help: ## list the commands
 	  '  DEVICE=cpu|cuda|auto          (now: $(DEVICE))' \
 	  '  SEEDS=5  VICTIMS=16  DATA_DIR=folder  OUT=folder' \
 	  '  FULL=1                        of attack-table: 64 victims a seed, five seeds, three data sets' \
-	  'Of test, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv' \
+	  'Of test, test-thorough, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv' \
 	  'Of test-portable: PART=numerical SETTINGS="lowest threads-2". Of bench: BENCH_ARGS="--short --repeats 1"' \
 	  'Of fuzz: TIME=3600 (seconds) SEED=0 (of the mutations)' \
 	  'Of chaos: KILLS=1000 TIME=3600 (seconds) SEED=0'
@@ -71,7 +71,10 @@ ladder: $(READY) ## attack the five columns by everything, against the training 
 	$(VENV)/bin/privbench study ladder --datasets "$(or $(DATASETS),photos digits)" $(CHOSEN)
 
 test: $(READY) ## run the tests
-	$(PYTEST)
+	$(call PYTEST,not thorough)
+
+test-thorough: $(READY) ## run what `make test` has in a small form only: claims that take minutes to measure
+	$(call PYTEST,thorough)
 
 test-portable: $(READY) ## run the tests under every arithmetic that this processor offers, and say what passed where
 	$(IN_VENV) -m tests.portable --part $(PART) $(if $(SETTINGS),--settings $(SETTINGS)) -- $(SHARED_OUT) $(PYTEST_ARGS)
@@ -83,7 +86,7 @@ check: $(READY) ## check format, lint and types, then run the tests
 	$(IN_VENV) -m ruff format --check .
 	$(IN_VENV) -m ruff check .
 	$(IN_VENV) -m mypy
-	$(PYTEST)
+	$(call PYTEST,not thorough)
 
 # The package compared with is installed without its own requirements (data sets, language models), which no attack here uses.
 $(VENV)/.bench-installed: $(READY)

@@ -122,7 +122,9 @@ def main(
     seed: Annotated[int, typer.Option(help="Of every draw.")] = 0,
     lanes: Annotated[int | None, typer.Option(help="Lives at a time; default one a core.")] = None,
     life: Annotated[int | None, typer.Option(help="Only this life, again.")] = None,
-    short: Annotated[bool, typer.Option("--short", help="Seconds instead of an hour: that it works at all.")] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="Seconds instead of an hour; with --life, on two cores alone.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Markdown file to write; default: print it.")] = None,
 ) -> None:
     """Kill privbench again and again, and compare what it ends with."""
@@ -131,7 +133,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="privbench-chaos-", dir=memory if memory.is_dir() else None) as name:
         root = Path(name)
         if life is not None:
-            done = some((life,), seed, root, (1, 2))
+            done = some((life,), seed, root, (2,) if short else (1, 2))
         elif short:
             done = some(SHORT, seed, root, (2,))
         else:

@@ -140,13 +140,36 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 @pytest.fixture(scope="module")
 def narrow_resnet() -> Iterator[None]:
     """ResNet-18 with a sixteenth of its channels: the same layers, quick enough to be trained and attacked in a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        narrow_layers(patch)
+        yield
+
+
+def narrow_layers(patch: pytest.MonkeyPatch) -> None:
+    """Makes ResNet-18 narrow."""
     from privbench.networks import resnet18
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("EXTRACTOR_LAYERS", "CLASSIFIER_LAYERS"):
-            layers = getattr(resnet18, name).items()
-            patch.setattr(resnet18, name, {layer: (before // 16, width // 16) for layer, (before, width) in layers})
-        yield
+    for name in ("EXTRACTOR_LAYERS", "CLASSIFIER_LAYERS"):
+        layers = getattr(resnet18, name).items()
+        patch.setattr(resnet18, name, {layer: (before // 16, width // 16) for layer, (before, width) in layers})
+
+
+@pytest.fixture
+def small_shadows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`shrink_shadows` for one test."""
+    shrink_shadows(monkeypatch)
+
+
+def shrink_shadows(patch: pytest.MonkeyPatch) -> None:
+    """Rehearsals with two clients of three victims each, and a screening by eight images: every step, on a third of the work.
+
+    For tests that do not ask how good a rehearsal is. Three, because a victim's surrogate is aligned to two others at least.
+    """
+    from attacks.shadow import known_extractor, shadow_federation
+
+    patch.setattr(shadow_federation, "CLIENTS", 2)
+    patch.setattr(shadow_federation, "VICTIMS", 3)
+    patch.setattr(known_extractor, "IMAGES", 8)
 
 
 @pytest.fixture(scope="session")

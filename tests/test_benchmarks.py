@@ -83,8 +83,12 @@ def in_threads(monkeypatch):
     monkeypatch.setattr(worker_pool, "take_share", lambda share: None)  # what makes a process a worker, for good
 
 
-def test_every_row_runs_in_a_short_form(tmp_path, capsys, monkeypatch, in_threads):
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["one process", "whole"])
+def test_every_row_runs_in_a_short_form(whole, tmp_path, capsys, monkeypatch, in_threads):
     """`make bench BENCH_ARGS="--short --repeats 1"`, the race against the package included as far as privbench runs it."""
+    if not whole:  # two rows are of processes of their own, which take seconds to begin
+        monkeypatch.setattr(work, "first_step", lambda: 1.0)
+        monkeypatch.setattr(work, "peak_memory_mib", lambda *_: 1.0)
     reach = against_breaching.Reach("way", [2.0])
     monkeypatch.setattr(against_breaching, "installed", lambda: True)
     races = [
@@ -110,7 +114,9 @@ def test_every_row_runs_in_a_short_form(tmp_path, capsys, monkeypatch, in_thread
     assert f"wrote {tmp_path / 'b.json'}" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_seeds_are_trained_in_processes_of_their_own():
+    """The test above has them in threads."""
     assert work.seeds_in_processes("fedavg", 2, 1, per_client=16) > 0
 
 

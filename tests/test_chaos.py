@@ -13,14 +13,20 @@ from benchmarks.chaos_life import Fault, Folder
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the campaign finds processes under /proc")
-def test_a_few_kills_leave_what_an_undisturbed_run_leaves(repository):
+@pytest.mark.parametrize(
+    ("words", "lives"),
+    [(["--life", "0"], 1), pytest.param([], 4, marks=pytest.mark.thorough)],
+    ids=["one life", "short form"],
+)
+def test_a_few_kills_leave_what_an_undisturbed_run_leaves(words, lives, repository):
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.chaos", "--short", "--seed", "5"], cwd=repository, capture_output=True, text=True,
+        [sys.executable, "-m", "benchmarks.chaos", "--short", "--seed", "5", *words],
+        cwd=repository, capture_output=True, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(repository)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "**4 of 4 folders ended the same" in done.stdout, done.stdout
-    assert int(re.search(r"was disturbed (\d+) times", done.stdout)[1]) >= 4
+    assert f"**{lives} of {lives} folders ended the same" in done.stdout, done.stdout
+    assert int(re.search(r"was disturbed (\d+) times", done.stdout)[1]) >= lives
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ import time
 import pytest
 
 from privbench import registry
+from tests.conftest import narrow_layers
 
 SMALL = ["--preset", "smoke", "--seeds", "1"]
+FINISHED = ["attack", "--method", "fedcg", "--dataset", "digits", *SMALL]
 
 
 def privbench(*words, cwd, expect=0):
@@ -49,7 +51,7 @@ def told(command, tmp_path, monkeypatch):
 def finished(tmp_path_factory):
     """A folder with one finished attack."""
     folder = tmp_path_factory.mktemp("runs")
-    text = privbench("attack", "--method", "fedcg", "--dataset", "digits", *SMALL, "--out", folder, cwd=folder)
+    text = privbench(*FINISHED, "--out", folder, cwd=folder)
     return folder, text
 
 
@@ -87,7 +89,7 @@ def test_a_record_says_how_it_came_about(finished):
 def test_the_same_command_again_reuses_everything(finished, told):
     folder, _ = finished
     before = {p: p.stat().st_mtime_ns for p in folder.glob("cells/*/*.safetensors")}
-    told("attack", "--method", "fedcg", "--dataset", "digits", *SMALL, "--out", folder)
+    told(*FINISHED, "--out", folder)
     assert {p: p.stat().st_mtime_ns for p in folder.glob("cells/*/*.safetensors")} == before
 
 
@@ -363,7 +365,7 @@ def test_a_stop_leaves_a_state_that_the_same_command_continues(number, told, tmp
     # A shell starts what it puts into the background with interruptions ignored; the child must not inherit that. FedCG's
     # rounds are long enough that the interruption cannot come after the last.
     start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from privbench.cli import main; main()"
-    words = ["train", "--dataset", "digits", "--method", "fedcg", "--per-client", "100", "--rounds", "400", *SMALL]
+    words = ["train", "--dataset", "digits", "--method", "fedcg", "--per-client", "20", "--rounds", "2000", *SMALL]
     process = subprocess.Popen(
         [sys.executable, "-c", start, *words, "--out", str(tmp_path)],
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -408,7 +410,10 @@ def test_data_check_says_what_is_there(name, told, tmp_path):
         assert told("data", "check", name, "--data-dir", tmp_path, expect=2).count("missing") >= 6
 
 
-def test_resnet18_trains_and_is_attacked_end_to_end(tmp_path, command):
+@pytest.mark.parametrize("width", ["narrow", pytest.param("whole", marks=pytest.mark.thorough)])
+def test_resnet18_trains_and_is_attacked_end_to_end(width, tmp_path, command, monkeypatch):
+    if width == "narrow":
+        narrow_layers(monkeypatch)
     ran = command(
         "attack", "--method", "fedcg", "--backbone", "resnet18", "--dataset", "digits", *SMALL, "--rounds", "1",
         "--clients", "2", "--per-client", "16", "--victims", "1", "--attack-set", "steps=1", "--attack", "dlg",

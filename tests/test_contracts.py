@@ -27,6 +27,8 @@ from privbench.training import checkpoint, harness
 from privbench.types import TELL_CLASSES, ExpectedUpload, Knowledge, LocalSteps, Networks
 from tests.privbench.federations import digits_federation
 
+pytestmark = pytest.mark.usefixtures("small_shadows")
+
 CPU = torch.device("cpu")
 METHODS = tuple(name for name in registry.METHODS if name != "local")  # those that can be attacked
 ALIKE = ("fedprox", "feddf", "lg-fedavg")  # their artifacts hold what those of fedavg and fedsplit do
@@ -129,6 +131,9 @@ DISTINCT = [(a, m) for a, m in fitting() if m not in ALIKE and not (a in STAND_I
 
 SHORT = {
     "steps": 4,
+    "exact_steps": 8,
+    "peel_iterations": 1,
+    "direction_steps": 2,
     "feature_steps": 4,
     "rehearsal_images": 0,
     "members": 1,
@@ -311,7 +316,16 @@ def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
 WATCHED = {
     "fedavg": [a for a, m in fitting() if m == "fedavg" and a not in (*STAND_INS, "posterior", "update-matching")],
     "fedavg + gaussian": ["staged", "learned-inverse", "posterior"],
-    "fedcg": [*STAND_INS, "imprint", "feature-statistics", "feature-hijacking"],
+    # The others of STAND_INS: "through stand-ins" here, and in WATCHED_AT_LENGTH.
+    "fedcg": [
+        "analytic-features",
+        "initial-surrogate",
+        "collusion",
+        "oracle",
+        "imprint",
+        "feature-statistics",
+        "feature-hijacking",
+    ],
     "fedcg through stand-ins": [
         "surrogate",
         "aligned-surrogate",
@@ -322,12 +336,14 @@ WATCHED = {
         "feature-hijacking",
     ],
     "fedcg in round 0": ["initial-surrogate", "collusion"],  # through the victims' own extractor
-    "batches of fedcg": STAND_INS,
+    "batches of fedcg": ("surrogate", "decoder", "collusion", "oracle"),  # all: WATCHED_AT_LENGTH
     "batches of fedsplit + gaussian": ["oracle"],
     "fedsplit + gaussian": ["oracle-decoder"],
     "fedper": ["dlg", "extractor-matching"],
     "whole updates of fedavg": ["dataset-mean", "update-matching"],
 }
+
+WATCHED_AT_LENGTH = {"fedcg": STAND_INS, "batches of fedcg": STAND_INS}
 
 
 def watched(names, setup):
@@ -393,12 +409,16 @@ def test_every_attack_is_watched():
     assert {name for names in WATCHED.values() for name in names} == set(registry.ATTACKS)
 
 
-@pytest.mark.parametrize("setup", WATCHED)
-def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("setup", "names"),
+    [*WATCHED.items(), *(pytest.param(*each, marks=pytest.mark.thorough) for each in WATCHED_AT_LENGTH.items())],
+    ids=[*WATCHED, *(f"{setup}, all" for setup in WATCHED_AT_LENGTH)],
+)
+def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, names, tmp_path, monkeypatch):
     monkeypatch.setattr("attacks.features.disaggregation.RESTARTS", 4)
     if "through stand-ins" in setup:
         trust_stand_ins(monkeypatch)
-    cells = watched(WATCHED[setup], setup)
+    cells = watched(names, setup)
     before = reconstructions(cells, tmp_path / "before")
     assert with_another_truth(tmp_path / "before", tmp_path / "after") > 0
     after = reconstructions(cells, tmp_path / "after")

@@ -89,12 +89,12 @@ def test_the_page_names_every_field(made, repository):
     text = (repository / "docs" / "observation_format.md").read_text()
     models = (
         schema.Index,
-        schema.Setup,
-        schema.Networks,
+        schema.SetupEntry,
+        schema.NetworksEntry,
         history.Round,
         schema.Messages,
         schema.Origin,
-        schema.LocalSteps,
+        schema.LocalStepsEntry,
     )
     missing = {name for model in models for name in model.model_fields if f"`{name}`" not in text}
     assert missing == set()

@@ -20,6 +20,15 @@ VMAP_HOMES = (
     "privbench/training/harness.py",
     "attacks/common/descend.py",
 )  # where batching lives
+# Modules that import by a name: plug-ins, backbones, data sets, what may be absent, and the package's functions on demand.
+IMPORTERS = (
+    "privbench/__init__.py",
+    "privbench/registry.py",
+    "privbench/networks/model.py",
+    "privbench/data/__init__.py",
+    "privbench/data/readers/download.py",
+    "privbench/scoring/learned_distance.py",
+)
 TRUTH_READERS = ("privbench", "reports")  # attacks and defences may not even name it
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 PICKLING_CALLS = {"read_pickle", "to_pickle", "save"}
@@ -95,6 +104,16 @@ def truth_named(path: str, text: str) -> list[str]:
     return found
 
 
+def hidden_imports(path: str, text: str) -> list[str]:
+    if path in IMPORTERS:
+        return []
+    return [
+        f"{path}:{getattr(node, 'lineno', 0)} names import_module or __import__"
+        for node in ast.walk(ast.parse(text))
+        if {"import_module", "__import__"} & set(names(node))
+    ]
+
+
 def stray_vmap(path: str, text: str) -> list[str]:
     if path in VMAP_HOMES:
         return []
@@ -168,6 +187,18 @@ def test_every_file_beside_the_folders_of_attacks_is_in_the_catalogue(graph: gri
         assert files == {target.partition(":")[0] for target in catalogue.values()}
 
 
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    """Backbones and kinds of GAN apart, which stand in for each other."""
+    homes: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        for path, text in sources(package):
+            if not path.startswith("privbench/networks/"):
+                for node in ast.parse(text).body:
+                    if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                        homes.setdefault(node.name, []).append(path)
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
 def test_no_folder_has_more_than_fifteen_files() -> None:
     """Folders of plug-ins, which are catalogues, apart."""
     crowded = {
@@ -179,7 +210,7 @@ def test_no_folder_has_more_than_fifteen_files() -> None:
     assert set(crowded) <= {"attacks", "defenses", "privbench/methods", "privbench/data"}
 
 
-@pytest.mark.parametrize("check", [truth_named, stray_vmap, pickles, early_torchvision])
+@pytest.mark.parametrize("check", [truth_named, hidden_imports, stray_vmap, pickles, early_torchvision])
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_source_file_keeps_the_rule(check: Callable[[str, str], list[str]], package: str) -> None:
     files = list(sources(package))
@@ -202,6 +233,8 @@ def test_no_file_holds_a_machine_path_or_the_address_of_a_package_index() -> Non
         (truth_named, "attacks/dlg.py", "def f(hint: 'Truth | None'): ..."),
         (truth_named, "defenses/none.py", "import privbench.types\nx = privbench.types.Truth"),
         (truth_named, "defenses/none.py", "x = getattr(types, 'Truth')"),
+        (hidden_imports, "privbench/spec.py", "import importlib\nimportlib.import_module('attacks.dlg')"),
+        (hidden_imports, "reports/tables/render.py", "__import__('attacks')"),
         (stray_vmap, "attacks/dlg.py", "from torch.func import vmap"),
         (stray_vmap, "privbench/methods/fedcg.py", "import torch\ny = torch.func.vmap(f)(x)"),
         (pickles, "privbench/observation/artifact_files.py", "import pickle"),

@@ -6,6 +6,8 @@ import pytest
 
 from privbench.system.files import DIGEST, content_digest
 
+pytestmark = pytest.mark.usefixtures("small_shadows")
+
 SMALL = ["--dataset", "digits", "--preset", "smoke", "--seeds", "1", "--clients", "2"]
 MINE = """from dataclasses import dataclass
 from typing import ClassVar

@@ -7,6 +7,7 @@ from privbench.execution import cell_jobs
 from privbench.records import schema
 from privbench.records.store import Store
 from reports.records import table_checks
+from tests.conftest import shrink_shadows
 from tests.reports.records import with_victims
 
 SETTINGS = {
@@ -42,7 +43,9 @@ def attacked(root):
 def climbed(tmp_path_factory):
     """(folder, records)."""
     root = tmp_path_factory.mktemp("ladder")
-    return root, attacked(root)
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_shadows(patch)
+        return root, attacked(root)
 
 
 def of(records, name):
@@ -73,11 +76,15 @@ def test_in_round_0_whoever_holds_the_common_extractor_beats_the_floor(climbed):
     assert mean["initial-surrogate"] > mean["aligned-surrogate"] + 10
 
 
-def test_after_training_the_initial_networks_make_surrogates_no_worse(tmp_path):
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["brief", "whole"])
+def test_after_training_the_initial_networks_make_surrogates_no_worse(whole, tmp_path, monkeypatch):
+    if not whole:
+        shrink_shadows(monkeypatch)
     train = presets.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 1})
-    brief = STAND_IN | {"steps": 15, "train_steps": 60, "align_steps": 60, "shadow_steps": 40}
+    steps = 60 if whole else 40
+    settings = STAND_IN | {"steps": 15, "train_steps": steps, "align_steps": steps, "shadow_steps": 40}
     made = [
-        presets.cell_spec("smoke", train, name, seeds=1, victims=8, round_="1", attack_settings=brief)
+        presets.cell_spec("smoke", train, name, seeds=1, victims=8, round_="1", attack_settings=settings)
         for name in ("aligned-surrogate", "initial-surrogate")
     ]
     assert cell_jobs.run_cells(made, tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []

@@ -6,7 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from typer import Typer
+from typer.testing import CliRunner
 
+from benchmarks import __main__ as bench
 from tests import portable
 
 # What stands in for the environment's programs. Those that import torch only note what they were asked, and the tests ask the
@@ -15,7 +18,7 @@ PYTHON = """#!/bin/sh
 echo "python $*" >> {log}
 case "$*" in
   "-m mypy") set -- -m mypy --version ;;  # minutes without a cache, and `make check` runs it for all
-  "-m tests.portable "*|"-m tests.fuzz "*|"-m benchmarks"*) exit {status} ;;
+  "-m pytest "*"-m thorough"*|"-m tests.portable "*|"-m tests.fuzz "*|"-m benchmarks"*) exit {status} ;;
 esac
 exec {executable} "$@"
 """
@@ -85,7 +88,7 @@ def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(mak
     runs = tmp_path / "runs"
     _, (ran,) = make("attack-table", "PRESET=smoke", "DATASETS=digits", f"OUT={runs}", "DEVICE=cpu")
     assert ran == f"privbench table --datasets digits --preset smoke --device cpu --out {runs}"
-    out = told(ran)
+    out = told(f"{ran} --clients 2")  # half of the training
     assert "A first look: 2 victims a seed, 1 seed. " in out
     assert "make attack-table FULL=1" in out
     assert (runs / "attack-table-smoke" / "table.md").exists()
@@ -94,7 +97,7 @@ def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(mak
 
 
 def test_a_program_that_fails_fails_its_target(make):
-    for target in ("attack-table", "ladder", "test-portable", "fuzz", "bench"):
+    for target in ("attack-table", "ladder", "test-thorough", "test-portable", "fuzz", "bench"):
         _, ran = make(target, status=2, ends=1)
         assert len(ran) == 1
 
@@ -108,7 +111,12 @@ def test_ladder_runs_the_study(make, told, tmp_path):
 def test_test_runs_pytest(make):
     out, ran = make("test", "WORKERS=0", QUICK_TESTS)
     assert " passed" in out.splitlines()[-1]
-    assert ran[0].startswith("python -m pytest -n 0 --dist worksteal ")
+    assert ran[0].startswith("python -m pytest -n 0 --dist worksteal -m not thorough ")
+
+
+def test_test_thorough_runs_the_tests_that_test_leaves_out(make, repository):
+    _, (ran,) = make("test-thorough", "PYTEST_ARGS=-q tests/a.py")
+    assert ran == "python -m pytest -n 2 --dist worksteal -m thorough -q tests/a.py"
 
 
 def test_test_portable_runs_the_settings_that_are_asked_for(make, monkeypatch, capsys):
@@ -125,7 +133,7 @@ def test_test_portable_runs_the_settings_that_are_asked_for(make, monkeypatch, c
         lambda setting, words: asked.append((setting.name, words)) or portable.Outcome(setting.name, 3, 0, 0, 1.0),
     )
     assert portable.main(words) == 0
-    own = ["-m", "numerical", "-n", "1", "--dist", "worksteal", "-q", "tests/a.py"]
+    own = ["-m", "numerical and not thorough", "-n", "1", "--dist", "worksteal", "-q", "tests/a.py"]
     assert asked == [("plain", own), ("lowest", own)]
     assert capsys.readouterr().out.splitlines()[-1] == "6 passed, 0 failed"
     _, (ran,) = make("test-portable")
@@ -139,19 +147,19 @@ def test_fuzz_runs_the_campaign_for_a_time_and_from_a_seed(make):
 
 
 def test_check_runs_the_formatter_the_linter_the_type_checker_and_pytest(make):
-    _, ran = make("check", "WORKERS=0", QUICK_TESTS)
+    _, ran = make("check", "WORKERS=0", "PYTEST_ARGS=--version")
     asked = ["-m ruff format --check .", "-m ruff check .", "-m mypy", "-m pytest"]
     assert all(line.startswith(f"python {words}") for line, words in zip(ran, asked, strict=True))
 
 
-def test_bench_runs_the_benchmarks(make, repository):
+def test_bench_runs_the_benchmarks(make):
     """Its rows: tests/test_benchmarks.py."""
     assert make("bench", "BENCH_ARGS=--short --repeats 1")[1] == ["python -m benchmarks --short --repeats 1"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--help"], cwd=repository, capture_output=True, text=True, check=True
-    )
-    assert "--short" in ended.stdout
-    assert "--repeats" in ended.stdout
+    program = Typer()
+    program.command()(bench.main)
+    told = CliRunner().invoke(program, ["--help"], env={"TERM": "dumb"}).output
+    assert "--short" in told
+    assert "--repeats" in told
 
 
 def test_chaos_runs_the_kill_campaign(make):
@@ -174,25 +182,42 @@ MAKE = """#!/bin/sh
 case "$1" in
   test) echo "{first}"; exit {first_status} ;;
   test-portable) printf '%s\\n' "setting passed failed" "{second}"; exit {second_status} ;;
+  test-thorough) echo "{third}"; exit {third_status} ;;
 esac
 exit 9
 """
+# What each of the three says last, and its exit status, where nothing failed.
+TESTS, PORTABLE, THOROUGH = (
+    ("== 1807 passed in 519.11s ==", 0),
+    ("900 passed, 0 failed", 0),
+    ("== 6 passed in 60.00s ==", 0),
+)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "status", "ends"),
+    ("first", "second", "third", "status", "ends"),
     [
-        (("===== 1807 passed, 2 skipped in 519.11s (0:08:39) =====", 0), ("900 passed, 0 failed", 0), 0, "2707 passed, 0 failed"),
-        (("== 3 failed, 1804 passed, 1 error in 519.11s ==", 2), ("900 passed, 0 failed", 0), 2, "2704 passed, 4 failed"),
-        (("== 1807 passed in 519.11s ==", 0), ("899 passed, 1 failed", 2), 2, "2706 passed, 1 failed"),
-        (("no environment", 2), ("900 passed, 0 failed", 0), 2, "the tests did not run to their end"),
-        (("== 1807 passed in 519.11s ==", 0), ("Killed", 2), 2, "the tests did not run to their end"),
+        (
+            ("===== 1807 passed, 2 skipped in 519.11s (0:08:39) =====", 0),
+            PORTABLE,
+            THOROUGH,
+            0,
+            "2713 passed, 0 failed",
+        ),
+        (("== 3 failed, 1804 passed, 1 error in 519.11s ==", 2), PORTABLE, THOROUGH, 2, "2710 passed, 4 failed"),
+        (TESTS, ("899 passed, 1 failed", 2), THOROUGH, 2, "2712 passed, 1 failed"),
+        (TESTS, PORTABLE, ("== 1 failed, 5 passed in 60.00s ==", 2), 2, "2712 passed, 1 failed"),
+        (("no environment", 2), PORTABLE, THOROUGH, 2, "the tests did not run to their end"),
+        (TESTS, ("Killed", 2), THOROUGH, 2, "the tests did not run to their end"),
+        (TESTS, PORTABLE, ("Killed", 2), 2, "the tests did not run to their end"),
     ],
-)  # fmt: skip
-def test_the_closing_line_counts_both_runs(first, second, status, ends, repository, tmp_path):
+)
+def test_the_closing_line_counts_all_three_runs(first, second, third, status, ends, repository, tmp_path):
     (tmp_path / "bin").mkdir()
     stand_in = tmp_path / "bin" / "make"
-    stand_in.write_text(MAKE.format(first=first[0], first_status=first[1], second=second[0], second_status=second[1]))
+    said = {"first": first, "second": second, "third": third}
+    words = {name: text for name, (text, _) in said.items()}
+    stand_in.write_text(MAKE.format(**words, **{f"{name}_status": number for name, (_, number) in said.items()}))
     stand_in.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run([str(repository / ".ci/run")], env=environment, capture_output=True, text=True)

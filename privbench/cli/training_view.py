@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privbench.records.schema import ClientMetrics, Training, averages, mean, spread
+from privbench.records.schema import ClientMetrics, SeedTraining, averages, mean, spread
 from privbench.system.console import Console
 from privbench.training.history import Round
 from reports.records.labels import NONE, spread_text
@@ -27,7 +27,7 @@ MOST_ROUNDS = 12
 MOST_CLASSES = 12  # in a confusion matrix
 
 
-def show(trainings: Sequence[Training], classes: Sequence[str], console: Console) -> None:
+def show(trainings: Sequence[SeedTraining], classes: Sequence[str], console: Console) -> None:
     """Prints the tables of one or several seeds."""
     seeds = f"seed {trainings[0].seed}" if len(trainings) == 1 else f"mean over {len(trainings)} seeds"
     render.show(f"Metrics per client, {seeds}", *clients(trainings), console)
@@ -42,7 +42,7 @@ def show(trainings: Sequence[Training], classes: Sequence[str], console: Console
         render.show(title, *confusion(trainings, classes), console)
 
 
-def clients(trainings: Sequence[Training]) -> tuple[list[str], list[list[str]]]:
+def clients(trainings: Sequence[SeedTraining]) -> tuple[list[str], list[list[str]]]:
     """(columns, rows): one row per client, averaged over seeds, and the mean over clients with its spread over seeds."""
     rows = []
     for k in range(len(trainings[0].clients)):
@@ -68,7 +68,7 @@ def _cell(value: float | None, name: str, std: float | None = None) -> str:
     return f"{value:.{digits}f}" + (f" +- {std:.{digits}f}" if std is not None else "")
 
 
-def rounds(trainings: Sequence[Training]) -> tuple[list[str], list[list[str]]]:
+def rounds(trainings: Sequence[SeedTraining]) -> tuple[list[str], list[list[str]]]:
     """(columns, rows): the curves at up to twelve rounds that every seed has, means over clients and seeds."""
     last = min(len(t.rounds) for t in trainings)
     step = max(1, -(-last // MOST_ROUNDS))
@@ -90,7 +90,7 @@ def _over_clients(values: float | Sequence[float | None]) -> float | None:
     return mean(values) if isinstance(values, Sequence) else values
 
 
-def confusion(trainings: Sequence[Training], classes: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+def confusion(trainings: Sequence[SeedTraining], classes: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """(columns, rows): test images by true (row) and predicted class over clients and seeds, with the class's mean AUC."""
     every = [client for t in trainings for client in t.clients]
     rows = []

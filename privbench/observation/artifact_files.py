@@ -17,7 +17,7 @@ from privbench.errors import Damaged, UserError
 from privbench.observation.format import files, schema
 from privbench.observation.format.files import NewRound, Stored
 from privbench.observation.format.networks import model_of
-from privbench.observation.format.schema import COUNTS, DOWN, Messages, Origin, Round, Setup
+from privbench.observation.format.schema import COUNTS, DOWN, Messages, Origin, RoundEntry, SetupEntry
 from privbench.spec import TrainSpec
 from privbench.system import files as storage
 from privbench.system.file_headers import Declared
@@ -173,7 +173,7 @@ def check_origin(stored: Stored, whose: Origin) -> None:
         )
 
 
-def _single(stored: Stored) -> tuple[Round, Messages, Messages | None]:
+def _single(stored: Stored) -> tuple[RoundEntry, Messages, Messages | None]:
     """(the round, the attacked messages, the weights that clients sent) of an observation that is an artifact; else UserError."""
     index, folder = stored.index, stored.folder
     if len(index.rounds) != 1:
@@ -205,7 +205,7 @@ def _single(stored: Stored) -> tuple[Round, Messages, Messages | None]:
     return entry, victims[0], weights[0] if weights else None
 
 
-def _described(artifact: Artifact) -> tuple[Setup, tuple[Messages, ...], dict[str, Tensor]]:
+def _described(artifact: Artifact) -> tuple[SetupEntry, tuple[Messages, ...], dict[str, Tensor]]:
     """(set-up, tables of messages, tensors) of an artifact; ValueError where a number is out of bounds."""
     training, local = artifact.training, artifact.local
     setup: dict[str, Any] = {
@@ -244,7 +244,7 @@ def _described(artifact: Artifact) -> tuple[Setup, tuple[Messages, ...], dict[st
     if artifact.label_counts is not None:
         tensors[COUNTS] = artifact.label_counts
     messages = tuple(Messages.model_validate(table, strict=True) for table in tables)
-    return Setup.model_validate(setup, strict=True), messages, tensors
+    return SetupEntry.model_validate(setup, strict=True), messages, tensors
 
 
 def _group(tensors: dict[str, Tensor], table: str, group: str) -> Parts:

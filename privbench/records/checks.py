@@ -25,7 +25,7 @@ class CheckMessage(BaseModel):
     sentence: str
 
 
-class Attacked(Protocol):
+class AttackedUpload(Protocol):
     """What the doubts look at of one attacked upload (privbench.records.schema.Victim has it all)."""
 
     @property
@@ -64,13 +64,13 @@ class Attacked(Protocol):
         ...
 
 
-def zero_gradient(victims: Sequence[Attacked]) -> list[CheckMessage]:
+def zero_gradient(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """Nothing was there to attack."""
     found = sum(v.gradient_norm == 0 for v in victims)
     return _told("zero-gradient", found, victims, "sent a gradient of zeros alone, so there was nothing to attack")
 
 
-def not_finite(victims: Sequence[Attacked]) -> list[CheckMessage]:
+def not_finite(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """NaN or infinity in the gradient, the objective or the image."""
     found = sum(v.gradient_norm is None or (v.gradient_norm > 0 and v.outcome == "diverged") for v in victims)
     return _told(
@@ -78,7 +78,7 @@ def not_finite(victims: Sequence[Attacked]) -> list[CheckMessage]:
     )
 
 
-def loss_did_not_fall(victims: Sequence[Attacked]) -> list[CheckMessage]:
+def loss_did_not_fall(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """The attack ended no better, by its own objective, than it began."""
     found = sum(bool(v.gradient_norm) and v.outcome != "diverged" and v.loss_fell is False for v in victims)
     return _told(
@@ -89,7 +89,7 @@ def loss_did_not_fall(victims: Sequence[Attacked]) -> list[CheckMessage]:
     )
 
 
-def duplicate_victims(victims: Sequence[Attacked]) -> list[CheckMessage]:
+def duplicate_victims(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """One picture attacked twice within a seed counts twice in every mean and narrows every interval."""
     counts = Counter((v.seed, image) for v in victims for image in v.images)
     twice = sum(any(counts[v.seed, image] > 1 for image in v.images) for v in victims)
@@ -98,7 +98,7 @@ def duplicate_victims(victims: Sequence[Attacked]) -> list[CheckMessage]:
     )
 
 
-def auxiliary_overlap(victims: Sequence[Attacked]) -> list[CheckMessage]:
+def auxiliary_overlap(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """The attacker, or a floor, was given what it should reconstruct."""
     found = sum(v.in_auxiliary for v in victims)
     return _told(
@@ -106,7 +106,7 @@ def auxiliary_overlap(victims: Sequence[Attacked]) -> list[CheckMessage]:
     )
 
 
-def few(victims: Sequence[Attacked]) -> list[CheckMessage]:
+def few(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """Too little for a published row."""
     seeds = len({v.seed for v in victims})
     if len(victims) >= LEAST_VICTIMS and seeds >= LEAST_SEEDS:
@@ -120,17 +120,17 @@ def few(victims: Sequence[Attacked]) -> list[CheckMessage]:
     ]
 
 
-CHECKS: tuple[Callable[[Sequence[Attacked]], list[CheckMessage]], ...] = (
+CHECKS: tuple[Callable[[Sequence[AttackedUpload]], list[CheckMessage]], ...] = (
     zero_gradient, not_finite, loss_did_not_fall, duplicate_victims, auxiliary_overlap, few,
 )  # fmt: skip
 
 
-def of_victims(victims: Sequence[Attacked]) -> list[CheckMessage]:
+def of_victims(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """Every doubt that one cell's victims raise."""
     return [flag for check in CHECKS for flag in check(victims)]
 
 
-def _told(name: str, found: int, victims: Sequence[Attacked], what: str) -> list[CheckMessage]:
+def _told(name: str, found: int, victims: Sequence[AttackedUpload], what: str) -> list[CheckMessage]:
     return [CheckMessage(name=name, sentence=f"{found} of {len(victims)} victims {what}")] if found else []
 
 

@@ -27,7 +27,7 @@ from privbench.records.checks import CheckMessage
 from privbench.spec import CellSpec, first_fault
 from privbench.system import files
 from privbench.system.file_headers import short
-from privbench.training.history import Round, Strict
+from privbench.training.history import Round, StrictModel
 
 # 2: the training part; cells that attack nothing. 3: typed, per seed and victim, without any summary; outcomes; a digest.
 SCHEMA = 3
@@ -69,7 +69,7 @@ class Averages(NamedTuple):
     global_accuracy: Spread  # percent: FedMD-CG's G.acc
 
 
-class Curve(Strict):
+class Curve(StrictModel):
     """The ROC curve of one class against the rest, from (0, 0) to (1, 1), its collinear points left out.
 
     Rates in [0, 1], rounded to five decimals.
@@ -79,7 +79,7 @@ class Curve(Strict):
     true_positive_rate: list[float]
 
 
-class ClientMetrics(Strict):
+class ClientMetrics(StrictModel):
     """One client's measured model on its own test images, at its best validation round, the first of equals.
 
     Macro averages are over the classes that are among the test images.
@@ -101,7 +101,7 @@ class ClientMetrics(Strict):
     consistency: float | None  # cross-entropy of C_i on G_i(z, y), nats; None without a generator
 
 
-class Training(Strict):
+class SeedTraining(StrictModel):
     """What one seed's training gave."""
 
     seed: int
@@ -111,7 +111,7 @@ class Training(Strict):
     rounds: list[Round]
 
 
-class Victim(Strict):
+class Victim(StrictModel):
     """One attacked upload."""
 
     seed: int
@@ -144,7 +144,7 @@ class Victim(Strict):
         return self.outcome in FAILURES
 
 
-class AuxiliaryUsed(Strict):
+class AuxiliaryUsed(StrictModel):
     """The images that an attacker had besides what was observed."""
 
     dataset: str
@@ -154,7 +154,7 @@ class AuxiliaryUsed(Strict):
     left_out_as_training_images: int
 
 
-class KnowledgeUsed(Strict):
+class KnowledgeUsed(StrictModel):
     """What the attacker knew."""
 
     tag: str  # in words, on what this method sends
@@ -171,13 +171,13 @@ class KnowledgeUsed(Strict):
     restart_chosen_by: str
 
 
-class SeedResult(Strict):
+class SeedResult(StrictModel):
     """What one seed gave."""
 
     seed: int
     accuracy: list[float]  # percent, per client, each personal model at its best validation round
     label_counts: list[list[int]]  # training images: client, class
-    training: Training
+    training: SeedTraining
 
 
 class AttackedSeed(SeedResult):
@@ -215,7 +215,7 @@ class Floor(NamedTuple):
     psnr_db: float
 
 
-class Cost(Strict):
+class Cost(StrictModel):
     """Summed over seeds; memory is the largest of any process."""
 
     train_seconds: float
@@ -229,7 +229,7 @@ class AttackCost(Cost):
     gradient_evaluations: int
 
 
-class Record(Strict):
+class Record(StrictModel):
     """Everything a table, a figure or a doubting reader needs of one cell."""
 
     schema_version: int
@@ -251,7 +251,7 @@ class Record(Strict):
         return copied
 
     @cached_property
-    def training(self) -> list[Training]:
+    def training(self) -> list[SeedTraining]:
         """Of each seed."""
         return [s.training for s in self.seeds]
 
@@ -424,7 +424,7 @@ def _of_seed(trial: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def averages(trainings: Sequence[Training]) -> Averages:
+def averages(trainings: Sequence[SeedTraining]) -> Averages:
     """Each metric's mean over the clients of each seed, with mean and standard deviation over seeds."""
     names = [name for name in Averages._fields if name != "global_accuracy"]
     found = {name: spread([mean([getattr(c, name) for c in t.clients]) for t in trainings]) for name in names}

@@ -20,7 +20,7 @@ from privbench.training.state import Prediction
 
 
 @lru_cache(maxsize=64)
-def training(folder: Path, run: str) -> schema.Training:
+def training(folder: Path, run: str) -> schema.SeedTraining:
     """What the finished training run with that id in a folder gave; several cells share it.
 
     UserError: a file of it is damaged or another run's, or its history and its predictions do not belong together.
@@ -40,7 +40,7 @@ def training(folder: Path, run: str) -> schema.Training:
     own = [rounds[r - 1]["consistency"][k] if r and rounds[r - 1]["consistency"] else None for k, r in enumerate(best)]
     best_round = history.best_round(rounds)
     with training_files.reading(folder / checkpoint.FINISHED):
-        return schema.Training(
+        return schema.SeedTraining(
             seed=spec.seed,
             best_round=best_round,
             global_accuracy=rounds[best_round - 1]["global_accuracy"] if rounds else None,

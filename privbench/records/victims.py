@@ -22,7 +22,7 @@ from privbench import tensors
 from privbench.records import checks
 from privbench.records.checks import CheckMessage
 from privbench.scoring import image_scores
-from privbench.scoring.image_scores import Scores
+from privbench.scoring.image_scores import ImageScores
 from privbench.types import Artifact, Outcome, Reconstruction, Truth
 
 
@@ -30,7 +30,7 @@ def described(
     seen: Artifact,
     truth: Truth,
     found: Reconstruction,
-    scores: Scores,
+    scores: ImageScores,
     *,
     seed: int,
     floors: Mapping[str, Sequence[float]],

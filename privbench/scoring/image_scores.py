@@ -31,7 +31,7 @@ Features = Callable[
 ]  # (victim, images [B, C, H, W]) -> E(images) [B, ...], the victim's own true E
 
 
-class Scores(NamedTuple):
+class ImageScores(NamedTuple):
     """One value per victim batch: the mean over its B images."""
 
     psnr_db: Tensor  # [V] clipped, capped
@@ -95,12 +95,12 @@ def aligned(images: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
     return images, failed
 
 
-def score(found: Reconstruction, truth: Truth, features: Features | None = None) -> Scores:
+def score(found: Reconstruction, truth: Truth, features: Features | None = None) -> ImageScores:
     """Scores of V victim batches; raises ValueError when the reconstruction has another shape than the truth."""
     if found.images.shape != truth.images.shape or found.labels.shape != truth.labels.shape:
         raise ValueError(f"reconstruction {tuple(found.images.shape)} does not fit truth {tuple(truth.images.shape)}")
     images, failed = aligned(found.images, truth)
-    return Scores(
+    return ImageScores(
         psnr_db(images, truth.images).clamp_max(CAP_DB).mean(1),
         psnr_raw_db(images, truth.images).clamp_max(CAP_DB).mean(1),
         ssim(images, truth.images).mean(1),

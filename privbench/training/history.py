@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict
 from privbench.errors import UserError
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """No field that is not declared, no conversion, no number that is not finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Machine(Strict):
+class Machine(StrictModel):
     """The kind of machine that a round was trained on (privbench.system.machine.trained_on)."""
 
     processor: str
@@ -26,14 +26,14 @@ class Machine(Strict):
     torch: str
 
 
-class ModelAccuracy(Strict):
+class ModelAccuracy(StrictModel):
     """Accuracy of one of the clients' models after a round, percent: [K]."""
 
     validation: list[float]
     test: list[float]
 
 
-class Round(Strict):
+class Round(StrictModel):
     """One round of one seed: lists have one entry per client. A loss that was not finite is None."""
 
     round: int  # from 1

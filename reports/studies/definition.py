@@ -67,7 +67,7 @@ class Variant(spec.Strict):
     local_lr: float | None = None
 
 
-class Measured(spec.Strict):
+class MeasuredQuantity(spec.Strict):
     """How the source measures something otherwise than the suite, or that it does not say how: a note beside its values."""
 
     metrics: tuple[str, ...]  # what their names begin with, e.g. "rta" for "rta_mean"
@@ -87,7 +87,7 @@ class Study(spec.Strict):
     tables: tuple[
         str, ...
     ] = ()  # "SOURCE TABLE", e.g. "FedMD-CG 4", "NFL-CGAN fig7": what is printed of these very cells
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[MeasuredQuantity, ...] = ()
     backbone: str = "lenet5"
     clients: int | None = None  # of data sets whose entry names none, and of the embedded ones
     omega: tuple[float, ...] = ()  # Dirichlet layouts in place of each data set's own

@@ -18,6 +18,8 @@ from privbench.scoring.image_scores import assignment, psnr_db
 from privbench.types import Batch, Colluder, Knowledge, Networks
 from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
 
+pytestmark = pytest.mark.usefixtures("small_shadows")
+
 C = ("classifier",)
 Y = torch.tensor([7, 3, 0, 4])
 OWN, FOREIGN = (Networks(networks(seed), {"extractor": {}, "classifier": {}}) for seed in (0, 1))

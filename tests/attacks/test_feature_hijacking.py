@@ -22,6 +22,8 @@ from privbench.types import Batch, Knowledge, Networks
 from tests.attacks.cases import MODEL, artifact, networks, smooth_images
 from tests.attacks.test_broken_uploads import planted
 
+pytestmark = pytest.mark.usefixtures("small_shadows")
+
 Y = torch.tensor([3, 0, 9])
 SHORT = {
     "steps": 10,
@@ -100,6 +102,7 @@ def hijacked(tmp_path_factory):
     return setup, shot, know, FeatureHijacking(**settings)
 
 
+@pytest.mark.thorough  # in a small form: test_the_shadow_is_hijacked_by_a_pilot_of_other_images
 def test_hijacked_clients_move_towards_the_pilot_and_honest_ones_do_not(hijacked):
     setup, shot, know, attack = hijacked
     honest = harness.initial(setup)
@@ -117,6 +120,7 @@ def test_hijacked_clients_move_towards_the_pilot_and_honest_ones_do_not(hijacked
         assert gap(mine, k) < 0.8 * gap(theirs, k)
 
 
+@pytest.mark.thorough
 def test_hijacking_beats_the_floor_on_digits(hijacked):
     setup, shot, know, attack = hijacked
     seen, truth = observe.observe(

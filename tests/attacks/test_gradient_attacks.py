@@ -141,21 +141,21 @@ def test_dlg_from_grey_has_one_start_unless_labels_descend_too():
 def test_matching_beats_plain_dlg_from_grey_and_from_noise_and_its_own_older_form():
     x = smooth_images(2)
     shown = artifact(x, Y[:2])
-    best = psnr(Matching(steps=150), shown, x)
+    best = psnr(Matching(steps=75), shown, x)
     for start in ("grey", "noise"):
-        assert (best > psnr(DLG(steps=150, start=start), shown, x) + 1).all(), start
-    layered = Matching(steps=150, scale="layer", weight=3e-4)
+        assert (best > psnr(DLG(steps=75, start=start), shown, x) + 1).all(), start
+    layered = Matching(steps=75, scale="layer", weight=3e-4)
     assert (best > psnr(layered, shown, x) + 1).all()
 
 
 def test_every_step_of_matching_contributes_on_an_untrained_network():
     x = smooth_images(2)
-    shown, plain = artifact(x, Y[:2]), {"steps": 150, "weight": 0.0, "start": "random"}
+    shown, plain = artifact(x, Y[:2]), {"steps": 75, "weight": 0.0, "start": "random"}
     steps = [
         Matching(**plain, precision="single"),
         Matching(**plain),
-        Matching(steps=150, start="random"),
-        Matching(steps=150),
+        Matching(steps=75, start="random"),
+        Matching(steps=75),
     ]
     means = [float(psnr(attack, shown, x).mean()) for attack in steps]
     assert means[0] < means[1] < means[2] < means[3], means
@@ -198,15 +198,15 @@ def test_noised_signals_are_distributed_as_those_of_noisy_gradients():
 
 
 def test_simulated_labels_are_distributed_as_those_recovered_from_noisy_gradients():
-    """Of one image 2,000 times: the error p - e_y of the label as the server estimates it, mean and spread of each class's."""
-    many, variance = 2000, 1e-3
+    """Of one image 800 times: the error p - e_y of the label as the server estimates it, mean and spread of each class's."""
+    many, variance = 800, 1e-3
     x, y = smooth_images(1), Y[:1]
     seen = artifact(x.expand(many, -1, -1, -1), y.expand(many), noise=variance)
     recovered = labels.probabilities(seen)[:, 0]
     own = problem.make(seen.select(torch.arange(1)), 0, torch.float32)
     clean = simulated(own, Batch(x, y), told=False)
     made = noised(Signals(*(t.expand(many, -1) for t in clean)), own, False, torch.Generator().manual_seed(1)).y
-    # Probabilities of 2,000 draws: their means differ by sampling alone, 4 standard errors of a difference.
+    # Probabilities of 800 draws: their means differ by sampling alone, 4 standard errors of a difference.
     error = 4 * (recovered.var(0) / many + made.double().var(0) / many).sqrt() + 1e-6
     assert ((made.double().mean(0) - recovered.mean(0)).abs() < error).all(), (made.mean(0), recovered.mean(0))
 

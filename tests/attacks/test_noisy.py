@@ -39,6 +39,17 @@ def scores(reconstruction, x):
     return score(reconstruction, Truth(x, torch.zeros(x.shape[:2], dtype=torch.int64))).psnr_db
 
 
+def test_it_beats_grey_on_noised_gradients_of_three_images():
+    seen, x = surprised()
+    seen = seen.some(torch.arange(3))
+    own = SHORT.reconstruct(seen, NOBODY, 0)
+    gain = scores(own, x[:3]) - scores(Grey().reconstruct(seen, NOBODY, 0), x[:3])
+    assert gain.mean() > 1, gain
+    assert (own.loss < own.trace[:, 0]).all()
+    assert torch.equal(own.loss, own.trace[:, -1])
+
+
+@pytest.mark.thorough
 def test_it_beats_grey_surely_and_inverting_gradients_on_a_noised_gradient():
     seen, x = surprised()
     own = scores(found(), x)
@@ -80,11 +91,12 @@ def test_under_hopeless_noise_the_answer_is_grey(batch):
     assert end.images.shape == (3 // batch, batch, 1, 32, 32)
 
 
-def test_a_noised_batch_ends_nearer_than_grey():
+@pytest.mark.parametrize("batches", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_a_noised_batch_ends_nearer_than_grey(batches):
     own, _, _ = central_network(400, 0)
     x = smooth_images(4)
-    seen = artifact(x, Y[:4], batch_size=2, own=own, noise=1e-6)
-    x = x.unflatten(0, (2, 2))
+    seen = artifact(x, Y[:4], batch_size=2, own=own, noise=1e-6).some(torch.arange(2 - batches, 2))
+    x = x.unflatten(0, (2, 2))[2 - batches :]
     end = Staged(feature_steps=30, steps=30).reconstruct(seen, NOBODY, 0)
     assert scores(end, x).mean() > scores(Grey().reconstruct(seen, NOBODY, 0), x).mean() + 1
 

@@ -24,6 +24,8 @@ from privbench.seeds import stream
 from privbench.types import Batch, Colluder, Knowledge, LocalTraining, Networks, no_progress
 from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
+pytestmark = pytest.mark.usefixtures("small_shadows")
+
 Y = torch.tensor([3, 0, 9])
 SHORT = {"steps": 15, "exact_steps": 25, "members": 1, "train_steps": 4, "shadow_rounds": 1, "shadow_steps": 4}
 STAND_INS = {

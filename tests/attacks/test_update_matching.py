@@ -139,7 +139,7 @@ def test_a_client_with_more_data_than_a_step_takes_draws_mini_batches_from_shuff
 def test_mini_batches_are_matched_by_steps_on_all_images(untrained):
     local = LocalSteps(4, {"kind": "sgd", "lr": 0.01, "weight_decay": 0.0}, 2)
     seen, truth = seen_by(untrained, local, batch_size=4, victims=2)
-    found = UpdateMatching(steps=30, start_steps=30, feature_steps=30).reconstruct(seen, Knowledge(), 0)
+    found = UpdateMatching(steps=20, start_steps=20, feature_steps=20).reconstruct(seen, Knowledge(), 0)
     grey = Grey().reconstruct(seen, Knowledge(), 0)
     assert (score(found, truth).psnr_db > score(grey, truth).psnr_db + 1).all()
     assert torch.equal(found.labels, truth.labels.sort(1).values)
@@ -189,7 +189,7 @@ def test_an_update_survives_the_disk_and_offers_itself(untrained, tmp_path):
 
 def test_simulated_steps_beat_the_floor_and_one_gradient(untrained):
     seen, truth = seen_by(untrained, SGD, batch_size=1)
-    attack = UpdateMatching(steps=40, start_steps=40, feature_steps=40)
+    attack = UpdateMatching(steps=20, start_steps=20, feature_steps=20)
     found = attack.reconstruct(seen, Knowledge(), 0)
     grey = Grey().reconstruct(seen, Knowledge(), 0)
     assert (score(found, truth).psnr_db > score(grey, truth).psnr_db + 2).all()

@@ -299,7 +299,7 @@ def test_a_truth_that_is_none_is_refused(change, said, folder, tmp_path):
 def test_several_rounds_sums_updates_and_other_modules_fit_the_format_and_attacks_of_one_round_say_so(tmp_path):
     """What today's attacks do not take is written and read all the same."""
     rng = torch.Generator().manual_seed(0)
-    setup = schema.Setup.model_validate(
+    setup = schema.SetupEntry.model_validate(
         {"method": "mine", "dataset": "photographs", "networks": None, "image_shape": [3, 64, 64], "classes": 2,
          "shared_parts": ["body"], "defense": {"name": "secure-aggregation"}, "training": None}, strict=True
     )  # fmt: skip

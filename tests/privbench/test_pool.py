@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -55,45 +56,79 @@ class Write:
         (self.folder / self.title).write_text(str(torch.get_num_threads()))
 
 
+class Ran(NamedTuple):
+    """How a pool ended."""
+
+    workers: int
+    folder: Path
+    seen: list
+    ended: dict
+    failures: list
+    told: list  # what was logged
+
+
 def watch():
     seen, ended = [], {}
     return seen, ended, lambda *message: seen.append(message), lambda title, reason: ended.update({title: reason})
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_one_job_that_fails_does_not_stop_the_others(workers, tmp_path):
-    """Nor do others use a name that the user has not named (privbench/trust.py), whichever process they run in."""
-    trust.add("attacks.floors:Grey")
-    jobs = [Write("a", tmp_path), Write("b", tmp_path, "user"), Write("c", tmp_path, "attack attacks.floors:Grey")]
-    jobs.append(Write("d", tmp_path, "attack attacks.dlg:DLG"))
+@pytest.fixture(scope="module", params=[1, 2], ids=["one worker", "two workers"])
+def ran(request, tmp_path_factory):
+    """One pool for all jobs that fail or end without ending others: a worker takes seconds to begin."""
+    folder, told = tmp_path_factory.mktemp("ran"), []
+    listener = logging.Handler()
+    listener.emit = lambda entry: told.append(entry.getMessage())
+    jobs = [
+        Write("a", folder), Write("b", folder, "user"), Write("c", folder, "attack attacks.floors:Grey"),
+        Write("d", folder, "attack attacks.dlg:DLG"), Write("e", folder, "bug"), Write("f", folder, "unpicklable"),
+        Elsewhere("g", folder), Tell("h", folder),
+    ]  # fmt: skip
     seen, ended, progress, outcome = watch()
-    assert len(run_jobs(jobs, workers, progress, outcome)) == 2
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "c"]
-    refused = ended.pop("d")
-    assert ended == {"a": None, "b": "b was asked the impossible", "c": None}
-    assert "attack 'attacks.dlg:DLG' is code of its own" in refused
-    assert ("a", 1, 2, "half") in seen
-    if workers == 2:
-        assert (tmp_path / "a").read_text() == "1"  # one thread per process
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trust, "_names", {*trust.added()})
+        trust.add("attacks.floors:Grey")
+        logging.getLogger("privbench").addHandler(listener)
+        try:
+            failures = run_jobs(jobs, request.param, progress, outcome)
+        finally:
+            logging.getLogger("privbench").removeHandler(listener)
+    return Ran(request.param, folder, seen, ended, failures, told)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_bug_in_a_job_is_one_line_with_its_traceback_on_disk(workers, tmp_path):
-    jobs = [Write("a", tmp_path, "bug"), Write("b", tmp_path, "unpicklable"), Write("c", tmp_path)]
-    _, ended, progress, outcome = watch()
-    failures = run_jobs(jobs, workers, progress, outcome)
+def test_one_job_that_fails_does_not_stop_the_others(ran):
+    """Nor do others use a name that the user has not named (privbench/trust.py), whichever process they run in."""
+    assert len(ran.failures) == 4
+    assert sorted(p.name for p in ran.folder.iterdir() if p.is_file()) == ["a", "c", "g"]
+    assert [title for title in "abcdefgh" if ran.ended[title] is None] == ["a", "c", "g", "h"]
+    assert ran.ended["b"] == "b was asked the impossible"
+    assert "attack 'attacks.dlg:DLG' is code of its own" in ran.ended["d"]
+    assert ("a", 1, 2, "half") in ran.seen
+    if ran.workers == 2:
+        assert (ran.folder / "a").read_text() == "1"  # one thread per process
+
+
+def test_a_bug_in_a_job_is_one_line_with_its_traceback_on_disk(ran):
     lines = {
-        "a": f"internal error: ZeroDivisionError: division by zero; see {tmp_path / 'log' / 'a.txt'}",
-        "b": f"internal error: RuntimeError: one; see {tmp_path / 'log' / 'b.txt'}",
+        "e": f"internal error: ZeroDivisionError: division by zero; see {ran.folder / 'log' / 'e.txt'}",
+        "f": f"internal error: RuntimeError: one; see {ran.folder / 'log' / 'f.txt'}",
     }
-    assert sorted(failures) == sorted(lines.values())
-    assert ended == {**lines, "c": None}
-    assert (tmp_path / "c").exists()
-    log = (tmp_path / "log" / "a.txt").read_text()
+    assert {title: ran.ended[title] for title in lines} == lines
+    assert {*lines.values()} < {*ran.failures}
+    log = (ran.folder / "log" / "e.txt").read_text()
     assert log.startswith("Traceback")
     assert "1 / 0" in log
+
+
+def test_the_traceback_goes_once_the_job_ends_well(tmp_path):
+    _, _, progress, outcome = watch()
+    assert len(run_jobs([Write("a", tmp_path, "bug")], 1, progress, outcome)) == 1
+    assert (tmp_path / "log" / "a.txt").exists()
     assert run_jobs([Write("a", tmp_path)], 1, progress, outcome) == []
     assert not (tmp_path / "log" / "a.txt").exists()
+
+
+def test_what_others_are_at_is_put_off_and_users_are_told_through_the_parent(ran):
+    assert sorted(ran.told) == ["g: process 7 on elsewhere is at work on it; other work first", "h is made again"]
 
 
 @dataclass(frozen=True)
@@ -172,15 +207,6 @@ class Tell(Write):
 
     def run(self, progress):
         logging.getLogger("privbench").warning("%s is made again", self.title)
-
-
-def test_workers_put_off_what_others_are_at_and_tell_their_user_through_their_parent(tmp_path, caplog):
-    _, ended, progress, outcome = watch()
-    assert run_jobs([Elsewhere("a", tmp_path), Tell("b", tmp_path)], 2, progress, outcome) == []
-    assert ended == dict.fromkeys("ab")
-    assert sorted(caplog.messages) == [
-        "a: process 7 on elsewhere is at work on it; other work first", "b is made again"
-    ]  # fmt: skip
 
 
 def test_an_interruption_is_told_apart_from_a_failure(tmp_path):

@@ -1,6 +1,7 @@
 """Settings out of their range, of every plug-in: one line through the command line, before anything is computed."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,13 +55,27 @@ def refused(told, kind, name, setting, value):
     assert f"{value} was given" in text
 
 
+def refused_at_once(kind, name, setting, value):
+    """The same of the plug-in itself, which the command asks: tens of milliseconds less a value."""
+    with pytest.raises(UserError) as caught:
+        registry.create(registry.resolve(kind, name), {setting: value})
+    text = str(caught.value)
+    assert "\n" not in text
+    assert setting in text
+    assert f"{value} was given" in text
+
+
 @pytest.mark.parametrize("kind", ["attack", "method"])
 def test_a_negative_setting_and_one_that_is_no_number_get_one_line(kind, told, tmp_path):
+    """Through the command line the first setting of every plug-in."""
     pairs = numeric(kind)
     assert len(pairs) >= {"attack": 60, "method": 15}[kind]
+    firsts = dict(reversed(pairs))
     for name, setting in pairs:
-        for value in ("-1", "nan"):
-            refused(told, kind, name, setting, value)
+        for value in (-1, math.nan):
+            refused_at_once(kind, name, setting, value)
+            if firsts[name] == setting:
+                refused(told, kind, name, setting, value)
     assert not list(tmp_path.iterdir())  # refused before anything was computed
 
 
@@ -77,12 +92,12 @@ MAY_BE_ZERO = {
 }  # fmt: skip
 
 
-def test_zero_is_refused_wherever_it_leaves_out_nothing(told):
+def test_zero_is_refused_wherever_it_leaves_out_nothing():
     pairs = numeric("attack")
     assert set(pairs) >= MAY_BE_ZERO
     for name, setting in pairs:
         if (name, setting) not in MAY_BE_ZERO:
-            refused(told, "attack", name, setting, 0)
+            refused_at_once("attack", name, setting, 0)
 
 
 def test_every_setting_may_be_what_it_is_by_default_and_at_the_edge_of_its_range():

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from privbench.presets import train_spec
-from privbench.records.schema import ClientMetrics, Curve, KnowledgeUsed, Training, Victim, summarise
+from privbench.records.schema import ClientMetrics, Curve, KnowledgeUsed, SeedTraining, Victim, summarise
 from privbench.spec import CellSpec, TrainSpec
 from privbench.training.history import Round
 
 TRAIN = set(TrainSpec.model_fields)
 
 
-def training(seed: int, accuracies: Sequence[float], rounds: int = 3, generator: bool = False) -> Training:
+def training(seed: int, accuracies: Sequence[float], rounds: int = 3, generator: bool = False) -> SeedTraining:
     """One seed's training: two classes, five test images of each class per client."""
     clients = [
         ClientMetrics(
@@ -32,7 +32,7 @@ def training(seed: int, accuracies: Sequence[float], rounds: int = 3, generator:
         )
         for r in range(rounds)
     ]  # fmt: skip
-    return Training(seed=seed, best_round=2, global_accuracy=31.0 + seed, clients=clients, rounds=each)
+    return SeedTraining(seed=seed, best_round=2, global_accuracy=31.0 + seed, clients=clients, rounds=each)
 
 
 def cell_of(
@@ -86,7 +86,9 @@ def with_psnr(record: Any, psnr_db: Callable[[Victim], float]) -> Any:
     return with_victims(record, [v.model_copy(update={"psnr_db": psnr_db(v)}) for v in record.victims])
 
 
-def with_training(record: Any, trainings: Sequence[Training], per_client: Sequence[list[float]] | None = None) -> Any:
+def with_training(
+    record: Any, trainings: Sequence[SeedTraining], per_client: Sequence[list[float]] | None = None
+) -> Any:
     """The same record with other trainings, one per seed, and other test accuracies."""
     per_client = per_client or [s.accuracy for s in record.seeds]
     seeds = [

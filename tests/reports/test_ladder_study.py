@@ -10,6 +10,7 @@ from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions, TrainingOptions
 from reports.running import ladder_cells, study_run
 from reports.studies import definition
+from tests.conftest import shrink_shadows
 
 FEW = ("class-mean", "feature-statistics", "analytic-features", "learned-inverse", "oracle")
 
@@ -33,7 +34,9 @@ def few():
 def out(few, tmp_path_factory):
     """The folder of the finished study."""
     folder = tmp_path_factory.mktemp("runs")
-    study_run.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, folder)))
+    with pytest.MonkeyPatch.context() as patch:
+        shrink_shadows(patch)
+        study_run.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, folder)))
     return folder
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from privbench.errors import Damaged, Missing, UserError
 from privbench.observation.format import limits, networks, schema
-from privbench.observation.format.schema import FORMAT, VERSION, Index, Messages, Origin, Round, Setup, Tensor
+from privbench.observation.format.schema import FORMAT, VERSION, Index, Messages, Origin, RoundEntry, SetupEntry, Tensor
 from privbench.system import files
 from privbench.system.file_headers import read_header, short, strict_json
 
@@ -40,7 +40,7 @@ class Stored:
     id: str  # the digest of what was seen: set-up and rounds, whoever's it is
 
 
-def write(folder: Path, setup: Setup, rounds: Iterable[NewRound], origin: Origin | None) -> str:
+def write(folder: Path, setup: SetupEntry, rounds: Iterable[NewRound], origin: Origin | None) -> str:
     """Writes an observation and returns its id. One that is there is no observation any more until the new index is written.
 
     ValueError or UserError where it does not keep to the format.
@@ -97,7 +97,7 @@ def read(folder: Path) -> Stored:
     return Stored(folder, index, observation_id(index))
 
 
-def read_round(stored: Stored, entry: Round) -> dict[str, torch.Tensor]:
+def read_round(stored: Stored, entry: RoundEntry) -> dict[str, torch.Tensor]:
     """The tensors of one round by name; UserError where its file is not the one that the index describes."""
     path = stored.folder / entry.file
     _check_size(stored.folder, entry)
@@ -150,12 +150,12 @@ def _checked(path: Path, content: dict[str, Any]) -> Index:
     return index
 
 
-def _write_round(folder: Path, new: NewRound) -> Round:
+def _write_round(folder: Path, new: NewRound) -> RoundEntry:
     path = folder / schema.file_name(new.number)
     files.write_tensors(path, dict(new.tensors))
     with path.open("rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
-    return Round(
+    return RoundEntry(
         round=new.number,
         file=path.name,
         bytes=path.stat().st_size,
@@ -179,7 +179,7 @@ def _check_values(index: Index, tensors: dict[str, torch.Tensor]) -> None:
         raise ValueError(f"{schema.COUNTS} holds numbers below 0 or above {limits.SAMPLES}")
 
 
-def _check_size(folder: Path, entry: Round) -> None:
+def _check_size(folder: Path, entry: RoundEntry) -> None:
     path = folder / entry.file
     if not path.is_file():
         raise Damaged(f"there is no {path}, which {folder / INDEX} names")

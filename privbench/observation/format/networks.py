@@ -8,14 +8,24 @@ import torch
 
 from privbench.networks.model import Model
 from privbench.observation.format import limits
-from privbench.observation.format.schema import COUNTS, DOWN, FLOATS, Index, Messages, Networks, Round, Tensor, under
+from privbench.observation.format.schema import (
+    COUNTS,
+    DOWN,
+    FLOATS,
+    Index,
+    Messages,
+    NetworksEntry,
+    RoundEntry,
+    Tensor,
+    under,
+)
 from privbench.types import CLASSIFICATION
 
 PARTS = (*CLASSIFICATION, "generator", "discriminator")
 Shapes = dict[str, tuple[int, ...]]  # by parameter or buffer
 
 
-def model_of(networks: Networks) -> Model:
+def model_of(networks: NetworksEntry) -> Model:
     """The networks of a set-up; UserError where a backbone does not take images of that size."""
     return Model(**networks.model_dump())
 
@@ -43,7 +53,7 @@ def check(index: Index) -> None:
 class _Check:
     """Of one round: every tensor is accounted for once."""
 
-    def __init__(self, index: Index, round_: Round, model: Model | None) -> None:
+    def __init__(self, index: Index, round_: RoundEntry, model: Model | None) -> None:
         self.setup, self.round, self.model = index.setup, round_, model
         self.left = dict(round_.tensors)
         self.where = f"round {round_.round}"

@@ -37,7 +37,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Networks(_Strict):
+class NetworksEntry(_Strict):
     """The networks by name and size; nothing where they are an auditor's own module, which no file ever names."""
 
     backbone: Literal["lenet5", "resnet18"]
@@ -48,7 +48,7 @@ class Networks(_Strict):
     dropout: Annotated[float, Field(ge=0, lt=1)]
 
 
-class Training(_Strict):
+class TrainingEntry(_Strict):
     """How clients train between the rounds, as the server has them do."""
 
     optimiser: Adam | SGD
@@ -56,7 +56,7 @@ class Training(_Strict):
     steps: Annotated[int, Field(ge=0, le=limits.STEPS)]
 
 
-class LocalSteps(_Strict):
+class LocalStepsEntry(_Strict):
     """The steps between the broadcast networks and those whose change is sent."""
 
     steps: Annotated[int, Field(ge=1, le=limits.STEPS)]
@@ -64,7 +64,7 @@ class LocalSteps(_Strict):
     batch: Annotated[int, Field(ge=1, le=limits.BATCH_SIZE)] | None  # images per step; null: all of the message's
 
 
-class Defense(BaseModel):
+class DefenseEntry(BaseModel):
     """A defence as the attacker knows it: its name, and settings of its own."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
@@ -76,7 +76,7 @@ class Defense(BaseModel):
     wire: Literal["bf16", "fp16"] | None = None
 
     @model_validator(mode="after")
-    def _bounded(self) -> Defense:
+    def _bounded(self) -> DefenseEntry:
         settings = self.__pydantic_extra__
         if len(settings) > limits.SETTINGS:
             raise ValueError(f"a defence has {len(settings)} settings, more than {limits.SETTINGS}")
@@ -85,20 +85,20 @@ class Defense(BaseModel):
         return self
 
 
-class Setup(_Strict):
+class SetupEntry(_Strict):
     """What is the same in every round."""
 
     method: Text
     dataset: Text
-    networks: Networks | None
+    networks: NetworksEntry | None
     image_shape: Annotated[list[Count], Field(min_length=3, max_length=3)]  # channels, height, width
     classes: Annotated[int, Field(ge=1, le=limits.CLASSES)]
     shared_parts: Annotated[list[Word], Field(max_length=limits.TABLES)]
-    defense: Defense
-    training: Training | None
+    defense: DefenseEntry
+    training: TrainingEntry | None
 
     @model_validator(mode="after")
-    def _consistent(self) -> Setup:
+    def _consistent(self) -> SetupEntry:
         channels, height, width = self.image_shape
         if channels > limits.CHANNELS or max(height, width) > limits.SIDE:
             raise ValueError(f"images of {channels}x{height}x{width} are larger than {limits.CHANNELS}x{limits.SIDE}^2")
@@ -123,7 +123,7 @@ class Messages(_Strict):
     ]
     # Images behind a message; null where the server does not know.
     batch_size: Annotated[int, Field(ge=1, le=limits.BATCH_SIZE)] | None
-    local: LocalSteps | None  # of updates
+    local: LocalStepsEntry | None  # of updates
     imitated: Annotated[int, Field(ge=0, le=limits.IMITATED)]  # features of a generator beside those of the images
 
     @model_validator(mode="after")
@@ -152,7 +152,7 @@ class Tensor(_Strict):
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-class Round(_Strict):
+class RoundEntry(_Strict):
     """One round: what went down, what came up, and in which file."""
 
     round: Annotated[int, Field(ge=0, le=limits.ROUND)]  # how many were complete when the broadcast went out
@@ -163,7 +163,7 @@ class Round(_Strict):
     tensors: Annotated[dict[Annotated[str, StringConstraints(max_length=4 * limits.NAME)], Tensor], Field()]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Round:
+    def _consistent(self) -> RoundEntry:
         if self.file != file_name(self.round):
             raise ValueError(f"the file of round {self.round} is {file_name(self.round)}, but {self.file} was given")
         _different("tables of messages", [table.name for table in self.messages])
@@ -188,8 +188,8 @@ class Origin(_Strict):
 class Index(_Strict):
     """The content of index.json, but for its own digests."""
 
-    setup: Setup
-    rounds: Annotated[list[Round], Field(min_length=1, max_length=limits.ROUNDS)]
+    setup: SetupEntry
+    rounds: Annotated[list[RoundEntry], Field(min_length=1, max_length=limits.ROUNDS)]
     origin: Origin | None
 
     @model_validator(mode="after")
