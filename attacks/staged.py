@@ -27,7 +27,7 @@ itself; `restart` is the start that won. With E private what is descended on is 
 and ||g(x) - G||^2 / sigma^2 for a batch, + squared differences of neighbouring pixels / tau^2 + squared distances from grey /
 spread^2.
 
-Weights were chosen on images disjoint from all victims (docs/tuning_attacks.md); the prior's constants are those of photographs
+Weights were chosen on images disjoint from all victims (docs/appendix/tuning.md); the prior's constants are those of photographs
 in no data set here (attacks/common/priors.py).
 """
 

@@ -5,7 +5,7 @@ that E's gradient is that of t, times a number. Two ways to lay the rows:
     gentle   one level in the middle of what t can be, slopes that keep the sigmoid awake over all of it: for one image, whose
              features are in every row. w is Fisher's linear discriminant between two classes. That its entries change sign from
              place to place matters: along the features' first principal direction, smooth over the image, the gradient of the
-             extractor's first layer repeats what the second's says already (1 dB, docs/tuning_attacks.md).
+             extractor's first layer repeats what the second's says already (1 dB, docs/appendix/tuning.md).
     steep    levels spread over the range of t, slopes so steep that an image answers to the nearest rows alone: for batches, whose
              images are sorted into rows. w is the features' first principal direction.
 The layers behind make one number a of t, rising with it, and logits

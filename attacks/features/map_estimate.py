@@ -11,7 +11,7 @@ leaves more than that by far does not explain G, and the attacker knows it witho
 EVERYONE of the starts, and from the others only while nothing explains its gradient; the end with the lowest F counts.
 
 Balunovic et al.: Bayesian Framework for Gradient Leakage, ICLR 2022, arXiv 2111.04706, derive F. D and the starts are ours
-(docs/tuning_attacks.md).
+(docs/appendix/tuning.md).
 """
 
 from __future__ import annotations

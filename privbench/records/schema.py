@@ -2,7 +2,7 @@
 
 A `Record` holds what a cell is and what each of its seeds gave, per client and per victim; a mean over them is computed where it is
 asked for and stored nowhere, and intervals are the reports' (privbench/scoring/statistics.py). An `AttackRecord` is the record
-of a cell that was attacked. docs/metrics.md defines every number of training.
+of a cell that was attacked. docs/appendix/metrics.md defines every number of training.
 
 The digest is the SHA-256 of the record's own content. It detects an accident (a truncated copy, an edited number) and is no defence
 against somebody who wants to deceive: who edits a record can compute the digest anew. `privbench reproduce` is the check then.

@@ -2,7 +2,7 @@
 
 A pure function of records. One block per data set, round, method and defence: the strongest attack of every knowledge tag in the
 order of the rungs, beneath it every attack that was run, the paired tests against the floor, and the doubts that the numbers
-raise (reports/records/remarks.py). docs/ladder.md says how to read it.
+raise (reports/records/remarks.py). docs/reading_results.md says how to read it.
 """
 
 from __future__ import annotations
