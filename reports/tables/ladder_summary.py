@@ -46,7 +46,7 @@ from reports.records.published import of_papers_attack
 from reports.records.remarks import PLUMBING, header, of_training
 from reports.tables import ladder, render
 from reports.tables.ladder import rung, rungs
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 DOUBT_COLUMNS = ("doubt", "cells", "data sets", "rounds", "methods", "attacks", "for example")
 GAP_COLUMNS = ("attack", "methods", "data sets", "rounds", "reason")

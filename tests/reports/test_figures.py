@@ -29,7 +29,7 @@ from reports.figures import (
 from reports.figures.label_histogram import Panel
 from reports.records import grouping
 from reports.records.labels import NAMES, cell_place, label
-from reports.tables import attack_table
+from reports.tables import attack_table, report_files
 from tests.reports.records import record, with_training
 from tests.reports.test_training_reports import trained
 
@@ -329,7 +329,7 @@ def test_a_grid_and_the_table_of_the_same_records_have_one_order():
         ("FedAvg + Gaussian 0.1", "dlg"),
         ("FedAvg + Gaussian 0.1", "staged"),
     ]
-    text = attack_table.markdown(own).split("## Every record")[1]
+    text = report_files.markdown(attack_table.report(own)).split("## Every record", 1)[1]
     lines = [line.split("|") for line in text.splitlines() if line.startswith("| cifar10")]
     assert [(cells[3].strip(), cells[4].strip()) for cells in lines] == of_grid
 

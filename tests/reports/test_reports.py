@@ -19,7 +19,7 @@ from reports.records import grouping
 from reports.records.labels import Gap, published, update_text
 from reports.records.remarks import remarks
 from reports.studies import definition
-from reports.tables import attack_table, render
+from reports.tables import attack_table, render, report_files, terminal
 from tests.reports.paper_cells import in_paper
 from tests.reports.records import record
 
@@ -74,9 +74,9 @@ def test_a_table_without_any_published_value_has_no_row_of_them():
 
 
 def test_the_tables_are_pure_functions_of_the_records(tmp_path):
-    first = attack_table.write_tables(five(), tmp_path / "a")
-    second = attack_table.write_tables(five(), tmp_path / "b")
-    assert [p.name for p in first] == ["table.md", "table.csv", "table.tex"]
+    first = report_files.write(attack_table.report(five()), tmp_path / "a" / "table")
+    second = report_files.write(attack_table.report(five()), tmp_path / "b" / "table")
+    assert [p.name for p in first] == ["table.md", "table.csv", "table.tex", "table.html"]
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
 
 
@@ -165,9 +165,9 @@ def test_a_missing_attack_stays_a_gap_with_its_reason():
     table = columns_of(attack_table.compact(kept, gaps)[0])
     assert table["PSNR, the paper's attack, dB"]["FedCG"] == "missing"
     assert table["PSNR, strongest attack here, dB:which"]["FedCG"].endswith("; feature-statistics missing")
-    text = attack_table.markdown(kept, gaps)
+    text = report_files.markdown(attack_table.report(kept, gaps))
     assert "- cifar10, FedCG, feature-statistics, round best, 0 (untrained): the disk is full" in text
-    assert "the disk is full" in attack_table.latex(kept, gaps)
+    assert "the disk is full" in report_files.latex(attack_table.report(kept, gaps))
 
 
 def test_a_method_whose_cells_are_all_missing_keeps_its_column_and_its_published_value():
@@ -218,7 +218,7 @@ def test_failed_victims_are_told():
 
 
 def test_the_csv_holds_every_record_at_full_precision():
-    rows = list(csv.DictReader(io.StringIO(attack_table.csv(list(map(in_paper, five()))))))
+    rows = list(csv.DictReader(io.StringIO(report_files.csv(attack_table.report(list(map(in_paper, five())))))))
     assert len(rows) == 20
     assert float(rows[0]["psnr_db"]) == pytest.approx(five()[0].scores.psnr_db, rel=1e-12)
     assert rows[0]["published_psnr_db"] == "24.14"
@@ -226,7 +226,7 @@ def test_the_csv_holds_every_record_at_full_precision():
 
 
 def test_latex_is_escaped_and_balanced():
-    text = attack_table.latex([record(dataset="folder:/pictures/a_b&c")])
+    text = report_files.latex(attack_table.report([record(dataset="folder:/pictures/a_b&c")]))
     assert r"a\_b\&c" in text
     assert r"$\pm$" in text
     assert "accuracy of the trained method, \\%" in text
@@ -265,7 +265,7 @@ def test_latex_escapes(text, expected):
 def printed(cells, width, **more):
     """What the terminal shows of some records."""
     console = Console(width=width, record=True, file=io.StringIO())
-    attack_table.print_tables(cells, console, Path("runs/x/table.md"), **more)
+    terminal.show(attack_table.report(cells), Path("runs/x/table.md"), console, **more)
     return console.export_text()
 
 
@@ -303,10 +303,16 @@ def test_a_terminal_of_120_characters_holds_all_five_columns_in_one_table():
 def test_a_smoke_table_shows_no_score_and_says_what_smoke_is_for():
     cells = [record(spec={"preset": "smoke"})]
     scores = {f"{value:.2f}" for r in cells for value in (r.scores.psnr_db, r.floor.psnr_db)}
-    for text in (attack_table.markdown(cells), attack_table.latex(cells), printed(cells, 100)):
+    for text in (
+        report_files.markdown(attack_table.report(cells)),
+        report_files.latex(attack_table.report(cells)),
+        printed(cells, 100),
+    ):
         assert "plumbing" in text
         assert not any(score in text for score in scores)
-    assert all(any(score in attack_table.markdown([record()]) for score in [one]) for one in scores)
+    assert all(
+        any(score in report_files.markdown(attack_table.report([record()])) for score in [one]) for one in scores
+    )
 
 
 def test_the_header_says_that_a_quick_run_is_not_the_published_one():
