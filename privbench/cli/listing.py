@@ -11,9 +11,7 @@ from rich.table import Table
 
 from privbench import registry
 from privbench.cli import training_view
-from privbench.data import partition
 from privbench.errors import UserError
-from privbench.observation import knowledge
 from privbench.records import clients, schema, summary
 from privbench.records.schema import AttackRecord
 from privbench.records.store import Store, status
@@ -21,6 +19,7 @@ from privbench.spec import CellSpec, TrainSpec
 from privbench.system import console
 from privbench.system.printable import one_line
 from privbench.training import checkpoint
+from reports.documents import catalogue
 from reports.studies import definition
 
 # What a listing says of every plug-in beside its name, and with --long besides, by kind.
@@ -34,10 +33,7 @@ LONG = {
 
 def list_plugins(kind: str, *, long: bool = False) -> None:
     """Every plug-in of a kind: a row each, or with `long` a paragraph each with everything that is known of it."""
-    to = console.results()
-    every = {name: _facts(kind, name) for name in registry.KINDS[kind]}
-    if kind == "attack":
-        every = dict(sorted(every.items(), key=lambda entry: entry[1]["rung"]))
+    to, every = console.results(), catalogue.every(kind)
     if long:
         width = max(map(len, (*SHORT[kind], *LONG[kind]))) + 4
         for name, facts in every.items():
@@ -56,32 +52,6 @@ def list_plugins(kind: str, *, long: bool = False) -> None:
     to.print(table)
     if kind == "attack":
         to.print("L0 are floors, L8 references with the victims' own networks. `--long` says more of each.")
-
-
-def _facts(kind: str, name: str) -> dict[str, str]:
-    """What a listing can say of one plug-in, by the heading it stands under."""
-    plugin = registry.resolve(kind, name)
-    modules = [path.partition(":")[0] for path in set(registry.KINDS[kind].values())]
-    module = __import__(plugin.__module__, fromlist=["_"])
-    alone = modules.count(plugin.__module__) == 1  # else the module's first line says nothing of the single one
-    facts = {"what": ((module if alone else plugin).__doc__ or "").strip().splitlines()[0]}
-    if kind == "method":
-        facts["shares"] = ", ".join(plugin.shared_parts) or "nothing"
-    if kind == "attack":
-        facts |= {
-            "rung": plugin.rung,
-            "must know": knowledge.tag(plugin),
-            "needs": ", ".join(sorted(plugin.needs)) or "nothing",
-            "uses where sent": ", ".join(sorted(knowledge.uses(plugin))) or "nothing",
-        }
-    if kind == "defense":
-        settings = [f"{each}: {getattr(kind_, '__name__', kind_)}" for each, kind_ in plugin.__annotations__.items()]
-        facts["settings"] = ", ".join(s for s in settings if not s.endswith("ClassVar[str]")) or "none"
-    if kind == "dataset":
-        how, clients, per_client = partition.defaults(name)
-        each = {"iid": "iid, up to", "domain": "one domain each, up to", "dirichlet": "Dirichlet(1), on average"}[how]
-        facts["default layout"] = f"{clients} clients, {each} {per_client:,} images"
-    return facts
 
 
 def list_studies() -> None:

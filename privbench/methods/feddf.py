@@ -25,6 +25,7 @@ BOTH = ("extractor", "classifier")
 class FedDF(Method):
     """Shares E and C; the server takes sum_i w_i (E_i, C_i) and goes on from there."""
 
+    paper: ClassVar[str] = "Lin et al., NeurIPS 2020, arXiv 2006.07242"
     parts: ClassVar[tuple[str, ...]] = BOTH
     shared_parts: ClassVar[tuple[str, ...]] = BOTH
 

@@ -13,6 +13,7 @@ from privbench.methods.base import Method, Phase, cross_entropy_stage
 class FedSplit(Method):
     """Shares C; the server takes sum_i w_i C_i."""
 
+    paper: ClassVar[str] = "Liang et al., 2020, arXiv 2001.01523"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shared_parts: ClassVar[tuple[str, ...]] = ("classifier",)
 

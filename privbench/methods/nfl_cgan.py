@@ -23,4 +23,5 @@ from privbench.methods.fedcg import FedCG
 class NFLCGAN(FedCG):
     """Shares C and G; E and D never leave the client."""
 
+    paper: ClassVar[str] = "Huang et al., Electronics 2024"
     usual_dropout: ClassVar[Mapping[str, float]] = {"lenet5": 0.2}  # Table 1; Table 2, of ResNet-18, has none
