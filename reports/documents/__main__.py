@@ -1,5 +1,6 @@
 """`python -m reports.documents`, from the repository's root: writes every generated block; `make docs` calls it.
 
+`python -m reports.documents --images` draws the figures that committed records are enough for, too.
 `python -m reports.documents --records NAME FILE...` commits the records of a table: the record.json of its cells.
 """
 
@@ -12,7 +13,7 @@ from pathlib import Path
 from privbench.errors import UserError
 from privbench.records import schema
 from privbench.system import files
-from reports.documents import pages, published
+from reports.documents import images, pages, published
 from reports.documents.blocks import BLOCKS
 
 
@@ -20,6 +21,7 @@ def main(words: list[str] | None = None) -> int:
     """Writes the pages whose blocks changed and names them; 2 where something is wrong, after one line that says what."""
     parser = argparse.ArgumentParser(prog="python -m reports.documents", description="Writes every generated block.")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: here)")
+    parser.add_argument("--images", action="store_true", help="draw the figures of docs/images, too")
     parser.add_argument("--records", metavar="NAME", help="commit these records as those of a table of docs/results")
     parser.add_argument("files", type=Path, nargs="*", help="record.json of its cells")
     chosen = parser.parse_args(words)
@@ -31,6 +33,7 @@ def main(words: list[str] | None = None) -> int:
                 [schema.read(path) for path in chosen.files], published.path_of(chosen.root, chosen.records)
             )
         changed = write(chosen.root)
+        changed += images.write(chosen.root, chosen.root / images.FOLDER) if chosen.images else []
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -10,7 +10,7 @@ import pytest
 from privbench import registry
 from privbench.errors import UserError
 from reports.documents import __main__ as command
-from reports.documents import catalogue, findings, pages, published
+from reports.documents import catalogue, findings, images, pages, published
 from reports.documents.blocks import BLOCKS, COLUMNS, PHOTOS
 from reports.studies import definition
 from tests.reports.records import record, with_psnr
@@ -84,6 +84,16 @@ def test_the_command_writes_what_changed_and_says_so(repository, tmp_path, capsy
     (tmp_path / "docs" / "x.md").write_text("<!-- generated: nothing-such -->\n<!-- end -->\n")
     assert command.main(["--root", str(tmp_path)]) == 2
     assert "no block 'nothing-such'" in capsys.readouterr().err
+
+
+def test_images_are_drawn_from_committed_records_and_shown_somewhere(repository, tmp_path):
+    paths = images.write(repository, tmp_path)
+    shown = "".join(page.read_text(encoding="utf-8") for page in pages.pages(repository))
+    assert [path.stem for path in paths] == list(images.IMAGES)
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert f"images/{path.name}" in shown
+        assert (repository / images.FOLDER / path.name).exists()
 
 
 def test_committed_records_are_read_as_they_were_written_and_an_altered_one_is_refused(tmp_path):

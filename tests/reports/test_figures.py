@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
+from matplotlib.text import Text
 from PIL import Image
 
 from privbench import registry
@@ -192,7 +193,8 @@ def test_a_figure_fits_the_page_no_text_is_clipped_or_hides_anything_and_no_pane
         assert axes.get_visible()
         assert axes.has_data()
     texts = texts_of(figure)
-    boxes_ = [t.get_window_extent() for t in texts]
+    # Of an annotation its text, without the line that leads to its point.
+    boxes_ = [t.get_window_extent() and Text.get_window_extent(t) for t in texts]
     for text, box in zip(texts, boxes_, strict=True):
         assert text.get_fontsize() >= style.SMALL_POINTS, text.get_text()
         assert -1 <= box.x0 < box.x1 <= width + 1, text.get_text()
@@ -316,6 +318,28 @@ def test_rows_of_the_same_images_are_drawn_once_under_both_names(tmp_path, drawn
     ]
     grid.write(images(0), [first, *rest], tmp_path / "x")
     assert labels_of(drawn[0]) == ["original", "FedAvg = FedCG\nL1 dlg", "FedAvg\nL1 staged", "FedSplit\nL1 dlg"]
+
+
+def test_a_short_grid_keeps_the_strongest_of_each_knowledge_first():
+    given = {"dlg": (9.0, ""), "idlg": (21.0, ""), "matching": (20.0, ""), "surrogate": (12.0, " + auxiliary")}
+    rows = [
+        row("FedCG", attack, i, psnr)._replace(knowledge=f"gradient{more}")
+        for i, (attack, (psnr, more)) in enumerate(given.items())
+    ]
+    lines = grid.lines_of(rows)
+    assert [line.first.attack for line in grid.kept(lines, 1)] == ["idlg"]
+    assert [line.first.attack for line in grid.kept(lines, 2)] == ["idlg", "surrogate"]
+    assert [line.first.attack for line in grid.kept(lines, 3)] == ["idlg", "matching", "surrogate"]
+
+
+def test_a_grid_has_at_most_eight_rows_and_marks_the_papers_attack(tmp_path, drawn):
+    rows = [row(f"method{i}", "staged", i) for i in range(9)]
+    rows[0] = rows[0]._replace(is_papers=True)
+    grid.write(images(99), rows, tmp_path / "x")
+    names = labels_of(drawn[0])
+    assert len(names) == 8
+    assert names[1] == "method0\nL1 staged\n(the paper's)"
+    assert not any("paper" in name for name in names[2:])
 
 
 def test_a_grid_and_the_table_of_the_same_records_have_one_order():

@@ -3,10 +3,13 @@
 import csv
 import io
 import re
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.collections import LineCollection
+from matplotlib.text import Text
 from PIL import Image
 
 from privbench.execution import cell_jobs
@@ -16,7 +19,7 @@ from privbench.records.store import Store
 from privbench.system.console import Console
 from reports.figures import grid, scatter, style
 from reports.records import grouping
-from reports.records.labels import Gap, published, update_text
+from reports.records.labels import Gap, label, published, update_text
 from reports.records.remarks import remarks
 from reports.studies import definition
 from reports.tables import attack_table, render, report_files, terminal
@@ -366,13 +369,61 @@ def test_figures_are_pure_functions_of_their_input(tmp_path):
     assert [p.read_bytes() for p in once] == [p.read_bytes() for p in again]
 
 
-def test_the_scatter_has_one_panel_per_round(tmp_path):
-    tall, _ = scatter.write(five(), tmp_path / "two")
-    short, _ = scatter.write([r for r in five() if r.cell.round == "best"], tmp_path / "one")
-    with Image.open(tall) as a, Image.open(short) as b:
-        assert a.height > 1.5 * b.height
-        assert a.width == b.width
-        assert a.width == 975  # 3.25 inches at 300 dpi
+def test_the_scatter_has_one_panel_per_round_side_by_side(tmp_path):
+    two, _ = scatter.write(five(), tmp_path / "two")
+    one, _ = scatter.write([r for r in five() if r.cell.round == "best"], tmp_path / "one")
+    with Image.open(two) as a, Image.open(one) as b:
+        # 6.75 and 3.25 inches at 300 dpi.
+        assert (a.width, b.width) == (2025, 975)
+        assert a.height < 1.2 * b.height
+
+
+@pytest.fixture
+def figure(monkeypatch):
+    """The last figure that was drawn, laid out."""
+    kept = []
+    monkeypatch.setattr(style, "save", lambda figure, stem: kept.append(figure) or [])
+
+    def of(records, tmp_path):
+        scatter.write(records, tmp_path / "scatter")
+        kept[-1].draw_without_rendering()
+        return kept[-1]
+
+    return of
+
+
+def test_names_stand_beside_their_points_and_cover_nothing(figure, tmp_path):
+    drawn = figure(five(), tmp_path)
+    assert drawn.legends == []
+    for axes in drawn.axes:
+        names = {" ".join(text.get_text().split()): text for text in axes.texts}
+        assert set(names) == {*(label(r.cell) for r in five()), "best floor"}
+        boxes = [Text.get_window_extent(text) for text in names.values()]
+        assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+        marks = [axes.transData.transform(line.get_xydata()[0]) for line in axes.lines if line.get_marker() in "os^Dv"]
+        assert len(marks) >= 5
+        assert not any(box.contains(*mark) for box in boxes for mark in marks)
+
+
+def test_names_without_room_are_a_legend(figure, tmp_path):
+    crowd = [
+        record("fedavg", f"gaussian:{0.001 * n}", psnr=15.0 + 0.01 * n, spec={"method_settings": {}})
+        for n in range(1, 40)
+    ]
+    drawn = figure(crowd, tmp_path)
+    assert len(drawn.legends[0].get_texts()) == 40
+    assert not any(axes.texts for axes in drawn.axes)
+
+
+def test_bars_that_would_lie_on_each_other_are_drawn_apart(figure, tmp_path):
+    alike = [record(m, d, "staged", psnr=12.0) for m, d in FIVE]
+    (axes,) = figure(alike, tmp_path).axes
+    bars = [collection for collection in axes.collections if isinstance(collection, LineCollection)]
+    ends = [bar.get_transform().transform(bar.get_segments()[0]) for bar in bars]
+    rows = sorted(end[0][1] for end in ends if abs(end[0][1] - end[1][1]) < 1)
+    assert len(rows) == 5
+    step = scatter.STEP_POINTS / 72 * axes.figure.dpi
+    assert min(b - a for a, b in pairwise(rows)) >= 0.9 * step
 
 
 def test_the_attack_table_study_has_the_five_published_columns():
