@@ -63,7 +63,7 @@ def test_attack_prints_a_row_and_writes_tables_and_a_grid(finished):
     assert "plumbing" in text
     written = {path.name for path in folder.glob("attack-*/*")}
     assert written == {
-        "table.md", "table.csv", "table.tex", "digits-grid-best.png",
+        "table.md", "table.csv", "table.tex", "table.html", "digits-grid-best.png",
         "digits-grid-best.pdf",
     }  # fmt: skip
 
@@ -166,7 +166,9 @@ def test_a_study_runs_resumes_and_tells_its_state(told, tmp_path):
     written = {path.name for path in (tmp_path / "accuracy-smoke").iterdir()}
     assert {
         "report.md",
+        "report.html",
         "accuracy.md",
+        "accuracy.html",
         "accuracy.csv",
         "accuracy.tex",
         "gain-digits-4clients.png",

@@ -45,7 +45,7 @@ from reports.running.study_run import (
     sorted_out,
     tell_files,
 )
-from reports.tables import attack_table, ladder
+from reports.tables import attack_table, ladder, report_files, terminal
 
 __all__ = [
     "attack_file",
@@ -96,7 +96,7 @@ def run_attacks(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
     states = execute(cells, place.out, place.data_dir, place.device, strict=True)
     done, records, gaps = _attacked(cells, states)
     references = ceiling.references(store, records)
-    paths = attack_table.write_tables(records, folder, gaps, references)
+    paths = report_files.write(attack_table.report(records, gaps, references), folder / "table")
     paths += of_attack.attacked(store, done, records, folder) + of_attack.histograms(records, folder)
     paths += ladder_cells.curves(records, folder) + defense_curve.curves(records, folder)
     check_there(store, done, paths)
@@ -109,7 +109,7 @@ def run_ladder(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
     able, unmet = ladder_cells.applicable(cells)
     done, records, open_ = _attacked(able, execute(able, place.out, place.data_dir, place.device))
     gaps = [*unmet, *open_]
-    paths = ladder.write_tables(records, folder / "ladder", gaps)
+    paths = report_files.write(ladder.report(records, gaps), folder / "ladder")
     paths += ladder_cells.curves(records, folder) + defense_curve.curves(records, folder)
     paths += ladder_cells.grids(Store(place.out), done, records, folder, [cell.round for cell in done])
     check_there(Store(place.out), done, paths)
@@ -120,10 +120,12 @@ def show_attacked(ended: Attacked) -> None:
     """Prints the table; UserError for cells that are unfinished."""
     to = console.results()
     tell_files(ended.paths, ended.folder, to)
-    if ended.is_ladder:
-        ladder.print_tables(ended.records, to, ended.folder / "ladder.md", ended.gaps)
-    else:
-        attack_table.print_tables(ended.records, to, ended.folder / "table.md", ended.gaps, ended.references)
+    report = (
+        ladder.report(ended.records, ended.gaps)
+        if ended.is_ladder
+        else attack_table.report(ended.records, ended.gaps, ended.references)
+    )
+    terminal.show(report, ended.folder / ("ladder.md" if ended.is_ladder else "table.md"), to)
     if unfinished := ended.unfinished():
         raise UserError(
             f"{len(unfinished)} of {len(ended.records) + len(unfinished)} cells are unfinished: {unfinished[0].reason}"

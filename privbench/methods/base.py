@@ -227,6 +227,8 @@ class Method(ABC):
     # p, before the classifier while it is trained; None: `usual_dropout`
     dropout: Share | None = field(default=None, kw_only=True)
 
+    # Authors, venue and year, as documents name it; "" where there is none.
+    paper: ClassVar[str] = ""
     parts: ClassVar[tuple[str, ...]]  # networks a client holds
     shared_parts: ClassVar[tuple[str, ...]]  # those of them that leave the client, every round; no other ever does
     serves: ClassVar[tuple[str, ...]] = ()  # networks of the server alone, which clients receive and never train

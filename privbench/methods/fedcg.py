@@ -40,6 +40,7 @@ class FedCG(Method):
     aggregator: str = "kd"  # or "ave", "kdc"
     gan: str = "conv"  # or "dense"
 
+    paper: ClassVar[str] = "Wu et al., IJCAI 2022, arXiv 2111.08211"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator", "discriminator")
     shared_parts: ClassVar[tuple[str, ...]] = ("classifier", "generator")
 

@@ -25,6 +25,7 @@ BOTH = ("extractor", "classifier")
 class FedDF(Method):
     """Shares E and C; the server averages them, then distils the clients on public images (Lin et al., NeurIPS 2020)."""
 
+    paper: ClassVar[str] = "Lin et al., NeurIPS 2020, arXiv 2006.07242"
     parts: ClassVar[tuple[str, ...]] = BOTH
     shared_parts: ClassVar[tuple[str, ...]] = BOTH
 

@@ -55,6 +55,7 @@ class FedGen(Method):
     gan: str = "conv"  # or "dense"
     observe_loss: ObservedLoss = "classification"
 
+    paper: ClassVar[str] = "Zhu et al., ICML 2021, arXiv 2105.10056"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shared_parts: ClassVar[tuple[str, ...]] = ("classifier",)
     serves: ClassVar[tuple[str, ...]] = ("generator",)

@@ -82,6 +82,7 @@ class FedMDCG(Method):
     without: str = ""  # names of loss terms, separated by commas
     observe_loss: ObservedLoss = "classification"
 
+    paper: ClassVar[str] = "Luo et al.: FedMD-CG"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator")
     shared_parts: ClassVar[tuple[str, ...]] = ("classifier", "generator")
     keeps: ClassVar[tuple[str, ...]] = ("generator",)

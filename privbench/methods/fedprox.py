@@ -32,6 +32,7 @@ class FedProx(Method):
 
     mu: float = 0.01
 
+    paper: ClassVar[str] = "Li et al., MLSys 2020, arXiv 1812.06127"
     parts: ClassVar[tuple[str, ...]] = BOTH
     shared_parts: ClassVar[tuple[str, ...]] = BOTH
 

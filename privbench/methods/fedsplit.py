@@ -13,6 +13,7 @@ from privbench.methods.base import Method, Phase, cross_entropy_stage
 class FedSplit(Method):
     """Shares C; the server averages it, sum_i w_i C_i (FedCG, section 4; LG-FedAvg: Liang et al., arXiv 2001.01523)."""
 
+    paper: ClassVar[str] = "Liang et al., 2020, arXiv 2001.01523"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shared_parts: ClassVar[tuple[str, ...]] = ("classifier",)
 

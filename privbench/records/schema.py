@@ -487,11 +487,11 @@ def read(path: Path) -> Record:
     """The record; a damaged, altered, foreign or newer file raises UserError with its name. Schema 2 is upgraded."""
     if not path.is_file():
         raise UserError(f"there is no record at {path}")
-    return parsed(files.read_json(path), path)
+    return of_value(files.read_json(path), path)
 
 
-def parsed(value: Any, path: Path) -> Record:
-    """The record in the JSON of a file; UserError as `read`."""
+def of_value(value: Any, path: Path) -> Record:
+    """The record that some JSON says, as it was read from `path`; UserError as `read`."""
     if not isinstance(value, dict) or "schema_version" not in value:
         raise UserError(f"{path} is not a privbench record")
     try:

@@ -365,11 +365,13 @@ def spread_text(mean: float, std: float | None, digits: int = 2) -> str:
     return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} +- {std:.{digits}f}"
 
 
-def range_text(range_: Interval, *, sign: bool = False) -> str:
+def range_text(range_: Interval, *, sign: bool = False, digits: int = 2) -> str:
     """A mean with its interval, marked where the seeds are few."""
     plus = "+" if sign else ""
     # Rounded first, and 0 added, as what rounds to zero has no sign.
-    mean, low, high = (f"{round(value, 2) + 0.0:{plus}.2f}" for value in (range_.mean, range_.low, range_.high))
+    mean, low, high = (
+        f"{round(value, digits) + 0.0:{plus}.{digits}f}" for value in (range_.mean, range_.low, range_.high)
+    )
     return f"{mean} [{low}, {high}]{FEW if range_.is_few else ''}"
 
 

@@ -48,7 +48,7 @@ def write(
     for key, name in of_attack.stems(records).items():
         own = [r for r in records if grouping.setting(r.cell) == key]
         lost = [gap for gap in gaps if grouping.setting(gap.cell) == key]
-        paths += ladder.write_tables(own, files.inside(folder, f"ladder-{name}"), lost)
+        paths += report_files.write(ladder.report(own, lost), files.inside(folder, f"ladder-{name}"))
     return paths + curves(records, folder) + grids(store, cells, records, folder, SHOWN_ROUNDS, strongest=True)
 
 

@@ -45,7 +45,7 @@ from reports.records.quotable import NOT_SHOWN, PLUMBING, is_plumbing, is_quotab
 from reports.records.remarks import header, of_training
 from reports.tables import ladder, render
 from reports.tables.ladder import rung, rungs
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 DOUBT_COLUMNS = ("doubt", "cells", "data sets", "rounds", "methods", "attacks", "for example")
 GAP_COLUMNS = ("attack", "methods", "data sets", "rounds", "reason")

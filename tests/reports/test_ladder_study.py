@@ -62,11 +62,12 @@ def test_the_folder_holds_summary_long_tables_curve_and_grids(out):
     grids = [f"digits-{method}-grid-{when}" for method in ("fedsplit", "fedcg") for when in ("0", "best")]
     assert {path.name for path in folder.iterdir()} == {
         "report.md",
-        *(f"{stem}.{ending}" for stem in ("summary", "ladder-digits") for ending in ("md", "csv", "tex")),
+        "report.html",
+        *(f"{stem}.{ending}" for stem in ("summary", "ladder-digits") for ending in ("md", "csv", "tex", "html")),
         *(f"{stem}.{ending}" for stem in grids for ending in ("png", "pdf")),
     }
     page = (folder / "report.md").read_text()
-    assert "[summary](summary.md)" in page
+    assert "[summary (also .csv, .tex)](summary.md)" in page
     assert "26 of 26 cells done" in page
     assert "| FedCG | 7 attacks | best | done |" in page
     for path in folder.glob("*.png"):

@@ -1,4 +1,4 @@
-"""What stands under a table on the terminal: at most five lines, the last of which names the file with everything."""
+"""A report on the terminal: its tables, and under them at most five lines, the last of which names the file with everything."""
 
 from __future__ import annotations
 
@@ -7,11 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from privbench.system.console import Console
+from reports.tables import render
+from reports.tables.report import Report
 
 MOST_LINES = 5
 
 
-def show(notes: Sequence[str], whole: Path, console: Console) -> None:
+def show(report: Report, whole: Path, console: Console, first: Sequence[str] = ()) -> None:
+    """Prints the tables that are no details, and what matters most of the file `whole`; `first` are notes before all others."""
+    shown = [table for table in report.tables if not table.is_detail]
+    for table in shown:
+        if table.rows:
+            for paragraph in table.text:
+                console.say(paragraph)
+            render.show(table.title, table.columns, table.rows, console, words=table.words)
+    usual = [*(note for table in shown for note in table.notes), *report.notes]
+    _show_notes([*first, *(usual if report.messages is None else report.messages)], whole, console)
+
+
+def _show_notes(notes: Sequence[str], whole: Path, console: Console) -> None:
     """Prints the first of some notes, as many as fit in four lines of the terminal, and where all of them stand.
 
     A note that does not fit is cut off at a word; those behind it are left to the file.
