@@ -33,7 +33,7 @@ class ClassPrior(NamedTuple):
     """What the attacker thinks of an image before seeing its features: u = 2x - 1 ~ N(mean of its class, Sigma)."""
 
     means: Tensor  # [Y, D] of u
-    gaussian: priors.Gaussian
+    gaussian: priors.GaussianPrior
 
 
 def usual(shape: tuple[int, int, int], classes: int, like: Tensor) -> ClassPrior:

@@ -28,7 +28,8 @@ from privbench.spec import CellSpec, TrainSpec
 from privbench.system import console, cpu, files, machine
 from privbench.system.printable import one_line
 from privbench.training import checkpoint, federation, history
-from reports.figures import defense_curve, grid, label_histogram, of_attack, style
+from reports.figures import defense_curve, grid, label_histogram, of_attack
+from reports.figures.drawing import style
 from reports.figures.label_histogram import Panel
 from reports.records import ceiling
 from reports.records.labels import REFUSED, Gap, cell_place

@@ -290,7 +290,7 @@ def test_a_snapshot_is_checked_against_its_run_without_drawing_networks_each_tim
     checkpoint.save_snapshot(tmp_path, each, harness.initial(setup))
     shot = checkpoint.load_snapshot(tmp_path, each.id, 0)
     assert harness.snapshot_of(setup, tmp_path, shot) is shot
-    monkeypatch.setattr("privbench.networks.Model.net", lambda *_: pytest.fail("drawn again"))
+    monkeypatch.setattr("privbench.networks.model.Model.net", lambda *_: pytest.fail("drawn again"))
     assert harness.snapshot_of(setup, tmp_path, shot) is shot
     params, buffers = shot.server.params, shot.server.buffers
     wide = params | {"classifier": {name: t.double() for name, t in params["classifier"].items()}}

@@ -12,7 +12,7 @@ from privbench.errors import UserError
 from reports.documents import __main__ as command
 from reports.documents import catalogue, findings, images, pages, published
 from reports.documents.blocks import BLOCKS, COLUMNS, PHOTOS
-from reports.studies import definition
+from reports.studies import study_files
 from tests.reports.records import record, with_psnr
 
 ONE = {"one": lambda root: f"from {root.name}\n\n- a\n"}
@@ -151,6 +151,6 @@ def test_the_catalogues_name_everything_that_is_there(repository):
     for kind, block in (("attack", "attacks"), ("method", "methods"), ("defense", "defenses"), ("dataset", "datasets")):
         named = re.findall(r"^\| `([^`]+)`", BLOCKS[block](repository), re.MULTILINE)
         assert sorted(named) == sorted(registry.KINDS[kind])
-    assert re.findall(r"^\| `([^`]+)`", BLOCKS["studies"](repository), re.MULTILINE) == definition.names()
+    assert re.findall(r"^\| `([^`]+)`", BLOCKS["studies"](repository), re.MULTILINE) == study_files.names()
     assert catalogue.facts("method", "fedmd-cg")["shares"] == "classifier, generator, label counts"
     assert all(registry.resolve("method", name).paper for name in registry.METHODS if name != "local")

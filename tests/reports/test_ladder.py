@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from privbench.system.console import Console
-from reports.figures import psnr_by_round, style
+from reports.figures import psnr_by_round
+from reports.figures.drawing import style
 from reports.records.labels import Gap, knowledge_text
 from reports.records.measured import strongest
 from reports.tables import ladder, ladder_summary, render, report_files, terminal

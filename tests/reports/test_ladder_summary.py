@@ -8,7 +8,8 @@ from matplotlib.collections import PolyCollection
 from rich.console import Console
 
 from privbench import registry
-from reports.figures import psnr_by_round, style
+from reports.figures import psnr_by_round
+from reports.figures.drawing import style
 from reports.records import measured
 from reports.records.labels import REFUSED, Gap, fields_of, range_text
 from reports.running import ladder_cells
