@@ -42,7 +42,7 @@ class AlignedSurrogate(StandIn):
     align_steps: Count = 300
     align_weight: Weight = 3.0  # of the alignment terms, with 1 for the cross-entropy
 
-    uses: ClassVar[frozenset[str]] = StandIn.uses | {"upload:generator"}
+    uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
     rung: ClassVar[str] = "L5"
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     revision: ClassVar[int] = 2  # 1: as StandIn; 2: no victim's features align its own surrogate

@@ -17,13 +17,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import broadcast, decoder
+from attacks import decoder
 from attacks.common import failed_uploads, gradient_distance, training_cache
 from attacks.common.no_information import gave_up
 from attacks.features import per_image
 from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.selection import FEWEST
 from attacks.shadow.shadow_federation import ServerView
+from privbench.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.seeds import stream
 from privbench.tensors import Params
@@ -40,8 +41,7 @@ class OracleDecoder:
     decoder_steps: Count = 500
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
-    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
-    hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
     presets: ClassVar[Presets] = {"smoke": {"decoder_steps": 3}}
@@ -49,9 +49,7 @@ class OracleDecoder:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
-        """Each victim through its own client's D, or those of attacks/broadcast.py where the extractor is broadcast."""
-        if "extractor" in artifact.weights:
-            return broadcast.attack(artifact, knowledge, seed, progress)
+        """Each victim through its own client's D."""
 
         def single(artifact: Artifact) -> Reconstruction:
             return failed_uploads.set_aside(artifact, lambda sound: self.through_own(sound, knowledge, seed, progress))

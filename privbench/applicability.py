@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from privbench import registry
+from privbench import registry, written_defense
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
 from privbench.spec import CellSpec
+from privbench.types import Artifact
 
 
 class Limits(NamedTuple):
     """Conditions of one attack; by default none."""
 
+    private_extractor: bool = False  # the clients must keep their extractors
+    noise: bool = False  # uploads must carry noise of known variance
     linear_classifier: bool = False  # the classifier must begin with a linear layer, as LeNet-5's does
-    linear_if_private: bool = False  # the same where clients keep their extractors, of gradients of one image
     most_images: int | None = None  # images per gradient
     undefended_batches: bool = False  # gradients of several images must be exact
 
@@ -32,7 +34,11 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
     """Which limit a cell exceeds, with the way out, in a line; nothing where it keeps to all."""
     train = cell.train
     private = "extractor" not in registry.resolve("method", train.method).shared_parts
-    if limits.linear_classifier or (limits.linear_if_private and private and cell.batch_size == 1):
+    made = written_defense.create(train.defense, train.where)
+    variance = written_defense.noise_variance(made.describe())
+    if fault := _at_odds(name, limits, train.method, private=private, variance=variance):
+        return fault
+    if limits.linear_classifier:
         classifier = Model(train.backbone, 3, 10, image_size=train.image_size).classifier
         if not isinstance(classifier, LinearClassifier):
             return (
@@ -49,4 +55,18 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
             f"{name} takes gradients of several images apart only where no defence changes them, but --defense {train.defense} "
             "was asked for; leave out --batch-size, or try --attack staged"
         )
+    return ""
+
+
+def exceeded_by(name: str, limits: Limits, seen: Artifact) -> str:
+    """The same of an artifact that is at hand: whose extractor is broadcast, and whether uploads carry noise."""
+    variance = written_defense.noise_variance(seen.defense)
+    return _at_odds(name, limits, seen.method, private="extractor" not in seen.weights, variance=variance)
+
+
+def _at_odds(name: str, limits: Limits, method: str, *, private: bool, variance: float) -> str:
+    if limits.private_extractor and not private:
+        return f"{name} attacks private extractors, but {method} broadcasts its extractor; try --attack staged"
+    if limits.noise and not variance:
+        return f"{name} weighs the noise that uploads carry, but these carry none; try --attack staged"
     return ""

@@ -15,8 +15,7 @@
     applies:
        a recipe is left out where the channel moments of a client's victims' features lie farther from its surrogate's than
        UNLIKE times what the shadow's did, and than ALIKE (medians over clients).
-So an inversion that would be hopeless ends at the class mean instead of in noise, without a look at the truth. Where the
-method broadcasts the extractor there is nothing to stand in for, and the attack is `staged`.
+So an inversion that would be hopeless ends at the class mean instead of in noise, without a look at the truth.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks import broadcast
 from attacks.common import descend, failed_uploads, training_cache
 from attacks.features import inversion, per_image
 from attacks.features.inversion import ClassPrior, Extractors
@@ -77,9 +75,7 @@ class StandIn:
     )
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
-    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
-    hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
-    limits: ClassVar[Limits] = Limits(linear_if_private=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
     presets: ClassVar[Presets] = {"smoke": SHORT}
@@ -98,9 +94,7 @@ class StandIn:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
-        """All victims, or those of `staged` where the extractor is broadcast."""
-        if "extractor" in artifact.weights:
-            return broadcast.attack(artifact, knowledge, seed, progress)
+        """All victims."""
 
         def single(artifact: Artifact) -> Reconstruction:
             return failed_uploads.set_aside(

@@ -12,7 +12,7 @@ from attacks.crafted import classifiers, dry_run, gradient_bins
 from attacks.features import per_image
 from attacks.features.disaggregation import Disaggregated
 from attacks.floors import ClassMean
-from attacks.imprint import CLAIM, HONEST, SENT_HONESTLY, Imprint
+from attacks.imprint import CLAIM, HONEST, SENT_HONESTLY, Imprint, passive
 from attacks.posterior import Posterior
 from attacks.staged import Staged
 from defenses.gaussian import Gaussian
@@ -21,7 +21,7 @@ from privbench.errors import UserError
 from privbench.networks.model import Model
 from privbench.observation import wire
 from privbench.scoring.image_scores import psnr_db
-from privbench.types import Batch, ExpectedUpload, Knowledge, LocalSteps, Networks
+from privbench.types import Batch, ExpectedUpload, Knowledge, LocalSteps, Networks, Outcome
 from tests.attacks.cases import (
     MODEL,
     artifact,
@@ -166,7 +166,7 @@ def test_a_classifier_that_begins_with_convolutions_is_refused():
 
 def choice(defense, monkeypatch, batch_size=1):
     """What is sent after a rehearsal on four images."""
-    monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=20, direction_steps=10, starts=3))
+    monkeypatch.setattr("attacks.imprint.Posterior", lambda: Posterior(steps=20, direction_steps=10, starts=3))
     known = replace(KNOWN, look=ExpectedUpload(batch_size, defense))
     return Imprint(rehearsal_images=4, feature_steps=20).craft(MODEL, honest_networks(), known, 0)
 
@@ -180,6 +180,16 @@ def test_the_rehearsal_prefers_to_be_honest_where_a_defence_clips(monkeypatch):
     assert choice(Clipped(), monkeypatch) == HONEST
 
 
+class Listening:
+    """A passive attack that notes which images it is given."""
+
+    def __init__(self, given):
+        self.given = given
+
+    def reconstruct(self, seen, known, seed):
+        self.given.append(known.auxiliary)
+
+
 def test_the_rehearsal_is_on_images_that_nothing_was_crafted_of_and_no_prior_was_learned_from(monkeypatch):
     looked_at, attacked_from = [], []
     monkeypatch.setattr(
@@ -189,7 +199,7 @@ def test_the_rehearsal_is_on_images_that_nothing_was_crafted_of_and_no_prior_was
     monkeypatch.setattr(
         "attacks.imprint.Imprint._read", lambda s, seen, known, *_: attacked_from.append(known.auxiliary)
     )
-    monkeypatch.setattr("attacks.broadcast.attack", lambda seen, known, seed: attacked_from.append(known.auxiliary))
+    monkeypatch.setattr("attacks.imprint.passive", lambda seen: Listening(attacked_from))
     Imprint().craft(MODEL, honest_networks(), replace(KNOWN, look=ExpectedUpload(2, NoDefense())), 0)
     assert len(looked_at) == len(attacked_from) == 2
     assert looked_at[0].shape == (6, 2, 1, 32, 32)  # twelve images
@@ -224,23 +234,19 @@ def test_of_one_image_of_a_private_extractor_nothing_is_crafted():
     assert Imprint().craft(MODEL, honest_networks(("classifier",)), known, 0) == HONEST
 
 
+@pytest.mark.parametrize("parts", [("extractor", "classifier"), ("classifier",)])
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
-def test_what_an_honest_server_gets_is_attacked_as_by_a_passive_one(noise, monkeypatch):
-    monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=5, direction_steps=2, starts=2))
-    seen = artifact(smooth_images(3), Y, noise=noise)
-    found = Imprint().reconstruct(seen, replace(KNOWN, broadcast=honest_networks()), 0)
-    attack = Posterior(steps=5, direction_steps=2, starts=2) if noise else Staged()
-    other = attack.reconstruct(seen, KNOWN, 0)
-    for one, two in zip(found[:5], other[:5], strict=True):
-        assert torch.equal(one, two)
-    assert found.notes == (*other.notes, SENT_HONESTLY)
+def test_an_honest_server_does_not_apply_and_ends_at_the_class_means(noise, parts):
+    seen = artifact(smooth_images(3), Y, parts, noise=noise)
+    found = Imprint().reconstruct(seen, replace(KNOWN, broadcast=honest_networks(parts)), 0)
+    assert found.outcome.tolist() == [Outcome.NOT_APPLICABLE] * 3
+    assert found.notes == (SENT_HONESTLY,)
+    assert torch.equal(found.images, ClassMean().reconstruct(seen, KNOWN, 0).images)
 
 
-def test_an_honest_server_of_private_extractors_is_aligned_surrogate():
-    seen = artifact(smooth_images(3), Y, ("classifier",))
-    honest = honest_networks(("classifier",))
-    found = Imprint(**STAND_IN).reconstruct(seen, replace(KNOWN, broadcast=honest), 0)
-    assert torch.equal(found.images, AlignedSurrogate(**STAND_IN).reconstruct(seen, KNOWN, 0).images)
+def test_under_noise_a_crafted_classifier_has_to_beat_an_attack_that_weighs_it():
+    seen = [artifact(smooth_images(1), Y[:1], noise=noise) for noise in (0.0, 1e-3)]
+    assert [type(passive(each)) for each in seen] == [Staged, Posterior]
 
 
 def test_an_honest_classifier_that_is_not_known_to_be_its_own_choice_is_refused():

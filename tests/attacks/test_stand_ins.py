@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from attacks import aligned_surrogate, broadcast, decoder
+from attacks import aligned_surrogate, decoder
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.analytic_features import AnalyticFeatures, relative_change
 from attacks.collusion import Collusion
@@ -17,8 +17,9 @@ from attacks.floors import ClassMean, Grey, NearestAuxiliary
 from attacks.initial_surrogate import InitialSurrogate
 from attacks.oracle import Oracle
 from attacks.shadow import known_extractor, selection, shadow_federation, surrogate_training
-from attacks.staged import Staged
 from attacks.surrogate import Surrogate
+from privbench.errors import AttackRefused
+from privbench.execution import attack_cell
 from privbench.scoring.image_scores import psnr_db
 from privbench.seeds import stream
 from privbench.types import Batch, Colluder, Knowledge, LocalTraining, Networks, no_progress
@@ -300,16 +301,6 @@ def test_the_central_image_is_one_of_the_class():
         assert any(torch.equal(image, each) for each in own)
 
 
-def test_a_kept_reconstruction_is_not_taken_for_that_of_a_changed_attack(tmp_path, monkeypatch):
-    seen, whole, made = shown(), Knowledge(cache=tmp_path), []
-    original = Grey.reconstruct
-    monkeypatch.setattr(Grey, "reconstruct", lambda self, *given: made.append(self) or original(self, *given))
-    for revision in (0, 0, 1):  # 0 is that of a class that says nothing
-        monkeypatch.setattr(Grey, "revision", revision, raising=False)
-        training_cache.reconstructed(Grey(), seen, whole, 0)
-    assert len(made) == 2
-
-
 @pytest.mark.parametrize(("seed", "fits"), [(5, True), (9, False)], ids=["as rehearsed", "foreign"])
 def test_the_decoder_keeps_its_answers_to_features_such_as_it_was_rehearsed_on_and_next_to_nothing_of_others(
     seed, fits
@@ -347,25 +338,26 @@ def test_answers_smaller_than_the_rehearsed_ones_get_no_greater_share_and_none_n
     assert decoder.carried_over(decoder.Rehearsed(0.8, 0.125), torch.zeros(2, 3)) == 0
 
 
-@pytest.mark.parametrize("name", STAND_INS)
-def test_a_broadcast_extractor_needs_no_stand_in(name):
+PRIVATE = (*STAND_INS, "analytic-features", "oracle", "oracle-decoder", "feature-hijacking")
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_broadcast_extractor_is_refused_in_one_line(name):
+    both = artifact(smooth_images(1), Y[:1])
+    private = artifact(smooth_images(1), Y[:1], ("classifier",))
+    seen = dataclasses.replace(both, uploads=private.uploads, upload_buffers=private.upload_buffers)
+    with pytest.raises(AttackRefused) as error:
+        attack_cell.attack_artifact(name, {}, seen, known(), 0, torch.device("cpu"), no_progress)
+    told = f"{name} attacks private extractors, but test broadcasts its extractor; try --attack staged"
+    assert str(error.value) == told
+
+
+def test_without_noise_a_posterior_is_refused_in_one_line():
     seen = artifact(smooth_images(1), Y[:1])
-    found = STAND_INS[name].reconstruct(seen, known(), 0)
-    assert mean_psnr(found, 1) > mean_psnr(Grey().reconstruct(seen, known(), 0), 1) + 5
-
-
-def test_a_broadcast_extractor_is_attacked_once_for_all_of_them_and_every_one_gets_the_same_bits(tmp_path, monkeypatch):
-    seen, whole = artifact(smooth_images(1), Y[:1]), known(tmp_path)
-    found = [attack.reconstruct(seen, whole, 0) for attack in (Oracle(), AnalyticFeatures(), *STAND_INS.values())]
-    alone = Staged().reconstruct(seen, whole, 0)
-    for one in found:
-        assert all(torch.equal(a, b) for a, b in zip(one[:5], alone[:5], strict=True))
-        assert one.gradient_evaluations == alone.gradient_evaluations > 0
-    assert len(list(tmp_path.glob("staged-*.safetensors"))) == 1
-    monkeypatch.setattr(Staged, "reconstruct", lambda *_: pytest.fail("made again"))
-    broadcast.attack(seen, whole, 0)
-    with pytest.raises(pytest.fail.Exception):
-        broadcast.attack(artifact(smooth_images(1), Y[1:2]), whole, 0)
+    with pytest.raises(AttackRefused) as error:
+        attack_cell.attack_artifact("posterior", {}, seen, known(), 0, torch.device("cpu"), no_progress)
+    told = "posterior weighs the noise that uploads carry, but these carry none; try --attack staged"
+    assert str(error.value) == told
 
 
 def of_one_client(count=5):

@@ -113,8 +113,8 @@ def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkey
     own, cells = few
     able, _ = ladder_cells.applicable(cells)
     lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
-    refused = study_run.states.State(study_run.REFUSED, "one image per gradient only")
-    real = study_run.states.of
+    refused = study_run.status.CellStatus(study_run.REFUSED, "one image per gradient only")
+    real = study_run.status.of
     monkeypatch.setattr(study_run, "execute", lambda cells, root, *_: [
         refused if cell.id == lost.id else real(Store(root), cell, {}) for cell in cells
     ])  # fmt: skip
