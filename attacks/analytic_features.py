@@ -18,7 +18,7 @@ from attacks.features import inversion, per_image
 from attacks.shadow import shadow_federation
 from privbench.applicability import Limits
 from privbench.hyperparameters import Count, Positive
-from privbench.tensors import Params
+from privbench.tensors import relative_change
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 ERROR = 10.0  # tau per relative change of the classifier
@@ -61,9 +61,3 @@ class AnalyticFeatures:
         )
         first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
         return Reconstruction(end.x, y[:, None], end.loss, end.trace, first, end.evaluations)
-
-
-def relative_change(now: Params, before: Params) -> float:
-    """||C - C_0|| / ||C_0|| over all parameters."""
-    change = sum(float((now[n] - before[n].to(now[n])).double().square().sum()) for n in before)
-    return float((change / sum(float(t.double().square().sum()) for t in before.values())) ** 0.5)

@@ -20,7 +20,7 @@ the server was honest is seen by comparing with what an honest one would have se
 
 All this is of single-precision gradients of one step (FedSGD) that nobody clips. A saturated classifier's gradients have a root
 mean square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/common/updates.py); under Adam no
-step is longer than its rate, crafted or honest. The rehearsal plays clients that send in the same format
+step is longer than its rate, crafted or honest. The dry run plays clients that send in the same format
 (privbench/observation/wire.py) and take the same local steps, so that such a server is honest where it gains nothing. What is
 measured of each stands in docs/results/imprint-on-the-wire.md.
 
@@ -37,14 +37,15 @@ from typing import ClassVar
 
 import torch
 
-from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.common import closed_form, descend, failed_uploads, labels, problem, updates
 from attacks.common.no_information import class_mean, gave_up, not_applicable
 from attacks.crafted import classifiers, dry_run, gradient_bins, saturated
 from attacks.features import per_image
 from attacks.features.disaggregation import Disaggregated
 from attacks.posterior import Posterior
-from attacks.shadow.selection import SHORT
+from attacks.shadow import alignment, recipes
+from attacks.shadow.settings import SHORT, AlignedSettings
+from attacks.shadow.surrogate_attack import SurrogateAttack
 from attacks.staged import Staged
 from privbench.applicability import Limits
 from privbench.errors import UserError
@@ -77,20 +78,21 @@ SENT_HONESTLY = (
 
 
 @dataclass(frozen=True)
-class Imprint(AlignedSurrogate):
+class Imprint(AlignedSettings):
     """One crafted classifier, or the honest one, and what it tells of the images."""
 
     feature_steps: Count = 300  # of the inversion of a batch's features
-    rehearsal_images: CountOrZero = 12  # 0: what is crafted is sent without a rehearsal
+    rehearsal_images: CountOrZero = 12  # of the dry run; 0: what is crafted is sent without one
 
     needs: ClassVar[frozenset[str]] = frozenset({"classes", "auxiliary"})
     limits: ClassVar[Limits] = Limits(linear_classifier=True)
-    uses: ClassVar[frozenset[str]] = AlignedSurrogate.uses | {
+    uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"}) | {
         f"{kind}:{part}" for kind in ("gradient", "update") for part in ("classifier", "extractor")
     }
     knowledge: ClassVar[str] = "active server + auxiliary"
     rung: ClassVar[str] = "L7"
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "feature_steps": 5, "rehearsal_images": 0}}
+    pools: ClassVar[bool] = True
     active: ClassVar[bool] = True
     # 1: noise, auxiliary images, E's gradient; 2: gentle, saturated or honest, as the dry run says; 4: as `aligned-surrogate`;
     # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then)
@@ -187,7 +189,8 @@ class Imprint(AlignedSurrogate):
         if knowledge.broadcast is None:
             return gave_up(class_mean(artifact, knowledge))
         honest = {"classifier": knowledge.broadcast.params["classifier"]}
-        return super().reconstruct(replace(artifact, weights=artifact.weights | honest), knowledge, seed, progress)
+        attack = SurrogateAttack("Imprint", self, (recipes.surrogates(self), alignment.aligned(self)))
+        return attack.reconstruct(replace(artifact, weights=artifact.weights | honest), knowledge, seed, progress)
 
     def _batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """The features of single images, inverted."""

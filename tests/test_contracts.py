@@ -8,10 +8,10 @@ import shutil
 import pytest
 import torch
 
-from attacks.decoder import Decoder, Rehearsed
 from attacks.floors import Grey
-from attacks.initial_surrogate import InitialSurrogate
-from attacks.shadow.selection import Choice, StandIn
+from attacks.shadow import decoder_share
+from attacks.shadow.selection import Choice
+from attacks.shadow.surrogate_attack import SurrogateAttack
 from privbench import applicability, presets, registry
 from privbench.data import partition
 from privbench.execution import attack_cell, cell_jobs
@@ -339,11 +339,11 @@ def trust_surrogates(patch):
     """The attackers of private extractors invert their first recipe at tau 0.1, and keep half of the decoder's answer."""
 
     def chosen(self, *_):
-        return Choice(min(self.recipes()), 0.1)
+        every = (*self.recipes, self.challenger) if self.challenger else self.recipes
+        return Choice(min(recipe.name for recipe in every), 0.1)
 
-    for attack in (StandIn, InitialSurrogate):
-        patch.setattr(attack, "rehearse", chosen)
-    patch.setattr(Decoder, "rehearsed_share", lambda *_: Rehearsed(0.5, math.inf))
+    patch.setattr(SurrogateAttack, "choice", chosen)
+    patch.setattr(decoder_share, "validated", lambda *_: decoder_share.Share(0.5, math.inf))
 
 
 def reconstructions(cells, root):

@@ -22,7 +22,7 @@ from tests.test_contracts import PRIVATE, short, trust_surrogates
 
 CPU = torch.device("cpu")
 CLIENTS, VICTIMS = 2, 6
-GATED = ("surrogate", "feature-hijacking")  # they pool only to decide whether their rehearsal applies
+GATED = ("surrogate", "feature-hijacking")  # they pool only to decide whether their shadow validation applies
 UPDATES = LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
 # The first victim's upload as often as there are victims, so that shapes stay as they are.
 ALONE = torch.zeros(VICTIMS, dtype=torch.int64)
@@ -130,32 +130,27 @@ def test_an_attack_that_pools_makes_something_else_of_a_victim_among_others(trai
 
 
 @pytest.mark.parametrize("attack", GATED)
-def test_an_attack_that_pools_to_doubt_its_rehearsal_does_so_by_the_other_victims_too(attack, trained, monkeypatch):
+def test_an_attack_that_pools_to_doubt_its_shadow_validation_does_so_by_the_other_victims_too(
+    attack, trained, monkeypatch
+):
     """With a threshold between the shift of the victim's own features and that of all, one of the two alone is inverted."""
-    plugin, shifts = registry.resolve("attack", attack), []
-    original = plugin.shift
-
-    def shift(self, own, *rest):
-        found = original(self, own, *rest)
-        if own.name == "real":
-            shifts.append(found)
-        return found
-
-    monkeypatch.setattr(plugin, "shift", shift)
-    monkeypatch.setattr(selection, "best", lambda _: (0, 0.1))
     seen, whole = shown(trained, "fedcg", attack)
+    shifts, original = [], selection.applies
+
+    def noted(recipe, real, shadow_shift, seed, knowledge):
+        shifts.append(recipe.shift(real, recipe.extractors(real, seed, knowledge), seed, knowledge))
+        return original(recipe, real, shadow_shift, seed, knowledge)
+
+    monkeypatch.setattr(selection, "applies", noted)
+    monkeypatch.setattr(selection, "best", lambda _: (0, 0.1))
     gap(attack, seen, whole)
     alone, among = shifts[0], shifts[-1]
     assert abs(alone - among) > ROUNDING * among
     between = (alone + among) / 2
     monkeypatch.setattr(
-        plugin,
+        selection,
         "applies",
-        lambda self, name, real, _, *rest: (
-            self.shift(real, {}, *rest) <= between
-            if attack == "feature-hijacking"
-            else self.shift(real, self.recipes()[name](real, *rest), *rest) <= between
-        ),
+        lambda recipe, real, _, *rest: recipe.shift(real, recipe.extractors(real, *rest), *rest) <= between,
     )
     assert gap(attack, seen, whole) > DIFFERENT
     assert pools(attack)

@@ -65,11 +65,13 @@ def lies_within(less: AttackRecord, more: AttackRecord) -> bool:
 def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
     """Whether one attacker had all that the other had, and something besides.
 
-    The oracle has the victim's own networks and so knows more than every attacker but an active server.
+    NATURAL alone is not something: it is an assumption, which may be wrong of these images. The oracle has the victim's own
+    networks and so knows more than every attacker but an active server.
     """
     if more.knowledge.rung == ORACLE:
         return less.knowledge.rung != ORACLE and not less.cell.active and _same_images(more, less)
-    return less.knowledge.rung != ORACLE and lies_within(less, more) and not lies_within(more, less)
+    besides = implied(knowledge_of(more)) - implied(knowledge_of(less)) - {NATURAL}
+    return less.knowledge.rung != ORACLE and lies_within(less, more) and bool(besides)
 
 
 def _same_images(one: AttackRecord, other: AttackRecord) -> bool:

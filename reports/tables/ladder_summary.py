@@ -149,9 +149,12 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Table:
     if not asked.isdigit():
         body.append(row("attacked round", lambda own: rounds_text(own[0])))
     body.append(row("L0 floor, dB", lambda own: f"{own[0].floor.psnr_db:.2f} {render.small(own[0].floor.name)}"))
+    rows = {
+        name: {row.knowledge: row for row in knowledge_sets.rows(own, attacker_text, records)}
+        for name, own in columns.items()
+    }
     for tag, alike in _tags(records).items():
-        rows = {name: _row(own, tag, records) for name, own in columns.items()}
-        cells = [_cell(rows[name], tag, own, _of(lost, name)) for name, own in columns.items()]
+        cells = [_cell(rows[name].get(tag), tag, own, _of(lost, name)) for name, own in columns.items()]
         body.append([f"{rungs(alike)} {tag}", *cells])
     body += _published_row("published, dB", columns, _published_psnr)
     body.append(
@@ -172,11 +175,6 @@ def _unquotable(cell: str) -> str:
 
 def _of(lost: Sequence[Gap], name: str) -> list[Gap]:
     return [gap for gap in lost if label(gap.cell) == name]
-
-
-def _row(own: Column, tag: str, records: Sequence[AttackRecord]) -> Row | None:
-    """The row of one set of knowledge on one method; nothing where no attack of the method lies within it."""
-    return next((row for row in knowledge_sets.rows(own, attacker_text, records) if row.knowledge == tag), None)
 
 
 def _cell(row: Row | None, tag: str, own: Column, lost: Sequence[Gap]) -> str:

@@ -97,7 +97,7 @@ def test_separated_features_lead_to_the_images_of_single_victims(attack, folder)
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_every_attack_on_a_private_extractor_hands_in_a_batch_s_images(name, folder):
+def test_every_attack_on_a_private_extractor_returns_a_batch_s_images(name, folder):
     seen = shown()
     found = run(made(name), seen, folder)
     assert found.images.shape == (2, 2, 1, 32, 32)
@@ -115,7 +115,7 @@ def test_every_attack_on_a_private_extractor_hands_in_a_batch_s_images(name, fol
 def test_a_batch_is_separated_once_for_all_attackers_with_auxiliary_images(tmp_path, monkeypatch):
     seen, attack = shown(), Oracle(steps=4)
     plain, first = run(attack, seen), run(attack, seen, tmp_path)
-    monkeypatch.setattr(disaggregation, "separate", lambda *_: pytest.fail("separated again"))
+    monkeypatch.setattr(disaggregation, "disaggregate", lambda *_: pytest.fail("separated again"))
     again = run(attack, seen, tmp_path)
     run(made("surrogate"), seen, tmp_path)
     for other in (first, again):
