@@ -26,7 +26,9 @@ USUAL_WORTH = 50.0  # how many auxiliary images the usual variances are worth
 CLASS_WORTH = 5.0  # and the mean of all images, in the mean of a class
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
-Extractors = dict[int, list[Params]]  # victim, by its number in a federation -> surrogates for its client's extractor
+Extractors = dict[
+    int, list[Params]
+]  # victim, by its number among the artifact's -> surrogates for its client's extractor
 
 
 class ClassPrior(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from privbench import registry, seeds, written_defense
+from privbench import applicability, registry, seeds, written_defense
 from privbench.data import partition
 from privbench.errors import AttackRefused, Damaged, UserError
 from privbench.execution import at_round
@@ -50,7 +50,7 @@ def attack_seed(
     path = store.result(cell, spec.seed)
     if cell.attack is None or _is_there(path):
         return
-    if (now := registry.revision(cell.attack, spec.method)) != cell.attack_revision:
+    if (now := registry.revision(cell.attack)) != cell.attack_revision:
         raise UserError(
             f"{cell.attack} was specified at revision {cell.attack_revision} and is at revision {now} here; specify the cell anew"
         )
@@ -189,8 +189,10 @@ def _fault(found: Any, seen: Artifact) -> str:
 
 
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
-    """Refuses an attack whose needs the artifact does not meet, and names the attacks whose needs it does."""
+    """Refuses an attack whose needs or limits the artifact does not meet, and names one that can be made."""
     check_offered(name, attack.needs, seen.offers(), seen.method, seen.shared_parts, update=seen.local is not None)
+    if fault := applicability.exceeded_by(name, applicability.of(attack), seen):
+        raise AttackRefused(fault)
 
 
 def check_offered(
