@@ -61,7 +61,7 @@ def logit(h: Tensor) -> Tensor:
     return torch.logit(h.clamp(LOGIT_EDGE, 1 - LOGIT_EDGE))
 
 
-def invert(
+def invert(  # noqa: PLR0913 (the terms of one objective)
     model: Model,
     extractors: Sequence[Params],
     belief: ClassPrior,
