@@ -16,7 +16,7 @@ import torch
 from privbench import registry, seeds, written_defense
 from privbench.data import partition
 from privbench.errors import AttackRefused, Damaged, UserError
-from privbench.execution import at_round
+from privbench.execution import at_round, foundations
 from privbench.methods.base import Method
 from privbench.networks.model import train_mode
 from privbench.observation import active_server
@@ -42,9 +42,12 @@ def attack_seed(
     device_name: str,
     progress: Progress = no_progress,
 ) -> None:
-    """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk."""
+    """Attacks one seed of a cell and writes reconstruction and scores; when they are on disk, the lost artifact alone."""
     path = store.result(cell, spec.seed)
-    if cell.attack is None or _is_there(path):
+    if cell.attack is None:
+        return
+    if _is_there(path):
+        _restore_artifact(store, cell, spec, data_root, device_name, progress)
         return
     if (now := registry.revision(cell.attack, spec.method)) != cell.attack_revision:
         raise UserError(
@@ -102,9 +105,9 @@ def attack_seed(
 def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
     """Writes what one seed of an accuracy cell gives besides its training; does nothing when it is on disk."""
     path = store.result(cell, spec.seed)
+    store.begin(cell)
     if not files.to_write(path):
         return
-    store.begin(cell)
     files.write_digested(path, _trial(store, cell, spec, data_root, machine.device(device_name)))
 
 
@@ -120,6 +123,16 @@ def _is_there(path: Path) -> bool:
             path.unlink(missing_ok=True)
         return False
     return True
+
+
+def _restore_artifact(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, progress: Progress
+) -> None:
+    """Observes again what a finished attack was made on, with a line, where that is lost."""
+    store.begin(cell)
+    if (folder := foundations.lost_artifact(store, cell, spec)) is not None:
+        LOG.warning("%s has lost files; what was attacked is observed again", folder)
+        at_round.observed(store, cell, spec, data_root, device_name, progress)
 
 
 def attack_artifact(
