@@ -16,7 +16,7 @@ import torch
 from privbench import registry, seeds, written_defense
 from privbench.data import partition
 from privbench.errors import AttackRefused, Damaged, UserError
-from privbench.execution import at_round, foundations
+from privbench.execution import at_round
 from privbench.methods.base import Method
 from privbench.networks.model import train_mode
 from privbench.observation import active_server
@@ -47,7 +47,8 @@ def attack_seed(
     if cell.attack is None:
         return
     if _is_there(path):
-        _restore_artifact(store, cell, spec, data_root, device_name, progress)
+        store.begin(cell)
+        at_round.restore(store, cell, spec, data_root, device_name, progress)
         return
     if (now := registry.revision(cell.attack, spec.method)) != cell.attack_revision:
         raise UserError(
@@ -123,16 +124,6 @@ def _is_there(path: Path) -> bool:
             path.unlink(missing_ok=True)
         return False
     return True
-
-
-def _restore_artifact(
-    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, progress: Progress
-) -> None:
-    """Observes again what a finished attack was made on, with a line, where that is lost."""
-    store.begin(cell)
-    if (folder := foundations.lost_artifact(store, cell, spec)) is not None:
-        LOG.warning("%s has lost files; what was attacked is observed again", folder)
-        at_round.observed(store, cell, spec, data_root, device_name, progress)
 
 
 def attack_artifact(
