@@ -32,7 +32,7 @@ SHARED_OUT = -n $(WORKERS) --dist worksteal
 # One thread a worker: the tests' tensors are small, and threads of several workers fight over the cores.
 PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest $(SHARED_OUT) -m "$(1)" $(PYTEST_ARGS)
 
-.PHONY: help setup attack-table ladder test test-thorough test-portable fuzz check bench chaos clean
+.PHONY: help setup attack-table ladder test test-thorough test-portable fuzz check docs bench chaos clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -87,6 +87,9 @@ check: $(READY) ## check format, lint and types, then run the tests
 	$(IN_VENV) -m ruff check .
 	$(IN_VENV) -m mypy
 	$(call PYTEST,not thorough)
+
+docs: $(READY) ## write the generated blocks of README.md and docs/ again, from committed records and from the classes
+	$(IN_VENV) -m reports.documents
 
 # The package compared with is installed without its own requirements (data sets, language models), which no attack here uses.
 $(VENV)/.bench-installed: $(READY)

@@ -1,4 +1,4 @@
-"""Closed-form features through the extractor that every client started with, which whoever knows the seed of the run knows.
+"""Closed-form features through the extractor that every client started with, known to an attacker who has the run's seed.
 
 One image's classifier gradient gives h exactly (attacks/common/closed_form.py); h alone is no image, and what it says of one
 depends on the extractor. In round 0 that is the initial one, and h is inverted through it:
@@ -17,6 +17,7 @@ from attacks import broadcast
 from attacks.common import closed_form, labels
 from attacks.features import inversion, per_image
 from attacks.shadow import shadow_federation
+from privbench.applicability import Limits
 from privbench.hyperparameters import Count, Positive
 from privbench.tensors import Params
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
@@ -26,13 +27,14 @@ ERROR = 10.0  # tau per relative change of the classifier
 
 @dataclass(frozen=True)
 class AnalyticFeatures:
-    """h in closed form, and the initial extractor inverted."""
+    """Features in closed form, inverted through the initial extractor (Geiping et al., NeurIPS 2020, Prop. 3.1)."""
 
     steps: Count = 400
     tau: Positive = 0.001  # of the logit of h, relative to its spread, while nothing has been trained
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "initial"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
+    limits: ClassVar[Limits] = Limits(unmixed=True)
     knowledge: ClassVar[str] = "gradient + initial networks + natural images"
     rung: ClassVar[str] = "L3"
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}

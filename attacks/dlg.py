@@ -5,10 +5,11 @@ The objective is min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2, from noi
 Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Eq. 7 has x~ alone under the minimum, so the label
 is taken as given: recovered in closed form. DLG's own form, which descends on a soft label softmax(l) too, is
 labels="descended". Deviation: the arithmetic is double precision and the start uniform; start="normal" is the authors'. FedCG
-does not say where its descent starts; on LeNet-5 start="grey" decides more than any other change to it (docs/attacks.md). The
-study `papers-attack` varies what that paper leaves open. Where the method keeps E private (FedSplit), theta is C alone and x~ goes
-through a randomly initialised surrogate E~, as in FedCG's comparison. Where it keeps C private (FedPer), theta is E alone, C is a
-random surrogate, and the labels, which nothing tells then, are descended on unless they are declared known.
+does not say where its descent starts; on LeNet-5 start="grey" decides more than any other change to it
+(docs/appendix/attacks.md). The study `papers-attack` varies what that paper leaves open. Where the method keeps E private
+(FedSplit), theta is C alone and x~ goes through a randomly initialised surrogate E~, as in FedCG's comparison. Where it keeps C
+private (FedPer), theta is E alone, C is a random surrogate, and the labels, which nothing shows then, are descended on unless
+they are declared known.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class DLG:
-    """Eq. 7 and nothing else."""
+    """Squared distance of gradients from noise, Eq. 7 and nothing else (Zhu et al., NeurIPS 2019; FedCG Eq. 7)."""
 
     steps: Count = 300
     restarts: Count = 1

@@ -22,10 +22,10 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class ExtractorMatching:
-    """Layer-scaled matching of the extractor's gradient over the image and the gradient at its features."""
+    """Image and dL/dh descend together until they explain the extractor's gradient, for a private classifier (ours)."""
 
     steps: Count = 1200
-    weight: Weight = 3.0  # lambda (docs/tuning_attacks.md)
+    weight: Weight = 3.0  # lambda (docs/appendix/tuning.md)
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})

@@ -78,7 +78,7 @@ class FeatureHijacking(StandIn):
     generator_steps: Count = 300
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator", "auxiliary"})
-    limits: ClassVar[Limits] = Limits(linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "active server + auxiliary + generator"
     rung: ClassVar[str] = "L7"
     presets: ClassVar[Presets] = {"smoke": SHORT | {"pilot_steps": 3, "generator_steps": 3}}

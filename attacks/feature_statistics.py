@@ -24,7 +24,7 @@ DRAWS = 256  # generator samples behind mu and sigma
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """Eq. 8."""
+    """Eq. 7 over the classifier + the feature statistics of the uploaded generator (FedCG Eq. 8)."""
 
     steps: Count = 300
     restarts: Count = 1

@@ -39,7 +39,10 @@ class DatasetMean:
 
 @dataclass(frozen=True)
 class ClassMean:
-    """The mean of other images of the victim's class; the class is read off the gradient or update (attacks/common/labels.py)."""
+    """The mean of other images of the victim's class.
+
+    The class is recovered from the gradient or update (attacks/common/labels.py).
+    """
 
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "classes"})
     knowledge: ClassVar[str] = "label + auxiliary mean"
@@ -48,7 +51,7 @@ class ClassMean:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
-        """The class's mean image; the data set's where no other image of the class is at hand."""
+        """The class's mean image; the data set's where there is no other image of the class."""
         return no_information.class_mean(artifact, knowledge)
 
 
@@ -56,8 +59,9 @@ class ClassMean:
 class NearestAuxiliary:
     """The auxiliary image of the victim's class that is nearest to the class's mean: the best guess among real images.
 
-    Nearest to the victim would take the truth. The label, read off the gradient or update, is all that tells auxiliary images apart
-    without an extractor; of the class's images the one nearest to their mean has the least mean squared error to the others.
+    The image nearest to the victim would require the truth. Without an extractor the label, recovered from the gradient or
+    update, is all that distinguishes auxiliary images. Of the class's images the one nearest to their mean has the least mean
+    squared error to the others.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "classes"})
@@ -67,5 +71,5 @@ class NearestAuxiliary:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
-        """The most central image of each class; of the data set where no other image of the class is at hand."""
+        """The most central image of each class; of the data set where there is no other image of the class."""
         return no_information.nearest_auxiliary(artifact, knowledge)

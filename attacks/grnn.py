@@ -34,7 +34,7 @@ SLOPE = 0.2
 
 @dataclass(frozen=True)
 class GRNN:
-    """Gradient matching through an untrained generator of images."""
+    """The weights of an untrained generator, until its image's gradient matches (Ren et al., ACM TIST 2022)."""
 
     steps: Count = 600
     restarts: Count = 1

@@ -80,7 +80,7 @@ class Imprint(AlignedSurrogate):
     rehearsal_images: CountOrZero = 12  # 0: what is crafted is sent without a rehearsal
 
     needs: ClassVar[frozenset[str]] = frozenset({"classes", "auxiliary"})
-    limits: ClassVar[Limits] = Limits(linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(linear_classifier=True, unmixed=True)
     uses: ClassVar[frozenset[str]] = AlignedSurrogate.uses | {
         f"{kind}:{part}" for kind in ("gradient", "update") for part in ("classifier", "extractor")
     }

@@ -21,7 +21,7 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class InvertingGradients:
-    """Cosine distance, total variation, signed Adam in the box."""
+    """Cosine distance of gradients + total variation, by Adam on signs (Geiping et al., NeurIPS 2020)."""
 
     steps: Count = 2400
     restarts: Count = 2

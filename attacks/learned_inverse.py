@@ -10,7 +10,7 @@ known, or, in training as in the attack, as probable as the noised gradient make
 
 Wu et al.: Learning to Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning, UAI 2023, arXiv
 2210.10880 (there the gradient is hashed into bins; here closed forms and principal components make it small). One image per
-gradient. Epochs end where a tenth of the auxiliary images, held out, is met best. Nothing here looks at the victims before
+gradient. Epochs end where a tenth of the auxiliary images, held out, is met best. Nothing here uses the victims before
 the network is trained.
 """
 
@@ -55,7 +55,7 @@ class Signals(NamedTuple):
 
 @dataclass(frozen=True)
 class LearnedInverse:
-    """From noisy gradient to image by a perceptron trained on auxiliary images."""
+    """A perceptron from noised gradient to image, trained on auxiliary images (Wu et al., UAI 2023)."""
 
     epochs: Count = 30
     lr: Positive = 1e-3
@@ -152,9 +152,12 @@ def invert(net: dict[str, Tensor], signals: Signals) -> Tensor:
 
 
 def simulated(own: InversionProblem, auxiliary: Batch, told: bool) -> Signals:
-    """The signals of every auxiliary image's gradient at the case's networks, without noise; its label itself where `told`."""
+    """The signals of every auxiliary image's gradient at the problem's networks, without noise.
+
+    Its y is the label itself where labels are known (`told`).
+    """
     extractor, classifier = own.model.net("extractor"), own.model.classifier
-    assert isinstance(classifier, LinearClassifier), "the caller has looked at the classifier"
+    assert isinstance(classifier, LinearClassifier), "the caller has checked the classifier"
 
     def loss(leaves: Parts, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         h, _ = extractor.apply(leaves["extractor"], own.buffers["extractor"], x[None], train=own.train)
@@ -179,7 +182,7 @@ def simulated(own: InversionProblem, auxiliary: Batch, told: bool) -> Signals:
 
 
 def noised(signals: Signals, own: InversionProblem, told: bool, rng: torch.Generator) -> Signals:
-    """The signals of `simulated` as they come out of gradients with the case's noise on every entry; y as probabilities.
+    """The signals of `simulated` as they follow from gradients with the problem's noise on every entry; y as probabilities.
 
     The least-squares h of attacks/common/closed_form.py is b' (d h' + N) / |b|^2 with b = d + n; given b, b' N is normal again,
     of variance |b|^2 sigma^2.

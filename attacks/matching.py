@@ -3,7 +3,7 @@
     min over x of  ||g(x) - G||^2 / ||G||^2  +  lambda TV(x)
 over all parameters together, in double precision by L-BFGS from grey. Divided by ||G||^2, lambda means the same for a gradient
 of any size. Every part can be taken back to its plain form (scale="none" is Eq. 7, weight=0 has no prior, start="random",
-precision="single", optimiser="adam"), so that docs/attacks.md can say what each contributes; scale="layer" divides each
+precision="single", optimiser="adam"), so that docs/appendix/attacks.md can say what each contributes; scale="layer" divides each
 parameter's squared error by its own ||G_l||^2 and averages over parameters. `staged` puts closed forms before such a descent.
 
 Batches are matched as they are, for any size. Where E is private, x goes through a random surrogate E~.
@@ -28,7 +28,7 @@ DISTANCES = {
 
 @dataclass(frozen=True)
 class Matching:
-    """Relative squared error + total variation, double precision, L-BFGS."""
+    """Squared distance relative to the gradient's norm + total variation, by L-BFGS from grey (ours, after Eq. 7)."""
 
     steps: Count = 400
     restarts: Count = 1

@@ -15,6 +15,7 @@ from attacks import broadcast
 from attacks.common import descend
 from attacks.features import per_image
 from attacks.shadow import known_extractor, shadow_federation
+from privbench.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
@@ -28,6 +29,7 @@ class Oracle:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
+    limits: ClassVar[Limits] = Limits(unmixed=True)
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}

@@ -24,6 +24,7 @@ from attacks.features import per_image
 from attacks.shadow import shadow_federation, surrogate_training
 from attacks.shadow.selection import FEWEST
 from attacks.shadow.shadow_federation import ServerView
+from privbench.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.seeds import stream
 from privbench.tensors import Params
@@ -42,6 +43,7 @@ class OracleDecoder:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
+    limits: ClassVar[Limits] = Limits(unmixed=True)
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
     presets: ClassVar[Presets] = {"smoke": {"decoder_steps": 3}}

@@ -6,17 +6,17 @@
     3. Gradient matching: min over x of mean over E's parameters of ||g(x) - G||^2 / ||G||^2 + anchor x (the distance of step
        2) + lambda_g TV(x), from where 2 ended. The classifier's gradient is left out: it says no more than h and the label.
 Step 2 carries a trained network over the plateaus at which a random start sticks; step 3 adds what only the extractor's
-gradient tells. The features of larger batches are separated by the classifier (attacks/features/disaggregation.py); where that
+gradient shows. The features of larger batches are separated by the classifier (attacks/features/disaggregation.py); where that
 fails: layer- scaled matching of everything, from a grey start. ResNet-18 has no closed form either, for its classifier begins with
 convolutions: the same matching, from nearly grey noise, because plain grey enters it as zero, where ReLU has no slope.
 
 Where C is trained with dropout, steps 2 and 3 go without the features that were dropped (attacks/common/closed_form.py), and
-nothing is peeled: those equations need all of them.
+there is no layerwise inversion: its equations need all of them.
 
 On LeNet-5 without noise most victims never need steps 2 and 3: attacks/features/layerwise.py solves the same equations layer by
-layer, far closer to their solution than descent comes. There is a descent only where the peeled image does not explain the
-gradient, and the image with the lower layer-scaled distance is kept: Reconstruction.restart is 0 for the peeled one (or
-where only one way was gone) and 1 for the descent; loss and trace are those of the kept way.
+layer, far closer to their solution than descent comes. There is a descent only where this image does not explain the
+gradient, and the image with the lower layer-scaled distance is kept: Reconstruction.restart is 0 for the layerwise one (or
+where only one of the two was made) and 1 for the descent; loss and trace are those of the kept way.
 
 Where E is private, step 2 runs through a randomly initialised surrogate, with a prior so strong that a hopeless inversion
 ends plain instead of noisy; there is no step 3.
@@ -27,7 +27,7 @@ itself; `restart` is the start that won. With E private what is descended on is 
 and ||g(x) - G||^2 / sigma^2 for a batch, + squared differences of neighbouring pixels / tau^2 + squared distances from grey /
 spread^2.
 
-Weights were chosen on images disjoint from all victims (docs/tuning_attacks.md); the prior's constants are those of photographs
+Weights were chosen on images disjoint from all victims (docs/appendix/tuning.md); the prior's constants are those of photographs
 in no data set here (attacks/common/priors.py).
 """
 
@@ -48,12 +48,12 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 PIXEL_STEP = 0.1  # tau: a usual difference of neighbouring pixels in a natural image of 32x32
 PIXEL_SPREAD = 0.25  # and a usual distance of a pixel from grey
 PEELED_STEP = 0.1  # the same in 2x - 1, for brightness; only its ratio to the errors of the equations counts
-EXPLAINED = 1e-5  # layer-scaled distance: a peeled image below it explains the gradient
+EXPLAINED = 1e-5  # layer-scaled distance: an image below it explains the gradient
 
 
 @dataclass(frozen=True)
 class Staged:
-    """Closed form, layerwise inversion; feature inversion and gradient matching where that fails."""
+    """Features in closed form, layerwise inversion, then feature and gradient matching where that fails (ours)."""
 
     peel_iterations: CountOrZero = (
         8  # at most, per level of attacks/features/layerwise.py; 0 leaves layerwise inversion out
@@ -96,7 +96,7 @@ class Staged:
             return self._descend(artifact, own, None if told is None else told.batched(), seed, progress)
         h = told.h
         gaussian = priors.natural(*artifact.image_shape[:2], PEELED_STEP, priors.CHROMA, h)
-        end = layerwise.peel(own, h, gaussian, self.peel_iterations, progress, self.peel_levels)
+        end = layerwise.invert(own, h, gaussian, self.peel_iterations, progress, self.peel_levels)
         kept = _finished(end, own.labels, 0)
         gap = _unexplained(own, end.x)
         rows = torch.nonzero(~(gap < EXPLAINED))[:, 0]
@@ -225,7 +225,7 @@ def _feature_gap(features: Tensor, target: Tensor, known: Tensor | None) -> Tens
 
 
 def _data(told: Features) -> dict[str, Tensor]:
-    """What a descent on features looks at."""
+    """What a descent on features uses."""
     return {"h": told.h} if told.known is None else {"h": told.h, "known": told.known}
 
 

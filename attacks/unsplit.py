@@ -7,9 +7,9 @@ those of all victims of a client, whose extractor is one and the same (`stand_in
 
 Erdogan, Kupcu, Cicek: UnSplit: Data-Oblivious Model Inversion, Model Stealing, and Label Inference Attacks Against Split Learning,
 WPES 2022, arXiv 2108.09033, Algorithm 1. Of FedSplit and FedCG the server sees gradients instead of features, but those give the
-features exactly. Deviations: the steps; the same start for all images, where the authors' code hands one surrogate on from image to
+features exactly. Deviations: the steps; the same start for all images, where the authors' code passes one surrogate from image to
 image; no ||x||^2, which that code has with weight 1, and which takes images to be dark; restarts. The defaults beat no floor for
-sure where E is private; what does, and where, stands in docs/attacks.md.
+sure where E is private; docs/appendix/attacks.md says what does, and where.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Objective = Callable[[Tensor, Tensor, Tensor], Tensor]  # F of images, surrogate
 
 @dataclass(frozen=True)
 class UnSplit:
-    """Images and surrogate by turns or together."""
+    """Image and surrogate extractor descend until they explain the exact features (Erdogan et al., WPES 2022)."""
 
     turns: Count = 20
     steps: Count = 20  # of each turn, on each of the two; together: turns x steps on both
@@ -52,7 +52,7 @@ class UnSplit:
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
-    limits: ClassVar[Limits] = Limits(linear_classifier=True, undefended_batches=True)
+    limits: ClassVar[Limits] = Limits(linear_classifier=True, undefended_batches=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
     presets: ClassVar[Presets] = {"smoke": {"turns": 2, "steps": 5}, "quick": {"turns": 10}}
@@ -86,7 +86,7 @@ class UnSplit:
     def _sharing(self, artifact: Artifact, h: Tensor, known: bool) -> list[Tensor]:
         """Which victims share a surrogate: tables [N, n] of N surrogates for n victims each, one for every n.
 
-        A victim whose features are not finite would spoil those of its client, and stands alone.
+        A victim whose features are not finite would spoil those of its client, and is attacked alone.
         """
         everyone = torch.arange(artifact.victims, device=h.device)
         if known or self.stand_in_of == "victim":
@@ -165,7 +165,7 @@ class UnSplit:
 
     @staticmethod
     def _draw(own: InversionProblem, e: _Flat, seed: int, restart: int) -> Tensor:
-        """Another surrogate [P]; the first is the case's own."""
+        """Another surrogate [P]; the first is that of the problem."""
         params, _ = own.model.net("extractor").init(stream(seed, "attacker", "stand-in", restart))
         return torch.cat([t.flatten() for t in params.values()]).to(e.start)
 
@@ -173,7 +173,7 @@ class UnSplit:
     def _features(
         artifact: Artifact, own: InversionProblem, seed: int, progress: Progress
     ) -> tuple[InversionProblem, Features, int]:
-        """The case with the labels of the features [V, B, c, s, s], these, and what they cost; UserError where there are none."""
+        """The problem with the labels of the features [V, B, c, s, s], these, and their cost; UserError where there are none."""
         single = closed_form.of_single(artifact)
         if single is not None:
             return own, single.batched(), 0

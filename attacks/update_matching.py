@@ -1,4 +1,4 @@
-"""Whole local updates: the attacker takes the client's K steps himself and matches what comes out.
+"""Whole local updates: the attacker simulates the client's K steps and matches their result.
 
     min over x of  mean over parameters l of ||theta_l(x; K) - theta_l - U_l||^2 / ||U_l||^2 + lambda TV(x)
 where theta(x; K) are the networks after K steps on x by the client's optimiser from the broadcast networks, and U is the
@@ -11,13 +11,13 @@ logarithm of the posterior, as in attacks/features/map_estimate.py, with the sam
 
 A client with more data than one step takes (`--batch-size 32 --local-batch 16`) sends the update of all of it, and all of it is
 reconstructed. Which images a step took is secret; the attacker's own steps take the mean over all of them, which is what a
-mini-batch's gradient is in expectation, and what its steps come to where they are small.
+mini-batch's gradient is in expectation, and what its steps add up to where they are small.
 
 Dimitrov et al.: Data Leakage in Federated Averaging, TMLR 2022, arXiv 2206.12395 (simulated epochs; here every step takes the
 whole batch, as privbench/observation/local_update.py has it); so does the `breaching` package. Private extractors: a random
 surrogate takes the steps.
 
-One step of Adam hides its gradient worse than its reputation, and is taken back to it (attacks/common/updates.py). Of several steps
+One step of Adam hides its gradient poorly, and is taken back to it (attacks/common/updates.py). Of several steps
 none is: entries change sign, and U says little of the first gradient. There the simulated steps are all there is, and an image
 that they do not explain is given up for grey.
 """
@@ -52,7 +52,7 @@ TINY = 1e-40  # under Adam's root, which has no slope at 0
 
 @dataclass(frozen=True)
 class UpdateMatching:
-    """The client's steps, simulated and differentiated."""
+    """The client's local steps, simulated, until their change of the networks matches (Dimitrov et al., TMLR 2022)."""
 
     steps: Count = 200
     weight: Weight = 3e-4  # lambda

@@ -67,10 +67,10 @@ def attack_rows(rows: Rows, place: torch.device, amount: Amount) -> None:
     work.dlg(seen, 2)
     scale = amount.victims / amount.few_victims
     rows.measure_by_turns(
-        "goal", name,
+        "way", name,
         Way("loop over victims", lambda: work.clock(lambda: work.plain.dlg(few, amount.steps), place) * scale,
             note=f"timed on {amount.few_victims} victims, scaled"),
-        Way("privbench", lambda: work.dlg(seen, amount.steps), goal=200 if place.type == "cuda" else 30),
+        Way("privbench", lambda: work.dlg(seen, amount.steps)),
     )  # fmt: skip
     for count in amount.by_victims:
         some = work.victims(count, place=place)
@@ -100,29 +100,25 @@ def training_rows(rows: Rows, place: torch.device, amount: Amount) -> tuple[dict
         rounds = work.Rounds(method, per_client=amount.per_client, place=place)
         loop = rounds.plain()[0]
         loop.round()
-        goal = (20 if gpu else 4) if method == "fedcg" else None
-        group = "goal" if method == "fedcg" else "way"
         rounds.run(execution)
         plain = rows.measure_by_turns(
-            group, f"{name}, 1 seed",
+            "way", f"{name}, 1 seed",
             Way("plain loop", partial(work.clock, loop.round, place)),
-            Way(f"privbench ({execution})", partial(rounds.run, execution), goal=goal),
+            Way(f"privbench ({execution})", partial(rounds.run, execution)),
         )  # fmt: skip
         several = f"{name}, {seeds} seeds"
         many = Row(
-            group, several, "plain loop", [seeds * value for value in plain.values], note=f"one seed, times {seeds}"
+            "way", several, "plain loop", [seeds * value for value in plain.values], note=f"one seed, times {seeds}"
         )
         rows.add(many)
-        goal = (60 if gpu else 4) if method == "fedcg" else None
         if gpu or method == "fedavg":  # on a CPU one method shows that stacking does not pay
             stacked = work.Rounds(method, seeds=range(seeds), per_client=amount.per_client, place=place)
             stacked.run("stacked")
-            best = rows.measure(group, several, "privbench (stacked)", partial(stacked.run, "stacked"), plain=many,
-                                goal=goal if gpu else None)  # fmt: skip
+            best = rows.measure("way", several, "privbench (stacked)", partial(stacked.run, "stacked"), plain=many)
         if not gpu:
             in_processes = partial(work.seeds_in_processes, method, per_client=amount.per_client)
-            rows.measure(group, several, f"privbench ({cores} processes)",
-                         partial(in_processes, seeds, cores), plain=many, goal=goal)  # fmt: skip
+            rows.measure("way", several, f"privbench ({cores} processes)",
+                         partial(in_processes, seeds, cores), plain=many)  # fmt: skip
             best = rows.measure("way", f"{name}, {seeds} seeds of many", f"privbench ({cores} processes)",
                                 partial(_times, seeds / cores, partial(in_processes, cores, cores)), plain=many,
                                 note="every process busy, as in a table of many seeds")  # fmt: skip
@@ -204,15 +200,14 @@ def projection_rows(
     columns = {"fedavg": 3, "fedsplit": 1, "fedcg": 1}
     name = "published settings, five columns, one data set, 5 seeds"
     rounds = presets.SCHEDULES["paper"].rounds
-    asked = "; asked: under 30 min, attacks included" if place.type == "cuda" else ""
     for way, measured in (("plain loop", usual), ("privbench", fast)):
         seconds = sum(count * measured[method] for method, count in columns.items())
         # Of as many seeds as were measured.
         seconds *= len(presets.SEEDS["paper"]) / amount.seeds
         hours = seconds * rounds * work.published_round(amount.per_client) / 3600
         rows.add(Row("projection", f"{name}: training", f"{way} on {place.type}", [hours], "h",
-                     note=f"{rounds} rounds of learning, no early stopping, evaluation left out; from the rounds above"
-                     + asked))  # fmt: skip
+                     note=f"{rounds} rounds of learning, no early stopping, evaluation left out; from the rounds "
+                     "above"))  # fmt: skip
     attacked = [("fedavg", "none"), ("fedavg", "gaussian:0.001"), ("fedavg", "gaussian:0.1"), ("fedsplit", "none")]
     spent = [
         work.attacks_of_a_column(amount.few_victims, method, defense, place, amount.of_a_column or {})
@@ -226,31 +221,29 @@ def projection_rows(
 
 def breaching_rows(rows: Rows, amount: Amount) -> None:
     """Gradient matching to a given mean PSNR against the package breaching; benchmarks/against_breaching.py has all of it."""
-    name, goal = f"gradient matching to {{}} dB, {amount.few_victims} victims, untrained LeNet-5", 20
+    name = f"gradient matching to {{}} dB, {amount.few_victims} victims, untrained LeNet-5"
     if not against_breaching.installed():
-        rows.add(Row("goal", name.format("a given"), "breaching", goal=goal, note="the package is not installed"))
+        rows.add(Row("way", name.format("a given"), "breaching", note="the package is not installed"))
         return
     for target, theirs, ours in against_breaching.compare(work.dataset(), amount.few_victims, rows.repeats):
         rows.add(_reaches(name.format(target), "breaching", theirs))
         own = _reaches(name.format(target), "privbench", ours)
-        own.goal, own.times = goal, theirs.median / ours.median if theirs and ours else None
+        own.times = theirs.median / ours.median if theirs and ours else None
         rows.add(own)
 
 
 def _reaches(name: str, side: str, found: against_breaching.Reach | None) -> Row:
     if found is None:
-        return Row("goal", name, side, note="no setting gets there")
-    return Row("goal", name, side, found.cpu_seconds, "CPU s", note=found.way)
+        return Row("way", name, side, note="no setting gets there")
+    return Row("way", name, side, found.cpu_seconds, "CPU s", note=found.way)
 
 
 def start_rows(rows: Rows, place: torch.device, amount: Amount) -> None:
     """How long a user waits for a first sign."""
-    rows.measure("start", "privbench --help", "process start included", work.help_page, note="asked: under 0.7 s")
-    rows.measure(
-        "start", "smoke cell, first training step", "process start included", work.first_step, note="asked: under 4 s"
-    )
+    rows.measure("start", "privbench --help", "process start included", work.help_page)
+    rows.measure("start", "smoke cell, first training step", "process start included", work.first_step)
     rows.add(Row("memory", f"DLG, {amount.in_memory:,} victims of 3x32x32, 5 steps", "peak of a fresh process",
-                 [work.peak_memory_mib(amount.in_memory, 5, place)], "MiB", note="asked: under 4,096"))  # fmt: skip
+                 [work.peak_memory_mib(amount.in_memory, 5, place)], "MiB"))  # fmt: skip
 
 
 def main(
@@ -272,7 +265,7 @@ def main(
     kernel_rows(rows, place, amount)
     projection_rows(rows, usual, fast, place, amount)
     breaching_rows(rows, amount)
-    rows.add(Row("goal", f"gradient matching, {amount.few_victims} victims", "GPU", goal=100,
+    rows.add(Row("way", f"gradient matching, {amount.few_victims} victims", "GPU",
                  note=NO_GPU if place.type != "cuda" else "against_breaching.py runs on CPUs"))  # fmt: skip
     if place.type != "cuda":
         for name in (
@@ -281,7 +274,7 @@ def main(
             f"FedCG round, {amount.seeds} seeds",
             "published settings, five columns, one data set, 5 seeds",
         ):
-            rows.add(Row("goal", name, "GPU", note=NO_GPU))
+            rows.add(Row("way", name, "GPU", note=NO_GPU))
     environment = work.machine(place)
     measure.save(rows.rows, environment, out)
     out.with_suffix(".md").write_text(measure.markdown(rows.rows), encoding="utf-8")

@@ -79,13 +79,13 @@ SETTINGS = (
 )  # a step of L-BFGS is up to 20 evaluations
 
 _DESCENT = {"peel_iterations": 0}
-_PEELING = {"feature_steps": 0, "steps": 0}
+_LAYERWISE = {"feature_steps": 0, "steps": 0}
 RUNGS: tuple[tuple[str, dict[str, int]], ...] = (
     ("features alone, 5 steps", _DESCENT | {"feature_steps": 5, "steps": 0}),
     ("features alone, 10 steps", _DESCENT | {"feature_steps": 10, "steps": 0}),
     ("features alone, 25 steps", _DESCENT | {"feature_steps": 25, "steps": 0}),
-    ("peeling, what victims share", _PEELING | {"peel_levels": 1}),
-    ("peeling, 1 iteration a level", _PEELING | {"peel_iterations": 1}),
+    ("layerwise inversion, what victims share", _LAYERWISE | {"peel_levels": 1}),
+    ("layerwise inversion, 1 iteration a level", _LAYERWISE | {"peel_iterations": 1}),
     ("as shipped", {}),
 )
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from privbench import __main__ as program
 from privbench.execution import worker_pool
-from privbench.system import files, machine
+from privbench.system import cpu, files, machine
 from reports.figures import grid, scatter
 
 WRAPPED = ((os, "replace"), (os, "unlink"), (os, "link"), (os, "mkdir"), (os, "fsync"), (fcntl, "flock"))
@@ -149,7 +149,7 @@ def _stand_still(cores: int) -> None:
         (time, "perf_counter", lambda: 0.0),
         (machine, "peak_memory_mib", lambda place: 0.0),
         (machine, "datetime", SimpleNamespace(now=lambda zone: DAY)),
-        (worker_pool, "cores", lambda: cores),
+        (cpu, "cores", lambda: cores),
         (worker_pool, "multiprocessing", forked),
         (worker_pool, "_start_worker", partial(_as_if_spawned, worker_pool._start_worker)),
         *((module, "write", _draw) for module in (grid, scatter)),

@@ -17,13 +17,12 @@ from rich.table import Table
 class Row:
     """One way of doing a piece of work, measured several times; no values means not measured, and `note` says why."""
 
-    group: str  # "goal", "way", "scaling", "memory", "start"
+    group: str  # "way", "scaling", "memory", "start", "kernel", "projection"
     work: str
     way: str
     values: list[float] = field(default_factory=list)
     unit: str = "s"
     times: float | None = None  # how many times faster than the plain way, medians
-    goal: float | None = None  # of `times`
     x: float | None = None  # of a scaling row: how many victims, clients, seeds, images
     note: str = ""
 
@@ -38,7 +37,6 @@ class Way(NamedTuple):
 
     name: str
     action: Callable[[], float]  # returns what it measured, in seconds
-    goal: float | None = None
     note: str = ""
 
 
@@ -60,7 +58,7 @@ class Rows:
         """The same of two ways, one repetition of each after the other: a machine that slows down slows both. The plain row."""
         taken = [(plain.action(), fast.action()) for _ in range(self.repeats)]
         rows = [
-            Row(group, work, way.name, list(values), note=way.note, goal=way.goal)
+            Row(group, work, way.name, list(values), note=way.note)
             for way, values in zip((plain, fast), zip(*taken, strict=True), strict=True)
         ]
         rows[1].times = rows[0].median / rows[1].median
@@ -93,26 +91,20 @@ def load(path: Path) -> tuple[list[Row], dict[str, Any]]:
 def cells(row: Row) -> list[str]:
     """A row as a table prints it."""
     if not row.values:
-        return [row.work, row.way, "not measured", "", "", _goal(row), row.note]
+        return [row.work, row.way, "not measured", "", "", row.note]
     spread = f"{min(row.values):.4g}-{max(row.values):.4g}" if len(row.values) > 1 else "one value"
     times = f"{row.times:.1f}x" if row.times is not None else ""
-    return [row.work, row.way, f"{row.median:.4g} {row.unit}", spread, times, _goal(row), row.note]
+    return [row.work, row.way, f"{row.median:.4g} {row.unit}", spread, times, row.note]
 
 
-def _goal(row: Row) -> str:
-    return f"{row.goal:g}x" if row.goal is not None else ""
-
-
-COLUMNS = ("work", "way", "median", "min-max", "against plain", "goal", "note")
+COLUMNS = ("work", "way", "median", "min-max", "against plain", "note")
 
 
 def show(rows: list[Row], title: str) -> None:
     """Prints all rows."""
     table = Table(title=title)
     for column in COLUMNS:
-        table.add_column(
-            column, justify="right" if column in ("median", "min-max", "against plain", "goal") else "left"
-        )
+        table.add_column(column, justify="right" if column in ("median", "min-max", "against plain") else "left")
     for row in rows:
         table.add_row(*cells(row))
     Console().print(table)
@@ -120,5 +112,5 @@ def show(rows: list[Row], title: str) -> None:
 
 def markdown(rows: list[Row]) -> str:
     """The rows as a Markdown table."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|:--|:--|--:|--:|--:|--:|:--|"]
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|:--|:--|--:|--:|--:|:--|"]
     return "\n".join(lines + ["| " + " | ".join(cells(row)) + " |" for row in rows]) + "\n"

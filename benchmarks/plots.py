@@ -9,7 +9,7 @@ from matplotlib.ticker import NullLocator
 
 from benchmarks.measure import Row
 from reports.figures import style
-from reports.figures.line_styles import BLUE, VERMILION, line_look
+from reports.figures.line_styles import BLUE, line_look
 
 TIMES = (1, 2, 5, 10, 20, 50, 100, 200)  # ticks of the ratios, as far as they are needed
 
@@ -40,30 +40,28 @@ def scaling(rows: Sequence[Row], stem: Path) -> list[Path]:
 
 
 def speedup(rows: Sequence[Row], stem: Path) -> list[Path]:
-    """Bars of every ratio against the usual way, on a logarithmic axis, with the goal as a tick across the bar."""
+    """Bars of every ratio against the usual way, on a logarithmic axis."""
     own = [row for row in rows if row.times is not None]
     times = [row.times or 0.0 for row in own]
     figure = style.new_figure(style.PAGE_INCHES, 0.3 * len(own) + 0.6)
     axes = figure.subplots()
     names = [f"{row.work}\n{row.way}" for row in own]
     axes.barh(names, times, color=BLUE, height=0.6)
-    for place, row in enumerate(own):
+    for place, ratio in enumerate(times):
         axes.text(
-            times[place],
+            ratio,
             place,
-            f" {times[place]:.1f}x",
+            f" {ratio:.1f}x",
             va="center",
             fontsize=style.FONT_POINTS,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
-        if row.goal is not None:
-            axes.plot([row.goal] * 2, [place - 0.4, place + 0.4], color=VERMILION, linewidth=2)
     axes.set_xscale("log")
     axes.set_xticks(TIMES, [f"{t:g}x" for t in TIMES])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.axvline(1, color="0.45", linewidth=0.8, linestyle="--")
     axes.invert_yaxis()
-    axes.set_xlim(0.5, 1.6 * max(*times, *(row.goal or 0 for row in own)))
+    axes.set_xlim(0.5, 1.6 * max(times))
     axes.tick_params(labelsize=style.SMALL_POINTS)
-    axes.set_xlabel("times faster than the usual way (mark: goal)", fontsize=style.FONT_POINTS)
+    axes.set_xlabel("times faster than the usual way", fontsize=style.FONT_POINTS)
     return style.save(figure, stem)

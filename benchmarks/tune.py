@@ -1,7 +1,7 @@
 """Chooses an attack's hyper-parameters on images of the attacker's own, never on victims.
 
 The attacker simulates: gradients of images that he has (disjoint from all victims), at networks of the architecture under
-attack. What he finds there is fixed before any victim is looked at. docs/tuning_attacks.md holds the scans behind the
+attack. What he finds there is fixed before any victim is looked at. docs/appendix/tuning.md holds the scans behind the
 defaults.
 """
 

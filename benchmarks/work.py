@@ -240,7 +240,7 @@ def flops(action: Callable[[], object]) -> int:
 def peak_memory_mib(victim_count: int, steps: int, place: torch.device) -> float:
     """MiB of `place` that a fresh process held at most while it attacked that many victims by DLG."""
     code = (
-        f"import torch; from benchmarks import work; from privbench import machine; place = torch.device('{place}');"
+        f"import torch; from benchmarks import work; from privbench.system import machine; place = torch.device('{place}');"
         f"work.dlg(work.victims({victim_count}, place=place), {steps}); print(machine.peak_memory_mib(place))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -256,9 +256,9 @@ def help_page() -> float:
 def first_step() -> float:
     """From the start of `privbench attack --preset smoke` to the first training step."""
     code = (
-        "import os; from privbench import harness, cli;"
+        "import os; from privbench.training import harness; from privbench.cli import main;"
         "harness.run_alone = harness.run_stacked = lambda *a: os._exit(7);"
-        "cli.app(['attack', '--method', 'fedavg', '--dataset', 'digits', '--preset', 'smoke', '--out', 'out'])"
+        "main.app(['attack', '--method', 'fedavg', '--dataset', 'digits', '--preset', 'smoke', '--out', 'out'])"
     )
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(p or str(Path.cwd()) for p in sys.path))

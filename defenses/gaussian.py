@@ -3,8 +3,8 @@
 The paper does not say whether noise enters every local step's gradient or the uploaded update; `where` selects it. The
 default is "update": only there do the table's accuracies survive. Measured on `digits` (quick preset, one seed), noise on the
 update leaves 96% at both variances, because the personal model is trained again after every broadcast; noise on every step
-leaves chance, and so it does on CIFAR-10 at the paper's rate (docs/metrics.md). The attacked gradient gets noise of the same
-variance either way.
+leaves chance, and so it does on CIFAR-10 at the paper's rate (docs/appendix/metrics.md). The attacked gradient gets noise of
+the same variance either way.
 Nothing is clipped, so no (epsilon, delta) follows: a table may print sigma^2 and must not call it epsilon.
 """
 
@@ -22,7 +22,7 @@ PLACES = ("step", "update")
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Adds N(0, variance) to every coordinate."""
+    """Adds noise N(0, variance) to every coordinate; clips nothing, so it guarantees nothing (FedCG Table 2)."""
 
     variance: float
     where: str = "update"

@@ -10,7 +10,7 @@ from privbench.tensors import Params
 
 @dataclass(frozen=True)
 class NoDefense:
-    """Sends everything as it is."""
+    """Sends what the method sends, unchanged."""
 
     where: ClassVar[str] = "never"
 

@@ -1,12 +1,18 @@
 """privbench: train a federated method to the end, attack exactly what its server sees, and score the result.
 
-`privbench.attack`, `table`, `study`, `train` and `load` do what the commands do (privbench/api.py).
+`privbench.attack`, `table`, `study`, `train` and `load` do what the commands do (privbench/api.py). Below cli/ and api.py
+nothing imports attacks/, defenses/ or reports/: plug-ins are resolved by name (privbench/registry.py).
 """
 
+import logging
 from importlib import import_module
 from typing import Any
 
+from privbench.system import printable
 from privbench.version import __version__
+
+# Messages name files and texts of other people's; here, so that it holds wherever they are printed, also without the command line.
+logging.getLogger("privbench").addFilter(printable.legible)
 
 __all__ = ["Results", "__version__", "attack", "load", "study", "table", "train"]
 

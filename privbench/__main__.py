@@ -1,6 +1,10 @@
-"""`python -m privbench` is the `privbench` command; a stop is heard from here on, before the command itself is imported."""
+"""`python -m privbench` is the `privbench` command; a stop is noticed from here on, before the command itself is imported."""
+
+import sys
+import traceback
 
 from privbench.system import interrupts
+from privbench.system.printable import lines
 
 
 def main() -> None:
@@ -14,6 +18,9 @@ def main() -> None:
             command()
         except KeyboardInterrupt:
             interrupts.end()
+        except Exception as error:  # noqa: BLE001 (as Python does, but for characters that a terminal obeys)
+            print(lines("".join(traceback.format_exception(error))), end="", file=sys.stderr, flush=True)
+            sys.exit(1)
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         raise

@@ -28,6 +28,7 @@ from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
 from privbench.requests import options, specifications
 from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
+from reports.tables import attack_table, report_files
 
 SETTINGS = ("set_", "attack_set", "schedule")
 
@@ -64,7 +65,7 @@ class Results(Sequence[Record]):
 
     def frame(self) -> pd.DataFrame:
         """A row per attack's record: scores with intervals, floors, accuracy, cost and checks, as table.csv has them."""
-        return commands.attack_table.frame(self.attacked, self.references)
+        return attack_table.frame(self.attacked, self.references)
 
     def victims(self) -> pd.DataFrame:
         """A row per attacked upload: its seed, client, outcome and scores; `floor_NAME_db` are its floors."""
@@ -95,7 +96,7 @@ class Results(Sequence[Record]):
 
     def _repr_markdown_(self) -> str:
         """The published form of the attack table, as a notebook shows it."""
-        return commands.attack_table.short_markdown(self.attacked, self.references) if self.attacked else ""
+        return report_files.markdown(attack_table.in_short(self.attacked, self.references)) if self.attacked else ""
 
 
 def attack(**chosen: Any) -> Results:

@@ -1,10 +1,11 @@
-"""What an attack can be made on besides its `needs`: declared by its class as `limits`, so that it is refused before training."""
+"""Conditions of an attack beyond its `needs`: its class declares them as `limits`, so that it is refused before training."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from privbench import registry
+from privbench.methods.base import RoundClock
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
 from privbench.spec import CellSpec
@@ -17,6 +18,9 @@ class Limits(NamedTuple):
     linear_if_private: bool = False  # the same where clients keep their extractors, of gradients of one image
     most_images: int | None = None  # images per gradient
     undefended_batches: bool = False  # gradients of several images must be exact
+    unmixed: bool = (
+        False  # where clients keep their extractors, gradients must be of no imitated features besides the images'
+    )
 
 
 NONE = Limits()
@@ -49,4 +53,20 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
             f"{name} takes gradients of several images apart only where no defence changes them, but --defense {train.defense} "
             "was asked for; leave out --batch-size, or try --attack staged"
         )
+    if limits.unmixed and private and _is_mixed(cell):
+        return (
+            f"{name} needs the gradients of the images alone, but with observe_loss=task those of {train.method} at round "
+            f"{cell.round} are of imitated features besides; leave observe_loss at classification, the upper bound, or try "
+            "--attack dlg"
+        )
     return ""
+
+
+def _is_mixed(cell: CellSpec) -> bool:
+    """Whether the gradients of a cell are of imitated features besides, in whichever round "best" or "last" will be."""
+    train, rounds = cell.train, cell.train.schedule.rounds
+    if cell.observe != "gradient":
+        return False
+    method = registry.create(registry.resolve("method", train.method), train.method_settings)
+    able = [int(cell.round)] if cell.round.isdigit() else range(min(1, rounds), rounds + 1)
+    return all(method.imitated(RoundClock(r + 1, rounds)) for r in able)

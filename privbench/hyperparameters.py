@@ -61,6 +61,6 @@ def fault(plugin: type, field: Field[Any], value: object) -> str | None:
         rule = WORDS.get(first["type"], first["msg"]).format(**first.get("ctx", {}))
         default = "" if field.default is MISSING else f"; its default is {field.default!r}"
         return f"{field.name} {rule}, but {value!r} was given{default}"
-    except PydanticUserError:  # a type of the plug-in's own: its class must look itself
+    except PydanticUserError:  # a type that the plug-in defines: its class must check it
         return None
     return None

@@ -1,7 +1,7 @@
 """Plug-ins by name: `"fedcg" -> "privbench.methods.fedcg:FedCG"`, or a `package.module:Class` that the user named.
 
 Nothing is imported before it is asked for, and nothing registers itself by being imported. A name that is not built in is imported
-only where this process was told to (privbench/trust.py).
+only where the user of this process named it (privbench/trust.py).
 """
 
 import dataclasses
@@ -113,7 +113,7 @@ def dataset(text: str) -> str:
 def typed(kind: str, text: str) -> str:
     """A name that the user of this process typed, as specifications hold it; from now on it may be used (privbench/trust.py).
 
-    UserError as `target` and `dataset`. Never call this with what stands in a file. Defences: `written_defense.typed`.
+    UserError as `target` and `dataset`. Never call this with the content of a file. Defences: `written_defense.typed`.
     """
     name = dataset(text) if kind == "dataset" else text
     if not name.startswith(FOLDER):
@@ -139,8 +139,7 @@ def resolve(kind: str, name: str) -> Any:
     if found is None:
         raise UserError(f"{kind} '{name}': module '{target(kind, name).partition(':')[0]}' has no '{attribute}'")
     if (kind != "dataset" or name not in DATASETS) and (lack := _lack(kind, found)):
-        page = "adding_a_dataset" if kind == "dataset" else "adding_your_own"
-        raise UserError(f"{kind} '{name}' {lack}; docs/{page}.md shows one")
+        raise UserError(f"{kind} '{name}' {lack}; docs/extending.md shows one")
     return found
 
 

@@ -3,7 +3,7 @@
 A stream is a function of its names alone, so that adding a method, a client or an attack never changes the numbers of
 another. Draws are made on the CPU and moved, so that a run has the same draws on every device.
 
-An attacker draws from a seed of its own. The run's seed tells the defence's noise, the dropout masks and the networks that the
+An attacker draws from a seed of its own. The run's seed reveals the defence's noise, the dropout masks and the networks that the
 clients started with, so no attack receives it.
 """
 
@@ -24,7 +24,7 @@ def stream(seed: int, *names: Name) -> torch.Generator:
 
 
 def of_attacker(run: str, round_: int) -> int:
-    """The seed of whoever attacks the training run named `run` (TrainSpec.id) after `round_` rounds, from 0 to 2^63 - 1.
+    """The seed of an attacker of the training run named `run` (TrainSpec.id) after `round_` rounds, from 0 to 2^63 - 1.
 
     sha256 of both, under a name of its own. It is the same on every machine, for every attack and for any number of victims, so
     that attacks on one artifact share what they train. It leads back to the run's seed by guessing the whole specification alone.

@@ -85,7 +85,7 @@ class Adam(Strict):
 class SGD(Strict):
     """Plain stochastic gradient descent with L2 weight decay, as torch.optim.SGD without momentum."""
 
-    kind: Literal["sgd"]  # tells it from Adam where a specification is written down
+    kind: Literal["sgd"]  # distinguishes it from Adam in a written specification
     lr: float = Field(gt=0)
     weight_decay: float = Field(0.0, ge=0)
 
@@ -103,7 +103,7 @@ class Schedule(Strict):
     server_steps: int = Field(ge=0)
     batch: int = Field(ge=1)
     patience: int = Field(ge=1)  # stop after this many rounds without any client improving its validation accuracy
-    keep_every: int = Field(ge=1)  # rounds whose networks stay on disk, besides the first, the best and the last
+    keep_every: int = Field(ge=1)  # rounds whose networks stay on disk, in addition to the first, the best and the last
     task: Optimiser
     generator: Optimiser
     server: Optimiser
@@ -164,7 +164,7 @@ class CellSpec(Strict):
     wire: Literal["float32", "bf16", "fp16"] = (
         "float32"  # the number format of what clients send: privbench/observation/wire.py
     )
-    # Of the attack's class when the cell was specified, so that the name, and what is on disk, tell without importing it.
+    # Of the attack's class when the cell was specified, so that the name and the files show it without importing the class.
     attack_revision: int = Field(0, ge=0)  # privbench.registry.revision; part of the name
     active: bool = False  # whether its server crafts what it sends; follows from the attack
 

@@ -1,7 +1,7 @@
 """Which names beyond the built-in ones this process may use: those that its user named, never those that a file names.
 
 Artifacts, records and specifications say by name which data set, method, defence and attack they are of. A name such as
-`module:Class` is code, and `folder:PATH` is a folder of this machine. Whoever wrote the file chose it, so no file alone makes
+`module:Class` is code, and `folder:PATH` is a folder of this machine. The author of the file chose it, so no file alone makes
 anything be imported or read: `check` refuses. The command line adds what is typed (--dataset, --method, --attack, --trust, ...),
 Python code calls `add`, and worker processes get the names of their parent (privbench/execution/worker_pool.py).
 """

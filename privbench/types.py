@@ -23,7 +23,7 @@ from privbench.tensors import Params, Parts, alone, parts_alone
 
 # The parts that L_cls has gradients of; other shared parts are sent as weights.
 CLASSIFICATION = ("extractor", "classifier")
-# Any of these offers tells the victims' classes.
+# Any of these offers reveals the victims' classes.
 TELL_CLASSES = frozenset({"labels", "gradient:classifier", "update:classifier"})
 # preset -> settings of an attack that differ from its defaults; "quick-resnet18" is quick on that backbone.
 Presets = Mapping[str, Mapping[str, int]]
@@ -87,7 +87,7 @@ class LocalTraining(NamedTuple):
 
     optimiser: Mapping[str, Any]  # privbench.spec.SGD or Adam, written out
     batch: int  # images per mini-batch
-    steps: int  # mini-batches a client takes in a round; of clients with unlike numbers of images, the median
+    steps: int  # mini-batches a client takes in a round; the median over clients
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Artifact:
                    where gradients are attacked
     local          the client's local steps behind `updates`
     imitated       how many features of the broadcast generator each gradient over C is made of beside those of its B images: of
-                   methods that train C on both, where they are observed (FedGen, FedMD-CG); the protocol tells the server
+                   methods that train C on both, where they are observed (FedGen, FedMD-CG); the server knows it from the protocol
     training       how the clients train between the rounds; None where the artifact does not say
     """
 
@@ -175,7 +175,7 @@ class Artifact:
         """What an attack may ask for in `needs`.
 
         "gradient:<part>" or "update:<part>", "broadcast:<part>", "upload:<part>", "labels", "label_counts"; "gradient" is that of
-        any part, "classes" whatever tells the victims' classes: their labels, or C's gradient or update.
+        any part, "classes" whatever reveals the victims' classes: their labels, or C's gradient or update.
         """
         groups = {"gradient": self.gradients, "update": self.updates, "broadcast": self.weights, "upload": self.uploads}
         found = {f"{group}:{part}" for group, parts in groups.items() for part in parts}
@@ -203,7 +203,7 @@ class Networks(NamedTuple):
 
 
 class Colluder(NamedTuple):
-    """What a colluding client hands to the server: its extractor and classifier, and its training images."""
+    """What a colluding client gives to the server: its extractor and classifier, and its training images."""
 
     params: Parts
     buffers: Parts
@@ -226,16 +226,16 @@ class ExpectedUpload(NamedTuple):
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What an attacker has besides the artifact. Only what the attack's `needs` name is handed over; the rest is None.
+    """What an attacker has beyond the artifact. An attack receives only what its `needs` name; the rest is None.
 
     auxiliary   images disjoint from every client's training images
     initial     the networks that every client started with
     colluder    attacked client -> another client: its networks at the attacked round, and its training images
     oracle      attacked client -> its own networks at the attacked round
-    broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it. No need of its own
-    look        what is known of the uploads to come: for active attacks, to `craft` by. No need of its own
-    cache       a folder for what an attack trains on auxiliary images (attacks/common/training_cache.py); no knowledge, and no
-    need of its own
+    broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it; not in `needs`
+    look        what is known of the expected uploads: for active attacks, to `craft` by; not in `needs`
+    cache       a folder for what an attack trains on auxiliary images (attacks/common/training_cache.py); no knowledge, and
+    not in `needs`
     """
 
     auxiliary: Batch | None = None
@@ -292,14 +292,14 @@ class Reconstruction(NamedTuple):
 class Attack(Protocol):
     """A frozen dataclass of hyper-parameters with one method.
 
-    A class attribute `uses`, where it has one, names further entries of Artifact.offers(): looked at where the artifact has them.
+    A class attribute `uses`, where it has one, names further entries of Artifact.offers(): read where the artifact has them.
     """
 
     needs: ClassVar[frozenset[str]]  # entries of Artifact.offers(), or fields of Knowledge
     knowledge: ClassVar[
         str
     ]  # the tag in tables, e.g. "gradient + auxiliary"; what it `uses` is added (privbench/observation/knowledge.py)
-    rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/attacks.md
+    rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/reading_results.md
     # A class may also say `pools: ClassVar[bool]`, whether what it makes of one upload depends on the other attacked uploads
     # where the extractor is private (privbench/observation/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns
     # other numbers; and `hands_in: ClassVar[tuple[str, ...]]`, the attacks whose answers it returns where the extractor is

@@ -135,7 +135,7 @@ def numbers(text: str) -> dict[str, float]:
 
 
 def first_field(text: str) -> str:
-    """The field that a value without a key is of, e.g. "variance"; "value" where the class is not at hand."""
+    """The field that a value without a key is of, e.g. "variance"; "value" where the class cannot be imported."""
     try:
         plugin = registry.resolve("defense", parts(text).name)
     except UserError:

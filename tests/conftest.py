@@ -36,6 +36,7 @@ NOT_NUMERICAL = (
     "test_imports.py",
     "test_ladder_command.py",
     "test_makefile.py",
+    "test_pages.py",
     "privbench/test_data_damage.py",
     "privbench/test_data_embedded.py",
     "privbench/test_data_full.py",

@@ -20,7 +20,7 @@ from privbench.training import checkpoint, harness, history
 from privbench.training import federation as federations
 from privbench.training.state import State
 from privbench.types import Artifact, Knowledge, LocalSteps, Truth, no_progress
-from reports.studies import definition
+from reports.studies import definition, study_files
 from tests.privbench.federations import digits_federation
 
 CPU = torch.device("cpu")
@@ -190,7 +190,7 @@ def _studies(root: Path) -> Iterator[Sample]:
     for name in STUDIES:
         folder = root / name
         folder.mkdir(parents=True)
-        (folder / "study.toml").write_text(definition.text(name), encoding="utf-8")
+        (folder / "study.toml").write_text(study_files.text(name), encoding="utf-8")
         yield Sample(f"study {name}", folder, _reads_study, _planned)
 
 

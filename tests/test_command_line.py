@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 
+import pandas as pd
 import pytest
 
 from privbench import registry
+from privbench.observation.format import files as observation_files
 from tests.conftest import narrow_layers
 
 SMALL = ["--preset", "smoke", "--seeds", "1"]
@@ -61,7 +63,7 @@ def test_attack_prints_a_row_and_writes_tables_and_a_grid(finished):
     assert "plumbing" in text
     written = {path.name for path in folder.glob("attack-*/*")}
     assert written == {
-        "table.md", "table.csv", "table.tex", "digits-grid-best.png",
+        "table.md", "table.csv", "table.tex", "table.html", "digits-grid-best.png",
         "digits-grid-best.pdf",
     }  # fmt: skip
 
@@ -100,7 +102,8 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, told
     assert text.count("recorded") == 2
     run = next(folder.glob("cells/*")).name
     shown = told("show", run[:8], "--out", folder)
-    assert '"gain_db"' in shown
+    assert "plumbing" in shown
+    assert "_db" not in shown
     assert "G.acc" in shown
     trained = next(folder.glob("train/*")).name
     shown = told("show", trained[:8], "--out", folder)
@@ -119,7 +122,35 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, told
         "feature_steps=3",
     ]
     assert "PSNR" not in told(*words, "--out", tmp_path)
-    assert "PSNR" in told(*words, "--truth", artifact / "observation-truth.safetensors", "--out", tmp_path)
+    scored = told(*words, "--truth", artifact / "observation-truth.safetensors", "--out", tmp_path)
+    assert "plumbing" in scored
+    assert " dB" not in scored
+    table = pd.read_csv(next(folder.glob("attack-*/table.csv")))
+    assert table[["psnr_db", "gain_low", "floor_grey_db", "ssim"]].isna().all().all()
+    assert table["accuracy_percent"].notna().all()
+
+
+def test_an_artifact_is_attacked_with_the_images_of_its_own_run_or_of_a_data_set_of_its_kind(finished, told, tmp_path):
+    """The photographs that `attack` trains on by default have three channels, the artifact's digits one."""
+    folder, _ = finished
+    seen, exported = next(folder.glob("artifacts/*")) / "observation", tmp_path / "exported"
+    words = ("attack", "--attack", "class-mean", "--out", tmp_path)
+    assert "class-mean: 2 victims" in told(*words, "--artifact", seen)
+    within = next(tmp_path.glob("*class-mean.safetensors")).read_bytes()
+    told("export", seen, "--into", exported)
+    assert "class-mean: 2 victims" in told(*words, "--artifact", exported)
+    # The default layout's seed deals out other validation images than the run's.
+    assert next(tmp_path.glob("exported*class-mean.safetensors")).read_bytes() != within
+    text = told(*words, "--artifact", exported, "--dataset", "photos", expect=2)
+    assert "is of images with 1 channel(s) and 10 classes, but photos has 3 and 10; name a data set" in text
+    index = json.loads((exported / "index.json").read_text())
+    assert index["preset"] == "smoke"
+    index["setup"]["dataset"] = "folder:secret"
+    observation_files.write_index(exported, observation_files.Index.model_validate(
+        {name: value for name, value in index.items() if name not in observation_files.OWN}
+    ))  # fmt: skip
+    text = told(*words, "--artifact", exported, expect=2)
+    assert "of the data set 'folder:secret', which is not built in; name its images with --dataset" in text
 
 
 def test_a_study_runs_resumes_and_tells_its_state(told, tmp_path):
@@ -135,7 +166,9 @@ def test_a_study_runs_resumes_and_tells_its_state(told, tmp_path):
     written = {path.name for path in (tmp_path / "accuracy-smoke").iterdir()}
     assert {
         "report.md",
+        "report.html",
         "accuracy.md",
+        "accuracy.html",
         "accuracy.csv",
         "accuracy.tex",
         "gain-digits-4clients.png",
@@ -193,20 +226,26 @@ def test_help_has_an_example(name, told):
     assert name == "data" or "xample" in text
 
 
-def test_help_does_not_import_torch(tmp_path):
+LISTINGS = ("methods", "attacks", "defenses", "datasets", "studies")
+
+
+def test_help_and_listings_do_not_import_torch(tmp_path):
     """In a process of its own, where nothing else has imported it."""
     probe = (
         "import contextlib, sys\n"
-        "from privbench.cli import main\n"
+        "from privbench.cli.main import main\n"
         "for name in sys.argv[1:]:\n"
-        "    sys.argv = ['privbench', *name.split(), '--help']\n"
+        "    sys.argv = ['privbench', *name.split()]\n"
         "    with contextlib.suppress(SystemExit):\n"
         "        main()\n"
         "sys.exit('torch' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", probe, *HELP], cwd=tmp_path, capture_output=True, text=True)
+    words = [*(f"{name} --help" for name in HELP), *(f"list {kind}" for kind in LISTINGS), "list attacks --long"]
+    done = subprocess.run([sys.executable, "-c", probe, *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage") >= len(HELP)
+    assert all(name in done.stdout for name in ("fedmd-cg", "oracle-decoder", "gaussian", "domainnet", "attack-table"))
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -364,7 +403,7 @@ def test_a_damaged_and_a_foreign_artifact_are_named(finished, told, tmp_path):
 def test_a_stop_leaves_a_state_that_the_same_command_continues(number, told, tmp_path):
     # A shell starts what it puts into the background with interruptions ignored; the child must not inherit that. FedCG's
     # rounds are long enough that the interruption cannot come after the last.
-    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from privbench.cli import main; main()"
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from privbench.cli.main import main; main()"
     words = ["train", "--dataset", "digits", "--method", "fedcg", "--per-client", "20", "--rounds", "2000", *SMALL]
     process = subprocess.Popen(
         [sys.executable, "-c", start, *words, "--out", str(tmp_path)],

@@ -24,6 +24,7 @@ from privbench.records import schema
 from privbench.records.store import Store
 from privbench.system import files
 from privbench.training import checkpoint, harness
+from privbench.training.state import Replica
 from privbench.types import TELL_CLASSES, ExpectedUpload, Knowledge, LocalSteps, Networks
 from tests.privbench.federations import digits_federation
 
@@ -85,7 +86,7 @@ def variants(shot, setup):
             continue
         whole = Knowledge(auxiliary=observe.auxiliary(setup.federation), look=ExpectedUpload(1, setup.defense))
         crafted = attack.craft(setup.model, Networks(server.params, server.buffers), whole, 0)
-        sent = harness.Replica(server.params | crafted.params, server.buffers | crafted.buffers)
+        sent = Replica(server.params | crafted.params, server.buffers | crafted.buffers)
         yield name, shot._replace(server=sent), None
 
 

@@ -1,18 +1,21 @@
-"""The examples of docs/adding_your_own.md run as they stand, and every command that a page shows is there."""
+"""The examples of docs/extending.md run as they stand, and every command that a page shows is there."""
 
+import importlib
 import re
 import shlex
+import tomllib
 
 import pytest
 import torch
 import typer
 
 from privbench import data, presets, registry, written_defense
-from privbench.cli import main
+from privbench.cli import main as cli
 from privbench.data import partition
 from privbench.execution import attack_cell
 from privbench.training import harness
-from privbench.types import Knowledge
+from privbench.types import Knowledge, Reconstruction, Truth
+from reports.studies import definition
 from tests.attacks.cases import artifact, smooth_images
 from tests.privbench.federations import digits_federation
 
@@ -20,7 +23,7 @@ from tests.privbench.federations import digits_federation
 @pytest.fixture
 def example(repository, tmp_path, monkeypatch):
     """Writes the code block that defines a name as mine.py and resolves it."""
-    text = (repository / "docs" / "adding_your_own.md").read_text()
+    text = (repository / "docs" / "extending.md").read_text()
 
     def resolve(kind, name):
         (block,) = [
@@ -30,8 +33,10 @@ def example(repository, tmp_path, monkeypatch):
         ]
         (tmp_path / f"mine_{name.lower()}.py").write_text(block)
         monkeypatch.syspath_prepend(str(tmp_path))
-        path = registry.typed(kind, f"mine_{name.lower()}:{name}")
-        return path, registry.resolve(kind, path)
+        path = f"mine_{name.lower()}:{name}"
+        if kind == "score":  # not a plug-in: it becomes a function of privbench/scoring/image_scores.py
+            return path, getattr(importlib.import_module(f"mine_{name.lower()}"), name)
+        return registry.typed(kind, path), registry.resolve(kind, path)
 
     return resolve
 
@@ -72,6 +77,31 @@ def test_the_data_set_loads_and_is_laid_out(example):
     assert [len(c.train.labels) for c in federation.clients] == [500] * 4
 
 
+def test_the_score_is_the_largest_error_of_a_pixel(example):
+    _, worst_pixel = example("score", "worst_pixel")
+    truth = Truth(torch.full((2, 1, 1, 32, 32), 0.5), torch.tensor([[1], [2]]))
+    damaged = truth.images.clone()
+    damaged[0, 0, 0, 3, 4] += 0.25
+    found = Reconstruction(damaged, truth.labels, *(torch.zeros(2),) * 4, 0)
+    assert worst_pixel(found, truth).tolist() == pytest.approx([0.25, 0.0])
+
+
+def test_the_study_is_read_and_has_a_cell_per_method_and_round(repository):
+    (block,) = re.findall(r"```toml\n(.*?)```", (repository / "docs" / "extending.md").read_text(), re.DOTALL)
+    study = definition.parsed("mine", block.encode())
+    made = {(cell.train.method, cell.round) for cell in definition.cells(study, "smoke")}
+    assert made == {(method, round_) for method in ("fedavg", "fedsplit") for round_ in ("0", "best")}
+
+
+def test_the_layers_on_the_design_page_are_those_that_the_linter_holds(repository):
+    contracts = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["name"].startswith("A layer"))
+    page = (repository / "docs" / "design.md").read_text()
+    block = next(b for b in re.findall(r"```\n(.*?)```", page, re.DOTALL) if b.startswith("benchmarks"))
+    shown = [re.split(r"\s{2,}", line)[0] for line in block.splitlines()]
+    assert [re.findall(r"\w+(?=$|,| )", line) for line in shown] == [re.findall(r"\w+(?=$| )", line) for line in layers]
+
+
 def documented_commands(repository):
     """(page, words) of every line of a page's code blocks that calls privbench."""
     for page in [repository / "README.md", *sorted((repository / "docs").rglob("*.md"))]:
@@ -95,9 +125,9 @@ def unknown_words(words, whole):
 
 
 def test_every_documented_command_and_option_is_there(repository):
-    whole = typer.main.get_command(main.app)
+    whole = typer.main.get_command(cli.app)
     found = list(documented_commands(repository))
-    assert {page for page, _ in found} >= {"README.md", "studies.md", "ladder.md", "adding_a_dataset.md"}
+    assert {page for page, _ in found} >= {"README.md", "studies.md", "reading_results.md", "extending.md"}
     assert {words[0] for _, words in found} >= {
         "attack",
         "train",

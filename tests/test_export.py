@@ -15,7 +15,6 @@ from privbench.errors import UserError
 from privbench.observation import artifact_files
 from privbench.observation.export import export
 from privbench.observation.format import files, schema
-from privbench.training import history
 from privbench.types import Truth
 from tests.attacks import cases
 
@@ -91,7 +90,7 @@ def test_the_page_names_every_field(made, repository):
         schema.Index,
         schema.SetupEntry,
         schema.NetworksEntry,
-        history.Round,
+        schema.RoundEntry,
         schema.Messages,
         schema.Origin,
         schema.LocalStepsEntry,

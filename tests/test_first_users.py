@@ -1,18 +1,25 @@
 """The command line as somebody meets it who has photographs, plug-ins and names of his own."""
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 from PIL import Image
 
 from privbench import written_defense
 from privbench.errors import UserError
+from tests.strangers.conftest import edit
 
 SMALL = ("--preset", "smoke", "--seeds", "1", "--rounds", "1")
-NASTY = "[/y] folder:dog a[b]c :cat: $x_{$"  # closing markup, an emoji code, markup, half a formula
+NASTY = "[/y] 100% (x) folder:dog a[b]c :cat: $x_{$"  # closing markup, an emoji code, markup, half a formula
 CLASSES = (":dog:", "[bold]", "a|b")
 OWN = """
 from dataclasses import dataclass
@@ -105,10 +112,79 @@ def test_every_command_prints_a_nasty_name_as_it_is(pictures, results, told, mon
     assert short in plain(told("list", "runs", "--out", results))
 
 
+def test_every_link_of_a_report_leads_to_a_file(pictures, results, told):
+    """Links as a reader of Markdown sees them; the names of files hold that of the data set."""
+    words = ("--method", "fedavg", "--defense", "none", "--round", "best", "--victims", "1", *SMALL, "--out", results)
+    told("study", "attack-table", "--dataset", f"folder:{pictures}", *words)
+    page = results / "attack-table-smoke" / "report.md"
+    inline = [token for token in MarkdownIt().parse(page.read_text()) if token.type == "inline"]
+    parts = [part for token in inline for part in token.children or []]
+    links = [str(part.attrs.get("href") or part.attrs["src"]) for part in parts if part.type in ("link_open", "image")]
+    found = [page.parent / unquote(link) for link in links]
+    assert any("y] 100% (x) folder" in path.name for path in found)
+    assert all(path.is_file() for path in found), found
+    assert {path.name for path in page.parent.glob("*.png")} <= {path.name for path in found}
+    shown = ["".join(own.content for own in part.children or []) for part in parts if part.type == "image"]
+    assert shown == [path.stem for path in found if path.suffix == ".png"]
+
+
 def test_control_characters_in_a_name_are_shown_and_not_obeyed(told):
     text = told("train", "--dataset", "folder:\x1b[31mred\n", expect=2)
     assert "\x1b" not in text
     assert "\u241b[31mred\u240a" in text
+
+
+def test_what_others_wrote_is_shown_and_not_obeyed(told, tmp_path, results, caplog):
+    """Of a folder of results: names of folders, notes, class names, a reason for a failure, a history; on every page, too."""
+    clear = "\x1b[2J"
+    words = (
+        "attack",
+        "--dataset",
+        "digits",
+        "--attack",
+        "grey",
+        *SMALL,
+        "--clients",
+        "2",
+        "--victims",
+        "1",
+        "--out",
+        results,
+    )
+    told(*words)
+    out = shutil.copytree(results, tmp_path / f"results{clear}")
+    mine = ("attack", *words[1:-1], out)
+    path = next(p for p in out.glob("cells/*/record.json") if json.loads(p.read_text())["cell"]["attack"] == "grey")
+
+    def spoil(value):
+        value |= {"notes": [clear, "second\nline"], "class_names": [f"{clear}{k}" for k in range(10)]}
+        value["environment"]["machine"] = value["environment"]["date"] = clear
+        value["knowledge"]["tag"] = value["guarantee"] = clear
+
+    edit(path, spoil)
+    shutil.copytree(path.parent, out / "cells" / clear)
+    (out / "cells" / clear / "spec.json").write_text(f'{{"preset": "{clear}"}}')
+    shown = told("list", "runs", "--out", out) + told("show", path.parent.name, "--out", out) + told(*mine)
+    shown += told("attack", "--artifact", out / "artifacts" / clear, expect=2)
+    edit(path, lambda value: value["environment"].update(device=clear))
+    shown += told("reproduce", path.parent.name, "--out", out, expect=2)
+    path.write_text(f'{{"{clear}": ')
+    shown += told(*mine, expect=2)
+    assert "\x1b" not in shown
+    assert shown.count("\u241b[2J") > 20
+    assert any("left out: " in line and "\u241b[2J" in line for line in caplog.messages)
+    assert not any("\x1b" in line for line in caplog.messages)
+    pages = [page.read_text() for ending in ("md", "tex") for page in out.glob(f"attack-*/*.{ending}")]
+    assert any("\u241b" in page for page in pages)
+    assert not any("\x1b" in page for page in pages)
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_refused_in_one_line(pictures, told, tmp_path):
+    odd = Path(os.fsdecode(os.fsencode(tmp_path / "odd") + b"/caf\xe9"))
+    shutil.copytree(pictures / CLASSES[0], odd)
+    shutil.copytree(pictures / CLASSES[1], odd.parent / "other")
+    text = told("train", "--dataset", f"folder:{odd.parent}", *SMALL, expect=2)
+    assert "the name of the folder 'caf\\udce9' is no UTF-8; rename it" in text
 
 
 def test_a_path_with_blanks_cannot_be_named_among_others_and_the_line_says_how(pictures, told):
@@ -204,6 +280,10 @@ def test_a_defence_that_is_written_wrongly_is_one_line(text, message):
         (["--attack", "learned-inverse", "--batch-size", "2"], "at most 1 image(s)"),
         (["--attack", "surrogate", "--method", "fedsplit", "--backbone", "resnet18"], "begins with a linear layer"),
         (["--where", "step"], "none has no such choice"),
+        (
+            ["--attack", "oracle", "--method", "fedgen", "--set", "observe_loss=task"],
+            "those of fedgen at round best are of imitated",
+        ),
         (["--method", "fedavg", "--method", "fedcg"], "--method is given 2 times"),
     ],
 )

@@ -52,7 +52,7 @@ def test_the_ladder_runs_every_rung_that_can_be_and_a_users_attack_joins(runs, t
     assert status == 0, text
     (folder,) = (runs / "runs").glob("ladder-*")
     assert {path.name for path in folder.iterdir()} == {
-        "ladder.md", "ladder.csv", "ladder.tex", "digits-rounds.png", "digits-rounds.pdf", "digits-grid-0.png",
+        "ladder.md", "ladder.csv", "ladder.tex", "ladder.html", "digits-rounds.png", "digits-rounds.pdf", "digits-grid-0.png",
         "digits-grid-0.pdf", "digits-grid-1.png", "digits-grid-1.pdf",
     }  # fmt: skip
     table = (folder / "ladder.md").read_text()

@@ -88,7 +88,7 @@ def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(mak
     runs = tmp_path / "runs"
     _, (ran,) = make("attack-table", "PRESET=smoke", "DATASETS=digits", f"OUT={runs}", "DEVICE=cpu")
     assert ran == f"privbench table --datasets digits --preset smoke --device cpu --out {runs}"
-    out = told(f"{ran} --clients 2")  # half of the training
+    out = told(f"{ran}")
     assert "A first look: 2 victims a seed, 1 seed. " in out
     assert "make attack-table FULL=1" in out
     assert (runs / "attack-table-smoke" / "table.md").exists()
@@ -152,7 +152,20 @@ def test_check_runs_the_formatter_the_linter_the_type_checker_and_pytest(make):
     assert all(line.startswith(f"python {words}") for line, words in zip(ran, asked, strict=True))
 
 
-def test_bench_runs_the_benchmarks(make):
+def test_docs_runs_the_renderer(make, repository, tmp_path):
+    """What it writes: tests/reports/test_documents.py."""
+    folder = tmp_path / "copy"
+    (folder / "docs").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy2(repository / name, folder)
+    (folder / "README.md").write_text("<!-- generated: methods -->\n<!-- end -->\n")
+    out, ran = make("docs", folder=folder)
+    assert ran == ["python -m reports.documents"]
+    assert out.splitlines()[-1] == "changed: README.md"
+    assert "| `fedcg` |" in (folder / "README.md").read_text()
+
+
+def test_bench_runs_the_benchmarks(make, repository):
     """Its rows: tests/test_benchmarks.py."""
     assert make("bench", "BENCH_ARGS=--short --repeats 1")[1] == ["python -m benchmarks --short --repeats 1"]
     program = Typer()

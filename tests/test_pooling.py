@@ -16,6 +16,7 @@ from privbench import presets, registry
 from privbench.execution import attack_cell
 from privbench.observation import knowledge, observe
 from privbench.training import checkpoint, harness
+from privbench.training.state import Replica
 from privbench.types import ExpectedUpload, Knowledge, LocalSteps, Networks
 from tests.privbench.federations import digits_federation
 from tests.test_contracts import STAND_INS, short, trust_stand_ins
@@ -54,9 +55,7 @@ def trained(tmp_path_factory):
         setup, folder = harness.prepare(each, digits_federation((20, 20)), CPU), tmp_path_factory.mktemp(method)
         state = harness.initial(setup)
         start = knowledge.initial(
-            harness.Replica(
-                state.clients[0].params | state.server.params, state.clients[0].buffers | state.server.buffers
-            )
+            Replica(state.clients[0].params | state.server.params, state.clients[0].buffers | state.server.buffers)
         )
         start = start._replace(params=copy.deepcopy(start.params))
         harness.train_round([setup], [state], "alone")
@@ -74,7 +73,7 @@ def shown(trained, name, attack):
     if registry.is_active(attack):
         server, handed = shot.server, Knowledge(auxiliary, look=ExpectedUpload(1, setup.defense))
         sent = plugin.craft(setup.model, Networks(server.params, server.buffers), handed, 0)
-        shot = shot._replace(server=harness.Replica(server.params | sent.params, server.buffers | sent.buffers))
+        shot = shot._replace(server=Replica(server.params | sent.params, server.buffers | sent.buffers))
     local = UPDATES if any(need.startswith("update:") for need in plugin.needs) else None
     seen, _ = observe.observe(
         shot, setup.federation, setup.model, setup.method, setup.defense, method_name=setup.spec.method, dataset="digits",

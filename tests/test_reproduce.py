@@ -13,7 +13,7 @@ from privbench.records import schema
 from privbench.records.store import Store
 from tests.reports.records import changed, with_victims
 
-TOLERANCE_DB = 0.2  # stated in docs/ladder.md: what another chunk size may change in a victim's PSNR
+TOLERANCE_DB = 0.2  # stated in docs/reading_results.md: what another chunk size may change in a victim's PSNR
 
 
 def quiet(*_):

@@ -1,4 +1,4 @@
-"""What attacks of every kind use: the problem of one victim, distances, priors, optimisers, labels, failed uploads.
+"""What attacks of every kind use: the inversion problem, distances, priors, optimisers, labels, failed uploads.
 
-Never imports an attack.
+May import privbench/; imports no other folder of attacks/ and no attack.
 """

@@ -4,8 +4,8 @@ So h = dL/dW_j / dL/db_j for every row j with d_j != 0 (Phong et al. 2017; Geipi
 the gradient calls for all rows at once: the least-squares h = sum_j d_j dL/dW_j / sum_j d_j^2.
 
 Where C is trained with dropout, what enters its first layer is m h / (1 - p), m the mask, which no server knows beforehand. The
-gradient tells it: a dropped feature's column of dL/dW is exactly 0. So a kept one is (1 - p) of what is `seen`, and a dropped one
-is unknown; whatever looks at whole features gets the mean of the image's kept ones of the channel in its place, and an inversion
+gradient shows it: a dropped feature's column of dL/dW is exactly 0. So a kept one is (1 - p) of what is `seen`, and a dropped one
+is unknown; whatever needs whole features gets the mean of the image's kept ones of the channel in its place, and an inversion
 leaves it out. Under noise no entry is 0, and what is seen is taken as it is: its expectation over m is h, and
 `noise_variance` grows by that of m, h^2 p / (1 - p).
 """
@@ -32,7 +32,7 @@ class Features(NamedTuple):
     """Features as the extractor made them."""
 
     h: Tensor  # [..., c, s, s]
-    known: Tensor | None  # [..., c, s, s] bool: False where dropout took the feature away; None where no zero tells
+    known: Tensor | None  # [..., c, s, s] bool: False where dropout took the feature away; None where no zero shows it
 
     def batched(self) -> Features:
         """Those of single images, [V, c, s, s], as batches of one."""
@@ -57,7 +57,7 @@ def seen(artifact: Artifact) -> Tensor | None:
     """What enters C's first layer, [V, c, s, s], of one-image gradients; None for larger batches, whose gradient only spans it.
 
     None also where no linear layer takes the features (ResNet-18's classifier begins with convolutions), where C's gradient is
-    not observed, and where it is made of imitated features besides.
+    not observed, and where it also contains imitated features.
     """
     if artifact.batch_size != 1 or artifact.imitated or "classifier" not in artifact.gradients:
         return None
@@ -101,7 +101,8 @@ def least_squares(rows: Tensor, bias: Tensor) -> Tensor:
 def noise_variance(artifact: Artifact) -> Tensor | None:
     """The variance [V] that the defence's noise gives each closed-form feature, sigma^2 / ||d||^2; None without noise.
 
-    ||d||^2 is estimated from the noisy bias gradient, whose own noise energy is taken off. With dropout that of the mask besides.
+    ||d||^2 is estimated from the noisy bias gradient, whose own noise energy is subtracted. With dropout the variance of the mask
+    is added.
     """
     variance = labels.noise_variance(artifact)
     if not variance:

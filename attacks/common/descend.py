@@ -318,7 +318,7 @@ def by(
     progress: Progress = no_progress,
     what: str,
 ) -> Descent:
-    """`lbfgs`, or `adam` at the rate `lr`, which L-BFGS does not look at."""
+    """`lbfgs`, or `adam` at the rate `lr`, which L-BFGS ignores."""
     if optimiser == "adam":
         return adam(objective, start, data, steps=steps, lr=lr, progress=progress, what=what)
     return lbfgs(objective, start, data, steps=steps, progress=progress, what=what)

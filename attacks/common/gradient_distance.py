@@ -3,7 +3,7 @@
 The squared distance of a linear layer's weight gradient needs no weight gradient: with d_i = dL/dz_i and inputs h_i,
     || sum_i d_i h_i' - G ||^2 = sum_ij (d_i.d_j)(h_i.h_j) - 2 sum_i d_i' G h_i + ||G||^2,
 and the d_i are the gradients over biases that come one per image. Near a solution these three cancel: what is left is exact to
-the precision times ||G||^2, not times itself. In single precision that ends a descent early (docs/attacks.md).
+the precision times ||G||^2, not times itself. In single precision that ends a descent early (docs/appendix/attacks.md).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Products(NamedTuple):
 def gradient_products(own: InversionProblem, x: Tensor, y: Tensor, observed: dict[str, Tensor]) -> dict[str, Products]:
     """Products of the gradient of CE(C(E(x)), y) with the observed one, by "<part>/<parameter>".
 
-    x [B, C, H, W], y [B] int64, `observed` the gradient, with its squared norms where they are known (case.data); only its
-    parameters are matched. The case gives the networks (E the true one or a surrogate), and batch norm the mode of the observed
+    x [B, C, H, W], y [B] int64, `observed` the gradient, with its squared norms where they are known (problem.data); only its
+    parameters are matched. The problem gives the networks (E the true one or a surrogate), and batch norm the mode of the observed
     gradient. Features are dropped as `observed` has it under KEPT [B, c, s, s]. Linear layers go without their weight gradients
     where the classifier consists of them; every other parameter's gradient is taken as it is.
     """

@@ -7,10 +7,10 @@ Several images: n_c = sum_i p_ic - B dL/db_c. As p > 0, class c comes at least m
 where an entry of dL/dw_c is negative (its inputs a are not): `fewest`, exact without noise. Where these add up to B, they are the
 labels. Otherwise p is needed, which follows iLRG (Ma et al., ICLR 2023): the images of class j have the mean input
 a_j ~ dL/dw_j / dL/db_j, hence p_j = softmax(W a_j + b), and B dL/db = sum_j n_j p_j - n is solved for n; the model's mean
-prediction stands in for classes without a negative entry. Rounding keeps `fewest` and the sum B. That is an estimate;
+prediction replaces that of classes without a negative entry. Rounding keeps `fewest` and the sum B. That is an estimate;
 attacks/features/disaggregation.py checks it against the whole gradient.
 
-A gradient that is not finite tells no label; it is read as one of zeros, so that what comes out are classes all the same.
+A gradient that is not finite shows no label. It is read as one of zeros, so that the result is classes in any event.
 """
 
 import torch

@@ -16,7 +16,7 @@ def _still(artifact: Artifact, images: Tensor, known: Tensor) -> Reconstruction:
 
 
 def gave_up(found: Reconstruction) -> Reconstruction:
-    """A reconstruction that says of every victim that a floor stands in its place."""
+    """A reconstruction that says of every victim that a floor replaces it."""
     return found._replace(outcome=torch.full_like(found.restart, Outcome.GAVE_UP))
 
 

@@ -89,7 +89,7 @@ def natural(channels: int, side: int, step: float, chroma: tuple[float, float], 
 CHROMA = (17.0, 94.0)
 # the variance of a cosine pattern of brightness, times its squared frequency l, before the blur;
 STRENGTH = 0.78
-# what stands in the place of FLATTEST, as the brightness of a photograph varies more than a Markov field's.
+# it replaces FLATTEST, as the brightness of a photograph varies more than a Markov field's.
 MEAN = 0.0066
 
 

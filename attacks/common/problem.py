@@ -30,18 +30,19 @@ class InversionProblem(NamedTuple):
     model: Model
     weights: Parts  # extractor and classifier; one that the artifact does not have is a random surrogate
     buffers: Parts  # their batch-norm statistics: broadcast, or a surrogate's initial ones
-    train: bool  # the mode in which the gradients were taken (privbench.networks.train_mode)
-    # "<part>/<parameter>" -> [V, ...]; and where they tell C's dropout, KEPT: what each feature was multiplied by [V, B, c, s, s]
+    train: bool  # the mode in which the gradients were taken (privbench.networks.model.train_mode)
+    # "<part>/<parameter>" -> [V, ...]; and where they show C's dropout, KEPT: what each feature was multiplied by [V, B, c, s, s]
     observed: dict[str, Tensor]
-    labels: Tensor  # [V, B]; -1 where nothing tells them (attacks/common/labels.py)
+    labels: Tensor  # [V, B]; -1 where nothing shows them (attacks/common/labels.py)
     extractor_known: bool
     variance: float  # of the defence's noise per coordinate; 0 when there is none
 
 
 def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> InversionProblem:
-    """The case of an artifact; a surrogate E~ or C~ is drawn from the attacker's own stream, with the true architecture.
+    """The inversion problem of an artifact, with a surrogate E~ or C~ where the method keeps that part private.
 
-    UserError: a gradient of more images than the artifact says (`check_batch_size`).
+    A surrogate has the true architecture and is drawn from the attacker's own stream. UserError: a gradient of more images than
+    the artifact says (`check_batch_size`).
     """
     check_batch_size(artifact)
     device = artifact.client.device
@@ -78,8 +79,8 @@ def factors(model: Model, found: closed_form.Features | None, dtype: torch.dtype
 def check_batch_size(artifact: Artifact) -> None:
     """Refuses a batch size that the rank of a linear layer's gradient [dL/db | dL/dW] contradicts: each image adds at most 1.
 
-    So does each imitated feature that the client's loss had besides. A defence may change any rank, so only undefended gradients
-    are looked at. A lower rank contradicts nothing: images alike.
+    So does each imitated feature of the client's loss. A defence may change any rank, so only undefended gradients
+    are checked. A lower rank contradicts nothing: images alike.
     Singular values are computed only where `_nearly_of_rank` does not settle it.
     """
     if artifact.defense.get("name", "none") != "none" or "classifier" not in artifact.gradients:
@@ -118,9 +119,11 @@ def _nearly_of_rank(matrices: Tensor, most: int) -> Tensor:
     return left.flatten(1).norm(dim=1) <= RANK * largest
 
 
-def features(case: InversionProblem, x: Tensor) -> Tensor:
+def features(posed: InversionProblem, x: Tensor) -> Tensor:
     """E(x) [B, c, s, s] of one victim's candidate, through the true or the surrogate extractor."""
-    h, _ = case.model.net("extractor").apply(case.weights["extractor"], case.buffers["extractor"], x, train=case.train)
+    h, _ = posed.model.net("extractor").apply(
+        posed.weights["extractor"], posed.buffers["extractor"], x, train=posed.train
+    )
     return h
 
 
@@ -129,13 +132,13 @@ def repeat(t: Tensor, times: int) -> Tensor:
     return t.repeat_interleave(times, 0)
 
 
-def data(case: InversionProblem, restarts: int = 1) -> dict[str, Tensor]:
+def data(posed: InversionProblem, restarts: int = 1) -> dict[str, Tensor]:
     """What every restart of every victim descends on: the observed gradient by name, and "labels"; [V x restarts, ...].
 
     Each parameter's |G|^2, which no candidate changes, is summed here, once, under the name `squared(name)`.
     """
-    sizes = {squared(name): _squared_norms(t) for name, t in case.observed.items() if name != KEPT}
-    return {name: repeat(t, restarts) for name, t in (case.observed | sizes | {"labels": case.labels}).items()}
+    sizes = {squared(name): _squared_norms(t) for name, t in posed.observed.items() if name != KEPT}
+    return {name: repeat(t, restarts) for name, t in (posed.observed | sizes | {"labels": posed.labels}).items()}
 
 
 def _squared_norms(gradients: Tensor) -> Tensor:
@@ -152,9 +155,9 @@ def squared(name: str) -> str:
     return f"|{name}|^2"
 
 
-def observed_of(case: InversionProblem, data: dict[str, Tensor]) -> dict[str, Tensor]:
+def observed_of(posed: InversionProblem, data: dict[str, Tensor]) -> dict[str, Tensor]:
     """The observed gradient among one problem's data, with its squared norms where they are there."""
-    return {name: data[name] for own in case.observed for name in (own, squared(own)) if name in data}
+    return {name: data[name] for own in posed.observed for name in (own, squared(own)) if name in data}
 
 
 def random_start(artifact: Artifact, restarts: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:

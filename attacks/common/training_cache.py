@@ -1,6 +1,6 @@
 """What an attack trains is trained once and kept on disk: named by everything that it depends on.
 
-A name is the hash of the settings and of the contents of the tensors that training looks at (the broadcast classifier, the
+A name is the hash of the settings and of the contents of the tensors that training uses (the broadcast classifier, the
 auxiliary images, closed-form features, ...), so that another choice of auxiliary images, another seed or another artifact
 never meets a foreign file. Files are written whole or not at all; a damaged one is made anew.
 """
@@ -23,7 +23,7 @@ from privbench.system import files, locks
 from privbench.types import Artifact, Attack, Knowledge, Progress, Reconstruction, no_progress
 
 LOG = logging.getLogger("privbench")
-REVISION = 2  # raised whenever training changes in a way that no setting tells
+REVISION = 2  # raised whenever training changes in a way that no setting shows
 TENSORS, SPENT, OUTCOME = Reconstruction._fields[:5], "gradient_evaluations", "outcome"
 
 

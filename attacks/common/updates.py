@@ -1,6 +1,6 @@
 """A whole local update taken for one gradient: what labels and first images are made from (attacks/update_matching.py).
 
-One step of Adam hides its gradient worse than its reputation: single precision tells g / (|g| + eps) from a sign for most
+One step of Adam hides its gradient poorly: single precision distinguishes g / (|g| + eps) from a sign for most
 entries of an untrained LeNet, and it is taken back to g (`without_adam`; ours).
 """
 
@@ -33,8 +33,8 @@ def without_adam(artifact: Artifact) -> tuple[Artifact, dict[str, Tensor]]:
     """One step of Adam as the step of SGD (rate 1) that it hides; how far each entry is to be trusted, [V, ...] in [0, 1] by name.
 
     From zero moments the step is -lr g / (|g| + eps), weight decay in g. It is no mere sign: 1 - |step| / lr = eps / (|g| + eps),
-    which single precision still tells from 0 where |g| lies below about 1e-3; there g = eps u / (1 - |u|) with u = -step / lr.
-    The error of u is that of storing theta in single precision, and of the few roundings of the step.
+    which single precision still distinguishes from 0 where |g| lies below about 1e-3; there g = eps u / (1 - |u|) with u =
+    -step / lr. The error of u is that of storing theta in single precision, and of the few roundings of the step.
     Anything else (several steps, SGD, a defended update) comes back as it is, with an empty dict: trusted everywhere.
     """
     local = artifact.local

@@ -1,4 +1,4 @@
 """Classifiers that an active server sends, how their gradients are read, and a dry run on the server's own images.
 
-May import attacks/common/ and attacks/features/; never imports an attack.
+May import attacks/common/, attacks/features/ and attacks/shadow/; imports no attack.
 """

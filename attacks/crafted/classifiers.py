@@ -1,11 +1,11 @@
 """Classifiers that an active server sends: all that they answer depends on one number of the features, t = w h.
 
-Every row of the first layer looks along the direction w, z_j = s_j (t - c_j). With one image, dL/dh = (sum_j s_j dL/db_j) w, so
+Every row of the first layer has the direction w, z_j = s_j (t - c_j). With one image, dL/dh = (sum_j s_j dL/db_j) w, so
 that E's gradient is that of t, times a number. Two ways to lay the rows:
     gentle   one level in the middle of what t can be, slopes that keep the sigmoid awake over all of it: for one image, whose
              features are in every row. w is Fisher's linear discriminant between two classes. That its entries change sign from
              place to place matters: along the features' first principal direction, smooth over the image, the gradient of the
-             extractor's first layer repeats what the second's says already (1 dB, docs/tuning_attacks.md).
+             extractor's first layer repeats what the second's says already (1 dB, docs/appendix/tuning.md).
     steep    levels spread over the range of t, slopes so steep that an image answers to the nearest rows alone: for batches, whose
              images are sorted into rows. w is the features' first principal direction.
 The layers behind make one number a of t, rising with it, and logits
@@ -15,7 +15,7 @@ The layers behind make one number a of t, rising with it, and logits
              level t_0 and B above it, and k = 0 and r near 0 for the others. The loss is S times the lead of the winner over y,
              and as large are its gradients: noise of whatever size drowns in them where nothing is clipped. No gradient comes
              from an image whose class has won, so that A, B, t_0 and w are chosen for A's images to lie above t_0 and B's below.
-No two classes have the same r: an image's label can be told from the size of its gradient.
+No two classes have the same r: the size of an image's gradient reveals its label.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from privbench.networks.model import Model
 from privbench.tensors import Params
 from privbench.types import Batch, Networks
 
-GENTLE = 2.0  # |z| of the outermost t in the gentlest case
+GENTLE = 2.0  # |z| of the outermost t under the gentlest slope
 SHARPNESS = 5.0  # of z from one level to the next in a steep layer
 WIDENED = 1.2  # the range of t, relative to that of the auxiliary images
 SHRUNK = 0.1  # of the mean variance of a feature, added to each within classes
@@ -59,7 +59,7 @@ class Rows(NamedTuple):
 def made_for(model: Model, broadcast: Networks, auxiliary: Batch, batch_size: int, noise_std: float) -> Networks:
     """The classifier to send in place of the honest one of `broadcast`, to clients whose uploads have that much noise.
 
-    Where E is private nothing is known of t but where it can lie: w is the direction along which the honest first layer looks
+    Where E is private nothing is known of t but where it can lie: w is the direction to which the honest first layer responds
     most, and under noise the two rarest classes win.
     """
     honest, several = broadcast.params["classifier"], batch_size > 1
@@ -129,7 +129,7 @@ def between_classes(h: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def discriminant(h: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """The one of them [n] that tells its two classes apart best."""
+    """The one of them [n] that separates its two classes best."""
     every = between_classes(h, labels, classes)
     apart = [float(told_apart(h @ w, labels, classes)[0]) for w in every]
     return every[apart.index(max(apart))]
@@ -187,7 +187,7 @@ def classifier(like: Params, w: Tensor, rows: Rows, winners: Winners, loud: floa
 
 
 def is_crafted(classifier: Params) -> bool:
-    """Whether all rows of a first layer look along one direction."""
+    """Whether all rows of a first layer have one direction."""
     weight = classifier.get("fc1.weight", torch.eye(2))
     return int(torch.linalg.matrix_rank(weight.double(), rtol=1e-5)) == 1
 

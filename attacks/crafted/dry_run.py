@@ -1,4 +1,4 @@
-"""A rehearsal: what a network that a server might send would bring back, on images of the server's own.
+"""A dry run: what a network that a server might send would reveal, on the server's auxiliary images.
 
 The server plays the client. It takes the gradient of auxiliary images at the networks in question, or the client's local steps.
 It lets the defence that it knows act on that, and rounds it to the number format in which clients send. It attacks the outcome
@@ -43,7 +43,7 @@ def noise_std(defense: Defense, seed: int) -> float:
 
 
 def halves(auxiliary: Batch, seed: int) -> tuple[Batch, Batch]:
-    """The auxiliary images dealt out: (those to be rehearsed on, those of the rehearsing attacker)."""
+    """The auxiliary images in two halves: (those of the simulated clients, those of the simulated attacker)."""
     order = torch.randperm(len(auxiliary.labels), generator=stream(seed, "attacker", "rehearsal", "halves"))
     theirs, mine = order.tensor_split(2)
     return Batch(*(t[theirs] for t in auxiliary)), Batch(*(t[mine] for t in auxiliary))

@@ -24,7 +24,7 @@ class Found(NamedTuple):
     """The images of V batches, as rows hold them."""
 
     h: Tensor  # [V, B, c, s, s] float64; the mean of the rows where an image is missing
-    row: Tensor  # [V, B] int64, which row it stands in; NONE where an image is missing
+    row: Tensor  # [V, B] int64, the row that contains it; NONE where an image is missing
 
 
 def features_of(artifact: Artifact) -> Found:
@@ -58,7 +58,7 @@ def likeliest_label(artifact: Artifact, victim: int, h: Tensor, rows: Tensor) ->
 
 
 def completed(told: Tensor, recovered: Tensor) -> Tensor:
-    """Labels [V, B]: those `told`, and in place of NONE what is left of the batch's `recovered` ones."""
+    """Labels [V, B]: those already known (`told`), and in place of NONE what is left of the batch's `recovered` ones."""
     whole = told.clone()
     for v, (own, every) in enumerate(zip(told.tolist(), recovered.tolist(), strict=True)):
         left = list(every)

@@ -25,7 +25,7 @@ def above_noise(artifact: Artifact) -> Tensor:
 def denoised(artifact: Artifact) -> Artifact:
     """One-image gradients of a saturated classifier as they would be without noise.
 
-    C's gradient is computed of the features in closed form and the label, which is told by how large that of the first layer is:
+    C's gradient is computed of the features in closed form and the label, which the size of the first layer's gradient reveals:
     the last layer's is no above the noise.
     """
     h = closed_form.seen(artifact)

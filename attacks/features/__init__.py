@@ -1,4 +1,4 @@
 """From a classifier's gradient to features and from features to images, in closed form or by descent.
 
-May import attacks/common/; never imports an attack.
+May import attacks/common/; imports no attack.
 """

@@ -10,8 +10,8 @@ C = B pinv(D') G' with D of points strewn around a common one; a short descent o
 
 In the spirit of the cocktail-party attack (Kariyappa et al., ICML 2023, arXiv 2209.05578), with the known classifier in place of
 independent h_i. The residual is the attacker's own certificate: below SEPARATED labels and features explain all of the
-classifier's gradient. They are then right, up to directions that G leaves below single precision, in every case measured
-(docs/attacks.md); noise, and images whose d_i are parallel, leave nothing to separate; a gradient that is zero or not
+classifier's gradient. They are then right, up to directions that G leaves below single precision, in every measurement
+(docs/appendix/attacks.md); noise, and images whose d_i are parallel, leave nothing to separate; a gradient that is zero or not
 finite is left out, with NaN for its features and residual. Labels: attacks/common/labels.py, and where
 their residual stays above SEPARATED, every batch with one label exchanged, the lowest residual first.
 """

@@ -26,7 +26,7 @@ USUAL_WORTH = 50.0  # how many auxiliary images the usual variances are worth
 CLASS_WORTH = 5.0  # and the mean of all images, in the mean of a class
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
-Extractors = dict[int, list[Params]]  # victim, by its number in a world -> surrogates for its client's extractor
+Extractors = dict[int, list[Params]]  # victim, by its number in a federation -> surrogates for its client's extractor
 
 
 class ClassPrior(NamedTuple):
@@ -74,7 +74,7 @@ def invert(
 ) -> descend.Descent:
     """The most probable image of each h [n, c, s, s] given its label [n] and error variance [n] (inf: the class mean).
 
-    `known` [n, c, s, s] bool says which features are looked at, by default all.
+    `known` [n, c, s, s] bool says which features are used, by default all.
     Returns x [n, 1, C, H, W]. With `exact` the variance is that of the logit of h, relative to the logit's spread over features.
     """
     net = model.net("extractor")

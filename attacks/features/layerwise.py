@@ -1,4 +1,4 @@
-"""LeNet-5's extractor peeled layer by layer: from features to image by equations instead of descent, one image per gradient.
+"""LeNet-5's extractor inverted layer by layer: from features to image by equations instead of descent, one image per gradient.
 
 Both convolutions see their input through 2x2 average pooling with stride 1 (here: pool), and all that the gradient says of the
 activations a1 = sigmoid(z1) is linear in p = pool(a1), 1,014 values. Features h in closed form and the label give dL/dz2, and
@@ -6,7 +6,7 @@ activations a1 = sigmoid(z1) is linear in p = pool(a1), 1,014 values. Features h
     z2 - b2 = K2 p          400 equations
     z1 - b1 = K1 u        1,176 equations, K1 convolution and pooling as one linear map; u = 2x - 1
     dL/dW1  = D1(z1) u      450 equations, D1 the correlation with dL/dz1 = (pool' K2' dL/dz2) a1 (1 - a1)
-R-GAP peels layers so (Zhu and Blaschko, ICLR 2021, arXiv 2010.07733), by pseudo-inverses. These are about 1,460 independent
+R-GAP inverts layers so (Zhu and Blaschko, ICLR 2021, arXiv 2010.07733), by pseudo-inverses. These are about 1,460 independent
 equations for a colour image of 3,072 values, so here a Gaussian prior, u ~ N(0, Sigma), fills in the rest: the image is the
 most probable one given all equations, each with an error of the order of single precision.
 
@@ -15,8 +15,8 @@ The first two lines are solved for p by least squares, p ~ N(p^, N). Gauss-Newto
 what they leave unexplained,
     u <- Sigma w   w = J' v   (J Sigma J' + errors) v = y - f(u) + J u
 so that only M = K1 Sigma K1' is made once for all victims and each has one Cholesky factor of 1,014 or 1,464 rows a step.
-LEVELS are climbed in turn: (0) p alone with the slopes at grey, which all victims and steps share; sufficient where the network
-is nearly linear, as untrained ones are. (1-3) the others: from z1 read off p, p alone with errors taken as large first. (4)
+LEVELS follow one another: (0) p alone with the slopes at grey, which all victims and steps share; sufficient where the network
+is nearly linear, as untrained ones are. (1-3) the others: from z1 computed from p, p alone with errors taken as large first. (4)
 everything. Images and dL/dW1 are kept in the prior's colours, of which it says that they are independent.
 """
 
@@ -44,7 +44,7 @@ POOLED_SPREAD = 0.5  # of p around 1/2 before anything is known: keeps N finite
 COMMON_ERROR = 3e-6  # of p while all victims share one factor
 COMMON_STEPS = 4
 SOLVED = 1e-6  # of the misfit of grey: below it the shared factor was enough
-CLEAR = 1e-3  # pixels of a1 read off p stay so far from 0 and 1
+CLEAR = 1e-3  # pixels of a1 computed from p stay so far from 0 and 1
 LEVELS = ("common", "rough", "finer", "pooled", "all")
 FACTORS = {"rough": 1e3, "finer": 30.0, "pooled": 1.0, "all": 1.0}  # on the errors
 MOST_HALVINGS = 10
@@ -86,13 +86,13 @@ class LatentImages(NamedTuple):
     w: Tensor
 
 
-def layers(case: InversionProblem, gaussian: Gaussian) -> Layers:
-    """The linear maps of the case's extractor, and the prior seen through them; UserError unless it is LeNet-5's."""
-    if case.model.backbone != "lenet5":
+def layers(posed: InversionProblem, gaussian: Gaussian) -> Layers:
+    """The linear maps of the problem's extractor, and the prior seen through them; UserError unless it is LeNet-5's."""
+    if posed.model.backbone != "lenet5":
         raise UserError(
-            f"peeling solves LeNet-5's equations, but the networks are {case.model.backbone}; try --attack staged"
+            f"layerwise inversion solves LeNet-5's equations, but the networks are {posed.model.backbone}; try --attack staged"
         )
-    e = case.weights["extractor"]
+    e = posed.weights["extractor"]
     side, kernel = gaussian.variance.shape[-1], e["conv1.weight"].shape[-1]
     window = _unpool(torch.einsum("kc,ochw->okhw", gaussian.colours, e["conv1.weight"]))
     z_side = (side - kernel + 1) // 2
@@ -110,20 +110,20 @@ def layers(case: InversionProblem, gaussian: Gaussian) -> Layers:
     )
 
 
-def victims(case: InversionProblem, own: Layers, h: Tensor, rows: Tensor) -> Victims:
+def victims(posed: InversionProblem, own: Layers, h: Tensor, rows: Tensor) -> Victims:
     """The equations of the victims in `rows` [n]; h [V, c, s, s] are the features of all."""
 
     def loss(features: Tensor, label: Tensor) -> Tensor:
-        logits, _ = case.model.net("classifier").apply(case.weights["classifier"], {}, features[None], train=True)
+        logits, _ = posed.model.net("classifier").apply(posed.weights["classifier"], {}, features[None], train=True)
         return F.cross_entropy(logits, label)
 
     kept = h[rows].clamp(FEATURE_ERROR, 1 - SATURATED)
-    delta = each_of(grad(loss))(h[rows], case.labels[rows]) * _slope(kept)
+    delta = each_of(grad(loss))(h[rows], posed.labels[rows]) * _slope(kept)
     flat = kept.flatten(1)
     z2 = torch.logit(flat) - own.b2
     relative = (ERROR * flat + FEATURE_ERROR) / _slope(flat)
     certainty = (relative.square() + ERROR**2 * z2.square().mean(1, keepdim=True)).rsqrt()
-    second, first = (case.observed[f"extractor/{n}.weight"][rows] for n in ("conv2", "conv1"))
+    second, first = (posed.observed[f"extractor/{n}.weight"][rows] for n in ("conv2", "conv1"))
     error = (ERROR * _size(second))[:, None, None]
     d2 = _strided_correlation(delta, own.b1.shape[-1] - 1).flatten(-2).flatten(1, 3) / error
     c = second.transpose(1, 2).flatten(2).mT / error
@@ -132,8 +132,8 @@ def victims(case: InversionProblem, own: Layers, h: Tensor, rows: Tensor) -> Vic
     return Victims(z2 * certainty, certainty, d2, c, back, first, (FIRST_ERROR * _size(first)).square())
 
 
-def peel(
-    case: InversionProblem,
+def invert(
+    posed: InversionProblem,
     h: Tensor,
     gaussian: Gaussian,
     iterations: int,
@@ -145,11 +145,11 @@ def peel(
     h [V, c, s, s] are the closed-form features; `iterations` at most per level, and the first so many `levels`. A victim
     whose equations cannot be solved keeps its last good image, grey at first.
     """
-    own = layers(case, gaussian)
+    own = layers(posed, gaussian)
     ends = []
     for rows in torch.arange(len(h), device=h.device).split(CHUNK):
-        progress(int(rows[0]), len(h), "peeling layers")
-        ends.append(_solve(own, victims(case, own, h, rows), iterations, LEVELS[1:levels]))
+        progress(int(rows[0]), len(h), "layerwise inversion")
+        ends.append(_solve(own, victims(posed, own, h, rows), iterations, LEVELS[1:levels]))
     longest = max(end.trace.shape[1] for end in ends)
     trace = torch.cat([F.pad(t, (0, longest - t.shape[1]), "replicate") for t in (end.trace for end in ends)])
     x = (torch.einsum("kc,nkhw->nchw", gaussian.colours, torch.cat([end.x for end in ends])) + 1) / 2

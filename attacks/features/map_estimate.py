@@ -11,7 +11,7 @@ leaves more than that by far does not explain G, and the attacker knows it witho
 EVERYONE of the starts, and from the others only while nothing explains its gradient; the end with the lowest F counts.
 
 Balunovic et al.: Bayesian Framework for Gradient Leakage, ICLR 2022, arXiv 2111.04706, derive F. D and the starts are ours
-(docs/tuning_attacks.md).
+(docs/appendix/tuning.md).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def most_probable(
     most: int,
     progress: Progress = no_progress,
 ) -> Reconstruction:
-    """All victims of a noised case with a known extractor, [V, B, C, H, W], from `most` starts or fewer.
+    """All victims of a noised problem with a known extractor, [V, B, C, H, W], from `most` starts or fewer.
 
     `restart` is the number of the start, loss and trace are those of F.
     """
@@ -108,7 +108,7 @@ def image(gaussian: priors.Gaussian, z: Tensor, mean: Tensor) -> Tensor:
 
 
 class _Descents:
-    """Descents of some victims of a case by D and F."""
+    """Descents of some victims of a problem by D and F."""
 
     def __init__(self, own: InversionProblem, belief: ImagePrior, steps: Steps, progress: Progress) -> None:
         self.own, self.gaussian, self.steps, self.progress = own, belief.gaussian, steps, progress

@@ -1,15 +1,16 @@
 """Every image of a batch attacked as a victim of its own, with features and labels separated by attacks/features/disaggregation.py.
 
-Features h_i and labels y_i tell each image's own gradient of the classifier, of every linear layer z = W a + b
+Features h_i and labels y_i determine each image's own gradient of the classifier, of every linear layer z = W a + b
     dL_i/db = d_i,  dL_i/dW = d_i a_i'
 at the broadcast C. So an artifact of V batches becomes one of V B single images, each sent by its batch's client, and an attack
 that is written for one image per gradient reads the h_i off it in closed form (attacks/common/closed_form.py). What comes back is
-folded: images side by side, losses and traces averaged over a batch. No gradient tells their order; scores assign it by
+folded: images side by side, losses and traces averaged over a batch. No gradient contains their order; scores assign it by
 the Hungarian method (privbench/scoring/image_scores.py).
 
-A batch whose residual stays above separate.SEPARATED (images alike), and every batch under a defence, whose gradient is not exact
-(separate.possible), ends at the class means of its recovered labels, as the floor `class-mean` does, or grey where the attacker has
-no auxiliary images. Nothing is descended on there, and the reconstruction says so: by its trace, and in a note.
+A batch whose residual stays above disaggregation.SEPARATED (images alike), and every batch under a defence, whose gradient is
+not exact (disaggregation.possible), ends at the class means of its recovered labels, as the floor `class-mean` does, or grey
+where the attacker has no auxiliary images. Nothing is descended on there, and the reconstruction says so: by its trace, and in
+a note.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def attack(
 ) -> Reconstruction:
     """What `single`, an attack on one image per gradient, makes of an artifact's images, [V, B, C, H, W].
 
-    Gradients of one image are handed to it as they are, and so are those of classifiers that begin with convolutions, which it
+    Gradients of one image are passed to it as they are, and so are those of classifiers that begin with convolutions, which it
     refuses. UserError: a gradient of more images than the artifact says.
     """
     if artifact.batch_size == 1 or not isinstance(artifact.model.classifier, LinearClassifier):
@@ -118,7 +119,7 @@ def singles(artifact: Artifact, found: Disaggregated) -> Artifact:
 def gradient_of(artifact: Artifact, h: Tensor, y: Tensor) -> Params:
     """The gradient of CE(C(h), y) over C, in double precision; h [c, s, s], y []."""
     classifier = artifact.model.classifier
-    assert isinstance(classifier, LinearClassifier), "the caller has looked at the classifier"
+    assert isinstance(classifier, LinearClassifier), "the caller has checked the classifier"
 
     def loss(params: Params) -> Tensor:
         return F.cross_entropy(classifier.linear_layers(params, h[None])[0], y[None])
@@ -147,6 +148,6 @@ def _note(artifact: Artifact, failed: int) -> str:
     """What a reader must know of the batches that were not explained."""
     why = "could not be" if disaggregation.possible(artifact) else "are of defended gradients and so were not"
     return (
-        f"{failed} of {artifact.victims} batches of {artifact.batch_size} images {why} separated into single features; attacks on "
-        "these hand in the class means there, or grey without auxiliary images"
+        f"{failed} of {artifact.victims} batches of {artifact.batch_size} images {why} separated into single features; for "
+        "these the attack returns the class means, or grey without auxiliary images"
     )

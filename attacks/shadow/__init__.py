@@ -1,4 +1,4 @@
-"""Surrogates of private extractors: a federation of the attacker's own, training, alignment, and the choice by shadow validation.
+"""Surrogates of private extractors: a shadow federation, training, alignment, and the choice by shadow validation.
 
-May import attacks/common/ and attacks/features/; never imports an attack.
+May import attacks/common/ and attacks/features/; imports no attack.
 """

@@ -21,9 +21,9 @@ from attacks.shadow.shadow_federation import ServerView
 from privbench.tensors import Params
 from privbench.types import Progress
 
-TAU = 0.001  # of the logit of h, relative to its spread (docs/tuning_attacks.md)
+TAU = 0.001  # of the logit of h, relative to its spread (docs/appendix/tuning.md)
 SCREEN = 60  # steps after which J is compared
-ALIKE = 5.0  # measured ratios after 40 steps: 1.5 in round 0, above 500 for foreign ones (docs/tuning_attacks.md)
+ALIKE = 5.0  # measured ratios after 40 steps: 1.5 in round 0, above 500 for foreign ones (docs/appendix/tuning.md)
 IMAGES = 16  # of the attacker's own, at most
 
 

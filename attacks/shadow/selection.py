@@ -79,7 +79,7 @@ class StandIn:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
-    limits: ClassVar[Limits] = Limits(linear_if_private=True)
+    limits: ClassVar[Limits] = Limits(linear_if_private=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
     presets: ClassVar[Presets] = {"smoke": SHORT}

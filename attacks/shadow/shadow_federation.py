@@ -10,7 +10,7 @@ Shokri et al., S&P 2017, arXiv 1610.05820, used shadow models to train an attack
 
 What the shadow leaves out: generators (their class-conditional moments are taken as exact), the defence, dropout while its clients
 train, the method's own losses besides cross-entropy, and the history: real extractors come from one start and have followed many
-broadcasts. On `photos` that leaves them no more alike than extractors of independent starts (docs/tuning_attacks.md).
+broadcasts. On `photos` that leaves them no more alike than extractors of independent starts (docs/appendix/tuning.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Attacks an artifact that is given as a folder; with its truth file, scores the result and doubts it as a record does."""
+"""Attacks an artifact that is given as a folder; with its truth file, scores the result and checks it as a record does."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from privbench import registry, seeds
+from privbench import names, registry, seeds, trust
 from privbench.errors import UserError
 from privbench.execution import attack_cell, worker_pool
 from privbench.observation import artifact_files as artifacts
@@ -21,6 +22,7 @@ from privbench.records.checks import CheckMessage
 from privbench.records.schema import Victim
 from privbench.records.store import Store
 from privbench.scoring import image_scores
+from privbench.spec import TrainSpec
 from privbench.system import console, files, machine
 from privbench.system.console import Console
 from privbench.training import federation
@@ -28,8 +30,9 @@ from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Truth, n
 from reports.records import table_checks
 from reports.records.labels import range_text
 from reports.records.measured import Measured
+from reports.records.quotable import PLUMBING, is_quotable
 
-SEED = 0  # of whatever is drawn here besides: an artifact does not say of which seed it is
+SEED = 0  # of all other draws here: an artifact does not name its seed
 
 
 class _Floors(NamedTuple):
@@ -46,16 +49,22 @@ def attack_file(
     attacks: Sequence[str],
     climbed: bool,
     settings: dict[str, Any],
-    dataset: str,
+    dataset: str | None,
     auxiliary: str,
     device: str,
     data_dir: Path | None,
     out: Path,
 ) -> None:
-    """Attacks the artifact in a folder, with `climbed` by every attack whose needs it meets; with a truth file, scores it."""
+    """Attacks the artifact in a folder, for the ladder by every attack whose needs it meets; with a truth file, scores it.
+
+    Auxiliary images are those of `dataset` or, where that is None, of the artifact's own data set.
+    """
     seen = artifacts.load(path)
     known = artifacts.load_truth(truth, path) if truth is not None else None
     to, place, origin = console.results(), machine.device(device), artifacts.origin(path)
+    if known is not None and not is_quotable(artifacts.preset(path)):
+        to.say(f"note: {PLUMBING}")
+        known = None
     # The seed that an attack within the run has, so that it gives the same images here; of an export, any.
     seed = SEED if origin is None else seeds.of_attacker(origin.run, seen.round)
     Store(out).check_writable()
@@ -63,20 +72,18 @@ def attack_file(
         met = seen.offers() | {"auxiliary"}
         attacks = [*(a for a in registry.ATTACKS if registry.resolve("attack", a).needs <= met), *attacks]
     each = registry.settings_of_each(attacks, settings) if climbed else dict.fromkeys(attacks, settings)
-    images_of = seen.dataset if origin is None else origin.dataset
-    floors = None if known is None else _floors(seen, known, images_of, place, data_dir)
+    floors = None if known is None else _floors(path, seen, known, place, data_dir)
     if floors is not None and floors.note:
         to.say(f"note: {floors.note}")
-    images = cache(
-        lambda: _auxiliary(seen, dataset, auxiliary, data_dir)
-    )  # once, and only where an attack asks for them
+    # Once, and only where an attack asks for them.
+    images = cache(lambda: _auxiliary(path, seen, dataset, auxiliary, data_dir))
     for name in each:
         stem = f"{_name(path)}-{name.replace(':', '.')}"  # not every system has colons in file names
         whole = Knowledge(cache=Store(out).cache)
         if "auxiliary" in registry.resolve("attack", name).needs:
             whole = replace(whole, auxiliary=images())
         try:
-            # Each attack has the file to itself: what one writes into it, no other sees and no doubt is told of.
+            # Each attack has the file to itself: what one writes into it, no other sees and no check reports.
             found = attack_cell.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_progress)
         except Exception as error:
             if not climbed and isinstance(error, UserError):
@@ -109,18 +116,54 @@ def _print_doubts(told: Sequence[CheckMessage], notes: Sequence[str], to: Consol
         to.say(f"  {line}")
 
 
-def _auxiliary(seen: Artifact, dataset: str, choice: str, data_dir: Path | None) -> Batch:
-    """Auxiliary images as a federation of a data set in its default layout has them."""
-    guess = train_spec("quick", dataset, seen.method).model_copy(update={"image_size": seen.model.image_size})
-    fed, _ = federation.of(guess, data_dir)
-    return knowledge.auxiliary(fed, choice, data_dir, seen.image_shape, SEED)[0]
+def _auxiliary(path: Path, seen: Artifact, dataset: str | None, choice: str, data_dir: Path | None) -> Batch:
+    """Auxiliary images as the artifact's own run has them; where that is not beside it, as the data set's default layout has them.
+
+    UserError: no data set is known, or its images are not of the artifact's kind.
+    """
+    run = _run_of(path)
+    if run is None or (dataset is not None and dataset != run.dataset):
+        name = dataset or _own_data_set(path, seen)
+        run = train_spec("quick", name, seen.method).model_copy(
+            update={"image_size": seen.model.image_size, "seed": SEED}
+        )
+    fed, _ = federation.of(run, data_dir)
+    channels, classes = int(fed.clients[0].train.images.shape[1]), len(fed.classes)
+    if channels != seen.image_shape[0] or classes > seen.model.classes:
+        raise UserError(
+            f"{path} is of images with {seen.image_shape[0]} channel(s) and {seen.model.classes} classes, but "
+            f"{registry.short(run.dataset)} has {channels} and {classes}; name a data set of the same kind with --dataset"
+        )
+    return knowledge.auxiliary(fed, choice, data_dir, seen.image_shape, run.seed)[0]
 
 
-def _floors(seen: Artifact, truth: Truth, dataset: str, place: torch.device, data_dir: Path | None) -> _Floors:
-    """The floors of the artifact's own data set; where that is not at hand, those that need no images."""
+def _own_data_set(path: Path, seen: Artifact) -> str:
+    """The data set that an artifact says it is of; UserError where only the file names it, or nobody knows it."""
+    origin = artifacts.origin(path)
+    name = seen.dataset if origin is None else origin.dataset
+    if name in registry.DATASETS:
+        return name
+    # An export has the last part of a folder's path alone.
+    is_path, is_code = name.startswith(f"{registry.FOLDER}/"), re.fullmatch(names.CODE, name)
+    if not is_path and (name.startswith(registry.FOLDER) or not is_code):
+        raise UserError(f"{path} is of the data set '{name}', which is not built in; name its images with --dataset")
+    trust.check("dataset", name)
+    return name
+
+
+def _run_of(path: Path) -> TrainSpec | None:
+    """The training run that an artifact among results is of; None of a copy or an export, which lie elsewhere."""
+    origin, whole = artifacts.origin(path), path.resolve()
+    if origin is None or whole.name != artifacts.OBSERVATION or whole.parent.parent.name != "artifacts":
+        return None
+    return Store(whole.parent.parent.parent).run(origin.run)
+
+
+def _floors(path: Path, seen: Artifact, truth: Truth, place: torch.device, data_dir: Path | None) -> _Floors:
+    """The floors of the artifact's own data set; where that is not available, those that need no images."""
     images, note = None, ""
     try:
-        images = _auxiliary(seen, dataset, knowledge.SAME, data_dir)
+        images = _auxiliary(path, seen, None, knowledge.SAME, data_dir)
     except UserError as error:
         note = f"the floor is that of a grey image alone, because there are no images of {seen.dataset}: {error}"
     met = seen.offers() | ({"auxiliary"} if images is not None else set())
@@ -135,7 +178,7 @@ def _floors(seen: Artifact, truth: Truth, dataset: str, place: torch.device, dat
 def _scored(
     attack: str, seen: Artifact, truth: Truth, found: Reconstruction, floors: _Floors, auxiliary: Batch | None
 ) -> tuple[str, list[CheckMessage]]:
-    """(the scores in words; every doubt that a record of these victims would hold, and whether the attack is below the floor)."""
+    """(the scores in words; every check message of a record of these victims, and whether the attack is below the floor)."""
     scores = image_scores.score(found, truth)
     images = floors.auxiliary | (set() if auxiliary is None else set(image_scores.digests(auxiliary.images)))
     each = [

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from privbench import registry
 from privbench.cli.artifact_file import attack_file
-from privbench.cli.listing import list_plugins, list_runs, list_studies, show_run
+from privbench.cli.listing import list_runs, show_run
 from privbench.data import partition
 from privbench.errors import UserError
 from privbench.execution import beforehand, cell_jobs, reproduce, worker_pool
@@ -45,16 +45,14 @@ from reports.running.study_run import (
     sorted_out,
     tell_files,
 )
-from reports.tables import attack_table, ladder
+from reports.tables import attack_table, ladder, report_files, terminal
 
 __all__ = [
     "attack_file",
     "draw_clients",
     "draw_clients_of_run",
     "draw_grid",
-    "list_plugins",
     "list_runs",
-    "list_studies",
     "plan",
     "plan_table",
     "reproduce_and_show",
@@ -71,7 +69,7 @@ __all__ = [
 ]
 
 Spec = TypeVar("Spec", CellSpec, TrainSpec)
-MOST_DIFFERENCES = 10  # lines told of a result that is not reproduced
+MOST_DIFFERENCES = 10  # lines printed about a result that is not reproduced
 
 
 class Attacked(NamedTuple):
@@ -94,11 +92,11 @@ def run_attacks(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
 
     UserError before anything is trained where a cell can be known to be impossible, and where none could be finished.
     """
-    store, folder = Store(place.out), place.out / f"attack-{cells[0].id}"
+    store, folder = Store(place.out), files.inside(place.out, f"attack-{cells[0].id}")
     states = execute(cells, place.out, place.data_dir, place.device, strict=True)
     done, records, gaps = _attacked(cells, states)
     references = ceiling.references(store, records)
-    paths = attack_table.write_tables(records, folder, gaps, references)
+    paths = report_files.write(attack_table.report(records, gaps, references), folder / "table")
     paths += of_attack.attacked(store, done, records, folder) + of_attack.histograms(records, folder)
     paths += ladder_cells.curves(records, folder) + defense_curve.curves(records, folder)
     check_there(store, cells, states, paths)
@@ -107,12 +105,12 @@ def run_attacks(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
 
 def run_ladder(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
     """The same for the attack ladder of one method: attacks whose needs are not met are gaps and are not tried."""
-    folder = place.out / f"ladder-{cells[0].id}"
+    folder = files.inside(place.out, f"ladder-{cells[0].id}")
     able, unmet = ladder_cells.applicable(cells)
     states = execute(able, place.out, place.data_dir, place.device)
     done, records, open_ = _attacked(able, states)
     gaps = [*unmet, *open_]
-    paths = ladder.write_tables(records, folder / "ladder", gaps)
+    paths = report_files.write(ladder.report(records, gaps), folder / "ladder")
     paths += ladder_cells.curves(records, folder) + defense_curve.curves(records, folder)
     paths += ladder_cells.grids(Store(place.out), done, records, folder, [cell.round for cell in done])
     check_there(Store(place.out), able, states, paths)
@@ -123,10 +121,12 @@ def show_attacked(ended: Attacked) -> None:
     """Prints the table; UserError for cells that are unfinished."""
     to = console.results()
     tell_files(ended.paths, ended.folder, to)
-    if ended.is_ladder:
-        ladder.print_tables(ended.records, to, ended.folder / "ladder.md", ended.gaps)
-    else:
-        attack_table.print_tables(ended.records, to, ended.folder / "table.md", ended.gaps, ended.references)
+    report = (
+        ladder.report(ended.records, ended.gaps)
+        if ended.is_ladder
+        else attack_table.report(ended.records, ended.gaps, ended.references)
+    )
+    terminal.show(report, ended.folder / ("ladder.md" if ended.is_ladder else "table.md"), to)
     if unfinished := ended.unfinished():
         raise UserError(
             f"{len(unfinished)} of {len(ended.records) + len(unfinished)} cells are unfinished: {unfinished[0].reason}"
@@ -252,29 +252,41 @@ def _is_open(store: Store, spec: TrainSpec) -> bool:
         return True
 
 
-def search_and_show(trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_dir: Path | None, device: str) -> str:
-    """Trains every value of a setting and prints its accuracy; returns the best by validation accuracy alone.
+def search_and_show(
+    trials: Mapping[str, Sequence[TrainSpec]], out: Path, data_dir: Path | None, device: str
+) -> dict[str, str]:
+    """Trains every value of a setting and prints its accuracy; returns each defence's best value by validation accuracy alone.
 
     Both accuracies are means over seeds and clients, validation at each client's best round, test at that same round.
     UserError: nothing to choose by, because no round is trained.
     """
-    if any(spec.schedule.rounds == 0 for specs in trials.values() for spec in specs):
+    every = [spec for specs in trials.values() for spec in specs]
+    if any(spec.schedule.rounds == 0 for spec in every):
         raise UserError("a search needs at least one round of training, but --rounds 0 was given")
-    store = train_all([spec for specs in trials.values() for spec in specs], out, data_dir, device)
-    found: dict[str, tuple[float, float]] = {}
-    for name, specs in trials.items():
-        histories = [checkpoint.history(store.train(spec), spec.id) or [] for spec in specs]
-        scores = [(history.best_validation(h), history.selected_accuracy(h)) for h in histories]
-        found[name] = (fmean(v for best, _ in scores for v in best), fmean(t for _, test in scores for t in test))
-    best = max(found, key=lambda name: found[name][0])
-    first = trials[best][0]
+    store, chosen = train_all(every, out, data_dir, device), dict[str, str]()
+    defenses, first = list(dict.fromkeys(spec.defense for spec in every)), every[0]
     table = Table(title=f"{first.method} on {registry.short(first.dataset)}: accuracy, percent")
-    for column in ("setting", "validation", "test", ""):
-        table.add_column(column, justify="left" if column == "setting" else "right")
-    for name, (validation, test) in found.items():
-        table.add_row(name, f"{validation:.2f}", f"{test:.2f}", "best" if name == best else "")
+    several = ["defence"] if len(defenses) > 1 else []
+    for column in (*several, "setting", "validation", "test", ""):
+        table.add_column(column, justify="left" if column in ("defence", "setting") else "right")
+    for defense in defenses:
+        found = {
+            name: _searched(store, [spec for spec in specs if spec.defense == defense])
+            for name, specs in trials.items()
+        }
+        chosen[defense] = max(found, key=lambda name: found[name][0])
+        for name, (validation, test) in found.items():
+            best = "best" if name == chosen[defense] else ""
+            table.add_row(*([defense] if several else []), name, f"{validation:.2f}", f"{test:.2f}", best)
     console.results().print(table)
-    return best
+    return chosen
+
+
+def _searched(store: Store, specs: Sequence[TrainSpec]) -> tuple[float, float]:
+    """(validation, test) accuracy of some seeds of one value."""
+    histories = [checkpoint.history(store.train(spec), spec.id) or [] for spec in specs]
+    scores = [(history.best_validation(h), history.selected_accuracy(h)) for h in histories]
+    return fmean(v for best, _ in scores for v in best), fmean(t for _, test in scores for t in test)
 
 
 def trained(specs: Sequence[TrainSpec], place: PlaceOptions) -> pd.DataFrame:

@@ -1,9 +1,8 @@
-"""`privbench list` and `privbench show`: plug-ins, studies, and what lies under an output folder."""
+"""`privbench list runs` and `privbench show`: what lies under an output folder. Other listings are privbench/cli/catalogue.py."""
 
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ from rich.table import Table
 
 from privbench import registry
 from privbench.cli import training_view
-from privbench.data import partition
 from privbench.errors import UserError
-from privbench.observation import knowledge
 from privbench.records import clients, schema, summary
 from privbench.records.schema import AttackRecord
 from privbench.records.store import Store, status
@@ -21,78 +18,7 @@ from privbench.spec import CellSpec, TrainSpec
 from privbench.system import console
 from privbench.system.printable import one_line
 from privbench.training import checkpoint
-from reports.studies import definition
-
-# What a listing says of every plug-in beside its name, and with --long besides, by kind.
-SHORT = {
-    "method": ("shares",), "attack": ("rung", "must know"), "dataset": ("default layout",), "defense": ("what",),
-}  # fmt: skip
-LONG = {
-    "method": ("what",), "attack": ("needs", "uses where sent", "what"), "dataset": ("what",), "defense": ("settings",),
-}  # fmt: skip
-
-
-def list_plugins(kind: str, *, long: bool = False) -> None:
-    """Every plug-in of a kind: a row each, or with `long` a paragraph each with everything that is known of it."""
-    to = console.results()
-    every = {name: _facts(kind, name) for name in registry.KINDS[kind]}
-    if kind == "attack":
-        every = dict(sorted(every.items(), key=lambda entry: entry[1]["rung"]))
-    if long:
-        width = max(map(len, (*SHORT[kind], *LONG[kind]))) + 4
-        for name, facts in every.items():
-            to.print(name, style="bold")
-            for fact in (*SHORT[kind], *LONG[kind]):
-                head = f"  {fact}".ljust(width)
-                to.print(
-                    textwrap.fill(facts[fact], max(to.width, 40), initial_indent=head, subsequent_indent=" " * width)
-                )
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("name", *SHORT[kind]):
-        table.add_column(column, no_wrap=column in ("name", "rung"))
-    for name, facts in every.items():
-        table.add_row(name, *(facts[fact] for fact in SHORT[kind]))
-    to.print(table)
-    if kind == "attack":
-        to.print("L0 are floors, L8 references with the victims' own networks. `--long` says more of each.")
-
-
-def _facts(kind: str, name: str) -> dict[str, str]:
-    """What a listing can say of one plug-in, by the heading it stands under."""
-    plugin = registry.resolve(kind, name)
-    modules = [path.partition(":")[0] for path in set(registry.KINDS[kind].values())]
-    module = __import__(plugin.__module__, fromlist=["_"])
-    alone = modules.count(plugin.__module__) == 1  # else the module's first line says nothing of the single one
-    facts = {"what": ((module if alone else plugin).__doc__ or "").strip().splitlines()[0]}
-    if kind == "method":
-        facts["shares"] = ", ".join(plugin.shared_parts) or "nothing"
-    if kind == "attack":
-        facts |= {
-            "rung": plugin.rung,
-            "must know": knowledge.tag(plugin),
-            "needs": ", ".join(sorted(plugin.needs)) or "nothing",
-            "uses where sent": ", ".join(sorted(knowledge.uses(plugin))) or "nothing",
-        }
-    if kind == "defense":
-        settings = [f"{each}: {getattr(kind_, '__name__', kind_)}" for each, kind_ in plugin.__annotations__.items()]
-        facts["settings"] = ", ".join(s for s in settings if not s.endswith("ClassVar[str]")) or "none"
-    if kind == "dataset":
-        how, clients, per_client = partition.defaults(name)
-        each = {"iid": "iid, up to", "domain": "one domain each, up to", "dirichlet": "Dirichlet(1), on average"}[how]
-        facts["default layout"] = f"{clients} clients, {each} {per_client:,} images"
-    return facts
-
-
-def list_studies() -> None:
-    """Every study with what it is the cells of."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("name", "source", "what"):
-        table.add_column(column, no_wrap=column == "name")
-    for name in definition.names():
-        own = definition.read(name)
-        table.add_row(name, own.source, own.about)
-    console.results().print(table)
+from reports.records.quotable import PLUMBING, is_quotable
 
 
 def list_runs(out: Path) -> None:
@@ -158,7 +84,9 @@ def show_run(prefix: str, out: Path) -> None:
         raise UserError(f"cell {spec.id} is unfinished; the command that started it continues it")
     found_record = schema.read_of(spec, store.record(spec))
     shown: dict[str, Any] = found_record.model_dump(mode="json", exclude={"seeds"})  # too long, or in the tables
-    if isinstance(found_record, AttackRecord):
+    if isinstance(found_record, AttackRecord) and not is_quotable(found_record.cell.preset):
+        to.say(PLUMBING)
+    elif isinstance(found_record, AttackRecord):
         shown |= {
             "scores": found_record.scores._asdict(),
             "floors": found_record.floors,

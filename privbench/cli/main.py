@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from privbench import presets, registry
+from privbench import registry
 from privbench.errors import Interrupted, UserError
 from privbench.requests.options import (
     DEFAULT_OUT,
@@ -42,12 +42,12 @@ from privbench.requests.options import (
     several,
 )
 from privbench.system import console, interrupts
-from privbench.system.printable import one_line
+from privbench.system.printable import lines, one_line
 
 app = typer.Typer(
     name="privbench",
     no_args_is_help=True,
-    # Plain: in a narrow terminal, rich's boxes leave a column of twenty characters to the help of an option.
+    # Plain: in a narrow terminal, rich's frames leave a column of twenty characters to the help of an option.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -76,7 +76,7 @@ LOADING = "importing torch ..."
 @app.callback()
 def options(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the whole traceback of an error; may stand anywhere in a command.")
+        bool, typer.Option("--debug", help="Show the whole traceback of an error; may appear anywhere in a command.")
     ] = False,
 ) -> None:
     """What all commands share."""
@@ -101,7 +101,7 @@ def main() -> None:
             interrupts.end()
         if isinstance(error, UserError):
             if debug:
-                traceback.print_exception(error)
+                print(lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
             _stop(str(error), 2)
         if isinstance(error, typer.Abort):
             _stop("aborted", interrupts.STATUS)
@@ -118,7 +118,7 @@ def _stop(line: str, status: int) -> NoReturn:
 
 
 def _begin(line: str) -> None:
-    """Says what was understood before torch is imported, which takes seconds."""
+    """Prints what was understood before torch is imported, which takes seconds."""
     print(one_line(line), file=sys.stderr, flush=True)
 
 
@@ -137,12 +137,14 @@ def _loaded() -> Any:
 @app.command(cls=Once)
 @flattened
 def attack(
+    ctx: typer.Context,
     run: RunOptions = RunOptions(),
     attacks: AttackOptions = AttackOptions(),
     artifact: Annotated[
         Path | None,
         typer.Option(
-            help="Attack this artifact instead of training: a folder with an index.json; --dataset names auxiliary images."
+            help="Attack this artifact instead of training: a folder with an index.json. Auxiliary images are those of its own "
+            "data set, unless --dataset names another."
         ),
     ] = None,
     truth: Annotated[Path | None, typer.Option(help="With --artifact: score against this truth file.")] = None,
@@ -166,7 +168,7 @@ def attack(
             attacks.named() or ["staged"],
             attacks.is_ladder(),
             settings(attacks.attack_set),
-            dataset,
+            dataset if _is_typed(ctx, "dataset") else None,
             specifications.auxiliary(attacks.auxiliary),
             place.device,
             place.data_dir,
@@ -220,7 +222,7 @@ def search(
     training: TrainingOptions = TrainingOptions(),
     place: PlaceOptions = PlaceOptions(),
 ) -> None:
-    """Train one method with each value of a setting and name the best, by validation accuracy.
+    """Train one method with each value of a setting and name the best, by validation accuracy; of several defences each one's.
 
     Example: privbench search --method fedprox --over mu=0.001,0.01,0.1,1 --dataset digits
     """
@@ -228,8 +230,6 @@ def search(
     name, equals, values = over.partition("=")
     if not equals or not values:
         raise UserError(f"--over takes a setting and its values, e.g. mu=0.001,0.01,0.1,1, but '{over}' was given")
-    if len(run.defenses()) > 1:
-        raise UserError("search takes one --defense: it compares the values of --over")
     _begin(f"search: {run.method}, {over}, {training.preset} preset; results go to {place.out}")
     from privbench.cli import commands
     from privbench.requests import specifications
@@ -247,7 +247,7 @@ def table(
         str | None,
         typer.Option(
             help="Data sets, separated by spaces; NAME:DOMAIN+DOMAIN chooses domains. Default: the embedded "
-            "ones, of a first look `photos` alone."
+            "ones, for a first look `photos` alone."
         ),
     ] = None,
     dataset: DatasetNames = None,
@@ -291,7 +291,7 @@ def study(
         str | None, typer.Option(help="Only these of the study's methods, separated by spaces or commas.")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option("--method", metavar="NAME", help="One of them; repeatable.")
+        list[str] | None, typer.Option("--method", metavar="NAME", help="One of the study's methods; repeatable.")
     ] = None,
     defense: Defenses = None,
     round_: Annotated[
@@ -299,7 +299,7 @@ def study(
         typer.Option("--round", help="Attacked rounds with commas, e.g. 0,1,best, or repeatable; default the study's."),
     ] = None,
     victims: Victims = None,
-    status: Annotated[bool, typer.Option("--status", help="List how far every cell is; run nothing.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Print the state of every cell; run nothing.")] = False,
     training: TrainingOptions = TrainingOptions(),
     place: PlaceOptions = PlaceOptions(),
 ) -> None:
@@ -333,27 +333,27 @@ def study(
 def grid(
     dataset: DatasetName,
     round_: Annotated[str, typer.Option("--round", help="Which round's records: 0, N, last or best.")] = "best",
-    seed: Annotated[int | None, typer.Option(min=0, help="Whose victims to show; default 100.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The seed whose victims are shown; default 100.")] = None,
     out: Out = DEFAULT_OUT,
     target: Annotated[
         Path | None, typer.Option(help="File to write, .png or .pdf; default: both, under --out.")
     ] = None,
     rows: Annotated[
         int,
-        typer.Option(
-            min=2, help="Rows at most, the true images among them; of each method the strongest attacks stay."
-        ),
+        typer.Option(min=2, help="Most rows, with those of the true images; each method keeps its strongest attacks."),
     ] = GRID_ROWS,
-    columns: Annotated[int, typer.Option(min=1, max=20, help="Images in a row at most.")] = GRID_COLUMNS,
+    columns: Annotated[int, typer.Option(min=1, max=20, help="Most images in a row.")] = GRID_COLUMNS,
     trust: Trust = None,
 ) -> None:
     """Draw the reconstruction grid of every finished cell of a data set, by default as large as fits a page.
 
-    Rows stand in the order of the tables; what is not shown is said under the grid.
+    Rows are in the order of the tables; a line under the grid names what is not shown.
 
     Example: privbench grid --dataset photos --round 0 --rows 12
     """
     dataset = registry.typed("dataset", dataset)
+
+    from privbench import presets
 
     commands = _loaded()
     commands.draw_grid(dataset, round_, presets.FIRST_SEED if seed is None else seed, out, target, rows, columns)
@@ -366,7 +366,7 @@ def partition_(
     protocol: Protocol = None,
     omega: Annotated[
         list[float] | None,
-        typer.Option(help="Of the Dirichlet label partition; repeatable, one panel each; default 1."),
+        typer.Option(help="Parameter of the Dirichlet label partition; repeatable, one panel each; default 1."),
     ] = None,
     min_per_client: MinPerClient = None,
     preset: Preset = "quick",
@@ -374,7 +374,7 @@ def partition_(
     per_client: PerClient = None,
     domains: Domains = None,
     domain: Domain = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Whose clients to show; default 100.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The seed whose clients are shown; default 100.")] = None,
     run: Annotated[
         str | None,
         typer.Option(help="Show the clients of this training run, from disk; takes no other option but --out."),
@@ -388,6 +388,8 @@ def partition_(
     Example: privbench partition --dataset fmnist --clients 10 --omega 0.1 --omega 1 --omega 10 --data-dir DIR
     """
     dataset = registry.typed("dataset", dataset)
+    from privbench import presets
+
     commands = _loaded()
     if run is not None:
         commands.draw_clients_of_run(run, out)
@@ -409,11 +411,11 @@ def partition_(
 @app.command("list", cls=Once)
 def list_(
     kind: Annotated[str, typer.Argument(help="methods, attacks, defenses, datasets, studies or runs.")],
-    long: Annotated[bool, typer.Option("--long", help="Of plug-ins: everything that is known of each.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Print everything about each plug-in.")] = False,
     out: Out = DEFAULT_OUT,
     trust: Trust = None,
 ) -> None:
-    """List what there is.
+    """List methods, attacks, defences, data sets, studies or runs.
 
     Example: privbench list attacks
     """
@@ -421,16 +423,17 @@ def list_(
         "methods": "method", "attacks": "attack", "defenses": "defense", "datasets": "dataset", "studies": "studies",
         "runs": "runs",
     }  # fmt: skip
+    from privbench.cli import catalogue
+
     if kind not in kinds:
         raise UserError(f"cannot list '{kind}'; known: {', '.join(kinds)}")
-    commands = _loaded()
-
     if kind == "runs":
-        commands.list_runs(out)
+        _begin(f"list: runs and cells under {out}")
+        _loaded().list_runs(out)
     elif kind == "studies":
-        commands.list_studies()
+        catalogue.list_studies()
     else:
-        commands.list_plugins(kinds[kind], long=long)
+        catalogue.list_plugins(kinds[kind], long=long)
 
 
 @app.command(cls=Once)
@@ -478,13 +481,13 @@ def export(
         typer.Argument(help="What the server saw: a folder with an index.json, e.g. OUT/artifacts/ID/observation."),
     ],
     into: Annotated[Path, typer.Option(help="New folder to write.")],
-    form: Annotated[str, typer.Option(help="Of the tensors: 'safetensors' or NumPy's 'npz'.")] = "safetensors",
+    form: Annotated[str, typer.Option(help="Format of the tensors: 'safetensors' or NumPy's 'npz'.")] = "safetensors",
     truth: Annotated[
         Path | None,
         typer.Option(help="Also write the victims' images and labels, beside the folder, from this truth file."),
     ] = None,
 ) -> None:
-    """Write an artifact for code of your own, without the run that it comes from; docs/observation_format.md describes the files.
+    """Write an artifact for your own code, without the name of its run; docs/observation_format.md describes the files.
 
     Example: privbench export runs/artifacts/ID/observation --into seen --form npz
     """
@@ -505,10 +508,10 @@ def data_check(dataset: Annotated[str, typer.Argument(help="Data set.")], data_d
     dataset = registry.typed("dataset", dataset)
     from privbench import data
 
-    lines = data.check(dataset, data_dir)
-    for line in lines:
+    told = data.check(dataset, data_dir)
+    for line in told:
         print(one_line(line))
-    if any(line.startswith(("missing", "damaged")) for line in lines):
+    if any(line.startswith(("missing", "damaged")) for line in told):
         raise typer.Exit(2)
 
 
@@ -522,7 +525,13 @@ def data_fetch(dataset: Annotated[str, typer.Argument(help="Data set.")]) -> Non
     from privbench import data
 
     data.fetch(dataset)
-    print(f"{dataset} is complete under {one_line(str(data.default_folder()))}")
+    print(f"{one_line(dataset)} is complete under {one_line(str(data.default_folder()))}")
+
+
+def _is_typed(ctx: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line, where else it has its default."""
+    source = ctx.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _named(chosen: Sequence[tuple[str, tuple[str, ...] | None]]) -> str:

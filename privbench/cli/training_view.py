@@ -1,6 +1,6 @@
 """The metrics of training on the terminal, for `privbench show`: per client, per round, and the confusion of classes.
 
-A pure function of the training part of a record, or of one training run. docs/metrics.md defines every number.
+A pure function of the training part of a record, or of one training run. docs/appendix/metrics.md defines every number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Data sets by name: embedded ones need nothing, full ones are read from a folder and fetched when they are absent."""
+"""Data sets by name: embedded ones need nothing, full ones are read from a folder and fetched when they are absent.
+
+One file per data set; `partition` distributes one over clients, `readers/` reads files. May import registry, types and what
+stands below them.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +80,7 @@ def fetch(name: str) -> None:
 
 
 def content(name: str) -> str | None:
-    """What tells one content of a user's own folder from another, part of a run's name; None for all other data sets."""
+    """What distinguishes one content of a user's own folder from another, part of a run's name; None for all other data sets."""
     if not name.startswith(registry.FOLDER):
         return None
     own, path = _own(name)

@@ -65,7 +65,7 @@ def load(root: Path) -> Dataset:
         train = Images(torch.cat([b.images for b in batches[:-1]]), torch.cat([b.labels for b in batches[:-1]]))
         test = batches[-1]
         if not BINARY[-1].published(root):
-            note = "cifar10's test images come in another order than the published one"
+            note = "cifar10's test images are in another order than the published one"
     else:
         train, test = (_torchvision(root, train=part) for part in (True, False))
     return Dataset("cifar10", CLASSES, {"all": Domain(train, test)}, flip=True, source=SOURCE, note=note)

@@ -34,7 +34,7 @@ class Dataset(NamedTuple):
 
 
 def sound(dataset: Dataset, side: int = SIDE) -> Dataset:
-    """The data set itself, loaded for inputs of `side` pixels, after a look at what training relies on.
+    """The data set itself, loaded for inputs of `side` pixels, after a check of what training relies on.
 
     UserError, in one line, for the first of these faults:
 

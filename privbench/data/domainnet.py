@@ -3,7 +3,7 @@
 Peng, Bai, Xia, Huang, Saenko, Wang: Moment Matching for Multi-Source Domain Adaptation, ICCV 2019 (fair use, research only).
 Layout: domainnet/<domain>/<class>/<image>, beside it the published lists <domain>_train.txt and <domain>_test.txt with lines
 "<domain>/<class>/<image> <number>". Where both lists of a domain are there, they say which files belong to it (so the
-"cleaned" release is told from the raw one); else all images of its folders do.
+"cleaned" release is distinguished from the raw one); else all images of its folders do.
 
 Half of each class of each domain trains, drawn per seed (FedCG section 5; privbench/data/partition.py); with lists, the training
 half is drawn from the training list, so that no published test image is ever trained on. The classes are the largest ones over all
@@ -102,7 +102,7 @@ def read_list(path: Path, folder: Path, domain: str) -> list[Path]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise damaged(path, "no readable list") from error
-    present: dict[str, set[str]] = {}  # one look into each folder, not one at each of half a million files
+    present: dict[str, set[str]] = {}  # one listing of each folder, no access to each of half a million files
     found = []
     for line in lines:
         name, _, number = line.rpartition(" ")

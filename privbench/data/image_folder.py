@@ -1,9 +1,9 @@
 """A folder of images of a user's own: class folders, or domain folders with class folders; `--dataset folder:PATH`.
 
-    PATH/<class>/<image>             one domain, dealt out to clients IID or by Dirichlet
+    PATH/<class>/<image>             one domain, partitioned over clients IID or by Dirichlet
     PATH/<domain>/<class>/<image>    one domain per client, or pooled
 
-Which of the two it is, is read off where the images lie. Class names are the folders' names. Images are resized to 32x32 (the
+The depth at which the images lie decides between the two. Class names are the folders' names. Images are resized to 32x32 (the
 whole picture, squashed to a square) and never flipped; they must be all grey or all in colour.
 
 Of each class of each domain 60% train, 20% validate, 20% test (NFL-CGAN's shares for Digit5 and Office), drawn once and for all.
@@ -69,7 +69,7 @@ class Listing(NamedTuple):
                 for path in paths:
                     name = os.fspath(path)
                     size = os.stat(name).st_size  # noqa: PTH116 (thousands of times)
-                    digest.update(f"{name[begin:].replace(os.sep, '/')}\t{size}\n".encode())
+                    digest.update(f"{name[begin:].replace(os.sep, '/')}\t{size}\n".encode(errors="surrogateescape"))
         return digest.hexdigest()[:16]
 
 
@@ -111,9 +111,17 @@ def survey(path: Path) -> Listing:
         files = {domain: {own.path.name: _class_images(own) for own in each} for domain, each in classes.items()}
         others += sum(own.others for each in classes.values() for own in each)
     found = Listing(path, files, others)
+    _check_names(path, (*found.files, *found.classes))
     if len(found.classes) < 2:
         raise UserError(f"{path} must hold two classes or more, but it holds only '{found.classes[0]}'")
     return found
+
+
+def _check_names(path: Path, folders: Sequence[str]) -> None:
+    """UserError for a name that no text holds, such as one in Latin-1: it would stand in every record."""
+    for name in folders:
+        if name.encode(errors="replace").decode() != name:
+            raise UserError(f"{path}: the name of the folder {name!a} is no UTF-8; rename it")
 
 
 def load(path: Path, domains: tuple[str, ...] | None = None) -> Dataset:
@@ -146,7 +154,7 @@ def load(path: Path, domains: tuple[str, ...] | None = None) -> Dataset:
 def split(images: Tensor, taken: dict[bytes, int], folder: Path, names: Sequence[str]) -> list[list[int]]:
     """The rows of `images` that train, validate and test; `taken` (image -> split) is obeyed and added to.
 
-    Different images are dealt out in a random order until each split has its share; every split gets one at least.
+    Different images are assigned in a random order until each split has its share; every split gets one at least.
     """
     keys = [hashlib.sha256(image.numpy().tobytes()).digest() for image in images]
     order = torch.randperm(len(keys), generator=stream(0, "folder", *names)).tolist()

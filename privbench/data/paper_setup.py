@@ -1,4 +1,4 @@
-"""What each paper fixes of an experiment besides its method: sizes, split, flips, and the images that accuracy is measured on.
+"""What each paper fixes of an experiment beyond its method: sizes, split, flips, and the images that accuracy is measured on.
 
     fedcg      FedCG section 5 and its reference code: a client's share of the test set is halved into validation and test; by
                domain Office and DomainNet train on half of each class. FMNIST, CIFAR-10, Office and DomainNet are flipped.
@@ -9,8 +9,8 @@
 
 NFL-CGAN and FedMD-CG do not say that they flip images: they do not here. FedMD-CG names neither a validation set nor the round
 that it reports. Here the best round by validation counts, as with the other papers: one in twenty training images is held out for
-it before the others are dealt to the clients, so that no test image selects anything. NFL-CGAN does not say how many images of a
-domain it takes: here all.
+it before the others are distributed to the clients, so that no test image selects anything. NFL-CGAN does not say how many
+images of a domain it takes: here all.
 """
 
 from collections.abc import Mapping

@@ -160,7 +160,7 @@ def federate(
 ) -> Federation:
     """K clients with disjoint data; the same seed gives the same clients to every method.
 
-    how         "iid": every client draws `per_client` images; "dirichlet": clients * per_client images are drawn and dealt out by
+    how         "iid": every client draws `per_client` images; "dirichlet": clients * per_client images are drawn and distributed by
                 label, `minimum` or more to each; "domain": one domain per client, which gives `per_client` images or all it has
     protocol    whose way of drawing validation and test images (privbench/data/paper_setup.py); where training images validate,
     they

@@ -1,4 +1,4 @@
-"""The look: what the server sees of one seed of a cell at the attacked round of a finished run, and the truth behind it."""
+"""The observation: what the server sees of one seed of a cell at the attacked round of a finished run, and the truth."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def observed(
             shot = snapshot(store, spec, round_, fed, device_name, progress)
         harness.snapshot_of(setup, folder if active_server.rounds(cell) else store.train(spec), shot)
         try:
-            artifact_upgrade.upgrade(folder, whose)
+            artifact_upgrade.upgrade(folder, whose, cell.preset)
             if artifact_files.complete(folder):
                 return *artifact_files.load_with_truth(folder, whose), shot
         except (Damaged, Missing) as error:
@@ -70,7 +70,7 @@ def observed(
             training=local_update.local_training(spec.schedule, [len(c.train.labels) for c in fed.clients]),
             form=cell.wire,
         )
-        artifact_files.save_with_truth(seen, truth, folder, whose)
+        artifact_files.save_with_truth(seen, truth, folder, whose, cell.preset)
     return *artifact_files.load_with_truth(folder, whose), shot
 
 

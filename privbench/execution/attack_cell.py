@@ -1,4 +1,4 @@
-"""One seed of a cell, from the look to its result on disk: look -> attack -> score, and what the method was worth."""
+"""One seed of a cell, to its result on disk: observe -> attack -> score, and the accuracy of the method."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from privbench.scoring import image_scores, learned_distance
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, machine
 from privbench.training import checkpoint, evaluation, federation, harness
-from privbench.training.state import Snapshot
+from privbench.training.state import Replica, Snapshot
 from privbench.types import Artifact, Federation, Knowledge, Networks, Outcome, Progress, Reconstruction, no_progress
 
 LOG = logging.getLogger("privbench")
@@ -42,7 +42,11 @@ def attack_seed(
     device_name: str,
     progress: Progress = no_progress,
 ) -> None:
-    """Attacks one seed of a cell and writes reconstruction and scores; when they are on disk, the lost artifact alone."""
+    """Attacks one seed of a cell and writes reconstruction and scores; when they are on disk, restores a lost artifact alone.
+
+    In order: the artifact with its truth, the floors, the attack with the knowledge that its `needs` name, the scores. Of these
+    only the scores, and those of the floors, are given the truth.
+    """
     path = store.result(cell, spec.seed)
     if cell.attack is None:
         return
@@ -77,7 +81,7 @@ def attack_seed(
     started = time.perf_counter()
     found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, seed, place, progress)
     seconds = time.perf_counter() - started
-    # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or hides a doubt.
+    # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or suppresses a check.
     seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, progress)
     scores = image_scores.score(found, truth, _true_features(seen, shot))
     info = _trial(store, cell, spec, data_root, place)
@@ -86,7 +90,7 @@ def attack_seed(
         "knowledge": _knowledge(cell.attack, seen, chosen_info, cell.attack_settings)
         | active_server.told(store.artifact(cell, spec, seen.round)),
         "accuracy_at_round": [
-            evaluation.accuracy(seen.model, harness.Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
+            evaluation.accuracy(seen.model, Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
             for k, client in enumerate(fed.clients)
         ],
         "guarantee": guarantee(
@@ -104,7 +108,7 @@ def attack_seed(
 
 
 def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
-    """Writes what one seed of an accuracy cell gives besides its training; does nothing when it is on disk."""
+    """Writes what one seed of an accuracy cell gives in addition to its training; does nothing when it is on disk."""
     path = store.result(cell, spec.seed)
     store.begin(cell)
     if not files.to_write(path):
@@ -222,11 +226,9 @@ def check_offered(
 def knowledge_of(
     store: Store, cell: CellSpec, spec: TrainSpec, fed: Federation, seen: Artifact, shot: Snapshot
 ) -> Knowledge:
-    """All that an attacker of this run could know besides the artifact, but for the auxiliary images."""
+    """All that an attacker of this run could know beyond the artifact, except auxiliary images."""
     start = harness.initial(harness.prepare(spec, fed, torch.device("cpu")))
-    first = harness.Replica(
-        start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers
-    )
+    first = Replica(start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers)
     return Knowledge(
         initial=known.initial(first),
         colluder=known.colluder(shot, seen, fed),
@@ -279,7 +281,7 @@ def _knowledge(
     return {
         "tag": known.tag(attack, seen.offers()),
         "tag_in_general": known.tag(attack),
-        "rung": getattr(attack, "rung", None),  # an attack of a user's own need not stand on the ladder
+        "rung": getattr(attack, "rung", None),  # a user's attack need not have a level on the ladder
         "needs": sorted(attack.needs),
         "uses": sorted(known.uses(attack) & seen.offers()),
         "pools": known.pooled(attack, seen),

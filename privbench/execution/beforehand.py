@@ -1,4 +1,4 @@
-"""What can be known before anything is trained: whether a cell's attack, data and victims can be had at all."""
+"""What can be checked before anything is trained: whether a cell's attack, data and victims are possible at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privbench.types import Federation
 
 
 def check_data(specs: Sequence[TrainSpec], data_dir: Path | None, *, workers: int) -> None:
-    """UserError unless the data of every specification is at hand, or can be downloaded, and can be laid out as it says."""
+    """UserError unless the data of every specification is present, or can be downloaded, and can be partitioned as it says."""
     try:
         for spec in _one_seed(specs):
             federation.of(spec, data_dir)

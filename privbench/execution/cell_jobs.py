@@ -62,7 +62,7 @@ def record_finished(store: Store, cells: Sequence[CellSpec]) -> list[str]:
 
 
 def fail(store: Store, cell: CellSpec, reason: str, *, refused: bool = False) -> None:
-    """Keeps the reason why a cell could not be finished; where nothing can be written any more, it is told at once."""
+    """Keeps the reason why a cell could not be finished; where nothing can be written any more, it is printed immediately."""
     try:
         store.write_failure(cell, reason, refused=refused)
     except UserError:
@@ -110,7 +110,7 @@ class Trial:
         return Store(self.root).train(self.specs[0]) / "error.txt"
 
     def patient(self) -> Trial:
-        """The same work, waiting for whoever is at it."""
+        """The same work, after waiting for another process that does it."""
         return replace(self, wait=True)
 
     def run(self, progress: Progress = no_progress) -> None:

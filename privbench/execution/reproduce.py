@@ -30,7 +30,7 @@ PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of t
 # Never the same twice, or the place itself.
 TIMED = ("seconds", "train_seconds", "attack_seconds", "peak_memory_mib", "machine")
 MOST_THREADS = 4096  # that a record may ask for
-APART = ("environment", "notes")  # told, not compared: notes may speak of the environment
+APART = ("environment", "notes")  # printed, not compared: notes may mention the environment
 
 
 def cell_of(found: Record) -> CellSpec:
@@ -86,8 +86,13 @@ def again(
                 raise UserError(
                     f"there is no training run {spec.id} under {root}; leave --attack-only out to train it again"
                 )
-            shutil.copytree(old.train(spec), new.train(spec))
+            shutil.copytree(old.train(spec), new.train(spec), symlinks=True)
     device, threads = str(found.environment.get("device")), found.environment.get("threads")
+    if threads is None:
+        raise UserError(
+            f"record {found.id} does not say with how many threads it was made (environment.threads), so that its bits cannot be "
+            "compared; run its command again"
+        )
     if device not in ("cpu", "cuda") or type(threads) is not int or not 1 <= threads <= MOST_THREADS:
         raise UserError(f"record {found.id} was made on {device!r} with {threads!r} threads, which no machine has")
     trials = cell_jobs.trials_of([cell], fresh, data_root, device)

@@ -1,4 +1,4 @@
-"""Independent jobs on the cores at hand: one single-threaded process per core, progress reported back, clean when stopped.
+"""Independent jobs on the available cores: one single-threaded process per core, progress reported back, clean when stopped.
 
 Networks this small leave a second thread inside an operation little to do, and attacks have long stretches on one, so that
 each core gets a process of its own. When at most half as many jobs are left as cores, training takes the idle ones too, as its
@@ -158,7 +158,7 @@ def _attempt(job: Job, progress: Progress) -> Result:
         job.log.unlink(missing_ok=True)
 
     def heard(done: int, total: int, what: str) -> None:
-        # A stop may come where no exception gets through, as within a destructor: then it is heard here.
+        # A stop may come where no exception gets through, as within a destructor: then it is noticed here.
         interrupts.check()
         progress(done, total, what)
 
@@ -178,7 +178,7 @@ def _attempt(job: Job, progress: Progress) -> Result:
 
 @contextmanager
 def _unheard_by_children() -> Iterator[None]:
-    """Processes that begin here are born deaf to Ctrl-C and hang-ups, which a terminal sends to all: the parent decides."""
+    """Processes that begin here ignore Ctrl-C and hang-ups, which a terminal sends to all: the parent decides."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -217,7 +217,7 @@ def _start_worker(messages: Any, share: Any, trusted: Sequence[str]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     take_share(share)
     _messages = messages
-    # What a worker tells its user, the parent prints: the terminal is its own.
+    # The parent prints a worker's messages: the terminal belongs to it.
     LOG.addHandler(QueueHandler(messages))
     LOG.propagate = False
 
@@ -247,7 +247,7 @@ def _drain(messages: Any, progress: JobProgress) -> None:
 
 
 def _kill(executor: ProcessPoolExecutor) -> None:
-    """Stops the workers at once. Their files are written atomically, so what is on disk is whole."""
+    """Stops the workers immediately. Their files are written atomically, so what is on disk is whole."""
     processes = list((executor._processes or {}).values())
     for process in processes:
         process.kill()

@@ -227,6 +227,8 @@ class Method(ABC):
     # p, before the classifier while it is trained; None: `usual_dropout`
     dropout: Share | None = field(default=None, kw_only=True)
 
+    # Authors, venue and year, as documents name it; "" where there is none.
+    paper: ClassVar[str] = ""
     parts: ClassVar[tuple[str, ...]]  # networks a client holds
     shared_parts: ClassVar[tuple[str, ...]]  # those of them that leave the client, every round; no other ever does
     serves: ClassVar[tuple[str, ...]] = ()  # networks of the server alone, which clients receive and never train
@@ -255,7 +257,7 @@ class Method(ABC):
         """What a client does in one round, after it overwrote its shared parts with the broadcast."""
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of its numbers must know of a choice that its name and settings do not tell; part of every record."""
+        """What a reader of its numbers must know of a choice that its name and settings do not show; part of every record."""
         return ()
 
     def server(self) -> tuple[Phase, ...]:
@@ -272,7 +274,7 @@ class Method(ABC):
         return 0
 
 
-# Of a method whose clients train C on imitated features besides: which of its losses the observed gradient is taken of.
+# Of a method whose clients also train C on imitated features: which of its losses the observed gradient is taken of.
 ObservedLoss = Literal["classification", "task"]
 
 

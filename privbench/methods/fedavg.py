@@ -12,8 +12,9 @@ from privbench.methods.base import Method, Phase, cross_entropy_stage
 
 @dataclass(frozen=True)
 class FedAvg(Method):
-    """Shares E and C; the server takes sum_i w_i (E_i, C_i)."""
+    """Shares E and C; the server averages both, sum_i w_i (E_i, C_i) (McMahan et al., AISTATS 2017)."""
 
+    paper: ClassVar[str] = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shared_parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
 

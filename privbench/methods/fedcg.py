@@ -14,7 +14,7 @@ Where the paper is silent or its sign is odd, this follows the authors' code (ya
 - `ramp_rounds` scales the 50 rounds of gamma for presets shorter than the paper's.
 
 Settings from later papers: `aggregator` (FedMD-CG compares ave, kd, kdc; kdc makes clients upload label counts), `gan`
-("dense": FedMD-CG's fully connected generator, and a classifier with one output that is not told y as discriminator).
+("dense": FedMD-CG's fully connected generator, and as discriminator a classifier with one output, which does not receive y).
 Dropout (NFL-CGAN) acts wherever C is trained: in L_cls, and on the student of Eq. 6.
 """
 
@@ -33,13 +33,14 @@ EPS = 1e-5
 
 @dataclass(frozen=True)
 class FedCG(Method):
-    """Shares C and G; E and D never leave the client."""
+    """Shares C and G, averaged, then distilled; E and D never leave the client (Wu et al., IJCAI 2022)."""
 
     diversity: float = 0.2
     ramp_rounds: int = 50
     aggregator: str = "kd"  # or "ave", "kdc"
     gan: str = "conv"  # or "dense"
 
+    paper: ClassVar[str] = "Wu et al., IJCAI 2022, arXiv 2111.08211"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator", "discriminator")
     shared_parts: ClassVar[tuple[str, ...]] = ("classifier", "generator")
 

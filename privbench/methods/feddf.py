@@ -23,8 +23,9 @@ BOTH = ("extractor", "classifier")
 
 @dataclass(frozen=True)
 class FedDF(Method):
-    """Shares E and C; the server takes sum_i w_i (E_i, C_i) and goes on from there."""
+    """Shares E and C; the server averages them, then distils the clients on public images (Lin et al., NeurIPS 2020)."""
 
+    paper: ClassVar[str] = "Lin et al., NeurIPS 2020, arXiv 2006.07242"
     parts: ClassVar[tuple[str, ...]] = BOTH
     shared_parts: ClassVar[tuple[str, ...]] = BOTH
 

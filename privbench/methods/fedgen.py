@@ -14,8 +14,9 @@ batch, as in its reference implementation, not the original's exp(-distance). G_
 
 `observe_loss` says which gradient a server is taken to see of a victim batch. "task": that of the client's whole loss, with as
 many imitated features as images. "classification": that of L_cls alone. No attacker learns more from the former: the other
-term depends on the broadcast networks and the client's draws alone, so that whoever has the gradient of L_cls can add such a
-term himself. The default is the upper bound, for no method should be credited with what an attacker merely fails to take off.
+term depends on the broadcast networks and the client's draws alone, so that an attacker who has the gradient of L_cls can add
+such a term himself. The default is the upper bound, for no method should be credited with what an attacker merely fails to
+subtract.
 """
 
 from dataclasses import dataclass
@@ -47,13 +48,14 @@ DRAWS: dict[str, Draw] = {"z": Normal(), "y": UniformClass()}
 
 @dataclass(frozen=True)
 class FedGen(Method):
-    """Shares C; the server sends C and its own G."""
+    """Shares C; the server averages it, trains a G of its own and sends both (Zhu et al., ICML 2021)."""
 
     weight: float = 1.0
     diversity: float = 1.0
     gan: str = "conv"  # or "dense"
     observe_loss: ObservedLoss = "classification"
 
+    paper: ClassVar[str] = "Zhu et al., ICML 2021, arXiv 2105.10056"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shared_parts: ClassVar[tuple[str, ...]] = ("classifier",)
     serves: ClassVar[tuple[str, ...]] = ("generator",)

@@ -13,7 +13,7 @@ generator, G the broadcast one. Clients also upload their label counts n_i^y, an
     cls, cls_global, mse_global, kl_global (1-4)    kl_local, mse_local, cls_local, div (5-9)    kl1, kl2, kl3 (10-11; kdc)
 Of the two rows that Tables 3 and 9-11 have with AVE_agg, feature and logit level is aggregator=ave, and feature level only is
 without=kl_global with it: of the three terms that G enters, it is the one that compares logits. CE on G's features has labels for
-its target and stays; whoever reads the tables otherwise takes without=cls_global,kl_global.
+its target and stays. In the other reading of the tables, take without=cls_global,kl_global.
 
 Readings of silent points:
 - ||.||^2 is the element-wise mean squared error, as in FedCG's code.
@@ -27,9 +27,9 @@ Readings of silent points:
   exp(||y_j - y_k||_1) is as printed in both.
 - G and G_i start equal; the local generator is never overwritten. Counts travel with every upload and every broadcast.
 `observe_loss` is FedGen's (privbench/methods/fedgen.py). l2 has no gradient over C. That of l1 does not depend on x. That of l3
-does, through C_i(E_i(x)), which whoever has the features and the label of x can compute: so L_cls alone is an upper bound wherever
-its gradient tells these (one image, or images that can be separated, without noise); elsewhere this is not proven.
-Deviation: the quick and smoke presets descend on the task by Adam instead of SGD (privbench/spec.py).
+does, through C_i(E_i(x)), which an attacker who has the features and the label of x can compute: so L_cls alone is an upper
+bound wherever its gradient reveals these (one image, or images that can be separated, without noise); elsewhere this is not proven.
+Deviation: the quick and smoke presets descend on the task by Adam instead of SGD (privbench/presets.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ DiversityScale = Literal["mean", "literal"]
 
 @dataclass(frozen=True)
 class FedMDCG(Method):
-    """Shares C, G and label counts; E never leaves the client."""
+    """Shares C, G and label counts; two distillations at the client, a crossed one at the server (FedMD-CG)."""
 
     lambda1: float = 1.0
     lambda2: float = 1.0
@@ -82,6 +82,7 @@ class FedMDCG(Method):
     without: str = ""  # names of loss terms, separated by commas
     observe_loss: ObservedLoss = "classification"
 
+    paper: ClassVar[str] = "Luo et al.: FedMD-CG"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier", "generator")
     shared_parts: ClassVar[tuple[str, ...]] = ("classifier", "generator")
     keeps: ClassVar[tuple[str, ...]] = ("generator",)

@@ -12,8 +12,9 @@ from privbench.methods.base import Method, Phase, cross_entropy_stage
 
 @dataclass(frozen=True)
 class FedPer(Method):
-    """Shares E; the server takes sum_i w_i E_i."""
+    """Shares E; the server averages it, sum_i w_i E_i (Arivazhagan et al., arXiv 1912.00818)."""
 
+    paper: ClassVar[str] = "Arivazhagan et al., 2019, arXiv 1912.00818"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shared_parts: ClassVar[tuple[str, ...]] = ("extractor",)
 

@@ -28,10 +28,11 @@ BOTH = ("extractor", "classifier")
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """Shares E and C; the server takes sum_i w_i (E_i, C_i)."""
+    """As FedAvg, with a proximal term mu that holds clients near the broadcast (Li et al., MLSys 2020)."""
 
     mu: float = 0.01
 
+    paper: ClassVar[str] = "Li et al., MLSys 2020, arXiv 1812.06127"
     parts: ClassVar[tuple[str, ...]] = BOTH
     shared_parts: ClassVar[tuple[str, ...]] = BOTH
 

@@ -11,8 +11,9 @@ from privbench.methods.base import Method, Phase, cross_entropy_stage
 
 @dataclass(frozen=True)
 class FedSplit(Method):
-    """Shares C; the server takes sum_i w_i C_i."""
+    """Shares C; the server averages it, sum_i w_i C_i (FedCG, section 4; LG-FedAvg: Liang et al., arXiv 2001.01523)."""
 
+    paper: ClassVar[str] = "Liang et al., 2020, arXiv 2001.01523"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shared_parts: ClassVar[tuple[str, ...]] = ("classifier",)
 

@@ -8,7 +8,7 @@ from privbench.methods.base import Method, Phase, cross_entropy_stage
 
 @dataclass(frozen=True)
 class Local(Method):
-    """No communication."""
+    """Each client trains alone; nothing leaves it."""
 
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
     shared_parts: ClassVar[tuple[str, ...]] = ()

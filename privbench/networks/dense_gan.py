@@ -1,7 +1,7 @@
 """The generator and discriminator of FedMD-CG's comparison: fully connected, and a classifier with one output.
 
     G: [z; onehot(y)] -> Linear(128+Y,512) BN LeakyReLU(.2)  Linear(512,512) BN LeakyReLU(.2)  Linear(512,c*s*s) Sigmoid
-    D: the backbone's classifier with output dimension 1; it does not look at the label                -> [B] LOGIT
+    D: the backbone's classifier with output dimension 1; it does not receive the label                -> [B] LOGIT
 
 The paper says "three fully connected layers with BatchNorm" and noise dimension 128. Its widths, the activations and where the
 normalisation sits are ours: after the first two layers, as in FedCG's generator, and a sigmoid at the end, because the

@@ -39,7 +39,7 @@ def times(x: Tensor, matrix: Tensor) -> Tensor:
     """x W: [M, K] and [K, N] -> [M, N].
 
     In single precision on a CPU by oneDNN where the product is large: it uses the machine's widest vectors whatever the maker,
-    while MKL, which torch's own product calls, leaves half of them idle on AMD (docs/performance.md).
+    while MKL, which torch's own product calls, leaves half of them idle on AMD (docs/appendix/performance_log.md).
     """
     product: Tensor = Product.apply(x, matrix)
     return product
@@ -93,7 +93,7 @@ def conv_transpose2x2(x: Tensor, weight: Tensor) -> Tensor:
     """torch.nn.functional.conv_transpose2d with a 2x2 kernel, stride 1, no padding, as one matrix product.
 
     x [B, i, s, s], weight [i, o, 2, 2] -> [B, o, s+1, s+1], channels last in memory. Quicker than torch's on a CPU
-    (docs/performance.md), without a copy where both lie channels last.
+    (docs/appendix/performance_log.md), without a copy where both lie channels last.
     """
     batch, channels, side, _ = x.shape
     product = times(x.permute(0, 2, 3, 1).reshape(batch * side * side, channels), as_matrix(weight))

@@ -3,8 +3,8 @@
     E: Conv(c,6,5) AvgPool2 Sigmoid  Conv(6,16,5) AvgPool2 Sigmoid              [B, c, 32, 32] -> [B, 16, 5, 5]
     C: Flatten  Linear(400,120) Sigmoid  Linear(120,84) Sigmoid  Linear(84,Y)   -> [B, Y] logits
 
-Images come in [0, 1] and are first mapped to [-1, 1]; the papers do not say how they normalise. The same constants for
-every data set tell the server nothing about a client's data.
+Images are in [0, 1] and are first mapped to [-1, 1]; the papers do not say how they normalise. The same constants for
+every data set reveal nothing about a client's data to the server.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""An active server: it sends crafted networks in place of its broadcast, at the look alone or for some rounds before it too.
+"""An active server: it sends crafted networks in place of its broadcast, in the attacked round and perhaps some before it.
 
 An attack with `active = True` has `craft(model, broadcast, knowledge, seed) -> Networks`, which may return nothing and so be
 honest; `knowledge.look` says how large the victim batches are and what defends them. Its field `active_rounds`, where it has
-one, says for how many rounds before the look the server has been sending them already: with n such rounds and a look after
+one, says for how many rounds before the attacked one the server has been sending them: with n such rounds and an attack after
 round r it is honest for r - n rounds, crafts once from what it would send then, and sends that at the start of each of the
-rounds r - n + 1 .. r and once more at the look. The clients train on it as on any broadcast (harness.train_round, on the
-method's own clock), and what comes back is thrown away. So an active server looks as late as an honest one, never later.
+rounds r - n + 1 .. r and once more in the attacked one. The clients train on it as on any broadcast (harness.train_round, on
+the method's own clock), and what they return is discarded. So an active server attacks in the same round as an honest one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HISTORY = "active.json"  # how the clients fared in the crafted rounds, beside t
 
 
 def rounds(cell: CellSpec) -> int:
-    """For how many rounds before the look the server of a cell wants to send crafted networks."""
+    """For how many rounds before the attacked one the server of a cell wants to send crafted networks."""
     if not cell.active:
         return 0
     return int(getattr(_attack(cell), "active_rounds", 0))
@@ -99,7 +99,7 @@ def is_kept(folder: Path, round_: int) -> bool:
 
 
 def told(folder: Path) -> dict[str, Any]:
-    """What a record's `knowledge` says of crafted rounds before the look: how many there were; {} without any."""
+    """What a record's `knowledge` says of crafted rounds before the attacked one: how many there were; {} without any."""
     path = folder / HISTORY
     if not path.exists():
         return {}
@@ -109,7 +109,7 @@ def told(folder: Path) -> dict[str, Any]:
 
 
 def too_early(cell: CellSpec) -> bool:
-    """Whether an attack that works through rounds of training is asked to look before the first."""
+    """Whether an attack that works through rounds of training is asked to attack before the first."""
     return cell.round == "0" and rounds(cell) > 0
 
 

@@ -31,14 +31,14 @@ GROUPS = ("gradients", "updates", "weights", "buffers", "uploads", "upload_buffe
 AGAIN = "attack what it was made of again to have both"
 
 
-def save(artifact: Artifact, folder: Path, origin: Origin | None = None) -> str:
-    """Writes an artifact as an observation and returns its id; the origin is for those who load it.
+def save(artifact: Artifact, folder: Path, origin: Origin | None = None, preset: str | None = None) -> str:
+    """Writes an artifact as an observation and returns its id; origin and preset are for those who load it.
 
     UserError where it does not keep to the format.
     """
     setup, messages, tensors = files.unfitting(folder, lambda: _described(artifact))
     rounds = [NewRound(artifact.round, messages, tensors)]
-    observation: str = files.unfitting(folder, lambda: files.write(folder, setup, rounds, origin))
+    observation: str = files.unfitting(folder, lambda: files.write(folder, setup, rounds, origin, preset))
     return observation
 
 
@@ -54,7 +54,7 @@ def of(stored: Stored) -> Artifact:
     tensors = files.read_round(stored, entry)
     assert setup.networks is not None, "checked by _single"
     channels, height, width = setup.image_shape
-    # What a message is made of stands in its own groups, the other stays empty.
+    # The content of a message is in its own groups; the other stays empty.
     kinds: dict[str, Parts] = {"gradient": {}, "update": {}}
     kinds[victims.kind] = _group(tensors, victims.name, "parameters")
     local, training = victims.local, setup.training
@@ -89,6 +89,11 @@ def of(stored: Stored) -> Artifact:
 def origin(folder: Path) -> Origin | None:
     """Whose observation it is, None where it does not say; UserError as `load`."""
     return files.read(folder).index.origin
+
+
+def preset(folder: Path) -> str | None:
+    """The preset in which an observation was made, None where it does not say; UserError as `load`."""
+    return files.read(folder).index.preset
 
 
 def save_truth(truth: Truth, path: Path, observation: Path) -> None:
@@ -137,22 +142,22 @@ def origin_of(spec: TrainSpec, folder: Path) -> Origin:
     return Origin(run=spec.id, seed=spec.seed, dataset=spec.dataset, artifact=folder.name)
 
 
-def save_with_truth(artifact: Artifact, truth: Truth, folder: Path, whose: Origin) -> None:
+def save_with_truth(artifact: Artifact, truth: Truth, folder: Path, whose: Origin, preset: str | None = None) -> None:
     """Writes an artifact of a run and its truth among results, the truth last."""
-    save(artifact, folder / OBSERVATION, whose)
+    save(artifact, storage.inside(folder, OBSERVATION), whose, preset)
     save_truth(truth, folder / TRUTH, folder / OBSERVATION)
 
 
 def load_with_truth(folder: Path, whose: Origin) -> tuple[Artifact, Truth]:
     """Both of them; UserError also where an intact observation is another run's, seed's, round's or choice of victims'."""
-    stored = files.read(folder / OBSERVATION)
+    stored = files.read(storage.inside(folder, OBSERVATION))
     check_origin(stored, whose)
     return of(stored), _truth(folder / TRUTH, stored)
 
 
 def truth_of(folder: Path, whose: Origin) -> Truth:
     """The truth alone; UserError as `load_with_truth`."""
-    stored = files.read(folder / OBSERVATION)
+    stored = files.read(storage.inside(folder, OBSERVATION))
     check_origin(stored, whose)
     return _truth(folder / TRUTH, stored)
 

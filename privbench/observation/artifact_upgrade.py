@@ -1,6 +1,6 @@
 """Artifacts of before there were observations, one file each, written once more in today's form beside the old files.
 
-An earlier privbench that works in the same folder goes on with the old files; without one, they can be deleted.
+An earlier privbench that works in the same folder continues with the old files; without one, they can be deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from privbench.types import Artifact, LocalSteps, LocalTraining, Truth
 OLD, OLD_TRUTH = "artifact.safetensors", "truth.safetensors"
 
 
-def upgrade(folder: Path, whose: Origin) -> None:
+def upgrade(folder: Path, whose: Origin, preset: str | None = None) -> None:
     """Writes observation and truth of an artifact among results from its old files, where those are all there is.
 
     UserError where the old files are damaged or another run's.
@@ -37,7 +37,7 @@ def upgrade(folder: Path, whose: Origin) -> None:
     truth, _ = files.load_tensors(folder / OLD_TRUTH, "truth")
     if truth.keys() != {"images", "labels"}:
         raise UserError(f"{folder / OLD_TRUTH} is damaged or foreign: a truth holds images and labels")
-    artifacts.save_with_truth(seen, Truth(truth["images"], truth["labels"]), folder, whose)
+    artifacts.save_with_truth(seen, Truth(truth["images"], truth["labels"]), folder, whose, preset)
 
 
 def is_old(folder: Path) -> bool:

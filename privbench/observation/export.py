@@ -1,6 +1,6 @@
 """An observation for people who attack it with code of their own: the same files without the run they come from, or NumPy's.
 
-The run's seed tells the defence's noise and the initial networks, so that an observation that is handed on should not name it.
+The run's seed reveals the defence's noise and the initial networks, so an observation for others should not name it.
 """
 
 from __future__ import annotations

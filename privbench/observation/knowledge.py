@@ -1,14 +1,14 @@
-"""What an attacker may know besides the artifact, made from the run and handed over only where `needs` name it.
+"""What an attacker may know beyond the artifact, made from the run and given to an attack only where its `needs` name it.
 
 auxiliary   images disjoint from every client's training images, compared by content: the pooled validation images of the
             attacked data set ("same"), or another data set's training images ("digits"), all of them or a share ("digits:0.1")
-initial     the networks every client started with: whoever knows the seed of the run knows them
-colluder    for each attacked client, the next one, which hands its networks and its training images to the server; images equal
+initial     the networks every client started with, as known to somebody who has the run's seed
+colluder    for each attacked client, the next one, which gives its networks and its training images to the server; images equal
             to one of the attacked client's are left out
 oracle      for each attacked client, its own private networks: a reference, not an attacker
 
-An active attack is also handed the broadcast itself, which it crafts from and its artifact does not hold.
-Networks come from the snapshot at which the gradients were taken; nothing here looks at the victims.
+An active attack also receives the broadcast itself, which it crafts from and its artifact does not hold.
+Networks come from the snapshot at which the gradients were taken; nothing here uses the victims.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _labels(name: str, own: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[T
 
 
 def digests(sets: Iterable[Tensor]) -> set[bytes]:
-    """The contents of stored images [N, C, s, s] uint8, for telling whether two sets share one."""
+    """The contents of stored images [N, C, s, s] uint8, to find whether two sets share one."""
     return {digest for images in sets for digest in _digests(images)}
 
 
@@ -161,8 +161,8 @@ def colluder(snapshot: Snapshot, seen: Artifact, federation: Federation) -> dict
 def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
     """The part of `whole` that an attack's needs name; UserError where that is not there.
 
-    An attack that is given auxiliary images is also told where to keep what it trains on them, and an active one what it would
-    have sent, had it been honest, and what is known of the uploads before they come.
+    An attack that receives auxiliary images also receives the folder for what it trains on them. An active one receives what it
+    would have sent as an honest server, and what is known of the uploads before they arrive.
     """
     asked = {field: getattr(whole, field) for field in FIELDS if field in needs}
     for field, value in asked.items():
@@ -174,13 +174,13 @@ def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
 
 
 def uses(attack: Any) -> frozenset[str]:
-    """What an attack looks at where the artifact has it, besides its needs."""
+    """What an attack reads where the artifact has it, beside its needs."""
     found: frozenset[str] = getattr(attack, "uses", frozenset())
     return found
 
 
 def pooled(attack: Any, seen: Artifact) -> int | None:
-    """How many uploads of one client, at most, an attack reconstructs each image from; None where each stands for itself.
+    """How many uploads of one client, at most, an attack reconstructs each image from; None where each is reconstructed alone.
 
     An attack that pools (`pools`) learns of a client's private extractor from all its attacked uploads, so that results change with
     the number of victims. Where the extractor is broadcast there is nothing to learn.
@@ -193,7 +193,7 @@ def pooled(attack: Any, seen: Artifact) -> int | None:
 def tag(attack: Any, offered: Collection[str] | None = None) -> str:
     """What an attack knows, in words: on artifacts that offer that much, e.g. "gradient + auxiliary + generator"; else in general.
 
-    In general what it uses stands with WHERE_SHARED. Gradients and updates are in `knowledge` already, whichever parts' they are.
+    In general what it uses is followed by WHERE_SHARED. Gradients and updates of any part are in `knowledge` already.
     """
     found = sorted(use for use in uses(attack) if use.partition(":")[0] not in ("gradient", "update"))
     words = [(use.partition(":")[2] or use).replace("_", " ") for use in found if offered is None or use in offered]

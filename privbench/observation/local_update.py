@@ -1,11 +1,11 @@
 """A client's whole local update: how its networks change in K steps on the victim batch, taken by the suite's own engine.
 
 The attacked client's data set is the victim batch alone. Each of its K steps takes the whole batch, or as many of its images as a
-mini-batch holds, from one shuffle after another, which no server sees. Steps go without flips, by the optimiser of its task stage
-with fresh moments (or by plain SGD at a rate of its own), on the same loss whose gradient would be attacked
+mini-batch holds, from one shuffle after another, which no server sees. Images are not flipped. The optimiser is that of the task
+stage with fresh moments, or plain SGD at a rate of its own. The loss is the one whose gradient would be attacked
 (privbench/observation/observe.py).
-`broadcast minus what comes back` is what a server sees that is sent weights in place of gradients. The server knows K, the size of
-mini-batches and the optimiser, as federated protocols fix them.
+A server that receives weights in place of gradients computes this change from them. It knows K, the size of mini-batches and the
+optimiser, as federated protocols fix them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Batch norm (ResNet-18): the gradient of a batch of several images is taken in train mode, as in training, so that the batch's own
 statistics normalise it and nothing but the batch determines them. The gradient of ONE image is taken in eval mode, on the running
 statistics with which its client starts the round (broadcast with shared parts, private with private ones), as in the code released
-with Geiping et al. 2020: one image has no batch statistics (privbench.networks.train_mode). LeNet-5 knows no such difference.
+with Geiping et al. 2020: one image has no batch statistics (privbench.networks.model.train_mode). LeNet-5 knows no such difference.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FLOAT_BYTES = 4
 
 
 def offers(method: Method, *, labels_known: bool = False, update: bool = False) -> frozenset[str]:
-    """What the artifacts of a method will offer (Artifact.offers), told before anything is trained; `update`: of whole updates."""
+    """What the artifacts of a method will offer (Artifact.offers), known before training; `update`: of whole updates."""
     sent = [f"{'update' if update else 'gradient'}:{part}" for part in CLASSIFICATION if part in method.shared_parts]
     sent += ["gradient"] if sent and not update else []
     sent += [f"upload:{part}" for part in method.shared_parts if part not in CLASSIFICATION]

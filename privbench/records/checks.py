@@ -1,6 +1,6 @@
-"""Doubts that a result raises about itself: a name and one plain sentence each, kept in the record and printed in every table.
+"""Checks of a result: a name and one plain sentence for each that it fails, computed from the record, printed in every table.
 
-Here are the doubts that one cell shows by itself; those that need several cells (a ladder that is not monotone, an undefended
+Here are the checks of a single cell; those that need several cells (a ladder that is not monotone, an undefended
 FedAvg that keeps its images) are in reports/records/table_checks.py, and reports/records/remarks.py prints both kinds. A victim
 is counted under one cause alone, the first of: zero gradient, not finite, loss did not fall.
 """
@@ -17,7 +17,7 @@ from privbench.scoring.statistics import LEAST_SEEDS, LEAST_VICTIMS
 
 
 class CheckMessage(BaseModel):
-    """One doubt."""
+    """One failed check."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -26,7 +26,7 @@ class CheckMessage(BaseModel):
 
 
 class AttackedUpload(Protocol):
-    """What the doubts look at of one attacked upload (privbench.records.schema.Victim has it all)."""
+    """What the checks need of one attacked upload (privbench.records.schema.Victim has it all)."""
 
     @property
     def seed(self) -> int:
@@ -126,7 +126,7 @@ CHECKS: tuple[Callable[[Sequence[AttackedUpload]], list[CheckMessage]], ...] = (
 
 
 def of_victims(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
-    """Every doubt that one cell's victims raise."""
+    """Every check that one cell's victims fail."""
     return [flag for check in CHECKS for flag in check(victims)]
 
 
@@ -140,5 +140,5 @@ def names(flags: Iterable[CheckMessage]) -> str:
 
 
 def each_name(flags: Iterable[CheckMessage]) -> list[str]:
-    """The names of some doubts, each once, in the order of their first coming."""
+    """The names of some check messages, each once, in the order of their first appearance."""
     return list(dict.fromkeys(flag.name for flag in flags))

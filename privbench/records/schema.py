@@ -2,10 +2,10 @@
 
 A `Record` holds what a cell is and what each of its seeds gave, per client and per victim; a mean over them is computed where it is
 asked for and stored nowhere, and intervals are the reports' (privbench/scoring/statistics.py). An `AttackRecord` is the record
-of a cell that was attacked. docs/metrics.md defines every number of training.
+of a cell that was attacked. docs/appendix/metrics.md defines every number of training.
 
-The digest is the SHA-256 of the record's own content. It tells an accident (a truncated copy, an edited number) and is no defence
-against somebody who wants to deceive: whoever edits a record can compute the digest anew. `privbench reproduce` is the check then.
+The digest is the SHA-256 of the record's own content. It detects an accident (a truncated copy, an edited number) and is no defence
+against somebody who wants to deceive: who edits a record can compute the digest anew. `privbench reproduce` is the check then.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ FILE_NAME = "record.json"
 Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
 MOST_THREADS = 4_096  # of one process
+# Of the environment, what every table and `privbench reproduce` say of a record.
+ENVIRONMENT = {"device": str, "machine": str, "torch": str, "date": str, "cores": int}
 TAIL = 0.05  # of victims, the most exposed
 EXPOSED_DB = 20.0  # a reconstruction at which what is on a small picture can be seen
 Name = tuple[int, int, tuple[str, ...]]
@@ -135,7 +137,7 @@ class Victim(StrictModel):
 
     @property
     def name(self) -> Name:
-        """What tells one victim of a setting from another: seed, client and originals."""
+        """What distinguishes the victims of a setting: seed, client and originals."""
         return (self.seed, self.client, tuple(self.images))
 
     @property
@@ -145,7 +147,7 @@ class Victim(StrictModel):
 
 
 class AuxiliaryUsed(StrictModel):
-    """The images that an attacker had besides what was observed."""
+    """The images that an attacker had beyond what was observed."""
 
     dataset: str
     share: float
@@ -161,7 +163,7 @@ class KnowledgeUsed(StrictModel):
     tag_in_general: str  # the same whatever a method sends
     rung: str | None  # of the ladder; None for a user's own attack that names none
     needs: list[str]
-    uses: list[str]  # what it looked at besides its needs
+    uses: list[str]  # what it read beside its needs
     pools: int | None = (
         None  # how many uploads of a client each image was reconstructed from; None where it was one alone
     )
@@ -230,7 +232,7 @@ class AttackCost(Cost):
 
 
 class Record(StrictModel):
-    """Everything a table, a figure or a doubting reader needs of one cell."""
+    """Everything that a table, a figure or a sceptical reader needs of one cell."""
 
     schema_version: int
     id: str
@@ -329,7 +331,7 @@ class AttackRecord(Record):
 
     @cached_property
     def flags(self) -> list[CheckMessage]:
-        """Doubts that the record raises about itself (privbench/records/checks.py)."""
+        """The checks that the record fails (privbench/records/checks.py)."""
         return checks.of_victims(self.victims)
 
 
@@ -485,7 +487,11 @@ def read(path: Path) -> Record:
     """The record; a damaged, altered, foreign or newer file raises UserError with its name. Schema 2 is upgraded."""
     if not path.is_file():
         raise UserError(f"there is no record at {path}")
-    value = files.read_json(path)
+    return of_value(files.read_json(path), path)
+
+
+def of_value(value: Any, path: Path) -> Record:
+    """The record that some JSON says, as it was read from `path`; UserError as `read`."""
     if not isinstance(value, dict) or "schema_version" not in value:
         raise UserError(f"{path} is not a privbench record")
     try:
@@ -529,6 +535,9 @@ def _check_whole(found: Record) -> None:
         raise ValueError(
             f"environment.threads should be from 1 to {MOST_THREADS}, but {short(repr(threads))} was given"
         )
+    for name, kind in ENVIRONMENT.items():
+        if type(found.environment.get(name)) is not kind:
+            raise ValueError(f"environment.{name} is missing or no {'text' if kind is str else 'number'}")
     if not found.seeds or not all(s.accuracy and s.label_counts and s.training.clients for s in found.seeds):
         raise ValueError("no seeds, or no clients of one of them")
     if isinstance(found, AttackRecord):

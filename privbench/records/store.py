@@ -42,7 +42,7 @@ class Store:
 
     def train(self, spec: TrainSpec) -> Path:
         """The folder of a training run."""
-        return self.root / "train" / spec.id
+        return self._folder("train", spec.id)
 
     def clients(self, spec: TrainSpec) -> Path:
         """The label counts of a training run's clients, written when it starts."""
@@ -50,7 +50,7 @@ class Store:
 
     def cell(self, cell: CellSpec) -> Path:
         """The folder of a cell."""
-        return self.root / "cells" / cell.id
+        return self._folder("cells", cell.id)
 
     def cell_spec(self, cell: CellSpec) -> Path:
         """The specification of a cell, written when its first seed starts."""
@@ -68,7 +68,7 @@ class Store:
     @property
     def cache(self) -> Path:
         """Where attacks keep what they train: apart from every artifact, and under no run's name."""
-        return self.root / "cache"
+        return files.inside(self.root, "cache")
 
     def result(self, cell: CellSpec, seed: int) -> Path:
         """What one seed gave: the reconstruction, or of an accuracy cell a JSON file."""
@@ -110,7 +110,13 @@ class Store:
         steps += f"-m{local.batch}" if local and local.batch else ""
         form = "" if cell.wire == "float32" else f"-{cell.wire}"
         name = f"{train.id}-r{round_}-v{cell.victims}-b{cell.batch_size}{labels}{steps}{form}{sent}"
-        return files.inside(self.root / "artifacts", name)
+        return self._folder("artifacts", name)
+
+    def run(self, run: str) -> TrainSpec | None:
+        """The specification of the training run with that id; None where there is none. UserError where it is damaged."""
+        path = self._folder("train", run) / "spec.json"
+        found = _specification(TrainSpec, path) if path.is_file() else None
+        return found if found is not None and found.id == run else None
 
     def trained(self) -> list[tuple[Path, TrainSpec]]:
         """Every training run on disk, finished or not; without those of `earlier` revisions."""
@@ -128,10 +134,10 @@ class Store:
             probe.unlink(missing_ok=True)
         for folder in self._written_to():
             files.sweep(folder, now)
-        for folder in self.root.glob("train/*/"):
-            # A run that cannot be cleared up is told where it is used.
-            with suppress(OSError, UserError):
-                checkpoint.tidy(folder, folder.name)
+            if folder.parent == self.root / "train":
+                # A run that cannot be cleared up is reported where it is used.
+                with suppress(OSError, UserError):
+                    checkpoint.tidy(folder, folder.name)
 
     def _written_to(self) -> Iterator[Path]:
         """Every folder that files are written to: this one, those of reports, and those of results with all below them.
@@ -157,15 +163,19 @@ class Store:
         return [folder for folder, spec in kept if folder.name != spec.id]
 
     def _kept(self, kind: str, form: type[Spec], *, told: bool = False) -> list[tuple[Path, Spec]]:
-        """Every folder whose specification can be read; the others are left out, with a line each unless they are `told`."""
+        """Every folder whose specification can be read; the others are left out, with a line each unless `told`."""
         found = []
         for path in sorted(self.root.glob(f"{kind}/*/spec.json")):
             try:
-                found.append((path.parent, _specification(form, path)))
+                found.append((self._folder(kind, path.parent.name), _specification(form, path)))
             except UserError as error:
                 if not told:
                     LOG.warning("left out: %s", error)
         return found
+
+    def _folder(self, kind: str, name: str) -> Path:
+        """A folder of results; UserError where it, or the one of its kind, is a link that leads elsewhere."""
+        return files.inside(files.inside(self.root, kind), name)
 
 
 def _specification(form: type[Spec], path: Path) -> Spec:

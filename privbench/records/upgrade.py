@@ -3,7 +3,7 @@
 Schema 2 kept a flat specification, summaries with intervals over victims, and no outcomes. The specification becomes a `CellSpec`,
 and summaries are left out, as they follow from seeds and victims. Of what schema 2 did not keep:
 
-attack_revision, local_steps, local_lr   those with which the record's own id comes out; where none does, what the record tells
+attack_revision, local_steps, local_lr   those with which the record's own id comes out; where none does, what the record says
 accuracy_at_round                        one number for each seed, the mean over all clients and seeds
 outcome                                  "diverged" where the image or the loss was not finite, "gave up" where an attack scored
                                          what a floor scored on that victim, "not applicable" where the gradient was zero
@@ -23,7 +23,7 @@ from privbench import registry
 from privbench.spec import CellSpec, TrainSpec, checked
 
 REVISIONS = (3, 4)  # of training and of all attacks, when schema 2 was written
-ADDED = ("train", "local_steps", "local_lr", "victims")  # to what a flat specification tells, in a cell's name
+ADDED = ("train", "local_steps", "local_lr", "victims")  # to what a flat specification says, in a cell's name
 MOST_REVISIONS = 10  # of one attack's class, that are tried
 # Two images alike differ in PSNR by the rounding of float32 means over at least 784 numbers, relative errors of 1e-7 to 1e-6: below
 # 1e-5 dB. Two attacks that are not alike come this close once in thousands of victims.

@@ -1,4 +1,4 @@
-"""What a record says of each attacked upload: its scores, its outcome, and the facts that checks.py looks at.
+"""What a record says of each attacked upload: its scores, its outcome, and the facts that checks.py needs.
 
 An outcome is, of these the first that holds:
     not applicable   the attack says so, or all that was observed is zero, so that there was nothing to attack
@@ -93,7 +93,7 @@ def is_flat(images: Tensor) -> Tensor:
 
 
 class _Unseen(NamedTuple):
-    """An attacked upload whose originals are not at hand."""
+    """An attacked upload whose originals are not available."""
 
     seed: int
     images: list[str]
@@ -105,7 +105,7 @@ class _Unseen(NamedTuple):
 
 
 def doubts_without_truth(seen: Artifact, found: Reconstruction) -> list[CheckMessage]:
-    """The doubts that an artifact and what an attack made of it raise by themselves; how many victims there are is not asked."""
+    """The checks that need no truth: of an artifact and what an attack made of it. The number of victims is not checked."""
     norms, fell = gradient_norms(seen), loss_fell(found.trace)
     ended = outcomes(seen, found, is_floor=False)
     each = [

@@ -4,8 +4,8 @@
     @flattened
     def train(run: RunOptions = RunOptions(), training: TrainingOptions = TrainingOptions(), ...) -> None: ...
 
-`flattened` gives the command one option per field in place of such a parameter, with the instance's values as defaults, and hands
-the dataclass over filled in. Imports no torch, so that --help answers at once.
+`flattened` gives the command one option per field in place of such a parameter, with the instance's values as defaults, and passes
+the dataclass filled in. Imports no torch, so that --help answers immediately.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ Domains = Annotated[
     str | None, typer.Option(help="Comma-separated domains, e.g. mnist_m,svhn,usps (digit5, office10, ...).")
 ]
 Domain = Annotated[
-    list[str] | None, typer.Option("--domain", metavar="NAME", help="One domain, whatever its name holds; repeatable.")
+    list[str] | None,
+    typer.Option("--domain", metavar="NAME", help="One domain, also with blanks or commas in its name; repeatable."),
 ]
 DatasetNames = Annotated[
     list[str] | None,
@@ -88,7 +89,7 @@ Out = Annotated[Path, typer.Option(help="Folder of all results; finished work in
 
 
 def trusted(texts: list[str] | None) -> list[str] | None:
-    """Adds what --trust names to what this process may use (privbench/trust.py); UserError for a name of another form."""
+    """Allows this process to use what --trust names (privbench/trust.py); UserError for a name of another form."""
     for text in texts or []:
         if text.startswith(registry.FOLDER):
             trust.add(registry.dataset(text))
@@ -106,7 +107,7 @@ Trust = Annotated[
         metavar="NAME",
         callback=trusted,
         help="Code or a folder of images that a file under --out may name, e.g. package.module:Class or folder:PATH; repeatable. "
-        "Without it a file can name what is built in alone.",
+        "Without it a file can name only what is built in.",
     ),
 ]
 
@@ -157,13 +158,13 @@ class TrainingOptions:
     protocol: Protocol = None
     seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds; default from the preset.")] = None
     first_seed: Annotated[
-        int | None, typer.Option(min=0, help="The first of them; default 100. Seeds below 100 are for tuning.")
+        int | None, typer.Option(min=0, help="The first seed; default 100. Seeds below 100 are for tuning.")
     ] = None
     partition: Partition = None
     omega: Annotated[
         float | None,
         typer.Option(
-            help="Of the Dirichlet label partition: 0.1 is very uneven, 10 nearly even; default 1. Implies it."
+            help="Parameter of the Dirichlet label partition: 0.1 is very uneven, 10 nearly even; default 1. Implies dirichlet."
         ),
     ] = None
     min_per_client: MinPerClient = None
@@ -181,12 +182,14 @@ class TrainingOptions:
         str,
         typer.Option(
             help="Whose accuracy counts: 'personal' (after local training), 'uploaded' (the same as it was sent), or "
-            "'broadcast' (with what comes back)."
+            "'broadcast' (with what the server sends next)."
         ),
     ] = "personal"
     rounds: Annotated[int | None, typer.Option(min=0, help="Train this many rounds instead of the preset's.")] = None
     local_epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of a client's task phase a round.")] = None
-    generator_epochs: Annotated[int | None, typer.Option(min=1, help="The same of its generator phase.")] = None
+    generator_epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of a client's generator phase a round.")
+    ] = None
     server_steps: Annotated[int | None, typer.Option(min=0, help="Mini-batches of a server phase a round.")] = None
     batch: Annotated[int | None, typer.Option(min=1, help="Images per mini-batch.")] = None
     lr: Annotated[float | None, typer.Option(help="Learning rate of the clients' task, i.e. task.lr.")] = None
@@ -201,12 +204,12 @@ class TrainingOptions:
         bool,
         typer.Option(
             "--equal-work",
-            help="In the paper preset: NFL-CGAN and FedMD-CG go through as many images a round as the protocol's other methods.",
+            help="In the paper preset: NFL-CGAN and FedMD-CG process as many images a round as the protocol's other methods.",
         ),
     ] = False
 
     def changes(self) -> dict[str, Any]:
-        """What is asked of the schedule, by names of `privbench.spec.changed`; UserError for a field that is given twice."""
+        """What is asked of the schedule, by names of `privbench.presets.changed`; UserError for a field that is given twice."""
         named = {
             "rounds": self.rounds,
             "local_epochs": self.local_epochs,
@@ -389,7 +392,7 @@ def data_sets(text: str | None, each: list[str] | None) -> Datasets | None:
 
 
 def default_data_sets(preset: str, full: bool) -> str | None:
-    """Those of the attack table: of a first look `photos` alone, else the embedded ones."""
+    """Those of the attack table: for a first look `photos` alone, else the embedded ones."""
     return "photos" if preset == "quick" and not full else "photos digits digits4"
 
 

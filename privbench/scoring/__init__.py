@@ -1,4 +1,4 @@
 """Scores of reconstructed images and the statistics over victims. Nothing else reads the truth.
 
-May import base modules alone.
+May import data/ and what stands below it; knows no method and no attack.
 """

@@ -1,7 +1,7 @@
-"""Scores of a reconstruction against the truth. Only this module looks into `Truth`.
+"""Scores of a reconstruction against the truth. Only this module reads `Truth`.
 
 PSNR (clipped, and raw), SSIM, label accuracy, identification, and the error of the features where the victim's true networks are
-at hand; LPIPS is in privbench/scoring/learned_distance.py, because its weights are not everywhere.
+available; LPIPS is in privbench/scoring/learned_distance.py, because its weights are not everywhere.
 
 A victim batch with a non-finite pixel has failed: it is counted, and all its images are scored as the constant grey image,
 which is what an attacker who sees NaN would return instead. It is never dropped. Each image's PSNR is capped at 100 dB
@@ -72,7 +72,7 @@ def ssim(image: Tensor, truth: Tensor) -> Tensor:
 def assignment(image: Tensor, truth: Tensor) -> Tensor:
     """The order of one batch's reconstructions that fits the truth best in mean squared error: [B] int64.
 
-    A gradient does not tell the order of a batch; Hungarian method, scipy. Both [B, C, H, W].
+    A gradient does not contain the order of a batch; Hungarian method, scipy. Both [B, C, H, W].
     """
     own, true = (x.clamp(0, 1).flatten(1).double() for x in (image, truth))
     cost = torch.cdist(own, true, compute_mode="donot_use_mm_for_euclid_dist").square()
@@ -85,7 +85,7 @@ def assignment(image: Tensor, truth: Tensor) -> Tensor:
 def aligned(images: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
     """(images as they are scored, which victims failed): [V, B, C, H, W] float64 and [V] bool.
 
-    A failed victim is grey, and the images of a batch stand in the order that fits the truth best.
+    A failed victim is grey, and the images of a batch are in the order that fits the truth best.
     """
     images = images.detach().cpu().double()
     failed = ~tensors.finite_rows(images)

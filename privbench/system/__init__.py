@@ -1,4 +1,4 @@
 """Files, processes, signals, locks and the terminal of one machine; nothing here knows of learning.
 
-May import errors, seeds and tensors of privbench/ alone.
+May import tensors, seeds, version and errors of privbench/ alone, so that everything may import it.
 """

@@ -25,7 +25,7 @@ class Console(RichConsole):
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """rich's, with control characters made visible; what rich itself tells the terminal passes."""
+        """rich's, with control characters made visible; what rich itself sends to the terminal passes."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=lines(segment.text))
 

@@ -1,8 +1,8 @@
 """Files that survive a kill and say so when they did not: safetensors plus JSON, versioned, digested, written atomically.
 
 No pickle anywhere: a file from a stranger can be refused, but cannot run code. What is written here says what it belongs to (run,
-round, cell), and who reads it checks that (`check_identity`), so that an intact file in the wrong place is refused. A digest tells
-an accident: whoever edits a file on purpose can compute it anew.
+round, cell), and who reads it checks that (`check_identity`), so that an intact file in the wrong place is refused. A digest
+detects an accident: who edits a file on purpose can compute it anew.
 """
 
 from __future__ import annotations
@@ -34,14 +34,34 @@ IDENTITY = {"spec": "run"}  # what a name in a file is called in messages, where
 
 
 def inside(folder: Path, name: str) -> Path:
-    """`folder`/`name`, where the name is made of what a file says.
+    """`folder`/`name`, where the name is built from the content of a file.
 
     UserError for a name that is not that of one entry of the folder: with a separator, "", "." or "..", or with characters that are
-    not printed. Every path that is built from names of data sets, attacks, rounds, studies or layouts goes through here.
+    not printed; and for a link that leads elsewhere. Every path that is built from ids and from names of data sets, attacks,
+    rounds, studies or layouts goes through here.
     """
     if name in ("", ".", "..") or "/" in name or os.sep in name or not name.isprintable():
         raise UserError(f"{name!r} cannot be the name of a file in {folder}; a file that names it comes from elsewhere")
-    return folder / name
+    return no_way_out(folder / name)
+
+
+def no_way_out(path: Path) -> Path:
+    """The same path; UserError where it is a link that leads out of the folder that it lies in.
+
+    Such links come with results of somebody else's: privbench writes none. What is read or written under `--out` is asked first.
+    """
+    if path.is_symlink():
+        try:
+            leads_out = not path.resolve().is_relative_to(path.parent.resolve())
+        except (OSError, RuntimeError):
+            # A link to itself.
+            leads_out = True
+        if leads_out:
+            raise UserError(
+                f"{path} is a link that leads out of its folder, and such links are not followed; remove it, or put what it leads "
+                "to in its place"
+            )
+    return path
 
 
 @contextmanager
@@ -92,6 +112,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """The value; Damaged names a file that does not parse, or is larger or nests deeper than any of ours."""
+    no_way_out(path)
     try:
         if path.stat().st_size > JSON_BYTES:
             raise ValueError(f"it has more than {JSON_BYTES} bytes")
@@ -129,7 +150,7 @@ def read_digested(path: Path) -> dict[str, Any]:
 
 
 def to_write(path: Path) -> bool:
-    """Whether a JSON file that can be written again has to be: it is not there, or it is damaged, which is told."""
+    """Whether a JSON file that can be written again has to be: it is not there, or it is damaged, which is logged."""
     try:
         if path.exists():
             read_digested(path)
@@ -200,7 +221,7 @@ def load_header(path: Path, kind: str) -> tuple[dict[str, Declared], dict[str, A
 
     UserError as `load_tensors`.
     """
-    if not path.is_file():
+    if not no_way_out(path).is_file():
         raise Missing(f"there is no {kind} at {path}")
     with _reading(path, kind):
         tensors, header = read_header(path)

@@ -1,4 +1,4 @@
-"""Stopping on request: a signal is never lost, never taken for a damaged file, and always told in one line.
+"""Stopping on request: a signal is never lost, never taken for a damaged file, and always reported in one line.
 
 SIGINT (Ctrl-C), SIGTERM (batch systems) and SIGHUP (a closed terminal) raise KeyboardInterrupt wherever the program is. Code that
 calls back into Python may turn that into an error of its own or drop it. So that a stop was asked for is remembered here
@@ -92,7 +92,7 @@ def end() -> NoReturn:
 
 
 def leave_at_once(status: int) -> None:
-    """From here on a stop signal ends the process at once with its status: all is said, and only Python itself is left to end."""
+    """From here on a stop signal ends the process immediately with its status: all output is written."""
     global _status  # noqa: PLW0603 (the same)
     _status = status
     for number in STOPS:

@@ -28,8 +28,8 @@ def lock(folder: Path, *, wait: bool, name: str = "") -> Iterator[None]:
     Where another process holds it: Busy, or with `wait` one line that says which process, and then the wait for it. UserError: a
     folder that cannot be written.
     """
-    path = folder / (f".{name}.lock" if name else ".lock")
-    by = path.with_name(f"{path.name}-by")
+    path = files.inside(folder, f".{name}.lock" if name else ".lock")
+    by = files.inside(folder, f"{path.name}-by")
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(path)
@@ -42,7 +42,7 @@ def lock(folder: Path, *, wait: bool, name: str = "") -> Iterator[None]:
             LOG.warning("waiting: %s; what it finishes is not computed again", who)
             held.acquire(poll_interval=POLL_SECONDS)
     try:
-        # Told to people alone: a disk too full for it stops no work.
+        # For people alone: a disk too full for it stops no work.
         with suppress(OSError):
             by.write_text(processes.named())
         yield

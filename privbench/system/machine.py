@@ -36,7 +36,7 @@ def peak_memory_mib(place: torch.device) -> float:
 
 
 def environment(place: torch.device) -> dict[str, Any]:
-    """What a reader needs to judge or repeat a number, as far as machine and libraries tell it."""
+    """What a reader needs to judge or repeat a number, as far as machine and libraries report it."""
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else _processor()
     return {
         "privbench": __version__,

@@ -12,7 +12,7 @@ import platformdirs
 
 
 def cache() -> Path:
-    """The folder of all of it; made by whoever writes into it."""
+    """The folder of all of it; made by the first who writes into it."""
     named = os.environ.get("PRIVBENCH_CACHE")
     return Path(named).expanduser() if named else Path(platformdirs.user_cache_path("privbench"))
 

@@ -27,8 +27,8 @@ def mark() -> str:
 def left_behind(name: str, age: float) -> bool:
     """Whether a file of that name and age (seconds) is a temporary one whose process is gone.
 
-    A process of this machine is asked: it is gone where there is none of its number, or one that began at another time. Of any
-    other only age tells.
+    A process of this machine is gone where there is none of its number, or one that began at another time. For any other machine
+    the age decides.
     """
     found = MARK.search(name)
     if found is None:
@@ -43,7 +43,7 @@ def left_behind(name: str, age: float) -> bool:
 
 
 def named() -> str:
-    """This process as another one tells its user of it."""
+    """This process as another one names it to its user."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 

@@ -8,7 +8,7 @@ round-0007.safetensors               a snapshot: the networks alone, without dis
 predictions.safetensors              each client's test logits at its best validation round; written before finished.json
 finished.json                        the history; present when the run is complete
 
-Each of them names the run that it belongs to, and its round where there is one per round. Whoever reads one says which it should
+Each of them names the run that it belongs to, and its round where there is one per round. A reader says which it should
 be, and another one is refused in one line. A snapshot of an active server's networks also names the artifact folder that it lies in
 (privbench/observation/active_server.py). Older files, which do not say all of that, are read.
 """
@@ -96,7 +96,7 @@ def begin(folder: Path, spec: TrainSpec) -> None:
 def load(folder: Path, spec: TrainSpec, device: torch.device) -> State | None:
     """The state to go on from, or None when nothing is there: the latest checkpoint that is whole.
 
-    Damaged ones are removed, with a line that says from where the run goes on.
+    Damaged ones are removed, with a line that says from where the run continues.
     """
     for path in (folder / CHECKPOINT, folder / PREVIOUS):
         if path.exists() and (state := _whole(path, spec, device)) is not None:
@@ -302,7 +302,7 @@ def progress(folder: Path, run: str) -> int | None:
     """How many rounds an unfinished run with that id has behind it, by the latest whole checkpoint; None when there is none."""
     for path in (folder / CHECKPOINT, folder / PREVIOUS):
         if path.exists():
-            # A damaged one is told when the run goes on, from the one before it.
+            # A damaged one is reported when the run continues, from the one before it.
             with suppress(Damaged), training_files.reading(path):
                 info = files.load_tensors(path, "checkpoint")[1]
                 files.check_identity(path, info, spec=run)

@@ -32,7 +32,7 @@ Protect = Callable[[Parts], Parts]  # a defence bound to one replica's random st
 
 
 class StageContext(NamedTuple):
-    """What a loss may see besides the replica itself."""
+    """What a loss may see in addition to the replica."""
 
     received: tuple[Parts, Parts] | None  # (parameters, buffers) of the broadcast; client stages
     clients: tuple[tuple[Parts, Parts], ...]  # the uploads; server stages

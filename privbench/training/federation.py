@@ -45,7 +45,7 @@ def laid_out(
 
 @lru_cache(maxsize=1)
 def read(dataset: str, root: Path | None, domains: tuple[str, ...] | None, image_size: int) -> Dataset:
-    """A data set, read once for all seeds of a process and looked over."""
+    """A data set, read once for all seeds of a process and checked."""
     return sound(data.load(dataset, root, domains, image_size), image_size)
 
 

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,13 +94,33 @@ def prepare(spec: TrainSpec, federation: Federation, device: torch.device) -> Se
 
 def initial(setup: Setup) -> State:
     """Round 0. Every client starts from the same networks, as in the reference implementation."""
-    method, params, buffers = setup.method, {}, {}
-    for part in (*method.parts, *method.serves):
-        params[part], buffers[part] = setup.model.net(part).init(stream(setup.spec.seed, "init", part))
-    whole = Replica(moved(params, setup.device), moved(buffers, setup.device))
-    clients = [Replica(*networks_of(whole, method.parts)) for _ in setup.federation.clients]
-    server = Replica(*networks_of(whole, (*method.shared_parts, *method.serves)))
-    return State(0, server, clients, [networks_of(whole, method.shared_parts)] * len(clients))
+    method, device = setup.method, setup.device
+    params, buffers = _drawn(setup.model, (*method.parts, *method.serves), setup.spec.seed)
+    whole = Replica(moved(params, device), moved(buffers, device))
+    return _round_0(whole, method.parts, method.shared_parts, method.serves, len(setup.federation.clients))
+
+
+def _drawn(model: Model, parts: Sequence[str], seed: int) -> tuple[Parts, Parts]:
+    """(parameters, buffers) that training starts from."""
+    each = {part: model.net(part).init(stream(seed, "init", part)) for part in parts}
+    return {part: own[0] for part, own in each.items()}, {part: own[1] for part, own in each.items()}
+
+
+def _round_0(whole: Replica, parts: Sequence[str], shares: Sequence[str], serves: Sequence[str], clients: int) -> State:
+    server = Replica(*networks_of(whole, (*shares, *serves)))
+    return State(
+        0, server, [Replica(*networks_of(whole, parts)) for _ in range(clients)], [networks_of(whole, shares)] * clients
+    )
+
+
+@lru_cache(maxsize=16)
+def _outline(
+    model: Model, parts: tuple[str, ...], shares: tuple[str, ...], serves: tuple[str, ...], clients: int
+) -> State:
+    """Round 0 without its numbers: tensors of shape and type alone, which is what a snapshot is compared with, time and again."""
+    params, buffers = _drawn(model, (*parts, *serves), 0)
+    nowhere = torch.device("meta")
+    return _round_0(Replica(moved(params, nowhere), moved(buffers, nowhere)), parts, shares, serves, clients)
 
 
 def networks_of(replica: Replica, parts: Sequence[str]) -> tuple[Parts, Parts]:
@@ -214,9 +235,9 @@ def mini_batches(samples: int, batch: int, rng: torch.Generator, steps: int | No
 
 
 def _features(setup: Setup, k: int, client: Replica) -> Features:
-    """How a phase with `features` comes to those of client k, whose extractor it does not train.
+    """How a phase with `features` obtains those of client k, whose extractor it does not train.
 
-    E(x) of all its images and, where training flips them, of all flipped ones, so that an epoch only looks them up; of every
+    E(x) of all its images and, where training flips them, of all flipped ones, so that an epoch only reads them; of every
     mini-batch anew where they would take more than FEATURE_BYTES. On one thread, as the rest of training (engine.run_alone).
     """
     nets = Nets(setup.model, client.params, client.buffers)
@@ -348,7 +369,7 @@ def predict(setup: Setup, state: State, model: Measured | None = None) -> list[P
 def evaluate(setup: Setup, state: State, predictions: Sequence[Prediction]) -> dict[str, Any]:
     """What the history says of the networks after a round: accuracies in percent, consistency in nats.
 
-    `validation_accuracy` and `test_accuracy` are those of the measured model, whose `predictions` of the test images are at hand;
+    `validation_accuracy` and `test_accuracy` are those of the measured model, whose `predictions` of the test images are given;
     `global_accuracy` is that of the weighted average of the clients' measured models on all their test images.
     """
     model, data, device = setup.model, setup.federation.clients, setup.device
@@ -454,7 +475,9 @@ def state_of(setup: Setup, folder: Path, kept: State | None) -> State:
 def snapshot_of(setup: Setup, folder: Path, shot: Snapshot) -> Snapshot:
     """The same snapshot; Damaged where its networks are not those of the run in the folder."""
     with training_files.reading(folder):
-        training_files.check_snapshot(shot, initial(setup))
+        method, clients = setup.method, len(setup.federation.clients)
+        parts = (tuple(method.parts), tuple(method.shared_parts), tuple(method.serves))
+        training_files.check_snapshot(shot, _outline(setup.model, *parts, clients))
     return shot
 
 

@@ -1,6 +1,6 @@
 """How well a classifier does on labelled images, and against another: pure functions of probabilities [N, Y] and labels [N].
 
-scikit-learn does the arithmetic. Three choices where the papers are silent (docs/metrics.md):
+scikit-learn does the arithmetic. Three choices where the papers are silent (docs/appendix/metrics.md):
 - Macro averages are over the classes that are among the labels: a class without an image has no recall.
 - A class that is never predicted has precision 0 and F1 0, not an undefined one.
 - A one-vs-rest score needs the class and its rest among the labels; where it is undefined it is None, never a guess.

@@ -1,4 +1,4 @@
-"""What the files of a training run must hold besides their checksum: typed headers, a history of every round, networks that fit.
+"""What the files of a training run must satisfy beyond their checksum: typed headers, a history of every round, networks that fit.
 
 A checksum says that a file is as somebody wrote it. These checks say that the run which is read can have written it, so that what
 is read can be worked with.
@@ -156,7 +156,7 @@ def check_snapshot(shot: Snapshot, like: State) -> None:
 def check_prediction(logits: Tensor, labels: Tensor) -> None:
     """ValueError where logits [N, Y] and labels [N] are not those of images."""
     if logits.ndim != 2 or not logits.is_floating_point() or labels.shape != logits.shape[:1]:
-        raise ValueError("logits and labels of unlike numbers of images")
+        raise ValueError("logits and labels of different numbers of images")
     if labels.is_floating_point() or not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
         raise ValueError("labels that are no classes")
 

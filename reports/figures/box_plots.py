@@ -20,7 +20,7 @@ from reports.figures import style
 from reports.figures.line_styles import VERMILION
 from reports.records import grouping, remarks
 from reports.records.labels import settings_of, unique
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 PANEL_INCHES = 1.6
 Panels = dict[str, dict[Any, Record]]  # setting -> value -> record

@@ -19,7 +19,7 @@ from reports.figures import style
 from reports.figures.line_styles import BLUE, VERMILION
 from reports.records import grouping, remarks
 from reports.records.labels import NONE
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 STRIP_INCHES = 0.36
 MARGIN_INCHES = 0.45  # of the clients' names

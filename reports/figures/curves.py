@@ -19,7 +19,7 @@ from privbench.training.history import Round
 from reports.figures import style
 from reports.figures.line_styles import line_looks
 from reports.records import grouping, remarks
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 PANEL_INCHES = 1.7
 MARKS = 6  # markers on a curve

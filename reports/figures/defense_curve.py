@@ -19,8 +19,9 @@ from privbench.spec import CellSpec
 from reports.figures import of_attack, style
 from reports.figures.line_styles import METHODS
 from reports.records import grouping
-from reports.records.labels import NAMES, SMOKE, group, title_of, unique
+from reports.records.labels import NAMES, group, title_of, unique
 from reports.records.measured import Measured, strongest
+from reports.records.quotable import quotable
 
 Points = list[tuple[float, list[AttackRecord]]]  # (value, records of it), ascending
 WIDE = 10.0  # a range of positive values whose ends differ by that factor or more is drawn on a logarithmic scale
@@ -35,8 +36,8 @@ def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
 
     No curve of smoke runs is drawn.
     """
-    names, paths = of_attack.stems(records), list[Path]()
-    for key in unique(group(r.cell) for r in records if r.cell.preset != SMOKE):
+    names, paths, records = of_attack.stems(records), list[Path](), quotable(records)
+    for key in unique(group(r.cell) for r in records):
         own = [r for r in records if group(r.cell) == key and r.attack not in registry.FLOORS]
         for family in unique(_family(r.cell) for r in own if r.cell.train.defense != "none"):
             found = _sweep([r for r in own if _family(r.cell) == family])

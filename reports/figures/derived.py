@@ -17,7 +17,7 @@ from reports.records import grouping, published
 from reports.records.labels import measured_otherwise, published_text
 from reports.records.published import Published
 from reports.tables.accuracy_table import METRICS
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 LEADER = "nfl-cgan"
 COLUMNS = ["", "what", "here", "published", "difference"]
@@ -130,7 +130,7 @@ def beside(report: Report, records: Sequence[Record], name: str, first: Sequence
         for line in found
     ]
     return report._replace(
-        forms=[*report.forms, Table(kind.title, COLUMNS, body, notes=notes)], numbers=[*report.numbers, *numbers]
+        tables=[*report.tables, Table(kind.title, COLUMNS, body, notes=notes)], numbers=[*report.numbers, *numbers]
     )
 
 

@@ -30,7 +30,7 @@ from privbench.training import federation as federations
 from reports.figures import style as figures
 from reports.figures.line_styles import point_look
 from reports.records import grouping, published, remarks
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 MOST_IMAGES = 2000  # of the client's test images; more points hide each other
 PANEL_INCHES = 1.75

@@ -1,7 +1,9 @@
 """The reconstruction grid as in papers: true images in the first row, one row per attack, PSNR under each image.
 
-It is as wide as a page at most. Where there are more rows than were asked for, the strongest attacks on each method stay, as a grid
-that left out the worst leaks would flatter a method. What is left out is said under the grid.
+It is as wide as a page at most. Where there are more rows than were asked for, the strongest attack of each knowledge stays, of
+every method first its strongest, as a grid that left out the worst leaks would flatter a method. What is left out is said
+under the grid.
+The attack of the method's own paper is marked.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ NUMBER_INCHES = 0.16  # of the line under an image
 GAP_INCHES = 0.03  # between two rows
 METHOD_LINES, ATTACK_LINES = 3, 2  # of a row's name, at most
 ROOM_FOR_UNIT_INCHES = 0.55  # from which width of an image on "dB" stands behind its PSNR
+FLOORS = "floors"
+PAPERS = "the paper's"  # behind the name of an attack
 MOST_NAMED = 3  # rows left out that are named under the grid
 
 
@@ -38,6 +42,10 @@ class Row(NamedTuple):
     images: Tensor  # [V, C, H, W] in [0, 1]
     psnr_db: Tensor | None  # [V], NaN where the attack failed; None where no score may be shown
     rung: str = ""
+    # What the attacker knows, in words; rows of one method that know the same are compared with each other.
+    knowledge: str = ""
+    # Whether it is the attack by which the papers measured the method.
+    is_papers: bool = False
 
     @property
     def name(self) -> str:
@@ -94,21 +102,29 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def kept(lines: Sequence[Line], most: int) -> list[Line]:
-    """At most so many lines in their order: of every method the strongest, then the second of each, and so on.
+    """At most so many lines in their order: the strongest of each method and knowledge, then the others.
 
-    All floors count as one method.
+    Among both, the strongest of every method comes first, then the second of each, and so on. All floors count as one method.
     """
-    rank: dict[int, int] = {}
+    strongest = {
+        max((i for i in range(len(lines)) if _known(lines[i]) == known), key=lambda i: (lines[i].strength, -i))
+        for known in unique(map(_known, lines))
+    }
+    rank: dict[int, tuple[bool, int]] = {}
     for method in unique(_group(line) for line in lines):
         own = [i for i, line in enumerate(lines) if _group(line) == method]
-        ordered = sorted(own, key=lambda i: (-lines[i].strength, i))
-        rank |= {i: place for place, i in enumerate(ordered)}
+        ordered = sorted(own, key=lambda i: (i not in strongest, -lines[i].strength, i))
+        rank |= {i: (i not in strongest, place) for place, i in enumerate(ordered)}
     chosen = sorted(range(len(lines)), key=lambda i: (rank[i], i))[:most]
     return [lines[i] for i in sorted(chosen)]
 
 
+def _known(line: Line) -> tuple[str, str]:
+    return (_group(line), "" if _group(line) == FLOORS else line.first.knowledge)
+
+
 def _group(line: Line) -> str:
-    return "floors" if line.first.attack in registry.FLOORS else line.first.method
+    return FLOORS if line.first.attack in registry.FLOORS else line.first.method
 
 
 def write(
@@ -166,7 +182,8 @@ def _label(line: Line, short: dict[str, str]) -> str:
     """A row's name: the method, then the attack; of several that gave the same, each once."""
     methods = unique(short[row.method] for row in line.members)
     attacks = unique(f"{row.rung} {short[row.attack]}".strip() for row in line.members)
-    return "\n".join([*_joined(methods, METHOD_LINES), *_joined(attacks, ATTACK_LINES)])
+    marked = [f"({PAPERS})"] if any(row.is_papers for row in line.members) else []
+    return "\n".join([*_joined(methods, METHOD_LINES), *_joined(attacks, ATTACK_LINES), *marked])
 
 
 def _joined(names: Sequence[str], most: int) -> list[str]:

@@ -1,7 +1,7 @@
 """Who holds how many training images of which class: one dot per client and class, its area the count.
 
 A pure function of label counts, as a record or a run's clients.json holds them. Dots of one colour need no colour vision, and
-unlike stacked bars they still tell 47 classes apart. Beneath the clients stand their numbers of images.
+unlike stacked bars they still distinguish 47 classes. Under each client is its number of images.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 
 from reports.figures import style
+from reports.figures.fonts import drawable
 from reports.figures.line_styles import BLUE
 
 ROW_INCHES = (0.075, 0.19)  # least and most height of one class
@@ -65,7 +66,9 @@ def _draw(axes: Axes, panel: Panel, classes: Sequence[str], most: int, largest: 
     style.name_ticks(axes, [f"{name}: {total:,}" for name, total in zip(panel.clients, totals, strict=True)], upright)
     every = math.ceil(len(classes) / MOST_NAMES)
     ticks = range(0, len(classes), every)
-    axes.set_yticks(ticks, [style.shortened(classes[y], NAME_CHARACTERS) for y in ticks], fontsize=style.SMALL_POINTS)
+    axes.set_yticks(
+        ticks, [style.shortened(drawable(classes[y]), NAME_CHARACTERS) for y in ticks], fontsize=style.SMALL_POINTS
+    )
     axes.set_xlim(-0.6, len(totals) - 0.4)
     axes.set_ylim(len(classes) - 0.4, -0.6)
     lines = style.wrapped(panel.title, 0.8 * style.axis_inches(axes), style.FONT_POINTS)

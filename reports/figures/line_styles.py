@@ -83,7 +83,7 @@ def point_look(index: int) -> tuple[str, str]:
 
 
 def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Each row's look, by its label (`published_form.label`, `rows.row`): a method's own, or the next that no other row has.
+    """Each row's look, by its label (`labels.label`, `grouping.row`): a method's own, or the next that no other row has.
 
     Beyond `TABLE` looks come again.
     """

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from privbench.types import Truth
 from reports.figures import grid, label_histogram, scatter, style
 from reports.figures.label_histogram import Panel
 from reports.records import grouping, labels
+from reports.records.published import papers_own
+from reports.records.quotable import is_quotable
 from reports.tables import variants
 
 LOG = logging.getLogger("privbench")
@@ -94,28 +97,29 @@ def write_grid(
     chosen = max(alike, key=len)
     names = [(labels.label(cell), cell.attack) for cell, *_ in chosen]
     drawn = []
-    for (cell, images, truth, failed, rung), (method, attack) in zip(chosen, names, strict=True):
+    for (cell, images, truth, failed, known), (method, attack) in zip(chosen, names, strict=True):
         score_db = image_scores.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
         setting = variants.setting_words(cell).partition(", ")[2] if names.count((method, attack)) > 1 else ""
         drawn.append(
             grid.Row(
                 method, f"{attack} ({setting})" if setting else f"{attack}", images[:, 0].clamp(0, 1),
-                None if cell.preset == labels.SMOKE else score_db, rung,
+                score_db if is_quotable(cell.preset) else None, known.get("rung") or "", known.get("tag") or "",
+                is_papers=cell.attack == papers_own(cell.train.method),
             )
         )  # fmt: skip
     return grid.write(chosen[0][2].images[:, 0], drawn, stem, size, endings, others=len(loaded) - len(chosen))
 
 
-def _loaded(store: Store, cell: CellSpec, seed: int) -> tuple[Tensor, Truth, Tensor, str]:
-    """(reconstructions, what they are of, whether they failed, the attack's rung as its result has it) of one seed."""
+def _loaded(store: Store, cell: CellSpec, seed: int) -> tuple[Tensor, Truth, Tensor, dict[str, Any]]:
+    """(reconstructions, what they are of, whether they failed, what the attacker knew as its result has it) of one seed."""
     tensors, info = summary.result(store, cell, seed)
     spec = cell.train.model_copy(update={"seed": seed})
     folder = store.artifact(cell, spec, info["round"])
     origin = artifacts.origin_of(spec, folder)
-    artifact_upgrade.upgrade(folder, origin)
+    artifact_upgrade.upgrade(folder, origin, cell.preset)
     truth = artifacts.truth_of(folder, origin)
     images, failed = image_scores.aligned(tensors["images"], truth)
-    return images, truth, failed, info["knowledge"].get("rung") or ""
+    return images, truth, failed, info["knowledge"]
 
 
 def _of_same_images(a: Truth, b: Truth) -> bool:

@@ -22,7 +22,7 @@ from reports.figures.line_styles import line_looks
 from reports.records import grouping, published, remarks
 from reports.records.labels import NONE, measured_otherwise, published_text, spread_text, unique
 from reports.tables.accuracy_table import METRICS
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 ACCURACIES = ("accuracy", "global_accuracy")  # what is drawn of a study's metrics
 PANEL_INCHES = 1.75

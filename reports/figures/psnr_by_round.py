@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from privbench import registry
 from privbench.records.schema import AttackRecord
@@ -25,6 +26,7 @@ from reports.figures.line_styles import line_look
 from reports.records import grouping
 from reports.records.labels import attacker_text, label, place, unique
 from reports.records.measured import ORACLE, Measured, strongest
+from reports.records.quotable import quotable
 from reports.tables import ladder
 
 PANEL_INCHES = 1.75
@@ -34,14 +36,16 @@ FLOOR: dict[str, Any] = {"color": "0.45", "linestyle": (0, (4, 2)), "linewidth":
 ORACLE_LINE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (1, 1.4)), "linewidth": 1.1}
 KNEE_DB, PRESSED = 30.0, 4.0  # above the knee the scale is pressed so many times
 TALL_DB = 50.0  # once something is as tall
+STEP_POINTS = 1.6  # between the lines of one panel
 LEAST_GAP_INCHES = 0.07  # between the names of two ticks
 
 
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
-    """`stem`.png and `stem`.pdf for records of ONE data set and setting; nothing for a single round, or for floors alone.
+    """`stem`.png and `stem`.pdf for records of ONE data set and setting; nothing for a single round, floors alone, or smoke runs.
 
     A round asked for as "best" or "last" stands where it was, on average over seeds. Floors are drawn once, not as attacks.
     """
+    records = quotable(records)
     attacks = [r for r in records if r.attack not in registry.FLOORS]
     if len({r.cell.round for r in attacks}) < 2:
         return []
@@ -100,14 +104,21 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[st
         rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
     )
     for i, (tag, look) in enumerate(looks.items()):
+        # So much to the side that the bars of one round do not lie on each other.
+        aside = (i - (len(looks) - 1) / 2) * STEP_POINTS / 72
+        moved = axes.transData + ScaledTranslation(aside, 0, axes.figure.dpi_scale_trans)
         own = points([r for r in records if attacker_text(r) == tag])
         if not own:
             continue
         psnr = [row.psnr_db for _, row in own]
+        # The limits of an axis leave out what is drawn aside.
+        axes.update_datalim(
+            [(when, end) for when, row in own for end in (row.psnr_db.low, row.psnr_db.high, row.psnr_db.mean)]
+        )
         axes.errorbar(
             [when for when, _ in own], [p.mean for p in psnr],
             yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
-            elinewidth=0.6, capsize=1.2, capthick=0.6, zorder=3 + i, **look,
+            elinewidth=0.6, capsize=1.2, capthick=0.6, zorder=3 + i, transform=moved, **look,
         )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from reports.figures.line_styles import line_looks
 from reports.records import grouping, remarks
 from reports.records.labels import NONE, spread_text
 from reports.records.published import of
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 GRID = np.concatenate(
     [np.linspace(0, 0.1, 101), np.linspace(0.1, 1, 91)[1:]]

@@ -19,7 +19,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
@@ -27,6 +26,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import LogFormatter
 
 from privbench.system import files
+from reports.figures.fonts import drawable, families, properties
 
 COLUMN_INCHES = 3.25
 PAGE_INCHES = 6.75
@@ -115,8 +115,8 @@ def axis_inches(axes: Axes) -> float:
 
 def name_ticks(axes: Axes, names: Sequence[str], upright: Sequence[str] | None = None) -> None:
     """Names the ticks 0, 1, ... of the lower axis: upright (as `upright`) if all fit, else vertically, at worst every n-th."""
-    names = [shortened(name, TICK_CHARACTERS) for name in names]
-    upright = list(upright or names)
+    names = [shortened(drawable(name), TICK_CHARACTERS) for name in names]
+    upright = [drawable(name) for name in upright] if upright else names
     room = axis_inches(axes) / len(names)
     widest = max(width_inches(line, SMALL_POINTS) for name in upright for line in name.split("\n")) + 0.04
     numbers = all(name.isdigit() for name in upright)
@@ -162,6 +162,7 @@ def legend(
             handlelength=2.6, columnspacing=1.0, labelspacing=0.3, handletextpad=0.5, borderaxespad=0.2, borderpad=0.2,
             title=title, title_fontsize=SMALL_POINTS, handleheight=max(0.7, tallest / SMALL_POINTS),
         )  # fmt: skip
+        _choose_fonts(drawn)
         box = drawn.get_window_extent()
         if columns == 1 or box.width < figure.bbox.width:
             break
@@ -176,12 +177,14 @@ def _grow(figure: Figure, inches: float) -> None:
 
 def width_inches(text: str, points: float) -> float:
     """How wide one line of text is drawn."""
-    width: float = text_to_path.get_text_width_height_descent(text, FontProperties(size=points), ismath=False)[0]
+    text = drawable(text)
+    width: float = text_to_path.get_text_width_height_descent(text, properties(text, points), ismath=False)[0]
     return width / 72
 
 
 def wrapped(text: str, inches: float, points: float) -> list[str]:
     """The lines of a text, none wider than so many inches; a single word is broken where nothing else helps."""
+    text = drawable(text)
     text = DEFENCE.sub("+\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text)
     most = len(text)
     while True:
@@ -215,8 +218,23 @@ def save(figure: Figure, stem: Path, endings: Sequence[str] = ENDINGS) -> list[P
     return paths
 
 
+def _choose_fonts(artist: Artist) -> None:
+    """Gives every text the fonts that have its characters; what no font has was replaced where the text came in, or is here."""
+    for text in artist.findobj(Text):
+        if isinstance(text, Text) and not text.get_text().isascii():
+            text.set_text(drawable(text.get_text()))
+            text.set_fontfamily(families(text.get_text()))
+
+
 def _as_written(figure: Figure) -> None:
-    """Dollar signs in names begin no formula: only the numbers of logarithmic axes are mathematics."""
+    """Names as they are: drawn in fonts that have their characters, and no formula begins at a dollar sign.
+
+    Only the numbers of logarithmic axes are mathematics.
+    """
+    for each in figure.axes:
+        # Until they are asked for, numbers and names of ticks are no texts.
+        each.get_xticklabels(), each.get_yticklabels()
+    _choose_fonts(figure)
     axes = [axis for each in figure.axes for axis in (each.xaxis, each.yaxis)]
     powers = [axis for axis in axes if isinstance(axis.get_major_formatter(), LogFormatter)]
     numbers = {label for axis in powers for label in axis.get_ticklabels(which="both")}

@@ -1,4 +1,4 @@
 """Records as reports need them: labels, grouping, intervals, comparisons, checks across cells, and the values that papers print.
 
-May import privbench/records/ and privbench/scoring/; imports no table and no figure.
+May import reports/studies/ and privbench/ below cli/; imports no table and no figure.
 """

@@ -17,8 +17,9 @@ from privbench.records.schema import AttackRecord, Victim
 from privbench.scoring import statistics
 from privbench.scoring.statistics import LEAST_SEEDS, Interval
 from reports.records import measured
-from reports.records.labels import NONE, SMOKE, group, groups, label, place, range_text, title_of, unique
+from reports.records.labels import NONE, group, groups, label, place, range_text, title_of, unique
 from reports.records.measured import Measured, strongest
+from reports.records.quotable import quotable
 
 ALPHA = 0.05
 HOW = (
@@ -73,7 +74,7 @@ def between_methods_of_each(records: Sequence[AttackRecord]) -> list[Comparison]
 
     Smoke runs are not compared: they test the plumbing alone.
     """
-    records = [r for r in records if r.cell.preset != SMOKE]
+    records = quotable(records)
     several = len(groups(records)) > 1
     found = []
     for key in groups(records):

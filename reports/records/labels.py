@@ -18,6 +18,7 @@ from privbench.spec import CellSpec
 from reports.records import measured
 from reports.records.measured import strongest
 from reports.records.published import Published, of, of_papers_attack, papers_own
+from reports.records.quotable import is_quotable
 
 # In the published order.
 NAMES = {
@@ -28,8 +29,6 @@ SEARCHED = ("mu", "ramp_rounds")  # settings of a method that the papers searche
 FIRST = ("FedCG 2", "FedCG-arXiv 2")  # beside attacks, accuracy is that of the papers' table of attacks
 MEASURED_OTHERWISE = "†"  # behind a published value that is measured otherwise than here
 NONE = "-"  # there is no such number
-SMOKE = "smoke"  # the preset that tests the plumbing alone, and of whose reconstructions no table shows a score
-NOT_SHOWN = "(smoke)"  # in place of one
 FEW = "*"  # behind an interval over few seeds
 MISSING = "missing"  # there should be one; the reason stands under "Gaps"
 REFUSED = "refused"  # there cannot be one: the attack's needs are not met
@@ -77,7 +76,7 @@ def compact(
         missing = [[g.attack for g in lost if label(g.cell) == c] for c in columns]
         ceiling = ceiling_of([*some, *(r for r in references if group(r.cell) == key)])
         rows = _form_rows(firsts, own, missing, ceiling)
-        if firsts[0].preset == SMOKE:
+        if not is_quotable(firsts[0].preset):
             rows = [row for row in rows if not row[0].endswith(", dB")]
         forms.append(PublishedTable(title_of(key), ["", *columns], rows))
     return forms
@@ -264,7 +263,7 @@ def label(cell: CellSpec) -> str:
 
 
 def settings_of(cell: CellSpec) -> dict[str, Any]:
-    """The settings that tell one variant of a method from another."""
+    """The settings that distinguish the variants of a method."""
     return {k: v for k, v in cell.train.method_settings.items() if k not in SEARCHED}
 
 
@@ -366,11 +365,13 @@ def spread_text(mean: float, std: float | None, digits: int = 2) -> str:
     return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} +- {std:.{digits}f}"
 
 
-def range_text(range_: Interval, *, sign: bool = False) -> str:
+def range_text(range_: Interval, *, sign: bool = False, digits: int = 2) -> str:
     """A mean with its interval, marked where the seeds are few."""
     plus = "+" if sign else ""
     # Rounded first, and 0 added, as what rounds to zero has no sign.
-    mean, low, high = (f"{round(value, 2) + 0.0:{plus}.2f}" for value in (range_.mean, range_.low, range_.high))
+    mean, low, high = (
+        f"{round(value, digits) + 0.0:{plus}.{digits}f}" for value in (range_.mean, range_.low, range_.high)
+    )
     return f"{mean} [{low}, {high}]{FEW if range_.is_few else ''}"
 
 

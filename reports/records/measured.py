@@ -95,7 +95,7 @@ def of(record: AttackRecord) -> Measured:
 def returned(own: Measured) -> dict[str, int]:
     """Floor -> of how many victims the attack returned that very image in place of a reconstruction.
 
-    Told by the score: the floor's to EQUAL_DB, which is more than rounding and far less than two images differ by chance.
+    Decided by the score: the floor's to EQUAL_DB, which is more than rounding and far less than two images differ by chance.
     """
     if own.first.attack in registry.FLOORS:
         return {}

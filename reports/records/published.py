@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from privbench import registry
 from privbench.data.paper_setup import PROTOCOLS
 from privbench.spec import CellSpec, TrainSpec
-from reports.studies import definition
+from reports.studies import definition, study_files
 
 # Fields that may have any value beside a published one, and why; all others must be equal.
 FREE = {
@@ -241,7 +241,7 @@ def _plain(name: str, value: Any) -> Any:
 def _printed() -> dict[tuple[str, str], dict[str, Published]]:
     """(metric, key of a cell) -> the values that are printed of it, by claim, in the order of the file."""
     claims: dict[str, list[tuple[definition.Study, list[CellSpec]]]] = {}
-    for own in map(definition.read, definition.names()):
+    for own in map(definition.read, study_files.names()):
         cells = definition.cells(own, PRESET) if own.tables else []
         for claim in own.tables:
             claims.setdefault(claim, []).append((own, cells))

@@ -12,7 +12,6 @@ from reports.records import measured, table_checks
 from reports.records.labels import (
     FEW,
     NONE,
-    SMOKE,
     Gap,
     asked_text,
     group,
@@ -26,15 +25,12 @@ from reports.records.labels import (
 )
 from reports.records.measured import strongest
 from reports.records.published import Published, of_papers_attack
+from reports.records.quotable import PLUMBING, is_plumbing, is_quotable
 
 LARGE_GAP_DB = 3.0  # a difference from the published value that deserves a sentence
 LARGE_GAP_PERCENT = 3.0  # the same for accuracy
 CAVEAT = "A failed inversion is no proof of privacy: it bounds this attacker, not the next one."
 NOT_PUBLISHED = "NOT the published schedule"
-PLUMBING = (
-    "smoke tests the plumbing: every part runs, on networks that have learned nothing, so no score is shown; "
-    "--preset quick measures."
-)
 
 
 def header(records: Sequence[AttackRecord]) -> list[str]:
@@ -88,7 +84,7 @@ def _circumstances(records: Sequence[Record], counted: str) -> list[str]:
     seeds = unique(", ".join(str(seed) for seed in r.cell.seeds) for r in records)
     dates = sorted({r.environment["date"] for r in records})
     lines = [f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; {counted}{'; '.join(machines)}; {span(dates)}."]
-    if SMOKE in presets:
+    if not all(map(is_quotable, presets)):
         lines.append(PLUMBING[0].upper() + PLUMBING[1:])
     if presets != ["paper"]:
         lines.append(
@@ -126,11 +122,11 @@ def _published(records: Sequence[AttackRecord]) -> list[Published]:
 
 
 def remarks(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[str]:
-    """One line per doubt about the numbers, then one per column that disagrees with the published value, then notes.
+    """One line per failed check, then one per column that disagrees with the published value, then notes.
 
-    Of smoke runs, that they are for the plumbing alone. `references` as `doubts.by_record` takes them.
+    Of smoke runs, that they test the set-up alone. `references` as `table_checks.by_record` takes them.
     """
-    if all(r.cell.preset == SMOKE for r in records):
+    if is_plumbing(records):
         return [PLUMBING, *of_training(records)]
     columns: dict[tuple[Any, ...], list[AttackRecord]] = {}
     for r in records:

@@ -1,4 +1,4 @@
-"""The doubts that several cells together raise, and with them those that each record holds of itself (privbench/records/checks.py).
+"""The checks that need several cells, and with them those of each record alone (privbench/records/checks.py).
 
 below-floor             the attack scores surely less than an image that anybody can return: it failed
 not-monotone            an attacker who knows more, or stands higher with the same, scores lower: broken, or badly tuned
@@ -7,7 +7,7 @@ fedavg-fails            undefended FedAvg keeps its images, though it is known t
 no-control              neither an oracle nor undefended FedAvg was attacked beside it: a failure says nothing
 overlapping-intervals   a difference between methods, or a gain, is claimed whose intervals overlap: it rests on the pairing alone
 
-Doubts ask about a run, not about training again: "surely" is here an interval over other victims of these very networks. As the
+Checks are about one run, not about training again: "surely" is here an interval over other victims of these very networks. As the
 strongest attack is chosen on one half of the victims and reported on the other, rows of a ladder are monotone in expectation only.
 """
 
@@ -51,7 +51,7 @@ BESIDES = frozenset({*knowledge.FIELDS, ACTIVE})  # what an attacker may have be
 def by_record(
     records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()
 ) -> dict[str, list[CheckMessage]]:
-    """record id -> its own doubts, then those that the other records given raise about it.
+    """record id -> its own failed checks, then those that the other records cause.
 
     `references` are attacks on undefended FedAvg from outside the table (reports/records/ceiling.py).
     """
@@ -72,7 +72,7 @@ def by_record(
 
 
 def lines(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[str]:
-    """One line per doubt, with the rows that share it."""
+    """One line per failed check, with the rows that share it."""
     found = by_record(records, references)
     rows: dict[tuple[str, str], list[AttackRecord]] = {}
     for r in records:
@@ -111,7 +111,7 @@ def gain_below_floor(
     if round(gain_db.high, 2) >= 0 or attack in registry.FLOORS:
         return []
     if identifies(identification, n, chance):
-        told = "below the floor in PSNR, and yet it tells the victims' images apart better than chance: noisy, and no protection"
+        told = "below the floor in PSNR, yet it identifies the victims' images better than chance: noisy, and no protection"
         return [CheckMessage(name="below-floor", sentence=told)]
     return [CheckMessage(name="below-floor", sentence="below the floor, so this says nothing about privacy")]
 
@@ -123,7 +123,7 @@ def identifies(identification: float, n: int, chance: float) -> bool:
 
 
 def knowledge_of(record: AttackRecord) -> frozenset[str]:
-    """What the attacker looked at: "gradient", shared networks by name, the fields of Knowledge, ACTIVE.
+    """What the attacker used: "gradient", shared networks by name, the fields of Knowledge, ACTIVE.
 
     Which parts' gradients an attack makes use of is its own affair.
     """
@@ -139,8 +139,8 @@ def knowledge_of(record: AttackRecord) -> frozenset[str]:
 def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
     """Whether one attacker had all that the other had, and something besides, of attackers that saw the same.
 
-    Every attacker holds the whole artifact, so one who has more besides it knows more, whatever the two look at of it: a
-    surrogate more than feature-statistics. Of two who have the same besides it, one that looks at more of it. The oracle has the
+    Every attacker holds the whole artifact, so one who has more besides it knows more, whatever the two use of it: a
+    surrogate more than feature-statistics. Of two who have the same besides it, the one that uses more of it. The oracle has the
     victim's own networks and so knows more than every other but an active server; it is a reference, and bounds none.
     """
     known, other = knowledge_of(more), knowledge_of(less)
@@ -157,7 +157,7 @@ def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
 def stands_higher(more: AttackRecord, less: AttackRecord) -> bool:
     """Whether two attackers had the same, and one is on a higher rung, of which at least as much is expected.
 
-    A floor is not compared: what scores less is told by `below-floor`.
+    A floor is not compared: `below-floor` reports what scores less.
     """
     upper, lower = more.knowledge.rung, less.knowledge.rung
     if upper is None or lower is None or less.attack in registry.FLOORS:
@@ -174,8 +174,8 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Che
     """Among the strongest attacks of each knowledge tag, those that score surely lower than one below them.
 
     Below is one that knows less, or that has the same and stands on a lower rung. Surely: the 95% interval of the paired difference
-    lies below -LEAST_DB, so that rounding and chance raise nothing; of several the strongest is told. A floor is no attack, and may
-    only be the one that knows less.
+    lies below -LEAST_DB, so that rounding and chance raise nothing; of several the strongest is reported. A floor is no attack,
+    and may only be the one that knows less.
     """
     best = sorted(_best(column), key=lambda row: -row.scores.psnr_db)
     told = []
@@ -283,7 +283,7 @@ def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord
 
 
 def overlapping(own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
-    """Claimed differences between the methods of one table whose intervals overlap; told of the first of the two."""
+    """Claimed differences between the methods of one table whose intervals overlap; reported for the first of the two."""
     by_id = {r.id: r for r in own}
     return [
         (

@@ -1,8 +1,8 @@
-"""How long a study will take, told before it starts: an estimate from measured costs, for this machine and what is left to do.
+"""How long a study will take, printed before it starts: an estimate from measured costs, for this machine and what is left to do.
 
 Every kind of work has a cost in CPU seconds, measured in the quick preset on `photos` with one thread of a reference machine
 (AMD EPYC, 2026-11-22): of a mini-batch of a client's training and of its generator's, and of an attacked victim. A fixed piece
-of training, timed there and here, says how many times slower this machine is. Jobs are dealt out as
+of training, timed there and here, says how many times slower this machine is. Jobs are distributed as
 privbench/execution/worker_pool.py does, one a core, so that the longest may decide.
 
 What the estimate leaves out: early stopping (the number is then too high), other work on the machine, and a machine whose

@@ -1,4 +1,4 @@
-"""Climbing the ladder: which of its attacks can be made on a method, and the reports of several methods at several rounds.
+"""The ladder's cells: which of its attacks apply to a method, and the reports of several methods at several rounds.
 
 A page for the reader (reports/tables/ladder_summary.py), one file of long tables per data set (reports/tables/ladder.py), the
 curve over rounds per data set (reports/figures/psnr_by_round.py) and grids of reconstructions.
@@ -48,7 +48,7 @@ def write(
     for key, name in of_attack.stems(records).items():
         own = [r for r in records if grouping.setting(r.cell) == key]
         lost = [gap for gap in gaps if grouping.setting(gap.cell) == key]
-        paths += ladder.write_tables(own, files.inside(folder, f"ladder-{name}"), lost)
+        paths += report_files.write(ladder.report(own, lost), files.inside(folder, f"ladder-{name}"))
     return paths + curves(records, folder) + grids(store, cells, records, folder, SHOWN_ROUNDS, strongest=True)
 
 

@@ -1,4 +1,4 @@
-"""How far each cell of a study is, read from what lies on disk: done, failed, refused, interrupted, not run, or without data."""
+"""How far each cell of a study is, read from what lies on disk, e.g. done, failed, damaged, interrupted, not run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from reports.records import grouping, labels
 from reports.records.labels import REFUSED, unique
 
 DONE, FAILED, INTERRUPTED, NOT_RUN, NO_DATA = "done", "failed", "interrupted", "not run", "no data"
-WORDS = (DONE, FAILED, REFUSED, INTERRUPTED, NOT_RUN, NO_DATA)
+DAMAGED = "damaged"  # a file of it cannot be read
+WORDS = (DONE, FAILED, REFUSED, DAMAGED, INTERRUPTED, NOT_RUN, NO_DATA)
 
 
 class CellStatus(NamedTuple):
@@ -28,17 +29,23 @@ class CellStatus(NamedTuple):
 
 
 def of(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> CellStatus:
-    """The state of one cell; `absent` says of each data set that is not there how to get it."""
+    """The state of one cell; `absent` says of each data set that is not there how to get it.
+
+    Of what cannot be read it says which file that is and what to remove.
+    """
+    try:
+        return _readable(store, cell, absent)
+    except UserError as error:
+        why = str(error)
+        return CellStatus(DAMAGED, why if "remove" in why else f"{why}; remove it and run the same command again")
+
+
+def _readable(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> CellStatus:
+    """The same; UserError where a file of the cell cannot be read."""
     if store.record(cell).exists():
-        try:
-            return CellStatus(DONE, "", schema.read_of(cell, store.record(cell)))
-        except UserError as error:
-            return CellStatus(FAILED, str(error))
+        return CellStatus(DONE, "", schema.read_of(cell, store.record(cell)))
     if store.failure(cell).exists():
-        try:
-            reason, refused = store.read_failure(cell)
-        except UserError as error:
-            return CellStatus(FAILED, str(error))
+        reason, refused = store.read_failure(cell)
         return CellStatus(REFUSED if refused else FAILED, reason)
     if cell.train.dataset in absent:
         return CellStatus(NO_DATA, absent[cell.train.dataset])
@@ -54,12 +61,9 @@ def _begun(store: Store, cell: CellSpec, seed: int) -> str:
     folder = store.train(spec)
     if store.result(cell, seed).exists():
         return f"seed {seed} done"
-    if (folder / checkpoint.FINISHED).exists():
+    if checkpoint.history(folder, spec.id) is not None:
         return f"seed {seed} trained"
-    try:
-        done = checkpoint.progress(folder, spec.id)
-    except UserError:  # said when the cell is run
-        return f"seed {seed} stopped"
+    done = checkpoint.progress(folder, spec.id)
     return "" if done is None else f"seed {seed} stopped after round {done} of {cell.train.schedule.rounds}"
 
 

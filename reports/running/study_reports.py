@@ -22,7 +22,8 @@ from reports.figures import (
     roc,
 )
 from reports.records import grouping
-from reports.records.labels import SMOKE, Gap
+from reports.records.labels import Gap
+from reports.records.quotable import is_plumbing
 from reports.running import ladder_cells, status
 from reports.running.status import CellStatus
 from reports.studies.definition import Study
@@ -31,13 +32,13 @@ from reports.tables import (
     accuracy_table,
     attack_table,
     baselines,
-    endnotes,
     ladder_summary,
     nearest,
-    render,
     report_files,
+    terminal,
     variants,
 )
+from reports.tables.report import Page, Report, Table, without_scores
 
 NAMES = (
     "accuracy", "omega", "pca", "ablation", "attack", "ladder", "pairs", "gain", "rta", "roc", "curves", "consistency", "boxes",
@@ -60,7 +61,7 @@ def write(
 ) -> list[Path]:
     """Every report of the study; `records` are those of `cells`, in the same order. The PCA reads images from `data_dir`.
 
-    `references` as `published_form.compact` takes them.
+    `references` as `labels.compact` takes them.
     """
     paths = []
     for name in study.reports:
@@ -118,7 +119,9 @@ def _write_one(
         return report_files.write(ablation.report(records, gaps, study.metrics), folder / name)
     if name == "attack":
         lost = [gap for gap in gaps if gap.cell.attack is not None]
-        paths = attack_table.write_tables(attacked, folder, lost, references) if attacked else []
+        paths = (
+            report_files.write(attack_table.report(attacked, lost, references), folder / "table") if attacked else []
+        )
         paths += defense_curve.curves(attacked, folder)
         return paths + of_attack.attacked(store, [cell for cell, _ in pairs_of], attacked, folder)
     if name == "ladder":
@@ -149,21 +152,21 @@ def _write_one(
     return of_attack.histograms(records, folder)
 
 
-def _of_attacks(name: str, records: Sequence[AttackRecord]) -> report_files.Report:
+def _of_attacks(name: str, records: Sequence[AttackRecord]) -> Report:
     """One of OF_ATTACKS; of smoke runs without scores."""
     report = OF_ATTACKS[name](records)
-    return report_files.without_scores(report) if all(r.cell.preset == SMOKE for r in records) else report
+    return without_scores(report) if is_plumbing(records) else report
 
 
 def _with_figures(
-    report: report_files.Report,
+    report: Report,
     records: Sequence[Record],
     folder: Path,
     name: str,
     draw: Callable[[grouping.Setting, Path], list[Path]],
 ) -> list[Path]:
     """The tables, and a figure per setting; nothing where no record says anything."""
-    if not report.forms:
+    if not report.tables:
         return []
     figures = [
         path
@@ -175,24 +178,20 @@ def _with_figures(
 
 def write_page(
     study: Study, cells: Sequence[CellSpec], found: Sequence[CellStatus], paths: Sequence[Path], folder: Path
-) -> Path:
-    """report.md: what the study is, how far every cell is, and every table and figure of it."""
-    parts = [f"# {study.title}", f"{study.about} Source: {study.source}.", f"{status.counts(found)}."]
-    open_ = status.reasons(cells, found)
-    if open_:
-        parts.append("\n".join(f"- {line}" for line in open_))
-    texts = [path for path in paths if path.suffix == ".md"]
-    images = [path for path in paths if path.suffix == ".png"]
-    parts.append("## Tables\n\n" + "\n".join(f"- [{path.stem}]({path.name}) (also .csv, .tex)" for path in texts))
-    parts.append("## Figures\n\n" + "\n\n".join(f"![{path.stem}]({path.name})" for path in images))
-    parts.append("## Cells")
-    parts += [
-        f"### {heading}\n\n{render.markdown(status.COLUMNS, body, words=True)}"
-        for heading, body in status.listing(cells, found)
+) -> list[Path]:
+    """report.md and report.html: what the study is, how far every cell is, and every table and figure of it."""
+    tables = [
+        Table(heading, status.COLUMNS, body, words=True, is_part=True) for heading, body in status.listing(cells, found)
     ]
-    target = folder / "report.md"
-    files.write_bytes(target, ("\n\n".join(parts) + "\n").encode())
-    return target
+    page = Report(
+        study.title,
+        [f"{study.about} Source: {study.source}.", f"{status.counts(found)}."],
+        [Table("Cells", (), (), status.reasons(cells, found)), *tables],
+        [],
+        pages=[Page(f"{path.stem} (also .csv, .tex)", path.stem) for path in paths if path.suffix == ".md"],
+        images=[path.name for path in paths if path.suffix == ".png"],
+    )
+    return report_files.write_pages(page, folder / "report")
 
 
 def show(
@@ -204,27 +203,27 @@ def show(
     references: Sequence[AttackRecord] = (),
     first: Sequence[str] = (),
 ) -> None:
-    """The study's first table on the terminal, and under it what matters most; `first` are notes that go before all others."""
+    """The study's first report on the terminal; `first` are notes that go before all others."""
+    found = _first(study, records, gaps, references)
+    if found is not None:
+        name, report = found
+        terminal.show(report, folder / f"{name}.md", to, first)
+
+
+def _first(
+    study: Study, records: Sequence[Record], gaps: Sequence[Gap], references: Sequence[AttackRecord]
+) -> tuple[str, Report] | None:
+    """(the name of its file, the report) that a study shows; None where it has no records."""
     attacked = [r for r in records if isinstance(r, AttackRecord)]
     if "attack" in study.reports:
         best, lost = grouping.best_searched(attacked), [gap for gap in gaps if gap.cell.attack is not None]
-        if best:
-            attack_table.print_tables(best, to, folder / "table.md", lost, references, first)
-        return
-    report: report_files.Report
+        return ("table", attack_table.report(best, lost, references)) if best else None
     if "ladder" in study.reports:
-        report, name = ladder_summary.report(attacked, gaps), "summary"
-    elif "nearest" in study.reports:
-        report, name = _of_attacks("nearest", attacked), "nearest"
-    elif "variants" in study.reports:
-        report, name = _of_attacks("variants", attacked), "variants"
-    elif "ablation" in study.reports:
-        report, name = ablation.report(records, gaps, study.metrics), "ablation"
-    else:
-        report, name = accuracy_table.report(records, gaps, study.metrics, study.tables), "accuracy"
-    forms = report.forms[: len(study.metrics)] if name == "accuracy" else report.forms
-    for form in forms:
-        if form.rows:
-            render.show(form.title, form.columns, form.rows, to, words=form.words)
-    notes = [note for form in forms for note in form.notes]
-    endnotes.show([*first, *notes, *report.notes], folder / f"{name}.md", to)
+        return "summary", ladder_summary.report(attacked, gaps)
+    for name in ("nearest", "variants"):
+        if name in study.reports:
+            return name, _of_attacks(name, attacked)
+    if "ablation" in study.reports:
+        return "ablation", ablation.report(records, gaps, study.metrics)
+    whole = accuracy_table.report(records, gaps, study.metrics, study.tables)
+    return "accuracy", whole._replace(tables=whole.tables[: len(study.metrics)])

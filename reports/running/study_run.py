@@ -250,7 +250,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions) -> 
     references = ceiling.references(store, [r for r in records if isinstance(r, AttackRecord)])
     with CONSOLE.status("drawing the reports"):
         paths = study_reports.write(chosen, store, done, records, gaps, folder, place.data_dir, references)
-    paths.append(study_reports.write_page(chosen, cells, found, paths, folder))
+    paths += study_reports.write_page(chosen, cells, found, paths, folder)
     check_there(store, cells, found, paths)
     return Studied(chosen, list(cells), found, folder, records, references, gaps, paths)
 

@@ -1,4 +1,4 @@
 """Studies, one TOML file each: cells and the reports made of them. `definition` reads them.
 
-May import the specifications of privbench/ alone.
+May import privbench/ below cli/; imports no other folder of reports/.
 """

@@ -1,7 +1,7 @@
 """A study is a list of cells and the reports drawn of them: one file `reports/studies/<name>.toml` per published table or figure.
 
 A study names columns (a method with its settings, its defence and the attacks on it) and data sets with their layouts; presets
-say how often and how long (privbench.spec). A study without attacks trains alone. Misspelt keys are refused.
+say how often and how long (privbench.presets). A study without attacks trains alone. Misspelt keys are refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import difflib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from importlib import resources
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from privbench import presets, registry, spec
 from privbench.data.paper_setup import Name as ProtocolName
 from privbench.errors import UserError
 from privbench.system.file_headers import short
+from reports.studies import study_files
 
 Settings = dict[str, Any]
 SCHEDULE = "schedule."  # before a field of the schedule that a column searches
@@ -35,7 +35,7 @@ class Column(spec.Strict):
         default_factory=dict
     )  # a variant for every value of every setting named, one setting at a time
     # One run per value (of every variant), but in smoke the first alone; reports keep the best by validation accuracy. A name is a
-    # setting of the method, or "schedule." and a field as privbench.spec.changed takes it, which like the study's `schedule` is of
+    # setting of the method, or "schedule." and a field as presets.changed takes it, which like the study's `schedule` is of
     # the paper preset alone: search."schedule.task.lr" = [0.01, 0.05, 0.08].
     search: dict[str, list[Any]] = Field(default_factory=dict)
     attacks: tuple[str, ...] | None = None  # in place of the study's
@@ -95,14 +95,14 @@ class Study(spec.Strict):
     rounds: tuple[str, ...] = ("best",)  # attacked rounds; numbers from a schedule's last on are left out
     seeds: int | None = None  # at least so many where the user names no number, but in smoke; as the next
     victims: int | None = None  # per seed
-    # Of every method in the paper preset, where the source trains all alike; names as privbench.spec.changed takes them. A table is
+    # Of every method in the paper preset, where the source trains all alike; names as presets.changed takes them. A table is
     # a whole optimiser: task = { kind = "sgd", lr = 0.05 }; a quoted name with a dot one setting of it: "task.lr" = 0.05.
     schedule: Settings = Field(default_factory=dict)
     protocol: ProtocolName = (
         "fedcg"  # the paper whose sizes and split all its methods have; of the paper preset, as the next
     )
-    equal_work: bool = False  # all methods go through as many images a round (privbench.spec.schedule_of)
-    embedded: tuple[str, ...]  # data sets that stand in for the published ones in smoke and quick
+    equal_work: bool = False  # all methods go through as many images a round (presets.schedule_of)
+    embedded: tuple[str, ...]  # data sets that come before the published ones in smoke and quick
     data: tuple[Data, ...] = ()
     column: tuple[Column, ...] = Field(min_length=1)
     variant: tuple[Variant, ...] = (Variant(),)  # every attack is made once per variant
@@ -128,24 +128,13 @@ class Choices(NamedTuple):
     defenses: tuple[str, ...] = ()  # in place of those that the study has
 
 
-def names() -> list[str]:
-    """Every study that is shipped."""
-    folder = resources.files("reports") / "studies"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
-
-
 def read(name: str) -> Study:
     """One study; an unknown name raises UserError with the nearest one."""
-    if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.6)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names())}"
+    if name not in (known := study_files.names()):
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
         raise UserError(f"unknown study '{name}'; {hint}")
-    return parsed(name, text(name).encode())
-
-
-def text(name: str) -> str:
-    """The file of a study that is shipped."""
-    return (resources.files("reports") / "studies" / f"{name}.toml").read_text(encoding="utf-8")
+    return parsed(name, study_files.text(name).encode())
 
 
 def parsed(name: str, content: bytes) -> Study:

@@ -1,4 +1,4 @@
-"""Tables of records, each a pure function from records to one `Report`, which becomes Markdown, CSV, LaTeX and terminal text.
+"""Tables of records, each a pure function from records to one `Report`, which becomes Markdown, CSV, LaTeX, HTML and terminal text.
 
-May import reports/records/.
+May import reports/records/ and what stands below it; imports no figure.
 """

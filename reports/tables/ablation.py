@@ -13,7 +13,7 @@ from reports.records import grouping, remarks
 from reports.records.labels import NONE, Gap, settings_of, spread_text, unique
 from reports.tables import render
 from reports.tables.accuracy_table import METRICS, how
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 
 def base_of(records: Sequence[Record], record: Record) -> Record | None:

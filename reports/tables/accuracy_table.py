@@ -14,7 +14,7 @@ from reports.records import grouping, published, remarks
 from reports.records.grouping import Setting
 from reports.records.labels import NONE, Gap, fields_of, measured_otherwise, published_text, spread_text, unique
 from reports.tables import render
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 
 class Metric(NamedTuple):

@@ -1,4 +1,4 @@
-"""The attack table, accuracy against what a curious server reconstructs: Markdown, CSV, LaTeX and terminal.
+"""The attack table: accuracy against what a curious server reconstructs.
 
 A pure function of records and gaps. Two views: the published form (reports/records/labels.py) and the long form, one row per
 record with floor, interval, gain, knowledge, n, failures and seeds.
@@ -7,7 +7,6 @@ record with floor, interval, gain, knowledge, n, failures and seeds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,13 +14,9 @@ import pandas as pd
 from privbench.records import checks
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
-from privbench.system import files
-from privbench.system.console import Console
-from reports.records import comparison, measured, table_checks
+from reports.records import comparison, measured, quotable, table_checks
 from reports.records.labels import (
     NONE,
-    NOT_SHOWN,
-    SMOKE,
     Gap,
     ceiling_of,
     compact,
@@ -39,10 +34,10 @@ from reports.records.labels import (
     spread_text,
     title_of,
 )
-from reports.records.remarks import CAVEAT, NOT_PUBLISHED, gap_lines, header, remarks
-from reports.tables import endnotes, render
+from reports.records.remarks import CAVEAT, gap_lines, header, remarks
+from reports.tables.report import Report, Table
 
-LATEX_COLUMNS = (
+PAPER_COLUMNS = (
     "method",
     "attack",
     "PSNR dB",
@@ -56,36 +51,34 @@ LATEX_COLUMNS = (
 )
 
 
-def write_tables(
-    records: Sequence[AttackRecord], folder: Path, gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()
-) -> list[Path]:
-    """table.md, table.csv and table.tex; `references` as `published_form.compact` takes them."""
-    texts = {
-        "table.md": markdown(records, gaps, references),
-        "table.csv": csv(records, references),
-        "table.tex": latex(records, gaps, references),
-    }
-    for name, text in texts.items():
-        files.write_bytes(folder / name, text.encode())
-    return [folder / name for name in texts]
-
-
-def print_tables(
-    records: Sequence[AttackRecord],
-    console: Console,
-    whole: Path,
-    gaps: Sequence[Gap] = (),
-    references: Sequence[AttackRecord] = (),
-    first: Sequence[str] = (),
-) -> None:
-    """The published form on the terminal, and under it what matters most of `whole`, the file with everything.
-
-    `first` are notes that go before all others.
-    """
-    for title, columns, rows in compact(records, gaps, references):
-        render.show(title, columns, rows, console)
-    missing = [f"missing: {line}" for line in gap_lines(gaps)]
-    endnotes.show([*first, *missing, *remarks(records, references), CAVEAT], whole, console)
+def report(
+    records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()
+) -> Report:
+    """The whole table; `references` as `labels.compact` takes them."""
+    records = in_order(records)
+    every, told = long_rows(records, references), remarks(records, references)
+    tables = [Table(*form) for form in compact(records, gaps, references)]
+    if tests := comparison.between_methods_of_each(records):
+        rows = comparison.rows(tests)
+        tables.append(
+            Table("Between methods", comparison.COLUMNS, rows, text=[comparison.HOW], is_detail=True, on_paper=())
+        )
+    for key in groups(records):
+        own = [row for r, row in zip(records, every, strict=True) if group(r.cell) == key]
+        body = [list(row.values()) for row in own]
+        tables.append(
+            Table(f"Every record: {title_of(key)}", list(own[0]), body, is_detail=True, on_paper=PAPER_COLUMNS)
+        )
+    missing = gap_lines(gaps)
+    tables += [Table(title, (), (), lines) for title, lines in (("Gaps", missing), ("Remarks", told)) if lines]
+    return Report(
+        "Attack table",
+        header(records),
+        tables,
+        _numbers(records, references),
+        messages=[*(f"missing: {line}" for line in missing), *told, CAVEAT],
+        caption=f"[95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}",
+    )
 
 
 def long_rows(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[dict[str, str]]:
@@ -95,10 +88,7 @@ def long_rows(records: Sequence[AttackRecord], references: Sequence[AttackRecord
     }
     found = table_checks.by_record(records, references)
     rows = [_long_row(record, ceilings[group(record.cell)], found[record.id]) for record in records]
-    return [
-        row if r.cell.preset != SMOKE else row | {name: NOT_SHOWN for name in row if "dB" in name and row[name] != NONE}
-        for r, row in zip(records, rows, strict=True)
-    ]
+    return [quotable.cells(r.cell.preset, row, NONE) for r, row in zip(records, rows, strict=True)]
 
 
 def _long_row(r: AttackRecord, ceiling: str, told: Sequence[CheckMessage]) -> dict[str, str]:
@@ -134,60 +124,19 @@ def _long_row(r: AttackRecord, ceiling: str, told: Sequence[CheckMessage]) -> di
     }
 
 
-def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()) -> str:
-    """The whole report as Markdown."""
-    records = in_order(records)
-    parts = ["# Attack table", *header(records)]
-    forms = compact(records, gaps, references)
-    parts += [f"## {title}\n\n" + render.markdown(columns, rows) for title, columns, rows in forms]
-    tests = comparison.between_methods_of_each(records)
-    if tests:
-        parts += ["## Between methods", comparison.HOW, render.markdown(comparison.COLUMNS, comparison.rows(tests))]
-    rows = long_rows(records, references)
-    parts.append("## Every record\n\n" + render.markdown(list(rows[0]), [list(row.values()) for row in rows]))
-    for heading, lines in (("Gaps", gap_lines(gaps)), ("Remarks", remarks(records, references))):
-        if lines:
-            parts.append(f"## {heading}\n\n" + "\n".join(f"- {line}" for line in lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()) -> str:
-    """The published form and the records behind it as LaTeX tables (booktabs), two per data set and round."""
-    records = in_order(records)
-    tables = []
-    for title, columns, rows in compact(records, gaps, references):
-        presets = title if "paper preset" in title else f"{title} ({NOT_PUBLISHED})"
-        tables.append(
-            render.latex(
-                columns, rows, f"{presets}. [95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}"
-            )
-        )
-    every = long_rows(records, references)
-    for key in groups(records):
-        own = [row for r, row in zip(records, every, strict=True) if group(r.cell) == key]
-        rows = [[row[name] for name in LATEX_COLUMNS] for row in own]
-        tables.append(render.latex(LATEX_COLUMNS, rows, f"Every attack: {title_of(key)}. {CAVEAT}"))
-    notes = "\n".join(f"% {line}" for line in [*header(records), *gap_lines(gaps), "needs \\usepackage{booktabs}"])
-    return notes + "\n" + "\n\n".join(tables) + "\n"
-
-
-def csv(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> str:
-    """Numbers at full precision, one row per record, with what is needed to judge them."""
-    return frame(in_order(records), references).to_csv(index=False)
-
-
 def frame(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> pd.DataFrame:
-    """The same numbers as a pandas table."""
+    """Numbers at full precision, a row per record, with what is needed to judge them; of smoke runs without scores."""
+    return pd.DataFrame(_numbers(records, references))
+
+
+def _numbers(records: Sequence[AttackRecord], references: Sequence[AttackRecord]) -> list[dict[str, Any]]:
     found = table_checks.by_record(records, references)
-    return pd.DataFrame([_csv_row(r, found[r.id]) for r in records])
+    return [quotable.numbers(r.cell.preset, _csv_row(r, found[r.id])) for r in records]
 
 
-def short_markdown(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> str:
+def in_short(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> Report:
     """The published form alone, with what a reader must know before the numbers."""
-    forms = [
-        f"### {title}\n\n{render.markdown(columns, rows)}" for title, columns, rows in compact(records, (), references)
-    ]
-    return "\n\n".join([*forms, *header(records), CAVEAT]) + "\n"
+    return Report("Attack table", header(records), [Table(*form) for form in compact(records, (), references)], [])
 
 
 def _csv_row(r: AttackRecord, told: Sequence[CheckMessage]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from reports.records import measured
 from reports.records.labels import NONE, group, groups, label, papers_attack, published, range_text, title_of, unique
 from reports.records.measured import Measured, strongest
 from reports.records.remarks import header
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 AGAINST = {
     "nfl-cgan": "fedgen",

@@ -1,30 +1,23 @@
-"""The attack ladder: how much a server reconstructs, by what it knows; Markdown, CSV, LaTeX and terminal.
+"""The attack ladder: how much a server reconstructs, by what it knows.
 
 A pure function of records. One block per data set, round, method and defence: the strongest attack of every knowledge tag in the
 order of the rungs, beneath it every attack that was run, the paired tests against the floor, and the doubts that the numbers
-raise (reports/records/remarks.py). docs/ladder.md says how to read it.
+raise (reports/records/remarks.py). docs/reading_results.md says how to read it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
-
-import pandas as pd
 
 from privbench import registry
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
-from privbench.system import files
-from privbench.system.console import Console
-from reports.records import comparison, measured
+from reports.records import comparison, measured, quotable
 from reports.records import table_checks as doubts_of
 from reports.records.comparison import Comparison
 from reports.records.labels import (
     NONE,
-    NOT_SHOWN,
-    SMOKE,
     Gap,
     fields_of,
     group,
@@ -37,8 +30,9 @@ from reports.records.labels import (
     unique,
 )
 from reports.records.measured import ORACLE, Measured, strongest
-from reports.records.remarks import CAVEAT, PLUMBING, gap_lines, header, remarks
-from reports.tables import endnotes, render
+from reports.records.quotable import PLUMBING, is_plumbing, is_quotable
+from reports.records.remarks import CAVEAT, gap_lines, header, remarks
+from reports.tables.report import Report, Table
 
 OWN = "own"  # the rung of a user's attack that declares none
 COLUMNS = (
@@ -73,9 +67,11 @@ def blocks(records: Sequence[AttackRecord]) -> list[Block]:
                 for each in unique(map(knowledge_text, attacks))
             ]
             floor = every[0].floor
-            floor_text = f"floor {floor.psnr_db:.2f} dB ({floor.name})" if key[3] != SMOKE else f"floor {floor.name}"
+            floor_text = (
+                f"floor {floor.psnr_db:.2f} dB ({floor.name})" if is_quotable(key[3]) else f"floor {floor.name}"
+            )
             names = [f"{knowledge_text(own.first)} ({own.name})" for own in best]
-            tests = comparison.against_floor(best, names) if key[3] != SMOKE else []
+            tests = comparison.against_floor(best, names) if is_quotable(key[3]) else []
             best = [measured.of(r) for r in every if r.attack == floor.name] + best
             title = f"{name}: {title_of(key)}"
             found.append(Block(title, floor_text, best, every, tests))
@@ -120,8 +116,7 @@ def row(
         "gradient evaluations": f"{sum(r.cost.gradient_evaluations for r in own.attacks):,}",
         "doubts": checks.names(flag for r in own.attacks for flag in doubts[r.id]),
     }
-    unquotable = [name for name in cells if "dB" in name] if own.first.cell.preset == SMOKE else []
-    return cells | dict.fromkeys(unquotable, NOT_SHOWN)
+    return quotable.cells(own.first.cell.preset, cells, NONE)
 
 
 def best_rows(block: Block, doubts: dict[str, list[checks.CheckMessage]]) -> list[dict[str, str]]:
@@ -137,7 +132,7 @@ def strongest_line(block: Block) -> str:
     attacks = [r for r in block.every if r.attack not in registry.FLOORS]
     if not attacks:
         return f"{block.floor}; no attack was run."
-    if block.every[0].cell.preset == SMOKE:
+    if is_plumbing(block.every):
         return PLUMBING
     own = strongest(attacks)
     known = "; ".join(unique(knowledge_text(r) for r in own.attacks))
@@ -163,56 +158,53 @@ def _verdict(own: Measured) -> str:
     return " No attack surely beats the floor, which bounds these attacks and is no proof of privacy."
 
 
-def write_tables(records: Sequence[AttackRecord], stem: Path, gaps: Sequence[Gap] = ()) -> list[Path]:
-    """`stem`.md, `stem`.csv and `stem`.tex."""
-    texts = {".md": markdown(records, gaps), ".csv": csv(records), ".tex": latex(records, gaps)}
-    for ending, text in texts.items():
-        files.write_bytes(stem.with_name(stem.name + ending), text.encode())
-    return [stem.with_name(stem.name + ending) for ending in texts]
-
-
-def markdown(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
-    """The whole ladder as Markdown."""
-    doubts = doubts_of.by_record(records)
-    parts = ["# Attack ladder", *header(records)]
-    for block in blocks(records):
-        best = best_rows(block, doubts)
-        every = [row(measured.of(r), doubts) for r in block.every]
-        parts += [f"## {block.title}", strongest_line(block), _markdown(best, SHORT)]
-        parts += ["Every attack:", _markdown(every, COLUMNS).replace("strongest attack", "attack", 1)]
-        if block.tests:
-            parts += ["Against the floor, paired:", render.markdown(comparison.COLUMNS, comparison.rows(block.tests))]
-    tests = comparison.between_methods_of_each(records)
-    if tests:
-        parts += ["## Between methods", comparison.HOW, render.markdown(comparison.COLUMNS, comparison.rows(tests))]
-    for heading, lines in (("Not run", gap_lines(gaps)), ("Doubts and remarks", remarks(records))):
-        if lines:
-            parts.append(f"## {heading}\n\n" + "\n".join(f"- {line}" for line in lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def _markdown(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> str:
-    return render.markdown(columns, [[each[name] for name in columns] for each in rows])
-
-
-def latex(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> str:
-    """The strongest attack per knowledge tag as LaTeX tables (booktabs), one per method and round."""
-    doubts = doubts_of.by_record(records)
+def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
+    """The whole ladder: what methods give away against each other, then the blocks."""
+    doubts, found = doubts_of.by_record(records), blocks(records)
     tables = []
-    for block in blocks(records):
-        rows = [[each[name] for name in SHORT] for each in best_rows(block, doubts)]
-        caption = (
-            f"{block.title}; {block.floor}. [95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}"
+    if tests := comparison.between_methods_of_each(records):
+        rows = comparison.rows(tests)
+        tables.append(Table("Between methods", comparison.COLUMNS, rows, text=[comparison.HOW], on_paper=()))
+    tables += [table for block in found for table in _tables(block, doubts)]
+    missing, told = gap_lines(gaps), remarks(records)
+    tables += [
+        Table(title, (), (), lines) for title, lines in (("Not run", missing), ("Doubts and remarks", told)) if lines
+    ]
+    return Report(
+        "Attack ladder",
+        header(records),
+        tables,
+        [quotable.numbers(r.cell.preset, _csv_row(r, doubts[r.id])) for block in found for r in block.every],
+        messages=[*(f"not run: {line}" for line in missing), *told, CAVEAT],
+        caption=f"[95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}",
+    )
+
+
+def _tables(block: Block, doubts: dict[str, list[checks.CheckMessage]]) -> list[Table]:
+    """The strongest attacks of one block, then every attack and the tests, which stand in the files alone."""
+    every = [row(measured.of(r), doubts) for r in block.every]
+    names = ["attack" if name == "strongest attack" else name for name in COLUMNS]
+    found = [
+        Table(block.title, SHORT, _cells(best_rows(block, doubts), SHORT), text=[strongest_line(block)]),
+        Table("Every attack", names, _cells(every, COLUMNS), is_part=True, is_detail=True, on_paper=()),
+    ]
+    if block.tests:
+        rows = comparison.rows(block.tests)
+        found.append(
+            Table(
+                "Against the floor, paired",
+                comparison.COLUMNS,
+                rows,
+                is_part=True,
+                is_detail=True,
+                on_paper=(),
+            )
         )
-        tables.append(render.latex(SHORT, rows, caption))
-    notes = [*header(records), *gap_lines(gaps), *remarks(records), "needs \\usepackage{booktabs}"]
-    return "\n".join(f"% {line}" for line in notes) + "\n" + "\n\n".join(tables) + "\n"
+    return found
 
 
-def csv(records: Sequence[AttackRecord]) -> str:
-    """Numbers at full precision, one row per attack."""
-    doubts = doubts_of.by_record(records)
-    return pd.DataFrame([_csv_row(r, doubts[r.id]) for b in blocks(records) for r in b.every]).to_csv(index=False)
+def _cells(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> list[list[str]]:
+    return [[each[name] for name in columns] for each in rows]
 
 
 def _csv_row(r: AttackRecord, doubts: Sequence[checks.CheckMessage]) -> dict[str, Any]:
@@ -241,17 +233,3 @@ def _csv_row(r: AttackRecord, doubts: Sequence[checks.CheckMessage]) -> dict[str
         "guarantee": r.guarantee,
         "doubts": " ".join(checks.each_name(doubts)),
     }
-
-
-def print_tables(records: Sequence[AttackRecord], console: Console, whole: Path, gaps: Sequence[Gap] = ()) -> None:
-    """The paired tests and the strongest attack per knowledge tag, and under them what matters most of the file `whole`."""
-    doubts = doubts_of.by_record(records)
-    tests = comparison.between_methods_of_each(records)
-    if tests:
-        render.show("Between methods, paired", comparison.COLUMNS, comparison.rows(tests), console)
-    for block in blocks(records):
-        rows = [[each[name] for name in SHORT] for each in best_rows(block, doubts)]
-        console.say(strongest_line(block))
-        render.show(block.title, SHORT, rows, console)
-    missing = [f"not run: {line}" for line in gap_lines(gaps)]
-    endnotes.show([*missing, *remarks(records), CAVEAT], whole, console)

@@ -15,13 +15,11 @@ from privbench.observation import knowledge
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
 from privbench.scoring.statistics import LEAST_SEEDS
-from reports.records import grouping, table_checks
+from reports.records import grouping, quotable, table_checks
 from reports.records.labels import (
     MISSING,
     NONE,
-    NOT_SHOWN,
     REFUSED,
-    SMOKE,
     Gap,
     asked_text,
     attacker_text,
@@ -43,10 +41,11 @@ from reports.records.labels import (
 )
 from reports.records.measured import ORACLE, Measured, strongest
 from reports.records.published import of_papers_attack
-from reports.records.remarks import PLUMBING, header, of_training
+from reports.records.quotable import NOT_SHOWN, PLUMBING, is_plumbing, is_quotable
+from reports.records.remarks import header, of_training
 from reports.tables import ladder, render
 from reports.tables.ladder import rung, rungs
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 DOUBT_COLUMNS = ("doubt", "cells", "data sets", "rounds", "methods", "attacks", "for example")
 GAP_COLUMNS = ("attack", "methods", "data sets", "rounds", "reason")
@@ -71,7 +70,7 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
             _cost(grouping.title(key), own),
         ]
         numbers += _numbers(own, found)
-    if all(r.cell.preset == SMOKE for r in records):
+    if is_plumbing(records):
         found = {r.id: [] for r in records}
     forms.append(Table("Doubts", DOUBT_COLUMNS, _doubt_rows(records, found), of_training(records), words=True))
     if gaps:
@@ -151,7 +150,7 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Table:
             lambda own: f"{span(sorted({r.scores.n for r in own}))} / {max(r.scores.failures for r in own)}",
         )
     )
-    if records[0].cell.preset == SMOKE:
+    if not is_quotable(records[0].cell.preset):
         body = [[name, *cells] if name in SHOWN_IN_SMOKE else [name, *map(_unquotable, cells)] for name, *cells in body]
     return Table(title_of(group(records[0].cell)), ["", *columns], body)
 
@@ -188,7 +187,7 @@ def _published_psnr(r: AttackRecord) -> str:
 
 def verdicts(records: Sequence[AttackRecord], lost: Sequence[Gap] = ()) -> list[str]:
     """One line per method of one data set; nothing but what smoke runs are for where these are some."""
-    if any(r.cell.preset == SMOKE for r in records):
+    if not all(is_quotable(r.cell.preset) for r in records):
         return [PLUMBING]
     return [
         f"{name}: {_verdict(own, [g for g in lost if label(g.cell) == name])}"
@@ -367,7 +366,7 @@ def _number(
     r, s = best.first, best.scores
     seconds, evaluations = cost(alike, own)
     psnr = of_papers_attack(r.cell)
-    return {
+    numbers = {
         "setting": grouping.title(grouping.setting(r.cell)),
         "round": r.cell.round,
         "attacked_rounds": " ".join(map(str, r.rounds)),
@@ -399,3 +398,4 @@ def _number(
         "gradient_evaluations_per_victim": evaluations,
         "doubts": " ".join(checks.each_name(told)),
     }
+    return quotable.numbers(r.cell.preset, numbers)

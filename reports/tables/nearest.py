@@ -17,7 +17,7 @@ from privbench.records.schema import AttackRecord
 from reports.records import grouping, published, remarks
 from reports.records.labels import NONE, label, unique
 from reports.tables import variants
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 # Of Eq. 8 alone: settings of all columns do not differ by it.
 ALPHA = "alpha"

@@ -1,4 +1,4 @@
-"""Tables of strings as Markdown, LaTeX (booktabs) and terminal text; knows nothing of what they say.
+"""Tables of strings as Markdown, LaTeX (booktabs) and terminal text; knows nothing of what they say, and escapes all of it.
 
 A cell such as "24.14 [23.70, 24.60]" may be broken before its bracket, so that wide tables stay narrow. A cell such as
 "**83.81 +- 0.28**" stands out: in bold.
@@ -11,29 +11,76 @@ import re
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from privbench.system.console import Console
+from privbench.system.printable import one_line
 
 Rows = Sequence[Sequence[str]]
 BOLD = "**"
 SMALL = ("<sub>", "</sub>")
 _MARKED = re.compile(r"(?P<bold>\*\*(?=.))?(?P<text>.*?)(?(bold)\*\*)(?: ?<sub>(?P<small>[^<]*)</sub>)?", re.DOTALL)
+_MARKUP = re.compile(r"[][_*<>`!|&\\]")
 LABEL_WIDTH = 17  # characters of a row's name on the terminal
 PADDING = 2  # characters between two columns on the terminal
+
+
+class Cell(NamedTuple):
+    """A cell without its marks."""
+
+    # Broken before a bracket, an addend and behind a semicolon, so that the cell can stand narrow.
+    lines: list[str]
+    bold: bool
+    small: str
+
+
+def cell(text: str) -> Cell:
+    """A cell as its parts."""
+    plain, stands_out, print_ = _read(text)
+    return Cell(_lines(plain), stands_out, print_)
 
 
 def markdown(columns: Sequence[str], rows: Rows, *, words: bool = False) -> str:
     """A Markdown table, the first column to the left and the others, unless they are `words`, to the right."""
     lines = [
-        "| " + " | ".join(columns) + " |",
+        _markdown_row(columns),
         "|:---|" + (":---|" if words else "---:|") * (len(columns) - 1),
-        *("| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in row) + " |" for row in rows),
+        *map(_markdown_row, rows),
     ]
     return "\n".join(lines)
+
+
+def _markdown_row(row: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_markdown_cell, row)) + " |"
+
+
+def _markdown_cell(text: str) -> str:
+    plain, stands_out, print_ = _read(text)
+    told = [_markdown_inline(part).replace("|", r"\|") for part in (plain, print_)]
+    told[0] = bold(told[0]) if stands_out else told[0]
+    return " ".join([told[0], small(told[1])]) if print_ else told[0]
+
+
+def markdown_text(text: str) -> str:
+    """A line of text that Markdown shows as it is: no HTML, links, emphasis, lists or headings; `code` stays code."""
+    line = re.sub(r"^([#>+=-])", r"\\\1", _markdown_inline(text).strip())
+    return re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
+
+
+def _markdown_inline(text: str) -> str:
+    """The same inside of a line."""
+    text = one_line(text.replace("\n", " ")).replace("\\", r"\\")
+    # One alone, as behind an interval over few seeds, is no emphasis.
+    for sign in (sign for sign in "*~" if text.count(sign) > 1):
+        text = text.replace(sign, f"\\{sign}")
+    text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", re.sub(r"&(?=#?\w+;)", "&amp;", text))
+    text = re.sub(r"\](?=[(:])", r"]\\", text)
+    # Inside of a word an underscore is one.
+    return re.sub(r"(?<![^\W_])_+|_+(?![^\W_])", lambda found: found[0].replace("_", r"\_"), text)
 
 
 def latex(columns: Sequence[str], rows: Rows, caption: str) -> str:
@@ -150,8 +197,13 @@ def show(title: str, columns: Sequence[str], rows: Rows, console: Console, *, wo
 def _broken(cell: str) -> str:
     """A cell over several lines, each marked as the cell is; small print has a line of its own."""
     text, stands_out, print_ = _read(cell)
-    lines = re.sub(r" (?=[\[(]|\+ )|(?<=;) ", "\n", text).split("\n")
+    lines = _lines(text)
     return "\n".join([*(bold(line) if stands_out else line for line in lines), *([small(print_)] if print_ else [])])
+
+
+def _lines(text: str) -> list[str]:
+    """A text broken where a narrow column should break it."""
+    return re.sub(r" (?=[\[(]|\+ )|(?<=;) ", "\n", text).split("\n")
 
 
 def _wrapped(text: str) -> str:

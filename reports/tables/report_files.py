@@ -1,86 +1,115 @@
-"""One report's tables as files: `<stem>.md`, `<stem>.csv` with every number, `<stem>.tex`."""
+"""A report as files: `<stem>.md`, `<stem>.csv` with every number, `<stem>.tex` and `<stem>.html`.
+
+What stands in a report may come from records, and so from anybody: each form escapes what it would obey.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pandas as pd
+from jinja2 import Environment, StrictUndefined, Template
 
-from privbench.system import files
-from reports.records.labels import NOT_SHOWN
-from reports.records.remarks import NOT_PUBLISHED, PLUMBING
+from privbench.system import files, printable
+from privbench.system.printable import one_line
+from reports.records.remarks import NOT_PUBLISHED
 from reports.tables import render
+from reports.tables.report import Report, Table
 
-SCORE = re.compile(r"[+-]?\d+\.\d")
-
-
-class Table(NamedTuple):
-    """One table of strings."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()  # lines beneath it
-    words: bool = False  # its cells are sentences, for which LaTeX has no room: they become comments there
-
-
-class Report(NamedTuple):
-    """What a report says: its tables, the numbers behind them, and what must be known to read them."""
-
-    title: str
-    notes: Sequence[str]
-    forms: Sequence[Table]
-    numbers: Sequence[Mapping[str, Any]]  # one row of the CSV file each
-
-
-def without_scores(report: Report) -> Report:
-    """The report of smoke runs: every cell that is a score, a number with decimals, is left out, and the notes say why."""
-    forms = [
-        form._replace(rows=[[NOT_SHOWN if SCORE.match(cell) else cell for cell in row] for row in form.rows])
-        for form in report.forms
-    ]
-    return report._replace(forms=forms, notes=[PLUMBING, *report.notes])
+PAPER = "paper preset"
 
 
 def write(report: Report, stem: Path) -> list[Path]:
-    """Writes the three files."""
-    texts = {
-        ".md": markdown(report),
-        ".csv": pd.DataFrame(list(report.numbers)).to_csv(index=False),
-        ".tex": latex(report),
-    }
-    paths = [stem.with_name(stem.name + ending) for ending in texts]
-    for path, text in zip(paths, texts.values(), strict=True):
-        files.write_bytes(path, text.encode())
+    """Writes every form of the report, over what was there."""
+    return _write({".md": markdown, ".csv": csv, ".tex": latex, ".html": html}, report, stem)
+
+
+def write_pages(report: Report, stem: Path) -> list[Path]:
+    """The same of a report without numbers: Markdown and HTML alone."""
+    return _write({".md": markdown, ".html": html}, report, stem)
+
+
+def _write(forms: Mapping[str, Callable[[Report], str]], report: Report, stem: Path) -> list[Path]:
+    paths = [stem.with_name(stem.name + ending) for ending in forms]
+    for path, text in zip(paths, forms.values(), strict=True):
+        files.write_bytes(path, printable.encoded(text(report)))
     return paths
 
 
+def csv(report: Report) -> str:
+    """The numbers at full precision, a line a row."""
+    return str(pd.DataFrame(list(report.numbers)).to_csv(index=False))
+
+
 def markdown(report: Report) -> str:
-    """Title, notes, tables."""
-    parts = [f"# {report.title}", *report.notes]
-    for form in report.forms:
-        parts += [
-            f"## {form.title}",
-            *([render.markdown(form.columns, form.rows, words=form.words)] if form.rows else []),
-        ]
-        parts += ["\n".join(f"- {note}" for note in form.notes)] if form.notes else []
+    """Title, notes, links, images, tables."""
+    parts = [f"# {render.markdown_text(report.title)}", *map(render.markdown_text, report.notes)]
+    if report.pages:
+        links = [f"- [{render.markdown_text(page.name)}]({quote(page.stem)}.md)" for page in report.pages]
+        parts.append("\n".join(links))
+    parts += [f"![{render.markdown_text(image)}]({quote(image)})" for image in report.images]
+    parts += [part for table in report.tables for part in markdown_table(table)]
     return "\n\n".join(parts) + "\n"
 
 
+def markdown_table(table: Table, level: int = 2) -> list[str]:
+    """One table's paragraphs, its title a heading of that level."""
+    parts = ["#" * (level + table.is_part) + f" {render.markdown_text(table.title)}"]
+    parts += map(render.markdown_text, table.text)
+    parts += [render.markdown(table.columns, table.rows, words=table.words)] if table.rows else []
+    parts += ["\n".join(f"- {render.markdown_text(note)}" for note in table.notes)] if table.notes else []
+    return parts
+
+
 def latex(report: Report) -> str:
-    """The notes as comments, one table* per form."""
-    notes = [f"% {note}" for note in [*report.notes, "needs \\usepackage{booktabs}"]]
-    schedule = f" ({NOT_PUBLISHED})" if any(NOT_PUBLISHED in note for note in report.notes) else ""
-    tables = ["\n".join(_latex(form, f"{report.title}: {form.title}{schedule}.")) for form in report.forms]
-    return "\n".join(notes) + "\n" + "\n\n".join(tables) + "\n"
+    """The notes as comments, one table* for each table that a page has room for."""
+    schedule = NOT_PUBLISHED if any(NOT_PUBLISHED in note for note in report.notes) else ""
+    parts, whole = [_comments([*report.notes, "needs \\usepackage{booktabs}"])], ""
+    for table in report.tables:
+        whole = whole if table.is_part else table.title
+        title = f"{whole}: {table.title}" if table.is_part else table.title
+        parts.append(_latex(table, title, _caption(report, title, schedule)))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _latex(form: Table, caption: str) -> list[str]:
-    """A table as wide as the page, then its notes as comments."""
-    notes = [f"% {note}" for note in form.notes]
-    if form.words or not form.rows:
-        return [f"% {form.title}:", *(f"% {' | '.join(row)}" for row in form.rows), *notes]
-    return [render.latex(form.columns, form.rows, caption), *notes]
+def _caption(report: Report, title: str, schedule: str) -> str:
+    behind = f" ({schedule})" if schedule and PAPER not in title else ""
+    return f"{report.title}: {title}{behind}.{' ' if report.caption else ''}{report.caption}"
+
+
+def _latex(table: Table, title: str, caption: str) -> str:
+    """A table as wide as the page, then its notes as comments; sentences and what has no room are comments alone."""
+    if table.on_paper is not None and not table.on_paper:
+        return _comments([f"{title}: in the other forms of this report"])
+    columns = [table.columns.index(name) for name in table.on_paper or ()] or range(len(table.columns))
+    rows = [[row[i] for i in columns] for row in table.rows]
+    notes = [*table.text, *table.notes]
+    if table.words or not rows:
+        return _comments([f"{title}:", *(" | ".join(row) for row in rows), *notes])
+    whole = render.latex([table.columns[i] for i in columns], rows, caption)
+    return "\n".join([whole, _comments(notes)]) if notes else whole
+
+
+def _comments(texts: Sequence[str]) -> str:
+    """Each text as one comment: a line break inside would end it."""
+    return "\n".join(f"% {one_line(text)}" for text in texts)
+
+
+def html(report: Report) -> str:
+    """One page that needs no other file but its images, for a screen of any width and for paper; it has no scripts."""
+    return _page().render(report=report)
+
+
+@cache
+def _page() -> Template:
+    """The page's template; every text that it is given is escaped."""
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters |= {"cell": render.cell, "plain": one_line, "address": quote}
+    text = (resources.files("reports.tables") / "report.html").read_text(encoding="utf-8")
+    return environment.from_string(text)

@@ -14,7 +14,7 @@ from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
 from reports.records import grouping, measured, remarks
 from reports.records.labels import NONE, asked_text, label, range_text, unique, update_text
-from reports.tables.report_files import Report, Table
+from reports.tables.report import Report, Table
 
 PLAINEST = "as set by default"
 

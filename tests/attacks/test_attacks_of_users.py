@@ -49,7 +49,7 @@ def test_a_class_that_is_no_attack_gets_one_line(plugin, fault, mine):
     with pytest.raises(UserError) as told:
         registry.resolve("attack", mine(plugin))
     assert str(told.value).startswith(f"attack 'mine:Attack' {fault}")
-    assert str(told.value).endswith("; docs/adding_your_own.md shows one")
+    assert str(told.value).endswith("; docs/extending.md shows one")
 
 
 def test_a_method_and_a_defence_that_are_no_dataclass_get_one_line(mine):

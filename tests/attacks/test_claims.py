@@ -59,7 +59,7 @@ ENOUGH = 6  # victims of which an interval says something
 SHOWN_ELSEWHERE = ("feature-hijacking",)
 
 
-# Chosen on other digits with the networks of these seeds (docs/attacks.md).
+# Chosen on other digits with the networks of these seeds (docs/appendix/attacks.md).
 ONE_CONVOLUTION = {
     "descent": "together", "stand_in_of": "client", "restarts": 4, "stand_in_weight": 0.1, "lr": 0.05, "extractor_lr": 0.02,
 }  # fmt: skip
@@ -176,7 +176,7 @@ CLAIMS = {
     "staged": Claim("FedAvg, untrained, without peeling", untrained,
                     {"steps": 40, "feature_steps": 40, "peel_iterations": 0}, 5.0, 0.1),
     # With the networks of seeds 0-2 the mean gains are 7.6, 3.2 and 8.9 dB, every interval above 0. What LeNet-5, which keeps
-    # two convolutions private, gives away stands in docs/attacks.md.
+    # two convolutions private, gives away stands in docs/appendix/attacks.md.
     "unsplit": Claim("classifier's gradient, a private extractor of one convolution, trained centrally: the source's own network",
                      one_convolution, ONE_CONVOLUTION, 1.0, 0.2),
     "extractor-matching": Claim("FedPer, untrained", lambda: untrained(E), {"steps": 100}, 0.5, 1e-2),

@@ -1,4 +1,4 @@
-"""The example of docs/adding_an_attack.md runs as it stands."""
+"""The second attack of docs/extending.md, which solves equations, runs as it stands."""
 
 import re
 
@@ -12,11 +12,12 @@ from tests.attacks.cases import artifact, smooth_images
 
 
 def test_the_documented_attack_runs(repository, tmp_path, monkeypatch):
-    (block,) = re.findall(r"```python\n(.*?)```", (repository / "docs" / "adding_an_attack.md").read_text(), re.DOTALL)
-    (tmp_path / "mine_peel.py").write_text(block)
+    page = (repository / "docs" / "extending.md").read_text()
+    (block,) = [b for b in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Layerwise" in b]
+    (tmp_path / "mine_layerwise.py").write_text(block)
     monkeypatch.syspath_prepend(str(tmp_path))
-    attack = registry.resolve("attack", registry.typed("attack", "mine_peel:Peel"))
+    attack = registry.resolve("attack", registry.typed("attack", "mine_layerwise:Layerwise"))
     shown = artifact(smooth_images(1), torch.tensor([1]))
-    attack_cell.check_needs("mine_peel:Peel", attack, shown)
+    attack_cell.check_needs("mine_layerwise:Layerwise", attack, shown)
     found = attack(iterations=4).reconstruct(shown, Knowledge(), 0, lambda *_: None)
     assert psnr_db(found.images[0], smooth_images(1)) > 30

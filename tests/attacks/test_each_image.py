@@ -117,7 +117,7 @@ def test_every_attack_on_a_private_extractor_hands_in_a_batch_s_images(name, fol
 def test_a_batch_is_separated_once_for_all_attackers_with_auxiliary_images(tmp_path, monkeypatch):
     seen, attack = shown(), Oracle(steps=4)
     plain, first = run(attack, seen), run(attack, seen, tmp_path)
-    monkeypatch.setattr(disaggregation, "separate", lambda *_: pytest.fail("separated again"))
+    monkeypatch.setattr(disaggregation, "disaggregate", lambda *_: pytest.fail("separated again"))
     again = run(attack, seen, tmp_path)
     run(made("surrogate"), seen, tmp_path)
     for other in (first, again):
@@ -145,8 +145,8 @@ def test_a_batch_that_cannot_be_separated_ends_at_the_floor_and_leaves_the_other
     torch.testing.assert_close(found.images[1], other.images[0], atol=1e-4, rtol=0)
     (note,) = found.notes
     assert note == (
-        "1 of 2 batches of 2 images could not be separated into single features; attacks on these hand in the class means "
-        "there, or grey without auxiliary images"
+        "1 of 2 batches of 2 images could not be separated into single features; for these the attack returns the class "
+        "means, or grey without auxiliary images"
     )
 
 

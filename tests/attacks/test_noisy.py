@@ -41,7 +41,7 @@ def scores(reconstruction, x):
 
 def test_it_beats_grey_on_noised_gradients_of_three_images():
     seen, x = surprised()
-    seen = seen.some(torch.arange(3))
+    seen = seen.select(torch.arange(3))
     own = SHORT.reconstruct(seen, NOBODY, 0)
     gain = scores(own, x[:3]) - scores(Grey().reconstruct(seen, NOBODY, 0), x[:3])
     assert gain.mean() > 1, gain

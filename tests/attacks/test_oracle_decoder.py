@@ -53,7 +53,7 @@ def test_under_noise_the_decoder_sees_features_as_noisy_as_the_victims():
 
 
 def world_of(seen):
-    return oracle_decoder.world.real(seen, whole(), 0, "a test")
+    return oracle_decoder.shadow_federation.real(seen, whole(), 0, "a test")
 
 
 def test_the_share_comes_from_images_that_the_decoder_was_not_trained_on(monkeypatch):
@@ -76,5 +76,5 @@ def test_with_too_few_auxiliary_images_it_gives_up():
     few = replace(few, auxiliary=Batch(*(t[:3] for t in few.auxiliary)))
     found = ATTACK.reconstruct(shown(), few, 0)
     assert found.outcome.tolist() == [Outcome.GAVE_UP] * 3
-    means = oracle_decoder.decoder.class_means(oracle_decoder.world.real(shown(), few, 0, "a test"))
+    means = oracle_decoder.decoder.class_means(oracle_decoder.shadow_federation.real(shown(), few, 0, "a test"))
     assert torch.equal(found.images[:, 0], means[Y])

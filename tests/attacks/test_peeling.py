@@ -132,7 +132,7 @@ def test_matrices_made_block_by_block_equal_products_of_whole_matrices(three):
 def test_where_the_network_is_nearly_linear_the_shared_step_solves_the_equations_of_p(three):
     """Level 0 alone, and it is where Gauss-Newton of each victim would end, to half a hundredth of a pixel's range."""
     own_case, h, gaussian, own, some = peelable(three, 3)
-    quick = layerwise.peel(own_case, h, gaussian, 1, levels=1).x[:, 0]
+    quick = layerwise.invert(own_case, h, gaussian, 1, levels=1).x[:, 0]
     now = in_colours(gaussian, quick)
     grey = in_colours(gaussian, torch.full_like(quick, 0.5))
     solved = layerwise._misfit(own, some, layerwise._activations(own, now.u))
@@ -147,11 +147,11 @@ def test_victims_peeled_together_equal_each_victim_alone(three, monkeypatch):
     """Rounding, which sums in another order change, is magnified through errors of 3e-6: 5e-5 of a pixel's range."""
     monkeypatch.setattr(layerwise, "CHUNK", 2)
     own_case, h, gaussian, _, _ = peelable(three, 3)
-    found = layerwise.peel(own_case, h, gaussian, 8)
+    found = layerwise.invert(own_case, h, gaussian, 8)
     for v in (0, 2):  # of the first chunk and of the second
         observed = {name: t[v : v + 1] for name, t in own_case.observed.items()}
         one = own_case._replace(observed=observed, labels=own_case.labels[v : v + 1])
-        alone = layerwise.peel(one, h[v : v + 1], gaussian, 8)
+        alone = layerwise.invert(one, h[v : v + 1], gaussian, 8)
         torch.testing.assert_close(found.x[v], alone.x[0], rtol=0, atol=5e-5)
         torch.testing.assert_close(found.loss[v], alone.loss[0], rtol=1e-3, atol=0)
 
@@ -164,7 +164,7 @@ def test_smooth_grey_images_come_back_almost_exactly(shown):
 
 def test_the_peeled_image_is_about_as_probable_as_the_true_one_and_grey_is_not(shown):
     own_case, h, gaussian, own, some = peelable(shown, 2)
-    found = layerwise.peel(own_case, h, gaussian, 8)
+    found = layerwise.invert(own_case, h, gaussian, 8)
     own_images = in_colours(gaussian, found.x[:, 0])
     torch.testing.assert_close(layerwise.surprise(own, some, own_images), found.loss, rtol=1e-5, atol=0)
     true = layerwise.surprise(own, some, in_colours(gaussian, smooth_images(2)))
@@ -194,7 +194,7 @@ def test_a_victim_that_peeling_fails_on_is_descended_on_and_spoils_no_other(show
     torch.testing.assert_close(found.images[0], alone.images[0])
     assert found.restart.tolist() == [0, 1]
     own_case, h = problem.make(broken, 0), closed_form.closed_form(broken)
-    peeled = layerwise.peel(own_case, h, priors.natural(1, 32, 0.1, (15, 50), h), 8).x
+    peeled = layerwise.invert(own_case, h, priors.natural(1, 32, 0.1, (15, 50), h), 8).x
     assert staged._unexplained(own_case, found.images)[1] < staged._unexplained(own_case, peeled)[1]
 
 

@@ -126,7 +126,9 @@ def test_there_are_no_closed_form_features_and_nothing_to_peel(observed):
     seen, _, _ = observed["fedsplit"]
     assert closed_form.closed_form(seen) is None
     gaussian = priors.natural(1, 32, 0.1, (1.0, 1.0), torch.zeros(1))
-    with pytest.raises(UserError, match="peeling solves LeNet-5's equations, but the networks are resnet18"):
+    with pytest.raises(
+        UserError, match="layerwise inversion solves LeNet-5's equations, but the networks are resnet18"
+    ):
         layerwise.layers(problem.make(seen, 0), gaussian)
 
 

@@ -181,7 +181,8 @@ def test_a_damaged_history_names_itself_and_what_is_made_again(store, capsys, mo
 def test_a_damaged_reason_is_no_obstacle(store):
     store.record(CELLS[0]).unlink()
     files.write_bytes(store.failure(CELLS[0]), b"")
-    assert status.of(store, CELLS[0], {}).word == status.FAILED
+    assert status.of(store, CELLS[0], {}).word == status.DAMAGED
+    assert go(store.root)[0] == []
 
 
 def test_a_grid_leaves_out_the_row_whose_file_is_damaged(store, tmp_path, caplog):

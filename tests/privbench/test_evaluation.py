@@ -16,6 +16,7 @@ from privbench.records.store import Store
 from privbench.seeds import stream
 from privbench.system import files
 from privbench.training import checkpoint, evaluation, harness
+from privbench.training.history import best_round, best_rounds, selected_accuracy
 from privbench.training.state import Replica
 from privbench.types import Images
 from tests.privbench.federations import digits_federation
@@ -66,7 +67,7 @@ def test_an_untrained_classifier_of_equal_logits_has_the_consistency_of_chance(f
     setup, state = fedcg
     client = state.clients[0]
     flat = {name: torch.zeros_like(t) for name, t in client.params["classifier"].items()}
-    blind = harness.Replica(client.params | {"classifier": flat}, client.buffers)
+    blind = Replica(client.params | {"classifier": flat}, client.buffers)
     found = evaluation.consistency(setup.model, blind, setup.labels[0], torch.Generator())
     assert found == pytest.approx(math.log(10))
 
@@ -118,8 +119,8 @@ def whole(tmp_path_factory):
 def test_predictions_are_kept_of_each_client_s_best_validation_round(whole):
     """Trained again round by round, and each round's predictions set beside the ones kept."""
     each, folder = whole
-    history, kept = checkpoint.history(folder, each.id), checkpoint.predictions(folder, each.id)
-    best = history.best_rounds(history)
+    rounds, kept = checkpoint.history(folder, each.id), checkpoint.predictions(folder, each.id)
+    best = best_rounds(rounds)
     assert min(best) < 5  # a later round did not overwrite them
     setup = harness.prepare(each, digits_federation(), CPU)
     state = harness.initial(setup)
@@ -127,7 +128,7 @@ def test_predictions_are_kept_of_each_client_s_best_validation_round(whole):
         harness.train_round([setup], [state], "alone")
         for k, prediction in enumerate(harness.predict(setup, state)):
             assert torch.equal(kept[k].logits, prediction.logits) == (round_ == best[k])
-    assert [evaluation.right(p) for p in kept] == history.selected_accuracy(history)
+    assert [evaluation.right(p) for p in kept] == selected_accuracy(rounds)
 
 
 def test_a_killed_run_ends_with_the_same_metrics(whole, tmp_path):
@@ -151,13 +152,13 @@ def test_a_killed_run_ends_with_the_same_metrics(whole, tmp_path):
 
 def test_the_training_part_of_a_record_says_what_the_history_says(whole):
     each, folder = whole
-    history, found = checkpoint.history(folder, each.id), summary.training(folder, each.id)
-    assert [r.test_accuracy for r in found.rounds] == [e["test_accuracy"] for e in history]
-    assert [c.accuracy for c in found.clients] == history.selected_accuracy(history)
+    rounds, found = checkpoint.history(folder, each.id), summary.training(folder, each.id)
+    assert [r.test_accuracy for r in found.rounds] == [e["test_accuracy"] for e in rounds]
+    assert [c.accuracy for c in found.clients] == selected_accuracy(rounds)
     assert [c.consistency for c in found.clients] == [
-        history[c.round - 1]["consistency"][k] for k, c in enumerate(found.clients)
+        rounds[c.round - 1]["consistency"][k] for k, c in enumerate(found.clients)
     ]
-    assert found.global_accuracy == history[history.best_round(history) - 1]["global_accuracy"]
+    assert found.global_accuracy == rounds[best_round(rounds) - 1]["global_accuracy"]
     assert set(found.rounds[0].loss) == {"task", "generator", "distillation"}
     assert [len(losses) for losses in found.rounds[0].loss.values()] == [2, 2, 1]
 

@@ -8,7 +8,7 @@ import torch
 from benchmarks.chaos_life import content
 from privbench import presets
 from privbench.data.readers.resize import pixels
-from privbench.errors import Interrupted, UserError
+from privbench.errors import Damaged, Interrupted, UserError
 from privbench.execution import cell_jobs as training
 from privbench.records.store import Store
 from privbench.system import machine
@@ -283,6 +283,21 @@ def test_snapshots_hold_no_discriminator_and_no_shared_extractor(tmp_path):
     assert set(shot.server.params) == {"classifier", "generator"}
     assert all(set(client.params) == {"extractor"} for client in shot.clients)
     assert all(set(params) == {"generator"} for params, _ in shot.uploads)
+
+
+def test_a_snapshot_is_checked_against_its_run_without_drawing_networks_each_time(tmp_path, monkeypatch):
+    each = smoke("fedcg")
+    setup = harness.prepare(each, digits_federation(), CPU)
+    checkpoint.save_snapshot(tmp_path, each, harness.initial(setup))
+    shot = checkpoint.load_snapshot(tmp_path, each.id, 0)
+    assert harness.snapshot_of(setup, tmp_path, shot) is shot
+    monkeypatch.setattr("privbench.networks.Model.net", lambda *_: pytest.fail("drawn again"))
+    assert harness.snapshot_of(setup, tmp_path, shot) is shot
+    params, buffers = shot.server.params, shot.server.buffers
+    wide = params | {"classifier": {name: t.double() for name, t in params["classifier"].items()}}
+    for spoilt in (shot._replace(server=Replica(wide, buffers)), shot._replace(clients=shot.clients[:1])):
+        with pytest.raises(Damaged, match="is damaged"):
+            harness.snapshot_of(setup, tmp_path, spoilt)
 
 
 def full_rounds(folder):

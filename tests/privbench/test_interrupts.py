@@ -126,12 +126,12 @@ def test_a_stop_outside_the_jobs_is_one_line_and_status_130(error, tmp_path, mon
 
     monkeypatch.setattr("privbench.cli.commands.list_runs", stopped)
     ran = command("list", "runs", "--out", tmp_path)
-    assert (ran.status, ran.err) == (130, f"{LINE}\n")
+    assert (ran.status, ran.err) == (130, f"list: runs and cells under {tmp_path}\n{LINE}\n")
 
 
 def test_a_stop_while_the_command_is_imported_is_told_too(tmp_path):
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
-    root = Path(interrupts.__file__).parents[1]
+    root = Path(interrupts.__file__).parents[2]
     ran = subprocess.run(
         [sys.executable, "-m", "privbench", "list", "methods"], cwd=tmp_path, capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"},

@@ -7,6 +7,7 @@ from privbench import presets, spec
 from privbench.errors import UserError
 from privbench.observation import knowledge, observe
 from privbench.training import checkpoint, harness
+from privbench.training.state import Replica
 from privbench.types import Images, Knowledge
 from tests.privbench.federations import digits_federation
 
@@ -120,8 +121,8 @@ def test_a_choice_is_part_of_a_cells_name_and_the_default_is_not():
 
 def test_the_initial_networks_are_those_that_every_client_started_with(trained):
     _, start, _, _ = trained
-    whole = harness.Replica(start.clients[0].params | start.server.params, start.clients[0].buffers)
-    found = knowledge.initial(harness.Replica(whole.params, whole.buffers | start.server.buffers))
+    whole = Replica(start.clients[0].params | start.server.params, start.clients[0].buffers)
+    found = knowledge.initial(Replica(whole.params, whole.buffers | start.server.buffers))
     for k in range(3):
         for name, t in start.clients[k].params["extractor"].items():
             assert torch.equal(found.params["extractor"][name], t)

@@ -133,7 +133,7 @@ WRONG = [
     (f"{TABLE}.members", [[0, 1], [0]], "sums over clients"),
     (f"{TABLE}.imitated", -1, "greater than or equal to 0"),
     (f"{TABLE}.kind", "update", "does not say how its messages came about"),
-    (f"{TABLE}.kind", "weights", "no batch of images stands behind weights"),
+    (f"{TABLE}.kind", "weights", "weights have no batch of images"),
     (f"{TABLE}.name", "broadcast", "no table of messages is called 'broadcast'"),
     (f"{TABLE}.name", "other", "no tensors of the messages 'other'"),
     ("rounds.0.round", -1, "greater than or equal to 0"),

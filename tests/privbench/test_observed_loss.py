@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from attacks.common import closed_form
 from attacks.features import disaggregation
-from privbench import presets, registry
+from privbench import applicability, presets, registry
 from privbench.errors import AttackRefused, UserError
 from privbench.execution import attack_cell
 from privbench.methods.base import Method
@@ -146,10 +146,12 @@ def test_fedmd_cgs_whole_gradient_has_its_terms_at_the_weights_of_the_round(trai
 ])  # fmt: skip
 def test_terms_that_are_off_imitate_nothing(settings, imitated):
     method = registry.create(registry.resolve("method", "fedmd-cg"), settings | {"observe_loss": "task"})
-    assert method.imitated(observe.Clock(2, 10)) == imitated
-    assert method.imitated(observe.Clock(1, 10)) == 0
+    assert method.imitated(observe.RoundClock(2, 10)) == imitated
+    assert method.imitated(observe.RoundClock(1, 10)) == 0
     assert (
-        registry.create(registry.resolve("method", "fedgen"), {"observe_loss": "task"}).imitated(observe.Clock(1, 10))
+        registry.create(registry.resolve("method", "fedgen"), {"observe_loss": "task"}).imitated(
+            observe.RoundClock(1, 10)
+        )
         == 0
     )
 
@@ -261,3 +263,30 @@ def test_a_method_of_a_users_own_is_observed_on_what_it_trains():
     assert Method.observed(NFLCGAN()).name == "task"
     with pytest.raises(UserError, match="observe_loss should be 'classification' or 'task'"):
         registry.create(registry.resolve("method", "fedmd-cg"), {"observe_loss": "x"})
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "round_", "refused"),
+    [
+        ("fedgen", {"observe_loss": "task"}, "best", True),
+        ("fedgen", {"observe_loss": "task"}, "1", True),
+        # Before the first broadcast of its generator nothing is imitated.
+        ("fedgen", {"observe_loss": "task"}, "0", False),
+        ("fedgen", {"observe_loss": "task", "weight": 0.0}, "last", False),
+        ("fedgen", {}, "best", False),
+        ("fedmd-cg", {"observe_loss": "task"}, "last", True),
+        ("fedmd-cg", {"observe_loss": "task", "without": "cls_global,kl_global"}, "last", False),
+    ],
+)
+def test_what_needs_the_images_own_gradient_is_refused_before_training(method, settings, round_, refused):
+    train = presets.train_spec("smoke", "digits", method, method_settings=settings)
+    for name in registry.ATTACKS:
+        attack = registry.resolve("attack", name)
+        if applicability.of(attack).unmixed:
+            told = applicability.exceeded(
+                name, applicability.of(attack), presets.cell_spec("smoke", train, name, round_=round_)
+            )
+            assert ("imitated features besides" in told) == refused, (name, told)
+    assert not applicability.exceeded(
+        "dlg", applicability.of(registry.resolve("attack", "dlg")), presets.cell_spec("smoke", train, "dlg")
+    )

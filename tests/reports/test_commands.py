@@ -5,7 +5,7 @@ import re
 import pytest
 
 from privbench import presets, registry
-from privbench.cli import commands
+from privbench.cli import catalogue, commands, plugin_facts
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
 from privbench.execution.progress import JobBars
@@ -37,7 +37,7 @@ def show(cells, out, monkeypatch, failing=()):
         return ["the disk is full"] * len(failing)
 
     monkeypatch.setattr(cell_jobs, "run_cells", run_cells)
-    monkeypatch.setattr(commands.drawings, "attacked", lambda *_: [])
+    monkeypatch.setattr(commands.of_attack, "attacked", lambda *_: [])
     commands.show_attacked(commands.run_attacks(cells, PlaceOptions("cpu", None, out)))
 
 
@@ -76,11 +76,15 @@ def test_records_of_other_tables_stay_out(cells, tmp_path, monkeypatch):
     assert len(next(tmp_path.glob("attack-*/table.csv")).read_text().splitlines()) == 1 + 2
 
 
-def test_a_search_chooses_by_validation_accuracy_and_never_by_test(tmp_path, capsys, monkeypatch):
-    trials, ends = {}, {0.001: ([70.0, 80.0], [99.0, 99.0]), 0.1: ([81.0, 72.0], [10.0, 20.0])}
-    for mu, (validation, test) in ends.items():
-        own = [presets.train_spec("smoke", "digits", "fedprox", method_settings={"mu": mu}, seed=s) for s in (0, 1)]
-        for each in own:
+def test_a_search_chooses_by_validation_accuracy_and_never_by_test_for_each_defence(tmp_path, capsys, monkeypatch):
+    trials, noise = {}, "gaussian:0.1"
+    ends = {
+        ("none", 0.001): ([70.0, 80.0], [99.0, 99.0]), ("none", 0.1): ([81.0, 72.0], [10.0, 20.0]),
+        (noise, 0.001): ([40.0, 40.0], [1.0, 2.0]), (noise, 0.1): ([30.0, 40.0], [50.0, 50.0]),
+    }  # fmt: skip
+    for (defense, mu), (validation, test) in ends.items():
+        for s in (0, 1):
+            each = presets.train_spec("smoke", "digits", "fedprox", defense=defense, method_settings={"mu": mu}, seed=s)
             rounds = [
                 {
                     "round": 1, "loss": {}, "validation_accuracy": validation, "test_accuracy": test, "global_accuracy": 50.0,
@@ -88,19 +92,32 @@ def test_a_search_chooses_by_validation_accuracy_and_never_by_test(tmp_path, cap
                 }
             ]  # fmt: skip
             files.write_json(Store(tmp_path).train(each) / checkpoint.FINISHED, {"history": rounds})
-        trials[f"mu={mu}"] = own
+            trials.setdefault(f"mu={mu}", []).append(each)
     # Histories alone, as if all that was trained were there.
     monkeypatch.setattr(commands.restoration, "missing", lambda *_: [])
-    assert commands.search_and_show(trials, tmp_path, None, "cpu") == "mu=0.1"
-    assert "76.50" in capsys.readouterr().out
+    plain = {name: [each for each in own if each.defense == "none"] for name, own in trials.items()}
+    assert commands.search_and_show(plain, tmp_path, None, "cpu") == {"none": "mu=0.1"}
+    shown = capsys.readouterr().out
+    assert "76.50" in shown
+    assert "defence" not in shown
+    assert commands.search_and_show(trials, tmp_path, None, "cpu") == {"none": "mu=0.1", noise: "mu=0.001"}
+    shown = capsys.readouterr().out
+    assert [line.replace("│", " ").split() for line in shown.splitlines() if "best" in line] == [
+        ["none", "mu=0.1", "76.50", "15.00", "best"], [noise, "mu=0.001", "40.00", "1.50", "best"],
+    ]  # fmt: skip
     nothing = {"mu=1": [presets.train_spec("smoke", "digits", "fedprox", changes={"rounds": 0})]}
     with pytest.raises(UserError, match="at least one round"):
         commands.search_and_show(nothing, tmp_path, None, "cpu")
 
 
+def test_the_shipped_facts_of_plug_ins_are_those_of_their_classes():
+    """`python -m privbench.cli.plugin_facts` writes the file again."""
+    assert catalogue.facts() == plugin_facts.every()
+
+
 def test_plug_ins_of_one_file_are_told_apart_in_a_listing(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    commands.list_plugins("attack", long=True)
+    catalogue.list_plugins("attack", long=True)
     told = {part.split("\n")[0]: part for part in re.split(r"\n(?=\S)", capsys.readouterr().out)}
     assert "Every pixel 0.5." in told["grey"]
     assert "the victim's class" in told["class-mean"]
@@ -110,7 +127,7 @@ def test_plug_ins_of_one_file_are_told_apart_in_a_listing(capsys, monkeypatch):
 @pytest.mark.parametrize("kind", list(registry.KINDS))
 def test_a_listing_fits_in_80_columns_with_every_name_on_a_line_of_its_own(kind, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    commands.list_plugins(kind)
+    catalogue.list_plugins(kind)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert set(registry.KINDS[kind]) <= {line.split()[0] for line in lines if line.strip()}

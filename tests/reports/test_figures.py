@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
+from matplotlib.text import Text
 from PIL import Image
 
 from privbench import registry
@@ -29,7 +30,7 @@ from reports.figures import (
 from reports.figures.label_histogram import Panel
 from reports.records import grouping
 from reports.records.labels import NAMES, cell_place, label
-from reports.tables import attack_table
+from reports.tables import attack_table, report_files
 from tests.reports.records import record, with_training
 from tests.reports.test_training_reports import trained
 
@@ -192,7 +193,8 @@ def test_a_figure_fits_the_page_no_text_is_clipped_or_hides_anything_and_no_pane
         assert axes.get_visible()
         assert axes.has_data()
     texts = texts_of(figure)
-    boxes_ = [t.get_window_extent() for t in texts]
+    # Of an annotation its text, without the line that leads to its point.
+    boxes_ = [t.get_window_extent() and Text.get_window_extent(t) for t in texts]
     for text, box in zip(texts, boxes_, strict=True):
         assert text.get_fontsize() >= style.SMALL_POINTS, text.get_text()
         assert -1 <= box.x0 < box.x1 <= width + 1, text.get_text()
@@ -318,6 +320,28 @@ def test_rows_of_the_same_images_are_drawn_once_under_both_names(tmp_path, drawn
     assert labels_of(drawn[0]) == ["original", "FedAvg = FedCG\nL1 dlg", "FedAvg\nL1 staged", "FedSplit\nL1 dlg"]
 
 
+def test_a_short_grid_keeps_the_strongest_of_each_knowledge_first():
+    given = {"dlg": (9.0, ""), "idlg": (21.0, ""), "matching": (20.0, ""), "surrogate": (12.0, " + auxiliary")}
+    rows = [
+        row("FedCG", attack, i, psnr)._replace(knowledge=f"gradient{more}")
+        for i, (attack, (psnr, more)) in enumerate(given.items())
+    ]
+    lines = grid.lines_of(rows)
+    assert [line.first.attack for line in grid.kept(lines, 1)] == ["idlg"]
+    assert [line.first.attack for line in grid.kept(lines, 2)] == ["idlg", "surrogate"]
+    assert [line.first.attack for line in grid.kept(lines, 3)] == ["idlg", "matching", "surrogate"]
+
+
+def test_a_grid_has_at_most_eight_rows_and_marks_the_papers_attack(tmp_path, drawn):
+    rows = [row(f"method{i}", "staged", i) for i in range(9)]
+    rows[0] = rows[0]._replace(is_papers=True)
+    grid.write(images(99), rows, tmp_path / "x")
+    names = labels_of(drawn[0])
+    assert len(names) == 8
+    assert names[1] == "method0\nL1 staged\n(the paper's)"
+    assert not any("paper" in name for name in names[2:])
+
+
 def test_a_grid_and_the_table_of_the_same_records_have_one_order():
     own = list(reversed(attacked(USUAL, ["fedavg", OWN, "fedcg"], defenses=("gaussian:0.1", "none"))))
     listed = [(line["method"], line["attack"]) for line in attack_table.long_rows(attack_table.in_order(own))]
@@ -329,7 +353,7 @@ def test_a_grid_and_the_table_of_the_same_records_have_one_order():
         ("FedAvg + Gaussian 0.1", "dlg"),
         ("FedAvg + Gaussian 0.1", "staged"),
     ]
-    text = attack_table.markdown(own).split("## Every record")[1]
+    text = report_files.markdown(attack_table.report(own)).split("## Every record", 1)[1]
     lines = [line.split("|") for line in text.splitlines() if line.startswith("| cifar10")]
     assert [(cells[3].strip(), cells[4].strip()) for cells in lines] == of_grid
 

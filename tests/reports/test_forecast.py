@@ -3,8 +3,9 @@
 import pytest
 
 from privbench import presets
-from privbench.execution import cell_jobs, worker_pool
+from privbench.execution import cell_jobs
 from privbench.records.store import Store
+from privbench.system import cpu
 from reports.running import forecast, study_run
 from reports.studies import definition
 
@@ -44,7 +45,7 @@ def test_the_last_worker_decides(costs, workers, ends):
 
 
 def test_a_machine_half_as_fast_takes_twice_as_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker_pool, "cores", lambda: 2)
+    monkeypatch.setattr(cpu, "cores", lambda: 2)
     expected = []
     for factor in (1, 2):
         monkeypatch.setattr(forecast, "calibration", lambda factor=factor: factor * forecast.CALIBRATION)

@@ -27,7 +27,7 @@ def drawn(monkeypatch):
         kept.append(figure)
         return [stem]
 
-    monkeypatch.setattr(label_histogram.figures, "save", save)
+    monkeypatch.setattr(label_histogram.style, "save", save)
     return kept
 
 

@@ -11,7 +11,7 @@ from privbench.system.console import Console
 from reports.figures import psnr_by_round, style
 from reports.records.labels import Gap, knowledge_text
 from reports.records.measured import strongest
-from reports.tables import ladder, ladder_summary, render
+from reports.tables import ladder, ladder_summary, render, report_files, terminal
 from tests.reports.records import changed_cell, record, with_knowledge
 from tests.reports.test_doubts import oracle, own, real, surrogate
 
@@ -73,7 +73,7 @@ def test_with_few_seeds_nothing_is_sure_however_large_the_gain():
     assert "No attack surely beats the floor" not in line
     (told,) = ladder_summary.verdicts(few)
     assert told == "FedSplit: 3 seed(s) are too few to say where an attack surely gains."
-    assert not any(render.is_bold(cell) for row in ladder_summary.report(few).forms[0].rows for cell in row)
+    assert not any(render.is_bold(cell) for row in ladder_summary.report(few).tables[0].rows for cell in row)
 
 
 def test_the_short_tables_have_eight_columns_at_most():
@@ -112,7 +112,7 @@ def test_the_oracle_is_a_reference_and_never_the_strongest_attack():
 def test_an_attack_without_a_rung_is_the_users_own():
     mine = own("mine:Cosine", 15.0, rung=None)
     assert ladder.rung(mine) == "own"
-    assert "| own | gradient | mine:Cosine |" in ladder.markdown([*rungs(), mine])
+    assert "| own | gradient | mine:Cosine |" in report_files.markdown(ladder.report([*rungs(), mine]))
 
 
 def test_the_tables_hold_every_attack_the_doubts_and_what_was_not_run(tmp_path):
@@ -121,8 +121,8 @@ def test_the_tables_hold_every_attack_the_doubts_and_what_was_not_run(tmp_path):
         "needs the upload:generator, which fedsplit does not send",
         True,
     )
-    paths = ladder.write_tables(rungs(), tmp_path / "ladder", [gap])
-    assert [p.name for p in paths] == ["ladder.md", "ladder.csv", "ladder.tex"]
+    paths = report_files.write(ladder.report(rungs(), [gap]), tmp_path / "ladder")
+    assert [p.name for p in paths] == ["ladder.md", "ladder.csv", "ladder.tex", "ladder.html"]
     text = paths[0].read_text()
     assert "## Not run" in text
     assert "feature-statistics, round best: needs the upload:generator" in text
@@ -138,15 +138,15 @@ def test_the_tables_hold_every_attack_the_doubts_and_what_was_not_run(tmp_path):
 
 
 def test_methods_of_one_table_are_compared():
-    text = ladder.markdown([*rungs(), *rungs(method="fedavg")])
+    text = report_files.markdown(ladder.report([*rungs(), *rungs(method="fedavg")]))
     assert "## Between methods" in text
     assert "| FedAvg - FedSplit | 20 | 5 |" in text
-    assert "## Between methods" not in ladder.markdown(rungs())
+    assert "## Between methods" not in report_files.markdown(ladder.report(rungs()))
 
 
 def test_the_terminal_shows_the_ladder():
     console = Console(width=160, record=True, file=io.StringIO())
-    ladder.print_tables(rungs(), console, Path("ladder.md"))
+    terminal.show(ladder.report(rungs()), Path("ladder.md"), console)
     text = console.export_text()
     assert "strongest attack: surrogate" in text
     assert "L1-L2" in text

@@ -9,7 +9,7 @@ from privbench.records import schema
 from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions, TrainingOptions
 from reports.running import ladder_cells, study_run
-from reports.studies import definition
+from reports.studies import definition, study_files
 from tests.conftest import shrink_shadows
 
 FEW = ("class-mean", "feature-statistics", "analytic-features", "learned-inverse", "oracle")
@@ -62,11 +62,12 @@ def test_the_folder_holds_summary_long_tables_curve_and_grids(out):
     grids = [f"digits-{method}-grid-{when}" for method in ("fedsplit", "fedcg") for when in ("0", "best")]
     assert {path.name for path in folder.iterdir()} == {
         "report.md",
-        *(f"{stem}.{ending}" for stem in ("summary", "ladder-digits") for ending in ("md", "csv", "tex")),
-        *(f"{stem}.{ending}" for stem in ("digits-rounds", *grids) for ending in ("png", "pdf")),
+        "report.html",
+        *(f"{stem}.{ending}" for stem in ("summary", "ladder-digits") for ending in ("md", "csv", "tex", "html")),
+        *(f"{stem}.{ending}" for stem in grids for ending in ("png", "pdf")),
     }
     page = (folder / "report.md").read_text()
-    assert "[summary](summary.md)" in page
+    assert "[summary (also .csv, .tex)](summary.md)" in page
     assert "26 of 26 cells done" in page
     assert "| FedCG | 7 attacks | best | done |" in page
     for path in folder.glob("*.png"):
@@ -116,8 +117,8 @@ def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkey
     own, cells = few
     able, _ = ladder_cells.applicable(cells)
     lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
-    refused = study_run.states.State(study_run.REFUSED, "one image per gradient only")
-    real = study_run.states.of
+    refused = study_run.status.CellStatus(study_run.REFUSED, "one image per gradient only")
+    real = study_run.status.of
     monkeypatch.setattr(study_run, "execute", lambda cells, root, *_: [
         refused if cell.id == lost.id else real(Store(root), cell, {}) for cell in cells
     ])  # fmt: skip
@@ -126,4 +127,4 @@ def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkey
 
 
 def test_the_study_climbs_and_others_do_not():
-    assert [name for name in definition.names() if definition.read(name).climbs] == ["ladder"]
+    assert [name for name in study_files.names() if definition.read(name).climbs] == ["ladder"]

@@ -72,7 +72,7 @@ def cells_of(form):
 
 
 def test_there_is_a_table_per_round_with_tags_in_the_order_of_rungs_and_methods_as_published(report):
-    first, second = report.forms[:2]
+    first, second = report.tables[:2]
     assert first.title.startswith("cifar10, round 0 (untrained)")
     assert second.title.startswith("cifar10, round best")
     assert first.columns == ["", "FedAvg + Gaussian 0.1", "FedSplit"]
@@ -84,27 +84,27 @@ def test_there_is_a_table_per_round_with_tags_in_the_order_of_rungs_and_methods_
 def test_a_cell_is_bold_where_the_interval_of_the_gain_lies_above_0_and_nowhere_else(report):
     bold = {
         (form.title.split(",")[1], name, method)
-        for form in report.forms[:2]
+        for form in report.tables[:2]
         for name, row in cells_of(form).items()
         for method, cell in row.items()
         if render.is_bold(cell)
     }
     assert bold == {
         (" round 0 (untrained)", "L4 gradient + auxiliary", "FedSplit"),
-        *((when, "L8 oracle", name) for when in (" round 0 (untrained)", " round best") for name in report.forms[0].columns[1:]),
+        *((when, "L8 oracle", name) for when in (" round 0 (untrained)", " round best") for name in report.tables[0].columns[1:]),
     }  # fmt: skip
 
 
 def test_a_cell_names_the_strongest_attack_with_its_interval_in_small_print(report, records):
-    cell = cells_of(report.forms[0])["L1-L2 gradient"]["FedSplit"]
+    cell = cells_of(report.tables[0])["L1-L2 gradient"]["FedSplit"]
     psnr = measured.of(next(r for r in records if r.id == "cifar10-fedsplit-none-staged-0")).psnr_db
     assert cell == f"{psnr.mean:.2f} [{psnr.low:.2f}, {psnr.high:.2f}] <sub>staged</sub>"
 
 
 def test_a_published_value_below_the_floor_says_so(report):
-    assert "published, dB" not in cells_of(report.forms[1])
+    assert "published, dB" not in cells_of(report.tables[1])
     in_full = distinct([in_paper(r) for r in column("best")])
-    own = cells_of(ladder_summary.report(in_full).forms[0])["published, dB"]
+    own = cells_of(ladder_summary.report(in_full).tables[0])["published, dB"]
     assert own["FedSplit"].startswith("6.23")
     assert own["FedSplit"].endswith("(below the floor)")
 
@@ -114,7 +114,7 @@ def test_a_method_without_an_attack_of_a_tag_has_a_dash_and_one_that_failed_is_m
     lost = next(r for r in records if r.id == "cifar10-fedsplit-none-surrogate-0")
     tag = registry.resolve("attack", "surrogate").knowledge
     for state, expected in (("failed", "missing"), (REFUSED, "-")):
-        first = ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", state)]).forms[0]
+        first = ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", state)]).tables[0]
         assert cells_of(first)[f"L4 {tag}"]["FedSplit"] == expected
     text = report_files.markdown(ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", "failed")]))
     assert "| surrogate | FedSplit | cifar10 | 0 (untrained) | the disk is full |" in text
@@ -165,7 +165,7 @@ def test_rounds_that_the_same_knowledge_opens_are_told_together(records):
 
 
 def test_the_cost_is_summed_over_seeds_attacks_and_rounds_and_per_victim(report):
-    form = next(form for form in report.forms if form.title.endswith("cost"))
+    form = next(form for form in report.tables if form.title.endswith("cost"))
     own = cells_of(form)
     # each record: 5 seeds of 2 s and 10 gradients, 20 victims; two rounds
     assert own["L1-L2 gradient"]["FedSplit"] == "40 s; 5"
@@ -175,7 +175,7 @@ def test_the_cost_is_summed_over_seeds_attacks_and_rounds_and_per_victim(report)
 
 
 def test_a_doubt_is_one_row_with_the_number_of_its_cells(report, records):
-    form = next(form for form in report.forms if form.title == "Doubts")
+    form = next(form for form in report.tables if form.title == "Doubts")
     rows = {row[0]: dict(zip(form.columns, row, strict=True)) for row in form.rows}
     assert rows["below-floor"]["cells"] == f"4 of {len(records)}"
     assert rows["below-floor"]["attacks"] == "dlg"
@@ -185,7 +185,7 @@ def test_a_doubt_is_one_row_with_the_number_of_its_cells(report, records):
 
 
 def test_the_three_files_agree_with_the_records(report, records, tmp_path):
-    md, numbers, tex = report_files.write(report, tmp_path / "summary")
+    md, numbers, tex, page = report_files.write(report, tmp_path / "summary")
     text = md.read_text()
     assert "**] <sub>" not in text
     assert "]** <sub>surrogate</sub>" in text
@@ -194,6 +194,8 @@ def test_the_three_files_agree_with_the_records(report, records, tmp_path):
     sure = {(row["round"], row["method"], row["knowledge"]) for row in rows if row["surely_above_floor"] == "True"}
     assert ("0", "FedSplit", "gradient + auxiliary") in sure
     assert ("best", "FedSplit", "gradient + auxiliary") not in sure
+    assert "<b>" in page.read_text()
+    assert "<small>surrogate</small>" in page.read_text()
     latex = tex.read_text()
     assert r"{\scriptsize surrogate}" in latex
     assert latex.count(r"\begin{tabular}") == 3
@@ -210,7 +212,7 @@ def test_the_long_tables_are_split_by_data_set(records, tmp_path, monkeypatch):
     gap = Gap(changed_cell(other[0].cell, attack="feature-statistics"), "needs the upload:generator", REFUSED)
     paths = ladder_cells.write(None, [], [*records, *other], [gap], tmp_path)
     assert {path.name for path in paths} == {
-        *(f"{stem}.{ending}" for stem in ("summary", "ladder-cifar10", "ladder-digits") for ending in ("md", "csv", "tex")),
+        *(f"{stem}.{ending}" for stem in ("summary", "ladder-cifar10", "ladder-digits") for ending in ("md", "csv", "tex", "html")),
         *(f"{name}-rounds.{ending}" for name in ("cifar10", "digits") for ending in ("png", "pdf")),
     }  # fmt: skip
     texts = {name: (tmp_path / f"ladder-{name}.md").read_text() for name in ("cifar10", "digits")}

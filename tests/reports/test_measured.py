@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reports.records import measured
-from reports.tables import attack_table
+from reports.tables import attack_table, report_files
 from tests.reports.records import record, with_knowledge, with_psnr, with_victims
 
 SEEDS = tuple(range(5))
@@ -84,15 +84,15 @@ def test_references_are_no_attackers_and_one_victim_is_its_own_half():
 
 def test_every_table_says_how_the_strongest_was_chosen_and_what_few_seeds_mean():
     few = [record(seeds=(0, 1)), record("fedcg", seeds=(0, 1))]
-    text = attack_table.markdown(few)
+    text = report_files.markdown(attack_table.report(few))
     assert measured.CHOSEN in text
     assert "'*': fewer than 5 seeds, too few for a verdict; the interval is widened for so few." in text
     assert "]*" in text
     assert "over its victims alone" not in text
-    one = attack_table.markdown([record(seeds=(0,))])
+    one = report_files.markdown(attack_table.report([record(seeds=(0,))]))
     assert "of one seed it is over its victims alone and says nothing of training again" in one
     assert "widened" not in one
-    many = attack_table.markdown([record(seeds=SEEDS)])
+    many = report_files.markdown(attack_table.report([record(seeds=SEEDS)]))
     assert "fewer than 5 seeds" not in many
     assert "]*" not in many
     assert "| worst 5%, dB | above 20 dB | identified |" in many
@@ -109,6 +109,6 @@ def test_an_attack_that_returned_a_floor_is_said_to_have():
     diverged = with_victims(whole, [v.model_copy(update={"outcome": "diverged"}) for v in whole.victims])
     assert measured.returned(measured.of(diverged)) == {}
     assert measured.returned(measured.of(record(attack="class-mean"))) == {}
-    table = attack_table.markdown([whole])
+    table = report_files.markdown(attack_table.report([whole]))
     assert "| staged (gradient); returned the class mean |" in table
     assert "staged (returned the class mean)" in table

@@ -22,7 +22,7 @@ def test_the_nearest_setting_of_a_column_is_told_for_clipped_and_raw_images_apar
         attacked("fedsplit", 6.4, -8.0, settings={"start": "normal"}),
         attacked("fedsplit", 3.0, 6.2, settings={"start": "normal"}, batch_size=16, labels_known=True),
     ]
-    (line,) = nearest.report(records).forms[0].rows
+    (line,) = nearest.report(records).tables[0].rows
     assert line == [
         "FedSplit", "6.23", "round 0 (untrained), start normal", "6.40", "0.17",
         "round 0 (untrained), start normal, labels known, 16 images per gradient", "6.20", "0.03",
@@ -39,7 +39,7 @@ def test_one_setting_for_all_columns_is_made_on_all_of_them_and_takes_the_neares
         attacked("fedcg", 9.0, settings=normal | {"alpha": 100.0}),
         attacked("fedavg", 24.14, 24.14, round_="best"),  # the nearest, but of one column alone
     ]
-    head, *lines = nearest.report(records).forms[1].rows
+    head, *lines = nearest.report(records).tables[1].rows
     assert head == ["printed", "", "24.14", "8.99", "-"]
     assert lines == [
         ["round 0 (untrained), start normal", "clipped", "24.00", "9.00", "0.08"],
@@ -54,7 +54,7 @@ def test_the_printed_noise_is_read_as_a_variance_and_as_a_standard_deviation():
         attacked("fedavg", 5.0, defense="gaussian:0.001"),
         attacked("fedavg", 20.0, defense="gaussian:0.000001"),
     ]
-    alone, together = nearest.report(records).forms
+    alone, together = nearest.report(records).tables
     (_, noisy) = alone.rows
     setting = "round 0 (untrained), as set by default"
     assert noisy[:5] == ["FedAvg + Gaussian 0.001", "20.30", f"{setting}, {nearest.DEVIATION}", "20.00", "0.30"]
@@ -64,8 +64,8 @@ def test_the_printed_noise_is_read_as_a_variance_and_as_a_standard_deviation():
 
 def test_data_that_the_paper_does_not_print_keep_their_numbers_without_a_distance():
     found = nearest.report([attacked("fedavg", 20.0, 19.0, dataset="photos")])
-    assert found.forms[0].rows == [["FedAvg", *"-------"]]
-    assert [line[2] for line in found.forms[1].rows] == ["-", "20.00", "19.00"]
+    assert found.tables[0].rows == [["FedAvg", *"-------"]]
+    assert [line[2] for line in found.tables[1].rows] == ["-", "20.00", "19.00"]
 
 
 def test_the_study_varies_everything_that_the_paper_leaves_open_in_all_five_columns():

@@ -45,14 +45,14 @@ TABLE_7 = ("FedMD-CG 7",)
 
 def test_accuracy_stands_over_omega_in_order_with_the_published_values_beneath():
     report = omega_curve.report(dealt(), ["accuracy"], TABLE_7)
-    (form,) = report.forms
+    (form,) = report.tables
     assert form.columns == ["", "omega 0.1", "omega 1", "omega 10"]
     assert [row[:2] for row in form.rows] == [
         ["FedAvg", "42.25 +- 0.35"], ["  published", "59.29 +- 3.19†"],
         ["Local", "42.25 +- 0.35"], ["  published", "37.71 +- 2.99†"],
     ]  # fmt: skip
     assert [n["mean"] for n in report.numbers if n["row"] == "Local"] == [62.25, 52.25, 42.25][::-1]
-    assert omega_curve.report([trained("fedavg")], ["accuracy"]).forms == []
+    assert omega_curve.report([trained("fedavg")], ["accuracy"]).tables == []
     assert omega_curve.comparisons(dealt(methods=("local",))[:1]) == []  # one omega is no curve
 
 
@@ -81,7 +81,14 @@ def test_the_study_of_table_1_draws_it(tmp_path):
     cells = [c for c in paper_cells("fedmd-cg-table1") if c.train.dataset == "fmnist" and c.train.method == "local"]
     own = definition.read("fedmd-cg-table1").model_copy(update={"reports": ("omega",)})
     paths = study_reports.write(own, None, cells, dealt(methods=("local",))[:-1], [], tmp_path)
-    assert [p.name for p in paths] == ["omega.md", "omega.csv", "omega.tex", "omega-fmnist.png", "omega-fmnist.pdf"]
+    assert [p.name for p in paths] == [
+        "omega.md",
+        "omega.csv",
+        "omega.tex",
+        "omega.html",
+        "omega-fmnist.png",
+        "omega-fmnist.pdf",
+    ]
 
 
 def nfl_cgan(name="nfl-cgan-lenet5", dataset="fmnist", **accuracies):
@@ -103,7 +110,7 @@ def test_relative_test_accuracy_stands_beside_the_published_one_by_hand():
     assert found["NFL-CGAN", "rta_mean"].measured == pytest.approx((first + second) / 2)
     assert found["NFL-CGAN", "rta_mean"].printed.value == 1.086
     report = derived.beside(client_bars.report(records, "rta"), records, "rta")
-    assert report.forms[-1].rows[-1] == [
+    assert report.tables[-1].rows[-1] == [
         "fmnist, protocol nfl-cgan, NFL-CGAN",
         "mean over clients",
         "1.474",
@@ -146,7 +153,7 @@ def test_the_lead_in_precision_is_of_nfl_cgan_over_the_method_named_by_the_paper
     report = accuracy_table.report(own, [], ["precision"])
     (line,) = derived.lines(own, "accuracy")
     assert (line.row, line.measured, line.printed.value) == ("FedDF (dropout 0.2)", 11.5, 6.4)
-    assert derived.beside(report, own, "accuracy").forms[-1].rows == [
+    assert derived.beside(report, own, "accuracy").tables[-1].rows == [
         # Marked, as FedDF's clients hold fewer images here.
         ["fmnist, protocol nfl-cgan, FedDF (dropout 0.2)", "lead over this method", "11.50", "6.40†", "+5.10"]
     ]
@@ -191,7 +198,7 @@ def test_the_variances_and_their_share_on_the_axes_by_hand(pca_study):
         labels, [feature_pca.Cloud(*c) for c in (("features", teacher), ("collapsed", collapsed), ("still", still))]
     )
     report = feature_pca.report(key, own, [read(store.record(cells[0]))])
-    assert [list(row) for row in report.forms[0].rows] == [
+    assert [list(row) for row in report.tables[0].rows] == [
         ["features", "1.0000", "1.0000", "1.0000"],
         ["collapsed", "0.5000", "0.0000", "0.2000"],
         ["still", "0.0000", "0.0000", "-"],
@@ -203,7 +210,7 @@ def test_the_pca_figure_has_a_panel_each_on_one_scale_with_a_point_per_image(pca
     own = definition.read("fedmd-cg-fig2").model_copy(update={"reports": ("pca",)})
     records = [read(store.record(cell)) for cell in cells]
     paths = study_reports.write(own, store, cells, records, [], tmp_path)
-    assert [p.suffix for p in paths] == [".md", ".csv", ".tex", ".png", ".pdf"]
+    assert [p.suffix for p in paths] == [".md", ".csv", ".tex", ".html", ".png", ".pdf"]
     panels = [axes for axes in drawn[0].axes if axes.collections]
     points = [c for axes in panels for c in axes.collections if isinstance(c, PathCollection)]
     assert len(points) == 5

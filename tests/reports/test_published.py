@@ -14,10 +14,10 @@ from privbench import registry
 from privbench.data.paper_setup import PROTOCOLS
 from privbench.spec import Adam, CellSpec, Strict, TrainSpec
 from reports.records import published
-from reports.studies import definition
+from reports.studies import definition, study_files
 from tests.reports.paper_cells import paper_cell, paper_cells
 
-CLAIMS = {claim: own for own in map(definition.read, definition.names()) for claim in own.tables}
+CLAIMS = {claim: own for own in map(definition.read, study_files.names()) for claim in own.tables}
 
 
 def file():
@@ -39,7 +39,7 @@ def test_every_printed_table_and_figure_with_values_is_claimed_by_one_study():
     printed = {row.claim for row in published.rows()}
     assert len(printed) == 31
     assert printed <= set(CLAIMS)
-    every = [claim for own in map(definition.read, definition.names()) for claim in own.tables]
+    every = [claim for own in map(definition.read, study_files.names()) for claim in own.tables]
     assert len(every) == len(set(every))
 
 
@@ -205,7 +205,7 @@ def test_a_psnr_stands_beside_the_papers_attack_alone_and_is_found_for_every_oth
 
 @pytest.mark.parametrize("preset", ["smoke", "quick"])
 def test_nothing_published_stands_beside_a_shorter_preset(preset):
-    names = [name for name in definition.names() if definition.read(name).tables]
+    names = [name for name in study_files.names() if definition.read(name).tables]
     cells = [cell for name in names for cell in definition.cells(definition.read(name), preset)]
     metrics = {row.metric for row in published.rows()}
     assert len(cells) > 300
@@ -315,7 +315,7 @@ def test_a_study_and_its_page_name_the_tables_that_it_claims(repository):
     ]  # fmt: skip
     page = (repository / "docs" / "studies.md").read_text()
     listed = dict(re.findall(r"^\| `(\w[\w-]*)` \| ([^|]*) \|", page, re.MULTILINE))
-    assert set(listed) == set(definition.names())
-    for own in map(definition.read, definition.names()):
+    assert set(listed) == set(study_files.names())
+    for own in map(definition.read, study_files.names()):
         if own.tables:
             assert places(own.source) == places(listed[own.name]) == sorted(own.tables), own.name

@@ -2,11 +2,15 @@
 
 import csv
 import io
+import math
 import re
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.collections import LineCollection
+from matplotlib.text import Text
 from PIL import Image
 
 from privbench.execution import cell_jobs
@@ -14,12 +18,12 @@ from privbench.presets import cell_spec, train_spec
 from privbench.records.schema import read
 from privbench.records.store import Store
 from privbench.system.console import Console
-from reports.figures import grid, scatter, style
+from reports.figures import grid, psnr_by_round, scatter, style
 from reports.records import grouping
-from reports.records.labels import Gap, published, update_text
+from reports.records.labels import Gap, label, published, update_text
 from reports.records.remarks import remarks
 from reports.studies import definition
-from reports.tables import attack_table, render
+from reports.tables import attack_table, ladder, ladder_summary, render, report, report_files, terminal
 from tests.reports.paper_cells import in_paper
 from tests.reports.records import record
 
@@ -74,9 +78,9 @@ def test_a_table_without_any_published_value_has_no_row_of_them():
 
 
 def test_the_tables_are_pure_functions_of_the_records(tmp_path):
-    first = attack_table.write_tables(five(), tmp_path / "a")
-    second = attack_table.write_tables(five(), tmp_path / "b")
-    assert [p.name for p in first] == ["table.md", "table.csv", "table.tex"]
+    first = report_files.write(attack_table.report(five()), tmp_path / "a" / "table")
+    second = report_files.write(attack_table.report(five()), tmp_path / "b" / "table")
+    assert [p.name for p in first] == ["table.md", "table.csv", "table.tex", "table.html"]
     assert [p.read_bytes() for p in first] == [p.read_bytes() for p in second]
 
 
@@ -165,9 +169,9 @@ def test_a_missing_attack_stays_a_gap_with_its_reason():
     table = columns_of(attack_table.compact(kept, gaps)[0])
     assert table["PSNR, the paper's attack, dB"]["FedCG"] == "missing"
     assert table["PSNR, strongest attack here, dB:which"]["FedCG"].endswith("; feature-statistics missing")
-    text = attack_table.markdown(kept, gaps)
+    text = report_files.markdown(attack_table.report(kept, gaps))
     assert "- cifar10, FedCG, feature-statistics, round best, 0 (untrained): the disk is full" in text
-    assert "the disk is full" in attack_table.latex(kept, gaps)
+    assert "the disk is full" in report_files.latex(attack_table.report(kept, gaps))
 
 
 def test_a_method_whose_cells_are_all_missing_keeps_its_column_and_its_published_value():
@@ -218,7 +222,7 @@ def test_failed_victims_are_told():
 
 
 def test_the_csv_holds_every_record_at_full_precision():
-    rows = list(csv.DictReader(io.StringIO(attack_table.csv(list(map(in_paper, five()))))))
+    rows = list(csv.DictReader(io.StringIO(report_files.csv(attack_table.report(list(map(in_paper, five())))))))
     assert len(rows) == 20
     assert float(rows[0]["psnr_db"]) == pytest.approx(five()[0].scores.psnr_db, rel=1e-12)
     assert rows[0]["published_psnr_db"] == "24.14"
@@ -226,7 +230,7 @@ def test_the_csv_holds_every_record_at_full_precision():
 
 
 def test_latex_is_escaped_and_balanced():
-    text = attack_table.latex([record(dataset="folder:/pictures/a_b&c")])
+    text = report_files.latex(attack_table.report([record(dataset="folder:/pictures/a_b&c")]))
     assert r"a\_b\&c" in text
     assert r"$\pm$" in text
     assert "accuracy of the trained method, \\%" in text
@@ -265,7 +269,7 @@ def test_latex_escapes(text, expected):
 def printed(cells, width, **more):
     """What the terminal shows of some records."""
     console = Console(width=width, record=True, file=io.StringIO())
-    attack_table.print_tables(cells, console, Path("runs/x/table.md"), **more)
+    terminal.show(attack_table.report(cells), Path("runs/x/table.md"), console, **more)
     return console.export_text()
 
 
@@ -303,10 +307,31 @@ def test_a_terminal_of_120_characters_holds_all_five_columns_in_one_table():
 def test_a_smoke_table_shows_no_score_and_says_what_smoke_is_for():
     cells = [record(spec={"preset": "smoke"})]
     scores = {f"{value:.2f}" for r in cells for value in (r.scores.psnr_db, r.floor.psnr_db)}
-    for text in (attack_table.markdown(cells), attack_table.latex(cells), printed(cells, 100)):
+    for text in (
+        report_files.markdown(attack_table.report(cells)),
+        report_files.latex(attack_table.report(cells)),
+        printed(cells, 100),
+    ):
         assert "plumbing" in text
         assert not any(score in text for score in scores)
-    assert all(any(score in attack_table.markdown([record()]) for score in [one]) for one in scores)
+    assert all(
+        any(score in report_files.markdown(attack_table.report([record()])) for score in [one]) for one in scores
+    )
+
+
+def test_the_files_of_numbers_of_smoke_runs_hold_no_score_and_no_curve_is_drawn(tmp_path):
+    for preset, shown in (("smoke", False), ("quick", True)):
+        cells = [record(round_=each, spec={"preset": preset}) for each in ("0", "2")]
+        exact = {str(value)[:6] for r in cells for value in (r.scores.psnr_db, r.scores.ssim, r.floor.psnr_db)}
+        texts = [report_files.csv(each.report(cells)) for each in (attack_table, ladder)]
+        texts += [report_files.write(ladder_summary.report(cells), tmp_path / preset)[1].read_text()]
+        for text in texts:
+            assert any(each in text for each in exact) == shown, text
+            assert "psnr_db" in text
+        assert bool(psnr_by_round.write(cells, tmp_path / "curve")) == shown
+        unlabelled = report.Report("x", [], [], [{"id": "a", "n": 3, "clipped": 12.345}])
+        assert report.without_scores(unlabelled).numbers[0]["n"] == 3
+        assert math.isnan(report.without_scores(unlabelled).numbers[0]["clipped"])
 
 
 def test_the_header_says_that_a_quick_run_is_not_the_published_one():
@@ -360,13 +385,61 @@ def test_figures_are_pure_functions_of_their_input(tmp_path):
     assert [p.read_bytes() for p in once] == [p.read_bytes() for p in again]
 
 
-def test_the_scatter_has_one_panel_per_round(tmp_path):
-    tall, _ = scatter.write(five(), tmp_path / "two")
-    short, _ = scatter.write([r for r in five() if r.cell.round == "best"], tmp_path / "one")
-    with Image.open(tall) as a, Image.open(short) as b:
-        assert a.height > 1.5 * b.height
-        assert a.width == b.width
-        assert a.width == 975  # 3.25 inches at 300 dpi
+def test_the_scatter_has_one_panel_per_round_side_by_side(tmp_path):
+    two, _ = scatter.write(five(), tmp_path / "two")
+    one, _ = scatter.write([r for r in five() if r.cell.round == "best"], tmp_path / "one")
+    with Image.open(two) as a, Image.open(one) as b:
+        # 6.75 and 3.25 inches at 300 dpi.
+        assert (a.width, b.width) == (2025, 975)
+        assert a.height < 1.2 * b.height
+
+
+@pytest.fixture
+def figure(monkeypatch):
+    """The last figure that was drawn, laid out."""
+    kept = []
+    monkeypatch.setattr(style, "save", lambda figure, stem: kept.append(figure) or [])
+
+    def of(records, tmp_path):
+        scatter.write(records, tmp_path / "scatter")
+        kept[-1].draw_without_rendering()
+        return kept[-1]
+
+    return of
+
+
+def test_names_stand_beside_their_points_and_cover_nothing(figure, tmp_path):
+    drawn = figure(five(), tmp_path)
+    assert drawn.legends == []
+    for axes in drawn.axes:
+        names = {" ".join(text.get_text().split()): text for text in axes.texts}
+        assert set(names) == {*(label(r.cell) for r in five()), "best floor"}
+        boxes = [Text.get_window_extent(text) for text in names.values()]
+        assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+        marks = [axes.transData.transform(line.get_xydata()[0]) for line in axes.lines if line.get_marker() in "os^Dv"]
+        assert len(marks) >= 5
+        assert not any(box.contains(*mark) for box in boxes for mark in marks)
+
+
+def test_names_without_room_are_a_legend(figure, tmp_path):
+    crowd = [
+        record("fedavg", f"gaussian:{0.001 * n}", psnr=15.0 + 0.01 * n, spec={"method_settings": {}})
+        for n in range(1, 40)
+    ]
+    drawn = figure(crowd, tmp_path)
+    assert len(drawn.legends[0].get_texts()) == 40
+    assert not any(axes.texts for axes in drawn.axes)
+
+
+def test_bars_that_would_lie_on_each_other_are_drawn_apart(figure, tmp_path):
+    alike = [record(m, d, "staged", psnr=12.0) for m, d in FIVE]
+    (axes,) = figure(alike, tmp_path).axes
+    bars = [collection for collection in axes.collections if isinstance(collection, LineCollection)]
+    ends = [bar.get_transform().transform(bar.get_segments()[0]) for bar in bars]
+    rows = sorted(end[0][1] for end in ends if abs(end[0][1] - end[1][1]) < 1)
+    assert len(rows) == 5
+    step = scatter.STEP_POINTS / 72 * axes.figure.dpi
+    assert min(b - a for a, b in pairwise(rows)) >= 0.9 * step
 
 
 def test_the_attack_table_study_has_the_five_published_columns():

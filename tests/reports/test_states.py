@@ -15,6 +15,8 @@ from reports.running import status, study_run
 from reports.studies import definition
 from tests.reports.records import record
 
+NO_ROUNDS = {"round": 0, "history": []}  # of a run of no rounds
+
 
 @pytest.fixture
 def cells():
@@ -39,20 +41,32 @@ def train_folder(store, cell, seed):
     return store.train(cell.train.model_copy(update={"seed": seed}))
 
 
-def test_a_recorded_cell_is_done_and_a_damaged_one_failed(cells, tmp_path):
+def test_a_recorded_cell_is_done_and_a_damaged_one_says_which_file_to_remove(cells, tmp_path):
     store = Store(tmp_path)
     records.write(finished(cells[0]), store.record(cells[0]))
     assert status.of(store, cells[0], {}).word == "done"
     store.record(cells[0]).write_text("{")
     damaged = status.of(store, cells[0], {})
-    assert damaged.word == "failed"
-    assert "is damaged" in damaged.why
+    assert damaged.word == "damaged"
+    assert f"{store.record(cells[0])} is damaged" in damaged.why
+    assert "remove it and run the same command again" in damaged.why
+    store.record(cells[0]).write_text("{}")
+    foreign = status.of(store, cells[0], {})
+    assert (
+        foreign.why == f"{store.record(cells[0])} is not a privbench record; remove it and run the same command again"
+    )
+    files.write_json(train_folder(store, cells[1], 100) / checkpoint.FINISHED, {})
+    untrained = status.of(store, cells[1], {})
+    assert untrained.word == "damaged"
+    assert f"{checkpoint.FINISHED} is damaged" in untrained.why
+    assert "remove it, and the same command trains the run again" in untrained.why
+    assert status.counts([damaged, foreign, untrained]) == "0 of 3 cells done, 3 damaged"
 
 
 def test_a_cell_whose_training_has_begun_is_interrupted(cells, tmp_path):
     store = Store(tmp_path)
     assert status.of(store, cells[0], {}) == ("not run", "", None, False)
-    files.write_json(train_folder(store, cells[0], 100) / checkpoint.FINISHED, {})
+    files.write_json(train_folder(store, cells[0], 100) / checkpoint.FINISHED, NO_ROUNDS)
     info = {"spec": cells[0].train.model_copy(update={"seed": 101}).id, "round": 1, "clients": 2}
     files.save_tensors(train_folder(store, cells[0], 101) / checkpoint.CHECKPOINT, "checkpoint", {}, info)
     state = status.of(store, cells[0], {})
@@ -64,7 +78,7 @@ def test_an_attack_that_waits_for_a_finished_training_is_not_called_interrupted(
     store = Store(tmp_path)
     own = definition.read("attack-table")
     cell = definition.cells(own, "smoke", [("digits", None)], seeds=1)[0]
-    files.write_json(train_folder(store, cell, 100) / checkpoint.FINISHED, {})
+    files.write_json(train_folder(store, cell, 100) / checkpoint.FINISHED, NO_ROUNDS)
     assert status.of(store, cell, {}) == ("not run", "its training is finished", None, False)
     files.write_json(store.cell_spec(cell), {})
     assert status.of(store, cell, {}).word == "interrupted"

@@ -11,7 +11,7 @@ from privbench.errors import UserError
 from privbench.execution import cell_jobs
 from privbench.scoring import statistics
 from reports.running import study_reports
-from reports.studies import definition
+from reports.studies import definition, study_files
 from reports.tables.accuracy_table import METRICS
 
 
@@ -20,7 +20,7 @@ def paper(name):
     return definition.cells(definition.read(name), "paper")
 
 
-@pytest.mark.parametrize("name", definition.names())
+@pytest.mark.parametrize("name", study_files.names())
 @pytest.mark.parametrize("preset", ["smoke", "quick", "paper"])
 def test_every_study_has_cells_in_every_preset(name, preset):
     own = definition.read(name)
@@ -151,7 +151,7 @@ def test_the_paper_preset_trains_a_comparison_alike():
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in definition.names() if n.startswith(("fedmd-cg", "nfl-cgan")) and n != "fedmd-cg-fig2"]
+    "name", [n for n in study_files.names() if n.startswith(("fedmd-cg", "nfl-cgan")) and n != "fedmd-cg-fig2"]
 )
 def test_no_early_stop_cuts_the_rounds_of_a_paper_that_names_none(name):
     for cell in paper(name):
@@ -206,7 +206,7 @@ def test_every_variant_is_searched():
 
 
 def test_every_method_of_fedmd_cg_searches_the_rate_of_sgd():
-    names = [n for n in definition.names() if n.startswith("fedmd-cg") and n != "fedmd-cg-fig2"]
+    names = [n for n in study_files.names() if n.startswith("fedmd-cg") and n != "fedmd-cg-fig2"]
     assert len(names) == 7
     for name in names:
         rates = {}
@@ -298,7 +298,7 @@ def test_a_misspelt_key_of_a_study_is_refused(tmp_path, monkeypatch):
     (tmp_path / "studies").mkdir()
     text = (resources.files("reports") / "studies" / "accuracy.toml").read_text()
     (tmp_path / "studies" / "mine.toml").write_text(text.replace("embedded =", "embeded ="))
-    monkeypatch.setattr(definition.resources, "files", lambda _: tmp_path)
+    monkeypatch.setattr(study_files.resources, "files", lambda _: tmp_path)
     with pytest.raises(UserError, match="embed"):
         definition.read("mine")
 
@@ -309,7 +309,7 @@ NAMES_PUBLIC_IMAGES = ("digit5", "domainnet")  # of which FedCG holds out a doma
 
 def test_whoever_distils_on_public_images_has_some_in_every_published_cell():
     found = set()
-    for name in definition.names():
+    for name in study_files.names():
         for cell in definition.cells(definition.read(name), "paper"):
             train = cell.train
             if train.method != "feddf" or train.dataset in NAMES_PUBLIC_IMAGES:

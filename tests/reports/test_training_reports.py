@@ -9,7 +9,7 @@ from PIL import Image
 
 from privbench import registry
 from privbench import spec as specs
-from privbench.presets import SCHEDULES
+from privbench.presets import SCHEDULES, changed
 from privbench.records.schema import Curve
 from privbench.system.console import Console
 from privbench.training import metrics
@@ -38,7 +38,7 @@ def three():
 
 
 def form_of(report, number=0):
-    form = report.forms[number]
+    form = report.tables[number]
     return {row[0]: dict(zip(form.columns[1:], row[1:], strict=True)) for row in form.rows}
 
 
@@ -54,7 +54,7 @@ def test_the_best_mean_is_bold_and_published_values_stand_beside_with_the_differ
     assert beside["Local"]["published"] == "40.90 +- 0.92"
     assert any("Published values: FedCG Table 1." in note for note in report.notes)
     report = accuracy_table.report(three(), [], ["accuracy"])
-    assert len(report.forms) == 1
+    assert len(report.tables) == 1
     assert any("NOT the published schedule" in note and "No published value" in note for note in report.notes)
 
 
@@ -91,7 +91,7 @@ def test_the_lowest_is_best_where_lower_is_better_and_equal_ones_are_not_told_ap
 def test_nothing_published_stands_beside_other_clients_or_data():
     for change in ({"clients": 5}, {"dataset": "photos"}, {"method_settings": {"diversity": 0.0}}):
         report = accuracy_table.report([trained("fedcg", **change)], [], ["accuracy"])
-        assert len(report.forms) == 1, change
+        assert len(report.tables) == 1, change
         assert "Nothing was published for these cells." in report.notes
 
 
@@ -118,7 +118,7 @@ def test_a_searched_learning_rate_is_chosen_by_validation_not_by_test():
     rates = {0.01: 20.0, 0.05: 50.0, 0.08: 40.0}
     records = []
     for lr, validation in rates.items():
-        own_schedule = specs.Schedule(**specs.changed(schedule, {"task.kind": "sgd", "task.lr": lr}))
+        own_schedule = specs.Schedule(**changed(schedule, {"task.kind": "sgd", "task.lr": lr}))
         own = trained("fedavg", 90.0 - validation, schedule=own_schedule)
         records.append(with_training(own, [training(s, [validation, validation]) for s in (0, 1)]))
     assert grouping.best_searched(records) == [records[1]]
@@ -170,13 +170,13 @@ def test_reports_of_training_tell_the_chosen_mu():
 def test_cells_that_differ_in_the_attack_alone_count_once():
     own = {"partition": "iid", "method_settings": {}}
     attacked = [record(attack=a, spec=own) for a in ("dlg", "staged")]
-    assert len(accuracy_table.report(attacked, [], ["accuracy"]).forms[0].rows) == 1
+    assert len(accuracy_table.report(attacked, [], ["accuracy"]).tables[0].rows) == 1
 
 
 def test_the_files_are_pure_functions_of_the_records(tmp_path):
     report = accuracy_table.report(three(), [], ["accuracy", "auc", "bytes_up"])
     paths = [report_files.write(report, tmp_path / name) for name in ("a", "b")]
-    assert [p.suffix for p in paths[0]] == [".md", ".csv", ".tex"]
+    assert [p.suffix for p in paths[0]] == [".md", ".csv", ".tex", ".html"]
     assert [p.read_bytes() for p in paths[0]] == [p.read_bytes() for p in paths[1]]
     tex = paths[0][2].read_text()
     assert r"\toprule" in tex
@@ -224,7 +224,7 @@ def test_clients_by_domain_carry_its_name(tmp_path, drawn):
     own = {"partition": "domain", "domains": None, "client_domains": ["svhn", "usps"]}
     both = [trained(m, a, dataset="digits4", **own) for m, a in (("local", 38.0), ("fedavg", 41.0))]
     report = client_bars.report(both, "gain")
-    assert report.forms[0].columns == ["", "svhn", "usps", "mean"]
+    assert report.tables[0].columns == ["", "svhn", "usps", "mean"]
     assert [n["client"] for n in report.numbers] == ["svhn", "usps"]
     client_bars.write(both, grouping.setting(both[0].cell), "gain", tmp_path / "gain")
     assert [t.get_text() for t in drawn[0].axes[-1].get_xticklabels()] == ["svhn", "usps"]
@@ -233,7 +233,7 @@ def test_clients_by_domain_carry_its_name(tmp_path, drawn):
 
 
 def test_without_local_there_is_no_gain():
-    assert client_bars.report([trained("fedavg")], "gain").forms == []
+    assert client_bars.report([trained("fedavg")], "gain").tables == []
 
 
 def test_curves_are_means_over_clients_then_seeds():
@@ -284,7 +284,7 @@ def test_boxes_stand_in_order_with_the_default_among_them():
 
 def test_the_ablation_compares_with_the_method_as_published():
     records = [trained("fedmd-cg", 45.0), trained("fedmd-cg", 42.0, method_settings={"without": "kl1"})]
-    form = ablation.report(records, [], ["accuracy"]).forms[0]
+    form = ablation.report(records, [], ["accuracy"]).tables[0]
     assert [list(row) for row in form.rows] == [
         ["FedMD-CG", "**47.25 +- 0.35**", "-"],
         ["FedMD-CG (without kl1)", "44.25 +- 0.35", "-3.00"],
@@ -308,7 +308,7 @@ def test_reconstructions_are_compared_on_the_same_victims():
     strangers = [v.model_copy(update={"images": ["a stranger"]}) for v in fedavg.victims[:1]]
     others = with_victims(fedavg, [*strangers, *fedavg.victims[1:]])
     assert baselines.difference(measured.of(fedper), measured.of(others)) is None
-    form = baselines.report([fedavg, fedper, record("nfl-cgan", attack="feature-statistics")]).forms[0]
+    form = baselines.report([fedavg, fedper, record("nfl-cgan", attack="feature-statistics")]).tables[0]
     assert {row[0] for row in form.rows} == {"FedPer"}  # NFL-CGAN's rival, FedGen, is not there
     assert set(baselines.AGAINST) <= set(registry.METHODS)
 

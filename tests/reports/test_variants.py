@@ -20,7 +20,7 @@ def test_a_row_is_a_setting_and_a_column_a_defence_and_missing_cells_stay_gaps()
         made(15.0, observe="update", local_steps=1, local_lr=0.1),
         made(10.0, settings={"rehearsal_images": 0}),
     ]
-    (form,) = variants.report(records).forms
+    (form,) = variants.report(records).tables
     assert form.columns == ["", "FedAvg, dB", "floor", "failed", "FedAvg + Gaussian 0.001, dB", "floor", "failed"]
     assert [row[0] for row in form.rows] == [
         "round 0 (untrained), as set by default",

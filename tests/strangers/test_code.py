@@ -212,3 +212,19 @@ def test_a_record_with_threads_that_no_machine_has_is_refused(threads, root, com
     edit(Store(root).record(GREY), lambda value: value["environment"].update(threads=threads))
     ran = command("reproduce", GREY.id, "--out", root)
     assert (ran.status, ran.err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("name", ["device", "machine", "torch", "date", "cores", "threads"])
+def test_a_record_that_does_not_say_where_it_was_made_is_refused_by_every_command(name, root, command):
+    path = Store(root).record(GREY)
+    edit(path, lambda value: value["environment"].pop(name))
+    ran = command("reproduce", GREY.id, "--out", root)
+    assert (ran.status, ran.err.count("\n")) == (2, 1)
+    assert f"environment.{name}" in ran.err
+    if name == "threads":
+        assert "run its command again" in ran.err
+        return
+    assert str(path) in ran.err
+    shown = command("show", GREY.id, "--out", root)
+    assert shown.status == 2
+    assert "remove it and run the same command again" in shown.err

@@ -14,10 +14,10 @@ from privbench.execution import worker_pool
 from privbench.records import schema
 from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions
-from privbench.system import files, processes
+from privbench.system import files, locks, processes
 from reports.figures import of_attack
-from reports.running import ladder_cells
-from tests.strangers.conftest import FIRST, GREY, MEAN, edit
+from reports.running import ladder_cells, status
+from tests.strangers.conftest import FIRST, GREY, MEAN, edit, ran
 
 UP = "../../../outside"
 NAMES = [UP, "..", "/etc/x", "a/b", "a\\b\0", "x\ny", "", ".hidden/..", "digits\x1b[2J"]
@@ -152,3 +152,84 @@ def test_no_link_that_lies_in_a_folder_is_written_through(write, tmp_path):
         assert "RuntimeError" in (out / "error.txt").read_text()
     assert private.read_text() == "the only copy"
     assert write == "log" or not (out / names[write]).is_symlink()
+
+
+def moved_out(path, elsewhere):
+    """Puts a link in the place of a file or folder, to where that now lies."""
+    target = elsewhere / path.name
+    path.rename(target)
+    path.symlink_to(target)
+    return path
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda store: store.root / "train",
+        lambda store: store.train(FIRST),
+        lambda store: store.train(FIRST) / "finished.json",
+        lambda store: store.train(FIRST) / "predictions.safetensors",
+        lambda store: store.train(FIRST) / "spec.json",
+        lambda store: store.cell(GREY) / "record.json",
+        lambda store: store.result(GREY, FIRST.seed),
+        lambda store: store.artifact(GREY, FIRST, 2) / "observation",
+        lambda store: store.artifact(GREY, FIRST, 2) / "observation" / "round-0002.safetensors",
+        lambda store: store.artifact(GREY, FIRST, 2) / "observation-truth.safetensors",
+    ],
+)
+def test_a_link_that_leads_out_of_the_results_is_refused_in_one_line(place, root, tmp_path):
+    """What it leads to is intact, so that nothing else could be wrong with it; files that would be written again are not missed."""
+    store, elsewhere = Store(root), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    link = moved_out(place(store), elsewhere)
+    before = {path: path.lstat().st_mtime_ns for path in elsewhere.rglob("*")}
+    if link != store.record(GREY):
+        store.record(GREY).unlink(missing_ok=True)
+    if "observation" in str(link):
+        store.result(GREY, FIRST.seed).unlink()
+    try:
+        failures = ran([GREY], root) or [status.of(store, GREY, {}).why]
+    except UserError as error:
+        failures = [str(error)]
+    assert len(failures) == 1
+    assert f"{link} is a link that leads out of its folder" in failures[0]
+    assert "\n" not in failures[0]
+    assert link.is_symlink()
+    assert {path: path.lstat().st_mtime_ns for path in elsewhere.rglob("*")} == before
+
+
+def test_listings_leave_links_out_with_a_remark(root, tmp_path, caplog, capsys):
+    store = Store(root)
+    for path in (store.train(FIRST), store.cell(MEAN)):
+        moved_out(path, tmp_path)
+    store.check_writable()
+    commands.list_runs(root)
+    lines = [record.getMessage() for record in caplog.records]
+    assert all(f"{kind}/" in line and "is a link" in line for kind, line in zip(("train", "cells"), lines, strict=True))
+    shown = capsys.readouterr().out
+    assert FIRST.id not in shown
+    assert MEAN.id not in shown
+    assert GREY.id in shown
+
+
+def test_a_link_to_a_lock_is_not_written_through(tmp_path):
+    private, out = tmp_path / "private", tmp_path / "out"
+    private.write_text("the only copy")
+    out.mkdir()
+    for name in (".lock", ".lock-by"):
+        (out / name).symlink_to(private)
+        with pytest.raises(UserError, match=f"{name} is a link"), locks.lock(out, wait=False):
+            pass
+        (out / name).unlink()
+    assert private.read_text() == "the only copy"
+
+
+def test_a_link_that_stays_inside_and_one_to_the_folder_of_all_results_are_followed(root, tmp_path):
+    (tmp_path / "linked").symlink_to(root)
+    assert len(Store(tmp_path / "linked").trained()) == len(Store(root).trained())
+    (root / "a").write_text("{}")
+    (root / "b").symlink_to("a")
+    assert files.read_json(root / "b") == {}
+    (root / "c").symlink_to("c")
+    with pytest.raises(UserError, match="is a link"):
+        files.read_json(root / "c")

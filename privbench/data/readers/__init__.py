@@ -1,4 +1,4 @@
-"""Readers of the files that data sets come in: where they lie, their checksums, their formats, their size as images.
+"""Readers of the files that data sets consist of: where they lie, their checksums, their formats, their size as images.
 
-May import the base modules of privbench/ alone; data sets import from here.
+May import registry, types and what stands below them; data sets import from here.
 """

@@ -23,7 +23,7 @@ from privbench.system import places
 TIMEOUT_SECONDS = 10.0  # of each connection and each read, not of the whole download
 UNFINISHED = ".download-"  # what a folder's name begins with while files arrive in it
 MANY = 3  # from so many files on, a line names the first one's address alone
-NO_HEAD = (403, 405, 501)  # answers of a server that does not tell sizes
+NO_HEAD = (403, 405, 501)  # answers of a server that does not report sizes
 
 
 # Signatures of the compiled operators that torchvision's import refers to without looking whether they are there.

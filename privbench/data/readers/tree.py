@@ -44,7 +44,7 @@ class Folder(NamedTuple):
 def folder(path: Path) -> Folder:
     """One folder, in one pass over it; UserError if it cannot be read.
 
-    A folder of thousands of files is looked at again and again: one that has not changed for SETTLED_NS is listed once.
+    A folder of thousands of files is listed again and again: one that has not changed for SETTLED_NS is listed once.
     """
     try:
         changed = path.stat().st_mtime_ns

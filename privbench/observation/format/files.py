@@ -37,10 +37,12 @@ class Stored:
 
     folder: Path
     index: Index
-    id: str  # the digest of what was seen: set-up and rounds, whoever's it is
+    id: str  # the digest of what was seen: set-up and rounds
 
 
-def write(folder: Path, setup: SetupEntry, rounds: Iterable[NewRound], origin: Origin | None) -> str:
+def write(
+    folder: Path, setup: SetupEntry, rounds: Iterable[NewRound], origin: Origin | None, preset: str | None = None
+) -> str:
     """Writes an observation and returns its id. One that is there is no observation any more until the new index is written.
 
     ValueError or UserError where it does not keep to the format.
@@ -49,7 +51,8 @@ def write(folder: Path, setup: SetupEntry, rounds: Iterable[NewRound], origin: O
     with files.writing(path):
         path.unlink(missing_ok=True)
     entries = [_write_round(folder, each) for each in rounds]
-    index = Index(setup=setup, rounds=entries, origin=origin)
+    told = {} if preset is None else {"preset": preset}
+    index = Index(setup=setup, rounds=entries, origin=origin, **told)
     networks.check(index)
     write_index(folder, index)
     return observation_id(index)
@@ -73,7 +76,7 @@ def read(folder: Path) -> Stored:
     Nothing that it declares has been allocated then, and no file of a round opened.
     """
     path = folder / INDEX
-    if not path.is_file():
+    if not files.no_way_out(path).is_file():
         raise Missing(_missing(folder))
     try:
         if path.stat().st_size > limits.INDEX_BYTES:
@@ -121,7 +124,7 @@ def are_classes(labels: torch.Tensor, classes: int) -> bool:
 
 
 def observation_id(index: Index) -> str:
-    """SHA-256 of set-up and rounds as canonical JSON: the same wherever the observation lies and whoever made it."""
+    """SHA-256 of set-up and rounds as canonical JSON: the same wherever the observation lies."""
     return digest(index.model_dump(mode="json", include={"setup", "rounds"}, exclude_unset=True))
 
 
@@ -181,7 +184,7 @@ def _check_values(index: Index, tensors: dict[str, torch.Tensor]) -> None:
 
 def _check_size(folder: Path, entry: RoundEntry) -> None:
     path = folder / entry.file
-    if not path.is_file():
+    if not files.no_way_out(path).is_file():
         raise Damaged(f"there is no {path}, which {folder / INDEX} names")
     if (size := path.stat().st_size) != entry.bytes:
         raise Damaged(f"{path} is damaged or of another observation ({size} bytes in place of {entry.bytes})")

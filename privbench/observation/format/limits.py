@@ -1,4 +1,4 @@
-"""How large anything in an observation may be: limits for what strangers hand over, far above what any preset makes.
+"""How large anything in an observation may be: limits for files from strangers, far above what any preset makes.
 
 The largest observation of a preset is that of ResNet-18 with 64 victims: 64 gradients of 11.2 million numbers, 2.9 GB. The largest
 classification is DomainNet's, 345 classes; EMNIST has 62. A limit that something honest meets is raised here, nowhere else.
@@ -16,7 +16,7 @@ CLASSES = 10_000  # a conditional generator embeds each class in as many numbers
 CHANNELS = 64  # of an image: 3 of a photograph, 13 of a satellite's
 SIDE = 1_024  # of an image, in pixels
 BATCH_SIZE = 4_096  # images behind one message
-# What an attack hands back is one image for every image behind a message: 4 GiB of float32. 64 victims of 16 images of 3x64x64 take
+# What an attack returns is one image for every image behind a message: 4 GiB of float32. 64 victims of 16 images of 3x64x64 take
 # 2^24 numbers.
 PIXELS = 2**30
 STEPS = 100_000  # local steps behind an update, which some attacks repeat; 20 epochs of 60,000 images in batches of 16 are 75,000

@@ -136,7 +136,7 @@ class Messages(_Strict):
         if self.local is not None and self.kind != "update":
             raise ValueError(f"local steps belong to updates, but these messages are of kind '{self.kind}'")
         if self.kind == "weights" and (self.batch_size is not None or self.imitated):
-            raise ValueError("no batch of images stands behind weights")
+            raise ValueError("weights have no batch of images")
         return self
 
 
@@ -175,7 +175,7 @@ class RoundEntry(_Strict):
 
 
 class Origin(_Strict):
-    """Whose observation it is. No attack gets it; an export leaves it out, as the run's seed tells the defence's noise."""
+    """Whose observation it is. No attack gets it; an export leaves it out, as the run's seed reveals the defence's noise."""
 
     run: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]  # TrainSpec.id
     seed: Annotated[int, Field(ge=0)]
@@ -191,6 +191,8 @@ class Index(_Strict):
     setup: SetupEntry
     rounds: Annotated[list[RoundEntry], Field(min_length=1, max_length=limits.ROUNDS)]
     origin: Origin | None
+    # Of what it was made in, e.g. "smoke", of which no score is shown; unlike the origin, an export keeps it.
+    preset: Word | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Index:

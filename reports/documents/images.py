@@ -1,0 +1,45 @@
+"""The figures of docs/images that committed records are enough for; all others show networks or reconstructions of whole runs.
+
+They are no blocks: fonts and versions of the drawing library change single pixels, so that no test can compare them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from privbench.system import files
+from reports.documents import published
+from reports.documents.blocks import CIFAR10, PHOTOS
+from reports.figures import curves, scatter
+from reports.records import grouping
+
+FOLDER = Path("docs/images")
+
+
+def _photos_scatter(root: Path, stem: Path) -> list[Path]:
+    return scatter.write(published.attacked(root, PHOTOS), stem)
+
+
+def _cifar10_curves(root: Path, stem: Path) -> list[Path]:
+    records = published.read(published.path_of(root, CIFAR10))
+    return curves.write(records, grouping.setting(records[0].cell), ("loss", "accuracy"), stem)
+
+
+IMAGES: dict[str, Callable[[Path, Path], list[Path]]] = {
+    "photos-scatter": _photos_scatter,
+    f"{CIFAR10}-curves": _cifar10_curves,
+}
+
+
+def write(root: Path, target: Path) -> list[Path]:
+    """Draws every figure anew from the records under `root`, as PNG files of the folder `target`."""
+    paths = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, draw in IMAGES.items():
+            (drawn,) = (path for path in draw(root, Path(folder) / name) if path.suffix == ".png")
+            path = target / drawn.name
+            files.write_bytes(path, drawn.read_bytes())
+            paths.append(path)
+    return paths

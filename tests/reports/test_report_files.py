@@ -1,0 +1,143 @@
+"""One report as Markdown, CSV, LaTeX, HTML and terminal text: every form says the same, and obeys nothing that it is given."""
+
+import csv
+import io
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from privbench.system.console import Console
+from reports.tables import render, report_files, terminal
+from reports.tables.report import Page, Report, Table
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "a|b",
+    "_all_ __init__ snake_case",
+    "50% & $x^2$ #1 {y} ~z",
+    "*stars* **bold** ~~gone~~",
+    "[click](http://x)",
+    "![seen](http://x)",
+    "\\input{secrets}",
+    "&lt;b&gt;",
+    '" onload="x',
+    "two\nlines",
+    "<!-- comment",
+]
+MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def of_name(name):
+    """A report that says one name everywhere it can."""
+    table = Table(
+        name, ["", name], [[name, name], [f"  {name}", f"{render.bold('1.0 [0.5, 2.0]')} {render.small('dlg')}"]],
+        notes=[name], text=[name],
+    )  # fmt: skip
+    part = Table(name, ["", "x"], [[name, "-"]], is_part=True, words=True)
+    return Report(name, [name], [table, part], [{"name": name, "psnr_db": 1 / 3}], pages=[Page(name, "other")])
+
+
+class Reader(HTMLParser):
+    """The tags and the text of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.texts, self.attributes = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def read(page):
+    reader = Reader()
+    reader.feed(page)
+    return reader
+
+
+def plain(name):
+    return name.replace("\n", "␊")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_html_shows_a_name_as_it_is(name):
+    found, usual = read(report_files.html(of_name(name))), read(report_files.html(of_name("usual")))
+    assert set(found.tags) == set(usual.tags)
+    assert found.tags.count("td") == usual.tags.count("td") == 3
+    assert {attribute for attribute, _ in found.attributes} <= {attribute for attribute, _ in usual.attributes} | {
+        "class"
+    }
+    shown = [" ".join(text.split()) for text in found.texts]
+    assert shown.count(" ".join(plain(name).split())) >= 6
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_markdown_shows_a_name_as_it_is(name):
+    page = MARKDOWN.render(report_files.markdown(of_name(name)))
+    found, usual = read(page), read(MARKDOWN.render(report_files.markdown(of_name("usual"))))
+    assert found.tags == usual.tags
+    shown = [text.strip() for text in found.texts]
+    assert shown.count(name.replace("\n", " ")) == usual.texts.count("usual") == 12
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if "\n" not in name])
+def test_latex_escapes_a_name_and_leaves_no_comment_open(name):
+    text, escaped = report_files.latex(of_name(name)), render.tex(name)
+    assert escaped not in HOSTILE
+    usual = report_files.latex(of_name("usual"))
+    assert text.replace(escaped, "usual").replace(plain(name), "usual") == usual
+    assert usual.count("\n% usual") + usual.startswith("% usual") == 5
+
+
+def test_a_line_break_ends_no_latex_comment():
+    text = report_files.latex(of_name("two\n\\input{lines}"))
+    assert "% two␊\\input{lines}" in text
+    assert text.count("\\input{lines}") == text.count("␊\\input{lines}") == 6
+
+
+def test_csv_keeps_every_digit(tmp_path):
+    paths = report_files.write(of_name("a|b"), tmp_path / "x")
+    assert [path.name for path in paths] == ["x.md", "x.csv", "x.tex", "x.html"]
+    (row,) = csv.DictReader(io.StringIO(paths[1].read_text()))
+    assert row["name"] == "a|b"
+    assert float(row["psnr_db"]) == 1 / 3
+
+
+def test_the_page_has_no_script_and_needs_no_other_file():
+    page = report_files.html(of_name("usual")._replace(images=["a b.png"]))
+    found = read(page)
+    assert "script" not in found.tags
+    assert "link" not in found.tags
+    assert [value for name, value in found.attributes if name == "src"] == ["a%20b.png"]
+    assert [value for name, value in found.attributes if name == "href"] == ["other.html"]
+    assert "width=device-width" in page
+    assert "@media print" in page
+    assert "<b>1.0</b>" in page
+    assert "<small>dlg</small>" in page
+
+
+def test_latex_has_the_columns_for_which_a_page_has_room():
+    table = Table("t", ["", "a", "b", "c"], [["x", "1", "2", "3"]], is_detail=True, on_paper=("", "c"))
+    text = report_files.latex(Report("r", [], [table, table._replace(on_paper=())], [], caption="Read this."))
+    assert r"x & 3 \\" in text
+    assert r"\caption{r: t. Read this.}" in text
+    assert text.count(r"\begin{tabular}") == 1
+    assert "% t: in the other forms of this report" in text
+
+
+def test_the_terminal_leaves_out_details_and_says_what_matters_most():
+    console = Console(width=80, record=True, file=io.StringIO())
+    report = of_name("usual")
+    detail = Table("long", ["", "x"], [["hidden", "1"]], notes=["hidden"], is_detail=True)
+    terminal.show(report._replace(tables=[*report.tables, detail]), Path("x.md"), console, first=["first of all"])
+    text = console.export_text()
+    assert "hidden" not in text
+    assert text.index("first of all") < text.index("- usual")
+    assert text.rstrip().endswith("how to read this: x.md")
+    terminal.show(report._replace(messages=["only this"]), Path("x.md"), console)
+    assert "- only this\n- how to read this: x.md" in console.export_text()

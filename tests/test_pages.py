@@ -1,0 +1,169 @@
+"""The pages of the documentation: every link leads somewhere, blocks that a command writes are closed, pages stay short."""
+
+import json
+import lzma
+import re
+from pathlib import Path
+from statistics import fmean, stdev
+
+import pytest
+from scipy.stats import t as student
+
+# Page -> words at most, as a reader counts them: no code, no addresses, nothing between the marks of a generated block.
+MOST_WORDS = {
+    "README.md": 700,
+    "docs/attacks.md": 600,
+    "docs/benchmarks.md": 600,
+    "docs/defenses.md": 600,
+    "docs/design.md": 900,
+    "docs/extending.md": 1500,
+    "docs/methods.md": 600,
+    "docs/python.md": 300,
+    "docs/reading_results.md": 1200,
+    "docs/results.md": 1000,
+    "docs/studies.md": 600,
+    "docs/threat_model.md": 700,
+}
+BLOCK = re.compile(r"^<!-- generated: ([a-z0-9-]+) -->\n.*?\n<!-- end -->$", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"```.*?```", re.DOTALL)
+ADDRESS = re.compile(r"\]\(([^)\s]+)\)")
+WORD = re.compile(r"[^\W_][\w'.-]*")
+# In a finding or in a generated block; elsewhere it can only grow old.
+MEASURED = re.compile(r"\d\.\d+ dB|\d +\[[-+]?\d|\+- \d")
+
+
+def pages(repository: Path) -> list[Path]:
+    return [repository / "README.md", repository / "CHANGELOG.md", *sorted((repository / "docs").rglob("*.md"))]
+
+
+def by_hand(text: str) -> str:
+    """A page without its generated blocks and code."""
+    return CODE.sub("", BLOCK.sub("", text))
+
+
+def words(text: str) -> int:
+    return len(WORD.findall(ADDRESS.sub("]", by_hand(text))))
+
+
+def anchors(text: str) -> set[str]:
+    """The names by which a page's headings are linked to."""
+    headings = re.findall(r"^#+ (.+)$", CODE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def dead_links(page: Path) -> list[str]:
+    """The links of a page to files or headings that are not there; addresses on the web are not opened."""
+    dead = []
+    for address in ADDRESS.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+        if "://" in address:
+            continue
+        name, _, heading = address.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (heading and heading not in anchors(target.read_text(encoding="utf-8"))):
+            dead.append(f"{page.name}: {address}")
+    return dead
+
+
+def unclosed(text: str) -> int:
+    """How many marks of generated blocks have no partner."""
+    marks = len(re.findall(r"^<!-- (?:generated: .*|end) -->$", text, re.MULTILINE))
+    return marks - 2 * len(BLOCK.findall(text))
+
+
+def test_every_link_leads_somewhere(repository: Path) -> None:
+    assert [link for page in pages(repository) for link in dead_links(page)] == []
+
+
+def test_a_dead_link_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# `A` heading, here\n", encoding="utf-8")
+    page = tmp_path / "page.md"
+    page.write_text("[a](there.md#a-heading-here) [b](there.md#gone) [c](gone.md) [d](#e)\n\n# E\n", encoding="utf-8")
+    assert dead_links(page) == ["page.md: there.md#gone", "page.md: gone.md"]
+
+
+@pytest.mark.parametrize("name", MOST_WORDS)
+def test_a_page_is_no_longer_than_its_reader_has_time_for(repository: Path, name: str) -> None:
+    assert words((repository / name).read_text(encoding="utf-8")) <= MOST_WORDS[name]
+
+
+def test_words_of_code_addresses_and_generated_blocks_are_not_counted() -> None:
+    text = "Two [words](a/long/address.md).\n```\nnot these\n```\n<!-- generated: a-table -->\n| nor these |\n<!-- end -->\n"
+    assert words(text) == 2
+    assert words("three `more-words` here") == 3
+
+
+def test_every_generated_block_is_closed_and_named_once(repository: Path) -> None:
+    for page in pages(repository):
+        text = page.read_text(encoding="utf-8")
+        assert unclosed(text) == 0, page.name
+        names = BLOCK.findall(text)
+        assert len(names) == len(set(names)), page.name
+    assert unclosed("<!-- generated: a -->\n\n| x |\n") == 1
+
+
+@pytest.mark.parametrize("name", MOST_WORDS)
+def test_measured_numbers_stand_in_generated_blocks_alone(repository: Path, name: str) -> None:
+    assert MEASURED.findall(by_hand((repository / name).read_text(encoding="utf-8"))) == []
+
+
+def test_a_measured_number_is_seen() -> None:
+    for written in ("36.76 dB", "18 [15, 20]", "+3.73 [+1.35, +6.30]", "66.77 +- 6.89"):
+        assert MEASURED.search(written), written
+    assert not MEASURED.search("variance 0.001, five seeds, 20 dB, Python 3.11")
+
+
+def blocks(page: Path) -> dict[str, str]:
+    """The generated blocks of a page by name."""
+    text = page.read_text(encoding="utf-8")
+    return {found.group(1): found.group() for found in BLOCK.finditer(text)}
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("README.md", ["readme-table"]),
+        ("docs/results.md", ["finding-fedavg", "finding-papers-attack", "finding-noise", "finding-private-extractor"]),
+    ],
+)
+def test_numbers_of_findings_are_those_of_their_table(repository: Path, page: str, names: list[str]) -> None:
+    table = set(re.findall(r"\d+\.\d\d\b", (repository / "docs/results/quick-photos.md").read_text(encoding="utf-8")))
+    for name in names:
+        numbers = re.findall(r"\d+\.\d\d\b", blocks(repository / page)[name])
+        assert len(numbers) > 5
+        assert [number for number in numbers if number not in table] == [], name
+
+
+def accuracies(repository: Path) -> dict[tuple[str, str], dict[int, float]]:
+    """(defence, model) -> seed -> test accuracy of FedAvg in percent, mean over clients.
+
+    Each model at the round where its validation accuracy, mean over clients, is best; the first of equals.
+    """
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    records = lzma.decompress((repository / "docs/results/records/quick-photos.jsonl.xz").read_bytes())
+    for record in map(json.loads, records.splitlines()):
+        if record["cell"]["train"]["method"] != "fedavg":
+            continue
+        for seed in record["seeds"]:
+            for model in ("personal", "uploaded", "broadcast"):
+                rounds = [each["models"][model] for each in seed["training"]["rounds"]]
+                best = max(rounds, key=lambda each: fmean(each["validation"]))
+                found.setdefault((record["cell"]["train"]["defense"], model), {})[seed["seed"]] = fmean(best["test"])
+    return found
+
+
+def test_the_accuracy_of_each_model_is_that_of_the_records(repository: Path) -> None:
+    measured = accuracies(repository)
+    written = blocks(repository / "docs" / "results.md")
+    finding = {float(number) for number in re.findall(r"\d+\.\d\d\b", written["finding-accuracy"])}
+    for model in ("personal", "uploaded", "broadcast"):
+        cells = [f"| {model} "]
+        for defense in ("none", "gaussian:0.001", "gaussian:0.1"):
+            seeds = list(measured[defense, model].values())
+            cells.append(f" {fmean(seeds):.1f} +- {stdev(seeds):.1f} ")
+        assert "|".join(cells) + "|" in written["accuracy-by-model"]
+        undefended = measured["none", model]
+        gaps = [noisy - undefended[seed] for seed, noisy in measured["gaussian:0.1", model].items()]
+        reach = student.ppf(0.975, 4) * stdev(gaps) / 5**0.5
+        assert len(gaps) == 5
+        for number in (fmean(gaps), fmean(gaps) - reach, fmean(gaps) + reach):
+            assert round(abs(number), 2) in finding, (model, number)
