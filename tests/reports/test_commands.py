@@ -121,7 +121,7 @@ def test_plug_ins_of_one_file_are_told_apart_in_a_listing(capsys, monkeypatch):
     told = {part.split("\n")[0]: part for part in re.split(r"\n(?=\S)", capsys.readouterr().out)}
     assert "Every pixel 0.5." in told["grey"]
     assert "the victim's class" in told["class-mean"]
-    assert "DLG, the plain form of gradient matching" in told["dlg"]
+    assert "Zhu et al., NeurIPS 2019" in told["dlg"]
 
 
 @pytest.mark.parametrize("kind", list(registry.KINDS))
