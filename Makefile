@@ -82,10 +82,11 @@ test-portable: $(READY) ## run the tests under every arithmetic that this proces
 fuzz: $(READY) ## mutate files of every kind for TIME seconds and see that each is refused in one line or read as what it was
 	OMP_NUM_THREADS=1 $(IN_VENV) -m tests.fuzz --time $(TIME) --seed $(SEED)
 
-check: $(READY) ## check format, lint and types, then run the tests
+check: $(READY) ## check format, lint and types, then run the tests, which hold the layers of imports
 	$(IN_VENV) -m ruff format --check .
 	$(IN_VENV) -m ruff check .
 	$(IN_VENV) -m mypy
+	@echo "Files of more than 300 lines, which could be two:"; wc -l $$(git ls-files '*.py') | awk '$$1 > 300 && $$2 != "total"'
 	$(call PYTEST,not thorough)
 
 docs: $(READY) ## write the generated blocks of README.md and docs/ again, from committed records and from the classes

@@ -13,13 +13,12 @@ from typing import ClassVar
 
 import torch
 
-from attacks import broadcast
 from attacks.common import closed_form, labels
 from attacks.features import inversion, per_image
 from attacks.shadow import shadow_federation
 from privbench.applicability import Limits
 from privbench.hyperparameters import Count, Positive
-from privbench.tensors import Params
+from privbench.tensors import relative_change
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 ERROR = 10.0  # tau per relative change of the classifier
@@ -33,19 +32,15 @@ class AnalyticFeatures:
     tau: Positive = 0.001  # of the logit of h, relative to its spread, while nothing has been trained
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "initial"})
-    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
-    limits: ClassVar[Limits] = Limits(unmixed=True)
     knowledge: ClassVar[str] = "gradient + initial networks + natural images"
     rung: ClassVar[str] = "L3"
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
-    hands_in: ClassVar[tuple[str, ...]] = ("staged",)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
-        """All victims through E_0, or those of `staged` where E is broadcast."""
-        if "extractor" in artifact.weights:
-            return broadcast.attack(artifact, knowledge, seed, progress)
+        """All victims through E_0."""
         return per_image.attack(
             artifact, knowledge, seed, lambda single: self.through_initial(single, knowledge, progress), progress
         )
@@ -66,9 +61,3 @@ class AnalyticFeatures:
         )
         first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
         return Reconstruction(end.x, y[:, None], end.loss, end.trace, first, end.evaluations)
-
-
-def relative_change(now: Params, before: Params) -> float:
-    """||C - C_0|| / ||C_0|| over all parameters."""
-    change = sum(float((now[n] - before[n].to(now[n])).double().square().sum()) for n in before)
-    return float((change / sum(float(t.double().square().sum()) for t in before.values())) ** 0.5)

@@ -2,42 +2,48 @@
 
 In round 0 it is the victims' own, and inverted as such (attacks/shadow/known_extractor.py). Later clients share a classifier,
 not an extractor, and two of them may read the same classifier with opposite signs; whether the colluder's extractor or a
-surrogate is inverted is decided by the rehearsal, in which a shadow client colludes.
+surrogate is inverted is decided by the shadow validation, in which a shadow client colludes.
 
 The colluder hands its training images over, too, which join the auxiliary ones. Every attacked client has a colluder of its own,
 who knows nothing of the others' images: so each client's victims are attacked by themselves.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
-from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.common import failed_uploads
-from attacks.features.inversion import Extractors
-from attacks.shadow import shadow_federation
-from attacks.shadow.selection import SHORT, Recipe
-from attacks.shadow.shadow_federation import ServerView
-from privbench.tensors import Params
-from privbench.types import Artifact, Batch, Knowledge, Presets, Progress, Reconstruction, no_progress
+from attacks.shadow import alignment, recipes, shadow_federation
+from attacks.shadow.settings import SHORT, AlignedSettings
+from attacks.shadow.surrogate_attack import SurrogateAttack, of_sound_images
+from privbench.applicability import Limits
+from privbench.types import Artifact, Batch, Colluder, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
 @dataclass(frozen=True)
-class Collusion(AlignedSurrogate):
-    """The colluder's E_k, with what the rungs below have."""
+class Collusion(AlignedSettings):
+    """The colluder's E_k, with what attackers without a colluder have."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "colluder"})
+    uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
     knowledge: ClassVar[str] = "gradient + auxiliary + colluding client with its images"
     rung: ClassVar[str] = "L6"
+    # Whether the shadow validation applies is decided on the features of all victims together.
+    pools: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
     revision: ClassVar[int] = 3  # 3: the colluder's images
 
-    def through_stand_ins(
+    def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
-        """The victims of each client with the images of its colluder."""
+        """The victims of each client with the extractor and the images of its colluder."""
+        return of_sound_images(
+            artifact, knowledge, seed, lambda sound: self._by_client(sound, knowledge, seed, progress), progress
+        )
+
+    def _by_client(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         assert knowledge.colluder is not None, "the needs name the colluder"
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
         parts = []
@@ -47,17 +53,11 @@ class Collusion(AlignedSurrogate):
             pairs = zip(knowledge.auxiliary, theirs.images, strict=True)
             both = Batch(*(torch.cat([mine, more.to(mine)]) for mine, more in pairs))
             whole = replace(knowledge, auxiliary=both, colluder={client: theirs})
-            parts.append((rows, super().through_stand_ins(artifact.select(rows), whole, seed, progress)))
+            attack = self.attack(client, theirs)
+            parts.append((rows, attack.of_single(artifact.select(rows), whole, seed, progress)))
         return failed_uploads.joined(parts)
 
-    def whole(self, real: ServerView, knowledge: Knowledge) -> dict[int, Params]:
-        """The extractor of each attacked client's colluder."""
-        return real.colluder
-
-    def recipes(self) -> Mapping[str, Recipe]:
-        """Those of the rungs below, and the colluder's extractor."""
-        return {**super().recipes(), "colluder": self.colluders}
-
-    def colluders(self, own: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
-        """The extractor of each attacked client's colluder."""
-        return shadow_federation.of_clients(own, {client: [params] for client, params in own.colluder.items()})
+    def attack(self, client: int, colluder: Colluder) -> SurrogateAttack:
+        """The colluder's extractor, which may be the client's own, and three recipes."""
+        chosen_from = (recipes.surrogates(self), alignment.aligned(self), recipes.of_colluders(self))
+        return SurrogateAttack("Collusion", self, chosen_from, held={client: colluder.params["extractor"]})

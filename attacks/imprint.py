@@ -8,18 +8,19 @@ What it crafts (attacks/crafted/classifiers.py) depends on the uploads that it e
                                noise. An image of the class that has won leaves no gradient, and ends at the mean of the two.
     E private                  features alone, which are attacked by the surrogates of `aligned-surrogate` through the classifier
                                that an honest server would have sent, without which (an artifact file alone) there are the
-                               class means. Of one image without noise an honest classifier gives the same features, and is
-                               sent. Of a batch every image with a row of its own is a victim of its own, as in
+                               class means. Of one image without noise an honest classifier gives the same features, so that
+                               the attack does not apply. Of a batch every image with a row of its own is a victim of its own, as in
                                attacks/features/per_image.py; the others end at the class means.
 
-Where E is broadcast the choice is rehearsed before anything is sent (attacks/crafted/dry_run.py): crafted with one half of the
-auxiliary images and tried on some of the other, against what a passive attacker (attacks/broadcast.py) makes of the honest
-classifier's gradients. An honest classifier it is where that scores higher, e.g. where a defence clips, and what comes back
-is then attacked as by that attacker, bit by bit. Whether it was honest is told from what it would have sent, had it been.
+Where E is broadcast a dry run decides before anything is sent (attacks/crafted/dry_run.py): crafted with one half of the
+auxiliary images and tried on some of the other, against what `staged`, or `posterior` under noise, makes of the honest
+classifier's gradients. The server sends the honest classifier where that scores higher, e.g. where a defence clips. Then the
+attack does not apply: a passive attack says what an honest server reads, and here the class means stand in its place. Whether
+the server was honest is seen by comparing with what an honest one would have sent.
 
 All this is of single-precision gradients of one step (FedSGD) that nobody clips. A saturated classifier's gradients have a root
 mean square of about 1e14: in fp16 they overflow. Whole updates are taken for a gradient (attacks/common/updates.py); under Adam no
-step is longer than its rate, crafted or honest. The rehearsal plays clients that send in the same format
+step is longer than its rate, crafted or honest. The dry run plays clients that send in the same format
 (privbench/observation/wire.py) and take the same local steps, so that such a server is honest where it gains nothing. What is
 measured of each stands in docs/results/imprint-on-the-wire.md.
 
@@ -36,15 +37,16 @@ from typing import ClassVar
 
 import torch
 
-from attacks import broadcast as passive
-from attacks import staged
-from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.common import closed_form, descend, failed_uploads, labels, problem, updates
-from attacks.common.no_information import class_mean, gave_up
+from attacks.common.no_information import class_mean, gave_up, not_applicable
 from attacks.crafted import classifiers, dry_run, gradient_bins, saturated
 from attacks.features import per_image
 from attacks.features.disaggregation import Disaggregated
-from attacks.shadow.selection import SHORT
+from attacks.posterior import Posterior
+from attacks.shadow import alignment, recipes
+from attacks.shadow.settings import SHORT, AlignedSettings
+from attacks.shadow.surrogate_attack import SurrogateAttack
+from attacks.staged import Staged
 from privbench.applicability import Limits
 from privbench.errors import UserError
 from privbench.hyperparameters import Count, CountOrZero
@@ -69,27 +71,32 @@ CLAIM = (
     "imprint sent a crafted classifier: what it reads holds for single-precision gradients of one step that nobody clips, and "
     "for nothing else (docs/results/imprint-on-the-wire.md)"
 )
-SENT_HONESTLY = "imprint sent the honest classifier, which brought back more in its rehearsal than a crafted one"
+SENT_HONESTLY = (
+    "imprint sent the honest classifier, as a crafted one would bring back no more, so that it does not apply here; a passive "
+    "attack says what an honest server reads"
+)
 
 
 @dataclass(frozen=True)
-class Imprint(AlignedSurrogate):
+class Imprint(AlignedSettings):
     """One crafted classifier, or the honest one, and what it tells of the images."""
 
     feature_steps: Count = 300  # of the inversion of a batch's features
-    rehearsal_images: CountOrZero = 12  # 0: what is crafted is sent without a rehearsal
+    rehearsal_images: CountOrZero = 12  # of the dry run; 0: what is crafted is sent without one
 
     needs: ClassVar[frozenset[str]] = frozenset({"classes", "auxiliary"})
-    limits: ClassVar[Limits] = Limits(linear_classifier=True, unmixed=True)
-    uses: ClassVar[frozenset[str]] = AlignedSurrogate.uses | {
+    limits: ClassVar[Limits] = Limits(linear_classifier=True)
+    uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"}) | {
         f"{kind}:{part}" for kind in ("gradient", "update") for part in ("classifier", "extractor")
     }
     knowledge: ClassVar[str] = "active server + auxiliary"
     rung: ClassVar[str] = "L7"
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "feature_steps": 5, "rehearsal_images": 0}}
+    pools: ClassVar[bool] = True
     active: ClassVar[bool] = True
-    # 1: noise, auxiliary images, E's gradient; 2: gentle, saturated or honest, as rehearsed; 4: as AlignedSurrogate
-    revision: ClassVar[int] = 4
+    # 1: noise, auxiliary images, E's gradient; 2: gentle, saturated or honest, as the dry run says; 4: as `aligned-surrogate`;
+    # 8: an honest server does not apply (up to 7 counted those of the attacks that answered for it then)
+    revision: ClassVar[int] = 8
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The classifier to send in place of the broadcast one, or HONEST; UserError unless its first layer is linear."""
@@ -124,10 +131,7 @@ class Imprint(AlignedSurrogate):
         artifact = updates.nearly_gradients(artifact)
         closed_form.check_not_mixed(artifact)
         if _sent_honestly(artifact, knowledge):
-            if "extractor" not in artifact.weights:
-                return super().reconstruct(artifact, knowledge, seed, progress)
-            found = passive.attack(artifact, knowledge, seed, progress)
-            return found._replace(notes=(*found.notes, SENT_HONESTLY))
+            return not_applicable(class_mean(artifact, knowledge))._replace(notes=(SENT_HONESTLY,))
         if not classifiers.is_crafted(artifact.weights["classifier"]):
             raise UserError(
                 "imprint reads what its own crafted classifier brought back, but these clients got an honest one; name it "
@@ -153,7 +157,7 @@ class Imprint(AlignedSurrogate):
             Networks(broadcast.params | sent.params, broadcast.buffers),
             lambda seen: self._read(seen, known, seed, no_progress),
         )
-        return acting > worth(broadcast, lambda seen: passive.attack(seen, known, seed))
+        return acting > worth(broadcast, lambda seen: passive(seen).reconstruct(seen, known, seed))
 
     def _read(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """What a crafted classifier brought back of all victims."""
@@ -175,7 +179,7 @@ class Imprint(AlignedSurrogate):
     def _single(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """Gradients of one image each, without noise."""
         if "extractor" in artifact.weights:
-            return staged.once(artifact, knowledge, seed, progress)
+            return Staged().reconstruct(artifact, knowledge, seed, progress)
         return self._through_honest(artifact, knowledge, seed, progress)
 
     def _through_honest(
@@ -185,7 +189,8 @@ class Imprint(AlignedSurrogate):
         if knowledge.broadcast is None:
             return gave_up(class_mean(artifact, knowledge))
         honest = {"classifier": knowledge.broadcast.params["classifier"]}
-        return super().reconstruct(replace(artifact, weights=artifact.weights | honest), knowledge, seed, progress)
+        attack = SurrogateAttack("Imprint", self, (recipes.surrogates(self), alignment.aligned(self)))
+        return attack.reconstruct(replace(artifact, weights=artifact.weights | honest), knowledge, seed, progress)
 
     def _batches(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """The features of single images, inverted."""
@@ -194,7 +199,7 @@ class Imprint(AlignedSurrogate):
             own = own._replace(labels=gradient_bins.completed(gradient_bins.labels_of(artifact, found), own.labels))
         start = problem.plain_start(artifact, seed)
         told = closed_form.undropped(artifact.model, found.h, closed_form.BLURRED)
-        end = staged.Staged(feature_steps=self.feature_steps).invert(own, told, None, start, progress)
+        end = Staged(feature_steps=self.feature_steps).invert(own, told, None, start, progress)
         return descend.reconstruction(end, 1, own.labels)
 
     def _private_batches(
@@ -211,6 +216,11 @@ class Imprint(AlignedSurrogate):
         if len(rows):
             whole = failed_uploads.put(whole, rows, self._through_honest(each.select(rows), knowledge, seed, progress))
         return per_image.folded(whole, artifact.batch_size)
+
+
+def passive(artifact: Artifact) -> Staged | Posterior:
+    """What attacks the uploads of an honest server, against which a crafted classifier has to bring back more."""
+    return Posterior() if labels.noise_variance(artifact) else Staged()
 
 
 def _sent_honestly(artifact: Artifact, knowledge: Knowledge) -> bool:

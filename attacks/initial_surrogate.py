@@ -2,79 +2,52 @@
 
 In round 0 the initial extractor is every client's own, and inverted as such (attacks/shadow/known_extractor.py), with the prior
 learned from auxiliary images that `analytic-features` lacks. Later it is where the clients began: the recipe "from initial"
-trains and aligns a surrogate from there, rehearsed in a shadow federation whose clients start there too.
+trains and aligns a surrogate from there, validated in a shadow federation whose clients start there too.
 
-A shadow that starts at E_0 flatters a surrogate that does: its clients have stayed nearer to E_0 than real ones. So a rehearsal
-alone cannot tell whether "from initial" is better than what the attacker without E_0 would take, which is rehearsed in his own
-shadow. The victims' real features tell, without their images, by the objective of attacks/features/inversion.py at one tau,
-    J(h; E') = min over z of ||E'(x(z)) - h||^2 / tau^2 + ||z||^2,
-twice the negative logarithm of the posterior at its mode: E' is the nearer to the victims' extractor, the more probable the
-images that explain what was seen. "from initial" is taken where most victims' J is lower with it, and where the attacker
-without E_0 would have taken nothing. Otherwise both attackers return the same images.
+A shadow that starts at E_0 flatters a surrogate that does: its clients have stayed nearer to E_0 than real ones. So a shadow
+validation alone cannot say whether "from initial" is better than what the attacker without E_0 would take, which is validated in
+his own shadow. The victims' real features can (attacks/shadow/surrogate_attack.py): "from initial" is the challenger there. Where
+it is not taken, both attackers return the same images.
 """
 
-from __future__ import annotations
-
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
-from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.features.inversion import Extractors
-from attacks.shadow.selection import SHORT, Choice, Recipe
-from attacks.shadow.shadow_federation import ServerView
-from privbench.tensors import Params
-from privbench.types import Knowledge, Presets, Progress
-
-OWN = "from initial"  # the recipe that the attacker without the initial networks lacks
+from attacks.shadow import alignment, recipes, shadow_federation
+from attacks.shadow.settings import SHORT, AlignedSettings
+from attacks.shadow.surrogate_attack import SurrogateAttack
+from privbench.applicability import Limits
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
 @dataclass(frozen=True)
-class InitialSurrogate(AlignedSurrogate):
+class InitialSurrogate(AlignedSettings):
     """E_0 where it still holds, else surrogates from it or from nothing, aligned to each client's victims."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "initial"})
+    uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
     knowledge: ClassVar[str] = "gradient + auxiliary + initial networks"
     rung: ClassVar[str] = "L5"
+    # Whether the shadow validation applies is decided on the features of all victims together.
+    pools: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
-    revision: ClassVar[int] = 3  # 2, 3: as AlignedSurrogate
+    revision: ClassVar[int] = 3  # 2, 3: as `aligned-surrogate`
 
-    def whole(self, real: ServerView, knowledge: Knowledge) -> dict[int, Params]:
-        """The initial extractor for every attacked client."""
-        return {k: _initial(knowledge) for k in real.clients}
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
+    ) -> Reconstruction:
+        """All victims through E_0, or through surrogates."""
+        return self.attack(artifact, knowledge).reconstruct(artifact, knowledge, seed, progress)
 
-    def recipes(self) -> Mapping[str, Recipe]:
-        """Those of the rungs below, and surrogates that start where the clients did."""
-        return {**super().recipes(), OWN: self.from_initial}
-
-    def from_initial(self, own: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
-        """One surrogate per client, trained and aligned from E_0."""
-        return self.aligned_from(own, _initial(knowledge), "initial", seed, knowledge)
-
-    def rehearse(self, real: ServerView, round_: int, seed: int, knowledge: Knowledge, progress: Progress) -> Choice:
-        """What the attacker without E_0 would take, or "from initial" where that explains the victims' features better."""
-        below = AlignedSurrogate(**asdict(self))
-        lower = below.rehearse(real, round_, seed, replace(knowledge, initial=None), progress)
-        own = self.best_of([OWN], real, round_, seed, knowledge, progress)
-        if math.isinf(own.tau):
-            return lower
-        if math.isinf(lower.tau) or self.explains_more(own.recipe, lower, real, seed, knowledge, progress):
-            return own
-        return lower
-
-    def explains_more(
-        self, recipe: str, than: Choice, real: ServerView, seed: int, knowledge: Knowledge, progress: Progress
-    ) -> bool:
-        """Whether J is lower through a recipe for more than half of the victims, at the other's tau for both."""
-        taus = torch.full((len(real.h),), than.tau)
-        made = (self.recipes()[name](real, seed, knowledge) for name in (recipe, than.recipe))
-        first, second = (self.invert(real, each, taus, progress).loss for each in made)
-        return bool((first < second).double().mean() > 0.5)
-
-
-def _initial(knowledge: Knowledge) -> Params:
-    assert knowledge.initial is not None, "the needs of this attack name the initial networks"
-    return knowledge.initial.params["extractor"]
+    def attack(self, artifact: Artifact, knowledge: Knowledge) -> SurrogateAttack:
+        """E_0 for every attacked client, the recipes without it, and the one from it."""
+        assert knowledge.initial is not None, "the needs of this attack name the initial networks"
+        initial = knowledge.initial.params["extractor"]
+        return SurrogateAttack(
+            "InitialSurrogate",
+            self,
+            (recipes.surrogates(self), alignment.aligned(self)),
+            alignment.from_initial(self, initial),
+            dict.fromkeys(shadow_federation.clients_of(artifact.client), initial),
+        )

@@ -4,14 +4,12 @@ It says what one way of using the true extractor gives, with a Gaussian prior. A
 second reference, trains a decoder through it (attacks/oracle_decoder.py), and an active server makes clients send more.
 
 min over z of ||logit E(x) - logit h||^2 / tau^2 + ||z||^2 (attacks/features/inversion.py), with the class means and variances of
-auxiliary images as the prior. Where the gradient was noised, through h itself and with its variance; where E is broadcast,
-`staged`.
+auxiliary images as the prior. Where the gradient was noised, through h itself and with its variance.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attacks import broadcast
 from attacks.common import descend
 from attacks.features import per_image
 from attacks.shadow import known_extractor, shadow_federation
@@ -27,9 +25,7 @@ class Oracle:
     steps: Count = 400
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
-    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
-    hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
-    limits: ClassVar[Limits] = Limits(unmixed=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
@@ -38,8 +34,6 @@ class Oracle:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """Each victim through its own client's extractor."""
-        if "extractor" in artifact.weights:
-            return broadcast.attack(artifact, knowledge, seed, progress)
         return per_image.attack(
             artifact, knowledge, seed, lambda single: self.through_own(single, knowledge, seed, progress), progress
         )

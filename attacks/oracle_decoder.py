@@ -1,7 +1,7 @@
 """ORACLE, the second reference: a decoder trained through the victim's own private extractor, which no server has.
 
-attacks/oracle.py inverts the true extractor by descent; this trains the decoder D of attacks/decoder.py on auxiliary images seen
-through it, one D for each client, and
+attacks/oracle.py inverts the true extractor by descent; this trains the decoder D of attacks/shadow/learned_decoder.py on auxiliary
+images seen through it, one D for each client, and
     x = mu_y + a D(h, y),  a = <D, x' - mu> / ||D||^2, within [0, 1],
 with a from auxiliary images x' that D was not trained on (one in HELD_OUT). Where the gradient was noised, the auxiliary features
 are noised alike, so that D learns what noise leaves. Neither reference bounds the other, or any attack: each says what one way
@@ -17,13 +17,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import broadcast, decoder
-from attacks.common import failed_uploads, gradient_distance, training_cache
+from attacks.common import training_cache
 from attacks.common.no_information import gave_up
-from attacks.features import per_image
-from attacks.shadow import shadow_federation, surrogate_training
+from attacks.shadow import learned_decoder, shadow_federation, surrogate_training
 from attacks.shadow.selection import FEWEST
 from attacks.shadow.shadow_federation import ServerView
+from attacks.shadow.surrogate_attack import of_sound_images
 from privbench.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.seeds import stream
@@ -41,9 +40,7 @@ class OracleDecoder:
     decoder_steps: Count = 500
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
-    uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
-    hands_in: ClassVar[tuple[str, ...]] = broadcast.ATTACKS
-    limits: ClassVar[Limits] = Limits(unmixed=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
     presets: ClassVar[Presets] = {"smoke": {"decoder_steps": 3}}
@@ -51,20 +48,16 @@ class OracleDecoder:
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
-        """Each victim through its own client's D, or those of attacks/broadcast.py where the extractor is broadcast."""
-        if "extractor" in artifact.weights:
-            return broadcast.attack(artifact, knowledge, seed, progress)
-
-        def single(artifact: Artifact) -> Reconstruction:
-            return failed_uploads.set_aside(artifact, lambda sound: self.through_own(sound, knowledge, seed, progress))
-
-        return per_image.attack(artifact, knowledge, seed, single, progress)
+        """Each victim through its own client's D."""
+        return of_sound_images(
+            artifact, knowledge, seed, lambda sound: self.through_own(sound, knowledge, seed, progress), progress
+        )
 
     def through_own(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """All victims of a private extractor, one image each; class means where there are too few auxiliary images."""
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
         real = shadow_federation.real(artifact, knowledge, seed, "OracleDecoder")
-        means = decoder.class_means(real)[real.labels]
+        means = learned_decoder.class_means(real)[real.labels]
         x, loss = means.clone(), torch.zeros(len(means), device=means.device)
         for done, client in enumerate(real.clients if len(real.auxiliary.labels) >= FEWEST else ()):
             progress(done, len(real.clients), "decoders through the true extractors")
@@ -72,9 +65,8 @@ class OracleDecoder:
             own, net = shadow_federation.select(real, rows), knowledge.oracle[client].params["extractor"]
             made = self._trained(own, net, seed, knowledge)
             x[rows] += made["share"] * _answer(made, own.h, own.labels, own, means)
-            for row, h in zip(rows.tolist(), own.h, strict=True):
-                features = surrogate_training.extract(own.model, net, x[row : row + 1])[0]
-                loss[row] = gradient_distance.feature_distance(features, h.to(features))
+            for row in rows.tolist():
+                loss[row] = learned_decoder.feature_distance(real, net, x[row : row + 1], row)
         first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         found = Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
         return found if len(real.auxiliary.labels) >= FEWEST else gave_up(found)
@@ -95,10 +87,10 @@ class OracleDecoder:
         images, classes = own.auxiliary
         apart = torch.arange(len(images), device=images.device) % HELD_OUT == 0
         mine, other = Batch(images[~apart], classes[~apart]), Batch(images[apart], classes[apart])
-        params = decoder.fitted(
+        params = learned_decoder.fitted(
             own._replace(auxiliary=mine), seen(own, net, mine, seed, "training"), self.decoder_steps, seed
         )
-        means = decoder.class_means(own._replace(auxiliary=mine))[other.labels]
+        means = learned_decoder.class_means(own._replace(auxiliary=mine))[other.labels]
         answer = torch.cat(
             [_answer(params, h, other.labels, own, means) for h in seen(own, net, other, seed, "held out")]
         ).flatten(1)
@@ -118,4 +110,4 @@ def seen(own: ServerView, net: Params, images: Batch, seed: int, name: str) -> l
 
 def _answer(params: Mapping[str, Tensor], h: Tensor, y: Tensor, own: ServerView, like: Tensor) -> Tensor:
     """a D(h, y) without a, shaped as the images."""
-    return decoder.decode(dict(params), h.to(like), y, own.model.classes, like)
+    return learned_decoder.decode(dict(params), h.to(like), y, own.model.classes, like)

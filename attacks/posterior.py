@@ -5,8 +5,8 @@ auxiliary images' classes, each with its probability given the noised gradient (
 variances within a class (attacks/features/inversion.py) and, where the label is uncertain, those of the class means about mu.
 Where the noise leaves nothing to be read, the answer stays at mu: the best guess without an image.
 
-Closed-form features first, as attacks/staged.py has it without noise, led astray here (docs/appendix/tuning.md). Without noise
-there is nothing to weigh, and the attack is `staged`.
+Closed-form features first, as attacks/staged.py has it without noise, led astray here (docs/tuning_attacks.md). Without noise
+there is nothing to weigh, and the attack does not apply.
 
 Balunovic et al.: Bayesian Framework for Gradient Leakage, ICLR 2022, arXiv 2111.04706, derive the objective; there the prior is a
 handcrafted one.
@@ -18,9 +18,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks import staged
 from attacks.common import labels, problem
 from attacks.features import inversion, map_estimate
+from privbench.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
@@ -37,15 +37,15 @@ class Posterior:
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
     presets: ClassVar[Presets] = {"smoke": {"steps": 5, "direction_steps": 5, "starts": 3}}
-    hands_in: ClassVar[tuple[str, ...]] = ("staged",)
-    revision: ClassVar[int] = 2  # 1: the direction first, and several starts; 2: wider where the label is uncertain
+    limits: ClassVar[Limits] = Limits(noise=True)
+    # 1: the direction first, and several starts; 2: wider where the label is uncertain; 3: as 2, refused without noise
+    revision: ClassVar[int] = 3
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims, each from several starts."""
-        if not labels.noise_variance(artifact):
-            return staged.once(artifact, knowledge, seed, progress)
+        assert labels.noise_variance(artifact), "the limits of this attack demand noise"
         assert knowledge.auxiliary is not None, "the needs of this attack name auxiliary images"
         own = problem.make(artifact, seed)
         learned = inversion.learned(knowledge.auxiliary, artifact.model.classes, next(iter(own.observed.values())))

@@ -37,7 +37,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.common import closed_form, descend, gradient_distance, priors, problem, training_cache
+from attacks.common import closed_form, descend, gradient_distance, priors, problem
 from attacks.common.closed_form import Features
 from attacks.common.gradient_distance import Products
 from attacks.common.problem import InversionProblem
@@ -177,11 +177,6 @@ class Staged:
 
         data = problem.data(own) | ({} if told is None else _data(told))
         return descend.lbfgs(objective, start, data, steps=self.steps, progress=progress, what="gradient matching")
-
-
-def once(artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress) -> Reconstruction:
-    """Staged() of an artifact, read back where another attack has asked for it; it uses no auxiliary images."""
-    return training_cache.reconstructed(Staged(), artifact, replace(knowledge, auxiliary=None), seed, progress)
 
 
 def _unexplained(own: InversionProblem, x: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ A CELL is METHOD:DATA:SEED:ROUND, e.g. fedsplit:photos:11:best, with a seed belo
 trial trains the run, attacks it with every recipe of `initial-surrogate` at every tau, and writes what came out, truth in view, to
 OUT/trials/CELL.json; a trial that is there is not made again. At the end, and without a CELL, all trials are put together:
 
-    gate      UNLIKE and ALIKE of attacks/shadow/selection.py: how unlike real features may be for the shadow validation to count
+    gate      UNLIKE of attacks/shadow/selection.py and ALIKE of recipes.py there: how unlike real features may be for the shadow
+              validation to count
     mean      the recipe and tau of the best mean in the shadow, against a gain of more than a standard error
     initial   "from initial" by the victims' objective J, by the shadow validation, never, or always
     decoder   the share of the decoder's answer that is kept: as validated, times the ratio of mean squares, or the best in view
@@ -21,17 +22,18 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from attacks.aligned_surrogate import AlignedSurrogate
-from attacks.decoder import Decoder, class_means
-from attacks.initial_surrogate import OWN, InitialSurrogate
-from attacks.shadow import selection, shadow_federation
+from attacks.decoder import Decoder
+from attacks.initial_surrogate import InitialSurrogate
+from attacks.shadow import alignment, decoder_share, learned_decoder, selection, shadow_federation
+from attacks.shadow.alignment import FROM_INITIAL
+from attacks.shadow.recipes import ALIKE as NEGLIGIBLE
 from attacks.shadow.selection import TAUS
 from privbench import presets, registry, seeds
 from privbench.execution import at_round, attack_cell, cell_jobs
@@ -73,20 +75,20 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
     def psnr_db(images: Tensor) -> list[float]:
         return image_scores.psnr_db(images[:, 0], truth.images[:, 0]).clamp_max(image_scores.CAP_DB).tolist()
 
-    initial: InitialSurrogate = registry.create(InitialSurrogate, cell.attack_settings)
-    below, without = AlignedSurrogate(**asdict(initial)), replace(whole, initial=None)
+    settings: InitialSurrogate = registry.create(InitialSurrogate, cell.attack_settings)
+    attack, without = settings.attack(seen, whole), replace(whole, initial=None)
+    assert attack.challenger is not None, "this attack has one"
     recipes: dict[str, Any] = {}
-    pairs: list[tuple[str, AlignedSurrogate, Knowledge]] = [
-        ("surrogate", below, without), ("aligned", below, without), (OWN, initial, whole)
-    ]  # fmt: skip
-    for name, attack, known in pairs:
-        kept = attack.rehearsed(name, real, seen.round, own_seed, known, no_progress)
-        made = attack.recipes()[name](real, own_seed, known)
-        ends = [attack.invert(real, made, torch.full((len(real.h),), tau), no_progress) for tau in TAUS]
-        recipes[name] = {
+    for recipe, known in [*((recipe, without) for recipe in attack.recipes), (attack.challenger, whole)]:
+        kept = selection.validated(recipe, settings.steps, real, seen.round, own_seed, known, no_progress)
+        made = recipe.extractors(real, own_seed, known)
+        ends = [
+            selection.invert(real, made, torch.full((len(real.h),), tau), settings.steps, no_progress) for tau in TAUS
+        ]
+        recipes[recipe.name] = {
             "shadow_db": kept["psnr_db"].tolist(),
             "shadow_shift": float(kept["shift"]),
-            "shift": attack.shift(real, made, own_seed, known),
+            "shift": recipe.shift(real, made, own_seed, known),
             "psnr_db": [psnr_db(end.x) for end in ends],
             "loss": [end.loss.tolist() for end in ends],
         }
@@ -108,16 +110,17 @@ def _settings(preset: str, attack: str) -> dict[str, Any]:
 def _decoder(
     attack: Decoder, real: shadow_federation.ServerView, images: Tensor, round_: int, seed: int, known: Knowledge
 ) -> Trial:
-    kept = attack._rehearse_share(real, round_, seed, known)
-    members = attack.aligned(real, seed, known)
-    means = class_means(real)[real.labels]
-    answer = attack.answers(real, members, seed, known)
+    recipe, steps = alignment.aligned(attack), attack.decoder_steps
+    kept = decoder_share.in_shadow(recipe, steps, real, round_, seed, known)
+    members = recipe.extractors(real, seed, known)
+    means = learned_decoder.class_means(real)[real.labels]
+    answer = decoder_share.answers(real, members, steps, seed, known)
     missing = (images - means).flatten(1)
     return {
         "share": float(kept["share"]),
         "energy": float(kept["energy"]),
         "shadow_shift": float(kept["shift"]),
-        "shift": attack.shift(real, members, seed, known),
+        "shift": recipe.shift(real, members, seed, known),
         "answer_squared": answer.flatten(1).square().mean(1).tolist(),
         "answer_missing": (answer.flatten(1) * missing).mean(1).tolist(),
     }
@@ -157,17 +160,19 @@ def by_gate(unlike: float, alike: float) -> Rule:
 
 
 def with_initial(how: str) -> Rule:
-    """The recipes with initial networks: "objective" (as attacks/initial_surrogate.py), "validation", "never" or "always"."""
+    """The recipes with initial networks: "objective" (as attacks/shadow/surrogate_attack.py), "validation", "never" or "always"."""
 
     def rule(one: Trial) -> float:
-        lower, own = (chosen(one, names, selection.UNLIKE, selection.ALIKE) for names in (BELOW, (OWN,)))
+        lower, own = (chosen(one, names, selection.UNLIKE, NEGLIGIBLE) for names in (BELOW, (FROM_INITIAL,)))
         if how == "validation":
-            return gain_db(one, chosen(one, (*BELOW, OWN), selection.UNLIKE, selection.ALIKE))
+            return gain_db(one, chosen(one, (*BELOW, FROM_INITIAL), selection.UNLIKE, NEGLIGIBLE))
         if how == "never" or own is None:
             return gain_db(one, lower)
         if how == "always" or lower is None:
             return gain_db(one, own)
-        pairs = zip(one["recipes"][OWN]["loss"][lower[1]], one["recipes"][lower[0]]["loss"][lower[1]], strict=True)
+        pairs = zip(
+            one["recipes"][FROM_INITIAL]["loss"][lower[1]], one["recipes"][lower[0]]["loss"][lower[1]], strict=True
+        )
         return gain_db(one, own if statistics.fmean(first < second for first, second in pairs) > 0.5 else lower)
 
     return rule
@@ -176,7 +181,8 @@ def with_initial(how: str) -> Rule:
 def of_decoder(how: str) -> Rule:
     """How much of the mean squared error a share of the decoder's answer takes off, times 1,000.
 
-    The share is "validated", that times the ratio of energies ("energy", as attacks/decoder.py), or the "best" with the truth.
+    The share is "validated", that times the ratio of energies ("energy", as attacks/shadow/decoder_share.py), or the "best" with
+    the truth.
     """
 
     def rule(one: Trial) -> float:
@@ -185,7 +191,7 @@ def of_decoder(how: str) -> Rule:
         if how == "best":
             share = min(max(product / squared, 0.0), 1.0)
         else:
-            sound = own["shift"] <= max(selection.UNLIKE * own["shadow_shift"], selection.ALIKE)
+            sound = own["shift"] <= max(selection.UNLIKE * own["shadow_shift"], NEGLIGIBLE)
             share = own["share"] * sound * (min(1.0, own["energy"] / squared) if how == "energy" else 1.0)
         return 1000 * (2 * share * product - share**2 * squared)
 
@@ -194,7 +200,7 @@ def of_decoder(how: str) -> Rule:
 
 def rules() -> dict[str, dict[str, Rule]]:
     """Question -> candidate -> its rule; today's stands first."""
-    today = (selection.UNLIKE, selection.ALIKE)
+    today = (selection.UNLIKE, NEGLIGIBLE)
     gates = [today, *((u, a) for u in UNLIKE for a in ALIKE if (u, a) != today)]
     return {
         "gate": {f"UNLIKE {u:g}, ALIKE {a:g}": by_gate(u, a) for u, a in gates},

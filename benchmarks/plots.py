@@ -8,8 +8,8 @@ from pathlib import Path
 from matplotlib.ticker import NullLocator
 
 from benchmarks.measure import Row
-from reports.figures import style
-from reports.figures.line_styles import BLUE, line_look
+from reports.figures.drawing import style
+from reports.figures.drawing.line_styles import BLUE, line_look
 
 TIMES = (1, 2, 5, 10, 20, 50, 100, 200)  # ticks of the ratios, as far as they are needed
 

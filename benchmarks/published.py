@@ -135,7 +135,7 @@ def state(store: Store, cell: CellSpec) -> str:
     return said + recorded + (f", trained on {kinds} kinds of machine" if kinds > 1 else "")
 
 
-def main(
+def main(  # noqa: PLR0913 (options)
     out: Annotated[
         Path, typer.Option(help="Folder of the results; outside a checkout, so that a later start finds it.")
     ],

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from privbench import registry
+from privbench import registry, written_defense
 from privbench.methods.base import RoundClock
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
 from privbench.spec import CellSpec
+from privbench.types import Artifact
 
 
 class Limits(NamedTuple):
     """Conditions of one attack; by default none."""
 
+    private_extractor: bool = False  # the clients must keep their extractors
+    noise: bool = False  # uploads must carry noise of known variance
     linear_classifier: bool = False  # the classifier must begin with a linear layer, as LeNet-5's does
-    linear_if_private: bool = False  # the same where clients keep their extractors, of gradients of one image
     most_images: int | None = None  # images per gradient
     undefended_batches: bool = False  # gradients of several images must be exact
     unmixed: bool = (
@@ -36,7 +38,11 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
     """Which limit a cell exceeds, with the way out, in a line; nothing where it keeps to all."""
     train = cell.train
     private = "extractor" not in registry.resolve("method", train.method).shared_parts
-    if limits.linear_classifier or (limits.linear_if_private and private and cell.batch_size == 1):
+    made = written_defense.create(train.defense, train.where)
+    variance = written_defense.noise_variance(made.describe())
+    if fault := _at_odds(name, limits, train.method, private=private, variance=variance):
+        return fault
+    if limits.linear_classifier:
         classifier = Model(train.backbone, 3, 10, image_size=train.image_size).classifier
         if not isinstance(classifier, LinearClassifier):
             return (
@@ -70,3 +76,17 @@ def _is_mixed(cell: CellSpec) -> bool:
     method = registry.create(registry.resolve("method", train.method), train.method_settings)
     able = [int(cell.round)] if cell.round.isdigit() else range(min(1, rounds), rounds + 1)
     return all(method.imitated(RoundClock(r + 1, rounds)) for r in able)
+
+
+def exceeded_by(name: str, limits: Limits, seen: Artifact) -> str:
+    """The same of an artifact that is at hand: whose extractor is broadcast, and whether uploads carry noise."""
+    variance = written_defense.noise_variance(seen.defense)
+    return _at_odds(name, limits, seen.method, private="extractor" not in seen.weights, variance=variance)
+
+
+def _at_odds(name: str, limits: Limits, method: str, *, private: bool, variance: float) -> str:
+    if limits.private_extractor and not private:
+        return f"{name} attacks private extractors, but {method} broadcasts its extractor; try --attack staged"
+    if limits.noise and not variance:
+        return f"{name} weighs the noise that uploads carry, but these carry none; try --attack staged"
+    return ""

@@ -290,7 +290,7 @@ def cell_spec(
             "local_lr": local_lr,
             "local_batch": local_batch,
             "wire": wire,
-            "attack_revision": 0 if attack is None else registry.revision(attack, train.method),
+            "attack_revision": 0 if attack is None else registry.revision(attack),
             "active": attack is not None and registry.is_active(attack),
         },
     )

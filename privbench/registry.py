@@ -203,15 +203,13 @@ def is_active(attack: str) -> bool:
     return bool(getattr(resolve("attack", attack), "active", False))
 
 
-def revision(attack: str, method: str) -> int:
-    """How often what an attack returns on a method has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
+def revision(attack: str) -> int:
+    """How often what an attack returns has changed since spec.ATTACK_REVISION was raised; part of its cells' names.
 
-    Its class's `revision`, and where the method broadcasts its extractor those of the attacks whose answers it then returns
-    (`hands_in`). 0 where classes say nothing. UserError where a class cannot be imported. A cell stores it (privbench/spec.py).
+    Its class's `revision`; 0 where the class says nothing. UserError where it cannot be imported. A cell stores it
+    (privbench/spec.py).
     """
-    own = resolve("attack", attack)
-    others = getattr(own, "hands_in", ()) if "extractor" in resolve("method", method).shared_parts else ()
-    return sum(int(getattr(each, "revision", 0)) for each in (own, *(resolve("attack", name) for name in others)))
+    return int(getattr(resolve("attack", attack), "revision", 0))
 
 
 def create(plugin: Any, settings: Mapping[str, Any]) -> Any:

@@ -36,3 +36,9 @@ def average(clients: Sequence[Params], weights: Tensor) -> Params:
         name: sum((w * c[name] for w, c in zip(weights.tolist(), clients, strict=True)), torch.zeros_like(t))
         for name, t in clients[0].items()
     }
+
+
+def relative_change(now: Params, before: Params) -> float:
+    """||now - before|| / ||before|| over all parameters of a network."""
+    change = sum(float((now[n] - before[n].to(now[n])).double().square().sum()) for n in before)
+    return float((change / sum(float(t.double().square().sum()) for t in before.values())) ** 0.5)

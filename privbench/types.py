@@ -302,8 +302,7 @@ class Attack(Protocol):
     rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/reading_results.md
     # A class may also say `pools: ClassVar[bool]`, whether what it makes of one upload depends on the other attacked uploads
     # where the extractor is private (privbench/observation/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns
-    # other numbers; and `hands_in: ClassVar[tuple[str, ...]]`, the attacks whose answers it returns where the extractor is
-    # broadcast (privbench/registry.py).
+    # other numbers; and `limits: ClassVar[Limits]`, what it can be made on besides its needs (privbench/applicability.py).
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from privbench import registry
@@ -148,3 +148,8 @@ def has_place(texts: Sequence[str]) -> bool:
     return any(
         "where" in (f.name for f in dataclasses.fields(registry.resolve("defense", parts(text).name))) for text in texts
     )
+
+
+def noise_variance(description: Mapping[str, Any]) -> float:
+    """The variance per coordinate of the noise that a defence adds, by its own `describe()`; 0 without any."""
+    return float(description.get("variance", 0.0))

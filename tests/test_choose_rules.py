@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from attacks.initial_surrogate import OWN
 from attacks.shadow import selection
+from attacks.shadow.alignment import FROM_INITIAL
+from attacks.shadow.recipes import ALIKE
 from attacks.shadow.selection import TAUS
 from benchmarks import choose_rules
 
@@ -24,7 +25,7 @@ def recipe(shadow_gains, real_gains, *, shift=1.0, shadow_shift=1.0, loss=1.0):
 def one(**changes):
     recipes = {
         "surrogate": recipe([1.0, 0.5], [-3.0, 1.0]), "aligned": recipe([0.5, 2.0], [0.0, 1.5], loss=2.0),
-        OWN: recipe([3.0], [2.5], loss=1.5),
+        FROM_INITIAL: recipe([3.0], [2.5], loss=1.5),
     }  # fmt: skip
     decoder = {
         "share": 0.8, "energy": 1.0, "shift": 1.0, "shadow_shift": 1.0,
@@ -65,7 +66,7 @@ def test_from_initial_is_taken_as_each_rule_says():
         return choose_rules.with_initial(how)(one(**changes))
 
     assert of("objective") == pytest.approx(2.5)  # its loss of 1.5 is below the 2 of the aligned one
-    assert of("objective", **{OWN: recipe([3.0], [2.5], loss=2.5)}) == pytest.approx(1.5)
+    assert of("objective", **{FROM_INITIAL: recipe([3.0], [2.5], loss=2.5)}) == pytest.approx(1.5)
     assert of("validation") == of("always") == pytest.approx(2.5)
     assert of("never") == pytest.approx(1.5)
 
@@ -79,12 +80,12 @@ def test_the_decoder_s_shares_take_off_what_a_hand_computes():
 def test_today_s_rules_stand_first_and_are_those_of_the_attacks():
     rules = choose_rules.rules()
     firsts = [next(iter(rules[question])) for question in ("gate", "mean", "initial", "decoder")]
-    assert firsts == [f"UNLIKE {selection.UNLIKE:g}, ALIKE {selection.ALIKE:g}", "best mean", "objective", "energy"]
+    assert firsts == [f"UNLIKE {selection.UNLIKE:g}, ALIKE {ALIKE:g}", "best mean", "objective", "energy"]
     recipe, tau = selection.best(
         torch.tensor([one()["recipes"][name]["shadow_db"] for name in ("surrogate", "aligned")])
     )
     assert (("surrogate", "aligned")[recipe], TAUS.index(tau)) == choose_rules.chosen(
-        one(), ("surrogate", "aligned"), selection.UNLIKE, selection.ALIKE
+        one(), ("surrogate", "aligned"), selection.UNLIKE, ALIKE
     )
 
 
@@ -99,7 +100,7 @@ def test_the_report_holds_every_cell_and_rule():
 def test_a_small_trial_from_training_to_report(tmp_path, monkeypatch):
     monkeypatch.setattr(choose_rules, "VICTIMS", 4)
     found = choose_rules.trial("fedsplit:digits:11:last", tmp_path, None, "smoke")
-    assert set(found["recipes"]) == {"surrogate", "aligned", OWN}
+    assert set(found["recipes"]) == {"surrogate", "aligned", FROM_INITIAL}
     for own in found["recipes"].values():
         assert [len(each) for each in own["psnr_db"]] == [4] * len(TAUS)
         assert len(own["shadow_db"]) == len(TAUS) + 1

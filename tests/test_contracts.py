@@ -1,7 +1,6 @@
 """What every plug-in must keep, counted, so that none is forgotten."""
 
 import dataclasses
-import inspect
 import math
 import re
 import shutil
@@ -9,12 +8,11 @@ import shutil
 import pytest
 import torch
 
-from attacks import broadcast
-from attacks.decoder import Decoder, Rehearsed
 from attacks.floors import Grey
-from attacks.initial_surrogate import InitialSurrogate
-from attacks.shadow.selection import Choice, StandIn
-from privbench import presets, registry
+from attacks.shadow import decoder_share
+from attacks.shadow.selection import Choice
+from attacks.shadow.surrogate_attack import SurrogateAttack
+from privbench import applicability, presets, registry
 from privbench.data import partition
 from privbench.execution import attack_cell, cell_jobs
 from privbench.methods.base import ClassByCount
@@ -32,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("small_shadows")
 
 CPU = torch.device("cpu")
 METHODS = tuple(name for name in registry.METHODS if name != "local")  # those that can be attacked
+LIMITS = {name: applicability.of(registry.resolve("attack", name)) for name in registry.ATTACKS}
 ALIKE = ("fedprox", "feddf", "lg-fedavg")  # their artifacts hold what those of fedavg and fedsplit do
 
 
@@ -98,7 +97,7 @@ def file_for(name):
 
 
 def fitting():
-    """(attack, method) pairs whose needs are met."""
+    """(attack, method) pairs whose needs and limits are met without a defence."""
 
     def offers(name):
         method = registry.resolve("method", name)
@@ -113,21 +112,21 @@ def fitting():
             | set(knowledge.FIELDS)
         )
 
-    return [(a, m) for a in registry.ATTACKS for m in METHODS if registry.resolve("attack", a).needs <= offers(m)]
+    def applies(attack, method):
+        private = "extractor" not in registry.resolve("method", method).shared_parts
+        return not LIMITS[attack].noise and (private or not LIMITS[attack].private_extractor)
+
+    return [
+        (a, m)
+        for a in registry.ATTACKS
+        for m in METHODS
+        if registry.resolve("attack", a).needs <= offers(m) and applies(a, m)
+    ]
 
 
-# Where the extractor is broadcast these are `staged` (tests/attacks/test_stand_ins.py), which is in the list already.
-STAND_INS = (
-    "analytic-features",
-    "surrogate",
-    "aligned-surrogate",
-    "initial-surrogate",
-    "decoder",
-    "collusion",
-    "oracle",
-    "oracle-decoder",
-)
-DISTINCT = [(a, m) for a, m in fitting() if m not in ALIKE and not (a in STAND_INS and m == "fedavg")]
+# Attacks that apply where clients keep their extractors alone, but for the one of an active server.
+PRIVATE = tuple(a for a, limits in LIMITS.items() if limits.private_extractor and not registry.is_active(a))
+DISTINCT = [(a, m) for a, m in fitting() if m not in ALIKE]
 
 
 SHORT = {
@@ -169,10 +168,11 @@ def test_there_are_as_many_plug_ins_as_the_documentation_says():
         12,
     )
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
-    whole_gradient = ("learned-inverse", "extractor-matching", "posterior")  # of FedAvg, FedProx and FedDF
-    assert len(fitting()) == 9 * 21 + 2 * 3 + 3 * len(whole_gradient) + len(fedper)
+    whole_gradient = ("learned-inverse", "extractor-matching")  # of FedAvg, FedProx and FedDF
+    assert len(PRIVATE) == 8
+    assert len(fitting()) == 6 * 21 + 2 * 3 + 3 * (21 - len(PRIVATE) + len(whole_gradient)) + len(fedper)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
-    assert {a for a, _ in DISTINCT} == set(registry.ATTACKS)
+    assert {a for a, _ in DISTINCT} == set(registry.ATTACKS) - {"posterior"}  # which needs noise
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
 
@@ -196,21 +196,6 @@ def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
                 assert method.uploads_counts or not any(isinstance(d, ClassByCount) for d in stage.draws.values())
     stages = [stage.name for phase in (*method.client(), *method.server()) for stage in phase.stages]
     assert len(stages) == len(set(stages))  # losses and optimiser states are kept by their names
-
-
-@pytest.mark.parametrize("name", registry.ATTACKS)
-def test_an_attack_declares_whose_answers_it_hands_in(name):
-    attack = registry.resolve("attack", name)
-    sources = [
-        inspect.getsource(inspect.getmodule(each)) for each in attack.__mro__ if each.__module__.startswith("attacks.")
-    ]
-    called = set(re.findall(r"(?:broadcast|passive)\.attack\(|staged\.once\(", "".join(sources)))
-    named = set(getattr(attack, "hands_in", ()))
-    assert named <= set(broadcast.ATTACKS)
-    assert bool(named) == bool(called), (named, called)
-    both = any("attack" in each for each in called) and "auxiliary" in attack.needs
-    assert named in (set(), {"staged"}, set(broadcast.ATTACKS))
-    assert (named == set(broadcast.ATTACKS)) == both
 
 
 @pytest.mark.parametrize("name", registry.ATTACKS)
@@ -311,13 +296,12 @@ def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
     assert found.trace.shape[0] == 2
 
 
-# Every attack where it does work of its own: on FedCG's artifact alone attackers of private extractors have something to stand in
-# for, and without noise `posterior` is `staged`. So short a rehearsal mistrusts its surrogates and returns class means; "through
+# Every attack where it applies. So short a shadow validation mistrusts its surrogates and returns class means; "through
 # surrogates" it is told to trust them.
 WATCHED = {
-    "fedavg": [a for a, m in fitting() if m == "fedavg" and a not in (*STAND_INS, "posterior", "update-matching")],
+    "fedavg": [a for a, m in fitting() if m == "fedavg" and a != "update-matching"],
     "fedavg + gaussian": ["staged", "learned-inverse", "posterior"],
-    # The others of STAND_INS: "through stand-ins" here, and in WATCHED_AT_LENGTH.
+    # The others of PRIVATE: "through surrogates" here, and in WATCHED_AT_LENGTH.
     "fedcg": [
         "analytic-features",
         "initial-surrogate",
@@ -327,13 +311,12 @@ WATCHED = {
         "feature-statistics",
         "feature-hijacking",
     ],
-    "fedcg through stand-ins": [
+    "fedcg through surrogates": [
         "surrogate",
         "aligned-surrogate",
         "initial-surrogate",
         "decoder",
         "collusion",
-        "imprint",
         "feature-hijacking",
     ],
     "fedcg in round 0": ["initial-surrogate", "collusion"],  # through the victims' own extractor
@@ -344,12 +327,12 @@ WATCHED = {
     "whole updates of fedavg": ["dataset-mean", "update-matching"],
 }
 
-WATCHED_AT_LENGTH = {"fedcg": STAND_INS, "batches of fedcg": STAND_INS}
+WATCHED_AT_LENGTH = {"fedcg": PRIVATE, "batches of fedcg": (*PRIVATE, "imprint")}
 
 
 def watched(names, setup):
     """The cells of some attacks on one of the set-ups of `WATCHED`."""
-    method = re.sub("^whole updates of |^batches of | \\+ gaussian$| through stand-ins$| in round 0$", "", setup)
+    method = re.sub("^whole updates of |^batches of | \\+ gaussian$| through surrogates$| in round 0$", "", setup)
     defense = "gaussian:0.001" if "gaussian" in setup else "none"
     observed = {"observe": "update", "local_steps": 2} if "updates" in setup else {}
     observed |= {"batch_size": 2} if "batches" in setup else {}
@@ -369,15 +352,15 @@ def watched(names, setup):
     ]
 
 
-def trust_stand_ins(patch):
+def trust_surrogates(patch):
     """The attackers of private extractors invert their first recipe at tau 0.1, and keep half of the decoder's answer."""
 
     def chosen(self, *_):
-        return Choice(min(self.recipes()), 0.1)
+        every = (*self.recipes, self.challenger) if self.challenger else self.recipes
+        return Choice(min(recipe.name for recipe in every), 0.1)
 
-    for attack in (StandIn, InitialSurrogate):
-        patch.setattr(attack, "rehearse", chosen)
-    patch.setattr(Decoder, "rehearsed_share", lambda *_: Rehearsed(0.5, math.inf))
+    patch.setattr(SurrogateAttack, "choice", chosen)
+    patch.setattr(decoder_share, "validated", lambda *_: decoder_share.Share(0.5, math.inf))
 
 
 def reconstructions(cells, root):
@@ -417,8 +400,8 @@ def test_every_attack_is_watched():
 )
 def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(setup, names, tmp_path, monkeypatch):
     monkeypatch.setattr("attacks.features.disaggregation.RESTARTS", 4)
-    if "through stand-ins" in setup:
-        trust_stand_ins(monkeypatch)
+    if "through surrogates" in setup:
+        trust_surrogates(monkeypatch)
     cells = watched(names, setup)
     before = reconstructions(cells, tmp_path / "before")
     assert with_another_truth(tmp_path / "before", tmp_path / "after") > 0
@@ -427,7 +410,7 @@ def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(set
         assert one.keys() == other.keys() == {"images", "labels", "loss", "trace"}
         assert all(torch.equal(one[name], other[name]) for name in one), cell.attack
         assert told.scores.psnr_db != other_told.scores.psnr_db  # the truth did change
-        if "through stand-ins" in setup or "round 0" in setup:
+        if "through surrogates" in setup or "round 0" in setup:
             assert told.scores.psnr_db != told.floors["class-mean"]
             assert cell.attack == "decoder" or all(v.loss_fell is not None for v in told.victims), cell.attack
 

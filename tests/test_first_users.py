@@ -125,7 +125,7 @@ def test_every_link_of_a_report_leads_to_a_file(pictures, results, told):
     assert all(path.is_file() for path in found), found
     assert {path.name for path in page.parent.glob("*.png")} <= {path.name for path in found}
     shown = ["".join(own.content for own in part.children or []) for part in parts if part.type == "image"]
-    assert shown == [path.stem for path in found if path.suffix == ".png"]
+    assert shown == [path.name for path in found if path.suffix == ".png"]
 
 
 def test_control_characters_in_a_name_are_shown_and_not_obeyed(told):

@@ -15,11 +15,11 @@ SETTINGS = {
     "grnn": {"steps": 10}, "unsplit": {"turns": 2, "steps": 10}, "staged": {"steps": 20, "feature_steps": 20},
     "analytic-features": {"steps": 40}, "oracle": {"steps": 40},
 }  # fmt: skip
-STAND_IN = {"steps": 10, "exact_steps": 40, "members": 1, "train_steps": 10, "shadow_steps": 2}
+SURROGATES = {"steps": 10, "exact_steps": 40, "members": 1, "train_steps": 10, "shadow_steps": 2}
 SETTINGS |= {
-    "surrogate": STAND_IN, "aligned-surrogate": STAND_IN | {"align_steps": 4}, "collusion": STAND_IN | {"align_steps": 4},
-    "initial-surrogate": STAND_IN | {"align_steps": 4}, "decoder": STAND_IN | {"decoder_steps": 4},
-    "imprint": STAND_IN | {"align_steps": 4},
+    "surrogate": SURROGATES, "aligned-surrogate": SURROGATES | {"align_steps": 4}, "collusion": SURROGATES | {"align_steps": 4},
+    "initial-surrogate": SURROGATES | {"align_steps": 4}, "decoder": SURROGATES | {"decoder_steps": 4},
+    "imprint": SURROGATES | {"align_steps": 4},
 }  # fmt: skip
 
 
@@ -82,9 +82,9 @@ def test_after_training_the_initial_networks_make_surrogates_no_worse(whole, tmp
         shrink_shadows(monkeypatch)
     train = presets.train_spec("smoke", "digits", "fedsplit", clients=2, changes={"rounds": 1})
     steps = 60 if whole else 40
-    settings = STAND_IN | {"steps": 15, "train_steps": steps, "align_steps": steps, "shadow_steps": 40}
+    brief = SURROGATES | {"steps": 15, "train_steps": steps, "align_steps": steps, "shadow_steps": 40}
     made = [
-        presets.cell_spec("smoke", train, name, seeds=1, victims=8, round_="1", attack_settings=settings)
+        presets.cell_spec("smoke", train, name, seeds=1, victims=8, round_="1", attack_settings=brief)
         for name in ("aligned-surrogate", "initial-surrogate")
     ]
     assert cell_jobs.run_cells(made, tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []

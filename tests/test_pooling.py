@@ -9,6 +9,7 @@ import copy
 import pytest
 import torch
 
+from attacks.crafted import classifiers, saturated
 from attacks.features import layerwise
 from attacks.shadow import selection
 from attacks.unsplit import UnSplit
@@ -19,13 +20,13 @@ from privbench.training import checkpoint, harness
 from privbench.training.state import Replica
 from privbench.types import ExpectedUpload, Knowledge, LocalSteps, Networks
 from tests.privbench.federations import digits_federation
-from tests.test_contracts import STAND_INS, short, trust_stand_ins
+from tests.test_contracts import PRIVATE, short, trust_surrogates
 
 pytestmark = pytest.mark.usefixtures("small_shadows")
 
 CPU = torch.device("cpu")
 CLIENTS, VICTIMS = 2, 6
-GATED = ("surrogate", "feature-hijacking")  # they pool only to decide whether their rehearsal applies
+GATED = ("surrogate", "feature-hijacking")  # they pool only to decide whether their shadow validation applies
 UPDATES = LocalSteps(2, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0})
 # The first victim's upload as often as there are victims, so that shapes stay as they are.
 ALONE = torch.zeros(VICTIMS, dtype=torch.int64)
@@ -49,7 +50,7 @@ def one_iteration_of_peeling(monkeypatch):
 def trained(tmp_path_factory):
     """Method -> (its set-up, its snapshot after one round, its initial networks)."""
     found = {}
-    for name in ("fedcg", "fedavg", "fedavg + gaussian", "fedper"):
+    for name in ("fedcg", "fedcg + gaussian", "fedavg", "fedavg + gaussian", "fedper"):
         method, defense = name.removesuffix(" + gaussian"), "gaussian:0.001" if "gaussian" in name else "none"
         each = presets.train_spec("smoke", "digits", method, clients=CLIENTS, defense=defense, changes={"rounds": 1})
         setup, folder = harness.prepare(each, digits_federation((20, 20)), CPU), tmp_path_factory.mktemp(method)
@@ -93,10 +94,15 @@ def brief(attack):
 
 
 def gap(attack, seen, whole):
-    """The largest difference of a pixel of the first victim's image, alone and among the others, of a range of 1."""
+    """The largest difference of a pixel of one victim's image, alone and among the others, of a range of 1.
+
+    It is the first victim of whose image anything can be read: under a saturated classifier some leave no gradient.
+    """
+    loud = attack == "imprint" and classifiers.is_loud(seen.weights["classifier"])
+    row = int(saturated.above_noise(seen)[0]) if loud else 0
     alone, among = (
-        attack_cell.attack_artifact(attack, brief(attack), each, whole, 0, CPU, lambda *_: None).images[0].double()
-        for each in (seen.select(ALONE), seen)
+        attack_cell.attack_artifact(attack, brief(attack), each, whole, 0, CPU, lambda *_: None).images[row].double()
+        for each in (seen.select(ALONE + row), seen)
     )
     return float((alone - among).abs().max())
 
@@ -108,7 +114,7 @@ def met(name):
     found = [a for a in registry.ATTACKS if registry.resolve("attack", a).needs <= offered]
     if name == "fedavg + gaussian":
         return ["staged", "learned-inverse", "posterior"]
-    return found if name == "fedcg" else [a for a in found if a not in STAND_INS]
+    return [a for a in found if a != "posterior" and (name == "fedcg" or a not in PRIVATE)]
 
 
 def pools(attack):
@@ -117,48 +123,45 @@ def pools(attack):
 
 @pytest.mark.parametrize("name", ["fedcg", "fedavg", "fedavg + gaussian", "fedper"])
 def test_an_attack_that_does_not_pool_makes_the_same_of_a_victim_alone_and_among_others(name, trained, monkeypatch):
-    trust_stand_ins(monkeypatch)
+    trust_surrogates(monkeypatch)
     single = [a for a in met(name) if name != "fedcg" or not pools(a)]
     gaps = {attack: gap(attack, *shown(trained, name, attack)) for attack in single}
-    assert len(gaps) == {"fedcg": 16, "fedavg": 16, "fedavg + gaussian": 3, "fedper": 4}[name], list(gaps)
+    assert len(gaps) == {"fedcg": 16, "fedavg": 15, "fedavg + gaussian": 3, "fedper": 4}[name], list(gaps)
     assert {a: found for a, found in gaps.items() if not found <= ROUNDING} == {}
 
 
 def test_an_attack_that_pools_makes_something_else_of_a_victim_among_others(trained, monkeypatch):
-    trust_stand_ins(monkeypatch)
+    trust_surrogates(monkeypatch)
     pooling = [a for a in met("fedcg") if pools(a) and a not in GATED]
     assert pooling == ["imprint", "aligned-surrogate", "initial-surrogate", "decoder", "collusion"]
-    gaps = {attack: gap(attack, *shown(trained, "fedcg", attack)) for attack in pooling}
+    # Of single images without noise nothing is crafted, so that `imprint` reads nothing.
+    setups = {attack: "fedcg + gaussian" if attack == "imprint" else "fedcg" for attack in pooling}
+    gaps = {attack: gap(attack, *shown(trained, setups[attack], attack)) for attack in pooling}
     assert {a: found for a, found in gaps.items() if not found > DIFFERENT} == {}
 
 
 @pytest.mark.parametrize("attack", GATED)
-def test_an_attack_that_pools_to_doubt_its_rehearsal_does_so_by_the_other_victims_too(attack, trained, monkeypatch):
+def test_an_attack_that_pools_to_doubt_its_shadow_validation_does_so_by_the_other_victims_too(
+    attack, trained, monkeypatch
+):
     """With a threshold between the shift of the victim's own features and that of all, one of the two alone is inverted."""
-    plugin, shifts = registry.resolve("attack", attack), []
-    original = plugin.shift
-
-    def shift(self, own, *rest):
-        found = original(self, own, *rest)
-        if own.name == "real":
-            shifts.append(found)
-        return found
-
-    monkeypatch.setattr(plugin, "shift", shift)
-    monkeypatch.setattr(selection, "best", lambda _: (0, 0.1))
     seen, whole = shown(trained, "fedcg", attack)
+    shifts, original = [], selection.applies
+
+    def noted(recipe, real, shadow_shift, seed, knowledge):
+        shifts.append(recipe.shift(real, recipe.extractors(real, seed, knowledge), seed, knowledge))
+        return original(recipe, real, shadow_shift, seed, knowledge)
+
+    monkeypatch.setattr(selection, "applies", noted)
+    monkeypatch.setattr(selection, "best", lambda _: (0, 0.1))
     gap(attack, seen, whole)
     alone, among = shifts[0], shifts[-1]
     assert abs(alone - among) > ROUNDING * among
     between = (alone + among) / 2
     monkeypatch.setattr(
-        plugin,
+        selection,
         "applies",
-        lambda self, name, real, _, *rest: (
-            self.shift(real, {}, *rest) <= between
-            if attack == "feature-hijacking"
-            else self.shift(real, self.recipes()[name](real, *rest), *rest) <= between
-        ),
+        lambda recipe, real, _, *rest: recipe.shift(real, recipe.extractors(real, *rest), *rest) <= between,
     )
     assert gap(attack, seen, whole) > DIFFERENT
     assert pools(attack)

@@ -264,7 +264,7 @@ class _Lbfgs:
         return new_x, new_gradient, new_loss, moving
 
 
-def adam(
+def adam(  # noqa: PLR0913 (an optimiser's settings)
     objective: Objective,
     start: Tensor,
     data: Data,

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench import tensors
+from privbench import tensors, written_defense
 from privbench.types import Artifact
 
 ROUNDING = 1e-5  # of a count, in single precision
@@ -27,7 +27,7 @@ SOFTEST = 1e-3  # ridge of the linear system: towards p uniform over the classes
 
 def noise_variance(artifact: Artifact) -> float:
     """The variance per coordinate of the defence's noise, which the attacker knows; 0 without one."""
-    return float(artifact.defense.get("variance", 0.0))
+    return written_defense.noise_variance(artifact.defense)
 
 
 def recover(artifact: Artifact) -> Tensor:

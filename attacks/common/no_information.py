@@ -20,6 +20,11 @@ def gave_up(found: Reconstruction) -> Reconstruction:
     return found._replace(outcome=torch.full_like(found.restart, Outcome.GAVE_UP))
 
 
+def not_applicable(found: Reconstruction) -> Reconstruction:
+    """A reconstruction that says of every victim that there was nothing for the attack to read; a floor stands in its place."""
+    return found._replace(outcome=torch.full_like(found.restart, Outcome.NOT_APPLICABLE))
+
+
 def _unknown(artifact: Artifact) -> Tensor:
     return torch.full((artifact.victims, artifact.batch_size), -1, device=artifact.client.device)
 

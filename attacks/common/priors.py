@@ -22,7 +22,7 @@ def l2(x: Tensor) -> Tensor:
     return torch.square(x - 0.5).mean()
 
 
-class Gaussian(NamedTuple):
+class GaussianPrior(NamedTuple):
     """Images around grey whose opponent-colour cosine coefficients are independent: u = 2x - 1 ~ N(0, Sigma), D = C H W.
 
     A cosine pattern of squared spatial frequency l has the variance step^2 / (roughness of its colour * (l + FLATTEST)): a
@@ -69,7 +69,7 @@ class Gaussian(NamedTuple):
 FLATTEST = 0.01  # keeps the variance of the mean finite
 
 
-def natural(channels: int, side: int, step: float, chroma: tuple[float, float], like: Tensor) -> Gaussian:
+def natural(channels: int, side: int, step: float, chroma: tuple[float, float], like: Tensor) -> GaussianPrior:
     """The Gaussian prior of square images; `chroma` are the roughnesses of red-blue and of green-magenta, brightness has 1.
 
     Three channels are taken as red, green and blue; any other number as unrelated. `like` gives dtype and device.
@@ -81,7 +81,7 @@ def natural(channels: int, side: int, step: float, chroma: tuple[float, float], 
     cosines[0] = side**-0.5
     frequency = 2 - 2 * torch.cos(torch.pi / side * k)
     variance = step**2 / (roughness[:, None, None] * (frequency[:, None] + frequency + FLATTEST))
-    return Gaussian(opponents / opponents.norm(dim=1, keepdim=True), cosines, variance)
+    return GaussianPrior(opponents / opponents.norm(dim=1, keepdim=True), cosines, variance)
 
 
 # Measured on photographs that are in none of the data sets here (benchmarks/photograph_prior.py), in 2x - 1:
@@ -93,7 +93,7 @@ STRENGTH = 0.78
 MEAN = 0.0066
 
 
-def photographed(channels: int, side: int, strength: float, chroma: tuple[float, float], like: Tensor) -> Gaussian:
+def photographed(channels: int, side: int, strength: float, chroma: tuple[float, float], like: Tensor) -> GaussianPrior:
     """The Gaussian prior of photographs made small: variance strength exp(-l / 2) / (roughness of its colour (l + MEAN)).
 
     1 / l is the spectrum of natural scenes (Field, JOSA A 1987), exp(-l / 2) that of the blur before pixels are left out, with a
@@ -107,7 +107,7 @@ def photographed(channels: int, side: int, strength: float, chroma: tuple[float,
     return usual._replace(variance=strength * falling * usual.variance)
 
 
-def measured(deviations: Tensor, usual: Gaussian, worth: float) -> Gaussian:
+def measured(deviations: Tensor, usual: GaussianPrior, worth: float) -> GaussianPrior:
     """The prior of images like these: `deviations` [N, C, s, s] of u = 2x - 1 from their means, N >= 1.
 
     Each coefficient's variance is measured, with `usual` counted in as so many (`worth`) images, so that a handful does no harm.

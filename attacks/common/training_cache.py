@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,9 @@ from torch import Tensor
 
 from privbench.errors import Damaged, UserError
 from privbench.system import files, locks
-from privbench.types import Artifact, Attack, Knowledge, Progress, Reconstruction, no_progress
 
 LOG = logging.getLogger("privbench")
-REVISION = 2  # raised whenever training changes in a way that no setting shows
-TENSORS, SPENT, OUTCOME = Reconstruction._fields[:5], "gradient_evaluations", "outcome"
+REVISION = 2  # raised whenever training changes in a way that no setting tells
 
 
 def cached(
@@ -65,37 +62,6 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     except Damaged as error:
         LOG.warning("%s; it is made anew", error)
         return None
-
-
-def reconstructed(
-    attack: Attack, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
-) -> Reconstruction:
-    """What an attack makes of an artifact with some auxiliary images, or none; read back where another attack has asked for it."""
-    settings = {field.name: getattr(attack, field.name) for field in fields(attack)}  # type: ignore[arg-type]
-    if revision := getattr(attack, "revision", 0):
-        settings["revision"] = revision
-    settings |= {"model": str(artifact.model), "round": artifact.round, "batch_size": artifact.batch_size}
-    parts = (artifact.weights, artifact.buffers, artifact.gradients, artifact.uploads, artifact.upload_buffers)
-    found = cached(
-        knowledge.cache,
-        type(attack).__name__.lower(),
-        settings | {"seed": seed, "defense": dict(artifact.defense)},
-        [
-            *(t for each in parts for net in each.values() for t in net.values()),
-            *(() if artifact.labels is None else (artifact.labels,)),
-            *(knowledge.auxiliary or ()),
-        ],
-        lambda: _packed(attack.reconstruct(artifact, knowledge, seed, progress)),
-        artifact.client.device,
-    )
-    images, y, loss, trace, restart = (found[name] for name in TENSORS)
-    return Reconstruction(images, y, loss, trace, restart, int(found[SPENT]), outcome=found.get(OUTCOME))
-
-
-def _packed(found: Reconstruction) -> dict[str, Tensor]:
-    assert not found.notes, "notes have no place in the file"
-    outcome = {} if found.outcome is None else {OUTCOME: found.outcome}
-    return dict(zip(TENSORS, found[:5], strict=True)) | {SPENT: torch.tensor(found.gradient_evaluations)} | outcome
 
 
 def _name(what: str, settings: Mapping[str, Any], depends_on: Iterable[Tensor], device: torch.device) -> str:

@@ -1,4 +1,4 @@
-"""A dry run: what a network that a server might send would reveal, on the server's auxiliary images.
+"""A dry run: what a network that a server might send would bring back, on images of the server's own.
 
 The server plays the client. It takes the gradient of auxiliary images at the networks in question, or the client's local steps.
 It lets the defence that it knows act on that, and rounds it to the number format in which clients send. It attacks the outcome
@@ -33,18 +33,19 @@ from privbench.types import (
     Reconstruction,
 )
 
+STREAM = "rehearsal"  # in the names of random streams, which decide bits
 NOISES = 10_000  # numbers sent through a defence to see how much noise it adds
 
 
 def noise_std(defense: Defense, seed: int) -> float:
     """The standard deviation of what a defence makes of zeros; 0 where it adds no noise."""
-    zeros = {"rehearsal": torch.zeros(NOISES)}
-    return float(defense.protect(zeros, stream(seed, "attacker", "rehearsal", "noise"))["rehearsal"].std())
+    zeros = {"zeros": torch.zeros(NOISES)}
+    return float(defense.protect(zeros, stream(seed, "attacker", STREAM, "noise"))["zeros"].std())
 
 
 def halves(auxiliary: Batch, seed: int) -> tuple[Batch, Batch]:
-    """The auxiliary images in two halves: (those of the simulated clients, those of the simulated attacker)."""
-    order = torch.randperm(len(auxiliary.labels), generator=stream(seed, "attacker", "rehearsal", "halves"))
+    """The auxiliary images dealt out: (those of the clients that the server plays, those of the attacker)."""
+    order = torch.randperm(len(auxiliary.labels), generator=stream(seed, "attacker", STREAM, "halves"))
     theirs, mine = order.tensor_split(2)
     return Batch(*(t[theirs] for t in auxiliary)), Batch(*(t[mine] for t in auxiliary))
 
@@ -62,7 +63,7 @@ def observed(model: Model, own: Networks, clients: Batch, look: ExpectedUpload, 
     """
     sent: list[Parts] = []
     for v, (x, y) in enumerate(zip(*clients, strict=True)):
-        rng = stream(seed, "attacker", "rehearsal", "defence", v)
+        rng = stream(seed, "attacker", STREAM, "defence", v)
         exact = _gradient(model, own, x, y) if look.local is None else local_change(model, own, x, y, look.local)
         protected = {part: look.defense.protect(t, rng) for part, t in exact.items()}
         sent.append(wire.rounded(protected, look.wire))
@@ -72,7 +73,7 @@ def observed(model: Model, own: Networks, clients: Batch, look: ExpectedUpload, 
         for part in CLASSIFICATION
     }
     seen = Artifact(
-        method="rehearsal",
+        method="dry run",
         dataset="auxiliary",
         model=model,
         round=0,

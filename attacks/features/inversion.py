@@ -26,14 +26,16 @@ USUAL_WORTH = 50.0  # how many auxiliary images the usual variances are worth
 CLASS_WORTH = 5.0  # and the mean of all images, in the mean of a class
 LOGIT_EDGE = 1e-7  # features within single precision of 0 or 1 have no logit
 
-Extractors = dict[int, list[Params]]  # victim, by its number in a federation -> surrogates for its client's extractor
+Extractors = dict[
+    int, list[Params]
+]  # victim, by its number among the artifact's -> surrogates for its client's extractor
 
 
 class ClassPrior(NamedTuple):
     """What the attacker thinks of an image before seeing its features: u = 2x - 1 ~ N(mean of its class, Sigma)."""
 
     means: Tensor  # [Y, D] of u
-    gaussian: priors.Gaussian
+    gaussian: priors.GaussianPrior
 
 
 def usual(shape: tuple[int, int, int], classes: int, like: Tensor) -> ClassPrior:
@@ -59,7 +61,7 @@ def logit(h: Tensor) -> Tensor:
     return torch.logit(h.clamp(LOGIT_EDGE, 1 - LOGIT_EDGE))
 
 
-def invert(
+def invert(  # noqa: PLR0913 (the terms of one objective)
     model: Model,
     extractors: Sequence[Params],
     belief: ClassPrior,

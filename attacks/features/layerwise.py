@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.func import grad
 
 from attacks.common.descend import Descent, each_of
-from attacks.common.priors import Gaussian
+from attacks.common.priors import GaussianPrior
 from attacks.common.problem import InversionProblem
 from privbench.errors import UserError
 from privbench.types import Progress, no_progress
@@ -55,7 +55,7 @@ CHUNK = 32  # victims solved at once: about 15 MB each
 class Layers(NamedTuple):
     """What the victims of one network share; n1 = 6 14 14, np = 6 13 13; images [C, H, W] are in the prior's colours."""
 
-    gaussian: Gaussian
+    gaussian: GaussianPrior
     kernel: int
     window: Tensor  # of K1: [6, C, 6, 6], moved by 2
     rows: Tensor  # the same for a whole row of z1: [C, 6 W, 6 14]
@@ -86,7 +86,7 @@ class LatentImages(NamedTuple):
     w: Tensor
 
 
-def layers(posed: InversionProblem, gaussian: Gaussian) -> Layers:
+def layers(posed: InversionProblem, gaussian: GaussianPrior) -> Layers:
     """The linear maps of the problem's extractor, and the prior seen through them; UserError unless it is LeNet-5's."""
     if posed.model.backbone != "lenet5":
         raise UserError(
@@ -135,7 +135,7 @@ def victims(posed: InversionProblem, own: Layers, h: Tensor, rows: Tensor) -> Vi
 def invert(
     posed: InversionProblem,
     h: Tensor,
-    gaussian: Gaussian,
+    gaussian: GaussianPrior,
     iterations: int,
     progress: Progress = no_progress,
     levels: int = len(LEVELS),

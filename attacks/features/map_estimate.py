@@ -43,7 +43,7 @@ class Steps(NamedTuple):
 class ImagePrior(NamedTuple):
     """u = 2x - 1 of every image of the victims before their gradients are seen: N(mean, Sigma)."""
 
-    gaussian: priors.Gaussian
+    gaussian: priors.GaussianPrior
     mean: Tensor  # [V, B, D]
     variance: Tensor | None = None  # [V, B, C, s, s] of each image, where it is not that of `gaussian` for all
 
@@ -52,7 +52,7 @@ class ImagePrior(NamedTuple):
         own = self.gaussian.variance
         return own.expand(*self.mean.shape[:2], *own.shape) if self.variance is None else self.variance
 
-    def each(self) -> list[priors.Gaussian]:
+    def each(self) -> list[priors.GaussianPrior]:
         """The prior of each victim's images about their mean."""
         return [self.gaussian._replace(variance=variance) for variance in self.variances()]
 
@@ -102,7 +102,7 @@ def starts(artifact: Artifact, belief: ImagePrior, number: int, seed: int) -> Te
     return z
 
 
-def image(gaussian: priors.Gaussian, z: Tensor, mean: Tensor) -> Tensor:
+def image(gaussian: priors.GaussianPrior, z: Tensor, mean: Tensor) -> Tensor:
     """x [B, C, H, W] of one victim's z and mean [B, D]."""
     return ((mean + gaussian.root(z) + 1) / 2).unflatten(1, gaussian.variance.shape[-3:])
 

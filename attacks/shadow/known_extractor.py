@@ -33,7 +33,7 @@ def variance(own: ServerView) -> Tensor:
 
 
 def invert(own: ServerView, nets: Extractors, steps: int, progress: Progress) -> descend.Descent:
-    """The images [V, 1, C, H, W] of a world's victims through their own extractors."""
+    """The images [V, 1, C, H, W] of a server's victims through their own extractors."""
     known = inversion.learned(own.auxiliary, own.model.classes, own.h)
     exact = own.noise is None
     return shadow_federation.by_extractors(own, known, nets, variance(own), exact=exact, steps=steps, progress=progress)

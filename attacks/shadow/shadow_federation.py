@@ -1,6 +1,6 @@
 """A federation as its server sees it, and one of the attacker's own in which he can check what an attack is worth.
 
-A `World` holds what the attacks on private extractors look at: the broadcast classifier, closed-form features of each victim,
+A `ServerView` holds what the attacks on private extractors look at: the broadcast classifier, closed-form features of each victim,
 labels, auxiliary images, per client what is known of its features, and possibly a colluder's extractor. `real` makes it from
 an artifact. `shadow` makes another around the same classifier: half of the auxiliary images are dealt to a few clients, each of
 which trains a private extractor through the classifier that was broadcast; some of their training images become victims, and
@@ -47,17 +47,15 @@ class ServerView(NamedTuple):
     model: Model
     classifier: Params
     h: Tensor  # [V, c, s, s] float64
-    known: (
-        Tensor | None
-    )  # [V, c, s, s] bool: which features dropout left (attacks/common/closed_form.py); None without dropout
+    # [V, c, s, s] bool: which features dropout left (attacks/common/closed_form.py); None without dropout
+    known: Tensor | None
     noise: Tensor | None  # [V] variance of h
     labels: Tensor  # [V]
     client: Tensor  # [V]
     victim: Tensor  # [V] each victim's number, which it keeps in `some`
     auxiliary: Batch
-    moments: dict[
-        int, Moments
-    ]  # attacked client -> class-conditional moments of its features, where a generator tells them
+    # Attacked client -> class-conditional moments of its features, where a generator tells them.
+    moments: dict[int, Moments]
     colluder: dict[int, Params]  # attacked client -> the extractor of another client, where one colludes
     training: LocalTraining | None  # how the server has its clients train, where that is known
 
@@ -95,7 +93,7 @@ def by_extractors(
     steps: int,
     progress: Progress,
 ) -> descend.Descent:
-    """attacks/features/inversion.py for all victims of a world, those with the same extractors together; `variance` [V]."""
+    """attacks/features/inversion.py for all victims that a server sees, those with the same extractors together; `variance` [V]."""
     alike: dict[tuple[int, ...], list[int]] = {}
     for row, victim in enumerate(own.victim.tolist()):
         alike.setdefault(tuple(id(params) for params in nets[victim]), []).append(row)
@@ -188,7 +186,7 @@ def shadow(
     start: Params | None = None,
     pull: Pull | None = None,
 ) -> tuple[ServerView, Tensor]:
-    """A shadow of a world, and its victims' images [V', C, H, W]; at least four auxiliary images are needed.
+    """A shadow of what a server sees, and its victims' images [V', C, H, W]; at least four auxiliary images are needed.
 
     Each client takes as many steps a round as the attacked clients do, UNTOLD_STEPS where that is not known, `most_steps` at most.
     `start` is what its clients' extractors start from; without one each has a random start of its own.
@@ -251,7 +249,7 @@ def training_of(world: ServerView, most_steps: int) -> LocalTraining:
 
 
 def attackers_half(world: ServerView, seed: int) -> Batch:
-    """The auxiliary images that the shadow of a world leaves to its attacker."""
+    """The auxiliary images that a shadow federation leaves to its attacker."""
     _, mine = _halves(world, seed)
     return Batch(world.auxiliary.images[mine], world.auxiliary.labels[mine])
 

@@ -115,7 +115,7 @@ def _relative(found: Tensor, target: Tensor) -> Tensor:
     return (found - target).square().sum() / (target.square().sum() + EPS)
 
 
-def train(
+def train(  # noqa: PLR0913 (what one training depends on)
     model: Model,
     start: Params,
     classifier: Params,

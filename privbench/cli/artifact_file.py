@@ -43,7 +43,7 @@ class _Floors(NamedTuple):
     note: str  # why some floors are missing; else nothing
 
 
-def attack_file(
+def attack_file(  # noqa: PLR0913 (options)
     path: Path,
     truth: Path | None,
     attacks: Sequence[str],

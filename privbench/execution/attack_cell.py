@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from privbench import registry, seeds, written_defense
+from privbench import applicability, registry, seeds, written_defense
 from privbench.data import partition
 from privbench.errors import AttackRefused, Damaged, UserError
 from privbench.execution import at_round
@@ -42,15 +42,19 @@ def attack_seed(
     device_name: str,
     progress: Progress = no_progress,
 ) -> None:
-    """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk.
+    """Attacks one seed of a cell and writes reconstruction and scores; when they are on disk, restores a lost artifact alone.
 
     In order: the artifact with its truth, the floors, the attack with the knowledge that its `needs` name, the scores. Of these
     only the scores, and those of the floors, are given the truth.
     """
     path = store.result(cell, spec.seed)
-    if cell.attack is None or _is_there(path):
+    if cell.attack is None:
         return
-    if (now := registry.revision(cell.attack, spec.method)) != cell.attack_revision:
+    if _is_there(path):
+        store.begin(cell)
+        at_round.restore(store, cell, spec, data_root, device_name, progress)
+        return
+    if (now := registry.revision(cell.attack)) != cell.attack_revision:
         raise UserError(
             f"{cell.attack} was specified at revision {cell.attack_revision} and is at revision {now} here; specify the cell anew"
         )
@@ -106,9 +110,9 @@ def attack_seed(
 def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
     """Writes what one seed of an accuracy cell gives in addition to its training; does nothing when it is on disk."""
     path = store.result(cell, spec.seed)
+    store.begin(cell)
     if not files.to_write(path):
         return
-    store.begin(cell)
     files.write_digested(path, _trial(store, cell, spec, data_root, machine.device(device_name)))
 
 
@@ -189,8 +193,10 @@ def _fault(found: Any, seen: Artifact) -> str:
 
 
 def check_needs(name: str, attack: Any, seen: Artifact) -> None:
-    """Refuses an attack whose needs the artifact does not meet, and names the attacks whose needs it does."""
+    """Refuses an attack whose needs or limits the artifact does not meet, and names one that can be made."""
     check_offered(name, attack.needs, seen.offers(), seen.method, seen.shared_parts, update=seen.local is not None)
+    if fault := applicability.exceeded_by(name, applicability.of(attack), seen):
+        raise AttackRefused(fault)
 
 
 def check_offered(

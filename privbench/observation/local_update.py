@@ -52,7 +52,7 @@ def optimiser_of(local: LocalSteps) -> Optimiser:
     return SGD(**setting) if "kind" in setting else Adam(**setting)
 
 
-def client_update(
+def client_update(  # noqa: PLR0913 (what a local update depends on)
     model: Model,
     snapshot: Snapshot,
     client: int,

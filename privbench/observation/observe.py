@@ -131,7 +131,7 @@ def client_gradient(
     return {p: {n: next(grads) for n in params[p]} for p in parts}
 
 
-def observe(
+def observe(  # noqa: PLR0913 (what an observation depends on)
     snapshot: Snapshot,
     federation: Federation,
     model: Model,

@@ -15,7 +15,7 @@ from privbench.types import Federation
 
 
 @cache
-def laid_out(
+def laid_out(  # noqa: PLR0913 (cached by what a layout depends on)
     dataset: str,
     domains: tuple[str, ...] | None,
     root: Path | None,

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 
 from privbench import registry
 from privbench.records.schema import Record
-from reports.figures import style
-from reports.figures.line_styles import VERMILION
+from reports.figures.drawing import style
+from reports.figures.drawing.line_styles import VERMILION
 from reports.records import grouping, remarks
 from reports.records.labels import settings_of, unique
 from reports.tables.report import Report, Table

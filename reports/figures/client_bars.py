@@ -15,8 +15,8 @@ from matplotlib.axes import Axes
 
 from privbench.records.schema import Record
 from privbench.training import metrics
-from reports.figures import style
-from reports.figures.line_styles import BLUE, VERMILION
+from reports.figures.drawing import style
+from reports.figures.drawing.line_styles import BLUE, VERMILION
 from reports.records import grouping, remarks
 from reports.records.labels import NONE
 from reports.tables.report import Report, Table
@@ -27,7 +27,7 @@ LABEL_INCHES = 1.1  # of a method's name
 ABOVE, BELOW = BLUE, VERMILION
 
 
-class Kind(NamedTuple):
+class BarKind(NamedTuple):
     """One comparison with `local`."""
 
     title: str
@@ -38,15 +38,17 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "gain": Kind(
+    "gain": BarKind(
         "Gain over local training", metrics.gain_over_local, 0.0, "+.2f", "gain over Local, percentage points"
     ),
-    "rta": Kind("Relative test accuracy", metrics.relative_test_accuracy, 1.0, ".3f", "accuracy / accuracy of Local"),
+    "rta": BarKind(
+        "Relative test accuracy", metrics.relative_test_accuracy, 1.0, ".3f", "accuracy / accuracy of Local"
+    ),
 }
 Value = tuple[float | None, float | None]  # mean, standard deviation over seeds; no mean where a seed has no value
 
 
-def values(r: Record, local: Record, kind: Kind) -> list[Value]:
+def values(r: Record, local: Record, kind: BarKind) -> list[Value]:
     """(mean, standard deviation over common seeds) of each client; (None, None) where `local` is right nowhere under some seed."""
     both = [seed for seed in r.cell.seeds if seed in local.cell.seeds]
     a = [r.accuracy.per_client[r.cell.seeds.index(seed)] for seed in both]
@@ -100,7 +102,7 @@ def report(records: Sequence[Record], name: str) -> Report:
     return Report(kind.title, notes, forms, numbers)
 
 
-def _text(value: Value, kind: Kind) -> str:
+def _text(value: Value, kind: BarKind) -> str:
     mean, std = value
     if mean is None:
         return NONE
@@ -131,7 +133,7 @@ def write(records: Sequence[Record], key: grouping.Setting, name: str, stem: Pat
     return style.save(figure, stem)
 
 
-def _strip(axes: Axes, label: str, each: Sequence[Value], kind: Kind) -> None:
+def _strip(axes: Axes, label: str, each: Sequence[Value], kind: BarKind) -> None:
     heights = [0.0 if mean is None else mean - kind.baseline for mean, _ in each]  # no bar where there is no value
     colours = [ABOVE if height >= 0 else BELOW for height in heights]
     axes.bar(range(len(each)), heights, bottom=kind.baseline, color=colours, width=0.72, linewidth=0)

@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from privbench.records.schema import Record
 from privbench.training.history import Round
-from reports.figures import style
-from reports.figures.line_styles import line_looks
+from reports.figures.drawing import style
+from reports.figures.drawing.line_styles import line_looks
 from reports.records import grouping, remarks
 from reports.tables.report import Report, Table
 

@@ -16,8 +16,9 @@ from matplotlib.axes import Axes
 from privbench import registry, written_defense
 from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
-from reports.figures import of_attack, style
-from reports.figures.line_styles import METHODS
+from reports.figures import of_attack
+from reports.figures.drawing import style
+from reports.figures.drawing.line_styles import METHODS
 from reports.records import grouping
 from reports.records.labels import NAMES, group, title_of, unique
 from reports.records.measured import Measured, strongest

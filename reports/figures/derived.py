@@ -24,7 +24,7 @@ COLUMNS = ["", "what", "here", "published", "difference"]
 Quantities = Mapping[str, float]  # published.Row.metric -> what it is here
 
 
-class Line(NamedTuple):
+class DerivedNumber(NamedTuple):
     """One published number with what it is here."""
 
     setting: str
@@ -94,10 +94,10 @@ NAMES = {
 }  # fmt: skip
 
 
-def lines(records: Sequence[Record], name: str, first: Sequence[str] = ()) -> list[Line]:
+def lines(records: Sequence[Record], name: str, first: Sequence[str] = ()) -> list[DerivedNumber]:
     """Every published number of one kind whose cells are among the records."""
     return [
-        Line(grouping.short_title(key), row, metric, measured, printed)
+        DerivedNumber(grouping.short_title(key), row, metric, measured, printed)
         for key in grouping.settings(records)
         for row, r, quantities in KINDS[name].of(records, key)
         for metric, measured in quantities.items()
@@ -138,7 +138,7 @@ def _what(metric: str) -> str:
     return NAMES.get(metric, metric.removeprefix("rta_").replace("_", " "))
 
 
-def _texts(line: Line, digits: int) -> list[str]:
+def _texts(line: DerivedNumber, digits: int) -> list[str]:
     printed = line.printed.value
     return [
         f"{line.measured:.{digits}f}",

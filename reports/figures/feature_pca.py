@@ -27,8 +27,8 @@ from privbench.seeds import stream
 from privbench.spec import CellSpec
 from privbench.training import checkpoint, harness
 from privbench.training import federation as federations
-from reports.figures import style as figures
-from reports.figures.line_styles import point_look
+from reports.figures.drawing import style as figures
+from reports.figures.drawing.line_styles import point_look
 from reports.records import grouping, published, remarks
 from reports.tables.report import Report, Table
 

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from privbench import registry
-from reports.figures import style
+from reports.figures.drawing import style
 from reports.records.labels import unique
 
 MOST_ROWS = 8  # with the true images
@@ -60,7 +60,7 @@ class Size(NamedTuple):
     columns: int = MOST_COLUMNS
 
 
-class Line(NamedTuple):
+class GridLine(NamedTuple):
     """One drawn row: the attacks that gave these very images."""
 
     members: list[Row]
@@ -78,13 +78,13 @@ class Line(NamedTuple):
         return float(self.first.psnr_db.nanmean())
 
 
-def lines_of(rows: Sequence[Row]) -> list[Line]:
+def lines_of(rows: Sequence[Row]) -> list[GridLine]:
     """Rows in their order; those that are the same bit for bit, failures included, become one."""
-    found: list[Line] = []
+    found: list[GridLine] = []
     for row in rows:
         twin = next((line for line in found if _same(line.first, row)), None)
         if twin is None:
-            found.append(Line([row]))
+            found.append(GridLine([row]))
         else:
             twin.members.append(row)
     return found
@@ -101,7 +101,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(torch.all((a == b) | (a.isnan() & b.isnan())))
 
 
-def kept(lines: Sequence[Line], most: int) -> list[Line]:
+def kept(lines: Sequence[GridLine], most: int) -> list[GridLine]:
     """At most so many lines in their order: the strongest of each method and knowledge, then the others.
 
     Among both, the strongest of every method comes first, then the second of each, and so on. All floors count as one method.
@@ -119,11 +119,11 @@ def kept(lines: Sequence[Line], most: int) -> list[Line]:
     return [lines[i] for i in sorted(chosen)]
 
 
-def _known(line: Line) -> tuple[str, str]:
+def _known(line: GridLine) -> tuple[str, str]:
     return (_group(line), "" if _group(line) == FLOORS else line.first.knowledge)
 
 
-def _group(line: Line) -> str:
+def _group(line: GridLine) -> str:
     return FLOORS if line.first.attack in registry.FLOORS else line.first.method
 
 
@@ -165,7 +165,7 @@ def write(
     return style.save(figure, stem, endings)
 
 
-def left_out(every: Sequence[Line], shown: Sequence[Line], victims: int, columns: int, others: int = 0) -> str:
+def left_out(every: Sequence[GridLine], shown: Sequence[GridLine], victims: int, columns: int, others: int = 0) -> str:
     """What a grid does not show, and who shares a row with many, in words; nothing where it shows all."""
     gone = [line for line in every if line not in shown]
     named = "; ".join(line.first.name for line in gone[:MOST_NAMED]) + (", ..." if len(gone) > MOST_NAMED else "")
@@ -178,7 +178,7 @@ def left_out(every: Sequence[Line], shown: Sequence[Line], victims: int, columns
     return " ".join([*([f"Not shown: {', '.join(parts)}."] if parts else []), *sentences])
 
 
-def _label(line: Line, short: dict[str, str]) -> str:
+def _label(line: GridLine, short: dict[str, str]) -> str:
     """A row's name: the method, then the attack; of several that gave the same, each once."""
     methods = unique(short[row.method] for row in line.members)
     attacks = unique(f"{row.rung} {short[row.attack]}".strip() for row in line.members)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
-from reports.figures import style
-from reports.figures.fonts import drawable
-from reports.figures.line_styles import BLUE
+from reports.figures.drawing import style
+from reports.figures.drawing.fonts import drawable
+from reports.figures.drawing.line_styles import BLUE
 
 ROW_INCHES = (0.075, 0.19)  # least and most height of one class
 MARGIN_INCHES = 1.05  # of a panel: its title and the clients' names

@@ -22,7 +22,8 @@ from privbench.scoring import image_scores
 from privbench.spec import CellSpec
 from privbench.system import files
 from privbench.types import Truth
-from reports.figures import grid, label_histogram, scatter, style
+from reports.figures import grid, label_histogram, scatter
+from reports.figures.drawing import style
 from reports.figures.label_histogram import Panel
 from reports.records import grouping, labels
 from reports.records.published import papers_own

@@ -17,8 +17,8 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from privbench import registry
 from privbench.records.schema import Record
 from privbench.system import files
-from reports.figures import style
-from reports.figures.line_styles import line_looks
+from reports.figures.drawing import style
+from reports.figures.drawing.line_styles import line_looks
 from reports.records import grouping, published, remarks
 from reports.records.labels import NONE, measured_otherwise, published_text, spread_text, unique
 from reports.tables.accuracy_table import METRICS

@@ -21,8 +21,8 @@ from matplotlib.transforms import ScaledTranslation
 
 from privbench import registry
 from privbench.records.schema import AttackRecord
-from reports.figures import style
-from reports.figures.line_styles import line_look
+from reports.figures.drawing import style
+from reports.figures.drawing.line_styles import line_look
 from reports.records import grouping
 from reports.records.labels import attacker_text, label, place, unique
 from reports.records.measured import ORACLE, Measured, strongest

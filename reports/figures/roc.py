@@ -14,8 +14,8 @@ import numpy as np
 
 from privbench.records.schema import Record
 from privbench.training import metrics
-from reports.figures import style
-from reports.figures.line_styles import line_looks
+from reports.figures.drawing import style
+from reports.figures.drawing.line_styles import line_looks
 from reports.records import grouping, remarks
 from reports.records.labels import NONE, spread_text
 from reports.records.published import of

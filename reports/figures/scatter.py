@@ -13,9 +13,9 @@ from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox, ScaledTranslation
 
 from privbench.records.schema import AttackRecord
-from reports.figures import direct_labels, style
-from reports.figures.direct_labels import Point
-from reports.figures.line_styles import line_looks
+from reports.figures.drawing import direct_labels, style
+from reports.figures.drawing.direct_labels import Point
+from reports.figures.drawing.line_styles import line_looks
 from reports.records import grouping
 from reports.records.labels import asked_text, label, place, published, unique
 from reports.records.measured import strongest
@@ -62,7 +62,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     return style.save(figure, stem)
 
 
-class Spread(NamedTuple):
+class ErrorBar(NamedTuple):
     """A method's strongest attack, and the ends of its bars: (low, high)."""
 
     point: Point
@@ -81,7 +81,7 @@ def _panels(number: int) -> tuple[Figure, list[Axes]]:
     return figure, list(grid.flat[:number])
 
 
-def _spreads(records: Sequence[AttackRecord], names: Sequence[str], looks: Looks) -> list[Spread]:
+def _spreads(records: Sequence[AttackRecord], names: Sequence[str], looks: Looks) -> list[ErrorBar]:
     """Of every method that was attacked, in the order of their names."""
     found = []
     for name in names:
@@ -93,7 +93,7 @@ def _spreads(records: Sequence[AttackRecord], names: Sequence[str], looks: Looks
         std = accuracy.std or 0.0
         point = Point(name, looks[name]["color"], accuracy.mean, psnr.mean)
         ends = (min(psnr.low, psnr.mean), max(psnr.high, psnr.mean))
-        found.append(Spread(point, (accuracy.mean - std, accuracy.mean + std), ends))
+        found.append(ErrorBar(point, (accuracy.mean - std, accuracy.mean + std), ends))
     return found
 
 
@@ -101,7 +101,7 @@ def _floor(records: Sequence[AttackRecord]) -> float:
     return sum(r.floor.psnr_db for r in records) / len(records)
 
 
-def _draw(axes: Axes, records: Sequence[AttackRecord], spreads: Sequence[Spread], looks: Looks) -> None:
+def _draw(axes: Axes, records: Sequence[AttackRecord], spreads: Sequence[ErrorBar], looks: Looks) -> None:
     """Everything but the bars, whose room the limits hold."""
     axes.axhline(_floor(records), zorder=0, **FLOOR)
     for point, across, upright in spreads:
@@ -117,7 +117,7 @@ def _draw(axes: Axes, records: Sequence[AttackRecord], spreads: Sequence[Spread]
     axes.margins(x=0.12, y=0.26)
 
 
-def _bars(axes: Axes, spreads: Sequence[Spread]) -> list[Bbox]:
+def _bars(axes: Axes, spreads: Sequence[ErrorBar]) -> list[Bbox]:
     """The bars of both kinds, moved apart where they would lie on each other; what they cover, in pixels."""
     rows = _moves(axes, [(s.accuracy, s.point.y) for s in spreads], upright=False)
     columns = _moves(axes, [(s.psnr_db, s.point.x) for s in spreads], upright=True)
@@ -168,7 +168,7 @@ def _moves(axes: Axes, bars: Sequence[tuple[tuple[float, float], float]], *, upr
 def _named(
     figure: Figure,
     panels: Sequence[Axes],
-    every: Sequence[Sequence[Spread]],
+    every: Sequence[Sequence[ErrorBar]],
     covered: Sequence[Sequence[Bbox]],
     floors: Sequence[float],
     short: Mapping[str, str],

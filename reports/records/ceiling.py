@@ -9,7 +9,7 @@ from privbench.records import schema
 from privbench.records.schema import AttackRecord
 from privbench.records.store import Store
 from privbench.spec import CellSpec
-from reports.records import table_checks
+from reports.records import knowledge_sets
 from reports.records.labels import group, is_ceiling
 
 # Of a training run, what a method may have otherwise than FedAvg and still be compared with it.
@@ -26,7 +26,8 @@ def references(store: Store, records: Sequence[AttackRecord]) -> list[AttackReco
     """
     lacking = [r for r in records if not any(is_ceiling(o.cell) and group(o.cell) == group(r.cell) for o in records)]
     wanted = {_comparable(r.cell) for r in lacking}
-    known = frozenset[str]().union(*(table_checks.knowledge_of(r) for r in records)) | {"gradient"}
+    together = frozenset[str]().union(*(knowledge_sets.knowledge_of(r) for r in records))
+    known = knowledge_sets.implied(together | {"gradient", knowledge_sets.NATURAL})
     found = []
     for cell in store.cells() if wanted else ():
         if (
@@ -40,7 +41,7 @@ def references(store: Store, records: Sequence[AttackRecord]) -> list[AttackReco
             own = schema.read(store.record(cell))
         except UserError:
             continue
-        if isinstance(own, AttackRecord) and table_checks.knowledge_of(own) <= known:
+        if isinstance(own, AttackRecord) and knowledge_sets.knowledge_of(own) <= known:
             found.append(own)
     return found
 

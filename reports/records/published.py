@@ -79,7 +79,7 @@ class Published(NamedTuple):
     note: str  # how the paper measures it otherwise than the suite; empty where it does not
 
 
-class Row(NamedTuple):
+class PublishedRow(NamedTuple):
     """One row of the file, read."""
 
     source: str
@@ -101,16 +101,16 @@ class Row(NamedTuple):
 
 
 @cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[PublishedRow, ...]:
     """The whole file, in its order."""
     with (resources.files("reports") / "published.csv").open() as file:
         return tuple(_read(row) for row in csv.DictReader(file))
 
 
-def _read(row: Mapping[str, str]) -> Row:
+def _read(row: Mapping[str, str]) -> PublishedRow:
     layout, part = _layout(re.sub(r" \(.*\)", "", row["setting"]))
     method, defense, settings = _method(row["method"])
-    return Row(
+    return PublishedRow(
         row["source"],
         row["table"],
         row["dataset"],
@@ -260,7 +260,7 @@ def _printed() -> dict[tuple[str, str], dict[str, Published]]:
     return found
 
 
-def cells_of(row: Row, own: definition.Study, cells: Sequence[CellSpec]) -> list[CellSpec]:
+def cells_of(row: PublishedRow, own: definition.Study, cells: Sequence[CellSpec]) -> list[CellSpec]:
     """The cells of a study that a row is printed of: one, or one per value that the paper searched.
 
     Settings that the row does not name have their default where the study varies them.
@@ -278,7 +278,7 @@ def cells_of(row: Row, own: definition.Study, cells: Sequence[CellSpec]) -> list
     return chosen
 
 
-def _fits(row: Row, cell: CellSpec) -> bool:
+def _fits(row: PublishedRow, cell: CellSpec) -> bool:
     """Whether data set, layout, method and defence are those of the row; of a PSNR, how it was taken as well."""
     train = cell.train
     if (train.dataset, train.defense) != (row.dataset, row.defense):
@@ -293,7 +293,7 @@ def _fits(row: Row, cell: CellSpec) -> bool:
     return taken and cell.attack == papers_own(train.method)
 
 
-def _origin(row: Row) -> str:
+def _origin(row: PublishedRow) -> str:
     """Where a row stands, e.g. "FedCG Table 1" or "NFL-CGAN Figure 5"."""
     return f"{row.source} {place(row.table)}" + (" (methods read from their order)" if row.by_order else "")
 

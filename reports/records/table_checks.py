@@ -1,14 +1,13 @@
 """The checks that need several cells, and with them those of each record alone (privbench/records/checks.py).
 
 below-floor             the attack scores surely less than an image that anybody can return: it failed
-not-monotone            an attacker who knows more, or stands higher with the same, scores lower: broken, or badly tuned
+not-monotone            an attack scores lower than one whose knowledge is a part of its own: broken, or badly tuned
 oracle-fails            the reference, with the victim's own networks, does not beat the floor: nothing else here was tested
 fedavg-fails            undefended FedAvg keeps its images, though it is known to give them away: the attacks are weak
 no-control              neither an oracle nor undefended FedAvg was attacked beside it: a failure says nothing
 overlapping-intervals   a difference between methods, or a gain, is claimed whose intervals overlap: it rests on the pairing alone
 
-Checks are about one run, not about training again: "surely" is here an interval over other victims of these very networks. As the
-strongest attack is chosen on one half of the victims and reported on the other, rows of a ladder are monotone in expectation only.
+Checks are about one run, not about training again: "surely" is here an interval over other victims of these very networks.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from collections.abc import Sequence
 from scipy.stats import binomtest
 
 from privbench import registry
-from privbench.observation import knowledge
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
 from privbench.spec import CellSpec
-from reports.records import comparison, measured
+from reports.records import comparison, knowledge_sets, measured
 from reports.records.labels import (
     attacker_text,
     group,
@@ -33,19 +31,15 @@ from reports.records.labels import (
     label,
     networks,
     range_text,
-    shared_parts,
     title_of,
     unique,
     update_text,
-    where_shared,
 )
 from reports.records.measured import ORACLE, Measured, best_record, strongest
 
 # What an attack on undefended FedAvg reaches at least where `known_to_leak` says so.
 UNTRAINED_DB, TRAINED_DB = 24.0, 22.0
 LEAST_DB = 0.1  # a smaller difference between two attacks is no disorder
-ACTIVE = "active"  # the power to send crafted networks
-BESIDES = frozenset({*knowledge.FIELDS, ACTIVE})  # what an attacker may have besides the artifact
 
 
 def by_record(
@@ -122,92 +116,28 @@ def identifies(identification: float, n: int, chance: float) -> bool:
     return bool(binomtest(hits, n, chance, alternative="greater").pvalue < comparison.ALPHA)
 
 
-def knowledge_of(record: AttackRecord) -> frozenset[str]:
-    """What the attacker used: "gradient", shared networks by name, the fields of Knowledge, ACTIVE.
-
-    Which parts' gradients an attack makes use of is its own affair.
-    """
-    atoms = set()
-    for need in [*record.knowledge.needs, *record.knowledge.uses]:
-        source, colon, part = need.partition(":")
-        atoms.add(part if source in ("upload", "broadcast") else source if colon else need)
-    told = where_shared(record.knowledge.tag)  # by a record from before `uses`
-    atoms |= {part for part in told if part in shared_parts(record.cell.train.method)}
-    return frozenset(atoms | {ACTIVE} if record.cell.active else atoms)
-
-
-def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
-    """Whether one attacker had all that the other had, and something besides, of attackers that saw the same.
-
-    Every attacker holds the whole artifact, so one who has more besides it knows more, whatever the two use of it: a
-    surrogate more than feature-statistics. Of two who have the same besides it, the one that uses more of it. The oracle has the
-    victim's own networks and so knows more than every other but an active server; it is a reference, and bounds none.
-    """
-    known, other = knowledge_of(more), knowledge_of(less)
-    if not _same_images(more, less):
-        return False
-    if more.knowledge.rung == ORACLE:
-        return less.knowledge.rung != ORACLE and ACTIVE not in other - known
-    if known & BESIDES == other & BESIDES:
-        return other < known
-    blind = known <= BESIDES and not other <= BESIDES  # one that leaves the whole artifact unused
-    return other & BESIDES < known & BESIDES and not blind
-
-
-def stands_higher(more: AttackRecord, less: AttackRecord) -> bool:
-    """Whether two attackers had the same, and one is on a higher rung, of which at least as much is expected.
-
-    A floor is not compared: `below-floor` reports what scores less.
-    """
-    upper, lower = more.knowledge.rung, less.knowledge.rung
-    if upper is None or lower is None or less.attack in registry.FLOORS:
-        return False
-    return _same_images(more, less) and knowledge_of(more) == knowledge_of(less) and bool(upper > lower)
-
-
-def _same_images(more: AttackRecord, less: AttackRecord) -> bool:
-    """Whether auxiliary images of the second, if any, are those of the first; images of another choice are other knowledge."""
-    return more.cell.auxiliary == less.cell.auxiliary or "auxiliary" not in knowledge_of(less)
-
-
 def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
-    """Among the strongest attacks of each knowledge tag, those that score surely lower than one below them.
+    """Attacks that score surely lower than one whose knowledge is a part of theirs.
 
-    Below is one that knows less, or that has the same and stands on a lower rung. Surely: the 95% interval of the paired difference
-    lies below -LEAST_DB, so that rounding and chance raise nothing; of several the strongest is reported. A floor is no attack,
-    and may only be the one that knows less.
+    Each attack is taken by itself, not as the best of a row. Surely: the 95% interval of the paired difference lies below
+    -LEAST_DB, so that rounding and chance raise nothing; of several the strongest is reported. A floor is no attack: what scores
+    less than one is reported by `below_floor`. An attack that did not apply is not compared.
     """
-    best = sorted(_best(column), key=lambda row: -row.scores.psnr_db)
+    attacks = [measured.of(r) for r in _attacks(column) if r.scores.not_applicable < r.scores.n]
+    attacks.sort(key=lambda one: -one.scores.psnr_db)
     told = []
-    for more in best:
-        if more.first.attack in registry.FLOORS:
-            continue
-        for less in best:
-            how = _above(more.first, less.first)
-            gaps, victims = measured.differences(more, less) if how else ([], [])
+    for more in attacks:
+        for less in attacks:
+            above = knowledge_sets.knows_more(more.first, less.first)
+            gaps, victims = measured.differences(more, less) if above else ([], [])
             if gaps and statistics.interval(gaps, victims, seeds_fixed=True).high < -LEAST_DB:
                 sentence = (
-                    f"{how} and scores lower, {_db(more)} against {_db(less)} dB: rows are monotone in expectation only, but this "
-                    "is more than chance, so this attack is broken or badly tuned"
+                    f"knows more than {less.first.attack} ({knowledge_text(less.first)}) and scores lower, {_db(more)} against "
+                    f"{_db(less)} dB, by more than chance, so this attack is broken or badly tuned"
                 )
-                told += [(r, CheckMessage(name="not-monotone", sentence=sentence)) for r in more.attacks]
+                told.append((more.first, CheckMessage(name="not-monotone", sentence=sentence)))
                 break
     return told
-
-
-def _best(column: Sequence[AttackRecord]) -> list[Measured]:
-    """The strongest attack of each knowledge tag."""
-    return [strongest([r for r in column if attacker_text(r) == known]) for known in unique(map(attacker_text, column))]
-
-
-def _above(more: AttackRecord, less: AttackRecord) -> str:
-    """In which way one attacker is above another, in words; nothing where it is not."""
-    name = less.attack
-    if knows_more(more, less):
-        return f"knows more than {name} ({knowledge_text(less)})"
-    if stands_higher(more, less):
-        return f"stands on a higher rung than {name} ({less.knowledge.rung} {knowledge_text(less)}), with the same knowledge,"
-    return ""
 
 
 def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
@@ -268,11 +198,11 @@ def _undefended(r: AttackRecord) -> bool:
 
 
 def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
-    """Among the strongest attacks of each knowledge tag, those that claim a gain over a floor whose interval overlaps theirs.
+    """Among the best attacks of a ladder's rows, those that claim a gain over a floor whose interval overlaps theirs.
 
     A gain is claimed where the tables print it bold (its interval lies above 0) or the paired test says "differ".
     """
-    best = _best(_attacks(column))
+    best = knowledge_sets.distinct(knowledge_sets.rows(column, attacker_text))
     tested = comparison.against_floor(best, [row.name for row in best])
     sentence = "its interval and the floor's overlap, so the gain rests on the paired test alone"
     return [

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from privbench import registry
+from privbench import applicability, registry
 from privbench.observation import active_server
 from privbench.records.schema import AttackRecord
 from privbench.records.store import Store
@@ -33,11 +33,16 @@ def applicable(cells: Sequence[CellSpec]) -> tuple[list[CellSpec], list[Gap]]:
 
 
 def _reason(cell: CellSpec) -> str | None:
-    """Why a cell's attack cannot be made, whatever its gradients are; None where it can."""
+    """Why a cell's attack cannot be made or does not apply, whatever its gradients are; None where it can."""
     method = registry.create(registry.resolve("method", cell.train.method), cell.train.method_settings)
     if lack := active_server.lacking(cell, method):
         return lack
-    return active_server.TOO_EARLY if active_server.too_early(cell) else None
+    if active_server.too_early(cell):
+        return active_server.TOO_EARLY
+    attack = registry.resolve("attack", cell.attack or "")
+    fault = applicability.exceeded(cell.attack or "", applicability.of(attack), cell)
+    # Without the way out: a ladder makes every other attack anyway.
+    return f"not applicable: {fault.partition(';')[0]}" if fault else None
 
 
 def write(
@@ -74,20 +79,26 @@ def grids(
 ) -> list[Path]:
     """`<data set>-grid-<round>`, rungs from below, of the floors the best; with several methods, one grid of each.
 
-    With `strongest` a row is the strongest attack of a knowledge tag, else every attack has one.
+    With `strongest` a row is the best attack of a row of the ladder, else every attack has one.
     """
     by_id = {cell.id: cell for cell in cells}
     names, methods = of_attack.stems(records), unique(label(r.cell) for r in records)
     paths = []
     for block in ladder.blocks([r for r in records if r.cell.round in rounds]):
         first = block.every[0]
-        own = [best_record(row.attacks) for row in block.best] if strongest else [
+        own = _strongest(block) if strongest else [
             r for r in block.every if r.attack not in registry.FLOORS or r.attack == first.floor.name
         ]  # fmt: skip
         method = f"-{_stem(label(first.cell))}" if len(methods) > 1 else ""
         stem = files.inside(folder, f"{names[grouping.setting(first.cell)]}{method}-grid-{first.cell.round}")
         paths += of_attack.write_grid(store, [by_id[r.id] for r in own], min(first.cell.seeds), stem)
     return paths
+
+
+def _strongest(block: ladder.Block) -> list[AttackRecord]:
+    """The best floor and the best attack of every row, each once."""
+    floors = [] if block.floors is None else [block.floors.first]
+    return list({r.id: r for r in [*floors, *(best_record(row.best.attacks) for row in block.rows)]}.values())
 
 
 def _stem(name: str) -> str:

@@ -146,7 +146,7 @@ def parsed(name: str, content: bytes) -> Study:
     return spec.checked(Study, value | {"name": name})
 
 
-def cells(
+def cells(  # noqa: PLR0913 (what a study's cells depend on)
     study: Study,
     preset: str,
     datasets: Sequence[tuple[str, tuple[str, ...] | None]] | None = None,

@@ -1,8 +1,9 @@
 """The attack ladder: how much a server reconstructs, by what it knows.
 
-A pure function of records. One block per data set, round, method and defence: the strongest attack of every knowledge tag in the
-order of the rungs, beneath it every attack that was run, the paired tests against the floor, and the doubts that the numbers
-raise (reports/records/remarks.py). docs/reading_results.md says how to read it.
+A pure function of records. One block per data set, round, method and defence: for every set of knowledge the best attack whose
+knowledge lies within it (reports/records/knowledge_sets.py), in the order of the rungs. Beneath it stand every attack that was
+run, the paired tests against the floor, and what checks say of the numbers (reports/records/remarks.py).
+docs/reading_results.md says how to read it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any, NamedTuple
 from privbench import registry
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
-from reports.records import comparison, measured, quotable
+from reports.records import comparison, knowledge_sets, measured, quotable
 from reports.records import table_checks as doubts_of
 from reports.records.comparison import Comparison
+from reports.records.knowledge_sets import Row
 from reports.records.labels import (
     NONE,
     Gap,
@@ -34,6 +36,7 @@ from reports.records.quotable import PLUMBING, is_plumbing, is_quotable
 from reports.records.remarks import CAVEAT, gap_lines, header, remarks
 from reports.tables.report import Report, Table
 
+HOW = "A row is the best attack whose knowledge lies within the row's; it may need less."
 OWN = "own"  # the rung of a user's attack that declares none
 COLUMNS = (
     "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "worst 5%, dB", "above 20 dB", "SSIM",
@@ -49,7 +52,8 @@ class Block(NamedTuple):
 
     title: str
     floor: str  # in words
-    best: list[Measured]  # the best floor, then each knowledge tag's strongest attack, in the order of the rungs
+    floors: Measured | None  # the best floor, where it was made
+    rows: list[Row]  # one per set of knowledge, in the order of the rungs
     every: list[AttackRecord]
     tests: list[Comparison]  # of those attacks against the floor
 
@@ -61,20 +65,16 @@ def blocks(records: Sequence[AttackRecord]) -> list[Block]:
         own = sorted((r for r in records if group(r.cell) == key), key=lambda r: place(r.cell))
         for name in unique(label(r.cell) for r in own):
             every = sorted((r for r in own if label(r.cell) == name), key=order)
-            attacks = [r for r in every if r.attack not in registry.FLOORS]
-            best = [
-                strongest([r for r in attacks if knowledge_text(r) == each])
-                for each in unique(map(knowledge_text, attacks))
-            ]
+            rows = knowledge_sets.rows(every)
+            best = knowledge_sets.distinct(rows)
             floor = every[0].floor
             floor_text = (
                 f"floor {floor.psnr_db:.2f} dB ({floor.name})" if is_quotable(key[3]) else f"floor {floor.name}"
             )
             names = [f"{knowledge_text(own.first)} ({own.name})" for own in best]
             tests = comparison.against_floor(best, names) if is_quotable(key[3]) else []
-            best = [measured.of(r) for r in every if r.attack == floor.name] + best
-            title = f"{name}: {title_of(key)}"
-            found.append(Block(title, floor_text, best, every, tests))
+            floors = next((measured.of(r) for r in every if r.attack == floor.name), None)
+            found.append(Block(f"{name}: {title_of(key)}", floor_text, floors, rows, every, tests))
     return found
 
 
@@ -95,13 +95,13 @@ def order(record: AttackRecord) -> tuple[str, str, float]:
 
 
 def row(
-    own: Measured, doubts: dict[str, list[checks.CheckMessage]], among: Sequence[AttackRecord] = ()
+    own: Measured, doubts: dict[str, list[checks.CheckMessage]], known: str = "", among: Sequence[AttackRecord] = ()
 ) -> dict[str, str]:
-    """One row's cells under COLUMNS; `among` are all attacks of its tag, whose rungs it sums up."""
+    """One row's cells under COLUMNS, of an attack or of what is `known`; `among` are all attacks that need all of that."""
     s, floor = own.scores, measured.returned_text(own)
     cells = {
         "rung": rungs(among or own.attacks),
-        "knowledge": f"{knowledge_text(own.first)}{pooled_text(own.first)}",
+        "knowledge": f"{known or knowledge_text(own.first)}{pooled_text(own.first)}",
         "strongest attack": own.name + (f" ({floor})" if floor else ""),
         "PSNR dB": range_text(own.psnr_db),
         "gain over the floor dB": range_text(own.gain_db, sign=True),
@@ -120,11 +120,9 @@ def row(
 
 
 def best_rows(block: Block, doubts: dict[str, list[checks.CheckMessage]]) -> list[dict[str, str]]:
-    """One row per knowledge tag."""
-    return [
-        row(own, doubts, [x for x in block.every if knowledge_text(x) == knowledge_text(own.first)])
-        for own in block.best
-    ]
+    """The best floor, then one row per set of knowledge."""
+    floors = [] if block.floors is None else [row(block.floors, doubts)]
+    return [*floors, *(row(each.best, doubts, each.knowledge, each.alike) for each in block.rows)]
 
 
 def strongest_line(block: Block) -> str:
@@ -172,7 +170,7 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
     ]
     return Report(
         "Attack ladder",
-        header(records),
+        [*header(records), HOW],
         tables,
         [quotable.numbers(r.cell.preset, _csv_row(r, doubts[r.id])) for block in found for r in block.every],
         messages=[*(f"not run: {line}" for line in missing), *told, CAVEAT],

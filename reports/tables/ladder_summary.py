@@ -1,6 +1,6 @@
 """The ladder of several methods on a page: who gets images back, with which knowledge, from which round on, and at what cost.
 
-A pure function of records: per data set and round a table of knowledge tags by methods; per data set one sentence a method, made
+A pure function of records: per data set and round a table of sets of knowledge by methods; per data set one sentence a method, made
 of the numbers, and the cost; then all doubts, counted. Everything else stands in the long tables (reports/tables/ladder.py).
 """
 
@@ -15,7 +15,8 @@ from privbench.observation import knowledge
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
 from privbench.scoring.statistics import LEAST_SEEDS
-from reports.records import grouping, quotable, table_checks
+from reports.records import grouping, knowledge_sets, quotable, table_checks
+from reports.records.knowledge_sets import Row
 from reports.records.labels import (
     MISSING,
     NONE,
@@ -39,7 +40,7 @@ from reports.records.labels import (
     unique,
     where_shared,
 )
-from reports.records.measured import ORACLE, Measured, strongest
+from reports.records.measured import ORACLE, Measured
 from reports.records.published import of_papers_attack
 from reports.records.quotable import NOT_SHOWN, PLUMBING, is_plumbing, is_quotable
 from reports.records.remarks import header, of_training
@@ -80,11 +81,16 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
 
 def how(records: Sequence[AttackRecord]) -> str:
     """How to read the tables, with how many cells may stand out by chance."""
-    cells = sum(len(_tags(column)) for some in _by_round(records) for column in _columns(some, []).values())
+    cells = sum(
+        len(knowledge_sets.rows(column, attacker_text, some))
+        for some in _by_round(records)
+        for column in _columns(some, []).values()
+    )
     return (
-        f"A cell is the strongest attack with that knowledge, its name beneath. It is bold where {LEAST_SEEDS} seeds or more were "
-        "attacked and the 95% interval of its paired gain over the floor lies above 0, each cell by itself: of "
-        f"{cells} cells that gained nothing at most some {cells * 0.025:.0f} would be, by chance. The long tables hold every "
+        f"A cell is the best attack whose knowledge lies within the row's, its name beneath; it may need less. It is bold where "
+        f"{LEAST_SEEDS} seeds or more were attacked and the 95% interval of its paired gain over the floor lies above 0, each cell "
+        f"by itself: of {cells} cells that gained nothing at most some {cells * 0.025:.0f} would be, by chance. The long tables "
+        "hold every "
         "attack, and tests adjusted for their number." + _of_sharing(records)
     )
 
@@ -115,9 +121,14 @@ def _columns(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> dict[str, 
 
 
 def _tags(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
-    """Knowledge tag -> its attacks, rungs from below."""
-    attacks = sorted((r for r in records if r.attack not in registry.FLOORS), key=lambda r: ladder.order(r)[:2])
+    """Set of knowledge -> the attacks that need all of it, rungs from below."""
+    attacks = in_rungs([r for r in records if r.attack not in registry.FLOORS])
     return {tag: [r for r in attacks if attacker_text(r) == tag] for tag in unique(map(attacker_text, attacks))}
+
+
+def in_rungs(records: Sequence[AttackRecord]) -> list[AttackRecord]:
+    """Rungs from below."""
+    return sorted(records, key=lambda r: ladder.order(r)[:2])
 
 
 def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Table:
@@ -137,11 +148,12 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Table:
     if not asked.isdigit():
         body.append(row("attacked round", lambda own: rounds_text(own[0])))
     body.append(row("L0 floor, dB", lambda own: f"{own[0].floor.psnr_db:.2f} {render.small(own[0].floor.name)}"))
+    rows = {
+        name: {row.knowledge: row for row in knowledge_sets.rows(own, attacker_text, records)}
+        for name, own in columns.items()
+    }
     for tag, alike in _tags(records).items():
-        cells = [
-            _cell(_tags(own).get(tag, []), tag, [g for g in lost if label(g.cell) == name])
-            for name, own in columns.items()
-        ]
+        cells = [_cell(rows[name].get(tag), tag, own, _of(lost, name)) for name, own in columns.items()]
         body.append([f"{rungs(alike)} {tag}", *cells])
     body += _published_row("published, dB", columns, _published_psnr)
     body.append(
@@ -160,13 +172,19 @@ def _unquotable(cell: str) -> str:
     return cell if cell in (NONE, MISSING) else NOT_SHOWN
 
 
-def _cell(alike: Sequence[AttackRecord], tag: str, lost: Sequence[Gap]) -> str:
-    """The strongest attack of one tag on one method."""
-    if not alike:
-        return MISSING if any(knowledge.tag(registry.resolve("attack", g.attack)) == tag for g in lost) else NONE
-    own = strongest(alike)
-    text = range_text(own.psnr_db)
-    return f"{render.bold(text) if own.is_sure else text} {render.small(own.name)}"
+def _of(lost: Sequence[Gap], name: str) -> list[Gap]:
+    return [gap for gap in lost if label(gap.cell) == name]
+
+
+def _cell(row: Row | None, tag: str, own: Column, lost: Sequence[Gap]) -> str:
+    """The best attack within one set of knowledge on one method; that it is missing, where one that needs all of the set is."""
+    known = {attacker_text(r) for r in own}
+    if tag not in known and any(knowledge.tag(registry.resolve("attack", gap.attack)) == tag for gap in lost):
+        return MISSING
+    if row is None:
+        return NONE
+    text = range_text(row.best.psnr_db)
+    return f"{render.bold(text) if row.best.is_sure else text} {render.small(row.best.name)}"
 
 
 def _published_row(name: str, columns: dict[str, Column], text: Callable[[AttackRecord], str]) -> list[list[str]]:
@@ -197,7 +215,10 @@ def verdicts(records: Sequence[AttackRecord], lost: Sequence[Gap] = ()) -> list[
 
 def _verdict(own: Column, lost: Sequence[Gap]) -> str:
     """Where an attacker surely gains, where none does, what the oracle says, and what is missing."""
-    by_round = {some[0].cell.round: [strongest(alike) for alike in _tags(some).values()] for some in _by_round(own)}
+    by_round = {
+        some[0].cell.round: knowledge_sets.distinct(knowledge_sets.rows(in_rungs(some), attacker_text))
+        for some in _by_round(own)
+    }
     attackers = {when: [row for row in best if rung(row.first) != ORACLE] for when, best in by_round.items()}
     attackers = {when: best for when, best in attackers.items() if best}
     sure = {when: [row for row in best if row.is_sure] for when, best in attackers.items()}
@@ -349,20 +370,19 @@ def gap_rows(gaps: Sequence[Gap]) -> list[list[str]]:
 
 
 def _numbers(records: Sequence[AttackRecord], found: dict[str, list[checks.CheckMessage]]) -> list[dict[str, Any]]:
-    """The CSV rows of one data set: one per round, method and tag."""
+    """The CSV rows of one data set: one per round, method and set of knowledge."""
     told = []
     for some in _by_round(records):
+        tags = _tags(some)
         for name, own in _columns(some, []).items():
-            for tag, alike in _tags(own).items():
-                flagged = [flag for r in strongest(alike).attacks for flag in found[r.id]]
-                told.append(_number(name, tag, alike, own, flagged))
+            for row in knowledge_sets.rows(own, attacker_text, in_rungs(some)):
+                flagged = [flag for r in row.best.attacks for flag in found[r.id]]
+                told.append(_number(name, row, rungs(tags[row.knowledge]), own, flagged))
     return told
 
 
-def _number(
-    name: str, tag: str, alike: Sequence[AttackRecord], own: Column, told: Sequence[checks.CheckMessage]
-) -> dict[str, Any]:
-    best = strongest(alike)
+def _number(name: str, row: Row, height: str, own: Column, told: Sequence[checks.CheckMessage]) -> dict[str, Any]:
+    best, alike = row.best, row.alike
     r, s = best.first, best.scores
     seconds, evaluations = cost(alike, own)
     psnr = of_papers_attack(r.cell)
@@ -371,8 +391,8 @@ def _number(
         "round": r.cell.round,
         "attacked_rounds": " ".join(map(str, r.rounds)),
         "method": name,
-        "rung": rungs(alike),
-        "knowledge": tag,
+        "rung": height,
+        "knowledge": row.knowledge,
         "strongest": best.name,
         "psnr_db": s.psnr_db,
         "psnr_low": best.psnr_db.low,

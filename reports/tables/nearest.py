@@ -26,7 +26,7 @@ VARIANCE, DEVIATION = "printed noise as a variance", "printed noise as a standar
 AS_DEVIATION = {"gaussian:0.000001": "gaussian:0.001", "gaussian:0.01": "gaussian:0.1"}
 
 
-class Measured(NamedTuple):
+class MeasuredSetting(NamedTuple):
     """One record, as this report sees it."""
 
     column: str
@@ -64,13 +64,13 @@ def report(records: Sequence[AttackRecord]) -> Report:
 COLUMNS = ("", "printed", "nearest, clipped", "dB", "distance", "nearest, raw", "dB", "distance")
 
 
-def measured(r: AttackRecord) -> Measured:
+def measured(r: AttackRecord) -> MeasuredSetting:
     """A record in this report's words."""
     cell, train, settings = r.cell, r.cell.train, variants.unusual_settings(r.cell)
     defense = AS_DEVIATION.get(train.defense, train.defense)
     reading = None if defense == "none" else VARIANCE if defense == train.defense else DEVIATION
     words = variants.words(cell, settings)
-    return Measured(
+    return MeasuredSetting(
         label(cell.model_copy(update={"train": train.model_copy(update={"defense": defense})})),
         f"{words}, {DEVIATION}" if reading == DEVIATION else words,
         variants.words(cell, {name: value for name, value in settings.items() if name != ALPHA}),
@@ -81,11 +81,11 @@ def measured(r: AttackRecord) -> Measured:
     )
 
 
-def _columns(own: Sequence[Measured]) -> list[str]:
+def _columns(own: Sequence[MeasuredSetting]) -> list[str]:
     return unique(m.column for m in own)
 
 
-def _nearest(own: Sequence[Measured], column: str) -> list[str]:
+def _nearest(own: Sequence[MeasuredSetting], column: str) -> list[str]:
     some = [m for m in own if m.column == column]
     printed = some[0].printed
     if printed is None:
@@ -101,7 +101,7 @@ def _nearest(own: Sequence[Measured], column: str) -> list[str]:
     return cells
 
 
-def _together(own: Sequence[Measured], title: str) -> Table:
+def _together(own: Sequence[MeasuredSetting], title: str) -> Table:
     """One setting for all columns, the nearest first; of several values of alpha each setting has its nearest."""
     columns = _columns(own)
     readings = unique(m.reading for m in own if m.reading is not None) or [VARIANCE]
@@ -127,7 +127,7 @@ def _together(own: Sequence[Measured], title: str) -> Table:
     )
 
 
-def _nearest_value(rivals: Sequence[Measured], how: str) -> float:
+def _nearest_value(rivals: Sequence[MeasuredSetting], how: str) -> float:
     """The PSNR that is nearest to what is printed; the first one's where nothing is."""
     return min(
         (getattr(m, how) for m in rivals), key=lambda v: 0.0 if (aim := rivals[0].printed) is None else abs(v - aim)

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NamedTuple
+from urllib.parse import quote
 
 from rich import box
 from rich.table import Table
@@ -24,7 +25,7 @@ Rows = Sequence[Sequence[str]]
 BOLD = "**"
 SMALL = ("<sub>", "</sub>")
 _MARKED = re.compile(r"(?P<bold>\*\*(?=.))?(?P<text>.*?)(?(bold)\*\*)(?: ?<sub>(?P<small>[^<]*)</sub>)?", re.DOTALL)
-_MARKUP = re.compile(r"[][_*<>`!|&\\]")
+_MARKUP = re.compile(r"[][_*~<>`!|&\\]")
 LABEL_WIDTH = 17  # characters of a row's name on the terminal
 PADDING = 2  # characters between two columns on the terminal
 
@@ -63,6 +64,12 @@ def _markdown_cell(text: str) -> str:
     told = [_markdown_inline(part).replace("|", r"\|") for part in (plain, print_)]
     told[0] = bold(told[0]) if stands_out else told[0]
     return " ".join([told[0], small(told[1])]) if print_ else told[0]
+
+
+def link(text: str, path: str) -> str:
+    """A Markdown link to a file by its path from the page; both as they are, whatever Markdown or a URL would make of them."""
+    shown = _MARKUP.sub(r"\\\g<0>", one_line(text.replace("\n", " ")))
+    return f"[{shown}]({quote(path)})"
 
 
 def markdown_text(text: str) -> str:

@@ -49,9 +49,9 @@ def markdown(report: Report) -> str:
     """Title, notes, links, images, tables."""
     parts = [f"# {render.markdown_text(report.title)}", *map(render.markdown_text, report.notes)]
     if report.pages:
-        links = [f"- [{render.markdown_text(page.name)}]({quote(page.stem)}.md)" for page in report.pages]
+        links = [f"- {render.link(page.name, page.stem + '.md')}" for page in report.pages]
         parts.append("\n".join(links))
-    parts += [f"![{render.markdown_text(image)}]({quote(image)})" for image in report.images]
+    parts += [f"!{render.link(image, image)}" for image in report.images]
     parts += [part for table in report.tables for part in markdown_table(table)]
     return "\n\n".join(parts) + "\n"
 

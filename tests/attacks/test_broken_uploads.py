@@ -135,7 +135,7 @@ def test_a_batch_without_a_gradient_is_left_out_of_the_separation(value, monkeyp
 
 
 def test_a_victim_that_was_not_descended_on_is_told_from_one_whose_loss_did_not_fall():
-    """Client 0's extractor is not its colluder's, and too few images are at hand for a rehearsal; client 1's is."""
+    """Client 0's extractor is not its colluder's, and too few images are at hand for a shadow validation; client 1's is."""
     attack, whole = made("collusion"), known(FOREIGN, {0: FOREIGN, 1: OWN}, colluding_images=0)
     seen = artifact(smooth_images(3), Y, C)
     seen = replace(seen, client=torch.tensor([0, 1, 0]), uploads={}, upload_buffers={})

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from attacks import aligned_surrogate
 from attacks.common import gradient_distance, problem
-from attacks.feature_hijacking import imitate
+from attacks.crafted.pilot import imitate
 from attacks.feature_statistics import statistics
 from attacks.imprint import Imprint
-from attacks.shadow import shadow_federation
-from attacks.shadow.selection import Choice, StandIn
+from attacks.shadow import alignment, shadow_federation
+from attacks.shadow.selection import Choice
+from attacks.shadow.surrogate_attack import SurrogateAttack
 from defenses.none import NoDefense
 from privbench import registry
 from privbench.scoring.image_scores import score
@@ -359,14 +360,14 @@ def test_a_victim_attacked_with_others_ends_as_alone(name):
 @pytest.mark.parametrize("name", POOLED)
 @pytest.mark.parametrize("own", [False, True])
 def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, own, monkeypatch):
-    """Through surrogates once the rehearsal has chosen, and through the victims' own extractor, where there is none.
+    """Through surrogates once the shadow validation has chosen, and through the victims' own extractor, where there is none.
 
     The choice is one for all clients, by medians over them, and the decoder is trained on all clients' surrogates: of the decoder
     these surrogates are compared.
     """
     recipe = "from initial" if name == "initial-surrogate" else "aligned"
     exact = own and name in ("initial-surrogate", "collusion")
-    monkeypatch.setattr(StandIn, "rehearse", lambda *_: pytest.fail("no need") if exact else Choice(recipe, 0.1))
+    monkeypatch.setattr(SurrogateAttack, "choice", lambda *_: pytest.fail("no need") if exact else Choice(recipe, 0.1))
     held = Networks(networks(0 if own else 1), {"extractor": {}, "classifier": {}})
     theirs = Colluder(*held, images_like_the_victims())
     known = Knowledge(images_like_the_victims(), initial=held, colluder={0: theirs, 1: theirs})
@@ -378,7 +379,7 @@ def test_victims_attacked_with_another_clients_end_as_their_client_alone(name, o
     def ends(some: Artifact) -> tuple[Tensor, ...]:
         whole = handed(attack, known)
         if name == "decoder":
-            made = attack.aligned(shadow_federation.real(some, whole, 0, "test"), 0, whole)
+            made = alignment.from_plain(attack, shadow_federation.real(some, whole, 0, "test"), 0, whole)
             return tuple(torch.cat([t.flatten() for t in made[v][0].values()]) for v in range(some.victims))
         found = attack.reconstruct(some, whole, 0)
         assert (found.loss < found.trace[:, 0]).all()

@@ -99,7 +99,7 @@ def test_separated_features_lead_to_the_images_of_single_victims(attack, folder)
 
 
 @pytest.mark.parametrize("name", PRIVATE)
-def test_every_attack_on_a_private_extractor_hands_in_a_batch_s_images(name, folder):
+def test_every_attack_on_a_private_extractor_returns_a_batch_s_images(name, folder):
     seen = shown()
     found = run(made(name), seen, folder)
     assert found.images.shape == (2, 2, 1, 32, 32)

@@ -5,10 +5,12 @@ import dataclasses
 import pytest
 import torch
 
-from attacks.feature_hijacking import FeatureHijacking, to_class_means
+from attacks.crafted.pilot import to_class_means
+from attacks.feature_hijacking import FeatureHijacking
 from attacks.features import disaggregation
 from attacks.floors import ClassMean, Grey
 from attacks.shadow import shadow_federation, surrogate_training
+from attacks.shadow.surrogate_attack import SurrogateAttack
 from privbench import presets, seeds
 from privbench.errors import UserError
 from privbench.networks.model import Model
@@ -60,7 +62,7 @@ def samples(sent, count=200):
 
 def test_the_crafted_generator_lies_nearer_to_the_pilots_class_means_than_the_honest_one(crafted):
     know = Knowledge(images_like_the_victims())
-    extractor, classifier = ATTACK.pilot(MODEL, know.auxiliary, 0, know)
+    extractor, classifier = ATTACK.hijacking.pilot(MODEL, know.auxiliary, 0, know)
     distance = to_class_means(MODEL, extractor, know.auxiliary)
     assert float(distance(*samples(crafted))) < 0.2 * float(distance(*samples(broadcast())))
     assert all(torch.equal(t, classifier[n]) for n, t in crafted.params["classifier"].items())
@@ -108,7 +110,7 @@ def test_hijacked_clients_move_towards_the_pilot_and_honest_ones_do_not(hijacked
     honest = harness.initial(setup)
     for _ in range(3):
         harness.train_round([setup], [honest], "alone")
-    extractor, _ = attack.pilot(setup.model, know.auxiliary, seeds.of_attacker(setup.spec.id, 3), know)
+    extractor, _ = attack.hijacking.pilot(setup.model, know.auxiliary, seeds.of_attacker(setup.spec.id, 3), know)
     distance = to_class_means(setup.model, extractor, know.auxiliary)
 
     def gap(client: Replica, k: int) -> float:
@@ -144,13 +146,15 @@ def test_the_shadow_is_hijacked_by_a_pilot_of_other_images(crafted, tmp_path):
     know = Knowledge(images_like_the_victims(), cache=tmp_path)
     real = shadow_federation.real(shown(crafted), know, 0, "test")
     attack = FeatureHijacking(**SHORT | {"shadow_steps": 40, "active_rounds": 1})
-    shadow, _ = attack.shadow(real, 2, 0, know)
+    shadow, _ = attack.hijacking.shadow(real, 2, 0, know)
     plain, _ = shadow_federation.shadow(real, 2, 80, 0, know)
-    pilot, classifier = attack.pilot(MODEL, shadow.auxiliary, 0, know)
+    pilot, classifier = attack.hijacking.pilot(MODEL, shadow.auxiliary, 0, know)
     distance = to_class_means(MODEL, pilot, shadow.auxiliary)
     assert float(distance(shadow.h.float(), shadow.labels)) < 0.8 * float(distance(plain.h.float(), plain.labels))
     assert all(torch.equal(t, classifier[n]) for n, t in shadow.classifier.items())
-    assert not torch.equal(pilot["conv1.weight"], attack.pilot(MODEL, know.auxiliary, 0, know)[0]["conv1.weight"])
+    assert not torch.equal(
+        pilot["conv1.weight"], attack.hijacking.pilot(MODEL, know.auxiliary, 0, know)[0]["conv1.weight"]
+    )
 
 
 def test_what_was_trained_is_read_back_with_the_same_result(crafted, tmp_path, monkeypatch):
@@ -194,7 +198,7 @@ def test_hijacked_batches_are_attacked_image_by_image(crafted, monkeypatch):
     batch = artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), ("classifier",), batch_size=2, own=own)
     handed = []
     monkeypatch.setattr(
-        FeatureHijacking, "through_stand_ins",
+        SurrogateAttack, "of_single",
         lambda _self, one, *_: handed.append(one) or Grey().reconstruct(one, Knowledge(), 0),
     )  # fmt: skip
     found = ATTACK.reconstruct(batch, Knowledge(images_like_the_victims()), 0)

@@ -12,7 +12,7 @@ from attacks.crafted import classifiers, dry_run, gradient_bins
 from attacks.features import per_image
 from attacks.features.disaggregation import Disaggregated
 from attacks.floors import ClassMean
-from attacks.imprint import CLAIM, HONEST, SENT_HONESTLY, Imprint
+from attacks.imprint import CLAIM, HONEST, SENT_HONESTLY, Imprint, passive
 from attacks.posterior import Posterior
 from attacks.staged import Staged
 from defenses.gaussian import Gaussian
@@ -21,7 +21,7 @@ from privbench.errors import UserError
 from privbench.networks.model import Model
 from privbench.observation import wire
 from privbench.scoring.image_scores import psnr_db
-from privbench.types import Batch, ExpectedUpload, Knowledge, LocalSteps, Networks
+from privbench.types import Batch, ExpectedUpload, Knowledge, LocalSteps, Networks, Outcome
 from tests.attacks.cases import (
     MODEL,
     artifact,
@@ -35,7 +35,7 @@ from tests.attacks.cases import (
 
 Y = torch.tensor([3, 2, 9])
 KNOWN = Knowledge(images_like_the_victims(100))
-STAND_IN = {"steps": 5, "members": 1, "train_steps": 5, "shadow_rounds": 1, "shadow_steps": 5, "align_steps": 5}
+BRIEF = {"steps": 5, "members": 1, "train_steps": 5, "shadow_rounds": 1, "shadow_steps": 5, "align_steps": 5}
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def defense_of(noise):
 
 
 def sent(own=None, batch_size=1, noise=0.0, known=KNOWN, parts=("extractor", "classifier")):
-    """The networks with the classifier crafted in place of the honest one, without a rehearsal."""
+    """The networks with the classifier crafted in place of the honest one, without a dry run."""
     own = own or networks()
     broadcast = Networks({p: own[p] for p in parts}, {p: {} for p in parts})
     look = ExpectedUpload(batch_size, defense_of(noise))
@@ -165,22 +165,32 @@ def test_a_classifier_that_begins_with_convolutions_is_refused():
 
 
 def choice(defense, monkeypatch, batch_size=1):
-    """What is sent after a rehearsal on four images."""
-    monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=20, direction_steps=10, starts=3))
+    """What is sent after a dry run on four images."""
+    monkeypatch.setattr("attacks.imprint.Posterior", lambda: Posterior(steps=20, direction_steps=10, starts=3))
     known = replace(KNOWN, look=ExpectedUpload(batch_size, defense))
     return Imprint(rehearsal_images=4, feature_steps=20).craft(MODEL, honest_networks(), known, 0)
 
 
-def test_the_rehearsal_prefers_a_crafted_classifier_where_noise_can_be_drowned(monkeypatch):
+def test_the_dry_run_prefers_a_crafted_classifier_where_noise_can_be_drowned(monkeypatch):
     made = choice(Gaussian(1e-3), monkeypatch)
     assert classifiers.is_loud(made.params["classifier"])
 
 
-def test_the_rehearsal_prefers_to_be_honest_where_a_defence_clips(monkeypatch):
+def test_the_dry_run_prefers_to_be_honest_where_a_defence_clips(monkeypatch):
     assert choice(Clipped(), monkeypatch) == HONEST
 
 
-def test_the_rehearsal_is_on_images_that_nothing_was_crafted_of_and_no_prior_was_learned_from(monkeypatch):
+class Listening:
+    """A passive attack that notes which images it is given."""
+
+    def __init__(self, given):
+        self.given = given
+
+    def reconstruct(self, seen, known, seed):
+        self.given.append(known.auxiliary)
+
+
+def test_the_dry_run_is_on_images_that_nothing_was_crafted_of_and_no_prior_was_learned_from(monkeypatch):
     looked_at, attacked_from = [], []
     monkeypatch.setattr(
         "attacks.crafted.dry_run.observed", lambda m, own, clients, look, seed: looked_at.append(clients.images)
@@ -189,7 +199,7 @@ def test_the_rehearsal_is_on_images_that_nothing_was_crafted_of_and_no_prior_was
     monkeypatch.setattr(
         "attacks.imprint.Imprint._read", lambda s, seen, known, *_: attacked_from.append(known.auxiliary)
     )
-    monkeypatch.setattr("attacks.broadcast.attack", lambda seen, known, seed: attacked_from.append(known.auxiliary))
+    monkeypatch.setattr("attacks.imprint.passive", lambda seen: Listening(attacked_from))
     Imprint().craft(MODEL, honest_networks(), replace(KNOWN, look=ExpectedUpload(2, NoDefense())), 0)
     assert len(looked_at) == len(attacked_from) == 2
     assert looked_at[0].shape == (6, 2, 1, 32, 32)  # twelve images
@@ -200,7 +210,7 @@ def test_the_rehearsal_is_on_images_that_nothing_was_crafted_of_and_no_prior_was
             assert not (known.images == one).flatten(1).all(1).any()
 
 
-def test_rehearsed_gradients_are_those_of_clients():
+def test_gradients_of_the_dry_run_are_those_of_clients():
     x, y = smooth_images(4), torch.tensor([1, 2, 3, 4])
     clients = Batch(x.unflatten(0, (2, 2)), y.view(2, 2))
     seen = dry_run.observed(MODEL, honest_networks(), clients, ExpectedUpload(2, NoDefense()), 0)
@@ -224,23 +234,19 @@ def test_of_one_image_of_a_private_extractor_nothing_is_crafted():
     assert Imprint().craft(MODEL, honest_networks(("classifier",)), known, 0) == HONEST
 
 
+@pytest.mark.parametrize("parts", [("extractor", "classifier"), ("classifier",)])
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
-def test_what_an_honest_server_gets_is_attacked_as_by_a_passive_one(noise, monkeypatch):
-    monkeypatch.setattr("attacks.broadcast.Posterior", lambda: Posterior(steps=5, direction_steps=2, starts=2))
-    seen = artifact(smooth_images(3), Y, noise=noise)
-    found = Imprint().reconstruct(seen, replace(KNOWN, broadcast=honest_networks()), 0)
-    attack = Posterior(steps=5, direction_steps=2, starts=2) if noise else Staged()
-    other = attack.reconstruct(seen, KNOWN, 0)
-    for one, two in zip(found[:5], other[:5], strict=True):
-        assert torch.equal(one, two)
-    assert found.notes == (*other.notes, SENT_HONESTLY)
+def test_an_honest_server_does_not_apply_and_ends_at_the_class_means(noise, parts):
+    seen = artifact(smooth_images(3), Y, parts, noise=noise)
+    found = Imprint().reconstruct(seen, replace(KNOWN, broadcast=honest_networks(parts)), 0)
+    assert found.outcome.tolist() == [Outcome.NOT_APPLICABLE] * 3
+    assert found.notes == (SENT_HONESTLY,)
+    assert torch.equal(found.images, ClassMean().reconstruct(seen, KNOWN, 0).images)
 
 
-def test_an_honest_server_of_private_extractors_is_aligned_surrogate():
-    seen = artifact(smooth_images(3), Y, ("classifier",))
-    honest = honest_networks(("classifier",))
-    found = Imprint(**STAND_IN).reconstruct(seen, replace(KNOWN, broadcast=honest), 0)
-    assert torch.equal(found.images, AlignedSurrogate(**STAND_IN).reconstruct(seen, KNOWN, 0).images)
+def test_under_noise_a_crafted_classifier_has_to_beat_an_attack_that_weighs_it():
+    seen = [artifact(smooth_images(1), Y[:1], noise=noise) for noise in (0.0, 1e-3)]
+    assert [type(passive(each)) for each in seen] == [Staged, Posterior]
 
 
 def test_an_honest_classifier_that_is_not_known_to_be_its_own_choice_is_refused():
@@ -285,14 +291,14 @@ def test_of_the_class_that_wins_nothing_is_left_but_the_mean_of_both_that_can():
 def test_private_extractors_under_noise_are_attacked_by_features_without_it():
     seen, x = observed(noise=0.1, parts=("classifier",))
     torch.testing.assert_close(closed_form.closed_form(seen), logits(networks(), x)[1].double(), atol=1e-4, rtol=1e-4)
-    found = Imprint(**STAND_IN).reconstruct(seen, replace(KNOWN, broadcast=honest_networks(("classifier",))), 0)
-    passive = AlignedSurrogate(**STAND_IN).reconstruct(artifact(x, Y, ("classifier",), known=True), KNOWN, 0)
+    found = Imprint(**BRIEF).reconstruct(seen, replace(KNOWN, broadcast=honest_networks(("classifier",))), 0)
+    passive = AlignedSurrogate(**BRIEF).reconstruct(artifact(x, Y, ("classifier",), known=True), KNOWN, 0)
     torch.testing.assert_close(found.images, passive.images, atol=1e-2, rtol=1e-2)
 
 
 def test_without_the_honest_classifier_private_extractors_leave_the_class_means():
     seen, _ = observed(noise=1e-3, parts=("classifier",))
-    found = Imprint(**STAND_IN).reconstruct(seen, KNOWN, 0)
+    found = Imprint(**BRIEF).reconstruct(seen, KNOWN, 0)
     known = replace(seen, labels=found.labels)
     assert torch.equal(found.images.float(), ClassMean().reconstruct(known, KNOWN, 0).images)
 
@@ -340,7 +346,7 @@ def test_rows_hold_features_and_labels_of_single_images_of_a_private_extractor()
 
 def test_every_image_with_a_row_of_its_own_is_a_victim_of_its_own():
     seen, _, y, honest, known = digits_in_batches()
-    found = Imprint(**STAND_IN).reconstruct(seen, known, 0)
+    found = Imprint(**BRIEF).reconstruct(seen, known, 0)
     rows = gradient_bins.features_of(seen)
     told = gradient_bins.labels_of(seen, rows)
     assert torch.equal(found.labels.sort(1).values, y.sort(1).values)
@@ -348,14 +354,14 @@ def test_every_image_with_a_row_of_its_own_is_a_victim_of_its_own():
     plain = replace(seen, weights={"classifier": honest.params["classifier"]})
     each = per_image.singles(plain, Disaggregated(rows.h, found.labels, told[:, 0], 0))
     alone = torch.nonzero((told != gradient_bins.NONE).flatten())[:, 0]
-    passive = AlignedSurrogate(**STAND_IN).reconstruct(each.select(alone), known, 0)
+    passive = AlignedSurrogate(**BRIEF).reconstruct(each.select(alone), known, 0)
     torch.testing.assert_close(found.images.flatten(0, 1)[alone], passive.images[:, 0], atol=1e-4, rtol=1e-4)
 
 
 def test_images_without_a_row_of_their_own_end_at_the_class_means(monkeypatch):
     seen, _, _, _, known = digits_in_batches()
     monkeypatch.setattr("attacks.crafted.gradient_bins.labels_of", lambda seen, found: torch.full_like(found.row, -1))
-    found = Imprint(**STAND_IN).reconstruct(seen, known, 0)
+    found = Imprint(**BRIEF).reconstruct(seen, known, 0)
     means = ClassMean().reconstruct(seen, known, 0)
     assert torch.equal(found.images, means.images)
     assert found.trace.shape[1] == 1
@@ -375,7 +381,7 @@ def test_a_batch_larger_than_declared_is_refused():
 @pytest.mark.parametrize(("batch_size", "parts"), [(1, ("extractor", "classifier")), (2, ("classifier",))])
 def test_what_a_crafted_classifier_brought_back_says_that_it_holds_for_such_gradients_alone(batch_size, parts, noise):
     seen, _ = observed(4, batch_size=batch_size, noise=noise, parts=parts)
-    attack = Imprint(**STAND_IN, feature_steps=5)
+    attack = Imprint(**BRIEF, feature_steps=5)
     assert attack.reconstruct(seen, KNOWN, 0).notes == (CLAIM,)
     for limit in ("single-precision", "one step", "nobody clips", "nothing else", "imprint-on-the-wire.md"):
         assert limit in CLAIM
@@ -404,7 +410,7 @@ def test_a_server_that_knows_of_half_precision_is_honest_under_noise():
     assert Imprint(rehearsal_images=2).craft(MODEL, honest_networks(), known, 0) == HONEST
 
 
-def test_rehearsed_uploads_are_in_the_format_that_clients_send():
+def test_uploads_of_the_dry_run_are_in_the_format_that_clients_send():
     clients = Batch(smooth_images(2)[:, None], torch.tensor([[1], [2]]))
     plain, sent_ = (dry_run.observed(MODEL, honest_networks(), clients, ExpectedUpload(1, NoDefense(), form), 0)
                     for form in ("float32", "bf16"))  # fmt: skip
@@ -414,7 +420,7 @@ def test_rehearsed_uploads_are_in_the_format_that_clients_send():
     assert sent_.defense["wire"] == "bf16"
 
 
-def test_a_rehearsed_step_of_sgd_is_its_gradient_and_one_of_adam_is_no_longer_than_its_rate():
+def test_a_step_of_sgd_in_the_dry_run_is_its_gradient_and_one_of_adam_is_no_longer_than_its_rate():
     clients = Batch(smooth_images(2)[:, None], torch.tensor([[1], [2]]))
     whole = Networks(sent(noise=1e-3), {"extractor": {}, "classifier": {}})
     gradient, step = (dry_run.observed(MODEL, honest_networks(), clients, ExpectedUpload(1, NoDefense(), local=local), 0)

@@ -8,6 +8,7 @@ import torch
 from attacks import oracle_decoder
 from attacks.floors import ClassMean
 from attacks.oracle_decoder import OracleDecoder
+from attacks.shadow import learned_decoder, shadow_federation
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Batch, Knowledge, Networks, Outcome
 from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
@@ -53,18 +54,18 @@ def test_under_noise_the_decoder_sees_features_as_noisy_as_the_victims():
 
 
 def world_of(seen):
-    return oracle_decoder.shadow_federation.real(seen, whole(), 0, "a test")
+    return shadow_federation.real(seen, whole(), 0, "a test")
 
 
 def test_the_share_comes_from_images_that_the_decoder_was_not_trained_on(monkeypatch):
     trained = []
-    fitted = oracle_decoder.decoder.fitted
+    fitted = learned_decoder.fitted
 
     def watched(own, *rest):
         trained.append(own.auxiliary)
         return fitted(own, *rest)
 
-    monkeypatch.setattr(oracle_decoder.decoder, "fitted", watched)
+    monkeypatch.setattr(learned_decoder, "fitted", watched)
     images = images_like_the_victims(100).images
     made = ATTACK._train(world_of(shown()), networks()["extractor"], 0)
     assert 0 <= float(made["share"]) <= 1
@@ -76,5 +77,5 @@ def test_with_too_few_auxiliary_images_it_gives_up():
     few = replace(few, auxiliary=Batch(*(t[:3] for t in few.auxiliary)))
     found = ATTACK.reconstruct(shown(), few, 0)
     assert found.outcome.tolist() == [Outcome.GAVE_UP] * 3
-    means = oracle_decoder.decoder.class_means(oracle_decoder.shadow_federation.real(shown(), few, 0, "a test"))
+    means = learned_decoder.class_means(shadow_federation.real(shown(), few, 0, "a test"))
     assert torch.equal(found.images[:, 0], means[Y])

@@ -11,7 +11,7 @@ from privbench.records import checks
 from privbench.records.checks import CheckMessage
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
-from reports.records import comparison, measured, remarks, table_checks
+from reports.records import comparison, knowledge_sets, measured, remarks, table_checks
 from reports.records.labels import attacker_text, knowledge_text, range_text
 from reports.records.table_checks import below_floor, gain_below_floor
 from tests.reports.records import changed, record, with_knowledge, with_psnr, with_victims
@@ -96,20 +96,20 @@ def test_other_auxiliary_images_are_other_knowledge():
     few = surrogate(20.0, spec={"auxiliary": "same:0.01"})
     more = real("decoder", 16.0)
     assert names([few, more]) == []
-    assert names([few, changed(more, auxiliary="same:0.01")]) == ["not-monotone"]
+    weak = changed(real("initial-surrogate", 16.0), auxiliary="same:0.01")
+    assert names([few, weak]) == ["not-monotone"]
+    assert "not-monotone" not in names([few, real("initial-surrogate", 16.0)])
 
 
 @pytest.mark.parametrize(
     ("method", "above", "below", "how"),
     [
-        # The needs of decoder and surrogate are the same: only the rung, or the generator where there is one, tells them apart.
-        ("fedsplit", "decoder", "surrogate", "stands on a higher rung than surrogate (L4 gradient + auxiliary)"),
-        ("fedsplit", "aligned-surrogate", "surrogate", "stands on a higher rung than surrogate"),
+        # The needs of decoder and surrogate are the same, but for the generator where there is one.
         ("fedcg", "decoder", "surrogate", "knows more than surrogate"),
         ("fedcg", "decoder", "feature-statistics", "knows more than feature-statistics (gradient + generator)"),
-        ("fedcg", "surrogate", "feature-statistics", "knows more than feature-statistics"),
         ("fedcg", "collusion", "feature-statistics", "knows more than feature-statistics"),
-        ("fedcg", "feature-statistics", "staged", "knows more than staged"),
+        ("fedcg", "feature-statistics", "dlg", "knows more than dlg (gradient)"),
+        ("fedsplit", "feature-hijacking", "imprint", "knows more than imprint"),
         ("fedcg", "feature-hijacking", "decoder", "knows more than decoder"),
         ("fedsplit", "collusion", "decoder", "knows more than decoder"),
         ("fedsplit", "imprint", "surrogate", "knows more than surrogate"),
@@ -133,7 +133,7 @@ def test_a_tag_says_whether_the_generator_was_there_to_be_used(method, used, for
     found = form("aligned-surrogate", 16.0, method)
     assert knowledge_text(found) == f"gradient + auxiliary{used}"
     assert attacker_text(found) == "gradient + auxiliary + generator where shared"
-    assert table_checks.knowledge_of(found) == {"gradient", "auxiliary", *(["generator"] if used else [])}
+    assert knowledge_sets.knowledge_of(found) == {"gradient", "auxiliary", *(["generator"] if used else [])}
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,30 @@ def test_a_tag_says_whether_the_generator_was_there_to_be_used(method, used, for
         ("fedsplit", "initial-surrogate", "collusion"),
         ("fedsplit", "surrogate", "decoder"),
         ("fedsplit", "surrogate", "learned-inverse"),  # of one tag and rung
+        ("fedsplit", "decoder", "surrogate"),  # of one set of knowledge, whatever the rung
+        ("fedcg", "surrogate", "feature-statistics"),  # the one has images, the other uses the generator
+        ("fedcg", "feature-statistics", "staged"),  # the other knows what images are like
+        ("fedsplit", "staged", "unsplit"),  # which alone makes no attacker stronger
     ],
 )
 def test_attackers_of_whom_none_is_above_the_other_are_no_disorder(method, one, other):
     assert "not-monotone" not in names([real(one, 16.0, method=method), real(other, 20.0, method=method)])
+
+
+def test_an_attack_is_compared_by_itself_and_not_as_the_best_of_its_row():
+    best, weak = (
+        surrogate(20.0),
+        own("learned", 15.5, "gradient + auxiliary", ("gradient:classifier", "auxiliary"), "L4"),
+    )
+    found = table_checks.by_record([best, weak, own("staged", 18.0)])
+    assert [r.attack for r in (best, weak) if any(f.name == "not-monotone" for f in found[r.id])] == ["learned"]
+
+
+def test_an_attack_that_does_not_apply_is_no_disorder():
+    low = real("imprint", 14.5)
+    absent = with_victims(low, [v.model_copy(update={"outcome": "not applicable"}) for v in low.victims])
+    assert "not-monotone" in names([own("staged", 18.0), low])
+    assert "not-monotone" not in names([own("staged", 18.0), absent])
 
 
 def test_a_users_attack_without_a_rung_is_not_placed_by_one():

@@ -20,13 +20,12 @@ from reports.figures import (
     feature_pca,
     grid,
     label_histogram,
-    line_styles,
     omega_curve,
     psnr_by_round,
     roc,
     scatter,
-    style,
 )
+from reports.figures.drawing import line_styles, style
 from reports.figures.label_histogram import Panel
 from reports.records import grouping
 from reports.records.labels import NAMES, cell_place, label

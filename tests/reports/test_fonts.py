@@ -10,7 +10,8 @@ from matplotlib import rcParams
 from matplotlib.font_manager import FontEntry, fontManager
 from PIL import Image
 
-from reports.figures import fonts, label_histogram, roc, style
+from reports.figures import label_histogram, roc
+from reports.figures.drawing import fonts, style
 from reports.figures.label_histogram import Panel
 from reports.records import grouping
 from tests.reports.records import record

@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from privbench.system.console import Console
-from reports.figures import psnr_by_round, style
-from reports.records.labels import Gap, knowledge_text
+from reports.figures import psnr_by_round
+from reports.figures.drawing import style
+from reports.records.labels import Gap
 from reports.records.measured import strongest
 from reports.tables import ladder, ladder_summary, render, report_files, terminal
 from tests.reports.records import changed_cell, record, with_knowledge
@@ -37,7 +38,8 @@ def rungs(round_="best", method="fedsplit"):
 
 def test_a_block_has_the_best_floor_and_the_strongest_attack_of_each_tag_in_the_order_of_rungs():
     (block,) = ladder.blocks(rungs())
-    assert [row.name for row in block.best] == ["class-mean", "staged", "surrogate"]
+    assert block.floors.name == "class-mean"
+    assert [row.best.name for row in block.rows] == ["staged", "surrogate"]
     assert [r.cell.attack for r in block.every] == ["class-mean", "dlg", "staged", "surrogate"]
     assert [c.name for c in block.tests] == [
         "gradient (staged) - class-mean",
@@ -87,10 +89,36 @@ def test_the_same_knowledge_is_one_row_whatever_the_attacker_would_have_used_els
     (split,), (cg,) = ladder.blocks(both), ladder.blocks([real(r.attack, 18.0, "fedcg") for r in both])
     rows = ladder.best_rows(split, {r.id: [] for r in both})
     assert [(row["rung"], row["knowledge"]) for row in rows] == [("L4-L5", "gradient + auxiliary")]
-    assert [knowledge_text(row.first) for row in cg.best] == [
-        "gradient + auxiliary",
-        "gradient + auxiliary + generator",
+    assert [row.knowledge for row in cg.rows] == ["gradient + auxiliary", "gradient + auxiliary + generator"]
+
+
+def test_a_row_is_the_best_attack_whose_knowledge_lies_within_it():
+    strong = [real("staged", 20.0), real("surrogate", 16.0), real("analytic-features", 15.0), real("imprint", 12.0)]
+    (block,) = ladder.blocks([*strong, oracle(13.0)])
+    found = [
+        (row["knowledge"], row["strongest attack"]) for row in ladder.best_rows(block, {r.id: [] for r in block.every})
     ]
+    assert found == [
+        ("gradient + natural images", "staged"),
+        ("gradient + initial networks + natural images", "staged"),
+        ("gradient + auxiliary", "staged"),
+        ("active server + auxiliary", "staged"),
+        ("oracle", "oracle"),
+    ]
+    assert [len(row.alike) for row in block.rows] == [1] * 5
+    assert len(block.tests) == 2  # each attack once, whatever rows it is the best of
+
+
+def test_an_attacker_of_a_row_needs_no_more_than_the_row_has():
+    strong = [real("dlg", 9.0), real("staged", 12.0), real("surrogate", 20.0), real("analytic-features", 15.0)]
+    (block,) = ladder.blocks([*strong, real("grey", 11.0)])
+    assert [row.best.name for row in block.rows] == ["dlg", "staged", "analytic-features", "surrogate"]
+
+
+def test_images_of_another_choice_lie_within_no_row_that_lacks_them():
+    few = surrogate(25.0, spec={"auxiliary": "same:0.01"}).model_copy(update={"id": "few"})
+    (block,) = ladder.blocks([*rungs(), few])
+    assert {row.knowledge: row.best.attacks[0].id for row in block.rows}["gradient + auxiliary"] != "few"
 
 
 def test_the_amount_of_auxiliary_images_is_knowledge_and_has_a_row_of_its_own():

@@ -8,7 +8,8 @@ from matplotlib.collections import PolyCollection
 from rich.console import Console
 
 from privbench import registry
-from reports.figures import psnr_by_round, style
+from reports.figures import psnr_by_round
+from reports.figures.drawing import style
 from reports.records import measured
 from reports.records.labels import REFUSED, Gap, fields_of, range_text
 from reports.running import ladder_cells
@@ -109,13 +110,19 @@ def test_a_published_value_below_the_floor_says_so(report):
     assert own["FedSplit"].endswith("(below the floor)")
 
 
-def test_a_method_without_an_attack_of_a_tag_has_a_dash_and_one_that_failed_is_missing(records):
+def test_where_no_attack_needs_the_whole_row_a_cell_is_the_best_below_and_one_that_failed_is_missing(records):
     kept = [r for r in records if r.id != "cifar10-fedsplit-none-surrogate-0"]
     lost = next(r for r in records if r.id == "cifar10-fedsplit-none-surrogate-0")
     tag = registry.resolve("attack", "surrogate").knowledge
-    for state, expected in (("failed", "missing"), (REFUSED, "-")):
-        first = ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", state)]).tables[0]
-        assert cells_of(first)[f"L4 {tag}"]["FedSplit"] == expected
+    failed, refused = (
+        cells_of(ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", state)]).tables[0])
+        for state in ("failed", REFUSED)
+    )
+    assert failed[f"L4 {tag}"]["FedSplit"] == "missing"
+    assert refused[f"L4 {tag}"]["FedSplit"] == refused["L1-L2 gradient"]["FedSplit"]
+    assert refused["L1-L2 gradient"]["FedSplit"].endswith("<sub>staged</sub>")
+    alone = [r for r in records if r.cell.train.method == "fedavg" or r.attack == "class-mean"]
+    assert cells_of(ladder_summary.report(alone).tables[0])["L1-L2 gradient"]["FedSplit"] == "-"
     text = report_files.markdown(ladder_summary.report(kept, [Gap(lost.cell, "the disk is full", "failed")]))
     assert "| surrogate | FedSplit | cifar10 | 0 (untrained) | the disk is full |" in text
     assert "1 cell(s) are missing" in text

@@ -16,7 +16,8 @@ from privbench.records.schema import read
 from privbench.records.store import Store
 from privbench.training import checkpoint, harness
 from privbench.training import federation as federations
-from reports.figures import client_bars, curves, derived, feature_pca, omega_curve, style
+from reports.figures import client_bars, curves, derived, feature_pca, omega_curve
+from reports.figures.drawing import style
 from reports.records import grouping
 from reports.running import study_reports
 from reports.studies import definition

@@ -18,7 +18,8 @@ from privbench.presets import cell_spec, train_spec
 from privbench.records.schema import read
 from privbench.records.store import Store
 from privbench.system.console import Console
-from reports.figures import grid, psnr_by_round, scatter, style
+from reports.figures import grid, psnr_by_round, scatter
+from reports.figures.drawing import style
 from reports.records import grouping
 from reports.records.labels import Gap, label, published, update_text
 from reports.records.remarks import remarks

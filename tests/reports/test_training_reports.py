@@ -13,7 +13,8 @@ from privbench.presets import SCHEDULES, changed
 from privbench.records.schema import Curve
 from privbench.system.console import Console
 from privbench.training import metrics
-from reports.figures import box_plots, client_bars, curves, of_attack, roc, style
+from reports.figures import box_plots, client_bars, curves, of_attack, roc
+from reports.figures.drawing import style
 from reports.records import grouping, measured, remarks
 from reports.records.labels import Gap, label
 from reports.running import study_reports

@@ -26,7 +26,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import LogFormatter
 
 from privbench.system import files
-from reports.figures.fonts import drawable, families, properties
+from reports.figures.drawing.fonts import drawable, families, properties
 
 COLUMN_INCHES = 3.25
 PAGE_INCHES = 6.75

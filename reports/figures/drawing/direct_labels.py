@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
-from reports.figures import style
+from reports.figures.drawing import style
 
 # Where a name may stand: so many points to the right of its point and above it. One that stands farther off needs a legend.
 ACROSS = (6, -6, 0, 14, -14, 26, -26)

@@ -1,4 +1,7 @@
-"""Attackers who know more: initial networks, auxiliary images, a colluder, the oracle; rehearsed, cached, never told the truth."""
+"""Attackers who know more: initial networks, auxiliary images, a colluder, the oracle.
+
+What they choose is validated in a shadow federation and cached, and never told by the truth.
+"""
 
 import dataclasses
 import math
@@ -6,7 +9,6 @@ import math
 import pytest
 import torch
 
-from attacks import aligned_surrogate, broadcast, decoder
 from attacks.aligned_surrogate import AlignedSurrogate
 from attacks.analytic_features import AnalyticFeatures, relative_change
 from attacks.collusion import Collusion
@@ -16,9 +18,19 @@ from attacks.features import inversion
 from attacks.floors import ClassMean, Grey, NearestAuxiliary
 from attacks.initial_surrogate import InitialSurrogate
 from attacks.oracle import Oracle
-from attacks.shadow import known_extractor, selection, shadow_federation, surrogate_training
-from attacks.staged import Staged
+from attacks.shadow import (
+    alignment,
+    decoder_share,
+    known_extractor,
+    learned_decoder,
+    selection,
+    shadow_federation,
+    surrogate_training,
+)
+from attacks.shadow.surrogate_attack import SurrogateAttack
 from attacks.surrogate import Surrogate
+from privbench.errors import AttackRefused
+from privbench.execution import attack_cell
 from privbench.scoring.image_scores import psnr_db
 from privbench.seeds import stream
 from privbench.types import Batch, Colluder, Knowledge, LocalTraining, Networks, no_progress
@@ -28,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("small_shadows")
 
 Y = torch.tensor([3, 0, 9])
 SHORT = {"steps": 15, "exact_steps": 25, "members": 1, "train_steps": 4, "shadow_rounds": 1, "shadow_steps": 4}
-STAND_INS = {
+SURROGATES = {
     "surrogate": Surrogate(**SHORT),
     "aligned-surrogate": AlignedSurrogate(**SHORT, align_steps=4),
     "initial-surrogate": InitialSurrogate(**SHORT, align_steps=4),
@@ -76,7 +88,7 @@ def test_the_oracle_is_above_every_rung_below():
     oracle = mean_psnr(Oracle(steps=120).reconstruct(seen, whole, 0))
     floor = mean_psnr(ClassMean().reconstruct(seen, whole, 0))
     assert oracle > floor + 5
-    for name, attack in STAND_INS.items():
+    for name, attack in SURROGATES.items():
         assert oracle > mean_psnr(attack.reconstruct(seen, whole, 0)), name
 
 
@@ -87,16 +99,16 @@ def test_victims_attacked_together_end_as_each_alone(attack):
     torch.testing.assert_close(together.loss[0], alone.loss[0])
 
 
-@pytest.mark.parametrize("name", STAND_INS)
+@pytest.mark.parametrize("name", SURROGATES)
 def test_what_was_trained_is_read_back_with_the_same_result(name, tmp_path, monkeypatch):
-    attack, seen = STAND_INS[name], shown()
+    attack, seen = SURROGATES[name], shown()
     foreign = {
         "initial": Networks(networks(1), {"extractor": {}, "classifier": {}})
-    }  # the victims' own needs no rehearsal
+    }  # the victims' own needs no shadow validation
     plain, whole = (dataclasses.replace(known(folder), **foreign) for folder in (None, tmp_path))
     plain, first = attack.reconstruct(seen, plain, 0), attack.reconstruct(seen, whole, 0)
     files = sorted(path.name for path in tmp_path.iterdir())
-    assert any(file.startswith("rehearsal") for file in files)
+    assert any(file.startswith("validation") for file in files)
 
     def refuse(*_args, **_kwargs):
         raise AssertionError("trained again")
@@ -148,7 +160,7 @@ def test_a_damaged_file_of_the_cache_is_named_and_made_anew(tmp_path, caplog):
     assert len(made) == 2
 
 
-def test_the_rehearsal_takes_the_class_mean_unless_something_is_better_on_average():
+def test_the_shadow_validation_takes_the_class_mean_unless_something_is_better_on_average():
     columns = len(selection.TAUS) + 1
     level = torch.full((2, columns, 6), 12.0)
     assert math.isinf(selection.best(level.clone())[1])
@@ -159,62 +171,68 @@ def test_the_rehearsal_takes_the_class_mean_unless_something_is_better_on_averag
     assert selection.best(better) == (1, selection.TAUS[2])
 
 
+def choice_of_initial():
+    """What `initial-surrogate` takes in a fifth round."""
+    real = shadow_federation.real(shown(), known(), 0, "test")
+    attack = SURROGATES["initial-surrogate"].attack(shown(), known())
+    return attack.choice(real, 5, 0, known(), no_progress)
+
+
 @pytest.mark.parametrize(
     ("from_initial", "below", "own", "taken"),
     [(0, 5, 0.3, "from initial"), (5, 0, 0.3, "aligned"), (0, 5, math.inf, "aligned"), (0, 0, 0.3, "aligned")],
-    ids=["it is the victims' own", "the other is", "its rehearsal trusts nothing", "both are alike"],
+    ids=["it is the victims' own", "the other is", "its shadow validation trusts nothing", "both are alike"],
 )
 def test_surrogates_from_the_initial_networks_are_taken_where_they_explain_the_real_features_better(
     from_initial, below, own, taken, monkeypatch
 ):
-    """Planted: extractors of seeds `from_initial` and `below`, of which 0 is the victims' own; the rehearsals are given."""
+    """Planted: extractors of seeds `from_initial` and `below`, of which 0 is the victims' own; the shadow validations are given."""
     lower = selection.Choice("aligned", 0.1)
 
-    def theirs(own, seed):
-        return shadow_federation.of_clients(own, {0: [networks(seed)["extractor"]]})
+    def theirs(view, seed):
+        return shadow_federation.of_clients(view, {0: [networks(seed)["extractor"]]})
 
-    monkeypatch.setattr(AlignedSurrogate, "aligned", lambda _, own, *__: theirs(own, below))
-    monkeypatch.setattr(InitialSurrogate, "from_initial", lambda _, own, *__: theirs(own, from_initial))
+    monkeypatch.setattr(alignment, "from_plain", lambda _, view, *__: theirs(view, below))
+    monkeypatch.setattr(alignment, "from_start", lambda _, view, *__: theirs(view, from_initial))
 
-    def best_of(attack, names, real, round_, seed, knowledge, progress):
-        if names == ["from initial"]:
+    def best_of(some, steps, real, round_, seed, knowledge, progress):
+        if [recipe.name for recipe in some] == ["from initial"]:
             assert knowledge.initial is not None
             return selection.Choice("from initial", own)
-        assert type(attack) is AlignedSurrogate
+        assert [recipe.name for recipe in some] == ["surrogate", "aligned"]
         assert knowledge.initial is None
         return lower
 
-    monkeypatch.setattr(selection.StandIn, "best_of", best_of)
-    real = shadow_federation.real(shown(), known(), 0, "test")
-    chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_progress)
+    monkeypatch.setattr(selection, "best_of", best_of)
+    chosen = choice_of_initial()
     assert chosen == (lower if taken == "aligned" else selection.Choice("from initial", own))
 
 
 @pytest.mark.parametrize("own", [0.3, math.inf])
-def test_where_the_attacker_without_the_initial_networks_trusts_nothing_the_rehearsal_from_them_decides(
-    own, monkeypatch
-):
+def test_where_the_attacker_without_the_initial_networks_trusts_nothing_the_shadow_of_them_decides(own, monkeypatch):
     choices = {"from initial": selection.Choice("from initial", own)}
     nothing = selection.Choice("none", math.inf)
-    monkeypatch.setattr(selection.StandIn, "best_of", lambda _, names, *__: choices.get(names[0], nothing))
-    real = shadow_federation.real(shown(), known(), 0, "test")
-    chosen = STAND_INS["initial-surrogate"].rehearse(real, 5, 0, known(), no_progress)
+    monkeypatch.setattr(selection, "best_of", lambda some, *_: choices.get(some[0].name, nothing))
+    chosen = choice_of_initial()
     assert chosen == (nothing if math.isinf(own) else choices["from initial"])
 
 
 def test_without_a_better_start_the_initial_networks_change_no_bit(monkeypatch):
     foreign = Networks(networks(1), {"extractor": {}, "classifier": {}})
     seen, whole = shown(), dataclasses.replace(known(), initial=foreign)
-    monkeypatch.setattr(selection.StandIn, "best_of", lambda _, names, *__: selection.Choice(names[0], 0.1))
-    monkeypatch.setattr(InitialSurrogate, "explains_more", lambda *_: False)
-    found = STAND_INS["initial-surrogate"].reconstruct(seen, whole, 0)
-    below = STAND_INS["aligned-surrogate"].reconstruct(seen, dataclasses.replace(whole, initial=None), 0)
+    monkeypatch.setattr(selection, "best_of", lambda some, *_: selection.Choice(some[0].name, 0.1))
+    monkeypatch.setattr(SurrogateAttack, "explains_more", lambda *_: False)
+    found = SURROGATES["initial-surrogate"].reconstruct(seen, whole, 0)
+    below = SURROGATES["aligned-surrogate"].reconstruct(seen, dataclasses.replace(whole, initial=None), 0)
     assert all(torch.equal(a, b) for a, b in zip(found[:5], below[:5], strict=True))
     assert not torch.equal(found.images, ClassMean().reconstruct(seen, whole, 0).images)
 
 
-def test_an_attacker_who_trusts_nothing_hands_in_the_class_mean_and_claims_no_descent():
-    seen, whole = shown(), dataclasses.replace(known(), auxiliary=images_like_the_victims(3))  # too few for a rehearsal
+def test_an_attacker_who_trusts_nothing_returns_the_class_mean_and_claims_no_descent():
+    seen, whole = (
+        shown(),
+        dataclasses.replace(known(), auxiliary=images_like_the_victims(3)),
+    )  # too few for a shadow validation
     found = Surrogate(**SHORT).reconstruct(seen, whole, 0)
     floor = ClassMean().reconstruct(seen, whole, 0)
     assert found.trace.shape == (3, 1)
@@ -229,7 +247,7 @@ def test_an_extractor_that_is_the_victims_own_is_told_from_another_and_inverted_
     both = Batch(*(torch.cat([t, t]) for t in whole.auxiliary))  # the colluder's images join the auxiliary ones
     known_to_it = dataclasses.replace(own, auxiliary=both) if name == "collusion" else own
     oracle = Oracle(steps=25).reconstruct(seen, known_to_it, 0)
-    torch.testing.assert_close(STAND_INS[name].reconstruct(seen, own, 0).images, oracle.images)
+    torch.testing.assert_close(SURROGATES[name].reconstruct(seen, own, 0).images, oracle.images)
     foreign = Networks(networks(1), {"extractor": {}, "classifier": {}})
     other = dataclasses.replace(whole, colluder=colluding(1), initial=foreign)
     assert not known_extractor.fitting(
@@ -244,9 +262,9 @@ def test_an_extractor_that_is_the_victims_own_is_told_from_another_and_inverted_
 def test_knowledge_of_the_extractor_never_scores_lower():
     seen, whole = shown(), dataclasses.replace(known(), colluder=colluding(0))
     initial = mean_psnr(AnalyticFeatures(steps=25).reconstruct(seen, whole, 0))
-    floor = mean_psnr(STAND_INS["surrogate"].reconstruct(seen, whole, 0))
+    floor = mean_psnr(SURROGATES["surrogate"].reconstruct(seen, whole, 0))
     for name in ("collusion", "initial-surrogate"):
-        assert mean_psnr(STAND_INS[name].reconstruct(seen, whole, 0)) > max(initial, floor) - 0.1, name
+        assert mean_psnr(SURROGATES[name].reconstruct(seen, whole, 0)) > max(initial, floor) - 0.1, name
 
 
 def test_an_inversion_that_trusts_nothing_ends_at_the_class_mean():
@@ -302,72 +320,63 @@ def test_the_central_image_is_one_of_the_class():
         assert any(torch.equal(image, each) for each in own)
 
 
-def test_a_kept_reconstruction_is_not_taken_for_that_of_a_changed_attack(tmp_path, monkeypatch):
-    seen, whole, made = shown(), Knowledge(cache=tmp_path), []
-    original = Grey.reconstruct
-    monkeypatch.setattr(Grey, "reconstruct", lambda self, *given: made.append(self) or original(self, *given))
-    for revision in (0, 0, 1):  # 0 is that of a class that says nothing
-        monkeypatch.setattr(Grey, "revision", revision, raising=False)
-        training_cache.reconstructed(Grey(), seen, whole, 0)
-    assert len(made) == 2
-
-
-@pytest.mark.parametrize(("seed", "fits"), [(5, True), (9, False)], ids=["as rehearsed", "foreign"])
-def test_the_decoder_keeps_its_answers_to_features_such_as_it_was_rehearsed_on_and_next_to_nothing_of_others(
-    seed, fits
-):
-    """Planted: D is trained and rehearsed through the network of seed 5; the victims' features are of it or of a foreign one."""
+@pytest.mark.parametrize(("seed", "fits"), [(5, True), (9, False)], ids=["as in the shadow", "foreign"])
+def test_the_decoder_keeps_its_answers_to_features_like_the_shadow_s_and_next_to_nothing_of_others(seed, fits):
+    """Planted: D is trained and validated through the network of seed 5; the victims' features are of it or of a foreign one."""
     images, labels = images_like_the_victims(240)
     own = shadow_federation.real(shown(), known(), 0, "test")._replace(auxiliary=Batch(images[40:], labels[40:]))
-    params = decoder.train(own, [networks(5)["extractor"]], 60, 0)
-    means = decoder.class_means(own)
+    params = learned_decoder.train(own, [networks(5)["extractor"]], 60, 0)
+    means = learned_decoder.class_means(own)
 
     def read(extractor_seed, rows):
         h = surrogate_training.extract(MODEL, networks(extractor_seed)["extractor"], images[rows])
-        return decoder.decode(params, h, labels[rows], 10, means[labels[rows]]), images[rows] - means[labels[rows]]
+        return learned_decoder.decode(params, h, labels[rows], 10, means[labels[rows]]), images[rows] - means[
+            labels[rows]
+        ]
 
     answer, missing = read(5, slice(0, 20))
     share = float((answer * missing).sum() / answer.square().sum())
-    rehearsed = decoder.Rehearsed(min(share, 1.0), float(answer.square().mean()))
+    validated = decoder_share.Share(min(share, 1.0), float(answer.square().mean()))
     answer, missing = read(seed, slice(20, 40))
-    kept = decoder.carried_over(rehearsed, answer)
-    floor, whole, now = (float((missing - a * answer).square().mean()) for a in (0.0, rehearsed.share, kept))
+    kept = decoder_share.carried_over(validated, answer)
+    floor, whole, now = (float((missing - a * answer).square().mean()) for a in (0.0, validated.share, kept))
     if fits:
-        assert kept > 0.8 * rehearsed.share
+        assert kept > 0.8 * validated.share
         assert now < 0.6 * floor
     else:
-        assert whole > 2 * floor  # what the rehearsed share alone would cost
-        assert kept < 0.1 * rehearsed.share
+        assert whole > 2 * floor  # what the shadow's share alone would cost
+        assert kept < 0.1 * validated.share
         assert now < 1.1 * floor
 
 
-def test_answers_smaller_than_the_rehearsed_ones_get_no_greater_share_and_none_nothing():
+def test_answers_smaller_than_the_shadow_s_get_no_greater_share_and_none_nothing():
     answer = torch.full((2, 1, 2, 2), 0.5)
-    assert decoder.carried_over(decoder.Rehearsed(0.8, 0.25), answer) == 0.8
-    assert decoder.carried_over(decoder.Rehearsed(0.8, 1.0), answer) == 0.8
-    assert decoder.carried_over(decoder.Rehearsed(0.8, 0.125), answer) == pytest.approx(0.4)
-    assert decoder.carried_over(decoder.Rehearsed(0.8, 0.125), torch.zeros(2, 3)) == 0
+    assert decoder_share.carried_over(decoder_share.Share(0.8, 0.25), answer) == 0.8
+    assert decoder_share.carried_over(decoder_share.Share(0.8, 1.0), answer) == 0.8
+    assert decoder_share.carried_over(decoder_share.Share(0.8, 0.125), answer) == pytest.approx(0.4)
+    assert decoder_share.carried_over(decoder_share.Share(0.8, 0.125), torch.zeros(2, 3)) == 0
 
 
-@pytest.mark.parametrize("name", STAND_INS)
-def test_a_broadcast_extractor_needs_no_stand_in(name):
+PRIVATE = (*SURROGATES, "analytic-features", "oracle", "oracle-decoder", "feature-hijacking")
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_broadcast_extractor_is_refused_in_one_line(name):
+    both = artifact(smooth_images(1), Y[:1])
+    private = artifact(smooth_images(1), Y[:1], ("classifier",))
+    seen = dataclasses.replace(both, uploads=private.uploads, upload_buffers=private.upload_buffers)
+    with pytest.raises(AttackRefused) as error:
+        attack_cell.attack_artifact(name, {}, seen, known(), 0, torch.device("cpu"), no_progress)
+    told = f"{name} attacks private extractors, but test broadcasts its extractor; try --attack staged"
+    assert str(error.value) == told
+
+
+def test_without_noise_a_posterior_is_refused_in_one_line():
     seen = artifact(smooth_images(1), Y[:1])
-    found = STAND_INS[name].reconstruct(seen, known(), 0)
-    assert mean_psnr(found, 1) > mean_psnr(Grey().reconstruct(seen, known(), 0), 1) + 5
-
-
-def test_a_broadcast_extractor_is_attacked_once_for_all_of_them_and_every_one_gets_the_same_bits(tmp_path, monkeypatch):
-    seen, whole = artifact(smooth_images(1), Y[:1]), known(tmp_path)
-    found = [attack.reconstruct(seen, whole, 0) for attack in (Oracle(), AnalyticFeatures(), *STAND_INS.values())]
-    alone = Staged().reconstruct(seen, whole, 0)
-    for one in found:
-        assert all(torch.equal(a, b) for a, b in zip(one[:5], alone[:5], strict=True))
-        assert one.gradient_evaluations == alone.gradient_evaluations > 0
-    assert len(list(tmp_path.glob("staged-*.safetensors"))) == 1
-    monkeypatch.setattr(Staged, "reconstruct", lambda *_: pytest.fail("made again"))
-    broadcast.attack(seen, whole, 0)
-    with pytest.raises(pytest.fail.Exception):
-        broadcast.attack(artifact(smooth_images(1), Y[1:2]), whole, 0)
+    with pytest.raises(AttackRefused) as error:
+        attack_cell.attack_artifact("posterior", {}, seen, known(), 0, torch.device("cpu"), no_progress)
+    told = "posterior weighs the noise that uploads carry, but these carry none; try --attack staged"
+    assert str(error.value) == told
 
 
 def of_one_client(count=5):
@@ -377,10 +386,10 @@ def of_one_client(count=5):
 
 
 def test_no_victims_own_features_align_the_surrogate_that_it_is_inverted_through():
-    own, attack = of_one_client(5), STAND_INS["aligned-surrogate"]
+    own, attack = of_one_client(5), SURROGATES["aligned-surrogate"]
     moved = own._replace(h=own.h.index_add(0, torch.tensor([1]), torch.full_like(own.h[:1], 0.3)))
-    before, after = (attack.aligned(each, 0, Knowledge()) for each in (own, moved))
-    fold = aligned_surrogate.folds(own)
+    before, after = (alignment.from_plain(attack, each, 0, Knowledge()) for each in (own, moved))
+    fold = alignment.folds(own)
     assert fold.tolist() == [0, 1, 2, 3, 0]
     for v in range(5):
         same = all(torch.equal(t, after[v][0][n]) for n, t in before[v][0].items())
@@ -390,17 +399,19 @@ def test_no_victims_own_features_align_the_surrogate_that_it_is_inverted_through
 def test_two_other_victims_at_least_align_a_surrogate():
     for count, aligned in ((2, False), (3, True)):
         own = of_one_client(count)._replace(moments={})
-        align = aligned_surrogate.alignment(own, 0, torch.arange(count) != 0)
+        align = alignment.terms(own, 0, torch.arange(count) != 0)
         h = own.h.float() + 0.1
         assert bool(align(h, own.labels) > 0) == aligned
 
 
 def test_a_decoder_reads_no_features_that_its_surrogates_were_aligned_to(monkeypatch):
-    own, attack = of_one_client(5), STAND_INS["decoder"]
-    members, used = attack.aligned(own, 0, Knowledge()), []
-    original = decoder.train
-    monkeypatch.setattr(decoder, "train", lambda own, nets, *rest: used.append(nets) or original(own, nets, *rest))
-    attack.answers(own, members, 0, Knowledge())
+    own, attack = of_one_client(5), SURROGATES["decoder"]
+    members, used = alignment.from_plain(attack, own, 0, Knowledge()), []
+    original = learned_decoder.train
+    monkeypatch.setattr(
+        learned_decoder, "train", lambda view, nets, *rest: used.append(nets) or original(view, nets, *rest)
+    )
+    decoder_share.answers(own, members, attack.decoder_steps, 0, Knowledge())
     assert [[id(net) for net in nets] for nets in used] == [[id(members[v][0])] for v in range(4)]
 
 
@@ -409,19 +420,19 @@ def test_a_colluders_images_are_used_on_its_own_clients_victims_alone(monkeypatc
     dark, bright = (Batch(torch.full((2, 1, 32, 32), level), torch.tensor([1, 2])) for level in (0.1, 0.9))
     both = colluding(0, dark) | colluding(1, bright, client=1)
     whole, given = dataclasses.replace(known(), colluder=both), []
-    original = selection.StandIn.through_stand_ins
+    original = SurrogateAttack.of_single
 
     def note(attack, some, handed, *rest):
         given.append((some.client.tolist(), handed.auxiliary, list(handed.colluder)))
         return original(attack, some, handed, *rest)
 
-    monkeypatch.setattr(selection.StandIn, "through_stand_ins", note)
-    found = STAND_INS["collusion"].reconstruct(seen, whole, 0)
+    monkeypatch.setattr(SurrogateAttack, "of_single", note)
+    found = SURROGATES["collusion"].reconstruct(seen, whole, 0)
     assert [(clients, colluders) for clients, _, colluders in given] == [([0], [0]), ([1, 1], [1])]
     for (_, auxiliary, _), theirs in zip(given, (dark, bright), strict=True):
         assert torch.equal(auxiliary.images, torch.cat([known().auxiliary.images, theirs.images]))
         assert torch.equal(auxiliary.labels, torch.cat([known().auxiliary.labels, theirs.labels]))
-    alone = STAND_INS["collusion"].reconstruct(seen.select(torch.tensor([1])), whole, 0)
+    alone = SURROGATES["collusion"].reconstruct(seen.select(torch.tensor([1])), whole, 0)
     torch.testing.assert_close(found.images[1], alone.images[0])  # client 0's own extractor, inverted to the end
     assert found.labels[:, 0].tolist() == Y.tolist()
 

@@ -1,0 +1,120 @@
+"""Surrogates whose features are aligned, client by client, to the client's generator and to its other victims' features.
+
+Each begins at a plain surrogate, or at the initial extractor, and goes on with the alignment terms of
+attacks/shadow/surrogate_training.py: class-conditional means and channel covariances of what the client's uploaded generator makes
+(FedCG and its like; without a generator this term is left out); channel means and covariances of its victims' closed-form
+features, which the attacker holds anyway; and the distance of each of these features from the mean of its class. By moments, not
+adversarially: a client has a few victims here, too few for a discriminator.
+
+A victim's own features do not align the surrogate that it is inverted through: that would draw its class mean to them, and so the
+image to the class's mean image, and the shadow validation's measure of fit to 0. A client's victims are dealt into FOLDS folds, of
+one victim each where there are no more; each fold has a surrogate, aligned to the others. Fewer than FEWEST_OTHERS others say
+nothing.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.common import training_cache
+from attacks.features.inversion import Extractors
+from attacks.shadow import recipes, surrogate_training
+from attacks.shadow.recipes import Recipe
+from attacks.shadow.settings import AlignedSettings
+from attacks.shadow.shadow_federation import ServerView
+from attacks.shadow.surrogate_training import Align
+from privbench.seeds import stream
+from privbench.tensors import Params
+from privbench.types import Knowledge
+
+FOLDS = 4  # of a client's victims, at most
+FEWEST_OTHERS = 2  # victims of whose features there is a spread
+FROM_INITIAL = "from initial"
+
+
+def aligned(own: AlignedSettings) -> Recipe:
+    """One surrogate per client and fold of its victims, aligned from a plain one."""
+
+    def extractors(view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
+        return from_plain(own, view, seed, knowledge)
+
+    return Recipe(
+        "aligned", extractors, recipes.shadow_of(own), recipes.kept_by(own, AlignedSettings), recipes.moment_shift
+    )
+
+
+def from_initial(own: AlignedSettings, initial: Params) -> Recipe:
+    """The same from the initial extractor, validated in a shadow federation whose clients start there too."""
+
+    def extractors(view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
+        return from_start(own, view, initial, "initial", seed, knowledge)
+
+    return Recipe(
+        FROM_INITIAL,
+        extractors,
+        recipes.shadow_of(own, initial),
+        recipes.kept_by(own, AlignedSettings),
+        recipes.moment_shift,
+    )
+
+
+def from_plain(own: AlignedSettings, view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
+    """Aligned surrogates that begin at the first plain one."""
+    plain = recipes.trained_alone(own, view, seed, knowledge)
+    return from_start(own, view, plain[min(plain)][0], "surrogate", seed, knowledge)
+
+
+def from_start(
+    own: AlignedSettings, view: ServerView, start: Params, begun: str, seed: int, knowledge: Knowledge
+) -> Extractors:
+    """One surrogate per client and fold of its victims, all from one start, called `begun`."""
+    dealt = folds(view)
+    pairs = sorted(set(zip(view.client.tolist(), dealt.tolist(), strict=True)))
+
+    def make() -> dict[str, Tensor]:
+        return recipes.packed([
+            surrogate_training.train(
+                view.model, start, view.classifier, view.auxiliary, own.align_steps,
+                stream(seed, "attacker", "aligned", view.name, client), terms(view, client, dealt != fold), own.align_weight,
+            )
+            for client, fold in pairs
+        ])  # fmt: skip
+
+    kept = training_cache.cached(
+        knowledge.cache,
+        f"aligned-{view.name}",
+        {"seed": seed, "align_steps": own.align_steps, "align_weight": own.align_weight, "from": begun},
+        [*recipes.depends_on(view), *(start[name] for name in sorted(start))],
+        make,
+        view.h.device,
+    )
+    each = {pair: [params] for pair, params in zip(pairs, recipes.unpacked(kept, len(pairs)), strict=True)}
+    theirs = zip(view.victim.tolist(), view.client.tolist(), dealt.tolist(), strict=True)
+    return {victim: each[client, fold] for victim, client, fold in theirs}
+
+
+def folds(view: ServerView) -> Tensor:
+    """Which fold of its client's victims each victim is in, in turn: [V] int64 below FOLDS."""
+    each = F.one_hot(view.client, int(view.client.max()) + 1)
+    place = (each.cumsum(0) * each).sum(1) - 1
+    return place % FOLDS
+
+
+def terms(view: ServerView, client: int, others: Tensor) -> Align:
+    """The sum of the alignment terms of one client, with those of its victims that are among `others` [V] bool.
+
+    Noisy features have other moments, so they are left out.
+    """
+    found: list[Align] = []
+    if client in view.moments:
+        found.append(surrogate_training.to_generator(view.moments[client]))
+    mine = (view.client == client) & others
+    if view.noise is None and int(mine.sum()) >= FEWEST_OTHERS:
+        observed = view.h[mine].float()
+        found += [surrogate_training.to_features(observed), surrogate_training.to_victims(observed, view.labels[mine])]
+
+    def align(h: Tensor, labels: Tensor) -> Tensor:
+        return sum((term(h, labels) for term in found), h.new_zeros(()))
+
+    return align
