@@ -34,7 +34,7 @@ SLOPE = 0.2
 
 @dataclass(frozen=True)
 class GRNN:
-    """The weights of an untrained generator, until its image's gradient matches (Ren et al., ACM TIST 2022)."""
+    """Fits an untrained generator until its image's gradient matches the observed one (Ren et al., ACM TIST 2022)."""
 
     steps: Count = 600
     restarts: Count = 1

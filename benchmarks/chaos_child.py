@@ -35,7 +35,7 @@ class Trap(NamedTuple):
     event: int = 0
     number: int = signal.SIGKILL
     target: str = "process"  # the one that meets the event; or "group"
-    torn: float = 1.0  # of a file that is being flushed, how much of it is left
+    torn: float = 1.0  # of a file that is being flushed, how much is left of it where its process dies of the signal
 
 
 class Events:
@@ -78,12 +78,20 @@ class Events:
         self.counter.value += 1
         if self.counter.value != self.trap.event:
             return
-        if flushed is not None and self.trap.torn < 1:
+        if flushed is not None and self.trap.torn < 1 and _dies_of(self.trap.number):
             os.ftruncate(flushed, int(os.fstat(flushed).st_size * self.trap.torn))
         if self.trap.target == "group":
             os.killpg(0, self.trap.number)
         else:
             os.kill(os.getpid(), self.trap.number)
+
+
+def _dies_of(number: int) -> bool:
+    """Whether a signal ends this process at once. One that goes on, as workers do after Ctrl-C, leaves no file cut short."""
+    if number == signal.SIGKILL:
+        return True
+    heard = number not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return heard and signal.getsignal(number) == signal.SIG_DFL
 
 
 class Counters(NamedTuple):

@@ -73,8 +73,8 @@ def text(done: Campaign) -> str:
         "undisturbed run has "
         + " and ".join(f"{count} of them on {cores} core{'s' * (cores > 1)}" for cores, count in done.events.items())
         + f"; {len({life['event'] for life in done.lives if life['event']})} of them were met. A signal "
-        "goes to the parent, to a worker or to all processes; a file that is being written is cut short half of the time. A folder "
-        "may be disturbed several times.",
+        "goes to the parent, to a worker or to all processes; a file that is being written by a process that dies at once is "
+        "cut short half of the time. A folder may be disturbed several times.",
     ]
     if done.faults:
         lines.append("\n".join(f"- life {one['number']} ({one['what']}): {one['fault']}" for one in done.faults))

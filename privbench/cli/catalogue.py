@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.table import Table
 
 from privbench.system import console
+from reports.records.rungs import RUNGS
 from reports.studies import study_files
 
 FILE = Path(__file__).with_name("plugins.json")  # written by privbench/cli/plugin_facts.py
@@ -19,7 +20,8 @@ SHORT = {
     "method": ("shares",), "attack": ("rung", "must know"), "dataset": ("default layout",), "defense": ("what",),
 }  # fmt: skip
 LONG = {
-    "method": ("what",), "attack": ("needs", "uses where sent", "what"), "dataset": ("what",), "defense": ("settings",),
+    "method": ("server adds", "what", "paper"), "attack": ("needs", "uses where sent", "what"), "dataset": ("what",),
+    "defense": ("settings",),
 }  # fmt: skip
 
 
@@ -49,7 +51,9 @@ def list_plugins(kind: str, *, long: bool = False) -> None:
         table.add_row(name, *(own[fact] for fact in SHORT[kind]))
     to.print(table)
     if kind == "attack":
-        to.print("L0 are floors, L8 references with the victims' own networks. `--long` says more of each.")
+        to.print("What an attacker knows, by rung (`--long` says more of each attack):")
+        for rung, words in RUNGS.items():
+            to.print(f"{rung}  {words}")
 
 
 def list_studies() -> None:

@@ -27,7 +27,7 @@ from privbench.requests.options import PlaceOptions
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import console, cpu, files, machine
 from privbench.system.printable import one_line
-from privbench.training import checkpoint, federation, history
+from privbench.training import checkpoint, federation, history, restoration
 from reports.figures import defense_curve, grid, label_histogram, of_attack
 from reports.figures.drawing import style
 from reports.figures.label_histogram import Panel
@@ -100,7 +100,7 @@ def run_attacks(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
     paths = report_files.write(attack_table.report(records, gaps, references), folder / "table")
     paths += of_attack.attacked(store, done, records, folder) + of_attack.histograms(records, folder)
     paths += ladder_cells.curves(records, folder) + defense_curve.curves(records, folder)
-    check_there(store, done, paths)
+    check_there(store, cells, states, paths)
     return Attacked(folder, records, references, gaps, paths, is_ladder=False)
 
 
@@ -108,12 +108,13 @@ def run_ladder(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
     """The same for the attack ladder of one method: attacks whose needs are not met are gaps and are not tried."""
     folder = files.inside(place.out, f"ladder-{cells[0].id}")
     able, unmet = ladder_cells.applicable(cells)
-    done, records, open_ = _attacked(able, execute(able, place.out, place.data_dir, place.device))
+    states = execute(able, place.out, place.data_dir, place.device)
+    done, records, open_ = _attacked(able, states)
     gaps = [*unmet, *open_]
     paths = report_files.write(ladder.report(records, gaps), folder / "ladder")
     paths += ladder_cells.curves(records, folder) + defense_curve.curves(records, folder)
     paths += ladder_cells.grids(Store(place.out), done, records, folder, [cell.round for cell in done])
-    check_there(Store(place.out), done, paths)
+    check_there(Store(place.out), able, states, paths)
     return Attacked(folder, records, [], gaps, paths, is_ladder=True)
 
 
@@ -224,7 +225,7 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     store = Store(out)
     store.check_writable()
     stacked = machine.device(device).type == "cuda"
-    todo = [spec for spec in specs if not checkpoint.is_finished(store.train(spec))]
+    todo = [spec for spec in specs if _is_open(store, spec)]
     alike: dict[str, list[TrainSpec]] = {}
     for spec in todo:  # on a GPU the seeds of one specification train together
         alike.setdefault(spec.model_copy(update={"seed": 0}).id if stacked else spec.id, []).append(spec)
@@ -239,9 +240,17 @@ def train_all(specs: Sequence[TrainSpec], out: Path, data_dir: Path | None, devi
     if failures:
         raise UserError(failures[0])
     for spec in specs:
-        if checkpoint.history(store.train(spec), spec.id) is None:
-            raise UserError(f"{store.train(spec)} is gone, though its run was trained; run the same command again")
+        if gone := restoration.missing(store.train(spec), spec):
+            raise UserError(f"{gone[0]} is gone, though its run was trained; run the same command again")
     return store
+
+
+def _is_open(store: Store, spec: TrainSpec) -> bool:
+    """Whether a run is to be trained or mended."""
+    try:
+        return bool(restoration.missing(store.train(spec), spec))
+    except UserError:  # said when the run is trained
+        return True
 
 
 def search_and_show(

@@ -9,6 +9,7 @@ import torch
 
 from privbench import registry
 from privbench.errors import Damaged, Missing, UserError
+from privbench.execution import foundations
 from privbench.observation import active_server, artifact_files, artifact_upgrade, local_update, observe
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
@@ -71,6 +72,15 @@ def observed(
         )
         artifact_files.save_with_truth(seen, truth, folder, whose, cell.preset)
     return *artifact_files.load_with_truth(folder, whose), shot
+
+
+def restore(
+    store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str, progress: Progress
+) -> None:
+    """Observes again what one seed of a cell attacked, with a line, where that is not whole any more."""
+    if (folder := foundations.lost_artifact(store, cell, spec)) is not None:
+        LOG.warning("%s has lost files; what was attacked is observed again", folder)
+        observed(store, cell, spec, data_root, device_name, progress)
 
 
 def snapshot(

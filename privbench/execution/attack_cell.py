@@ -42,13 +42,17 @@ def attack_seed(
     device_name: str,
     progress: Progress = no_progress,
 ) -> None:
-    """Attacks one seed of a cell and writes reconstruction and scores; does nothing when they are on disk.
+    """Attacks one seed of a cell and writes reconstruction and scores; when they are on disk, restores a lost artifact alone.
 
     In order: the artifact with its truth, the floors, the attack with the knowledge that its `needs` name, the scores. Of these
     only the scores, and those of the floors, are given the truth.
     """
     path = store.result(cell, spec.seed)
-    if cell.attack is None or _is_there(path):
+    if cell.attack is None:
+        return
+    if _is_there(path):
+        store.begin(cell)
+        at_round.restore(store, cell, spec, data_root, device_name, progress)
         return
     if (now := registry.revision(cell.attack)) != cell.attack_revision:
         raise UserError(
@@ -106,9 +110,9 @@ def attack_seed(
 def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
     """Writes what one seed of an accuracy cell gives in addition to its training; does nothing when it is on disk."""
     path = store.result(cell, spec.seed)
+    store.begin(cell)
     if not files.to_write(path):
         return
-    store.begin(cell)
     files.write_digested(path, _trial(store, cell, spec, data_root, machine.device(device_name)))
 
 

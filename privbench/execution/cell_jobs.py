@@ -14,12 +14,12 @@ import torch
 from privbench import registry
 from privbench.data import partition
 from privbench.errors import AttackRefused, Busy, Interrupted, UserError
-from privbench.execution import attack_cell, worker_pool
+from privbench.execution import attack_cell, foundations, worker_pool
 from privbench.records import clients, summary
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import cpu, files, interrupts, locks, machine
-from privbench.training import checkpoint, federation, harness
+from privbench.training import checkpoint, federation, harness, restoration
 from privbench.types import Progress, no_progress
 
 LOG = logging.getLogger("privbench")
@@ -43,7 +43,7 @@ def run_cells(
 
 
 def record_finished(store: Store, cells: Sequence[CellSpec]) -> list[str]:
-    """Writes the record of every cell whose seeds are all on disk; why it could not, one line for each such cell.
+    """Writes the record of every cell whose seeds are all on disk, with all that they were made of; else why it could not.
 
     What is wrong with one cell costs no other; its reason is kept beside it.
     """
@@ -52,6 +52,7 @@ def record_finished(store: Store, cells: Sequence[CellSpec]) -> list[str]:
         if store.record(cell).exists() or not all(store.result(cell, seed).exists() for seed in cell.seeds):
             continue
         try:
+            foundations.check(store, cell)
             summary.finish_cell(store, cell)
         except Exception as error:  # noqa: BLE001 (whatever it is, the other cells are recorded)
             interrupts.check()
@@ -170,17 +171,12 @@ def train(
     *,
     wait: bool = True,
 ) -> None:
-    """Trains to the end what is not finished, resuming where it stopped, and mends what is finished.
+    """Trains to the end what is not finished, resuming where it stopped, and mends what is not whole then.
 
     Without `wait`, Busy where another process trains one of the runs.
     """
     place = machine.device(device_name)
-    todo = []
-    for spec in specs:
-        if checkpoint.history(store.train(spec), spec.id) is None:
-            todo.append(spec)
-        else:
-            mend(store, spec, data_root, place, progress)
+    todo = [spec for spec in specs if checkpoint.history(store.train(spec), spec.id) is None]
     groups = [todo] if place.type == "cuda" and todo else [[spec] for spec in todo]
     for group in groups:
         feds = [federation.of(spec, data_root)[0] for spec in group]
@@ -196,25 +192,32 @@ def train(
                 harness.train(*some, place, "stacked" if place.type == "cuda" else "alone", progress)
             for spec, fed in zip(group, feds, strict=True):
                 clients.write_clients(store, spec, fed)
+    for spec in specs:
+        mend(store, spec, data_root, place, progress)
 
 
 def mend(
     store: Store, spec: TrainSpec, data_root: Path | None, place: torch.device, progress: Progress = no_progress
 ) -> None:
-    """Makes again what a finished run has lost or what is damaged, with a line: specification, label counts, predictions."""
+    """Makes again what a finished run has lost, with a line: label counts, snapshots, whole checkpoints, predictions.
+
+    UserError where the run itself is gone, or training gives other numbers here.
+    """
     folder = store.train(spec)
+    if not checkpoint.is_finished(folder):
+        raise UserError(f"{folder} was deleted or emptied while the command ran; the same command trains its run again")
     checkpoint.tidy(folder, spec.id)
     checkpoint.begin(folder, spec)
     if files.to_write(store.clients(spec)):
         store.clients(spec).unlink(missing_ok=True)
         clients.write_clients(store, spec, federation.of(spec, data_root)[0])
-    if not checkpoint.lost_predictions(folder, spec.id):
+    if not restoration.lost(folder, spec):
         return
     with locks.lock(folder, wait=True):
-        if why := checkpoint.lost_predictions(folder, spec.id):
-            LOG.warning("%s; they are made again by training", why)
+        # Another process may have made it meanwhile.
+        if restoration.lost(folder, spec):
             setup = harness.prepare(spec, federation.of(spec, data_root)[0], place)
-            checkpoint.save_predictions(folder, spec, harness.predictions_again(setup, folder, progress))
+            restoration.restore(setup, folder, progress)
 
 
 def titles(jobs: Sequence[Sequence[TrainSpec]]) -> list[str]:

@@ -67,7 +67,7 @@ DiversityScale = Literal["mean", "literal"]
 
 @dataclass(frozen=True)
 class FedMDCG(Method):
-    """Shares C, G and label counts; two distillations at the client, a crossed one at the server (FedMD-CG)."""
+    """Shares C, G and label counts; two distillations at the client, a crossed one at the server (Luo et al.)."""
 
     lambda1: float = 1.0
     lambda2: float = 1.0

@@ -21,7 +21,7 @@ from privbench.methods.fedcg import FedCG
 
 @dataclass(frozen=True)
 class NFLCGAN(FedCG):
-    """As FedCG, with dropout before the CNN's classifier and a schedule of its own (NFL-CGAN)."""
+    """As FedCG, with dropout before LeNet-5's classifier and another schedule (Huang et al., Electronics 2024)."""
 
     paper: ClassVar[str] = "Huang et al., Electronics 2024"
     usual_dropout: ClassVar[Mapping[str, float]] = {"lenet5": 0.2}  # Table 1; Table 2, of ResNet-18, has none

@@ -68,7 +68,7 @@ def trained(
     begin at the latest whole state that the run in `honest` kept. AttackRefused as `sent`, where the method does not send what
     the attack needs, and before the first round.
     """
-    if checkpoint.snapshot_path(folder, round_).exists():
+    if is_kept(folder, round_):
         try:
             return checkpoint.load_snapshot(folder, setup.spec.id, round_, folder.name)
         except Damaged as error:
@@ -91,6 +91,11 @@ def trained(
     files.write_digested(folder / HISTORY, found)
     checkpoint.save_snapshot(folder, setup.spec, state, folder.name)
     return checkpoint.load_snapshot(folder, setup.spec.id, round_, folder.name)
+
+
+def is_kept(folder: Path, round_: int) -> bool:
+    """Whether what `trained` writes is there, how the clients fared included."""
+    return (folder / HISTORY).exists() and checkpoint.snapshot_path(folder, round_).exists()
 
 
 def told(folder: Path) -> dict[str, Any]:

@@ -163,8 +163,10 @@ def truth_of(folder: Path, whose: Origin) -> Truth:
 
 
 def complete(folder: Path) -> bool:
-    """Whether an artifact among results is there with its truth, both written to the end."""
-    return (folder / OBSERVATION / files.INDEX).is_file() and (folder / TRUTH).is_file()
+    """Whether an artifact among results is there with its round and its truth, all written to the end; none is opened."""
+    observation = folder / OBSERVATION
+    written = (observation / files.INDEX).is_file() and (folder / TRUTH).is_file()
+    return written and next(observation.glob(schema.FILES), None) is not None
 
 
 def check_origin(stored: Stored, whose: Origin) -> None:

@@ -25,7 +25,7 @@ def upgrade(folder: Path, whose: Origin, preset: str | None = None) -> None:
 
     UserError where the old files are damaged or another run's.
     """
-    if artifacts.complete(folder) or not ((folder / OLD).is_file() and (folder / OLD_TRUTH).is_file()):
+    if artifacts.complete(folder) or not is_old(folder):
         return
     tensors, info = files.load_tensors(folder / OLD, "artifact")
     if info.get("identity") != {"run": whose.run, "dataset": whose.dataset}:
@@ -38,6 +38,11 @@ def upgrade(folder: Path, whose: Origin, preset: str | None = None) -> None:
     if truth.keys() != {"images", "labels"}:
         raise UserError(f"{folder / OLD_TRUTH} is damaged or foreign: a truth holds images and labels")
     artifacts.save_with_truth(seen, Truth(truth["images"], truth["labels"]), folder, whose, preset)
+
+
+def is_old(folder: Path) -> bool:
+    """Whether an artifact lies there as an earlier privbench wrote it."""
+    return (folder / OLD).is_file() and (folder / OLD_TRUTH).is_file()
 
 
 def _artifact(tensors: dict[str, Tensor], info: dict[str, Any]) -> Artifact:

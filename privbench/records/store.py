@@ -16,6 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,7 @@ from privbench.system import files, processes
 from privbench.training import checkpoint
 
 Spec = TypeVar("Spec", TrainSpec, CellSpec)
-FOLDERS = ("train", "artifacts", "cells")  # of folders by name
+FOLDERS = ("train", "artifacts", "cells", "cache")  # of results, by what they are
 LOG = logging.getLogger("privbench")
 
 
@@ -130,15 +132,26 @@ class Store:
             probe.touch(exist_ok=False)
             now = probe.stat().st_mtime
             probe.unlink(missing_ok=True)
-        outer = [folder for folder in self.root.glob("*/") if not folder.is_symlink()]
-        inner = {kind: [folder for folder in (self.root / kind).glob("*/") if not folder.is_symlink()]
-                 for kind in FOLDERS if not (self.root / kind).is_symlink()}  # fmt: skip
-        for folder in (self.root, *outer, *(each for some in inner.values() for each in some)):
+        for folder in self._written_to():
             files.sweep(folder, now)
-        for folder in inner.get("train", ()):
-            # A run that cannot be cleared up is reported where it is used.
-            with suppress(OSError, UserError):
-                checkpoint.tidy(folder, folder.name)
+            if folder.parent == self.root / "train":
+                # A run that cannot be cleared up is reported where it is used.
+                with suppress(OSError, UserError):
+                    checkpoint.tidy(folder, folder.name)
+
+    def _written_to(self) -> Iterator[Path]:
+        """Every folder that files are written to: this one, those of reports, and those of results with all below them.
+
+        None that a link leads to. What else lies here may be large and somebody else's, so that only its first level is named.
+        """
+        yield self.root
+        for folder in self.root.glob("*/"):
+            if folder.is_symlink():
+                continue
+            if folder.name in FOLDERS:
+                yield from (Path(place) for place, _, _ in os.walk(folder))
+            else:
+                yield folder
 
     def cells(self) -> list[CellSpec]:
         """Every cell on disk, finished or not; without those of `earlier` revisions."""

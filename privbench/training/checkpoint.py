@@ -31,6 +31,7 @@ from privbench.spec import TrainSpec
 from privbench.system import files
 from privbench.tensors import Parts
 from privbench.training import training_files
+from privbench.training.history import best_round
 from privbench.training.state import Moments, Prediction, Replica, Snapshot
 from privbench.types import CLASSIFICATION
 
@@ -56,6 +57,18 @@ def save(folder: Path, spec: TrainSpec, state: State) -> None:
         raise UserError(
             f"{folder} was deleted or emptied while its run was trained; the same command begins that run again"
         )
+    if (folder / CHECKPOINT).exists():
+        with files.writing(folder):
+            (folder / CHECKPOINT).replace(folder / PREVIOUS)
+    _write(folder / CHECKPOINT, spec, state)
+
+
+def save_full(folder: Path, spec: TrainSpec, state: State) -> None:
+    """Writes the whole checkpoint of a round that stays."""
+    _write(full_path(folder, state.round), spec, state)
+
+
+def _write(path: Path, spec: TrainSpec, state: State) -> None:
     tensors = _replica_tensors(state.server, "server")
     for k, (client, upload) in enumerate(zip(state.clients, state.uploads, strict=True)):
         tensors |= _replica_tensors(client, f"client{k}") | _network_tensors(upload, f"upload{k}")
@@ -71,10 +84,7 @@ def save(folder: Path, spec: TrainSpec, state: State) -> None:
         "history": state.history,
         "clients": len(state.clients),
     }
-    if (folder / CHECKPOINT).exists():
-        with files.writing(folder):
-            (folder / CHECKPOINT).replace(folder / PREVIOUS)
-    files.save_tensors(folder / CHECKPOINT, "checkpoint", tensors, info)
+    files.save_tensors(path, "checkpoint", tensors, info)
 
 
 def begin(folder: Path, spec: TrainSpec) -> None:
@@ -174,23 +184,33 @@ def load_snapshot(folder: Path, run: str, round_: int, artifact: str | None = No
 def keep(folder: Path, spec: TrainSpec, state: State) -> None:
     """After a round, and before the first: writes its checkpoint and snapshot, and drops earlier ones that need not stay.
 
-    Snapshots stay of every `keep_every`-th round, whole checkpoints of FULL_ROUNDS where the schedule is LONG; both of the first,
-    the best and the last round.
+    Which of them stay, `kept_rounds` says.
     """
-    from privbench.training.history import best_round
-
     save_snapshot(folder, spec, state)
     save(folder, spec, state)
-    wanted = {0, state.round, best_round(state.history)}
+    snapshots, checkpoints = kept_rounds(spec, state.history)
     for number in _numbers(folder, "round"):
-        if number % spec.schedule.keep_every and number not in wanted and number < state.round:
+        if number not in snapshots and number < state.round:
             _drop(snapshot_path(folder, number))
     if spec.schedule.rounds >= LONG:
         if state.round in FULL_ROUNDS or state.round == best_round(state.history):
             _keep_checkpoint(folder, state.round)
         for number in _numbers(folder, "full"):
-            if number not in wanted | {*FULL_ROUNDS} and number < state.round:
+            if number not in checkpoints and number < state.round:
                 _drop(full_path(folder, number))
+
+
+def kept_rounds(spec: TrainSpec, rounds: Sequence[dict[str, Any]]) -> tuple[set[int], set[int]]:
+    """(the rounds whose snapshot stays, those whose whole checkpoint stays) of a run with that history.
+
+    Snapshots stay of every `keep_every`-th round, whole checkpoints of FULL_ROUNDS where the schedule is LONG; both of the first,
+    the best and the last round.
+    """
+    last = len(rounds)
+    always = {0, best_round(rounds), last}
+    checkpoints = always | {number for number in FULL_ROUNDS if number <= last}
+    is_long = spec.schedule.rounds >= LONG
+    return always | {*range(0, last, spec.schedule.keep_every)}, checkpoints if is_long else set()
 
 
 def _drop(path: Path) -> None:
@@ -270,17 +290,6 @@ def predictions(folder: Path, run: str) -> list[Prediction]:
         for each in found:
             training_files.check_prediction(each.logits, each.labels)
         return found
-
-
-def lost_predictions(folder: Path, run: str) -> str:
-    """Why the predictions of a finished run have to be made again; nothing where they are whole."""
-    if not (folder / PREDICTIONS).exists():
-        return f"the predictions of {folder} are missing"
-    try:
-        predictions(folder, run)
-    except Damaged as error:
-        return str(error)
-    return ""
 
 
 def save_predictions(folder: Path, spec: TrainSpec, each: Sequence[Prediction]) -> None:

@@ -32,7 +32,7 @@ from privbench.system import machine
 from privbench.tensors import Parts, average, moved
 from privbench.training import checkpoint, evaluation, training_files
 from privbench.training.engine import PhaseRun, Plan, Protect, StageContext, one_thread, run_alone, run_stacked
-from privbench.training.history import best_rounds, selected_accuracy
+from privbench.training.history import best_rounds
 from privbench.training.state import Prediction, Replica, Snapshot, State
 from privbench.types import Defense, Federation, Progress, no_progress
 
@@ -451,10 +451,15 @@ def train(
 def state_at(setup: Setup, folder: Path, round_: int, progress: Progress = no_progress) -> State:
     """The whole state after `round_` rounds: trained again from the nearest that `folder` kept, to the same numbers."""
     state = state_of(setup, folder, checkpoint.nearest(folder, setup.spec, round_, setup.device))
+    advance(setup, state, round_, progress)
+    return state
+
+
+def advance(setup: Setup, state: State, round_: int, progress: Progress = no_progress) -> None:
+    """Trains a state on, in place, until `round_` rounds are behind it."""
     while state.round < round_:
         progress(state.round, round_, f"{setup.spec.method}: repeating round {state.round + 1}, which was not kept")
         train_round([setup], [state], "alone")
-    return state
 
 
 def state_of(setup: Setup, folder: Path, kept: State | None) -> State:
@@ -474,24 +479,6 @@ def snapshot_of(setup: Setup, folder: Path, shot: Snapshot) -> Snapshot:
         parts = (tuple(method.parts), tuple(method.shared_parts), tuple(method.serves))
         training_files.check_snapshot(shot, _outline(setup.model, *parts, clients))
     return shot
-
-
-def predictions_again(setup: Setup, folder: Path, progress: Progress = no_progress) -> list[Prediction]:
-    """Each client's predictions at its best validation round of a finished run, trained again; they must fit its history.
-
-    UserError where they do not, as on another kind of machine.
-    """
-    rounds = checkpoint.history(folder, setup.spec.id) or []
-    best = best_rounds(rounds) if rounds else []
-    state = state_at(setup, folder, max(best, default=0), progress)
-    found = state.predictions or predict(setup, state)
-    # As text: the accuracy of a client without test images is nan.
-    if best and str([evaluation.right(p) for p in found]) != str(selected_accuracy(rounds)):
-        raise UserError(
-            f"the predictions of {folder} cannot be made again here: training gives other numbers on this kind of machine; remove "
-            f"{folder} and run the same command again to train the run anew"
-        )
-    return found
 
 
 def _columns(rows: list[dict[str, float]]) -> dict[str, list[float]]:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reports.documents import catalogue, findings, published
+from privbench.records.schema import AttackRecord, Record
+from reports.documents import catalogue, findings, model_accuracy, published
 from reports.documents.pages import Blocks
 from reports.tables import accuracy_table, attack_table, report_files
 from reports.tables.report import Report
 
 PHOTOS, CIFAR10 = "quick-photos", "published-cifar10"
-# Names of blocks -> columns of the attack table.
-COLUMNS = {
-    "fedavg": "FedAvg",
-    "noise-0.001": "FedAvg + Gaussian 0.001",
-    "noise-0.1": "FedAvg + Gaussian 0.1",
-    "fedsplit": "FedSplit",
-    "fedcg": "FedCG",
-}
+# Columns of the attack table.
+FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
+PRIVATE = ("FedSplit", "FedCG")
+# The printed table that CIFAR-10 is compared with.
 TABLES = ["FedCG 1"]
 
 
@@ -27,35 +24,24 @@ def _body(report: Report) -> str:
     return report_files.markdown(report).partition("\n")[2]
 
 
-def _attack_table(root: Path) -> str:
-    return _body(attack_table.report(published.attacked(root, PHOTOS)))
+def _photos(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
+    """A block made of the records of the attack table."""
+    return lambda root: text(published.attacked(root, PHOTOS), *more)
 
 
-def _columns(root: Path) -> str:
-    return findings.five_columns(published.attacked(root, PHOTOS))
+def _cifar10(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
+    """A block made of the records of CIFAR-10."""
+    return lambda root: text(published.read(published.path_of(root, CIFAR10)), *more)
 
 
-def _gain(column: str) -> Callable[[Path], str]:
-    return lambda root: findings.gain(published.attacked(root, PHOTOS), column)
+def _attack_table(records: Sequence[AttackRecord]) -> str:
+    return _body(attack_table.report(records))
 
 
-def _cost(column: str) -> Callable[[Path], str]:
-    return lambda root: findings.accuracy_cost(published.attacked(root, PHOTOS), column, COLUMNS["fedavg"])
-
-
-def _photos_models(root: Path) -> str:
-    return findings.models(published.attacked(root, PHOTOS))
-
-
-def _accuracy_table(root: Path) -> str:
-    records = published.read(published.path_of(root, CIFAR10))
+def _accuracy_table(records: Sequence[Record]) -> str:
     whole = accuracy_table.report(records, [], ["accuracy"], TABLES)
     # The last table has what the first has, and the published values beside it.
     return _body(whole._replace(tables=whole.tables[-1:]))
-
-
-def _cifar10_models(root: Path) -> str:
-    return findings.models(published.read(published.path_of(root, CIFAR10)))
 
 
 BLOCKS: Blocks = {
@@ -64,12 +50,20 @@ BLOCKS: Blocks = {
     "defenses": catalogue.defenses,
     "make-targets": catalogue.make_targets,
     "methods": catalogue.methods,
+    "rungs": catalogue.rungs,
     "studies": catalogue.studies,
-    PHOTOS: _attack_table,
-    f"{PHOTOS}-columns": _columns,
-    f"{PHOTOS}-models": _photos_models,
-    **{f"{PHOTOS}-gain-{name}": _gain(column) for name, column in COLUMNS.items()},
-    **{f"{PHOTOS}-accuracy-{name}": _cost(column) for name, column in COLUMNS.items() if name != "fedavg"},
-    CIFAR10: _accuracy_table,
-    f"{CIFAR10}-models": _cifar10_models,
+    "what-each-method-shares": catalogue.what_is_sent,
+    PHOTOS: _photos(_attack_table),
+    f"{PHOTOS}-columns": _photos(findings.five_columns),
+    f"{PHOTOS}-models": _photos(model_accuracy.table),
+    f"{PHOTOS}-setting": _photos(findings.setting),
+    "finding-fedavg": _photos(findings.of_strongest, FEDAVG),
+    "finding-papers-attack": _photos(findings.of_papers_attack, FEDAVG),
+    "finding-noise": _photos(findings.of_noise, [WEAK_NOISE, STRONG_NOISE]),
+    "finding-private-extractor": _photos(findings.of_private, PRIVATE),
+    "finding-accuracy": _photos(model_accuracy.cost, STRONG_NOISE, FEDAVG),
+    CIFAR10: _cifar10(_accuracy_table),
+    f"{CIFAR10}-models": _cifar10(model_accuracy.table),
+    f"{CIFAR10}-nearest": _cifar10(model_accuracy.nearest, TABLES),
+    f"{CIFAR10}-setting": _cifar10(model_accuracy.schedule),
 }

@@ -6,16 +6,21 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from privbench import registry
 from privbench.data import partition
-from privbench.observation import knowledge
+from privbench.observation import knowledge, observe
+from privbench.types import CLASSIFICATION
+from reports.records.rungs import RUNGS
 from reports.studies import definition, study_files
 from reports.tables import render
 
 TARGET = re.compile(r"^([a-z-]+):.*?## (.*)$", re.MULTILINE)
 # Says nothing of the project.
 PLAIN = ("help",)
+# Kind of plug-in -> in words, where they differ.
+HEADINGS = {"dataset": "data set", "defense": "defence"}
 
 
 def facts(kind: str, name: str) -> dict[str, str]:
@@ -27,6 +32,7 @@ def facts(kind: str, name: str) -> dict[str, str]:
     if kind == "method":
         counts = ["label counts"] if plugin().uploads_counts else []
         found["shares"] = ", ".join([*plugin.shared_parts, *counts]) or "nothing"
+        found["server adds"] = ", ".join(plugin.serves) or "-"
         found["paper"] = plugin.paper or "-"
     if kind == "attack":
         found |= {
@@ -54,22 +60,60 @@ def every(kind: str) -> dict[str, dict[str, str]]:
 def _table(kind: str, columns: dict[str, str]) -> str:
     """All plug-ins of a kind as Markdown: heading -> the fact beneath it."""
     rows = [[f"`{name}`", *(own[fact] for fact in columns.values())] for name, own in every(kind).items()]
-    return render.markdown(["name", *columns], rows, words=True)
+    return render.markdown([HEADINGS.get(kind, kind), *columns], rows, words=True)
 
 
 def attacks(_root: Path) -> str:
     """Name, rung, what the attacker must know, and what the attack does."""
-    return _table("attack", {"rung": "rung", "must know": "must know", "what it does": "what"})
+    return _table("attack", {"rung": "rung", "attacker knows": "must know", "method (source)": "what"})
+
+
+def rungs(_root: Path) -> str:
+    """Rung, what it adds in knowledge, and the attacks that stand on it."""
+    found = every("attack")
+    rows = [
+        [name, words, ", ".join(f"`{attack}`" for attack, own in found.items() if own["rung"] == name)]
+        for name, words in RUNGS.items()
+    ]
+    return render.markdown(["rung", "knowledge", "attacks"], rows, words=True)
 
 
 def methods(_root: Path) -> str:
-    """Name, what leaves the client, and the paper."""
-    return _table("method", {"shares": "shares", "what it is": "what", "paper": "paper"})
+    """Name, what leaves the client, what else the server sends, and what the method does."""
+    columns = {"leaves the client": "shares", "also sent by the server": "server adds", "what it does (source)": "what"}
+    return _table("method", columns)
+
+
+def what_is_sent(_root: Path) -> str:
+    """What the server sees of each method: of which parts gradients, which weights it sends, and which it receives."""
+    names: dict[tuple[str, ...], dict[type, list[str]]] = {}
+    for name in registry.METHODS:
+        plugin = registry.resolve("method", name)
+        names.setdefault(_seen(plugin()), {}).setdefault(plugin, []).append(name)
+    rows = [
+        # Two names of one method are equal.
+        [", ".join(" = ".join(f"`{name}`" for name in same) for same in alike.values()), *seen]
+        for seen, alike in names.items()
+    ]
+    head = ["method", "gradients of", "weights that the server sends", "what each client sends besides"]
+    return render.markdown(head, rows, words=True)
+
+
+def _seen(method: Any) -> tuple[str, ...]:
+    """The cells of one method, from what its artifacts offer."""
+    offered = observe.offers(method)
+    parts = [*method.shared_parts, *method.serves]
+    sent = {
+        kind: [part for part in parts if f"{kind}:{part}" in offered] for kind in ("gradient", "broadcast", "upload")
+    }
+    sent["gradient"].sort(key=CLASSIFICATION.index)
+    sent["upload"] += ["label counts"] if "label_counts" in offered else []
+    return tuple(", ".join(each) or "-" for each in sent.values())
 
 
 def defenses(_root: Path) -> str:
     """Name, settings, and what it does."""
-    return _table("defense", {"what it does": "what", "settings": "settings"})
+    return _table("defense", {"settings": "settings", "what it does (source)": "what"})
 
 
 def datasets(_root: Path) -> str:
@@ -78,10 +122,10 @@ def datasets(_root: Path) -> str:
 
 
 def studies(_root: Path) -> str:
-    """Name, the published table or figure, and what the cells are."""
+    """Name, the published table or figure, what the cells are, and the reports."""
     found = [definition.read(name) for name in study_files.names()]
-    rows = [[f"`{study.name}`", study.source, study.about] for study in found]
-    return render.markdown(["study", "of", "what it runs"], rows, words=True)
+    rows = [[f"`{study.name}`", study.source, study.about, ", ".join(study.reports)] for study in found]
+    return render.markdown(["study", "the cells of", "what it runs", "reports"], rows, words=True)
 
 
 def make_targets(root: Path) -> str:

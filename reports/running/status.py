@@ -25,6 +25,7 @@ class CellStatus(NamedTuple):
     word: str
     why: str
     record: Record | None = None
+    is_new: bool = False  # whether the command at work recorded it
 
 
 def of(store: Store, cell: CellSpec, absent: Mapping[str, str]) -> CellStatus:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from privbench import data, registry
 from privbench.errors import Interrupted, UserError
-from privbench.execution import beforehand, cell_jobs
+from privbench.execution import beforehand, cell_jobs, foundations
 from privbench.execution.progress import CONSOLE, JobBars
 from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
@@ -103,6 +103,7 @@ def execute(
     """
     store = Store(out)
     store.check_writable()
+    recorded = [store.record(cell).exists() for cell in cells]
     for cell in cells:
         store.failure(cell).unlink(missing_ok=True)
     workers = 1 if machine.device(device).type == "cuda" else cpu.cores()
@@ -124,7 +125,10 @@ def execute(
         cell_jobs.record_finished(store, able)
         CONSOLE.say(status.counts([status.of(store, cell, absent) for cell in cells]))
         raise
-    found = [status.of(store, cell, absent) for cell in cells]
+    found = [
+        status.of(store, cell, absent)._replace(is_new=not was_there)
+        for cell, was_there in zip(cells, recorded, strict=True)
+    ]
     if failures:
         return found
     # Nothing failed, so what is not there was there.
@@ -172,11 +176,22 @@ def absent_data(
     return found
 
 
-def check_there(store: Store, cells: Sequence[CellSpec], paths: Sequence[Path]) -> None:
-    """UserError where records or reports were deleted while a command ran: it must not end as if they were there."""
-    for path in (*(store.record(cell) for cell in cells), *paths):
+def check_there(store: Store, cells: Sequence[CellSpec], states: Sequence[CellStatus], paths: Sequence[Path]) -> None:
+    """UserError where records or reports were deleted while a command ran: it must not end as if they were there.
+
+    Of cells that it recorded also what they were made of: without that, the record goes too, and the same command makes all again.
+    """
+    done = [(cell, state) for cell, state in zip(cells, states, strict=True) if state.record is not None]
+    for path in (*(store.record(cell) for cell, _ in done), *paths):
         if not path.exists():
             raise UserError(f"{path} was deleted while the command ran; the same command makes it again")
+    for cell, state in done:
+        if state.is_new:
+            try:
+                foundations.check(store, cell)
+            except UserError:
+                store.record(cell).unlink(missing_ok=True)
+                raise
 
 
 def sorted_out(
@@ -236,7 +251,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions) -> 
     with CONSOLE.status("drawing the reports"):
         paths = study_reports.write(chosen, store, done, records, gaps, folder, place.data_dir, references)
     paths += study_reports.write_page(chosen, cells, found, paths, folder)
-    check_there(store, done, paths)
+    check_there(store, cells, found, paths)
     return Studied(chosen, list(cells), found, folder, records, references, gaps, paths)
 
 

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import chaos_life, chaos_report
+from benchmarks import chaos_child, chaos_life, chaos_report
 from benchmarks.chaos_life import Fault, Folder
 
 
@@ -96,3 +98,25 @@ def test_the_page_counts_and_names_faults():
     assert "left out: no tmpfs may be mounted here" in page
     assert "- life 1 (a disk of 5 bytes): left over: x" in page
     assert "10 of them on 1 core; 1 of them were met" in page
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
+@pytest.mark.parametrize(
+    ("number", "blocked", "left"),
+    [("SIGKILL", False, 5), ("SIGTERM", False, 5), ("SIGTERM", True, 10), ("SIGINT", True, 10), ("SIGINT", False, 10)],
+)
+def test_a_file_is_cut_short_only_where_its_process_dies_of_the_signal(number, blocked, left, tmp_path, monkeypatch):
+    """Workers block SIGINT, and a parent turns it into an exception: both go on, and a disk that works loses nothing then."""
+    number, sent = getattr(signal, number), []
+    monkeypatch.setattr(os, "kill", lambda pid, which: sent.append((pid, which)))
+    trap = chaos_child.Trap(1, number, "process", 0.5)
+    events = chaos_child.Events(tmp_path, trap, SimpleNamespace(value=0), SimpleNamespace(value=0))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number} if blocked else ())
+    try:
+        with (tmp_path / "file").open("wb", buffering=0) as file:
+            file.write(b"0123456789")
+            events.happens(file.fileno())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert sent == [(os.getpid(), number)]
+    assert (tmp_path / "file").stat().st_size == left

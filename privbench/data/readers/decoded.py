@@ -44,6 +44,7 @@ def read(paths: Sequence[Path]) -> Tensor:
             for old in kept.parent.glob(f"{kept.name.partition('-')[0]}-*"):
                 old.unlink(missing_ok=True)
             files.save_tensors(kept, KIND, {"images": images}, {})
+            files.sweep(kept.parent, kept.stat().st_mtime)
     return images
 
 

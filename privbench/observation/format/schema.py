@@ -206,6 +206,9 @@ class Index(_Strict):
         return self
 
 
+FILES = "round-*.safetensors"  # of all rounds, as `file_name` names them
+
+
 def file_name(round_: int) -> str:
     """Of one round."""
     return f"round-{round_:04d}.safetensors"

@@ -76,7 +76,7 @@ def test_records_of_other_tables_stay_out(cells, tmp_path, monkeypatch):
     assert len(next(tmp_path.glob("attack-*/table.csv")).read_text().splitlines()) == 1 + 2
 
 
-def test_a_search_chooses_by_validation_accuracy_and_never_by_test_for_each_defence(tmp_path, capsys):
+def test_a_search_chooses_by_validation_accuracy_and_never_by_test_for_each_defence(tmp_path, capsys, monkeypatch):
     trials, noise = {}, "gaussian:0.1"
     ends = {
         ("none", 0.001): ([70.0, 80.0], [99.0, 99.0]), ("none", 0.1): ([81.0, 72.0], [10.0, 20.0]),
@@ -93,6 +93,8 @@ def test_a_search_chooses_by_validation_accuracy_and_never_by_test_for_each_defe
             ]  # fmt: skip
             files.write_json(Store(tmp_path).train(each) / checkpoint.FINISHED, {"history": rounds})
             trials.setdefault(f"mu={mu}", []).append(each)
+    # Histories alone, as if all that was trained were there.
+    monkeypatch.setattr(commands.restoration, "missing", lambda *_: [])
     plain = {name: [each for each in own if each.defense == "none"] for name, own in trials.items()}
     assert commands.search_and_show(plain, tmp_path, None, "cpu") == {"none": "mu=0.1"}
     shown = capsys.readouterr().out
@@ -119,7 +121,7 @@ def test_plug_ins_of_one_file_are_told_apart_in_a_listing(capsys, monkeypatch):
     told = {part.split("\n")[0]: part for part in re.split(r"\n(?=\S)", capsys.readouterr().out)}
     assert "Every pixel 0.5." in told["grey"]
     assert "the victim's class" in told["class-mean"]
-    assert "DLG, the plain form of gradient matching" in told["dlg"]
+    assert "Zhu et al., NeurIPS 2019" in told["dlg"]
 
 
 @pytest.mark.parametrize("kind", list(registry.KINDS))

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from benchmarks.chaos_life import content, tree
 from privbench import presets
 from privbench.cli import commands
 from privbench.errors import UserError
@@ -78,6 +79,72 @@ def test_what_can_be_made_again_is_and_the_record_is_the_same(name, store, finis
     for cell in CELLS:
         old, new = (schema.read(Store(root).record(cell)) for root in (finished, store.root))
         assert reproduce.differences(old, new, finished, store.root) == []
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["train/*/round-0000.safetensors", "train/*/round-0002.safetensors"], ["train/*/predictions.safetensors"],
+        ["train/*/spec.json", "train/*/clients.json", "cells/*/spec.json"], ["artifacts"],
+        ["artifacts/*/observation/index.json"], ["artifacts/*/observation/round-*.safetensors"],
+        ["artifacts/*/observation-truth.safetensors"],
+    ],
+)  # fmt: skip
+def test_what_was_deleted_is_made_again_before_its_cells_are_recorded(names, store, finished, caplog):
+    """As after a folder was deleted while a command ran: the results are there, and something they were made of is not."""
+    for path in (path for name in names for path in store.root.glob(name)):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for cell in CELLS:
+        store.record(cell).unlink()
+    assert go(store.root) == ([], {cell_jobs.title([TRAIN]): None})
+    assert tree(store.root) == tree(finished)
+    lines = [message for message in caplog.messages if " again" in message]
+    assert len(lines) == (not names[0].endswith(".json") or "index" in names[0])
+    assert not any("\n" in line for line in lines)
+
+
+def test_what_is_lost_is_not_made_of_other_numbers(store, caplog):
+    """A run that was trained elsewhere: what is trained here would not belong to its history."""
+    path = store.train(TRAIN) / checkpoint.FINISHED
+    told = files.read_digested(path)
+    told["history"][0]["validation_accuracy"][0] += 1
+    files.write_digested(path, told)
+    lost = checkpoint.snapshot_path(store.train(TRAIN), 2)
+    lost.unlink()
+    open_again(store, CELLS[0])
+    (failure,) = go(store.root)[0]
+    assert failure.startswith(f"what {store.train(TRAIN)} has lost cannot be made again here")
+    assert not lost.exists()
+
+
+def test_files_that_are_deleted_while_a_run_is_trained_are_there_at_its_end(tmp_path, finished, caplog):
+    folder = Store(tmp_path).train(TRAIN)
+
+    def delete(done, *_):
+        if done == 1:
+            checkpoint.snapshot_path(folder, 0).unlink(missing_ok=True)
+
+    cell_jobs.train(Store(tmp_path), [TRAIN], None, "cpu", delete)
+    assert f"{folder} has lost round-0000.safetensors; what is lost is made again by training" in caplog.text
+    same = [checkpoint.snapshot_path(each, 0) for each in (folder, Store(finished).train(TRAIN))]
+    assert content(same[0]) == content(same[1])
+
+
+def test_training_asked_for_again_makes_again_what_a_run_has_lost(store, finished):
+    for name in ("round-0001.safetensors", "predictions.safetensors", "clients.json"):
+        (store.train(TRAIN) / name).unlink()
+    commands.train_all([TRAIN], store.root, None, "cpu")
+    assert tree(store.train(TRAIN)) == tree(Store(finished).train(TRAIN))
+
+
+def test_no_cell_is_recorded_without_what_it_was_made_of(store):
+    for cell in CELLS:
+        store.record(cell).unlink()
+    shutil.rmtree(store.root / "artifacts")
+    failures = cell_jobs.record_finished(store, CELLS)
+    assert len(failures) == 2
+    assert all("artifacts" in line and line.endswith("the same command makes it again") for line in failures)
+    assert [store.record(cell).exists() for cell in CELLS] == [False, False, True]
 
 
 def test_a_damaged_result_is_attacked_again(store, finished, caplog):
@@ -157,10 +224,33 @@ def test_a_command_never_ends_well_with_a_run_missing(tmp_path, monkeypatch):
 def test_a_command_whose_results_were_deleted_behind_it_says_so(store, tmp_path):
     paths = [tmp_path / "table.md"]
     paths[0].write_text("")
-    study_run.check_there(store, CELLS, paths)
+    states = [status.of(store, cell, {}) for cell in CELLS]
+    study_run.check_there(store, CELLS, states, paths)
     store.record(CELLS[1]).unlink()
     with pytest.raises(UserError, match=f"{store.record(CELLS[1])} was deleted while the command ran"):
-        study_run.check_there(store, CELLS, paths)
+        study_run.check_there(store, CELLS, states, paths)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_new_record_does_not_outlive_what_it_was_made_of(is_new, store):
+    """What was deleted of earlier cells may have been deleted on purpose: their records stay, and nothing is made again."""
+    states = [status.of(store, cell, {})._replace(is_new=is_new) for cell in CELLS]
+    study_run.check_there(store, CELLS, states, [])
+    (gone,) = store.root.glob("artifacts/*")
+    shutil.rmtree(gone)
+    if is_new:
+        with pytest.raises(UserError, match=f"{gone} was deleted or emptied while the command ran"):
+            study_run.check_there(store, CELLS, states, [])
+    else:
+        study_run.check_there(store, CELLS, states, [])
+        assert go(store.root)[0] == []
+        assert not gone.exists()
+    assert store.record(CELLS[0]).exists() is not is_new
+
+
+def test_only_cells_that_a_command_records_are_its_own(store):
+    store.record(CELLS[1]).unlink()
+    assert [state.is_new for state in study_run.execute(CELLS, store.root, None, "cpu")] == [False, True, False]
 
 
 def test_a_cell_whose_results_are_deleted_before_its_record_is_written_says_so(store, monkeypatch):

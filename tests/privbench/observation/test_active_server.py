@@ -94,6 +94,9 @@ def test_clients_train_on_what_was_crafted_and_look_no_later(round_, honest, tmp
     again = active_server.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)  # read back
     assert all(equal(a.params, b.params) for a, b in zip(shot.clients, again.clients, strict=True))
     assert active_server.sent(cell, setup_of(cell), shot, None) is shot
+    (tmp_path / active_server.HISTORY).unlink()
+    active_server.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)
+    assert active_server.told(tmp_path) == {"active_rounds": round_ - honest}
 
 
 def test_crafted_rounds_lead_elsewhere_than_honest_ones(tmp_path):

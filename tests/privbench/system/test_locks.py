@@ -81,13 +81,19 @@ def test_nothing_else_is_ever_left_behind(name):
 def test_a_start_clears_up_after_processes_that_were_killed(tmp_path):
     mark = processes.MARK.search(processes.mark())
     dead = f"{mark['machine']}-{gone()}-1.tmp"
-    for folder in ("", "train/a", "cells/b", "artifacts/c", "cache", "attack-d"):
-        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-        (tmp_path / folder / f".x.json.{dead}").write_text("{")
-        (tmp_path / folder / f".x.json{processes.mark()}").write_text("{")
-    Store(tmp_path).check_writable()
-    left = [path.name for path in tmp_path.rglob(".*")]
-    assert left == [f".x.json{processes.mark()}"] * 6
+    swept = ("", "train/a", "cells/b", "artifacts/c", "artifacts/c/observation", "cache", "cache/e/f", "attack-d")
+    # Somebody else's: deep in what is no folder of results, and where links lead.
+    others = ("project/deep", "../elsewhere")
+    out = tmp_path / "out"
+    for folder in (*swept, *others):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+        (out / folder / f".x.json.{dead}").write_text("{")
+        (out / folder / f".x.json{processes.mark()}").write_text("{")
+    (out / "linked").symlink_to(tmp_path / "elsewhere")
+    (out / "train/linked").symlink_to(tmp_path / "elsewhere")
+    Store(out).check_writable()
+    assert [folder for folder in (*swept, *others) if (out / folder / f".x.json.{dead}").exists()] == list(others)
+    assert all((out / folder / f".x.json{processes.mark()}").exists() for folder in (*swept, *others))
 
 
 def test_a_file_that_is_written_has_the_mark_of_its_process_until_it_is_whole(tmp_path, monkeypatch):

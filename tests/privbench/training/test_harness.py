@@ -5,13 +5,14 @@ import math
 import pytest
 import torch
 
+from benchmarks.chaos_life import content
 from privbench import presets
 from privbench.data.readers.resize import pixels
 from privbench.errors import Damaged, Interrupted, UserError
 from privbench.execution import cell_jobs as training
 from privbench.records.store import Store
 from privbench.system import machine
-from privbench.training import checkpoint, evaluation, harness, history
+from privbench.training import checkpoint, evaluation, harness, history, restoration
 from privbench.training.state import Replica, State
 from tests.builders.federations import digits_federation
 
@@ -326,6 +327,24 @@ def test_a_long_run_keeps_whole_checkpoints_from_which_later_rounds_are_trained_
     harness.train_round([setup], [plain], "alone")
     assert same_bits(last, plain)
     assert checkpoint.full(tmp_path, each, 3, CPU) is None or history.best_round(rounds) == 3
+
+
+def test_what_a_long_run_has_lost_is_made_again_to_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "LONG", 4)
+    monkeypatch.setattr(checkpoint, "FULL_ROUNDS", (0, 1, 2))
+    each = smoke("fedcg", rounds=4, keep_every=2)
+    run(each, tmp_path)
+    before = {path: content(path) for path in tmp_path.glob("*.safetensors")}
+    names = ["full-0002.safetensors", "round-0002.safetensors", "round-0004.safetensors", "full-0004.safetensors"]
+    for name in names:
+        (tmp_path / name).unlink()
+    assert {path.name for path in restoration.missing(tmp_path, each)} == set(names)
+    restoration.restore(harness.prepare(each, digits_federation(), CPU), tmp_path)
+    assert {path: content(path) for path in tmp_path.glob("*.safetensors")} == before
+    assert restoration.lost(tmp_path, each) == []
+    for path in tmp_path.glob("full-*.safetensors"):
+        path.unlink()
+    assert restoration.missing(tmp_path, each) == []  # as an older run, which never had any
 
 
 def test_a_short_run_keeps_no_whole_checkpoint(tmp_path):

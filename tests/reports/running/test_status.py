@@ -5,7 +5,7 @@ import json
 import pytest
 
 from privbench.errors import Interrupted, UserError
-from privbench.execution import cell_jobs
+from privbench.execution import cell_jobs, foundations
 from privbench.records import schema as records
 from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions
@@ -65,7 +65,7 @@ def test_a_recorded_cell_is_done_and_a_damaged_one_says_which_file_to_remove(cel
 
 def test_a_cell_whose_training_has_begun_is_interrupted(cells, tmp_path):
     store = Store(tmp_path)
-    assert status.of(store, cells[0], {}) == ("not run", "", None)
+    assert status.of(store, cells[0], {}) == ("not run", "", None, False)
     files.write_json(train_folder(store, cells[0], 100) / checkpoint.FINISHED, NO_ROUNDS)
     info = {"spec": cells[0].train.model_copy(update={"seed": 101}).id, "round": 1, "clients": 2}
     files.save_tensors(train_folder(store, cells[0], 101) / checkpoint.CHECKPOINT, "checkpoint", {}, info)
@@ -79,13 +79,13 @@ def test_an_attack_that_waits_for_a_finished_training_is_not_called_interrupted(
     own = definition.read("attack-table")
     cell = definition.cells(own, "smoke", [("digits", None)], seeds=1)[0]
     files.write_json(train_folder(store, cell, 100) / checkpoint.FINISHED, NO_ROUNDS)
-    assert status.of(store, cell, {}) == ("not run", "its training is finished", None)
+    assert status.of(store, cell, {}) == ("not run", "its training is finished", None, False)
     files.write_json(store.cell_spec(cell), {})
     assert status.of(store, cell, {}).word == "interrupted"
 
 
 def test_cells_without_data_say_how_to_get_it(cells, tmp_path):
-    assert status.of(Store(tmp_path), cells[0], {"digits": "put it there"}) == ("no data", "put it there", None)
+    assert status.of(Store(tmp_path), cells[0], {"digits": "put it there"}) == ("no data", "put it there", None, False)
 
 
 def test_only_data_that_unrecorded_cells_need_is_looked_for(tmp_path):
@@ -122,6 +122,8 @@ def ending(monkeypatch, endings):
         return []
 
     monkeypatch.setattr(cell_jobs, "run_cells", run_cells)
+    # Nothing was trained, and no record is asked what it was made of.
+    monkeypatch.setattr(foundations, "check", lambda *_: None)
 
 
 def test_why_a_cell_failed_is_kept_until_it_is_tried_again(cells, tmp_path, monkeypatch):
@@ -130,7 +132,7 @@ def test_why_a_cell_failed_is_kept_until_it_is_tried_again(cells, tmp_path, monk
     found = study_run.execute(cells, tmp_path, None, "cpu")
     assert [state.word for state in found] == ["done", "done", "failed", "done"]
     assert json.loads(store.failure(cells[2]).read_text())["reason"] == "the disk is full"
-    assert status.of(store, cells[2], {}) == ("failed", "the disk is full", None)
+    assert status.of(store, cells[2], {}) == ("failed", "the disk is full", None, False)
     ending(monkeypatch, {})
     assert [state.word for state in study_run.execute(cells, tmp_path, None, "cpu")] == ["done"] * 4
     assert not store.failure(cells[2]).exists()

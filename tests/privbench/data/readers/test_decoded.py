@@ -68,3 +68,13 @@ def test_a_damaged_or_unwritable_cache_costs_time_alone(pictures, monkeypatch, t
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "file"))
     assert torch.equal(decoded.read(paths), first)
+
+
+def test_what_a_killed_process_left_half_written_goes_when_images_are_kept(pictures):
+    left = places.images() / ".old.safetensors.00000000-1-1.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    os.utime(left, (1, 1))
+    decoded.read(pictures[0])
+    assert not left.exists()
+    assert len(list(places.images().iterdir())) == 1

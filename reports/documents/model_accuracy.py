@@ -1,0 +1,132 @@
+"""Test accuracy of the three models that a client has after a round: a table, differences, the nearest to a printed value.
+
+    personal    after local training, before the defence acts
+    uploaded    what the client sent
+    broadcast   what the server sends back
+Each at the round with its best validation accuracy, mean over clients, the first of equals. A table's accuracy is another: of the
+personal model, each client at its best round (privbench/training/history.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from scipy import stats
+
+from privbench.errors import UserError
+from privbench.records.schema import Record
+from privbench.scoring.statistics import LEAST_SEEDS
+from reports.documents.findings import machines
+from reports.records import published
+from reports.records.labels import NONE, label, place, span, spread_text, unique
+from reports.tables import render
+
+# Record's name of a model -> in words.
+MODELS = {
+    "personal": "personal, after local training",
+    "uploaded": "uploaded, as it was sent",
+    "broadcast": "broadcast, with what came back",
+}
+# Their address, from docs/results.md.
+RECORDS = "results/records/quick-photos.jsonl.xz"
+
+
+def by_label(records: Sequence[Record]) -> dict[str, Record]:
+    """Method and defence -> the first of its records, in the published order."""
+    some = sorted(records, key=lambda r: place(r.cell))
+    return {name: next(r for r in some if label(r.cell) == name) for name in unique(label(r.cell) for r in some)}
+
+
+def accuracies(record: Record, model: str) -> list[float]:
+    """Test accuracy in percent of one of MODELS, mean over clients, of each seed; none where a round does not say."""
+    if not all(entry.models for t in record.training for entry in t.rounds):
+        return []
+    best = [max(t.rounds, key=lambda entry: fmean(entry.models[model].validation)) for t in record.training]
+    return [fmean(entry.models[model].test) for entry in best]
+
+
+def table(records: Sequence[Record]) -> str:
+    """A row a model, a column a method: mean over clients and seeds, ± standard deviation over seeds."""
+    columns = by_label(records)
+    rows = [[words, *(_spread(accuracies(r, model)) for r in columns.values())] for model, words in MODELS.items()]
+    rows.append(["best round of the personal model / rounds", *(_rounds_text(r) for r in columns.values())])
+    return render.markdown(["model", *columns], rows)
+
+
+def _spread(each: Sequence[float]) -> str:
+    if not each:
+        return NONE
+    return spread_text(fmean(each), stdev(each) if len(each) > 1 else None, 1).replace("+-", "±")
+
+
+def _rounds_text(record: Record) -> str:
+    best, run = (sorted({of(t) for t in record.training}) for of in (lambda t: t.best_round, lambda t: len(t.rounds)))
+    return f"{span(best)} / {span(run)}"
+
+
+def paired_difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """(mean, low, high) of one less the other, seed by seed: 95% interval of Student's t; ValueError below two seeds."""
+    if len(one) != len(other) or len(one) < 2:
+        raise ValueError("paired differences need two seeds or more, and the same ones")
+    each = [a - b for a, b in zip(one, other, strict=True)]
+    mean = fmean(each)
+    half = float(stats.t.ppf(0.975, len(each) - 1)) * stdev(each) / len(each) ** 0.5
+    return mean, mean - half, mean + half
+
+
+def cost(records: Sequence[Record], name: str, base: str) -> str:
+    """A line a model: accuracy of one method less another's, in points; UserError where their seeds differ."""
+    own, other = (by_label(records)[each] for each in (name, base))
+    if own.cell.seeds != other.cell.seeds:
+        raise UserError(f"{name} and {base} have other seeds, so that no differences are paired")
+    lines = []
+    for model in MODELS:
+        mean, low, high = paired_difference(accuracies(own, model), accuracies(other, model))
+        verdict = _verdict(low, high, len(own.seeds))
+        lines.append(f"- The {model} model: {mean:+.2f} points [{low:+.2f}, {high:+.2f}]. {verdict}")
+    how = f"{name} minus {base}, seed by seed; 95% interval of Student's t over {len(own.seeds)} seeds."
+    return "\n".join([*lines, "", f"{how} [Records]({RECORDS}). {machines(records)}."])
+
+
+def _verdict(low: float, high: float, seeds: int) -> str:
+    if seeds < LEAST_SEEDS:
+        return "These are too few seeds for a verdict."
+    return "It is higher." if low > 0 else "It is lower." if high < 0 else "No difference is shown."
+
+
+def nearest(records: Sequence[Record], tables: Sequence[str]) -> str:
+    """A line a method: which of its models comes nearest to the printed accuracy, to a tenth of a point."""
+    lines = []
+    for name, record in by_label(records).items():
+        found = published.of(record.cell, "accuracy", tables)
+        measured = {model: round(fmean(each), 1) for model in MODELS if (each := accuracies(record, model))}
+        if found is None or not measured:
+            continue
+        least = min(abs(value - found.value) for value in measured.values())
+        near = [model for model, value in measured.items() if abs(value - found.value) == least]
+        of = f"the {' and the '.join(near)} model" if len(near) < len(measured) else "all three models alike"
+        lines.append(f"- {name}: {found.value:.2f}% is printed. Nearest: {of}, {measured[near[0]]:.1f}%.")
+    counts = sorted({len(r.seeds) for r in records})
+    if counts[0] < LEAST_SEEDS:
+        lines += ["", f"Seeds: {span(counts)}. Below {LEAST_SEEDS} seeds this is an observation and no finding."]
+    return "\n".join(lines)
+
+
+def schedule(records: Sequence[Record]) -> str:
+    """One sentence: how the runs of a page were trained; UserError where they were not trained alike."""
+    told = unique(_schedule_text(r) for r in records)
+    if len(told) > 1:
+        raise UserError(f"these runs have several schedules: {' | '.join(told)}")
+    return told[0]
+
+
+def _schedule_text(record: Record) -> str:
+    train = record.cell.train
+    plan = train.schedule
+    seeds = ", ".join(map(str, record.cell.seeds))
+    return (
+        f"Protocol `{train.protocol}`, {train.clients} clients, `{train.backbone}`: at most {plan.rounds} rounds of "
+        f"{plan.local_epochs} epochs, batch {plan.batch}, learning rate {plan.task.lr:g}; training stops after {plan.patience} "
+        f"rounds without a better validation accuracy. Seeds: {seeds}."
+    )
