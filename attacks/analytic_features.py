@@ -54,10 +54,10 @@ class AnalyticFeatures:
         exact = drift == 0 and noise is None
         tau = self.tau if exact else ERROR * drift
         variance = torch.full_like(h[:, 0, 0, 0], tau**2) + (0 if noise is None else noise)
-        belief = inversion.usual(artifact.image_shape, artifact.model.classes, h)
+        prior = inversion.usual(artifact.image_shape, artifact.model.classes, h)
         net = knowledge.initial.params["extractor"]
         end = inversion.invert(
-            artifact.model, [net], belief, h, y, variance, exact=exact, steps=self.steps, known=known, progress=progress
+            artifact.model, [net], prior, h, y, variance, exact=exact, steps=self.steps, known=known, progress=progress
         )
         first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
         return Reconstruction(end.x, y[:, None], end.loss, end.trace, first, end.evaluations)

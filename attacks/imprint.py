@@ -163,11 +163,11 @@ class Imprint(AlignedSettings):
         """What a crafted classifier brought back of all victims."""
         if artifact.batch_size > 1:
             problem.check_batch_size(artifact)
-            if classifiers.is_loud(artifact.weights["classifier"]):
+            if classifiers.is_saturated(artifact.weights["classifier"]):
                 artifact = replace(artifact, defense={"name": "none"})
             read = self._batches if "extractor" in artifact.weights else self._private_batches
             return read(artifact, knowledge, seed, progress)
-        if not classifiers.is_loud(artifact.weights["classifier"]):
+        if not classifiers.is_saturated(artifact.weights["classifier"]):
             return self._single(artifact, knowledge, seed, progress)
         found, rows = saturated.below_noise(artifact, knowledge), saturated.above_noise(artifact)
         if not len(rows):

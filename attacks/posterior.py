@@ -49,11 +49,11 @@ class Posterior:
         assert knowledge.auxiliary is not None, "the needs of this attack name auxiliary images"
         own = problem.make(artifact, seed)
         learned = inversion.learned(knowledge.auxiliary, artifact.model.classes, next(iter(own.observed.values())))
-        belief, steps = (
+        prior, steps = (
             mixture(learned, labels.probabilities(artifact)),
             map_estimate.Steps(self.direction_steps, self.steps),
         )
-        return map_estimate.most_probable(own, artifact, belief, seed, steps, self.starts, progress)
+        return map_estimate.most_probable(own, artifact, prior, seed, steps, self.starts, progress)
 
 
 def mixture(learned: inversion.ClassPrior, probability: Tensor) -> map_estimate.ImagePrior:

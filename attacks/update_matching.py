@@ -121,22 +121,22 @@ class UpdateMatching:
         progress: Progress,
     ) -> Reconstruction:
         """L-BFGS on the posterior, from the image that the update gives when it is taken for a gradient, and from grey."""
-        local, belief = artifact.local, of_photographs(artifact, own)
+        local, prior = artifact.local, of_photographs(artifact, own)
         assert local is not None, "the needs name an update"
-        gaussian = belief.gaussian
+        gaussian = prior.gaussian
 
         def objective(z: Tensor, data: dict[str, Tensor]) -> Tensor:
             change = local_change(own, map_estimate.image(gaussian, z, data["mean"]), data["labels"], local)
             gaps = [(change[n] - data[n]).square().sum() for n in observed]
             return torch.stack(gaps).sum() / variance + z.square().sum()
 
-        begun = torch.stack([gaussian.whitened(2 * x.flatten(1).to(belief.mean) - 1) for x in first.images])
+        begun = torch.stack([gaussian.whitened(2 * x.flatten(1).to(prior.mean) - 1) for x in first.images])
         start = torch.stack([begun, torch.zeros_like(begun)], 1).flatten(0, 1)
-        data = observed | {"labels": own.labels, "mean": belief.mean}
+        data = observed | {"labels": own.labels, "mean": prior.mean}
         data = {n: problem.repeat(t, 2) for n, t in data.items()}
         end = descend.lbfgs(objective, start, data, steps=self.steps, progress=progress, what="update matching")
         z, loss, trace, restart = descend.best_restart(end, 2)
-        x = torch.stack([map_estimate.image(gaussian, *one) for one in zip(z, belief.mean, strict=True)])
+        x = torch.stack([map_estimate.image(gaussian, *one) for one in zip(z, prior.mean, strict=True)])
         spent = end.evaluations * local.steps + first.gradient_evaluations
         return Reconstruction(x, own.labels, loss, trace, restart, spent)
 

@@ -98,8 +98,8 @@ def gap(attack, seen, whole):
 
     It is the first victim of whose image anything can be read: under a saturated classifier some leave no gradient.
     """
-    loud = attack == "imprint" and classifiers.is_loud(seen.weights["classifier"])
-    row = int(saturated.above_noise(seen)[0]) if loud else 0
+    crafted = attack == "imprint" and classifiers.is_saturated(seen.weights["classifier"])
+    row = int(saturated.above_noise(seen)[0]) if crafted else 0
     alone, among = (
         attack_cell.attack_artifact(attack, brief(attack), each, whole, 0, CPU, lambda *_: None).images[row].double()
         for each in (seen.select(ALONE + row), seen)

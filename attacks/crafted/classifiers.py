@@ -36,9 +36,9 @@ WIDENED = 1.2  # the range of t, relative to that of the auxiliary images
 SHRUNK = 0.1  # of the mean variance of a feature, added to each within classes
 NARROWEST = 1e-6  # half of a range of t
 WORTH = 5.0  # how many images of its own what is known of all classes is worth to one
-LOUD = 1e15  # S, relative to the standard deviation of the noise
-LOUDEST = 1e18  # so that the squares of gradients are finite in single precision
-HEARD = 1e6  # S of a saturated classifier is above it, the weights of an honest one are not
+SATURATION = 1e15  # S, relative to the standard deviation of the noise
+MOST_SATURATED = 1e18  # so that the squares of gradients are finite in single precision
+SATURATED_FROM = 1e6  # S of a saturated classifier is above it, the weights of an honest one are not
 
 
 class Winners(NamedTuple):
@@ -79,7 +79,7 @@ def made_for(model: Model, broadcast: Networks, auxiliary: Batch, batch_size: in
         rows = steep(torch.linspace(low, high, count).to(w)) if several else gentle(low, high, count, w)
         rarest = torch.bincount(auxiliary.labels, minlength=model.classes).argsort(stable=True)
         winners = Winners(int(rarest[0]), int(rarest[1]), (low + high) / 2)
-    return Networks({"classifier": classifier(honest, w, rows, winners, loudness(noise_std))}, {})
+    return Networks({"classifier": classifier(honest, w, rows, winners, saturation(noise_std))}, {})
 
 
 def gentle(low: float, high: float, rows: int, like: Tensor) -> Rows:
@@ -157,13 +157,13 @@ def told_apart(t: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Winners
     return apart.max(), Winners(below, above, float(level))
 
 
-def loudness(noise_std: float) -> float:
+def saturation(noise_std: float) -> float:
     """S against noise of some standard deviation; 0, for a quiet classifier, where there is none."""
-    return min(max(LOUD * noise_std, 10 * HEARD), LOUDEST) if noise_std else 0.0
+    return min(max(SATURATION * noise_std, 10 * SATURATED_FROM), MOST_SATURATED) if noise_std else 0.0
 
 
-def classifier(like: Params, w: Tensor, rows: Rows, winners: Winners, loud: float) -> Params:
-    """The classifier to send in place of `like`: quiet where `saturated` is 0."""
+def classifier(like: Params, w: Tensor, rows: Rows, winners: Winners, saturation: float) -> Params:
+    """The classifier to send in place of `like`: quiet where `saturation`, S, is 0."""
     classes, hidden = like["fc3.weight"].shape
     inputs = like["fc2.weight"].shape[1]
     slope = 2 * GENTLE / inputs * torch.linspace(0.5, 1, hidden).to(w)
@@ -175,13 +175,13 @@ def classifier(like: Params, w: Tensor, rows: Rows, winners: Winners, loud: floa
     }
     every = torch.arange(classes).to(w)
     r, lead, middle = (1 - 2 * (every % 2)) * (1 + every / classes) / 2, torch.zeros_like(every), 0.5
-    if loud:
+    if saturation:
         awake = torch.sigmoid(rows.slope * (winners.level - rows.level))
         middle = float(torch.sigmoid(slope * (awake.sum() - inputs / 2)).mean())
         r = every / classes - 0.5
         r[winners.below], r[winners.above] = -1, 1
         lead[winners.below] = lead[winners.above] = 1
-    size = loud or 1.0
+    size = saturation or 1.0
     sent |= {"fc3.weight": (size * r / hidden)[:, None].expand(-1, hidden), "fc3.bias": size * (lead - r * middle)}
     return like | {n: t.to(like[n]).contiguous() for n, t in sent.items()}
 
@@ -192,9 +192,9 @@ def is_crafted(classifier: Params) -> bool:
     return int(torch.linalg.matrix_rank(weight.double(), rtol=1e-5)) == 1
 
 
-def is_loud(classifier: Params) -> bool:
+def is_saturated(classifier: Params) -> bool:
     """Whether a crafted classifier is a saturated one."""
-    return float(classifier["fc3.bias"].abs().max()) > HEARD
+    return float(classifier["fc3.bias"].abs().max()) > SATURATED_FROM
 
 
 def winners_of(classifier: Params) -> tuple[int, int]:

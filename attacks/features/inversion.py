@@ -64,7 +64,7 @@ def logit(h: Tensor) -> Tensor:
 def invert(  # noqa: PLR0913 (the terms of one objective)
     model: Model,
     extractors: Sequence[Params],
-    belief: ClassPrior,
+    prior: ClassPrior,
     h: Tensor,
     labels: Tensor,
     variance: Tensor,
@@ -82,10 +82,10 @@ def invert(  # noqa: PLR0913 (the terms of one objective)
     net = model.net("extractor")
     own = [{name: t.to(h) for name, t in params.items()} for params in extractors]
     through = logit if exact else torch.nn.Identity()
-    side = belief.gaussian.variance.shape
+    side = prior.gaussian.variance.shape
 
     def objective(z: Tensor, data: dict[str, Tensor]) -> Tensor:
-        x = image(belief, z, data["mean"]).view(1, *side)
+        x = image(prior, z, data["mean"]).view(1, *side)
         each = [(through(net.apply(params, {}, x, train=False)[0][0]) - data["h"]).square() for params in own]
         gaps = [(gap if known is None else gap * data["known"]).sum() for gap in each]
         return torch.stack(gaps).mean() * data["precision"] + z.square().sum()
@@ -93,11 +93,11 @@ def invert(  # noqa: PLR0913 (the terms of one objective)
     target = through(h)
     if exact:
         variance = variance * (target.flatten(1).var(1) if known is None else spread(target, known))
-    data = {"h": target, "mean": belief.means[labels], "precision": 1 / variance}
+    data = {"h": target, "mean": prior.means[labels], "precision": 1 / variance}
     data |= {} if known is None else {"known": known}
     start = torch.zeros_like(data["mean"])
     end = descend.lbfgs(objective, start, data, steps=steps, progress=progress, what="feature inversion")
-    return end._replace(x=images_of(belief, end.x, labels))
+    return end._replace(x=images_of(prior, end.x, labels))
 
 
 def spread(features: Tensor, known: Tensor) -> Tensor:
@@ -108,12 +108,12 @@ def spread(features: Tensor, known: Tensor) -> Tensor:
     return ((values - mean[:, None]).square() * seen).sum(1) / (count - 1).clamp_min(1)
 
 
-def image(belief: ClassPrior, z: Tensor, mean: Tensor) -> Tensor:
+def image(prior: ClassPrior, z: Tensor, mean: Tensor) -> Tensor:
     """x [D] of one z [D]."""
-    return (mean + belief.gaussian.root(z[None])[0] + 1) / 2
+    return (mean + prior.gaussian.root(z[None])[0] + 1) / 2
 
 
-def images_of(belief: ClassPrior, z: Tensor, labels: Tensor) -> Tensor:
+def images_of(prior: ClassPrior, z: Tensor, labels: Tensor) -> Tensor:
     """x [n, 1, C, H, W] of z [n, D]."""
-    u = belief.means[labels] + belief.gaussian.root(z)
-    return ((u + 1) / 2).view(len(z), 1, *belief.gaussian.variance.shape)
+    u = prior.means[labels] + prior.gaussian.root(z)
+    return ((u + 1) / 2).view(len(z), 1, *prior.gaussian.variance.shape)

@@ -157,10 +157,10 @@ def invert(
 
 
 def _solve(own: Layers, some: Victims, iterations: int, levels: tuple[str, ...]) -> Descent:
-    """The best u [n, C, H, W] of a chunk of victims; its trace is the surprise of the best so far after every iteration."""
+    """The best u [n, C, H, W] of a chunk of victims; its trace: the best negative log posterior so far, after every iteration."""
     everyone = torch.arange(len(some.first), device=some.first.device)
     grey = own.b1.new_zeros(len(everyone), *own.gaussian.variance.shape)
-    best, lowest = grey.clone(), surprise(own, some, LatentImages(grey, grey))
+    best, lowest = grey.clone(), neg_log_posterior(own, some, LatentImages(grey, grey))
     trace, evaluations = [lowest], len(everyone)
 
     def keep(rows: Tensor, found: Tensor, now: LatentImages) -> None:
@@ -173,7 +173,7 @@ def _solve(own: Layers, some: Victims, iterations: int, levels: tuple[str, ...])
 
     p = _pooled(some)
     now = _common(own, p)
-    keep(everyone, surprise(own, some, now), now)
+    keep(everyone, neg_log_posterior(own, some, now), now)
     if levels:
         harder = ~(_misfit(own, some, _activations(own, now.u)) < SOLVED * _misfit(own, some, _activations(own, grey)))
         normals = [_pooled_normal(own, one) for one in _each(some)]
@@ -191,7 +191,7 @@ def _solve(own: Layers, some: Victims, iterations: int, levels: tuple[str, ...])
                 own, under_way, [normals[v] for v in rows], LatentImages(now.u[rows], now.w[rows]), level
             )
             now.u[rows], now.w[rows] = step
-            keep(rows, surprise(own, under_way, step), step)
+            keep(rows, neg_log_posterior(own, under_way, step), step)
             rows = rows[gain > (SMALL_GAIN if level == "all" else ROUGH_GAIN)]
     return Descent(best, lowest, torch.stack(trace, 1), evaluations)
 
@@ -205,7 +205,7 @@ def _each(some: Victims) -> list[Victims]:
     return [_pick(some, v) for v in range(len(some.first))]
 
 
-def surprise(own: Layers, some: Victims, images: LatentImages) -> Tensor:
+def neg_log_posterior(own: Layers, some: Victims, images: LatentImages) -> Tensor:
     """Twice the negative logarithm of each image's probability given all equations, up to a constant, [n]."""
     return _objective(own, some, images, "all")
 

@@ -60,7 +60,7 @@ class ImagePrior(NamedTuple):
 def most_probable(
     own: InversionProblem,
     artifact: Artifact,
-    belief: ImagePrior,
+    prior: ImagePrior,
     seed: int,
     steps: Steps,
     most: int,
@@ -70,34 +70,34 @@ def most_probable(
 
     `restart` is the number of the start, loss and trace are those of F.
     """
-    found = _Descents(own, belief, steps, progress)
+    found = _Descents(own, prior, steps, progress)
     noise = sum(t[0].numel() for t in own.observed.values())
     enough = noise + UNEXPLAINED * (2 * noise) ** 0.5
     rows = torch.arange(len(own.labels), device=own.labels.device)
-    z = starts(artifact, belief, 0, seed)
+    z = starts(artifact, prior, 0, seed)
     best, which = found.at_once(z, rows), torch.zeros_like(rows)
     for number in range(1, most):
         if number >= EVERYONE:
             rows = torch.nonzero(~(best.loss - best.x.square().sum((1, 2)) <= enough))[:, 0]
             if not len(rows):
                 break
-        other = found.by_direction(starts(artifact, belief, number, seed)[rows], rows)
+        other = found.by_direction(starts(artifact, prior, number, seed)[rows], rows)
         which[rows[other.loss < best.loss[rows]]] = number
         best = _put(best, rows, descend.lower(best._replace(**_rows(best, rows), evaluations=0), other))
-    x = torch.stack([image(*one) for one in zip(belief.each(), best.x, belief.mean, strict=True)])
+    x = torch.stack([image(*one) for one in zip(prior.each(), best.x, prior.mean, strict=True)])
     return Reconstruction(x, own.labels, best.loss, best.trace, which, best.evaluations)
 
 
-def starts(artifact: Artifact, belief: ImagePrior, number: int, seed: int) -> Tensor:
+def starts(artifact: Artifact, prior: ImagePrior, number: int, seed: int) -> Tensor:
     """z [V, B, D] of the start with this number."""
-    z, flat = torch.zeros_like(belief.mean), number - FIRST_FLAT
+    z, flat = torch.zeros_like(prior.mean), number - FIRST_FLAT
     drawn = flat >= len(FLAT)
     if drawn or artifact.model.backbone != "lenet5":
         draws = problem.draws(artifact, z.shape[1:], 1, seed, f"image {number}").to(z)
         z = z + (1.0 if drawn else NUDGE) * draws
     if 0 <= flat < len(FLAT):
         z = z + torch.stack(
-            [own.whitened(2 * FLAT[flat] - 1 - mean) for own, mean in zip(belief.each(), belief.mean, strict=True)]
+            [own.whitened(2 * FLAT[flat] - 1 - mean) for own, mean in zip(prior.each(), prior.mean, strict=True)]
         )
     return z
 
@@ -110,9 +110,9 @@ def image(gaussian: priors.GaussianPrior, z: Tensor, mean: Tensor) -> Tensor:
 class _Descents:
     """Descents of some victims of a problem by D and F."""
 
-    def __init__(self, own: InversionProblem, belief: ImagePrior, steps: Steps, progress: Progress) -> None:
-        self.own, self.gaussian, self.steps, self.progress = own, belief.gaussian, steps, progress
-        self.data = problem.data(own) | {"mean": belief.mean, "variance": belief.variances()}
+    def __init__(self, own: InversionProblem, prior: ImagePrior, steps: Steps, progress: Progress) -> None:
+        self.own, self.gaussian, self.steps, self.progress = own, prior.gaussian, steps, progress
+        self.data = problem.data(own) | {"mean": prior.mean, "variance": prior.variances()}
 
     def at_once(self, z: Tensor, rows: Tensor) -> descend.Descent:
         """F from z [n, B, D] of the victims `rows`."""

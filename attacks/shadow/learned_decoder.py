@@ -37,8 +37,8 @@ def feature_distance(view: ServerView, extractor: Params, image: Tensor, row: in
 def class_means(view: ServerView) -> Tensor:
     """mu_y of the auxiliary images: [Y, C, H, W]."""
     like = view.auxiliary.images
-    belief = inversion.learned(view.auxiliary, view.model.classes, like)
-    return ((belief.means + 1) / 2).view(-1, *like.shape[1:])
+    prior = inversion.learned(view.auxiliary, view.model.classes, like)
+    return ((prior.means + 1) / 2).view(-1, *like.shape[1:])
 
 
 def init(channels: int, classes: int, shape: tuple[int, int, int], rng: torch.Generator) -> Params:

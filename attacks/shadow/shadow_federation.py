@@ -66,7 +66,7 @@ class ServerView(NamedTuple):
 
 
 def select(own: ServerView, rows: Tensor) -> ServerView:
-    """The same world with some of its victims, possibly several times."""
+    """The same view of some of its victims, possibly several times."""
     noise, known = (None if t is None else t[rows] for t in (own.noise, own.known))
     return own._replace(
         h=own.h[rows],
@@ -85,7 +85,7 @@ def of_clients(own: ServerView, nets: Mapping[int, list[Params]]) -> Extractors:
 
 def by_extractors(
     own: ServerView,
-    belief: ClassPrior,
+    prior: ClassPrior,
     nets: Extractors,
     variance: Tensor,
     *,
@@ -101,7 +101,7 @@ def by_extractors(
     for group in alike.values():
         rows = torch.tensor(group, device=own.h.device)
         end = inversion.invert(
-            own.model, nets[int(own.victim[group[0]])], belief, own.h[rows], own.labels[rows], variance[rows],
+            own.model, nets[int(own.victim[group[0]])], prior, own.h[rows], own.labels[rows], variance[rows],
             exact=exact, steps=steps, known=None if own.known is None else own.known[rows], progress=progress,
         )  # fmt: skip
         parts.append((rows, end))
@@ -128,7 +128,7 @@ def required_features(artifact: Artifact, who: str) -> Features:
 
 
 def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> ServerView:
-    """The world of an artifact; UserError without closed-form features or auxiliary images."""
+    """The view of the server that an artifact gives; UserError without closed-form features or auxiliary images."""
     assert knowledge.auxiliary is not None, f"the needs of {who} name auxiliary images"
     clients, colluder = clients_of(artifact.client), knowledge.colluder or {}
     return ServerView(
@@ -178,7 +178,7 @@ class Pull(NamedTuple):
 
 
 def shadow(
-    world: ServerView,
+    view: ServerView,
     rounds: int,
     most_steps: int,
     seed: int,
@@ -191,9 +191,9 @@ def shadow(
     Each client takes as many steps a round as the attacked clients do, UNTOLD_STEPS where that is not known, `most_steps` at most.
     `start` is what its clients' extractors start from; without one each has a random start of its own.
     """
-    images, classes = world.auxiliary
-    theirs, mine = _halves(world, seed)
-    own = training_of(world, most_steps)
+    images, classes = view.auxiliary
+    theirs, mine = _halves(view, seed)
+    own = training_of(view, most_steps)
     shares = [share for share in theirs.tensor_split(CLIENTS) if len(share)]
     begun = "shared" if start is not None else "own"
     kept = training_cache.cached(
@@ -203,60 +203,60 @@ def shadow(
         [
             images,
             classes,
-            *world.classifier.values(),
+            *view.classifier.values(),
             *(t for _, t in sorted((start or {}).items())),
             *(pull.depends_on if pull else ()),
         ],
-        lambda: _clients_of(world, [Batch(images[s], classes[s]) for s in shares], rounds, own, seed, start, pull),
+        lambda: _clients_of(view, [Batch(images[s], classes[s]) for s in shares], rounds, own, seed, start, pull),
         images.device,
     )
     extractors = [_take(kept, f"extractor{k}/") for k in range(len(shares))]
     victims = [share[:VICTIMS] for share in shares]
     seen = torch.cat(victims)
     h = torch.cat(
-        [surrogate_training.extract(world.model, e, images[v]) for e, v in zip(extractors, victims, strict=True)]
+        [surrogate_training.extract(view.model, e, images[v]) for e, v in zip(extractors, victims, strict=True)]
     ).double()
     moments = {}
-    if world.moments:
+    if view.moments:
         for k, share in enumerate(shares):
-            seen_by = surrogate_training.extract(world.model, extractors[k], images[share])
-            moments[k] = surrogate_training.class_moments(seen_by, classes[share], world.model.classes)
-    if world.noise is not None:
-        h = noised(h, world.noise.median(), seed)
+            seen_by = surrogate_training.extract(view.model, extractors[k], images[share])
+            moments[k] = surrogate_training.class_moments(seen_by, classes[share], view.model.classes)
+    if view.noise is not None:
+        h = noised(h, view.noise.median(), seed)
     other = ServerView(
         "shadow",
-        world.model,
-        world.classifier,
-        *(Features(h, None) if world.known is None else dropped(world.model, h, seed)),
-        None if world.noise is None else world.noise.median().expand(len(h)),
+        view.model,
+        view.classifier,
+        *(Features(h, None) if view.known is None else dropped(view.model, h, seed)),
+        None if view.noise is None else view.noise.median().expand(len(h)),
         classes[seen],
         torch.cat([torch.full((len(v),), k) for k, v in enumerate(victims)]).to(classes.device),
         torch.arange(len(seen), device=classes.device),
         Batch(images[mine], classes[mine]),
         moments,
-        {k: extractors[(k + 1) % len(shares)] for k in range(len(shares))} if world.colluder else {},
-        world.training,
+        {k: extractors[(k + 1) % len(shares)] for k in range(len(shares))} if view.colluder else {},
+        view.training,
     )
     return other, images[seen]
 
 
-def training_of(world: ServerView, most_steps: int) -> LocalTraining:
+def training_of(view: ServerView, most_steps: int) -> LocalTraining:
     """How a shadow's clients train: as the attacked ones do, as far as that is known, and `most_steps` a round at most."""
-    told = world.training or LocalTraining(
+    told = view.training or LocalTraining(
         surrogate_training.UNTOLD.model_dump(), surrogate_training.CLIENT_BATCH, UNTOLD_STEPS
     )
     return told._replace(steps=min(told.steps, most_steps))
 
 
-def attackers_half(world: ServerView, seed: int) -> Batch:
+def attackers_half(view: ServerView, seed: int) -> Batch:
     """The auxiliary images that a shadow federation leaves to its attacker."""
-    _, mine = _halves(world, seed)
-    return Batch(world.auxiliary.images[mine], world.auxiliary.labels[mine])
+    _, mine = _halves(view, seed)
+    return Batch(view.auxiliary.images[mine], view.auxiliary.labels[mine])
 
 
-def _halves(world: ServerView, seed: int) -> tuple[Tensor, Tensor]:
+def _halves(view: ServerView, seed: int) -> tuple[Tensor, Tensor]:
     """Indices of the auxiliary images: (the shadow clients', the shadow attacker's)."""
-    classes = world.auxiliary.labels
+    classes = view.auxiliary.labels
     order = torch.randperm(len(classes), generator=stream(seed, "attacker", "shadow", "halves")).to(classes.device)
     theirs, mine = order.tensor_split(2)
     return theirs, mine
@@ -276,7 +276,7 @@ def dropped(model: Model, h: Tensor, seed: int) -> Features:
 
 
 def _clients_of(
-    world: ServerView,
+    view: ServerView,
     shares: list[Batch],
     rounds: int,
     own: LocalTraining,
@@ -287,11 +287,11 @@ def _clients_of(
     """Private extractors that the broadcast classifier understands, each trained on a share of the images."""
     names, kept = ("attacker", "shadow"), dict[str, Tensor]()
     for k, share in enumerate(shares):
-        begun = start or world.model.net("extractor").init(stream(seed, *names, "client", k))[0]
-        begun = {n: t.to(world.auxiliary.images) for n, t in begun.items()}
+        begun = start or view.model.net("extractor").init(stream(seed, *names, "client", k))[0]
+        begun = {n: t.to(view.auxiliary.images) for n, t in begun.items()}
         rng = stream(seed, *names, "client", k, "batches")
         align = pull.align if pull else None
-        end, _ = surrogate_training.train_client(world.model, begun, world.classifier, share, rounds, own, rng, align)
+        end, _ = surrogate_training.train_client(view.model, begun, view.classifier, share, rounds, own, rng, align)
         kept |= {f"extractor{k}/{n}": t for n, t in end.items()}
     return kept
 

@@ -122,15 +122,15 @@ def test_an_inversion_does_not_look_at_what_was_dropped(exactly):
     seen, _, kept = shown()
     h, known = closed_form.of_single(seen)
     other = h.where(known, torch.rand(h.shape, generator=torch.Generator().manual_seed(2), dtype=h.dtype))
-    belief, net = inversion.learned(WHOLE.auxiliary, 10, h), networks()["extractor"]
+    prior, net = inversion.learned(WHOLE.auxiliary, 10, h), networks()["extractor"]
 
     def found(h):
         variance = torch.full((4,), 1e-4, dtype=h.dtype)
-        return inversion.invert(MODEL, [net], belief, h, Y, variance, exact=exactly, steps=5, known=known)
+        return inversion.invert(MODEL, [net], prior, h, Y, variance, exact=exactly, steps=5, known=known)
 
     assert torch.equal(found(h).x, found(other).x)
     assert not torch.equal(found(h).x, inversion.invert(
-        MODEL, [net], belief, h, Y, torch.full((4,), 1e-4, dtype=h.dtype), exact=exactly, steps=5
+        MODEL, [net], prior, h, Y, torch.full((4,), 1e-4, dtype=h.dtype), exact=exactly, steps=5
     ).x)  # fmt: skip
     torch.testing.assert_close(inversion.spread(h, known)[0], h[0][kept[0]].var())
     own, start = problem.make(seen, 0), problem.grey_start(seen)

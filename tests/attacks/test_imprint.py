@@ -85,10 +85,10 @@ def honest_networks(parts=("extractor", "classifier")):
 
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("noise", [0.0, 1e-3])
-def test_a_crafted_classifier_looks_along_one_direction_and_is_loud_under_noise_alone(batch_size, noise):
+def test_a_crafted_classifier_looks_along_one_direction_and_is_saturated_under_noise_alone(batch_size, noise):
     made = sent(batch_size=batch_size, noise=noise)["classifier"]
     assert classifiers.is_crafted(made)
-    assert classifiers.is_loud(made) == bool(noise)
+    assert classifiers.is_saturated(made) == bool(noise)
     assert not classifiers.is_crafted(networks()["classifier"])
     assert {n: t.shape for n, t in made.items()} == {n: t.shape for n, t in networks()["classifier"].items()}
     assert all(t.isfinite().all() for t in made.values())
@@ -173,7 +173,7 @@ def choice(defense, monkeypatch, batch_size=1):
 
 def test_the_dry_run_prefers_a_crafted_classifier_where_noise_can_be_drowned(monkeypatch):
     made = choice(Gaussian(1e-3), monkeypatch)
-    assert classifiers.is_loud(made.params["classifier"])
+    assert classifiers.is_saturated(made.params["classifier"])
 
 
 def test_the_dry_run_prefers_to_be_honest_where_a_defence_clips(monkeypatch):

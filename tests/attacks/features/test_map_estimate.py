@@ -131,12 +131,12 @@ def test_the_starts_are_the_mean_flat_images_and_different_draws(mean):
     seen, _ = surprised()
     seen = seen.select(torch.tensor([0, 1]))
     gaussian = priors.photographed(1, 32, 0.8, (15.0, 50.0), torch.zeros(1).double())
-    belief = map_estimate.ImagePrior(gaussian, torch.full((2, 1, 1024), mean).double())
+    prior = map_estimate.ImagePrior(gaussian, torch.full((2, 1, 1024), mean).double())
     images = [
         torch.stack(
             [
                 map_estimate.image(gaussian, *z)
-                for z in zip(map_estimate.starts(seen, belief, n, 0), belief.mean, strict=True)
+                for z in zip(map_estimate.starts(seen, prior, n, 0), prior.mean, strict=True)
             ]
         )
         for n in range(Staged().starts)

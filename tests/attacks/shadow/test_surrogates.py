@@ -269,12 +269,12 @@ def test_knowledge_of_the_extractor_never_scores_lower():
 
 def test_an_inversion_that_trusts_nothing_ends_at_the_class_mean():
     whole = images_like_the_victims()
-    belief = inversion.learned(whole, 10, torch.zeros(1, dtype=torch.float64))
+    prior = inversion.learned(whole, 10, torch.zeros(1, dtype=torch.float64))
     h = closed_form.closed_form(shown())
     end = inversion.invert(
-        MODEL, [networks(5)["extractor"]], belief, h, Y, torch.full((3,), torch.inf), exact=False, steps=5
+        MODEL, [networks(5)["extractor"]], prior, h, Y, torch.full((3,), torch.inf), exact=False, steps=5
     )
-    torch.testing.assert_close(end.x[:, 0].flatten(1), (belief.means[Y] + 1) / 2)
+    torch.testing.assert_close(end.x[:, 0].flatten(1), (prior.means[Y] + 1) / 2)
 
 
 def test_training_through_the_frozen_classifier_lowers_the_cross_entropy_and_leaves_the_classifier_alone():
