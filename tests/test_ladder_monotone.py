@@ -40,7 +40,7 @@ def attacked(root):
 
 
 @pytest.fixture(scope="module")
-def climbed(tmp_path_factory):
+def measured(tmp_path_factory):
     """(folder, records)."""
     root = tmp_path_factory.mktemp("ladder")
     with pytest.MonkeyPatch.context() as patch:
@@ -53,21 +53,21 @@ def of(records, name):
     return found
 
 
-def test_every_rung_is_climbed(climbed):
-    _, records = climbed
+def test_every_rung_is_climbed(measured):
+    _, records = measured
     assert {r.knowledge.rung for r in records} == {f"L{n}" for n in range(9)}
 
 
-def test_more_knowledge_never_scores_lower(climbed):
-    _, records = climbed
+def test_more_knowledge_never_scores_lower(measured):
+    _, records = measured
     assert table_checks.not_monotone(records) == []
     assert table_checks.oracle_fails(records) == []
     pairs = [(a, b) for a in records for b in records if table_checks.knows_more(a, b)]
     assert len(pairs) > 50
 
 
-def test_in_round_0_whoever_holds_the_common_extractor_beats_the_floor(climbed):
-    _, records = climbed
+def test_in_round_0_whoever_holds_the_common_extractor_beats_the_floor(measured):
+    _, records = measured
     mean = {r.cell.attack: r.scores.psnr_db for r in records}
     floor = of(records, "oracle").floor.psnr_db
     assert mean["oracle"] > floor + 10
@@ -94,8 +94,8 @@ def test_after_training_the_initial_networks_make_surrogates_no_worse(whole, tmp
 
 
 @pytest.mark.parametrize(("fallen", "flag"), [("oracle", "not-monotone"), ("analytic-features", "not-monotone")])
-def test_a_rung_that_falls_raises_its_flag(fallen, flag, climbed):
-    _, records = climbed
+def test_a_rung_that_falls_raises_its_flag(fallen, flag, measured):
+    _, records = measured
     low = of(records, fallen)
     victims = [v.model_copy(update={"psnr_db": 3.0 + 0.1 * i}) for i, v in enumerate(low.victims)]
     broken = [r if r is not low else with_victims(low, victims) for r in records]

@@ -163,7 +163,7 @@ def test_an_attack_that_does_nothing_raises_its_flag(planted, monkeypatch):
     assert found.flags[0].sentence.startswith("4 of 4 victims")
 
 
-def test_an_attack_that_writes_into_what_it_was_given_changes_no_floor_and_hides_no_doubt(planted, monkeypatch):
+def test_an_attack_that_writes_into_what_it_was_given_changes_no_floor_and_hides_no_message(planted, monkeypatch):
     _, told = planted
     from attacks.dlg import DLG
 

@@ -47,7 +47,7 @@ def attack_file(  # noqa: PLR0913 (options)
     path: Path,
     truth: Path | None,
     attacks: Sequence[str],
-    climbed: bool,
+    is_ladder: bool,
     settings: dict[str, Any],
     dataset: str | None,
     auxiliary: str,
@@ -68,10 +68,10 @@ def attack_file(  # noqa: PLR0913 (options)
     # The seed that an attack within the run has, so that it gives the same images here; of an export, any.
     seed = SEED if origin is None else seeds.of_attacker(origin.run, seen.round)
     Store(out).check_writable()
-    if climbed:
+    if is_ladder:
         met = seen.offers() | {"auxiliary"}
         attacks = [*(a for a in registry.ATTACKS if registry.resolve("attack", a).needs <= met), *attacks]
-    each = registry.settings_of_each(attacks, settings) if climbed else dict.fromkeys(attacks, settings)
+    each = registry.settings_of_each(attacks, settings) if is_ladder else dict.fromkeys(attacks, settings)
     floors = None if known is None else _floors(path, seen, known, place, data_dir)
     if floors is not None and floors.note:
         to.say(f"note: {floors.note}")
@@ -86,17 +86,17 @@ def attack_file(  # noqa: PLR0913 (options)
             # Each attack has the file to itself: what one writes into it, no other sees and no check reports.
             found = attack_cell.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_progress)
         except Exception as error:
-            if not climbed and isinstance(error, UserError):
+            if not is_ladder and isinstance(error, UserError):
                 raise
             reason = worker_pool.logged(error, files.inside(out, f"{stem}-error.txt"))
-            if not climbed:
+            if not is_ladder:
                 raise UserError(f"{name}: {reason}") from error
             to.say(f"{name}: not run: {reason}")
             continue
         target = files.inside(out, f"{stem}.safetensors")
         tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
         files.save_tensors(target, "reconstruction", tensors, {"artifact": _name(path), "attack": name})
-        line, told = "", victims.doubts_without_truth(seen, found)
+        line, told = "", victims.checks_without_truth(seen, found)
         if known is not None and floors is not None:
             line, told = _scored(name, seen, known, found, floors, whole.auxiliary)
         to.say(

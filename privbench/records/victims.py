@@ -104,7 +104,7 @@ class _Unseen(NamedTuple):
     outcome: str
 
 
-def doubts_without_truth(seen: Artifact, found: Reconstruction) -> list[CheckMessage]:
+def checks_without_truth(seen: Artifact, found: Reconstruction) -> list[CheckMessage]:
     """The checks that need no truth: of an artifact and what an attack made of it. The number of victims is not checked."""
     norms, fell = gradient_norms(seen), loss_fell(found.trace)
     ended = outcomes(seen, found, is_floor=False)

@@ -41,10 +41,10 @@ from reports.tables import (
 from reports.tables.report import Page, Report, Table, without_scores
 
 NAMES = (
-    "accuracy", "omega", "pca", "ablation", "attack", "ladder", "pairs", "gain", "rta", "roc", "curves", "consistency", "boxes",
-    "clients", "nearest", "variants",
+    "accuracy", "omega", "pca", "ablation", "attack", "ladder", "baselines", "gain", "rta", "roc", "curves", "consistency",
+    "box-plots", "clients", "nearest", "variants",
 )  # fmt: skip
-OF_ATTACKS = {"pairs": baselines.report, "nearest": nearest.report, "variants": variants.report}
+OF_ATTACKS = {"baselines": baselines.report, "nearest": nearest.report, "variants": variants.report}
 CURVES = {"curves": ("loss", "accuracy"), "consistency": ("consistency",)}
 CURVE_TITLES = {"curves": "Loss and accuracy curves", "consistency": "Consistency of generator and classifier"}
 
@@ -145,7 +145,7 @@ def _write_one(
         return _with_figures(
             own, records, folder, name, lambda key, stem: curves.write(records, key, CURVES[name], stem)
         )
-    if name == "boxes":
+    if name == "box-plots":
         return _with_figures(
             box_plots.report(records), records, folder, name, lambda key, stem: box_plots.write(records, key, stem)
         )

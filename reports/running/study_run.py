@@ -226,7 +226,7 @@ class Studied(NamedTuple):
 
     def unfinished(self) -> list[CellStatus]:
         """The cells that should be recorded; not those without data, nor attacks of a ladder that cannot be made."""
-        settled = (status.DONE, status.NO_DATA, *([REFUSED] if self.study.climbs else []))
+        settled = (status.DONE, status.NO_DATA, *([REFUSED] if self.study.is_ladder else []))
         return [state for state in self.states if state.word not in settled]
 
 
@@ -235,7 +235,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions) -> 
 
     An attack of the ladder that cannot be made on what a method sends is left out, and said; so is one that refuses its artifact.
     """
-    cells, unmet = ladder_cells.applicable(cells) if chosen.climbs else (cells, [])
+    cells, unmet = ladder_cells.applicable(cells) if chosen.is_ladder else (cells, [])
     for line in [
         *few(chosen, cells),
         *forecast.lines(cell_jobs.trials_of(cells, place.out, place.data_dir, place.device), place.device),
@@ -300,7 +300,7 @@ def _print_state(cells: Sequence[CellSpec], found: Sequence[CellStatus], to: Con
 def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None) -> None:
     """Prints how far every cell is; runs and writes nothing."""
     store, to = Store(out), consoles.results()
-    cells, unmet = ladder_cells.applicable(cells) if chosen.climbs else (cells, [])
+    cells, unmet = ladder_cells.applicable(cells) if chosen.is_ladder else (cells, [])
     absent = absent_data(store, cells, data_dir, fetch=False)
     found = [status.of(store, cell, absent) for cell in cells]
     short = [state._replace(why="" if state.word == status.NO_DATA else state.why) for state in found]

@@ -108,7 +108,7 @@ class Study(spec.Strict):
     variant: tuple[Variant, ...] = (Variant(),)  # every attack is made once per variant
 
     @property
-    def climbs(self) -> bool:
+    def is_ladder(self) -> bool:
         """Whether it names the ladder, whose attacks are left out where they cannot be made."""
         return any(registry.LADDER in attacks for attacks in (self.attacks, *(c.attacks or () for c in self.column)))
 

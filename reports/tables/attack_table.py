@@ -46,7 +46,7 @@ PAPER_COLUMNS = (
     "SSIM",
     "n",
     "failures",
-    "doubts",
+    "checks",
     "published PSNR dB",
 )
 
@@ -120,7 +120,7 @@ def _long_row(r: AttackRecord, ceiling: str, told: Sequence[CheckMessage]) -> di
         "published PSNR dB": published_text(psnr),
         "PSNR - published": NONE if psnr is None else f"{s.psnr_db - psnr.value:+.2f}",
         "seconds": f"{r.cost.attack_seconds:.0f}",
-        "doubts": checks.names(told),
+        "checks": checks.names(told),
     }
 
 
@@ -176,6 +176,6 @@ def _csv_row(r: AttackRecord, told: Sequence[CheckMessage]) -> dict[str, Any]:
         "attack_seconds": r.cost.attack_seconds,
         "gradient_evaluations": r.cost.gradient_evaluations,
         "guarantee": r.guarantee,
-        "doubts": " ".join(checks.each_name(told)),
+        "checks": " ".join(checks.each_name(told)),
         **{name: r.environment[name] for name in ("device", "machine", "torch", "date")},
     }

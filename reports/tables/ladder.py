@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from privbench import registry
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
-from reports.records import comparison, knowledge_sets, measured, quotable
-from reports.records import table_checks as doubts_of
+from reports.records import comparison, knowledge_sets, measured, quotable, table_checks
 from reports.records.comparison import Comparison
 from reports.records.knowledge_sets import Row
 from reports.records.labels import (
@@ -40,10 +39,10 @@ HOW = "A row is the best attack whose knowledge lies within the row's; it may ne
 OWN = "own"  # the rung of a user's attack that declares none
 COLUMNS = (
     "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "worst 5%, dB", "above 20 dB", "SSIM",
-    "feature error", "identified", "labels right", "n / failures", "seconds", "gradient evaluations", "doubts",
+    "feature error", "identified", "labels right", "n / failures", "seconds", "gradient evaluations", "checks",
 )  # fmt: skip
 SHORT = (
-    "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "identified", "n / failures", "doubts",
+    "rung", "knowledge", "strongest attack", "PSNR dB", "gain over the floor dB", "identified", "n / failures", "checks",
 )  # fmt: skip
 
 
@@ -95,7 +94,7 @@ def order(record: AttackRecord) -> tuple[str, str, float]:
 
 
 def row(
-    own: Measured, doubts: dict[str, list[checks.CheckMessage]], known: str = "", among: Sequence[AttackRecord] = ()
+    own: Measured, messages: dict[str, list[checks.CheckMessage]], known: str = "", among: Sequence[AttackRecord] = ()
 ) -> dict[str, str]:
     """One row's cells under COLUMNS, of an attack or of what is `known`; `among` are all attacks that need all of that."""
     s, floor = own.scores, measured.returned_text(own)
@@ -114,15 +113,15 @@ def row(
         "n / failures": f"{s.n} / {s.failures}",
         "seconds": f"{sum(r.cost.attack_seconds for r in own.attacks):.1f}",
         "gradient evaluations": f"{sum(r.cost.gradient_evaluations for r in own.attacks):,}",
-        "doubts": checks.names(flag for r in own.attacks for flag in doubts[r.id]),
+        "checks": checks.names(flag for r in own.attacks for flag in messages[r.id]),
     }
     return quotable.cells(own.first.cell.preset, cells, NONE)
 
 
-def best_rows(block: Block, doubts: dict[str, list[checks.CheckMessage]]) -> list[dict[str, str]]:
+def best_rows(block: Block, messages: dict[str, list[checks.CheckMessage]]) -> list[dict[str, str]]:
     """The best floor, then one row per set of knowledge."""
-    floors = [] if block.floors is None else [row(block.floors, doubts)]
-    return [*floors, *(row(each.best, doubts, each.knowledge, each.alike) for each in block.rows)]
+    floors = [] if block.floors is None else [row(block.floors, messages)]
+    return [*floors, *(row(each.best, messages, each.knowledge, each.alike) for each in block.rows)]
 
 
 def strongest_line(block: Block) -> str:
@@ -158,12 +157,12 @@ def _verdict(own: Measured) -> str:
 
 def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
     """The whole ladder: what methods give away against each other, then the blocks."""
-    doubts, found = doubts_of.by_record(records), blocks(records)
+    messages, found = table_checks.by_record(records), blocks(records)
     tables = []
     if tests := comparison.between_methods_of_each(records):
         rows = comparison.rows(tests)
         tables.append(Table("Between methods", comparison.COLUMNS, rows, text=[comparison.HOW], on_paper=()))
-    tables += [table for block in found for table in _tables(block, doubts)]
+    tables += [table for block in found for table in _tables(block, messages)]
     missing, told = gap_lines(gaps), remarks(records)
     tables += [
         Table(title, (), (), lines) for title, lines in (("Not run", missing), ("Doubts and remarks", told)) if lines
@@ -172,18 +171,18 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
         "Attack ladder",
         [*header(records), HOW],
         tables,
-        [quotable.numbers(r.cell.preset, _csv_row(r, doubts[r.id])) for block in found for r in block.every],
+        [quotable.numbers(r.cell.preset, _csv_row(r, messages[r.id])) for block in found for r in block.every],
         messages=[*(f"not run: {line}" for line in missing), *told, CAVEAT],
         caption=f"[95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}",
     )
 
 
-def _tables(block: Block, doubts: dict[str, list[checks.CheckMessage]]) -> list[Table]:
+def _tables(block: Block, messages: dict[str, list[checks.CheckMessage]]) -> list[Table]:
     """The strongest attacks of one block, then every attack and the tests, which stand in the files alone."""
-    every = [row(measured.of(r), doubts) for r in block.every]
+    every = [row(measured.of(r), messages) for r in block.every]
     names = ["attack" if name == "strongest attack" else name for name in COLUMNS]
     found = [
-        Table(block.title, SHORT, _cells(best_rows(block, doubts), SHORT), text=[strongest_line(block)]),
+        Table(block.title, SHORT, _cells(best_rows(block, messages), SHORT), text=[strongest_line(block)]),
         Table("Every attack", names, _cells(every, COLUMNS), is_part=True, is_detail=True, on_paper=()),
     ]
     if block.tests:
@@ -205,7 +204,7 @@ def _cells(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> list[list[
     return [[each[name] for name in columns] for each in rows]
 
 
-def _csv_row(r: AttackRecord, doubts: Sequence[checks.CheckMessage]) -> dict[str, Any]:
+def _csv_row(r: AttackRecord, messages: Sequence[checks.CheckMessage]) -> dict[str, Any]:
     s, own = r.scores, measured.of(r)
     kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "victims", "batch_size")
     return {
@@ -229,5 +228,5 @@ def _csv_row(r: AttackRecord, doubts: Sequence[checks.CheckMessage]) -> dict[str
         "attack_seconds": r.cost.attack_seconds,
         "gradient_evaluations": r.cost.gradient_evaluations,
         "guarantee": r.guarantee,
-        "doubts": " ".join(checks.each_name(doubts)),
+        "checks": " ".join(checks.each_name(messages)),
     }

@@ -1,7 +1,7 @@
 """The ladder of several methods on a page: who gets images back, with which knowledge, from which round on, and at what cost.
 
 A pure function of records: per data set and round a table of sets of knowledge by methods; per data set one sentence a method, made
-of the numbers, and the cost; then all doubts, counted. Everything else stands in the long tables (reports/tables/ladder.py).
+of the numbers, and the cost; then all messages of checks, counted. Everything else: reports/tables/ladder.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from reports.tables import ladder, render
 from reports.tables.ladder import rung, rungs
 from reports.tables.report import Report, Table
 
-DOUBT_COLUMNS = ("doubt", "cells", "data sets", "rounds", "methods", "attacks", "for example")
+CHECK_COLUMNS = ("check", "cells", "data sets", "rounds", "methods", "attacks", "for example")
 GAP_COLUMNS = ("attack", "methods", "data sets", "rounds", "reason")
 Column = list[AttackRecord]  # of one method
 # Rows of the matrix that hold no score.
@@ -73,7 +73,7 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
         numbers += _numbers(own, found)
     if is_plumbing(records):
         found = {r.id: [] for r in records}
-    forms.append(Table("Doubts", DOUBT_COLUMNS, _doubt_rows(records, found), of_training(records), words=True))
+    forms.append(Table("Doubts", CHECK_COLUMNS, _check_rows(records, found), of_training(records), words=True))
     if gaps:
         forms.append(Table("Not run", GAP_COLUMNS, gap_rows(gaps), words=True))
     return Report("The attack ladder", [*header(records), how(records)], forms, numbers)
@@ -329,8 +329,8 @@ def _seconds(value: float) -> str:
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
-def _doubt_rows(records: Sequence[AttackRecord], found: dict[str, list[checks.CheckMessage]]) -> list[list[str]]:
-    """One row per doubt: how many cells raise it, which, and the first of its sentences."""
+def _check_rows(records: Sequence[AttackRecord], found: dict[str, list[checks.CheckMessage]]) -> list[list[str]]:
+    """One row per check: how many cells fail it, which, and the first of its sentences."""
     raised: dict[str, list[tuple[AttackRecord, str]]] = {}
     for r in records:
         for flag in found[r.id]:
@@ -416,6 +416,6 @@ def _number(name: str, row: Row, height: str, own: Column, told: Sequence[checks
         "attacks": " ".join(each.attack for each in alike),
         "attack_seconds": seconds,
         "gradient_evaluations_per_victim": evaluations,
-        "doubts": " ".join(checks.each_name(told)),
+        "checks": " ".join(checks.each_name(told)),
     }
     return quotable.numbers(r.cell.preset, numbers)

@@ -330,13 +330,13 @@ def draw(name, records, folder):
         return curves.write(records, key, ("consistency",), folder / name)
     if name in client_bars.KINDS:
         return client_bars.write(records, key, name, folder / name)
-    return (box_plots if name == "boxes" else roc).write(records, key, folder / name)
+    return (box_plots if name == "box-plots" else roc).write(records, key, folder / name)
 
 
-@pytest.mark.parametrize("name", ["curves", "consistency", "gain", "rta", "roc", "boxes"])
+@pytest.mark.parametrize("name", ["curves", "consistency", "gain", "rta", "roc", "box-plots"])
 def test_figures_fit_one_printed_column_and_their_text_lies_inside_it(name, tmp_path, drawn):
     methods = [m for m in registry.METHODS if m != "lg-fedavg"]
-    records = lambdas() if name == "boxes" else [trained(m, 40.0 + i) for i, m in enumerate(methods)]
+    records = lambdas() if name == "box-plots" else [trained(m, 40.0 + i) for i, m in enumerate(methods)]
     png, pdf = draw(name, records, tmp_path)
     with Image.open(png) as picture:
         assert picture.width == 975  # 3.25 inches at 300 dpi

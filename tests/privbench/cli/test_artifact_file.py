@@ -35,10 +35,10 @@ def told(tmp_path, capsys):
         truth = tmp_path / "truth.safetensors" if scored else None
         if truth is not None:
             artifacts.save_truth(Truth(images[:, None], labels[:, None]), truth, tmp_path / "seen")
-        climbed = attack == "ladder"
-        attacks = [] if climbed else [attack]
+        is_ladder = attack == "ladder"
+        attacks = [] if is_ladder else [attack]
         path = tmp_path / "seen"
-        attack_file(path, truth, attacks, climbed, settings, "digits", "same", "cpu", None, tmp_path)
+        attack_file(path, truth, attacks, is_ladder, settings, "digits", "same", "cpu", None, tmp_path)
         return capsys.readouterr().out
 
     return call

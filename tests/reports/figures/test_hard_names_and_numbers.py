@@ -88,7 +88,7 @@ def draw(kind, size, folder):  # noqa: C901 (one case after the other)
         return curves.write(own, key, ("loss", "accuracy"), stem)
     if kind == "roc":
         return roc.write(own, key, stem)
-    if kind == "boxes":
+    if kind == "box-plots":
         settings = [{}, {"diversity": 0.1}, {"diversity": 2.0}]
         return box_plots.write(
             [
@@ -146,7 +146,7 @@ KINDS = (
     "scatter",
 )  # boxes: below
 DRAWN = [(kind, size) for kind in KINDS for size in ("three", "all")] + [
-    ("boxes", "three"),
+    ("box-plots", "three"),
     ("pca", "one"),
     ("roc", "one"),
 ]

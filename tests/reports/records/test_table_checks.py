@@ -51,12 +51,12 @@ def before_uses(attack, psnr, method):
 
 
 def names(records):
-    """The doubts that some records raise, but for the missing control, which most of these tests have no need of."""
+    """The messages of checks that some records raise, but for the missing control, which most of these tests have no need of."""
     return [name for name in every_name(records) if name != "no-control"]
 
 
 def every_name(records):
-    """All doubts but that there are few victims, which is so of all these records."""
+    """All messages but that there are few victims, which is so of all these records."""
     told = [flag.name for told in table_checks.by_record(records).values() for flag in told]
     return [name for name in told if name != "few"]
 

@@ -126,5 +126,5 @@ def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkey
     assert "one image per gradient only" in (out / "ladder-smoke/summary.md").read_text()
 
 
-def test_the_study_climbs_and_others_do_not():
-    assert [name for name in study_files.names() if definition.read(name).climbs] == ["ladder"]
+def test_one_study_is_the_ladder():
+    assert [name for name in study_files.names() if definition.read(name).is_ladder] == ["ladder"]

@@ -158,7 +158,7 @@ def test_the_tables_hold_every_attack_the_doubts_and_what_was_not_run(tmp_path):
     assert "no proof of privacy" in text
     rows = list(csv.DictReader(io.StringIO(paths[1].read_text())))
     assert [row["attack"] for row in rows] == ["class-mean", "dlg", "staged", "surrogate"]
-    assert rows[1]["doubts"] == "few below-floor"
+    assert rows[1]["checks"] == "few below-floor"
     assert float(rows[3]["psnr_db"]) == rungs()[0].scores.psnr_db
     latex = paths[2].read_text()
     assert latex.count(r"\begin{tabular}") == 1
