@@ -5,7 +5,7 @@ auxiliary images' classes, each with its probability given the noised gradient (
 variances within a class (attacks/features/inversion.py) and, where the label is uncertain, those of the class means about mu.
 Where the noise leaves nothing to be read, the answer stays at mu: the best guess without an image.
 
-Closed-form features first, as attacks/staged.py has it without noise, led astray here (docs/tuning_attacks.md). Without noise
+Closed-form features first, as attacks/staged.py has it without noise, led astray here (docs/appendix/tuning.md). Without noise
 there is nothing to weigh, and the attack does not apply.
 
 Balunovic et al.: Bayesian Framework for Gradient Leakage, ICLR 2022, arXiv 2111.04706, derive the objective; there the prior is a

@@ -327,7 +327,11 @@ class Defense(Protocol):
     where: str  # "never" | "step" (each local gradient of the shared parts) | "update" (the round's change of them)
 
     def protect(self, tensors: Params, rng: Any) -> Params:
-        """The protected form of one client's gradient or update. Also applied to every attacked gradient."""
+        """The protected form of one part (e.g. the classifier) of one client's gradient or update, of the same names and shapes.
+
+        A client that shares several parts calls it once per part, so a norm over `tensors` is that of the part alone. `rng` is
+        a torch.Generator, the only source of noise. Also applied to every attacked gradient.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:

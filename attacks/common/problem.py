@@ -48,6 +48,7 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> I
     device = artifact.client.device
     known = "extractor" in artifact.weights
     weights, buffers = dict(artifact.weights), dict(artifact.buffers)
+    # The names of random streams, which decide bits.
     for part, name in (("extractor", "stand-in"), ("classifier", "stand-in classifier")):
         if part not in weights:
             weights[part], buffers[part] = artifact.model.net(part).init(stream(seed, "attacker", name))
