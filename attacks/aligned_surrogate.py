@@ -15,7 +15,7 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class AlignedSurrogate(AlignedSettings):
-    """Cross-entropy through C plus moments, one surrogate per client and fold of its victims."""
+    """Surrogates aligned by moments to each client's generator and to its other victims' features (this suite)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})

@@ -23,7 +23,7 @@ from privbench.types import Artifact, Batch, Colluder, Knowledge, Presets, Progr
 
 @dataclass(frozen=True)
 class Collusion(AlignedSettings):
-    """The colluder's E_k, with what attackers without a colluder have."""
+    """A colluding client's extractor and images, beside aligned surrogates (this suite)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "colluder"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})

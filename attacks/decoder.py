@@ -22,7 +22,7 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class Decoder(AlignedSettings):
-    """D on top of aligned surrogates."""
+    """A decoder of features, trained through aligned surrogates (learned inverse: Dosovitskiy and Brox, CVPR 2016)."""
 
     decoder_steps: Count = 500
 

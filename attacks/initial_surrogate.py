@@ -22,7 +22,7 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class InitialSurrogate(AlignedSettings):
-    """E_0 where it still holds, else surrogates from it or from nothing, aligned to each client's victims."""
+    """The initial extractor where it still holds, else surrogates trained and aligned from it (this suite)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "initial"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})

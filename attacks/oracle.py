@@ -20,7 +20,7 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class Oracle:
-    """The victim's true E and h."""
+    """Reference: the victim's true extractor, inverted by descent (this suite)."""
 
     steps: Count = 400
 

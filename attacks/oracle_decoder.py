@@ -35,7 +35,7 @@ NOISY_COPIES = 8  # of the auxiliary features, where the gradient was noised
 
 @dataclass(frozen=True)
 class OracleDecoder:
-    """D through the victim's true E."""
+    """Reference: a decoder trained through the victim's true extractor (this suite)."""
 
     decoder_steps: Count = 500
 

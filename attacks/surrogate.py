@@ -17,7 +17,7 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class Surrogate(SurrogateSettings):
-    """Cross-entropy through C on auxiliary images, and nothing else."""
+    """Surrogate extractors trained through the broadcast classifier, then inverted (as in the FedCG authors' notebooks)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
