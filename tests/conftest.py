@@ -29,7 +29,6 @@ hypothesis.settings.load_profile("tests")
 # Test modules whose outcome no order of summation changes: the command line, files and their formats, documents and tables.
 # All others are numerical, and `make test-portable PART=numerical` runs those alone.
 NOT_NUMERICAL = (
-    "test_chaos.py",
     "test_command_line.py",
     "test_first_users.py",
     "test_fuzz.py",
@@ -37,36 +36,37 @@ NOT_NUMERICAL = (
     "test_ladder_command.py",
     "test_makefile.py",
     "test_pages.py",
-    "privbench/test_data_damage.py",
-    "privbench/test_data_embedded.py",
-    "privbench/test_data_full.py",
-    "privbench/test_data_more.py",
-    "privbench/test_damage.py",
-    "privbench/test_decoded.py",
-    "privbench/test_download.py",
-    "privbench/test_flags.py",
-    "privbench/test_interrupts.py",
-    "privbench/test_locks.py",
-    "privbench/test_observation_format.py",
-    "privbench/test_partition.py",
-    "privbench/test_pool.py",
-    "privbench/test_record.py",
-    "privbench/test_settings.py",
+    "benchmarks/test_chaos.py",
+    "privbench/cli/test_commands.py",
+    "privbench/data/readers/test_decoded.py",
+    "privbench/data/readers/test_download.py",
+    "privbench/data/test_damaged_files.py",
+    "privbench/data/test_embedded.py",
+    "privbench/data/test_from_files.py",
+    "privbench/data/test_image_folder.py",
+    "privbench/data/test_partition.py",
+    "privbench/execution/test_damaged_files.py",
+    "privbench/execution/test_worker_pool.py",
+    "privbench/observation/test_format.py",
+    "privbench/records/test_checks.py",
+    "privbench/records/test_schema.py",
+    "privbench/system/test_files.py",
+    "privbench/system/test_interrupts.py",
+    "privbench/system/test_locks.py",
+    "privbench/test_hyperparameters.py",
     "privbench/test_spec.py",
-    "privbench/test_storage.py",
-    "reports/test_commands.py",
-    "reports/test_doubts.py",
-    "reports/test_label_histogram.py",
-    "reports/test_ladder.py",
-    "reports/test_ladder_study.py",
-    "reports/test_ladder_summary.py",
-    "reports/test_reports.py",
-    "reports/test_states.py",
-    "reports/test_study.py",
+    "reports/figures/test_label_histogram.py",
+    "reports/records/test_table_checks.py",
+    "reports/running/test_ladder_study.py",
+    "reports/running/test_status.py",
+    "reports/studies/test_study_files.py",
+    "reports/tables/test_ladder.py",
+    "reports/tables/test_ladder_summary.py",
+    "reports/test_attack_reports.py",
     "reports/test_training_reports.py",
-    "strangers/test_code.py",
-    "strangers/test_paths.py",
-    "strangers/test_places.py",
+    "untrusted_files/test_code.py",
+    "untrusted_files/test_misplaced.py",
+    "untrusted_files/test_paths.py",
 )
 
 
@@ -98,7 +98,8 @@ def same_trust(monkeypatch: pytest.MonkeyPatch) -> None:
 def one_core() -> Iterator[None]:
     """Jobs run one after another in the test's own process; one of their own would take seconds to import torch.
 
-    What is there for several cores is tested by the processes that privbench/test_pool.py and test_command_line.py begin.
+    What is there for several cores is tested by the processes that privbench/execution/test_worker_pool.py and
+    test_command_line.py begin.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("privbench.system.cpu.cores", lambda: 1)

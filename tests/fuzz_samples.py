@@ -21,7 +21,7 @@ from privbench.training import federation as federations
 from privbench.training.state import State
 from privbench.types import Artifact, Knowledge, LocalSteps, Truth, no_progress
 from reports.studies import definition, study_files
-from tests.privbench.federations import digits_federation
+from tests.builders.federations import digits_federation
 
 CPU = torch.device("cpu")
 METHODS = tuple(name for name in registry.METHODS if name != "local")

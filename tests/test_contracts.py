@@ -24,7 +24,7 @@ from privbench.system import files
 from privbench.training import checkpoint, harness
 from privbench.training.state import Replica
 from privbench.types import TELL_CLASSES, ExpectedUpload, Knowledge, LocalSteps, Networks
-from tests.privbench.federations import digits_federation
+from tests.builders.federations import digits_federation
 
 pytestmark = pytest.mark.usefixtures("small_shadows")
 

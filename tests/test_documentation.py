@@ -16,8 +16,8 @@ from privbench.execution import attack_cell
 from privbench.training import harness
 from privbench.types import Knowledge, Reconstruction, Truth
 from reports.studies import definition
-from tests.attacks.cases import artifact, smooth_images
-from tests.privbench.federations import digits_federation
+from tests.builders.federations import digits_federation
+from tests.builders.small_artifacts import artifact, smooth_images
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from PIL import Image
 
 from privbench import written_defense
 from privbench.errors import UserError
-from tests.strangers.conftest import edit
+from tests.untrusted_files.conftest import edit
 
 SMALL = ("--preset", "smoke", "--seeds", "1", "--rounds", "1")
 NASTY = "[/y] 100% (x) folder:dog a[b]c :cat: $x_{$"  # closing markup, an emoji code, markup, half a formula

@@ -7,8 +7,8 @@ from privbench.execution import cell_jobs
 from privbench.records import schema
 from privbench.records.store import Store
 from reports.records import table_checks
+from tests.builders.records import with_victims
 from tests.conftest import shrink_shadows
-from tests.reports.records import with_victims
 
 SETTINGS = {
     "dlg": {"steps": 20}, "idlg": {"steps": 20}, "inverting-gradients": {"steps": 20, "restarts": 1}, "matching": {"steps": 20},

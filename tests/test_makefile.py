@@ -26,7 +26,7 @@ PRIVBENCH = """#!/bin/sh
 echo "privbench $*" >> {log}
 exit {status}
 """
-QUICK_TESTS = "PYTEST_ARGS=-p no:cacheprovider tests/privbench/test_flags.py"
+QUICK_TESTS = "PYTEST_ARGS=-p no:cacheprovider tests/privbench/records/test_checks.py"
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_check_runs_the_formatter_the_linter_the_type_checker_and_pytest(make):
 
 
 def test_docs_runs_the_renderer(make, repository, tmp_path):
-    """What it writes: tests/reports/test_documents.py."""
+    """What it writes: tests/reports/documents/test_documents.py."""
     folder = tmp_path / "copy"
     (folder / "docs").mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
@@ -166,7 +166,7 @@ def test_docs_runs_the_renderer(make, repository, tmp_path):
 
 
 def test_bench_runs_the_benchmarks(make, repository):
-    """Its rows: tests/test_benchmarks.py."""
+    """Its rows: tests/benchmarks/test_benchmarks.py."""
     assert make("bench", "BENCH_ARGS=--short --repeats 1")[1] == ["python -m benchmarks --short --repeats 1"]
     program = Typer()
     program.command()(bench.main)
@@ -176,7 +176,7 @@ def test_bench_runs_the_benchmarks(make, repository):
 
 
 def test_chaos_runs_the_kill_campaign(make):
-    """What it does: tests/test_chaos.py."""
+    """What it does: tests/benchmarks/test_chaos.py."""
     _, (ran,) = make("chaos", "KILLS=5", "SEED=3")
     assert ran == "python -m benchmarks.chaos --kills 5 --seconds 3600 --seed 3 --report docs/reliability.md"
 

@@ -19,7 +19,7 @@ from privbench.observation import knowledge, observe
 from privbench.training import checkpoint, harness
 from privbench.training.state import Replica
 from privbench.types import ExpectedUpload, Knowledge, LocalSteps, Networks
-from tests.privbench.federations import digits_federation
+from tests.builders.federations import digits_federation
 from tests.test_contracts import PRIVATE, short, trust_surrogates
 
 pytestmark = pytest.mark.usefixtures("small_shadows")

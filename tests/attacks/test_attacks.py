@@ -16,7 +16,7 @@ from attacks.unsplit import UnSplit
 from benchmarks.tune import scan
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Batch, Knowledge
-from tests.attacks.cases import artifact, logits, networks, smooth_images
+from tests.builders.small_artifacts import artifact, logits, networks, smooth_images
 
 NOTHING = Knowledge()
 Y = torch.tensor([3, 0, 9])

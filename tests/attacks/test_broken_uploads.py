@@ -11,8 +11,8 @@ from privbench import registry
 from privbench.errors import UserError
 from privbench.records.victims import loss_fell
 from privbench.types import Batch, Colluder, Knowledge, Networks
-from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
 from tests.attacks.test_claims import CLAIMS, SHORT, handed, imprinted, untrained, with_few
+from tests.builders.small_artifacts import artifact, images_like_the_victims, networks, smooth_images
 
 pytestmark = pytest.mark.usefixtures("small_shadows")
 

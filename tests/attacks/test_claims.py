@@ -38,8 +38,8 @@ from privbench.types import (
     Reconstruction,
     Truth,
 )
-from tests.attacks import cases
-from tests.attacks.cases import (
+from tests.builders import small_artifacts
+from tests.builders.small_artifacts import (
     MODEL,
     SHALLOW,
     artifact,
@@ -50,7 +50,7 @@ from tests.attacks.cases import (
     trained_on_digits,
     update,
 )
-from tests.privbench.test_settings import MAY_BE_ZERO
+from tests.privbench.test_hyperparameters import MAY_BE_ZERO
 
 E, C = ("extractor",), ("classifier",)
 Y = torch.tensor([3, 0, 9])
@@ -264,7 +264,7 @@ def gains(claim: Claim, gain: Tensor) -> None:
     """The gain over the best floor is at least what is claimed, and surely one where there are enough victims."""
     assert gain.mean() > claim.gain_db, gain
     if len(gain) >= ENOUGH:
-        assert cases.over_victims(gain).low > 0, gain
+        assert small_artifacts.over_victims(gain).low > 0, gain
 
 
 def best_floor(seen: Artifact, known: Knowledge, truth: Truth) -> Tensor:

@@ -8,7 +8,7 @@ from privbench import registry
 from privbench.execution import attack_cell
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge
-from tests.attacks.cases import artifact, smooth_images
+from tests.builders.small_artifacts import artifact, smooth_images
 
 
 def test_the_documented_attack_runs(repository, tmp_path, monkeypatch):

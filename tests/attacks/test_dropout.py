@@ -17,7 +17,7 @@ from attacks.staged import Staged
 from attacks.unsplit import UnSplit
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge, Networks
-from tests.attacks.cases import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
+from tests.builders.small_artifacts import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
 
 RATE = 0.2
 DROPPING = replace(MODEL, dropout=RATE)

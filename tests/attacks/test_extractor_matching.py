@@ -9,7 +9,7 @@ from attacks.dlg import DLG
 from attacks.extractor_matching import ExtractorMatching
 from privbench.scoring import image_scores
 from privbench.types import Knowledge, Truth
-from tests.attacks.cases import artifact, logits, networks, smooth_images
+from tests.builders.small_artifacts import artifact, logits, networks, smooth_images
 
 EXTRACTOR = ("extractor",)
 

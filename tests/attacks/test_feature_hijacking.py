@@ -21,8 +21,8 @@ from privbench.training import federation as federations
 from privbench.training import harness
 from privbench.training.state import Replica
 from privbench.types import Batch, Knowledge, Networks
-from tests.attacks.cases import MODEL, artifact, networks, smooth_images
 from tests.attacks.test_broken_uploads import planted
+from tests.builders.small_artifacts import MODEL, artifact, networks, smooth_images
 
 pytestmark = pytest.mark.usefixtures("small_shadows")
 

@@ -17,7 +17,7 @@ from privbench.registry import create
 from privbench.scoring.image_scores import psnr_db
 from privbench.seeds import stream
 from privbench.types import Batch, Knowledge
-from tests.attacks.cases import artifact, smooth_images
+from tests.builders.small_artifacts import artifact, smooth_images
 
 NOTHING = Knowledge()
 Y = torch.tensor([3, 0, 9])

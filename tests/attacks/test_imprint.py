@@ -22,7 +22,7 @@ from privbench.networks.model import Model
 from privbench.observation import wire
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Batch, ExpectedUpload, Knowledge, LocalSteps, Networks, Outcome
-from tests.attacks.cases import (
+from tests.builders.small_artifacts import (
     MODEL,
     artifact,
     central_network,

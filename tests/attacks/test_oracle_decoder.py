@@ -11,7 +11,7 @@ from attacks.oracle_decoder import OracleDecoder
 from attacks.shadow import learned_decoder, shadow_federation
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Batch, Knowledge, Networks, Outcome
-from tests.attacks.cases import artifact, images_like_the_victims, networks, smooth_images
+from tests.builders.small_artifacts import artifact, images_like_the_victims, networks, smooth_images
 
 Y = torch.tensor([3, 0, 9])
 NONE = {"extractor": {}, "classifier": {}}

@@ -16,8 +16,8 @@ from privbench.observation import observe
 from privbench.seeds import stream
 from privbench.training import checkpoint, harness
 from privbench.types import Knowledge
-from tests.attacks.cases import case_of, error_of_squared_distance, smooth_images
-from tests.privbench.federations import digits_federation
+from tests.builders.federations import digits_federation
+from tests.builders.small_artifacts import case_of, error_of_squared_distance, smooth_images
 
 pytestmark = pytest.mark.usefixtures("narrow_resnet")
 CPU = torch.device("cpu")

@@ -24,8 +24,8 @@ from privbench.records.store import Store
 from privbench.scoring.image_scores import psnr_db, score
 from privbench.training import checkpoint, harness
 from privbench.types import Batch, Knowledge, LocalSteps
-from tests.attacks.cases import artifact, central_network, logits, networks, smooth_images, update
-from tests.privbench.federations import digits_federation
+from tests.builders.federations import digits_federation
+from tests.builders.small_artifacts import artifact, central_network, logits, networks, smooth_images, update
 
 CPU = torch.device("cpu")
 SGD = LocalSteps(3, {"kind": "sgd", "lr": 0.2, "weight_decay": 1e-3})

@@ -20,8 +20,8 @@ from reports.records.labels import Gap, label
 from reports.running import study_reports
 from reports.studies import definition
 from reports.tables import ablation, accuracy_table, attack_table, baselines, render, report_files
-from tests.reports.paper_cells import in_paper, paper_cell, trained_as
-from tests.reports.records import record, training, with_training, with_victims
+from tests.builders.paper_cells import in_paper, paper_cell, trained_as
+from tests.builders.records import record, training, with_training, with_victims
 
 
 def trained(method="fedavg", accuracy=40.0, seeds=(0, 1), **spec):

@@ -1,0 +1,99 @@
+"""The list of published runs: its order, and that it goes on after a kill in the middle of a run."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks import published
+from benchmarks.published import Item
+from privbench import presets, registry
+from privbench.records.schema import read
+from privbench.records.store import Store
+from privbench.training import checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = (Item(1, "digits", (("fedavg", "none"), ("fedcg", "none")), clients=2), Item(2, "photos", (("local", "none"),)))
+
+
+def small(seeds=(100, 101)):
+    return published.runs(SMALL, "smoke", seeds, "update")
+
+
+def order(trials):
+    return [(t.specs[0].dataset, t.specs[0].method, tuple(s.seed for s in t.specs), len(t.cells)) for t in trials]
+
+
+def test_every_column_comes_with_the_first_seed_before_any_comes_with_another(tmp_path):
+    found = order(published.jobs(small(), tmp_path, None, "cpu", stacked=False))
+    columns = [("digits", "fedavg"), ("digits", "fedcg"), ("photos", "local")]
+    assert found == [(*column, (seed,), 1) for seed in (100, 101) for column in columns]
+
+
+def test_on_a_gpu_the_seeds_of_a_column_train_together_and_are_measured_apart(tmp_path):
+    found = order(published.jobs(small()[:1], tmp_path, None, "cpu", stacked=True))
+    assert found == [
+        ("digits", "fedavg", (100, 101), 0),
+        ("digits", "fedavg", (100,), 1),
+        ("digits", "fedavg", (101,), 1),
+    ]
+
+
+def test_the_list_is_of_published_settings_and_every_run_is_in_it_once():
+    cells = [cell for column in published.runs(published.ITEMS, "paper", published.SEEDS, "update") for cell in column]
+    assert len({cell.id for cell in cells}) == len(cells) == 5 * sum(len(item.columns) for item in published.ITEMS)
+    first = cells[0].train
+    assert (first.dataset, first.method, first.clients, first.per_client) == ("cifar10", "fedavg", 4, 2000)
+    assert {cell.train.method for cell in cells} <= set(registry.METHODS)
+    assert first.schedule == presets.SCHEDULES["paper"]
+    assert first.schedule.rounds >= checkpoint.LONG
+
+
+def test_a_killed_start_is_continued_by_the_next_and_gives_the_same_numbers(tmp_path):
+    """Killed outright, by a worker of its own that has a complete round; the next start ends with the numbers of one left alone."""
+    script = tmp_path / "start.py"
+    script.write_text(
+        "import multiprocessing, os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from benchmarks import published\n"
+        "from privbench import checkpoint\n"
+        "from tests.benchmarks.test_published import small\n"
+        "keep = checkpoint.keep\n"
+        "def kept(folder, spec, state):\n"
+        "    keep(folder, spec, state)\n"
+        "    if state.round:\n"
+        "        os.kill(multiprocessing.parent_process().pid, signal.SIGKILL)\n"
+        "        time.sleep(600)\n"
+        "checkpoint.keep = kept\n"
+        "if __name__ == '__main__':\n"
+        "    published.train(small((100,))[:2], Path(sys.argv[1]), None, 'cpu', 2)\n"
+    )
+    columns = small((100,))[:2]
+    store, cells = Store(tmp_path / "killed"), [cell for column in columns for cell in column]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    # The workers write to the same pipe, so that its end comes when they have followed their parent.
+    start = [sys.executable, str(script), str(store.root)]
+    ended = subprocess.run(start, env=environment, stdout=subprocess.PIPE).returncode
+    assert ended == -signal.SIGKILL
+    states = [published.state(store, cell) for cell in cells]
+    assert "stopped after round 1" in " ".join(states)
+    assert not any("finished" in state for state in states)
+    assert published.train(columns, store.root, None, "cpu", 1) == []
+    assert [published.state(store, cell) for cell in cells] == ["finished after 2 rounds, recorded"] * 2
+    alone = Store(tmp_path / "alone")
+    assert published.train(columns, alone.root, None, "cpu", 1) == []
+    for cell in cells:
+        again, once = (read(each.record(cell)) for each in (store, alone))
+        assert again.training[0].seed == 100
+        assert again.accuracy == once.accuracy
+        assert [r.loss for r in again.training[0].rounds] == [r.loss for r in once.training[0].rounds]
+    assert published.jobs(columns, store.root, None, "cpu", stacked=False) == []
+
+
+def test_a_run_says_when_it_was_trained_on_several_kinds_of_machine(tmp_path, monkeypatch):
+    store, cell = Store(tmp_path), small((100,))[0][0]
+    assert published.state(store, cell) == "not started"
+    entries = [{"machine": {"processor": name}} for name in ("a", "b", "a")]
+    monkeypatch.setattr(checkpoint, "history", lambda folder, run: entries)
+    assert published.state(store, cell) == "finished after 3 rounds, trained on 2 kinds of machine"

@@ -1,0 +1,117 @@
+"""A result is what its record says: again from the record alone, and the same whatever the chunks it was computed in."""
+
+import shutil
+
+import pytest
+import torch
+
+from attacks.common import descend
+from privbench import presets
+from privbench.errors import UserError
+from privbench.execution import cell_jobs, reproduce
+from privbench.records import schema
+from privbench.records.store import Store
+from tests.builders.records import changed, with_victims
+
+TOLERANCE_DB = 0.2  # stated in docs/reading_results.md: what another chunk size may change in a victim's PSNR
+
+
+def quiet(*_):
+    pass
+
+
+def cell(attack="dlg", steps=5, **changes):
+    train = presets.train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 1})
+    return presets.cell_spec("smoke", train, attack, victims=4, attack_settings={"steps": steps}, **changes)
+
+
+def finished(root, own):
+    assert cell_jobs.run_cells([own], root, None, "cpu", quiet, quiet) == []
+    return schema.read(Store(root).record(own))
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    root = tmp_path_factory.mktemp("first")
+    return root, finished(root, cell())
+
+
+def test_a_record_names_its_own_cell(first):
+    _, found = first
+    assert reproduce.cell_of(found) == cell()
+    assert reproduce.cell_of(found).id == found.id
+
+
+@pytest.mark.parametrize("attack_only", [False, True])
+def test_a_result_is_reproduced_bit_for_bit_in_a_fresh_folder(first, tmp_path, attack_only):
+    root, found = first
+    fresh = tmp_path / "fresh"
+    second = reproduce.again(found, root, fresh, None, quiet, quiet, attack_only=attack_only)
+    assert reproduce.differences(found, second, root, fresh) == []
+    assert reproduce.compared(found, root, fresh) == [100]
+    assert reproduce.moved(found, second) == []
+    assert len(list(fresh.glob("cells/*/seed-100.safetensors"))) == 1
+
+
+def test_a_reconstruction_that_is_gone_is_not_claimed_to_be_compared(first, tmp_path):
+    root, found = first
+    shutil.copytree(root / "cells", tmp_path / "cells")
+    assert reproduce.compared(found, tmp_path, root) == [100]
+    Store(tmp_path).result(cell(), 100).unlink()
+    assert reproduce.compared(found, tmp_path, root) == []
+    assert reproduce.differences(found, found, tmp_path, root) == []
+
+
+def test_an_accuracy_cell_is_reproduced_though_it_has_no_reconstruction(tmp_path):
+    own = presets.cell_spec("smoke", cell().train, None)
+    found = finished(tmp_path / "a", own)
+    second = reproduce.again(found, tmp_path / "a", tmp_path / "b", None, quiet, quiet)
+    assert reproduce.differences(found, second, tmp_path / "a", tmp_path / "b") == []
+    assert reproduce.compared(found, tmp_path / "a", tmp_path / "b") == []
+
+
+def test_what_differs_is_named(first, tmp_path):
+    root, found = first
+    changed = found.victims[2].psnr_db + 1e-12
+    cost = found.cost.model_copy(update={"attack_seconds": 1e9})
+    victims = [v.model_copy(update={"psnr_db": changed} if i == 2 else {}) for i, v in enumerate(found.victims)]
+    other = with_victims(found, victims).model_copy(update={"cost": cost})
+    (line,) = reproduce.differences(found, other, root, tmp_path)
+    assert line.startswith("seeds[0].victims[2].psnr_db: ")
+    moved = found.model_copy(update={"environment": found.environment | {"torch": "1.0"}})
+    assert reproduce.differences(found, moved, root, tmp_path) == []
+    assert reproduce.moved(found, moved) == [f"torch: {found.environment['torch']} then, 1.0 now"]
+
+
+def test_a_reconstruction_that_differs_in_one_bit_is_named(first, tmp_path):
+    from privbench.system import files
+
+    root, found = first
+    tensors, info = files.load_tensors(Store(root).result(cell(), 100), "reconstruction")
+    images = tensors["images"].clone()
+    images[1, 0, 0, 3, 3] = torch.nextafter(images[1, 0, 0, 3, 3], torch.tensor(9.0))
+    files.save_tensors(Store(tmp_path).result(cell(), 100), "reconstruction", tensors | {"images": images}, info)
+    assert reproduce.differences(found, found, root, tmp_path) == ["seed 100: tensor 'images' differs"]
+
+
+def test_an_altered_record_and_a_full_folder_are_refused(first, tmp_path):
+    root, found = first
+    altered = changed(found, victims=3)
+    with pytest.raises(UserError, match="its specification hashes to"):
+        reproduce.again(altered, root, tmp_path / "a", None, quiet, quiet)
+    with pytest.raises(UserError, match="is not empty"):
+        reproduce.again(found, root, root, None, quiet, quiet)
+    with pytest.raises(UserError, match="no training run"):
+        reproduce.again(found, tmp_path / "elsewhere", tmp_path / "b", None, quiet, quiet, attack_only=True)
+
+
+@pytest.mark.parametrize("attack", ["dlg", "staged"])
+def test_the_chunk_size_changes_no_score_beyond_the_stated_tolerance(first, tmp_path, attack, monkeypatch):
+    root, _ = first
+    own = cell(attack, steps=60)
+    whole = finished(root, own)
+    monkeypatch.setattr(descend, "CHUNK", 3)
+    second = reproduce.again(whole, root, tmp_path / "chunks", None, quiet, quiet, attack_only=True)
+    for a, b in zip(whole.victims, second.victims, strict=True):
+        assert a.psnr_db == pytest.approx(b.psnr_db, abs=TOLERANCE_DB)
+    assert whole.scores.psnr_db == pytest.approx(second.scores.psnr_db, abs=TOLERANCE_DB / 2)

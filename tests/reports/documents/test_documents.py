@@ -1,0 +1,255 @@
+"""Generated blocks equal a fresh render, and every published table has its records or says that it has none."""
+
+import json
+import lzma
+import re
+import shutil
+
+import pytest
+
+from privbench import registry
+from privbench.errors import UserError
+from privbench.observation import knowledge
+from privbench.training.history import ModelAccuracy
+from reports.documents import __main__ as command
+from reports.documents import catalogue, findings, images, model_accuracy, pages, published
+from reports.documents.blocks import BLOCKS, FEDAVG, PHOTOS, PRIVATE, STRONG_NOISE, WEAK_NOISE
+from reports.records.rungs import RUNGS
+from reports.studies import study_files
+from tests.builders.records import record, with_psnr
+
+ONE = {"one": lambda root: f"from {root.name}\n\n- a\n"}
+
+
+def render(text, root, blocks=ONE):
+    return pages.rendered(text, root / "page.md", root, blocks)
+
+
+def test_every_block_of_every_page_equals_a_fresh_render(repository):
+    used = []
+    for page in pages.pages(repository):
+        text = page.read_text(encoding="utf-8")
+        assert pages.rendered(text, page, repository, BLOCKS) == text, f"{page}: `make docs` writes it anew"
+        used += pages.names(text, page)
+    assert set(used) == set(BLOCKS)
+
+
+def test_every_published_table_has_its_records_or_says_that_it_has_none(repository, tmp_path):
+    assert published.without_records(repository) == []
+    folder = tmp_path / published.FOLDER
+    folder.mkdir(parents=True)
+    (folder / "silent.md").write_text("# A table\n")
+    (folder / "open.md").write_text(f"# A table\n\n> {published.NO_RECORDS}: lost.\n")
+    assert published.without_records(tmp_path) == ["silent.md"]
+
+
+def test_a_block_is_replaced_and_nothing_else(tmp_path):
+    before = "a\n<!-- generated: one -->\nold\n<!-- end -->\nb\n- c\n  <!-- generated: one -->\n  <!-- end -->\n"
+    new = f"from {tmp_path.name}\n\n- a\n"
+    once = render(before, tmp_path)
+    assert once == (
+        f"a\n<!-- generated: one -->\n{new}<!-- end -->\nb\n- c\n"
+        f"  <!-- generated: one -->\n  from {tmp_path.name}\n\n  - a\n  <!-- end -->\n"
+    )
+    assert render(once, tmp_path) == once
+    assert pages.names(once, tmp_path) == ["one", "one"]
+    assert render("no block", tmp_path) == "no block"
+
+
+def test_marks_in_code_are_text(tmp_path):
+    text = "```\n<!-- generated: any -->\n```\n"
+    assert render(text, tmp_path) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- generated: two -->\n<!-- end -->\n", "no block 'two'; known: one"),
+        ("<!-- generated: one -->\n", "block 'one' does not end"),
+        ("<!-- end -->\n", "a block ends that did not begin"),
+        ("<!-- generated: one -->\n<!-- generated: one -->\n<!-- end -->\n", "begins inside of block 'one'"),
+    ],
+)
+def test_marks_that_do_not_pair_up_are_refused(text, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        render(text, tmp_path)
+
+
+def test_the_command_writes_what_changed_and_says_so(repository, tmp_path, capsys):
+    (tmp_path / "docs").mkdir()
+    shutil.copy(repository / "Makefile", tmp_path)
+    (tmp_path / "README.md").write_text("<!-- generated: make-targets -->\n<!-- end -->\n")
+    assert command.main(["--root", str(tmp_path)]) == 0
+    assert "| `make docs` |" in (tmp_path / "README.md").read_text()
+    assert command.main(["--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "changed: README.md\nchanged: nothing\n"
+    (tmp_path / "docs" / "x.md").write_text("<!-- generated: nothing-such -->\n<!-- end -->\n")
+    assert command.main(["--root", str(tmp_path)]) == 2
+    assert "no block 'nothing-such'" in capsys.readouterr().err
+
+
+def test_images_are_drawn_from_committed_records_and_shown_somewhere(repository, tmp_path):
+    paths = images.write(repository, tmp_path)
+    shown = "".join(page.read_text(encoding="utf-8") for page in pages.pages(repository))
+    assert [path.stem for path in paths] == list(images.IMAGES)
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert f"images/{path.name}" in shown
+        assert (repository / images.FOLDER / path.name).exists()
+
+
+def test_committed_records_are_read_as_they_were_written_and_an_altered_one_is_refused(tmp_path):
+    path = tmp_path / "x.jsonl.xz"
+    records = [record("fedsplit", round_="0"), record("fedavg", round_="best")]
+    records = [r.model_copy(update={"id": r.cell.id}) for r in records]
+    published.write(records, path)
+    assert list(published.read(path)) == records[::-1]
+    again = tmp_path / "y.jsonl.xz"
+    published.write(records, again)
+    assert again.read_bytes() == path.read_bytes()
+    lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).splitlines()]
+    lines[0]["seeds"][0]["victims"][0]["psnr_db"] += 1
+    again.write_bytes(lzma.compress("\n".join(map(json.dumps, lines)).encode()))
+    with pytest.raises(UserError, match="altered or damaged"):
+        published.read(again)
+    with pytest.raises(UserError, match="no records at"):
+        published.read(tmp_path / "z.jsonl.xz")
+
+
+def test_the_short_table_has_five_columns_and_fits_a_screen(repository):
+    table = findings.five_columns(published.attacked(repository, PHOTOS)).splitlines()
+    assert {line.count("|") for line in table} == {6}
+    assert max(map(len, table)) <= 100
+    assert [line.split("|")[1].strip() for line in table[2:]] == [FEDAVG, WEAK_NOISE, STRONG_NOISE, *PRIVATE]
+
+
+def five(psnr):
+    floors = [with_psnr(record(attack="class-mean", seeds=range(5)), lambda v: v.floors["class-mean"])]
+    return [*floors, with_psnr(record(attack="dlg", seeds=range(5)), lambda v: psnr + 0.1 * v.seed + 0.01 * v.client)]
+
+
+@pytest.mark.parametrize(
+    ("psnr", "verdict"),
+    [
+        (30.0, "That is a sure gain over the floor: +"),
+        (14.0, "No sure gain over the floor: "),
+        (5.0, "That is below the floor: -"),
+    ],
+)
+def test_the_words_of_a_finding_follow_from_its_numbers(psnr, verdict):
+    text = findings.of_strongest(five(psnr), "FedAvg")
+    reached = re.match(r"`dlg` reaches (\d+\.\d\d) dB \[", text)
+    assert float(reached[1]) == pytest.approx(psnr + 0.215, abs=0.0051)
+    assert f"]. {verdict}" in text
+    assert " It fails for" not in text
+
+
+def test_a_finding_over_few_seeds_has_no_verdict():
+    few = [r.model_copy(update={"seeds": r.seeds[:2]}) for r in five(30.0)]
+    text = findings.of_strongest(few, "FedAvg")
+    assert "Too few seeds to compare with the floor: +" in text
+    assert "sure gain" not in text
+
+
+def test_the_setting_says_when_the_code_has_moved_on():
+    records = [r.model_copy(update={"id": r.cell.id}) for r in five(14.0)]
+    assert "Training revision" in findings.setting(records)
+    records[0] = records[0].model_copy(update={"id": "0" * 12})
+    assert "code of another revision" in findings.setting(records)
+
+
+def of_models(record_, broadcast):
+    """The record with the accuracies of the three models in every round; the broadcast one's by seed."""
+    seeds = []
+    for s in record_.seeds:
+        rounds = [
+            r.model_copy(
+                update={
+                    "models": {
+                        name: ModelAccuracy(
+                            validation=r.validation_accuracy,
+                            test=[broadcast(s.seed) if name == "broadcast" else a for a in r.test_accuracy],
+                        )
+                        for name in model_accuracy.MODELS
+                    }
+                }
+            )
+            for r in s.training.rounds
+        ]
+        seeds.append(s.model_copy(update={"training": s.training.model_copy(update={"rounds": rounds})}))
+    return record_.model_copy(update={"seeds": seeds})
+
+
+def test_what_a_defence_costs_is_said_of_each_model():
+    plain, noisy = (record(seeds=range(5), defense=defense) for defense in ("none", "gaussian:0.1"))
+    records = [of_models(plain, lambda seed: 70.0 + seed), of_models(noisy, lambda seed: 60.0 + 1.1 * seed)]
+    text = model_accuracy.cost(records, "FedAvg + Gaussian 0.1", "FedAvg")
+    # Differences of -10, -9.9, -9.8, -9.7 and -9.6; Student's t of 4 degrees of freedom has its 97.5% quantile at 2.776.
+    half = 2.776 * 0.1 * 2.5**0.5 / 5**0.5
+    assert f"The broadcast model: -9.80 points [{-9.8 - half:.2f}, {-9.8 + half:.2f}]. It is lower." in text
+    assert "The personal model: +0.00 points [+0.00, +0.00]. No difference is shown." in text
+    few = [of_models(record(seeds=range(2), defense=r.cell.train.defense), lambda seed: seed) for r in records]
+    assert "too few seeds for a verdict" in model_accuracy.cost(few, "FedAvg + Gaussian 0.1", "FedAvg")
+    with pytest.raises(UserError, match="other seeds"):
+        model_accuracy.cost([records[0], few[1]], "FedAvg + Gaussian 0.1", "FedAvg")
+
+
+def test_a_difference_in_accuracy_is_paired_by_seed():
+    mean, low, high = model_accuracy.paired_difference([61, 72, 83], [60, 70, 80])
+    assert mean == pytest.approx(2)
+    # Student's t of 2 degrees of freedom has its 97.5% quantile at 4.303; the differences are 1, 2 and 3.
+    assert high - mean == pytest.approx(4.303 / 3**0.5, abs=1e-3)
+    assert mean - low == pytest.approx(high - mean)
+    with pytest.raises(ValueError, match="the same ones"):
+        model_accuracy.paired_difference([61, 72, 83], [60, 70])
+
+
+def test_the_catalogues_name_everything_that_is_there(repository):
+    for kind, block in (("attack", "attacks"), ("method", "methods"), ("defense", "defenses"), ("dataset", "datasets")):
+        named = re.findall(r"^\| `([^`]+)`", BLOCKS[block](repository), re.MULTILINE)
+        assert sorted(named) == sorted(registry.KINDS[kind])
+    assert re.findall(r"^\| `([^`]+)`", BLOCKS["studies"](repository), re.MULTILINE) == study_files.names()
+    assert catalogue.facts("method", "fedmd-cg")["shares"] == "classifier, generator, label counts"
+    assert all(registry.resolve("method", name).paper for name in registry.METHODS if name != "local")
+
+
+# What an attack on a rung needs besides what the method sends, as `needs` name it; and what some attacks on it have besides.
+OF_RUNG = {
+    "L1": (set(), set()),
+    "L2": (set(), set()),
+    "L3": ({"initial"}, set()),
+    "L4": ({"auxiliary"}, set()),
+    "L5": ({"auxiliary"}, {"initial", "upload:generator"}),
+    "L6": ({"auxiliary", "colluder"}, {"upload:generator"}),
+    "L8": ({"auxiliary", "oracle"}, set()),
+}
+
+
+def test_every_attack_knows_what_its_rung_says():
+    assert list(RUNGS) == [f"L{number}" for number in range(9)]
+    attacks = {name: registry.resolve("attack", name) for name in registry.ATTACKS}
+    assert {attack.rung for attack in attacks.values()} == set(RUNGS)
+    for name, attack in attacks.items():
+        assert (attack.rung == "L0") == (name in registry.FLOORS), name
+        assert (attack.rung == "L7") == registry.is_active(name), name
+        needs, more = OF_RUNG.get(attack.rung, (None, None))
+        if needs is not None:
+            assert set(attack.needs) & set(knowledge.FIELDS) - more == needs, name
+        if attack.rung == "L5":
+            assert (set(attack.needs) | knowledge.uses(attack)) & more, name
+
+
+def test_what_each_method_shares_is_what_its_artifacts_offer(repository):
+    rows = [line.split(" | ") for line in BLOCKS["what-each-method-shares"](repository).splitlines()[2:]]
+    assert sorted(name for row in rows for name in re.findall("`([^`]+)`", row[0])) == sorted(registry.METHODS)
+    seen = {name: [cell.strip(" |") for cell in row[1:]] for row in rows for name in re.findall("`([^`]+)`", row[0])}
+    assert seen["local"] == ["-", "-", "-"]
+    assert seen["fedgen"] == ["classifier", "classifier, generator", "-"]
+    assert seen["fedmd-cg"] == ["classifier", "classifier, generator", "generator, label counts"]
+
+
+def test_what_a_plug_in_is_takes_one_short_line():
+    for kind in registry.KINDS:
+        for name, own in catalogue.every(kind).items():
+            assert own["what"].endswith("."), name
+            assert len(own["what"]) <= 130, name

@@ -1,0 +1,114 @@
+"""The strongest attack is chosen on one half of the victims and reported on the other."""
+
+from collections import Counter
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from reports.records import measured
+from reports.tables import attack_table, report_files
+from tests.builders.records import record, with_knowledge, with_psnr, with_victims
+
+SEEDS = tuple(range(5))
+
+
+def of(attack, psnr_db, seeds=SEEDS, victims=4):
+    """An attack on FedSplit with the PSNR that a function gives of each victim."""
+    found = record("fedsplit", attack=attack, seeds=seeds)
+    return with_psnr(found, psnr_db).model_copy(update={"id": attack})
+
+
+def test_halves_are_fixed_equal_and_balanced_over_seeds_and_clients():
+    victims = record(seeds=SEEDS).victims
+    half = measured.halves(victims)
+    assert half == measured.halves(victims[::-1])
+    assert Counter(half.values()) == {0: 10, 1: 10}
+    for seed in SEEDS:
+        assert Counter(half[v.name] for v in victims if v.seed == seed) == {0: 2, 1: 2}
+
+
+def test_one_picture_twice_lies_in_one_half():
+    victims = record().victims
+    twin = victims[3].model_copy(update={"psnr_db": 1.0})
+    half = measured.halves([*victims, twin])
+    assert len(half) == len(victims)
+    assert half[twin.name] == half[victims[3].name]
+
+
+def test_what_one_half_chooses_is_reported_on_the_other():
+    """Each attack is strong on one half: either half chooses its own, and each is reported where it is weak."""
+    half = measured.halves(record(seeds=SEEDS).victims)
+    first = of("dlg", lambda v: 30.0 if half[v.name] == 0 else 10.0)
+    second = of("staged", lambda v: 30.0 if half[v.name] == 1 else 10.0)
+    best = measured.strongest([first, second])
+    assert best.name == "staged/dlg"
+    assert [v.psnr_db for v in best.victims] == [10.0] * 20
+    assert {v.name for v in best.victims} == {v.name for v in first.victims}
+    assert best.scores.n == 20
+    assert measured.best_record([first, second]).scores.psnr_db == 20.0  # which is what a maximum over all would say
+
+
+def test_an_attack_that_is_stronger_on_both_halves_stands_by_itself():
+    weak, strong = of("dlg", lambda v: 12.0 + v.client), of("staged", lambda v: 15.0 + v.client)
+    best = measured.strongest([weak, strong])
+    assert best.attacks == (strong,)
+    assert best.psnr_db.mean == pytest.approx(strong.scores.psnr_db)
+
+
+def test_of_equally_strong_attacks_the_strongest_is_no_stronger():
+    """Twelve attacks of the same expectation: the maximum of their means flatters itself, the choice on the other half does not."""
+    rng = np.random.default_rng(0)
+    maxima, chosen = [], []
+    for _ in range(60):
+        rivals = [of(f"attack-{k}", lambda v: 15.0 + rng.normal(0, 1)) for k in range(12)]
+        maxima.append(max(r.scores.psnr_db for r in rivals))
+        chosen.append(measured.strongest(rivals).scores.psnr_db)
+    error = np.std(chosen, ddof=1) / np.sqrt(len(chosen))
+    assert abs(fmean(chosen) - 15.0) < 4 * error
+    assert fmean(maxima) - 15.0 > 8 * error
+
+
+def test_references_are_no_attackers_and_one_victim_is_its_own_half():
+    weak, bound = of("dlg", lambda v: 12.0), with_knowledge(of("oracle", lambda v: 30.0), rung="L8")
+    assert measured.strongest([weak, bound]).name == "dlg"
+    assert measured.strongest([bound]).name == "oracle"
+    alone = [
+        r.model_copy(update={"seeds": [r.seeds[0].model_copy(update={"victims": r.victims[:1]})]})
+        for r in (weak, bound)
+    ]
+    other = of("staged", lambda v: 20.0)
+    alone.append(other.model_copy(update={"seeds": [other.seeds[0].model_copy(update={"victims": other.victims[:1]})]}))
+    assert measured.strongest(alone).name == "staged"
+
+
+def test_every_table_says_how_the_strongest_was_chosen_and_what_few_seeds_mean():
+    few = [record(seeds=(0, 1)), record("fedcg", seeds=(0, 1))]
+    text = report_files.markdown(attack_table.report(few))
+    assert measured.CHOSEN in text
+    assert "'*': fewer than 5 seeds, too few for a verdict; the interval is widened for so few." in text
+    assert "]*" in text
+    assert "over its victims alone" not in text
+    one = report_files.markdown(attack_table.report([record(seeds=(0,))]))
+    assert "of one seed it is over its victims alone and says nothing of training again" in one
+    assert "widened" not in one
+    many = report_files.markdown(attack_table.report([record(seeds=SEEDS)]))
+    assert "fewer than 5 seeds" not in many
+    assert "]*" not in many
+    assert "| worst 5%, dB | above 20 dB | identified |" in many
+
+
+def test_an_attack_that_returned_a_floor_is_said_to_have():
+    """Told by the score, so of every attack; what diverged is scored as grey and returned nothing, and floors are no attacks."""
+    whole = with_psnr(record(attack="staged"), lambda v: v.floors["class-mean"] + 1e-6)
+    assert measured.returned_text(measured.of(whole)) == "returned the class mean"
+    half = with_psnr(whole, lambda v: v.floors["class-mean"] if v.seed == 0 else 20.0)
+    assert measured.returned_text(measured.of(half)) == "returned the class mean for 4 of 8"
+    near = with_psnr(whole, lambda v: v.floors["class-mean"] + 0.01)
+    assert measured.returned_text(measured.of(near)) == ""
+    diverged = with_victims(whole, [v.model_copy(update={"outcome": "diverged"}) for v in whole.victims])
+    assert measured.returned(measured.of(diverged)) == {}
+    assert measured.returned(measured.of(record(attack="class-mean"))) == {}
+    table = report_files.markdown(attack_table.report([whole]))
+    assert "| staged (gradient); returned the class mean |" in table
+    assert "staged (returned the class mean)" in table
