@@ -85,7 +85,7 @@ class Imprint(AlignedSettings):
     rehearsal_images: CountOrZero = 12  # of the dry run; 0: what is crafted is sent without one
 
     needs: ClassVar[frozenset[str]] = frozenset({"classes", "auxiliary"})
-    limits: ClassVar[Limits] = Limits(linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(linear_classifier=True, unmixed=True)
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"}) | {
         f"{kind}:{part}" for kind in ("gradient", "update") for part in ("classifier", "extractor")
     }

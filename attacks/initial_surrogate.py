@@ -26,7 +26,7 @@ class InitialSurrogate(AlignedSettings):
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "initial"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient + auxiliary + initial networks"
     rung: ClassVar[str] = "L5"
     # Whether the shadow validation applies is decided on the features of all victims together.

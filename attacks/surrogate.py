@@ -20,7 +20,7 @@ class Surrogate(SurrogateSettings):
     """Surrogate extractors trained through the broadcast classifier, then inverted (as in the FedCG authors' notebooks)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
     # Whether the shadow validation applies is decided on the features of all victims together.
