@@ -15,11 +15,11 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class AlignedSurrogate(AlignedSettings):
-    """Cross-entropy through C plus moments, one surrogate per client and fold of its victims."""
+    """Surrogates aligned by moments to each client's generator and to its other victims' features (this suite)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L5"
     # Whether the shadow validation applies is decided on the features of all victims together.

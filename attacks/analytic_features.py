@@ -35,7 +35,7 @@ class AnalyticFeatures:
     knowledge: ClassVar[str] = "gradient + initial networks + natural images"
     rung: ClassVar[str] = "L3"
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

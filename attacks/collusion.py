@@ -23,11 +23,11 @@ from privbench.types import Artifact, Batch, Colluder, Knowledge, Presets, Progr
 
 @dataclass(frozen=True)
 class Collusion(AlignedSettings):
-    """The colluder's E_k, with what attackers without a colluder have."""
+    """A colluding client's extractor and images, beside aligned surrogates (this suite)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "colluder"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient + auxiliary + colluding client with its images"
     rung: ClassVar[str] = "L6"
     # Whether the shadow validation applies is decided on the features of all victims together.

@@ -22,13 +22,13 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class Decoder(AlignedSettings):
-    """D on top of aligned surrogates."""
+    """A decoder of features, trained through aligned surrogates (learned inverse: Dosovitskiy and Brox, CVPR 2016)."""
 
     decoder_steps: Count = 500
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L5"
     pools: ClassVar[bool] = True

@@ -41,14 +41,14 @@ SAME = 0.1  # relative distance of a classifier from the pilot's, below which it
 
 @dataclass(frozen=True)
 class FeatureHijacking(SurrogateSettings):
-    """Private extractors hijacked towards a pilot, which is then inverted."""
+    """Private extractors pulled to the server's pilot, which is then inverted (after Pasquini et al., CCS 2021)."""
 
     active_rounds: Count = 10  # or as many as there are
     pilot_steps: Count = 600  # of E_1 and C~; E~ takes twice as many
     generator_steps: Count = 300
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator", "auxiliary"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "active server + auxiliary + generator"
     rung: ClassVar[str] = "L7"
     pools: ClassVar[bool] = True

@@ -79,13 +79,13 @@ SENT_HONESTLY = (
 
 @dataclass(frozen=True)
 class Imprint(AlignedSettings):
-    """One crafted classifier, or the honest one, and what it tells of the images."""
+    """A crafted classifier that sorts a batch's images into gradient rows (after Fowl et al., ICLR 2022)."""
 
     feature_steps: Count = 300  # of the inversion of a batch's features
     rehearsal_images: CountOrZero = 12  # of the dry run; 0: what is crafted is sent without one
 
     needs: ClassVar[frozenset[str]] = frozenset({"classes", "auxiliary"})
-    limits: ClassVar[Limits] = Limits(linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(linear_classifier=True, unmixed=True)
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"}) | {
         f"{kind}:{part}" for kind in ("gradient", "update") for part in ("classifier", "extractor")
     }

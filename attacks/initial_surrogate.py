@@ -22,11 +22,11 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class InitialSurrogate(AlignedSettings):
-    """E_0 where it still holds, else surrogates from it or from nothing, aligned to each client's victims."""
+    """The initial extractor where it still holds, else surrogates trained and aligned from it (this suite)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "initial"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient + auxiliary + initial networks"
     rung: ClassVar[str] = "L5"
     # Whether the shadow validation applies is decided on the features of all victims together.

@@ -20,12 +20,12 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class Oracle:
-    """The victim's true E and h."""
+    """Reference: the victim's true extractor, inverted by descent (this suite)."""
 
     steps: Count = 400
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}

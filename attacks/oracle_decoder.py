@@ -35,12 +35,12 @@ NOISY_COPIES = 8  # of the auxiliary features, where the gradient was noised
 
 @dataclass(frozen=True)
 class OracleDecoder:
-    """D through the victim's true E."""
+    """Reference: a decoder trained through the victim's true extractor (this suite)."""
 
     decoder_steps: Count = 500
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
     presets: ClassVar[Presets] = {"smoke": {"decoder_steps": 3}}

@@ -27,7 +27,7 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class Posterior:
-    """Noise-aware likelihood and a prior learned from auxiliary images."""
+    """The most probable image under noise, with a prior from auxiliary images (after Balunovic et al., ICLR 2022)."""
 
     direction_steps: Count = 200
     steps: Count = 600

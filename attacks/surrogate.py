@@ -17,10 +17,10 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class Surrogate(SurrogateSettings):
-    """Cross-entropy through C on auxiliary images, and nothing else."""
+    """Surrogate extractors trained through the broadcast classifier, then inverted (as in the FedCG authors' notebooks)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True)
+    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
     # Whether the shadow validation applies is decided on the features of all victims together.

@@ -106,7 +106,19 @@ def test_every_command_prints_a_nasty_name_as_it_is(pictures, results, told, mon
     cell = next(path.parent.name for path in results.glob("cells/*/record.json"))
     assert all(plain(each) in plain(told("show", cell, "--out", results)) for each in (*CLASSES, str(pictures)))
     assert plain(f"no folder {pictures}x") in plain(told("train", "--dataset", f"{name}x", expect=2))
-    grey = ("--attack", "surrogate", "--dataset", "digits", "--auxiliary", name, *SMALL, "--out", results)
+    grey = (
+        "--method",
+        "fedsplit",
+        "--attack",
+        "surrogate",
+        "--dataset",
+        "digits",
+        "--auxiliary",
+        name,
+        *SMALL,
+        "--out",
+        results,
+    )
     assert plain(f"{name} have 3 channels") in plain(told("attack", *grey, expect=2))
     monkeypatch.setenv("COLUMNS", "400")
     assert short in plain(told("list", "runs", "--out", results))

@@ -40,9 +40,9 @@ LONGER = {"align_steps": 15, "train_steps": 10}
 @pytest.fixture(autouse=True)
 def one_iteration_of_peeling(monkeypatch):
     """`staged` begins with the layerwise inversion, which takes most of the time of attacks on a broadcast extractor."""
-    whole = layerwise.peel
+    whole = layerwise.invert
     monkeypatch.setattr(
-        layerwise, "peel", lambda own, h, gaussian, most, *rest: whole(own, h, gaussian, min(most, 1), *rest)
+        layerwise, "invert", lambda own, h, gaussian, most, *rest: whole(own, h, gaussian, min(most, 1), *rest)
     )
 
 

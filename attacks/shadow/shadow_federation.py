@@ -26,7 +26,7 @@ from attacks.common.closed_form import Features
 from attacks.features import inversion
 from attacks.features.inversion import ClassPrior, Extractors
 from attacks.shadow import surrogate_training
-from attacks.shadow.surrogate_training import Align, Moments
+from attacks.shadow.surrogate_training import Align, ClassMoments
 from privbench.errors import UserError
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
@@ -55,7 +55,7 @@ class ServerView(NamedTuple):
     victim: Tensor  # [V] each victim's number, which it keeps in `some`
     auxiliary: Batch
     # Attacked client -> class-conditional moments of its features, where a generator tells them.
-    moments: dict[int, Moments]
+    moments: dict[int, ClassMoments]
     colluder: dict[int, Params]  # attacked client -> the extractor of another client, where one colludes
     training: LocalTraining | None  # how the server has its clients train, where that is known
 
@@ -152,13 +152,13 @@ def clients_of(client: Tensor) -> list[int]:
     return sorted(set(client.tolist()))
 
 
-def _told_by_generators(artifact: Artifact, clients: list[int], seed: int) -> dict[int, Moments]:
+def _told_by_generators(artifact: Artifact, clients: list[int], seed: int) -> dict[int, ClassMoments]:
     """The moments of each client whose generator makes finite features."""
     each = {k: _generated(artifact, k, seed) for k in clients}
     return {k: told for k, told in each.items() if all(bool(t.isfinite().all()) for t in told)}
 
 
-def _generated(artifact: Artifact, client: int, seed: int) -> Moments:
+def _generated(artifact: Artifact, client: int, seed: int) -> ClassMoments:
     """Class-conditional moments of what a client's uploaded generator makes, in eval mode."""
     model, device = artifact.model, artifact.client.device
     params = {n: t[client] for n, t in artifact.uploads["generator"].items()}

@@ -36,7 +36,7 @@ PIECE = 512  # images at once, without gradients
 Align = Callable[[Tensor, Tensor], Tensor]  # (features [B, c, s, s], labels [B]) -> scalar
 
 
-class Moments(NamedTuple):
+class ClassMoments(NamedTuple):
     """Of features given their class."""
 
     mean: Tensor  # [Y, c, s, s]
@@ -52,10 +52,10 @@ def extract(model: Model, extractor: Params, images: Tensor) -> Tensor:
         return torch.cat([net.apply(extractor, {}, part, train=False)[0] for part in images.split(PIECE)])
 
 
-def class_moments(h: Tensor, labels: Tensor, classes: int) -> Moments:
+def class_moments(h: Tensor, labels: Tensor, classes: int) -> ClassMoments:
     """The moments of some features [N, c, s, s], N >= 1."""
     mean, counts = _class_means(h, labels, classes)
-    return Moments(mean, counts > 0, (h - mean[labels]).square().mean(), channel_covariance(h))
+    return ClassMoments(mean, counts > 0, (h - mean[labels]).square().mean(), channel_covariance(h))
 
 
 def channel_covariance(h: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def _class_means(h: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tenso
     return sums / counts.clamp_min(1)[:, None, None, None], counts
 
 
-def to_generator(target: Moments) -> Align:
+def to_generator(target: ClassMoments) -> Align:
     """Distance of class means, in within-class standard deviations, and relative distance of channel covariances."""
 
     def align(h: Tensor, labels: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ NATURAL = "natural images"  # what images are like in general
 TELL_CLASSES = frozenset({"gradient", "update", "labels"})
 
 
-class Row(NamedTuple):
+class LadderRow(NamedTuple):
     """One row of a ladder."""
 
     knowledge: str  # K in words
@@ -82,7 +82,7 @@ def rows(
     column: Sequence[AttackRecord],
     text: Callable[[AttackRecord], str] = knowledge_text,
     among: Sequence[AttackRecord] | None = None,
-) -> list[Row]:
+) -> list[LadderRow]:
     """The rows of one column, in the order of its attacks; floors are no attacks.
 
     A set of knowledge is what attackers of one `text` have in common. `among` are the records of several columns: with them there
@@ -94,7 +94,7 @@ def rows(
     for each in unique(map(text, every)):
         owners = [r for r in every if text(r) == each]
         if rivals := within(attacks, owners):
-            found.append(Row(each, [r for r in attacks if text(r) == each], strongest(rivals)))
+            found.append(LadderRow(each, [r for r in attacks if text(r) == each], strongest(rivals)))
     return found
 
 
@@ -108,6 +108,6 @@ def within(attacks: Sequence[AttackRecord], owners: Sequence[AttackRecord]) -> l
     ]
 
 
-def distinct(found: Sequence[Row]) -> list[Measured]:
+def distinct(found: Sequence[LadderRow]) -> list[Measured]:
     """The best of some rows, each once: an attack may be the best of several."""
     return list({tuple(r.id for r in row.best.attacks): row.best for row in found}.values())

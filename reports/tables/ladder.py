@@ -16,7 +16,7 @@ from privbench.records import checks
 from privbench.records.schema import AttackRecord
 from reports.records import comparison, knowledge_sets, measured, quotable, table_checks
 from reports.records.comparison import Comparison
-from reports.records.knowledge_sets import Row
+from reports.records.knowledge_sets import LadderRow
 from reports.records.labels import (
     NONE,
     Gap,
@@ -52,7 +52,7 @@ class Block(NamedTuple):
     title: str
     floor: str  # in words
     floors: Measured | None  # the best floor, where it was made
-    rows: list[Row]  # one per set of knowledge, in the order of the rungs
+    rows: list[LadderRow]  # one per set of knowledge, in the order of the rungs
     every: list[AttackRecord]
     tests: list[Comparison]  # of those attacks against the floor
 

@@ -16,7 +16,7 @@ from privbench.records import checks
 from privbench.records.schema import AttackRecord
 from privbench.scoring.statistics import LEAST_SEEDS
 from reports.records import grouping, knowledge_sets, quotable, table_checks
-from reports.records.knowledge_sets import Row
+from reports.records.knowledge_sets import LadderRow
 from reports.records.labels import (
     MISSING,
     NONE,
@@ -176,7 +176,7 @@ def _of(lost: Sequence[Gap], name: str) -> list[Gap]:
     return [gap for gap in lost if label(gap.cell) == name]
 
 
-def _cell(row: Row | None, tag: str, own: Column, lost: Sequence[Gap]) -> str:
+def _cell(row: LadderRow | None, tag: str, own: Column, lost: Sequence[Gap]) -> str:
     """The best attack within one set of knowledge on one method; that it is missing, where one that needs all of the set is."""
     known = {attacker_text(r) for r in own}
     if tag not in known and any(knowledge.tag(registry.resolve("attack", gap.attack)) == tag for gap in lost):
@@ -381,7 +381,7 @@ def _numbers(records: Sequence[AttackRecord], found: dict[str, list[checks.Check
     return told
 
 
-def _number(name: str, row: Row, height: str, own: Column, told: Sequence[checks.CheckMessage]) -> dict[str, Any]:
+def _number(name: str, row: LadderRow, height: str, own: Column, told: Sequence[checks.CheckMessage]) -> dict[str, Any]:
     best, alike = row.best, row.alike
     r, s = best.first, best.scores
     seconds, evaluations = cost(alike, own)

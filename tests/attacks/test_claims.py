@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import aligned_surrogate
 from attacks.common import gradient_distance, problem
 from attacks.crafted.pilot import imitate
 from attacks.feature_statistics import statistics
@@ -226,7 +225,7 @@ AT_LENGTH = {
     "decoder": replace(CLAIMS["decoder"], settings=CLAIMS["decoder"].settings | {"shadow_rounds": 1}),
 }
 # Two shadow clients of four victims each, and half of the surrogates.
-BRIEF = ((shadow_federation, "CLIENTS", 2), (shadow_federation, "VICTIMS", 4), (aligned_surrogate, "FOLDS", 2))
+BRIEF = ((shadow_federation, "CLIENTS", 2), (shadow_federation, "VICTIMS", 4), (alignment, "FOLDS", 2))
 
 
 @pytest.fixture(scope="module")

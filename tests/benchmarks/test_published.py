@@ -57,7 +57,7 @@ def test_a_killed_start_is_continued_by_the_next_and_gives_the_same_numbers(tmp_
         "import multiprocessing, os, signal, sys, time\n"
         "from pathlib import Path\n"
         "from benchmarks import published\n"
-        "from privbench import checkpoint\n"
+        "from privbench.training import checkpoint\n"
         "from tests.benchmarks.test_published import small\n"
         "keep = checkpoint.keep\n"
         "def kept(folder, spec, state):\n"

@@ -35,6 +35,7 @@ from privbench.scoring.image_scores import psnr_db
 from privbench.seeds import stream
 from privbench.types import Batch, Colluder, Knowledge, LocalTraining, Networks, no_progress
 from tests.builders.small_artifacts import MODEL, artifact, images_like_the_victims, logits, networks, smooth_images
+from tests.test_contracts import trust_surrogates
 
 pytestmark = pytest.mark.usefixtures("small_shadows")
 
@@ -93,7 +94,9 @@ def test_the_oracle_is_above_every_rung_below():
 
 
 @pytest.mark.parametrize("attack", [AnalyticFeatures(steps=20), Oracle(steps=20), Surrogate(**SHORT)])
-def test_victims_attacked_together_end_as_each_alone(attack):
+def test_victims_attacked_together_end_as_each_alone(attack, monkeypatch):
+    """Through the same surrogates: which are trusted is decided on all victims (`pools`)."""
+    trust_surrogates(monkeypatch)
     together, alone = attack.reconstruct(shown(), known(), 0), attack.reconstruct(shown(1), known(), 0)
     torch.testing.assert_close(together.images[0], alone.images[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(together.loss[0], alone.loss[0])
