@@ -35,7 +35,7 @@ def impossible(store: Store, cells: Sequence[CellSpec], data_dir: Path | None, *
             try:
                 _check(cell, data_dir)
             except Exception as error:  # noqa: BLE001 (a data set of a user's own may raise anything)
-                found[cell.id] = worker_pool.logged(error, store.cell(cell) / "error.txt")
+                found[cell.id] = worker_pool.logged(error, store.log(cell))
     finally:
         _forget(workers)
     return found

@@ -56,7 +56,7 @@ def record_finished(store: Store, cells: Sequence[CellSpec]) -> list[str]:
             summary.finish_cell(store, cell)
         except Exception as error:  # noqa: BLE001 (whatever it is, the other cells are recorded)
             interrupts.check()
-            failures.append(worker_pool.logged(error, store.cell(cell) / "error.txt"))
+            failures.append(worker_pool.logged(error, store.log(cell)))
             fail(store, cell, failures[-1])
     return failures
 

@@ -78,6 +78,10 @@ class Store:
         """Why a cell could not be finished, and whether its attack cannot be made at all; gone when it is tried again."""
         return self.cell(cell) / "failed.json"
 
+    def log(self, cell: CellSpec) -> Path:
+        """The traceback of a cell that ended in an internal error; gone when the cell is recorded."""
+        return self.cell(cell) / "error.txt"
+
     def write_failure(self, cell: CellSpec, reason: str, *, refused: bool) -> None:
         """Writes why a cell could not be finished; `refused` says that its attack cannot be made at all."""
         files.write_digested(self.failure(cell), {"cell": cell.id, "reason": reason, "refused": refused})

@@ -89,7 +89,8 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
     with training_files.reading(store.cell(cell)):
         trials = [_trial(store, cell, spec) for spec in cell.train_specs()]
         found = schema.summarise(id=cell.id, cell=cell, trials=trials)
-    store.failure(cell).unlink(missing_ok=True)
+    for path_of in (store.failure, store.log):
+        path_of(cell).unlink(missing_ok=True)
     schema.write(found, path)
     return path
 

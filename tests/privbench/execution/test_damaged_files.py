@@ -56,6 +56,19 @@ def open_again(store, cell):
     store.result(cell, 100).unlink()
 
 
+def test_a_recorded_cell_keeps_no_traceback_of_an_earlier_attempt(store, monkeypatch):
+    """As a disk that is gone for a moment leaves one."""
+    cell = CELLS[0]
+    store.record(cell).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr("privbench.records.summary.schema.summarise", lambda **_: 1 / 0)
+        assert len(go(store.root)[0]) == 1
+    assert "ZeroDivisionError" in store.log(cell).read_text()
+    assert go(store.root)[0] == []
+    assert store.record(cell).exists()
+    assert not store.log(cell).exists()
+
+
 @pytest.mark.parametrize(
     "name",
     [
