@@ -95,7 +95,7 @@ def test_under_hopeless_noise_the_answer_is_grey(batch):
 def test_a_noised_batch_ends_nearer_than_grey(batches):
     own, _, _ = central_network(400, 0)
     x = smooth_images(4)
-    seen = artifact(x, Y[:4], batch_size=2, own=own, noise=1e-6).some(torch.arange(2 - batches, 2))
+    seen = artifact(x, Y[:4], batch_size=2, own=own, noise=1e-6).select(torch.arange(2 - batches, 2))
     x = x.unflatten(0, (2, 2))[2 - batches :]
     end = Staged(feature_steps=30, steps=30).reconstruct(seen, NOBODY, 0)
     assert scores(end, x).mean() > scores(Grey().reconstruct(seen, NOBODY, 0), x).mean() + 1
