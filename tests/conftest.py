@@ -165,9 +165,9 @@ def small_shadows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shrink_shadows(patch: pytest.MonkeyPatch) -> None:
-    """Rehearsals with two clients of three victims each, and a screening by eight images: every step, on a third of the work.
+    """Shadow validation with two clients of three victims each, and a screening by eight images: every step, a third of the work.
 
-    For tests that do not ask how good a rehearsal is. Three, because a victim's surrogate is aligned to two others at least.
+    For tests that do not ask how well it chooses. Three, because a victim's surrogate is aligned to two others at least.
     """
     from attacks.shadow import known_extractor, shadow_federation
 

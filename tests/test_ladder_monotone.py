@@ -53,7 +53,7 @@ def of(records, name):
     return found
 
 
-def test_every_rung_is_climbed(measured):
+def test_every_rung_has_records(measured):
     _, records = measured
     assert {r.knowledge.rung for r in records} == {f"L{n}" for n in range(9)}
 

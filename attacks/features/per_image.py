@@ -75,7 +75,7 @@ def _batches(
 
 
 def separated(artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress) -> Disaggregated:
-    """`disaggregation.separate`, once per artifact for all attackers with auxiliary images; only where that is `possible`."""
+    """`disaggregation.disaggregate`, once per artifact for all attackers with auxiliary images; only where that is `possible`."""
 
     def make() -> dict[str, Tensor]:
         found = disaggregation.disaggregate(artifact, seed, progress)

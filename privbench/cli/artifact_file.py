@@ -102,7 +102,7 @@ def attack_file(  # noqa: PLR0913 (options)
         to.say(
             f"{name}: {seen.victims} victims, median objective {float(found.loss.nanmedian()):.3g}{line}; wrote {target}"
         )
-        _print_doubts(told, found.notes, to)
+        _print_messages(told, found.notes, to)
 
 
 def _name(path: Path) -> str:
@@ -111,7 +111,7 @@ def _name(path: Path) -> str:
     return whole.parent.name if whole.name == artifacts.OBSERVATION else whole.name
 
 
-def _print_doubts(told: Sequence[CheckMessage], notes: Sequence[str], to: Console) -> None:
+def _print_messages(told: Sequence[CheckMessage], notes: Sequence[str], to: Console) -> None:
     for line in [*(f"{flag.name}: {flag.sentence}" for flag in told), *(f"note: {note}" for note in notes)]:
         to.say(f"  {line}")
 

@@ -21,7 +21,7 @@ from reports.tables.report import Report, Table
 
 LEADER = "nfl-cgan"
 COLUMNS = ["", "what", "here", "published", "difference"]
-Quantities = Mapping[str, float]  # published.Row.metric -> what it is here
+Quantities = Mapping[str, float]  # published.PublishedRow.metric -> what it is here
 
 
 class DerivedNumber(NamedTuple):

@@ -186,8 +186,8 @@ def papers_own(method: str) -> str:
 def of(cell: CellSpec, metric: str, first: Sequence[str] = ()) -> Published | None:
     """The published value of exactly this cell, or None.
 
-    `metric` is one of Row.metric. Of several tables that print it, those in `first` ("FedMD-CG 9") go before others, which come in
-    the order of the file.
+    `metric` is one of PublishedRow.metric. Of several tables that print it, those in `first` ("FedMD-CG 9") go before others,
+    which come in the order of the file.
     """
     # The index takes a second to make; no other preset has anything in it.
     found = (

@@ -22,7 +22,7 @@ NOTHING = Knowledge()
 Y = torch.tensor([3, 0, 9])
 QUICK = {
     "dlg": (DLG(steps=6), ("extractor", "classifier")),
-    "dlg through a stand-in": (DLG(steps=6, restarts=2), ("classifier",)),
+    "dlg through a surrogate": (DLG(steps=6, restarts=2), ("classifier",)),
     "dlg by adam": (DLG(steps=12, optimiser="adam"), ("extractor", "classifier")),
     "dlg from grey": (DLG(steps=6, start="grey"), ("extractor", "classifier")),
     "dlg from grey on soft labels": (DLG(steps=6, start="grey", labels="descended", restarts=2), ("classifier",)),
@@ -37,7 +37,7 @@ QUICK = {
     "unsplit with a shared extractor": (UnSplit(turns=2, steps=6), ("extractor", "classifier")),
     "staged": (Staged(steps=6, feature_steps=6, peel_iterations=1), ("extractor", "classifier")),
     "staged without peeling": (Staged(steps=6, feature_steps=6, peel_iterations=0), ("extractor", "classifier")),
-    "staged through a stand-in": (Staged(steps=6, feature_steps=6), ("classifier",)),
+    "staged through a surrogate": (Staged(steps=6, feature_steps=6), ("classifier",)),
 }
 
 
@@ -107,7 +107,9 @@ def test_an_attack_lowers_its_own_objective(name):
     assert (found.trace[:, -1] < found.trace[:, 0]).all()
     assert torch.equal(found.loss, found.trace[:, -1])
     assert found.images.shape == (2, 1, 1, 32, 32)
-    least = 3 if name == "staged" else 6  # peeled: grey, the step that victims share, and one of the victim's own
+    least = (
+        3 if name == "staged" else 6
+    )  # layer by layer: grey, the step that victims share, and one of the victim's own
     assert found.gradient_evaluations >= 2 * least
 
 

@@ -173,7 +173,7 @@ CLAIMS = {
     "inverting-gradients": Claim("FedAvg, untrained", untrained, {"steps": 200, "restarts": 1}, 5.0, 0.3),
     "matching": Claim("FedAvg, untrained", untrained, {"steps": 60}, 4.0, 1e-2),
     "grnn": Claim("FedAvg, untrained", untrained, {"steps": 100}, 1.0, 0.2),
-    "staged": Claim("FedAvg, untrained, without peeling", untrained,
+    "staged": Claim("FedAvg, untrained, without layerwise inversion", untrained,
                     {"steps": 40, "feature_steps": 40, "peel_iterations": 0}, 5.0, 0.1),
     # With the networks of seeds 0-2 the mean gains are 7.6, 3.2 and 8.9 dB, every interval above 0. What LeNet-5, which keeps
     # two convolutions private, gives away stands in docs/appendix/attacks.md.
@@ -199,7 +199,7 @@ CLAIMS = {
                        {"exact_steps": 40}, 10.0, 1e-2),
     "initial-surrogate": Claim("FedSplit in round 0, where the initial extractor is the victim's own", lambda: untrained(C, 3),
                                {"exact_steps": 40}, 10.0, 1e-2),
-    # The small forms of AT_LENGTH, with rehearsals as in BRIEF. With the networks of seeds 0-3 the mean gains are 1.0 to 3.1 dB,
+    # The small forms of AT_LENGTH, validated as in BRIEF. With the networks of seeds 0-3 the mean gains are 1.0 to 3.1 dB,
     # 0.8 to 4.1 and 1.1 to 1.5. A surrogate is wrong about most features, so that its objective falls little.
     "surrogate": Claim("classifier's gradient, trained centrally", central,
                        {"steps": 10, "members": 1, "train_steps": 600, "shadow_steps": 100}, 0.5, 0.95),
@@ -214,7 +214,7 @@ CLAIMS = {
                                 known_extractor, {"steps": 60, "alpha": 1e-3}, 0.5, 0.2),
 }  # fmt: skip
 
-# The whole rehearsals take most of a minute, so that `make test-thorough` has them. With the networks of seeds 0-3 the mean gains
+# Whole shadow validations take most of a minute: `make test-thorough` has them. With the networks of seeds 0-3 the mean gains
 # are 1.0 to 3.1 dB, 2.1 to 3.5 and 1.3 to 1.5. With one shadow round in place of two, seeds 2 and 3 gave 0.0 dB (surrogate: the
 # class mean is returned) and -0.1 and 0.6 dB (aligned).
 AT_LENGTH = {
@@ -310,7 +310,7 @@ def test_an_attack_beats_the_floor_on_the_case_that_it_claims(name, kept):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", AT_LENGTH)
-def test_with_a_whole_rehearsal_an_attack_lowers_its_own_objective_and_beats_the_floor(name, kept):
+def test_with_a_whole_shadow_validation_an_attack_lowers_its_own_objective_and_beats_the_floor(name, kept):
     found, gain = made(name, kept, at_length=True)
     falls(AT_LENGTH[name], found)
     gains(AT_LENGTH[name], gain)
@@ -429,7 +429,7 @@ def test_victims_of_unsplit_end_as_their_client_alone(descent):
     assert not torch.equal(own.images[0], together.images[0])
 
 
-def test_unsplits_stand_in_learns_to_explain_features_that_it_cannot_explain_as_it_began():
+def test_unsplits_surrogate_learns_to_explain_features_that_it_cannot_explain_as_it_began():
     seen, _, known = untrained(C)
     learning, fixed = (
         registry.create(registry.resolve("attack", "unsplit"), {"turns": 6, "extractor_lr": lr}).reconstruct(

@@ -36,7 +36,7 @@ def test_it_explains_the_gradient_and_goes_past_dlg():
     assert (found.labels == -1).all()
 
 
-def test_dlg_takes_a_stand_in_for_the_private_classifier():
+def test_dlg_takes_a_surrogate_for_the_private_classifier():
     images, labels = smooth_images(2), torch.tensor([1, 5])
     seen = artifact(images, labels, EXTRACTOR)
     found = DLG(steps=20).reconstruct(seen, Knowledge(), 0)

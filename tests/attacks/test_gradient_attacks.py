@@ -172,7 +172,7 @@ def test_grnns_generator_draws_images_of_any_side_in_range():
     torch.testing.assert_close(both[0], both[1])
 
 
-def test_unsplit_explains_the_features_better_than_a_fixed_stand_in_does():
+def test_unsplit_explains_the_features_better_than_a_fixed_surrogate_does():
     shown = artifact(smooth_images(2), Y[:2], ("classifier",))
     losses = [
         UnSplit(turns=4, steps=15, stand_in_weight=0.1, extractor_lr=lr).reconstruct(shown, NOTHING, 0).loss

@@ -17,7 +17,7 @@ from privbench.seeds import stream
 from privbench.training import checkpoint, harness
 from privbench.types import Knowledge
 from tests.builders.federations import digits_federation
-from tests.builders.small_artifacts import case_of, error_of_squared_distance, smooth_images
+from tests.builders.small_artifacts import error_of_squared_distance, problem_of, smooth_images
 
 pytestmark = pytest.mark.usefixtures("narrow_resnet")
 CPU = torch.device("cpu")
@@ -52,7 +52,7 @@ def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, train, par
     y = torch.arange(batch)
     own, observed = (plain_gradient(params, buffers, images, y, parts, train) for images in (x, x_true))
     by_hand = sum(((own[name] - observed[name]) ** 2).sum().item() for name in own)
-    products = gradient_distance.gradient_products(case_of(params, buffers, train, MODEL), x, y, observed)
+    products = gradient_distance.gradient_products(problem_of(params, buffers, train, MODEL), x, y, observed)
     assert set(products) == set(observed)
     assert gradient_distance.squared_distance(products).item() == pytest.approx(
         by_hand, rel=0, abs=error_of_squared_distance(products)
@@ -122,7 +122,7 @@ def test_labels_are_read_off_the_last_layers_bias(observed):
     assert torch.equal(labels.recover(seen), truth.labels)
 
 
-def test_there_are_no_closed_form_features_and_nothing_to_peel(observed):
+def test_there_are_no_closed_form_features_and_no_layerwise_inversion(observed):
     seen, _, _ = observed["fedsplit"]
     assert closed_form.closed_form(seen) is None
     gaussian = priors.natural(1, 32, 0.1, (1.0, 1.0), torch.zeros(1))

@@ -106,8 +106,10 @@ def networks(seed: int = 0, parts: Sequence[str] = ("extractor", "classifier"), 
     return {part: (model or MODEL).net(part).init(stream(seed, "test", part))[0] for part in parts}
 
 
-def case_of(weights: Parts, buffers: Parts | None = None, train: bool = True, model: Model = MODEL) -> InversionProblem:
-    """The networks of a case alone: parameters and running statistics by part, no observation."""
+def problem_of(
+    weights: Parts, buffers: Parts | None = None, train: bool = True, model: Model = MODEL
+) -> InversionProblem:
+    """An inversion problem of networks alone: parameters and running statistics by part, no observation."""
     nothing: Parts = {part: {} for part in weights}
     empty = torch.zeros(0)
     return InversionProblem(model, weights, buffers or nothing, train, {}, empty, extractor_known=True, variance=0.0)

@@ -274,7 +274,7 @@ def lambdas():
     ]
 
 
-def test_boxes_stand_in_order_with_the_default_among_them():
+def test_box_plots_stand_in_order_with_the_default_among_them():
     records = lambdas()
     found = box_plots.panels(records, grouping.setting(records[0].cell))
     assert {name: list(values) for name, values in found.items()} == {

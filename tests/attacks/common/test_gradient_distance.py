@@ -6,7 +6,14 @@ import torch.nn.functional as F
 
 from attacks.common import gradient_distance, priors, problem
 from attacks.common.descend import each_of
-from tests.builders.small_artifacts import artifact, case_of, error_of_squared_distance, logits, networks, smooth_images
+from tests.builders.small_artifacts import (
+    artifact,
+    error_of_squared_distance,
+    logits,
+    networks,
+    problem_of,
+    smooth_images,
+)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -22,7 +29,7 @@ def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, parts):
         gradients.append({f"{p}/{n}": t.grad for p in parts for n, t in params[p].items()})
     by_hand = sum(((gradients[0][name] - gradients[1][name]) ** 2).sum().item() for name in gradients[0])
     weights = {p: {n: t.double() for n, t in net.items()} for p, net in true.items()}
-    products = gradient_distance.gradient_products(case_of(weights), x, y, gradients[1])
+    products = gradient_distance.gradient_products(problem_of(weights), x, y, gradients[1])
     assert set(products) == set(gradients[1])
     assert gradient_distance.squared_distance(products).item() == pytest.approx(
         by_hand, rel=0, abs=error_of_squared_distance(products)
@@ -39,7 +46,7 @@ def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, parts):
     assert gradient_distance.cosine_distance(products).item() == pytest.approx(
         1 - float(a @ b / a.norm() / b.norm()), rel=1e-9
     )
-    other = gradient_distance.squared_distance(gradient_distance.gradient_products(case_of(own), x, y, gradients[1]))
+    other = gradient_distance.squared_distance(gradient_distance.gradient_products(problem_of(own), x, y, gradients[1]))
     assert other.item() != pytest.approx(by_hand, rel=1e-3)
 
 
@@ -50,7 +57,7 @@ def test_the_true_image_has_distance_zero():
     observed = {f"{p}/{n}": t.grad for p, net in own.items() for n, t in net.items()}
     weights = {p: {n: t.detach() for n, t in net.items()} for p, net in own.items()}
     true, other = (
-        gradient_distance.gradient_products(case_of(weights), image, y, observed)
+        gradient_distance.gradient_products(problem_of(weights), image, y, observed)
         for image in (x.double(), 1 - x.double())
     )
     assert abs(gradient_distance.squared_distance(true).item()) < error_of_squared_distance(true)

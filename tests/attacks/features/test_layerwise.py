@@ -1,4 +1,4 @@
-"""Layers are peeled exactly, what they leave open is filled by the prior, and a failure falls back on descent."""
+"""Layers are inverted exactly, what they leave open is filled by the prior, and a failure falls back on descent."""
 
 from dataclasses import replace
 
@@ -50,12 +50,12 @@ def three(request, monkeypatch):
     return replace(made, image_shape=(request.param, 32, 32))
 
 
-def peelable(shown, victims):
+def invertible(shown, victims):
     """(case, features, prior, shared layers, equations) of the first victims."""
-    own_case, h = problem.make(shown, 0), closed_form.closed_form(shown)
+    posed, h = problem.make(shown, 0), closed_form.closed_form(shown)
     gaussian = priors.natural(*shown.image_shape[:2], 0.1, (15, 50), h)
-    own = layerwise.layers(own_case, gaussian)
-    return own_case, h, gaussian, own, layerwise.victims(own_case, own, h, torch.arange(victims))
+    own = layerwise.layers(posed, gaussian)
+    return posed, h, gaussian, own, layerwise.victims(posed, own, h, torch.arange(victims))
 
 
 def in_colours(gaussian, images):
@@ -93,7 +93,7 @@ def dense_step(own, one, z, u, factor, whole):
 @pytest.mark.parametrize("level", ["rough", "all"])
 def test_a_step_equals_the_dense_one_in_image_space(shown, level):
     """One grey 32x32 victim, linearised half-way to its image."""
-    _, _, gaussian, own, some = peelable(shown, 1)
+    _, _, gaussian, own, some = invertible(shown, 1)
     one, u = layerwise._pick(some, 0), 0.5 * in_colours(gaussian, smooth_images(1)).u
     z, factor = layerwise._z1(own, u)[0], layerwise.FACTORS[level]
     found = layerwise._newton(own, one, layerwise._pooled_normal(own, one), z, u[0], factor, level == "all").u
@@ -105,7 +105,7 @@ def test_a_step_equals_the_dense_one_in_image_space(shown, level):
 def test_matrices_made_block_by_block_equal_products_of_whole_matrices(three):
     """M and J1 Sigma J1' of dL/dW1, whose slope over the image is autograd's; and the shared step's covariance."""
     channels = three.image_shape[0]
-    _, _, gaussian, own, some = peelable(three, 1)
+    _, _, gaussian, own, some = invertible(three, 1)
     k1 = layerwise._moved(own.window, 32)
     smooth = gaussian._replace(colours=torch.eye(channels).double()).covariance(torch.eye(channels * 1024).double())
     torch.testing.assert_close(own.spread, k1 @ smooth @ k1.T)
@@ -131,8 +131,8 @@ def test_matrices_made_block_by_block_equal_products_of_whole_matrices(three):
 
 def test_where_the_network_is_nearly_linear_the_shared_step_solves_the_equations_of_p(three):
     """Level 0 alone, and it is where Gauss-Newton of each victim would end, to half a hundredth of a pixel's range."""
-    own_case, h, gaussian, own, some = peelable(three, 3)
-    quick = layerwise.invert(own_case, h, gaussian, 1, levels=1).x[:, 0]
+    posed, h, gaussian, own, some = invertible(three, 3)
+    quick = layerwise.invert(posed, h, gaussian, 1, levels=1).x[:, 0]
     now = in_colours(gaussian, quick)
     grey = in_colours(gaussian, torch.full_like(quick, 0.5))
     solved = layerwise._misfit(own, some, layerwise._activations(own, now.u))
@@ -143,14 +143,14 @@ def test_where_the_network_is_nearly_linear_the_shared_step_solves_the_equations
     assert (alone - now.u[0]).square().mean().sqrt() < 0.01
 
 
-def test_victims_peeled_together_equal_each_victim_alone(three, monkeypatch):
+def test_victims_inverted_together_equal_each_victim_alone(three, monkeypatch):
     """Rounding, which sums in another order change, is magnified through errors of 3e-6: 5e-5 of a pixel's range."""
     monkeypatch.setattr(layerwise, "CHUNK", 2)
-    own_case, h, gaussian, _, _ = peelable(three, 3)
-    found = layerwise.invert(own_case, h, gaussian, 8)
+    posed, h, gaussian, _, _ = invertible(three, 3)
+    found = layerwise.invert(posed, h, gaussian, 8)
     for v in (0, 2):  # of the first chunk and of the second
-        observed = {name: t[v : v + 1] for name, t in own_case.observed.items()}
-        one = own_case._replace(observed=observed, labels=own_case.labels[v : v + 1])
+        observed = {name: t[v : v + 1] for name, t in posed.observed.items()}
+        one = posed._replace(observed=observed, labels=posed.labels[v : v + 1])
         alone = layerwise.invert(one, h[v : v + 1], gaussian, 8)
         torch.testing.assert_close(found.x[v], alone.x[0], rtol=0, atol=5e-5)
         torch.testing.assert_close(found.loss[v], alone.loss[0], rtol=1e-3, atol=0)
@@ -162,9 +162,9 @@ def test_smooth_grey_images_come_back_almost_exactly(shown):
     assert found.restart.tolist() == [0, 0]
 
 
-def test_the_peeled_image_is_about_as_probable_as_the_true_one_and_grey_is_not(shown):
-    own_case, h, gaussian, own, some = peelable(shown, 2)
-    found = layerwise.invert(own_case, h, gaussian, 8)
+def test_the_inverted_image_is_about_as_probable_as_the_true_one_and_grey_is_not(shown):
+    posed, h, gaussian, own, some = invertible(shown, 2)
+    found = layerwise.invert(posed, h, gaussian, 8)
     own_images = in_colours(gaussian, found.x[:, 0])
     torch.testing.assert_close(layerwise.neg_log_posterior(own, some, own_images), found.loss, rtol=1e-5, atol=0)
     true = layerwise.neg_log_posterior(own, some, in_colours(gaussian, smooth_images(2)))
@@ -186,16 +186,16 @@ def test_the_prior_is_a_covariance_and_colours_are_smoother_than_brightness():
     torch.testing.assert_close(step[0] / step, torch.tensor([1, 15.0, 50.0]).double(), rtol=0.1, atol=0)
 
 
-def test_a_victim_that_peeling_fails_on_is_descended_on_and_spoils_no_other(shown):
+def test_a_victim_that_layerwise_inversion_fails_on_is_descended_on_and_spoils_no_other(shown):
     broken = artifact(smooth_images(2), Y)
     broken.gradients["extractor"]["conv2.weight"][1] *= -1  # no image has this gradient
     found = Staged(steps=30, feature_steps=30).reconstruct(broken, Knowledge(), 0)
     alone = Staged().reconstruct(shown, Knowledge(), 0)
     torch.testing.assert_close(found.images[0], alone.images[0])
     assert found.restart.tolist() == [0, 1]
-    own_case, h = problem.make(broken, 0), closed_form.closed_form(broken)
-    peeled = layerwise.invert(own_case, h, priors.natural(1, 32, 0.1, (15, 50), h), 8).x
-    assert staged._unexplained(own_case, found.images)[1] < staged._unexplained(own_case, peeled)[1]
+    posed, h = problem.make(broken, 0), closed_form.closed_form(broken)
+    inverted = layerwise.invert(posed, h, priors.natural(1, 32, 0.1, (15, 50), h), 8).x
+    assert staged._unexplained(posed, found.images)[1] < staged._unexplained(posed, inverted)[1]
 
 
 def test_a_gradient_without_numbers_is_a_failed_victim_and_no_crash():
@@ -207,7 +207,7 @@ def test_a_gradient_without_numbers_is_a_failed_victim_and_no_crash():
     assert found.images.isfinite().all()
 
 
-def test_noisy_and_batch_gradients_are_not_peeled():
+def test_noisy_and_batch_gradients_are_not_inverted_layer_by_layer():
     for shown in (artifact(smooth_images(2), Y, noise=1e-4), artifact(smooth_images(2), Y, batch_size=2)):
         found = Staged(steps=3, feature_steps=3).reconstruct(shown, Knowledge(), 0)
         without = Staged(steps=3, feature_steps=3, peel_iterations=0).reconstruct(shown, Knowledge(), 0)

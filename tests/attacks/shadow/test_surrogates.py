@@ -383,7 +383,7 @@ def test_without_noise_a_posterior_is_refused_in_one_line():
 
 
 def of_one_client(count=5):
-    """The world of some victims of one client."""
+    """The server's view of some victims of one client."""
     y = torch.arange(count)
     return shadow_federation.real(artifact(smooth_images(count), y, ("classifier",)), known(), 0, "test")
 

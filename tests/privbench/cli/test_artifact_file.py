@@ -1,4 +1,4 @@
-"""An artifact file with its truth is scored, set beside its floors, and doubted as a record is."""
+"""An artifact file with its truth is scored, set beside its floors, and checked as a record is."""
 
 from dataclasses import replace
 
