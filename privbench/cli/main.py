@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from typer.exceptions import TyperException
@@ -70,7 +70,6 @@ data_app = typer.Typer(
 app.add_typer(data_app, name="data")
 
 GRID_ROWS, GRID_COLUMNS = 8, 8  # of `privbench grid`, unless asked for more
-LOADING = "importing torch ..."
 
 
 @app.callback()
@@ -120,18 +119,6 @@ def _stop(line: str, status: int) -> NoReturn:
 def _begin(line: str) -> None:
     """Prints what was understood before torch is imported, which takes seconds."""
     print(one_line(line), file=sys.stderr, flush=True)
-
-
-def _loaded() -> Any:
-    """The module that does the work, with a word on a terminal while it is imported."""
-    seen = sys.stderr.isatty()
-    if seen:
-        print(LOADING, end="\r", file=sys.stderr, flush=True)
-    from privbench.cli import commands
-
-    if seen:
-        print(" " * len(LOADING), end="\r", file=sys.stderr, flush=True)
-    return commands
 
 
 @app.command(cls=Once)
@@ -353,9 +340,10 @@ def grid(
     """
     dataset = registry.typed("dataset", dataset)
 
+    _begin(f"grid: {registry.short(dataset)}, round {round_}, from {out}")
     from privbench import presets
+    from privbench.cli import commands
 
-    commands = _loaded()
     commands.draw_grid(dataset, round_, presets.FIRST_SEED if seed is None else seed, out, target, rows, columns)
 
 
@@ -388,9 +376,10 @@ def partition_(
     Example: privbench partition --dataset fmnist --clients 10 --omega 0.1 --omega 1 --omega 10 --data-dir DIR
     """
     dataset = registry.typed("dataset", dataset)
+    _begin(f"partition: run {run} under {out}" if run is not None else f"partition: {registry.short(dataset)}")
     from privbench import presets
+    from privbench.cli import commands
 
-    commands = _loaded()
     if run is not None:
         commands.draw_clients_of_run(run, out)
         return
@@ -429,7 +418,9 @@ def list_(
         raise UserError(f"cannot list '{kind}'; known: {', '.join(kinds)}")
     if kind == "runs":
         _begin(f"list: runs and cells under {out}")
-        _loaded().list_runs(out)
+        from privbench.cli import commands
+
+        commands.list_runs(out)
     elif kind == "studies":
         catalogue.list_studies()
     else:
@@ -446,7 +437,8 @@ def show(
 
     Example: privbench show 3f9a
     """
-    commands = _loaded()
+    _begin(f"show: {run} under {out}")
+    from privbench.cli import commands
 
     commands.show_run(run, out)
 
@@ -468,7 +460,8 @@ def reproduce(
 
     Example: privbench reproduce 3f9a
     """
-    commands = _loaded()
+    _begin(f"reproduce: {run} under {out}")
+    from privbench.cli import commands
 
     if not commands.reproduce_and_show(run, out, into, data_dir, attack_only):
         raise typer.Exit(1)
