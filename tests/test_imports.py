@@ -1,13 +1,15 @@
 """The layers of imports and the rules of the house that can be read off the source; each rule is shown to be able to fail."""
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grimp
 import pytest
-from importlinter import cli
 
 from privbench import registry
 
@@ -164,10 +166,15 @@ def graph() -> grimp.ImportGraph:
     return grimp.build_graph(*PACKAGES, "benchmarks")
 
 
-def test_the_contracts_of_pyproject_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`lint-imports` passes: layers, no circle."""
-    monkeypatch.chdir(ROOT)
-    assert cli.lint_imports(config_filename="pyproject.toml", no_cache=True) == cli.EXIT_STATUS_SUCCESS
+def test_the_contracts_of_pyproject_hold() -> None:
+    """Layers, no circle; in a process of its own, since the linter sets up logging for all."""
+    words = [
+        sys.executable,
+        "-c",
+        "from importlinter.cli import lint_imports as run; raise SystemExit(run(no_cache=True))",
+    ]
+    ended = subprocess.run(words, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout
 
 
 def test_no_helper_imports_an_attack(graph: grimp.ImportGraph) -> None:
