@@ -105,17 +105,17 @@ class Imprint(AlignedSettings):
         if not isinstance(model.classifier, LinearClassifier):
             raise UserError(f"imprint needs a classifier that begins with a linear layer, but it is {model.backbone}'s")
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
-        assert knowledge.look is not None, "active attacks are told of the uploads to come"
-        look, auxiliary = knowledge.look, knowledge.auxiliary
-        noise = dry_run.noise_std(look.defense, seed)
-        if look.local is not None and look.defense.where == "update":
-            noise /= optimiser_of(look.local).lr * look.local.steps  # in the update taken for a gradient
+        assert knowledge.expected is not None, "active attacks are told of the uploads to come"
+        expected, auxiliary = knowledge.expected, knowledge.auxiliary
+        noise = dry_run.noise_std(expected.defense, seed)
+        if expected.local is not None and expected.defense.where == "update":
+            noise /= optimiser_of(expected.local).lr * expected.local.steps  # in the update taken for a gradient
         if "extractor" not in broadcast.params:
-            alone = look.batch_size == 1 and not noise
-            return HONEST if alone else classifiers.made_for(model, broadcast, auxiliary, look.batch_size, noise)
-        if not self._serves(model, broadcast, auxiliary, look, noise, seed):
+            alone = expected.batch_size == 1 and not noise
+            return HONEST if alone else classifiers.made_for(model, broadcast, auxiliary, expected.batch_size, noise)
+        if not self._serves(model, broadcast, auxiliary, expected, noise, seed):
             return HONEST
-        return classifiers.made_for(model, broadcast, auxiliary, look.batch_size, noise)
+        return classifiers.made_for(model, broadcast, auxiliary, expected.batch_size, noise)
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -141,17 +141,17 @@ class Imprint(AlignedSettings):
         return found._replace(notes=(*found.notes, CLAIM))
 
     def _serves(
-        self, model: Model, broadcast: Networks, auxiliary: Batch, look: ExpectedUpload, noise: float, seed: int
+        self, model: Model, broadcast: Networks, auxiliary: Batch, expected: ExpectedUpload, noise: float, seed: int
     ) -> bool:
         """Whether a crafted classifier brings back more of the attacker's own images than an honest one."""
         others, mine = dry_run.halves(auxiliary, seed)
-        if not self.rehearsal_images or len(others.labels) < look.batch_size:
+        if not self.rehearsal_images or len(others.labels) < expected.batch_size:
             return True
-        clients, known = dry_run.batches(others, self.rehearsal_images, look.batch_size), Knowledge(mine)
-        sent = classifiers.made_for(model, broadcast, mine, look.batch_size, noise)
+        clients, known = dry_run.batches(others, self.rehearsal_images, expected.batch_size), Knowledge(mine)
+        sent = classifiers.made_for(model, broadcast, mine, expected.batch_size, noise)
 
         def worth(networks: Networks, attack: Callable[[Artifact], Reconstruction]) -> float:
-            return dry_run.psnr_db(attack, dry_run.observed(model, networks, clients, look, seed), clients.images)
+            return dry_run.psnr_db(attack, dry_run.observed(model, networks, clients, expected, seed), clients.images)
 
         acting = worth(
             Networks(broadcast.params | sent.params, broadcast.buffers),

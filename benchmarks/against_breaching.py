@@ -131,7 +131,7 @@ def select(seen: Artifact, truth: Truth, rows: Sequence[int]) -> tuple[Artifact,
     return seen.select(kept), Truth(truth.images[kept], truth.labels[kept])
 
 
-class Look(NamedTuple):
+class Moment(NamedTuple):
     """How far one victim had come at one moment of its own run."""
 
     seconds: float
@@ -142,7 +142,7 @@ class Look(NamedTuple):
 class Victim(NamedTuple):
     """One victim's run; the looks begin with the start and end with the reconstruction that was returned."""
 
-    looks: list[Look]
+    looks: list[Moment]
     evaluations: int
 
 
@@ -206,7 +206,7 @@ def by_breaching(setting: Setting, seen: Artifact, truth: Truth) -> list[Victim]
         def elapsed(started: tuple[float, float] = started) -> tuple[float, float]:
             return time.perf_counter() - started[0], time.process_time() - started[1]
 
-        def look(
+        def moment(
             module: nn.Module, inputs: tuple[Any, ...], output: Any, seeing: Any = seeing, elapsed: Any = elapsed
         ) -> None:
             nonlocal count
@@ -214,12 +214,12 @@ def by_breaching(setting: Setting, seen: Artifact, truth: Truth) -> list[Victim]
                 seeing.append((*elapsed(), inputs[2].detach().clone()))
             count += 1
 
-        attacker.objective.register_forward_hook(look)
+        attacker.objective.register_forward_hook(moment)
         found, _ = attacker.reconstruct([payload], [shared], {})
         seeing.append((*elapsed(), found["data"]))
         images = torch.cat([(u + 1) / 2 for _, _, u in seeing])
         psnr = image_scores.psnr_db(images, truth.images[v].expand(len(images), -1, -1, -1)).tolist()
-        looks = [Look(wall, cpu, value) for (wall, cpu, _), value in zip(seeing, psnr, strict=True)]
+        looks = [Moment(wall, cpu, value) for (wall, cpu, _), value in zip(seeing, psnr, strict=True)]
         runs.append(Victim(looks, count))
     return runs
 
@@ -231,7 +231,7 @@ def by_privbench(settings: Mapping[str, int], seen: Artifact, truth: Truth) -> l
     wall, cpu = time.perf_counter() - started[0], time.process_time() - started[1]
     psnr = image_scores.score(found, truth).psnr_db.tolist()
     return [
-        Victim([Look(wall / len(psnr), cpu / len(psnr), value)], found.gradient_evaluations // len(psnr))
+        Victim([Moment(wall / len(psnr), cpu / len(psnr), value)], found.gradient_evaluations // len(psnr))
         for value in psnr
     ]
 
@@ -242,8 +242,8 @@ def reached(workers: Sequence[Sequence[Victim]], target_db: float, clock: str = 
     Every victim gets the same time t, or less where its run ends sooner; the smallest t that does is taken.
     """
     looks = [victim.looks for own in workers for victim in own]
-    for t in sorted({getattr(look, clock) for own in looks for look in own}):
-        latest = [[look.psnr_db for look in own if getattr(look, clock) <= t] for own in looks]
+    for t in sorted({getattr(moment, clock) for own in looks for moment in own}):
+        latest = [[moment.psnr_db for moment in own if getattr(moment, clock) <= t] for own in looks]
         if all(latest) and sum(own[-1] for own in latest) >= target_db * len(looks):
             return max(sum(min(t, getattr(victim.looks[-1], clock)) for victim in own) for own in workers)
     return None

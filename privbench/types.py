@@ -233,7 +233,7 @@ class Knowledge:
     colluder    attacked client -> another client: its networks at the attacked round, and its training images
     oracle      attacked client -> its own networks at the attacked round
     broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it; not in `needs`
-    look        what is known of the expected uploads: for active attacks, to `craft` by; not in `needs`
+    expected    what is known of the expected uploads: for active attacks, to `craft` by; not in `needs`
     cache       a folder for what an attack trains on auxiliary images (attacks/common/training_cache.py); no knowledge, and
     not in `needs`
     """
@@ -243,7 +243,7 @@ class Knowledge:
     colluder: Mapping[int, Colluder] | None = None
     oracle: Mapping[int, Networks] | None = None
     broadcast: Networks | None = None
-    look: ExpectedUpload | None = None
+    expected: ExpectedUpload | None = None
     cache: Path | None = None
 
     def to(self, device: torch.device) -> Knowledge:
@@ -254,7 +254,7 @@ class Knowledge:
             colluder=None if self.colluder is None else {k: own.to(device) for k, own in self.colluder.items()},
             oracle=None if self.oracle is None else {k: own.to(device) for k, own in self.oracle.items()},
             broadcast=None if self.broadcast is None else self.broadcast.to(device),
-            look=self.look,
+            expected=self.expected,
             cache=self.cache,
         )
 

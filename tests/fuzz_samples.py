@@ -124,7 +124,15 @@ def _reads_record(folder: Path) -> Any:
 def _reported(found: schema.Record) -> None:
     """What every table asks of a record."""
     assert isinstance(found, schema.AttackRecord)
-    _ = found.accuracy, found.averages, found.scores, found.floors, found.gain_db, found.flags, found.accuracy_at_round
+    _ = (
+        found.accuracy,
+        found.averages,
+        found.scores,
+        found.floors,
+        found.gain_db,
+        found.messages,
+        found.accuracy_at_round,
+    )
 
 
 def _reads_training(own: TrainSpec) -> Callable[[Path], Any]:

@@ -83,7 +83,7 @@ def variants(shot, setup):
         attack, server = registry.create(registry.resolve("attack", name), short(name)), shot.server
         if not attack.needs <= observe.offers(setup.method) | set(knowledge.FIELDS):
             continue
-        whole = Knowledge(auxiliary=observe.auxiliary(setup.federation), look=ExpectedUpload(1, setup.defense))
+        whole = Knowledge(auxiliary=observe.auxiliary(setup.federation), expected=ExpectedUpload(1, setup.defense))
         crafted = attack.craft(setup.model, Networks(server.params, server.buffers), whole, 0)
         sent = Replica(server.params | crafted.params, server.buffers | crafted.buffers)
         yield name, shot._replace(server=sent), None

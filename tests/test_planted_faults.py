@@ -55,7 +55,7 @@ def planted(attacked, tmp_path, monkeypatch):
 
 
 def names(found):
-    return [flag.name for flag in found.flags]
+    return [flag.name for flag in found.messages]
 
 
 def both(folder):
@@ -85,7 +85,7 @@ def test_a_zero_gradient_raises_its_flag(planted, attack):
     change_gradient(folder, 2, 0.0)
     found = told(attack)
     assert names(found) == ["zero-gradient"]
-    assert found.flags[0].sentence.startswith("1 of 4 victims")
+    assert found.messages[0].sentence.startswith("1 of 4 victims")
     assert found.scores.n == VICTIMS
 
 
@@ -116,7 +116,7 @@ def test_a_batch_without_a_gradient_raises_its_flag_and_every_floor_is_scored(
     found = schema.read(store.record(own))
     assert names(sound) == []
     assert names(found) == [flag]
-    assert found.flags[0].sentence.startswith("1 of 4 victims")
+    assert found.messages[0].sentence.startswith("1 of 4 victims")
     assert found.scores.n == VICTIMS
     assert all(set(v.floors) == set(registry.FLOORS) for v in found.victims)
     others = [[v for i, v in enumerate(each.victims) if i != 1] for each in (sound, found)]
@@ -130,7 +130,7 @@ def test_a_duplicated_victim_raises_its_flag(planted):
     artifact_files.save_truth(truth, folder / artifact_files.TRUTH, folder / artifact_files.OBSERVATION)
     found = told()
     assert names(found) == ["duplicate-victims"]
-    assert found.flags[0].sentence.startswith("2 of 4 victims")
+    assert found.messages[0].sentence.startswith("2 of 4 victims")
 
 
 def test_a_victim_among_the_auxiliary_images_raises_its_flag(planted, monkeypatch):
@@ -144,7 +144,7 @@ def test_a_victim_among_the_auxiliary_images_raises_its_flag(planted, monkeypatc
     monkeypatch.setattr(knowledge, "auxiliary", leaking)
     found = told()
     assert names(found) == ["auxiliary-overlap"]
-    assert found.flags[0].sentence.startswith("1 of 4 victims")
+    assert found.messages[0].sentence.startswith("1 of 4 victims")
 
 
 def test_an_attack_that_does_nothing_raises_its_flag(planted, monkeypatch):
@@ -160,7 +160,7 @@ def test_an_attack_that_does_nothing_raises_its_flag(planted, monkeypatch):
     monkeypatch.setattr(DLG, "reconstruct", idle)
     found = told()
     assert names(found) == ["loss-did-not-fall"]
-    assert found.flags[0].sentence.startswith("4 of 4 victims")
+    assert found.messages[0].sentence.startswith("4 of 4 victims")
 
 
 def test_an_attack_that_writes_into_what_it_was_given_changes_no_floor_and_hides_no_message(planted, monkeypatch):
@@ -180,7 +180,11 @@ def test_an_attack_that_writes_into_what_it_was_given_changes_no_floor_and_hides
     monkeypatch.setattr(DLG, "reconstruct", writing)
     found = told()
     assert found.victims == sound.victims
-    assert (found.floors, found.flags, found.accuracy_at_round) == (sound.floors, sound.flags, sound.accuracy_at_round)
+    assert (found.floors, found.messages, found.accuracy_at_round) == (
+        sound.floors,
+        sound.messages,
+        sound.accuracy_at_round,
+    )
 
 
 def test_a_guarantee_is_the_defences_own_over_all_rounds_that_were_trained(planted, monkeypatch):

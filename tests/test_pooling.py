@@ -72,7 +72,7 @@ def shown(trained, name, attack):
     auxiliary = observe.auxiliary(setup.federation)
     plugin = registry.create(registry.resolve("attack", attack), short(attack))
     if registry.is_active(attack):
-        server, handed = shot.server, Knowledge(auxiliary, look=ExpectedUpload(1, setup.defense))
+        server, handed = shot.server, Knowledge(auxiliary, expected=ExpectedUpload(1, setup.defense))
         sent = plugin.craft(setup.model, Networks(server.params, server.buffers), handed, 0)
         shot = shot._replace(server=Replica(server.params | sent.params, server.buffers | sent.buffers))
     local = UPDATES if any(need.startswith("update:") for need in plugin.needs) else None

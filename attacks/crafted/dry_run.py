@@ -56,7 +56,7 @@ def batches(images: Batch, most: int, size: int) -> Batch:
     return Batch(*(t[: count * size].unflatten(0, (count, size)) for t in images))
 
 
-def observed(model: Model, own: Networks, clients: Batch, look: ExpectedUpload, seed: int) -> Artifact:
+def observed(model: Model, own: Networks, clients: Batch, expected: ExpectedUpload, seed: int) -> Artifact:
     """What clients with the batches [n, B, ...] would send of all networks in `own`, both of which they were sent.
 
     Whole updates are taken for gradients.
@@ -64,9 +64,11 @@ def observed(model: Model, own: Networks, clients: Batch, look: ExpectedUpload, 
     sent: list[Parts] = []
     for v, (x, y) in enumerate(zip(*clients, strict=True)):
         rng = stream(seed, "attacker", STREAM, "defence", v)
-        exact = _gradient(model, own, x, y) if look.local is None else local_change(model, own, x, y, look.local)
-        protected = {part: look.defense.protect(t, rng) for part, t in exact.items()}
-        sent.append(wire.rounded(protected, look.wire))
+        exact = (
+            _gradient(model, own, x, y) if expected.local is None else local_change(model, own, x, y, expected.local)
+        )
+        protected = {part: expected.defense.protect(t, rng) for part, t in exact.items()}
+        sent.append(wire.rounded(protected, expected.wire))
     n, size = clients.labels.shape
     stacked = {
         part: {name: torch.stack([one[part][name] for one in sent]) for name in own.params[part]}
@@ -78,9 +80,9 @@ def observed(model: Model, own: Networks, clients: Batch, look: ExpectedUpload, 
         model=model,
         round=0,
         shared_parts=CLASSIFICATION,
-        gradients=stacked if look.local is None else {},
-        updates={} if look.local is None else stacked,
-        local=look.local,
+        gradients=stacked if expected.local is None else {},
+        updates={} if expected.local is None else stacked,
+        local=expected.local,
         weights={part: own.params[part] for part in CLASSIFICATION},
         buffers={part: own.buffers.get(part, {}) for part in CLASSIFICATION},
         uploads={},
@@ -89,7 +91,7 @@ def observed(model: Model, own: Networks, clients: Batch, look: ExpectedUpload, 
         batch_size=size,
         image_shape=(int(clients.images.shape[2]), int(clients.images.shape[3]), int(clients.images.shape[4])),
         labels=None,
-        defense=wire.described(look.defense.describe(), look.wire),
+        defense=wire.described(expected.defense.describe(), expected.wire),
     )
     return updates.nearly_gradients(seen)
 

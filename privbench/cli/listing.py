@@ -92,6 +92,6 @@ def show_run(prefix: str, out: Path) -> None:
             "floors": found_record.floors,
             "gain_db": found_record.gain_db,
         }
-        shown |= {"checks": [message.model_dump() for message in found_record.flags]}
+        shown |= {"checks": [message.model_dump() for message in found_record.messages]}
     to.print_json(json.dumps(shown))
     training_view.show(found_record.training, found_record.class_names, to)

@@ -136,7 +136,7 @@ def crafted(
     broadcast = Networks(server.params, server.buffers).to(torch.device("cpu"))
     whole = Knowledge(
         auxiliary=images,
-        look=ExpectedUpload(cell.batch_size, setup.defense, cell.wire, local_update.local_steps(cell)),
+        expected=ExpectedUpload(cell.batch_size, setup.defense, cell.wire, local_update.local_steps(cell)),
         cache=cache,
     )
     handed = known.only(attack.needs, whole, name).to(torch.device("cpu"))

@@ -168,9 +168,9 @@ def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
     for field, value in asked.items():
         if value is None:
             raise UserError(f"{name} needs {ABSENT[field]}")
-    acts = (whole.broadcast is not None or whole.look is not None) and registry.is_active(name)
-    honest, look = (whole.broadcast, whole.look) if acts else (None, None)
-    return Knowledge(**asked, broadcast=honest, look=look, cache=whole.cache if "auxiliary" in needs else None)
+    acts = (whole.broadcast is not None or whole.expected is not None) and registry.is_active(name)
+    honest, expected = (whole.broadcast, whole.expected) if acts else (None, None)
+    return Knowledge(**asked, broadcast=honest, expected=expected, cache=whole.cache if "auxiliary" in needs else None)
 
 
 def uses(attack: Any) -> frozenset[str]:

@@ -330,7 +330,7 @@ class AttackRecord(Record):
         return fmean(v.psnr_db - v.floors[floor] for v in self.victims)
 
     @cached_property
-    def flags(self) -> list[CheckMessage]:
+    def messages(self) -> list[CheckMessage]:
         """The checks that the record fails (privbench/records/checks.py)."""
         return checks.of_victims(self.victims)
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from privbench.records.schema import Record
 from privbench.training.history import Round
 from reports.figures.drawing import style
-from reports.figures.drawing.line_styles import line_looks
+from reports.figures.drawing.line_styles import series_styles_of
 from reports.records import grouping, remarks
 from reports.tables.report import Report, Table
 
@@ -105,16 +105,16 @@ def write(records: Sequence[Record], key: grouping.Setting, names: Sequence[str]
     labels = [label for label in own if any(curves[label] for curves in panels.values())]
     if not labels:
         return []
-    looks = line_looks(labels)
+    series_styles = series_styles_of(labels)
     figure, drawn = style.panels(len(panels), PANEL_INCHES, large=True, sharex=True)
     lost = False
     for axes, (name, curves) in zip(drawn, panels.items(), strict=True):
-        _panel(axes, {label: curves[label] for label in labels}, looks, QUANTITIES[name])
+        _panel(axes, {label: curves[label] for label in labels}, series_styles, QUANTITIES[name])
         lost |= _mark_ends(axes, {label: curves[label] for label in labels if ends_early(own[label], curves[label])})
     drawn[-1].set_xlabel("round", fontsize=style.FONT_POINTS)
     style.heading(figure, grouping.title(key))
     shown = style.series_names(grouping.legend_names(labels))
-    handles = [style.handle(short, **looks[label]) for label, short in zip(labels, shown, strict=True)]
+    handles = [style.handle(short, **series_styles[label]) for label, short in zip(labels, shown, strict=True)]
     handles += [style.handle("not finite from here on", **NOT_FINITE)] if lost else []
     style.legend(figure, handles)
     return style.save(figure, stem)
@@ -133,18 +133,21 @@ def _mark_ends(axes: Axes, curves: dict[str, list[tuple[float, float]]]) -> bool
 
 
 def _panel(
-    axes: Axes, curves: dict[str, list[tuple[float, float]]], looks: dict[str, dict[str, Any]], quantity: Quantity
+    axes: Axes,
+    curves: dict[str, list[tuple[float, float]]],
+    series_styles: dict[str, dict[str, Any]],
+    quantity: Quantity,
 ) -> None:
     for index, (label, curve) in enumerate(curves.items()):
         if not curve:
             continue
-        look, x = looks[label], range(1, len(curve) + 1)
+        series_style, x = series_styles[label], range(1, len(curve) + 1)
         step = max(1, len(curve) // MARKS)
         means = [mean for mean, _ in curve]
-        axes.plot(x, means, linewidth=1.1, markersize=3.5, markevery=(index % step, step), **look)
+        axes.plot(x, means, linewidth=1.1, markersize=3.5, markevery=(index % step, step), **series_style)
         if len(curves) <= MOST_BANDS and any(std for _, std in curve):
             low, high = [m - s for m, s in curve], [m + s for m, s in curve]
-            axes.fill_between(x, low, high, color=look["color"], alpha=0.13, linewidth=0)
+            axes.fill_between(x, low, high, color=series_style["color"], alpha=0.13, linewidth=0)
     means = [mean for curve in curves.values() for mean, _ in curve]
     if quantity.log and 0 < 10 * min(means) < max(means):
         axes.set_yscale("log")

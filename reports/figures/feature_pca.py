@@ -139,12 +139,12 @@ def write(key: grouping.Setting, found: Clouds, classes: Sequence[str], stem: Pa
 
 def _panel(axes: Axes, points: Points, labels: NDArray[np.int64], title: str) -> None:
     # In the order of the images, so that no class lies on top of all others.
-    looks = [point_look(int(label)) for label in labels]
+    series_styles = [point_look(int(label)) for label in labels]
     drawn = axes.scatter(
-        points[:, 0], points[:, 1], s=4, c=[colour for colour, _ in looks], linewidths=0, rasterized=True
+        points[:, 0], points[:, 1], s=4, c=[colour for colour, _ in series_styles], linewidths=0, rasterized=True
     )
-    styles = {marker: MarkerStyle(marker) for _, marker in looks}
+    styles = {marker: MarkerStyle(marker) for _, marker in series_styles}
     paths = {marker: style.get_path().transformed(style.get_transform()) for marker, style in styles.items()}
-    drawn.set_paths([paths[marker] for _, marker in looks])
+    drawn.set_paths([paths[marker] for _, marker in series_styles])
     axes.set_title("\n".join(figures.wrapped(title, 1.3, figures.FONT_POINTS)), fontsize=figures.FONT_POINTS)
     figures.plain(axes)

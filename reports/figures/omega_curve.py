@@ -18,7 +18,7 @@ from privbench import registry
 from privbench.records.schema import Record
 from privbench.system import files
 from reports.figures.drawing import style
-from reports.figures.drawing.line_styles import line_looks
+from reports.figures.drawing.line_styles import series_styles_of
 from reports.records import grouping, published, remarks
 from reports.records.labels import NONE, measured_otherwise, published_text, spread_text, unique
 from reports.tables.accuracy_table import METRICS
@@ -119,14 +119,14 @@ def write(
     panels = [metric for metric in metrics if any(len(_points(points, metric)) > 1 for points in lines.values())]
     if not panels:
         return []
-    looks = line_looks(list(lines))
+    series_styles = series_styles_of(list(lines))
     figure, drawn = style.panels(len(panels), PANEL_INCHES, large=True, sharex=True)
     for axes, metric in zip(drawn, panels, strict=True):
-        _panel(axes, lines, looks, metric, first)
+        _panel(axes, lines, series_styles, metric, first)
     drawn[-1].set_xlabel("omega (small: few classes a client)", fontsize=style.FONT_POINTS)
     style.heading(figure, title(key))
     shown = style.series_names(grouping.legend_names(list(lines)))
-    handles = [style.handle(short, **looks[name]) for name, short in zip(lines, shown, strict=True)]
+    handles = [style.handle(short, **series_styles[name]) for name, short in zip(lines, shown, strict=True)]
     if any(
         published.of(r.cell, metric, first) for points in lines.values() for r in points.values() for metric in panels
     ):
@@ -144,23 +144,25 @@ def _points(points: dict[float, Record], metric: str) -> dict[float, tuple[float
     return {omega: (mean, std) for omega, (mean, std) in each.items() if mean is not None}
 
 
-def _panel(axes: Axes, lines: Curves, looks: Mapping[str, dict[str, Any]], metric: str, first: Sequence[str]) -> None:
+def _panel(
+    axes: Axes, lines: Curves, series_styles: Mapping[str, dict[str, Any]], metric: str, first: Sequence[str]
+) -> None:
     axes.set_xscale("log")
     omegas = sorted({omega for points in lines.values() for omega in points})
     nearest = min(high / low for low, high in pairwise(omegas))
     factor = min(FACTOR, nearest ** (MOST_OF_GAP / max(1, len(lines) - 1)))
     for i, (name, points) in enumerate(lines.items()):
-        found, look = _points(points, metric), looks[name]
+        found, series_style = _points(points, metric), series_styles[name]
         move = factor ** (i - (len(lines) - 1) / 2)
         means, spreads = [mean for mean, _ in found.values()], [std or 0.0 for _, std in found.values()]
         axes.errorbar(
             [omega * move for omega in found], means, yerr=spreads if any(spreads) else None,
-            linewidth=1.1, markersize=3.5, elinewidth=0.6, capsize=1.2, capthick=0.6, **look,
+            linewidth=1.1, markersize=3.5, elinewidth=0.6, capsize=1.2, capthick=0.6, **series_style,
         )  # fmt: skip
         for omega, r in points.items():
             printed = published.of(r.cell, metric, first)
             if printed is not None:
-                hollow = look | {"linestyle": ""}
+                hollow = series_style | {"linestyle": ""}
                 axes.plot(omega * move, printed.value, markerfacecolor="none", markersize=5, **hollow)
     axes.xaxis.set_major_locator(FixedLocator(omegas))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")

@@ -51,7 +51,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
         return []
     methods = unique(label(r.cell) for r in sorted(attacks, key=lambda r: place(r.cell)))
     tags = unique(map(attacker_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
-    looks = {tag: _look(tags, tag, [r for r in attacks if attacker_text(r) == tag]) for tag in tags}
+    series_styles = {tag: _series_style(tags, tag, [r for r in attacks if attacker_text(r) == tag]) for tag in tags}
     figure, panels = style.panels(
         len(methods), PANEL_INCHES if len(methods) > 1 else SINGLE_INCHES, sharex=True, sharey=True
     )
@@ -61,7 +61,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     across = len({axes.get_subplotspec().colspan.start for axes in panels})  # type: ignore[union-attr]
     wide = figure.get_figwidth() / across
     for axes, name, short in zip(panels, methods, style.series_names(methods), strict=True):
-        _panel(axes, [r for r in attacks if label(r.cell) == name], looks)
+        _panel(axes, [r for r in attacks if label(r.cell) == name], series_styles)
         _axes(axes, rounds, wide - 0.45)
         if tall:
             _press(axes, top)
@@ -71,8 +71,8 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     pressed = f"\nabove {KNEE_DB:g} dB at 1/{PRESSED:g} of the height" if tall else ""
     style.heading(figure, grouping.title(grouping.setting(attacks[0].cell)) + pressed)
     handles = [
-        style.handle(f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}", **look)
-        for tag, look in looks.items()
+        style.handle(f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}", **series_style)
+        for tag, series_style in series_styles.items()
     ]
     style.legend(figure, [*handles, style.handle("best floor", **FLOOR)])
     return style.save(figure, stem)
@@ -86,7 +86,7 @@ def points(records: Sequence[AttackRecord]) -> list[tuple[float, Measured]]:
     return [(when, strongest(some)) for when, some in sorted(by_round.items())]
 
 
-def _look(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) -> dict[str, Any]:
+def _series_style(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) -> dict[str, Any]:
     """How the line of a tag is drawn."""
     if all(ladder.rung(r) == ORACLE for r in alike):
         return ORACLE_LINE
@@ -95,7 +95,7 @@ def _look(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) -> dict[
     return line_look(tags.index(tag)) | {"markersize": size, "linewidth": 0.9}
 
 
-def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[str, Any]]) -> None:
+def _panel(axes: Axes, records: Sequence[AttackRecord], series_styles: dict[str, dict[str, Any]]) -> None:
     """One method."""
     floor = [(when, row.floor.psnr_db, row.floor_db) for when, row in points(records)]
     rounds = [when for when, *_ in floor]
@@ -103,9 +103,9 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[st
     axes.fill_between(
         rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
     )
-    for i, (tag, look) in enumerate(looks.items()):
+    for i, (tag, series_style) in enumerate(series_styles.items()):
         # So much to the side that the bars of one round do not lie on each other.
-        aside = (i - (len(looks) - 1) / 2) * STEP_POINTS / 72
+        aside = (i - (len(series_styles) - 1) / 2) * STEP_POINTS / 72
         moved = axes.transData + ScaledTranslation(aside, 0, axes.figure.dpi_scale_trans)
         own = points([r for r in records if attacker_text(r) == tag])
         if not own:
@@ -118,7 +118,7 @@ def _panel(axes: Axes, records: Sequence[AttackRecord], looks: dict[str, dict[st
         axes.errorbar(
             [when for when, _ in own], [p.mean for p in psnr],
             yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
-            elinewidth=0.6, capsize=1.2, capthick=0.6, zorder=3 + i, transform=moved, **look,
+            elinewidth=0.6, capsize=1.2, capthick=0.6, zorder=3 + i, transform=moved, **series_style,
         )  # fmt: skip
 
 

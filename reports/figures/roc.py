@@ -15,7 +15,7 @@ import numpy as np
 from privbench.records.schema import Record
 from privbench.training import metrics
 from reports.figures.drawing import style
-from reports.figures.drawing.line_styles import line_looks
+from reports.figures.drawing.line_styles import series_styles_of
 from reports.records import grouping, remarks
 from reports.records.labels import NONE, spread_text
 from reports.records.published import of
@@ -65,14 +65,14 @@ def write(records: Sequence[Record], key: grouping.Setting, stem: Path) -> list[
     own = {label: (r, curve) for label, r in grouping.chosen(records, key).items() if (curve := average(r)) is not None}
     if not own:
         return []
-    looks = line_looks(list(own))
+    series_styles = series_styles_of(list(own))
     figure, (axes,) = style.panels(1, PANEL_INCHES)
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.7, linestyle=(0, (2, 2)))
     handles = []
     for index, ((label, (r, curve)), name) in enumerate(zip(own.items(), style.series_names(list(own)), strict=True)):
-        axes.plot(GRID, curve, linewidth=1.0, markersize=3.5, markevery=(6 + 3 * index, 45), **looks[label])
+        axes.plot(GRID, curve, linewidth=1.0, markersize=3.5, markevery=(6 + 3 * index, 45), **series_styles[label])
         area = "" if r.averages.auc.mean is None else f" {r.averages.auc.mean:.3f}"
-        handles.append(style.handle(name + area, **looks[label]))
+        handles.append(style.handle(name + area, **series_styles[label]))
     axes.set_xlabel("false-positive rate", fontsize=style.FONT_POINTS)
     axes.set_ylabel("true-positive rate", fontsize=style.FONT_POINTS)
     axes.set_xlim(-0.01, 1.01)

@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox, ScaledTranslation
 from privbench.records.schema import AttackRecord
 from reports.figures.drawing import direct_labels, style
 from reports.figures.drawing.direct_labels import Point
-from reports.figures.drawing.line_styles import line_looks
+from reports.figures.drawing.line_styles import series_styles_of
 from reports.records import grouping
 from reports.records.labels import asked_text, label, place, published, unique
 from reports.records.measured import strongest
@@ -29,7 +29,7 @@ MARKER_POINTS = 5.0
 # Bars that would lie on each other are drawn so far apart.
 STEP_POINTS = 3.0
 MOVED = "bars that would cover each other are drawn apart"
-Looks = Mapping[str, dict[str, Any]]
+SeriesStyles = Mapping[str, dict[str, Any]]
 
 
 def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
@@ -42,12 +42,12 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     names = unique(label(cell) for cell in sorted((r.cell for r in records), key=place))
     if len(names) < 2 or not is_quotable(records[0].cell.preset):
         return []
-    looks = {name: look | {"linestyle": ""} for name, look in line_looks(names).items()}
+    series_styles = {name: series_style | {"linestyle": ""} for name, series_style in series_styles_of(names).items()}
     rounds = {asked: [r for r in records if r.cell.round == asked] for asked in unique(r.cell.round for r in records)}
     figure, panels = _panels(len(rounds))
-    every = [_spreads(own, names, looks) for own in rounds.values()]
+    every = [_spreads(own, names, series_styles) for own in rounds.values()]
     for axes, (asked, own), spreads in zip(panels, rounds.items(), every, strict=True):
-        _draw(axes, own, spreads, looks)
+        _draw(axes, own, spreads, series_styles)
         title = f"{asked} round" if asked in ("best", "last") else f"round {asked_text(asked)}"
         axes.set_title(title, fontsize=style.FONT_POINTS)
     style.name_axes(panels, "test accuracy, %", "PSNR, strongest attack, dB")
@@ -58,7 +58,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     has_published = any(published(r.cell)[0] and of_papers_attack(r.cell) for r in records)
     floors = [_floor(own) for own in rounds.values()]
     if has_published or not _named(figure, panels, every, covered, floors, short):
-        _legend(figure, {short[name]: looks[name] for name in names}, has_published=has_published)
+        _legend(figure, {short[name]: series_styles[name] for name in names}, has_published=has_published)
     return style.save(figure, stem)
 
 
@@ -81,7 +81,7 @@ def _panels(number: int) -> tuple[Figure, list[Axes]]:
     return figure, list(grid.flat[:number])
 
 
-def _spreads(records: Sequence[AttackRecord], names: Sequence[str], looks: Looks) -> list[ErrorBar]:
+def _spreads(records: Sequence[AttackRecord], names: Sequence[str], series_styles: SeriesStyles) -> list[ErrorBar]:
     """Of every method that was attacked, in the order of their names."""
     found = []
     for name in names:
@@ -91,7 +91,7 @@ def _spreads(records: Sequence[AttackRecord], names: Sequence[str], looks: Looks
         best = strongest(own)
         psnr, accuracy = best.psnr_db, best.first.accuracy
         std = accuracy.std or 0.0
-        point = Point(name, looks[name]["color"], accuracy.mean, psnr.mean)
+        point = Point(name, series_styles[name]["color"], accuracy.mean, psnr.mean)
         ends = (min(psnr.low, psnr.mean), max(psnr.high, psnr.mean))
         found.append(ErrorBar(point, (accuracy.mean - std, accuracy.mean + std), ends))
     return found
@@ -101,17 +101,19 @@ def _floor(records: Sequence[AttackRecord]) -> float:
     return sum(r.floor.psnr_db for r in records) / len(records)
 
 
-def _draw(axes: Axes, records: Sequence[AttackRecord], spreads: Sequence[ErrorBar], looks: Looks) -> None:
+def _draw(
+    axes: Axes, records: Sequence[AttackRecord], spreads: Sequence[ErrorBar], series_styles: SeriesStyles
+) -> None:
     """Everything but the bars, whose room the limits hold."""
     axes.axhline(_floor(records), zorder=0, **FLOOR)
     for point, across, upright in spreads:
-        axes.plot(point.x, point.y, markersize=MARKER_POINTS, zorder=4, **looks[point.name])
+        axes.plot(point.x, point.y, markersize=MARKER_POINTS, zorder=4, **series_styles[point.name])
         axes.update_datalim([(across[0], upright[0]), (across[1], upright[1])])
         cell = next(r.cell for r in records if label(r.cell) == point.name)
         x = published(cell)[0]
         y = next((p for r in records if r.cell.train == cell.train and (p := of_papers_attack(r.cell))), None)
         if x is not None and y is not None:
-            axes.plot(x.value, y.value, markerfacecolor="none", markersize=MARKER_POINTS, **looks[point.name])
+            axes.plot(x.value, y.value, markerfacecolor="none", markersize=MARKER_POINTS, **series_styles[point.name])
     style.plain(axes)
     axes.tick_params(labelbottom=True)
     axes.margins(x=0.12, y=0.26)
@@ -209,8 +211,10 @@ def _wrapped(name: str) -> str:
     return "\n".join(style.wrapped(name, NAME_INCHES, style.SMALL_POINTS))
 
 
-def _legend(figure: Figure, looks: Looks, *, has_published: bool) -> None:
-    handles = [style.handle(name, **look, markersize=MARKER_POINTS) for name, look in looks.items()]
+def _legend(figure: Figure, series_styles: SeriesStyles, *, has_published: bool) -> None:
+    handles = [
+        style.handle(name, **series_style, markersize=MARKER_POINTS) for name, series_style in series_styles.items()
+    ]
     handles.append(style.handle("best floor", **FLOOR))
     if has_published:
         hollow = {

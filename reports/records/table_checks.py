@@ -49,7 +49,7 @@ def by_record(
 
     `references` are attacks on undefended FedAvg from outside the table (reports/records/ceiling.py).
     """
-    found = {r.id: [*r.flags, *below_floor(r)] for r in records}
+    found = {r.id: [*r.messages, *below_floor(r)] for r in records}
     for key in groups(records):
         own = [r for r in records if group(r.cell) == key]
         beside = [*own, *(r for r in references if group(r.cell) == key)]

@@ -115,7 +115,7 @@ def imprinted(batch_size: int = 12) -> Any:
     sent = (
         own
         | Imprint(rehearsal_images=0)
-        .craft(MODEL, broadcast, replace(known, look=ExpectedUpload(batch_size, NoDefense())), 0)
+        .craft(MODEL, broadcast, replace(known, expected=ExpectedUpload(batch_size, NoDefense())), 0)
         .params
     )
     return artifact(x, y, batch_size=batch_size, own=sent), x.unflatten(0, (-1, batch_size)), known

@@ -61,8 +61,8 @@ def sent(own=None, batch_size=1, noise=0.0, known=KNOWN, parts=("extractor", "cl
     """The networks with the classifier crafted in place of the honest one, without a dry run."""
     own = own or networks()
     broadcast = Networks({p: own[p] for p in parts}, {p: {} for p in parts})
-    look = ExpectedUpload(batch_size, defense_of(noise))
-    return own | Imprint(rehearsal_images=0).craft(MODEL, broadcast, replace(known, look=look), 0).params
+    expected = ExpectedUpload(batch_size, defense_of(noise))
+    return own | Imprint(rehearsal_images=0).craft(MODEL, broadcast, replace(known, expected=expected), 0).params
 
 
 def observed(count=3, batch_size=1, noise=0.0, parts=("extractor", "classifier")):
@@ -157,7 +157,7 @@ def test_few_auxiliary_images_of_few_classes_are_enough_to_craft():
 def test_a_classifier_that_begins_with_convolutions_is_refused():
     with pytest.raises(UserError, match="begins with a linear layer"):
         Imprint().craft(
-            Model("resnet18", 1, 10), honest_networks(), replace(KNOWN, look=ExpectedUpload(1, NoDefense())), 0
+            Model("resnet18", 1, 10), honest_networks(), replace(KNOWN, expected=ExpectedUpload(1, NoDefense())), 0
         )
 
 
@@ -167,7 +167,7 @@ def test_a_classifier_that_begins_with_convolutions_is_refused():
 def choice(defense, monkeypatch, batch_size=1):
     """What is sent after a dry run on four images."""
     monkeypatch.setattr("attacks.imprint.Posterior", lambda: Posterior(steps=20, direction_steps=10, starts=3))
-    known = replace(KNOWN, look=ExpectedUpload(batch_size, defense))
+    known = replace(KNOWN, expected=ExpectedUpload(batch_size, defense))
     return Imprint(rehearsal_images=4, feature_steps=20).craft(MODEL, honest_networks(), known, 0)
 
 
@@ -193,14 +193,14 @@ class Listening:
 def test_the_dry_run_is_on_images_that_nothing_was_crafted_of_and_no_prior_was_learned_from(monkeypatch):
     looked_at, attacked_from = [], []
     monkeypatch.setattr(
-        "attacks.crafted.dry_run.observed", lambda m, own, clients, look, seed: looked_at.append(clients.images)
+        "attacks.crafted.dry_run.observed", lambda m, own, clients, expected, seed: looked_at.append(clients.images)
     )
     monkeypatch.setattr("attacks.crafted.dry_run.psnr_db", lambda attack, seen, images: float(attack(seen) is None))
     monkeypatch.setattr(
         "attacks.imprint.Imprint._read", lambda s, seen, known, *_: attacked_from.append(known.auxiliary)
     )
     monkeypatch.setattr("attacks.imprint.passive", lambda seen: Listening(attacked_from))
-    Imprint().craft(MODEL, honest_networks(), replace(KNOWN, look=ExpectedUpload(2, NoDefense())), 0)
+    Imprint().craft(MODEL, honest_networks(), replace(KNOWN, expected=ExpectedUpload(2, NoDefense())), 0)
     assert len(looked_at) == len(attacked_from) == 2
     assert looked_at[0].shape == (6, 2, 1, 32, 32)  # twelve images
     assert torch.equal(*looked_at)
@@ -230,7 +230,7 @@ def test_noise_is_measured_on_zeros():
 
 
 def test_of_one_image_of_a_private_extractor_nothing_is_crafted():
-    known = replace(KNOWN, look=ExpectedUpload(1, NoDefense()))
+    known = replace(KNOWN, expected=ExpectedUpload(1, NoDefense()))
     assert Imprint().craft(MODEL, honest_networks(("classifier",)), known, 0) == HONEST
 
 
@@ -406,7 +406,7 @@ def test_in_half_precision_a_loud_gradient_overflows_and_every_victim_is_a_failu
 
 def test_a_server_that_knows_of_half_precision_is_honest_under_noise():
     x, y = smooth_images(23)[3:], torch.arange(20) % 10
-    known = replace(Knowledge(Batch(x, y)), look=ExpectedUpload(1, Gaussian(1e-3), "fp16"))
+    known = replace(Knowledge(Batch(x, y)), expected=ExpectedUpload(1, Gaussian(1e-3), "fp16"))
     assert Imprint(rehearsal_images=2).craft(MODEL, honest_networks(), known, 0) == HONEST
 
 
@@ -453,5 +453,5 @@ def test_whole_updates_by_one_step_of_sgd_are_read_as_gradients():
 def test_without_a_classifier_on_the_wire_it_says_so_in_one_line(parts):
     broadcast = Networks({p: networks()[p] for p in parts}, {p: {} for p in parts})
     with pytest.raises(UserError, match="does not broadcast; try --attack") as error:
-        Imprint().craft(MODEL, broadcast, replace(KNOWN, look=ExpectedUpload(1, NoDefense())), 0)
+        Imprint().craft(MODEL, broadcast, replace(KNOWN, expected=ExpectedUpload(1, NoDefense())), 0)
     assert "\n" not in str(error.value)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import against_breaching as against
-from benchmarks.against_breaching import Look, Victim
+from benchmarks.against_breaching import Moment, Victim
 
 
 def test_the_network_handed_over_has_the_observed_gradient():
@@ -51,7 +51,7 @@ def test_without_the_package_one_line_says_how_to_get_it(monkeypatch, capsys, tm
     ],
 )
 def test_time_to_a_target(workers, target, expected):
-    made = [[Victim([Look(s, 2 * s, p) for s, p in looks], 1) for looks in own] for own in workers]
+    made = [[Victim([Moment(s, 2 * s, p) for s, p in looks], 1) for looks in own] for own in workers]
     assert against.reached(made, target) == expected
     doubled = None if expected is None else 2 * expected
     assert against.reached(made, target, "cpu_seconds") == doubled

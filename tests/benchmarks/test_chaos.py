@@ -112,11 +112,17 @@ def test_a_file_is_cut_short_only_where_its_process_dies_of_the_signal(number, b
     trap = chaos_child.Trap(1, number, "process", 0.5)
     events = chaos_child.Events(tmp_path, trap, SimpleNamespace(value=0), SimpleNamespace(value=0))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number} if blocked else ())
+    # Other tests in this process may have left handlers of the command.
+    handlers = {each: signal.signal(each, handler) for each, handler in (
+        (signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler),
+    )}  # fmt: skip
     try:
         with (tmp_path / "file").open("wb", buffering=0) as file:
             file.write(b"0123456789")
             events.happens(file.fileno())
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
     assert sent == [(os.getpid(), number)]
     assert (tmp_path / "file").stat().st_size == left

@@ -21,7 +21,7 @@ DASH_DOT, LONG_DOT_DOT = (0, (5, 1.2, 1.2, 1.2)), (0, (7, 1.2, 1.2, 1.2, 1.2, 1.
 FOUR_POINTS = (4, 1, 0)  # a star; markers that are nearly round, as hexagons are, look alike in print
 
 
-class Look(NamedTuple):
+class SeriesStyle(NamedTuple):
     """Of one series."""
 
     colour: str
@@ -34,32 +34,32 @@ class Look(NamedTuple):
         return {"color": self.colour, "marker": self.marker, "linestyle": self.dashes}
 
 
-METHODS: Mapping[str, Look] = {
-    "local": Look(BLACK, "X", DOTTED),
-    "fedavg": Look(BLUE, "o", SOLID),
-    "fedprox": Look(SKY, "P", DASHED),
-    "feddf": Look(INDIGO, "<", DASH_DOT),
-    "fedper": Look(WINE, ">", LONG_DOT_DOT),
-    "fedsplit": Look(GREEN, "D", DASHED),
-    "lg-fedavg": Look(GREY, "d", DOTTED),
-    "fedgen": Look(OLIVE, "p", SOLID),
-    "fedcg": Look(PINK, "v", DASH_DOT),
-    "nfl-cgan": Look(ORANGE, FOUR_POINTS, DASHED),
-    "fedmd-cg": Look(VERMILION, "*", SOLID),
+METHODS: Mapping[str, SeriesStyle] = {
+    "local": SeriesStyle(BLACK, "X", DOTTED),
+    "fedavg": SeriesStyle(BLUE, "o", SOLID),
+    "fedprox": SeriesStyle(SKY, "P", DASHED),
+    "feddf": SeriesStyle(INDIGO, "<", DASH_DOT),
+    "fedper": SeriesStyle(WINE, ">", LONG_DOT_DOT),
+    "fedsplit": SeriesStyle(GREEN, "D", DASHED),
+    "lg-fedavg": SeriesStyle(GREY, "d", DOTTED),
+    "fedgen": SeriesStyle(OLIVE, "p", SOLID),
+    "fedcg": SeriesStyle(PINK, "v", DASH_DOT),
+    "nfl-cgan": SeriesStyle(ORANGE, FOUR_POINTS, DASHED),
+    "fedmd-cg": SeriesStyle(VERMILION, "*", SOLID),
 }
 # Of everything else: methods with a defence or with settings, users' own methods, an attacker's knowledge.
 OTHERS = (
-    Look(ORANGE, "s", DASHED),
-    Look(VERMILION, "^", DASH_DOT),
-    Look(BLACK, "d", LONG_DOT_DOT),
-    Look(SKY, "s", DOTTED),
-    Look(WINE, "^", SOLID),
-    Look(GREEN, "v", DOTTED),
-    Look(GREY, "o", DASHED),
-    Look(INDIGO, "D", SOLID),
-    Look(OLIVE, "<", DASHED),
-    Look(PINK, "P", SOLID),
-    Look(BLUE, "X", DASHED),
+    SeriesStyle(ORANGE, "s", DASHED),
+    SeriesStyle(VERMILION, "^", DASH_DOT),
+    SeriesStyle(BLACK, "d", LONG_DOT_DOT),
+    SeriesStyle(SKY, "s", DOTTED),
+    SeriesStyle(WINE, "^", SOLID),
+    SeriesStyle(GREEN, "v", DOTTED),
+    SeriesStyle(GREY, "o", DASHED),
+    SeriesStyle(INDIGO, "D", SOLID),
+    SeriesStyle(OLIVE, "<", DASHED),
+    SeriesStyle(PINK, "P", SOLID),
+    SeriesStyle(BLUE, "X", DASHED),
 )
 TABLE = (*METHODS.values(), *OTHERS)
 # In what order series that are no methods take them: the first ones are as far apart as can be.
@@ -68,7 +68,7 @@ IN_ORDER = (
     *OTHERS[2:],
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "d")  # twelve, and eleven colours: 132 pairs
-OF_NAME = {NAMES.get(name, name): look for name, look in METHODS.items()}
+OF_NAME = {NAMES.get(name, name): series_style for name, series_style in METHODS.items()}
 ALIASES = {"FedSplit (LG-FedAvg)": "FedSplit"}
 
 
@@ -82,14 +82,16 @@ def point_look(index: int) -> tuple[str, str]:
     return COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
 
 
-def line_looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+def series_styles_of(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Each row's look, by its label (`labels.label`, `grouping.row`): a method's own, or the next that no other row has.
 
     Beyond `TABLE` looks come again.
     """
     own = {label: OF_NAME[name] for label in labels if (name := ALIASES.get(label, label)) in OF_NAME}
-    free = [look for look in (*OTHERS, *METHODS.values()) if look not in own.values()] or list(TABLE)
+    free = [series_style for series_style in (*OTHERS, *METHODS.values()) if series_style not in own.values()] or list(
+        TABLE
+    )
     rest = [label for label in dict.fromkeys(labels) if label not in own]
-    return {label: look.line for label, look in own.items()} | {
+    return {label: series_style.line for label, series_style in own.items()} | {
         label: free[i % len(free)].line for i, label in enumerate(rest)
     }

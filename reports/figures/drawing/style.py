@@ -141,9 +141,9 @@ def footnote(figure: Figure, text: str) -> None:
     _grow(figure, len(lines) * SMALL_POINTS * LINE_SPACING / 72 + 0.05)
 
 
-def handle(label: str, **look: Any) -> Line2D:
+def handle(label: str, **series_style: Any) -> Line2D:
     """A legend's entry."""
-    return Line2D([], [], label=label, **({"linewidth": 1.1, "markersize": 3.5} | look))
+    return Line2D([], [], label=label, **({"linewidth": 1.1, "markersize": 3.5} | series_style))
 
 
 def legend(

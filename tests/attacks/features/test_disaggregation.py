@@ -145,7 +145,9 @@ def crafted(batch_size, monkeypatch):
     own, x, y = networks(), smooth_images(12), torch.arange(12) % 10
     other = smooth_images(212)[12:]
     assert torch.equal(smooth_images(212)[:12], x)
-    know = Knowledge(Batch(other, torch.zeros(200, dtype=torch.int64)), look=ExpectedUpload(batch_size, NoDefense()))
+    know = Knowledge(
+        Batch(other, torch.zeros(200, dtype=torch.int64)), expected=ExpectedUpload(batch_size, NoDefense())
+    )
     sent = (
         own
         | Imprint(rehearsal_images=0).craft(MODEL, Networks(own, {"extractor": {}, "classifier": {}}), know, 0).params

@@ -151,11 +151,11 @@ def test_an_active_attack_is_told_of_the_uploads_to_come_and_no_other_is(monkeyp
     )
     setup = setup_of(cell)
     active_server.crafted(cell, setup, harness.initial(setup).server, 0, None, None)
-    assert told[0].look == ExpectedUpload(3, setup.defense)
+    assert told[0].expected == ExpectedUpload(3, setup.defense)
     assert told[0].broadcast is None
-    whole = Knowledge(told[0].auxiliary, look=told[0].look, broadcast=Networks({}, {}))
+    whole = Knowledge(told[0].auxiliary, expected=told[0].expected, broadcast=Networks({}, {}))
     passive = knowledge.only(frozenset({"auxiliary"}), whole, "surrogate")
-    assert passive.look is passive.broadcast is None
+    assert passive.expected is passive.broadcast is None
 
 
 def test_the_artifact_holds_what_was_crafted_and_lies_apart(tmp_path):

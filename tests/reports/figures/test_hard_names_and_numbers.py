@@ -234,19 +234,21 @@ def test_files_have_the_width_of_a_column_or_a_page(tmp_path):
 def test_every_method_has_a_look_and_any_two_differ_without_colour_too():
     assert set(line_styles.METHODS) == set(NAMES) == set(registry.METHODS)
     assert len(line_styles.TABLE) == 22
-    assert len({(look.marker, look.dashes) for look in line_styles.TABLE}) == len(line_styles.TABLE)
-    assert len({look.marker for look in line_styles.METHODS.values()}) == len(line_styles.METHODS)
-    assert len({look.colour for look in line_styles.METHODS.values()}) == len(line_styles.METHODS)
+    assert len({(series_style.marker, series_style.dashes) for series_style in line_styles.TABLE}) == len(
+        line_styles.TABLE
+    )
+    assert len({series_style.marker for series_style in line_styles.METHODS.values()}) == len(line_styles.METHODS)
+    assert len({series_style.colour for series_style in line_styles.METHODS.values()}) == len(line_styles.METHODS)
     assert len({line_styles.point_look(i) for i in range(132)}) == 132
 
 
 def test_methods_and_defences_of_one_figure_look_unlike_each_other_and_a_method_the_same_in_all():
     labels = [*NAMES.values(), *(f"FedAvg + Gaussian {v}" for v in range(11))]
-    each = line_styles.line_looks(labels)
-    assert len({str(sorted(map(str, look.items()))) for look in each.values()}) == 22
+    each = line_styles.series_styles_of(labels)
+    assert len({str(sorted(map(str, series_style.items()))) for series_style in each.values()}) == 22
     for name in NAMES.values():
-        assert line_styles.line_looks([f"{name} + Gaussian 1", name])[name] == each[name]
-    assert line_styles.line_looks(["FedSplit (LG-FedAvg)"])["FedSplit (LG-FedAvg)"] == each["FedSplit"]
+        assert line_styles.series_styles_of([f"{name} + Gaussian 1", name])[name] == each[name]
+    assert line_styles.series_styles_of(["FedSplit (LG-FedAvg)"])["FedSplit (LG-FedAvg)"] == each["FedSplit"]
 
 
 def _changed(r, rounds):

@@ -287,7 +287,7 @@ def test_a_doubt_that_is_raised_twice_of_one_cell_is_named_once():
 
 def test_a_record_keeps_its_own_flags_and_the_tables_print_them():
     planted = record(victims=[{"gradient_norm": 0.0}])
-    assert [flag.name for flag in planted.flags] == ["zero-gradient", "few"]
+    assert [flag.name for flag in planted.messages] == ["zero-gradient", "few"]
     told = remarks.remarks([planted])
     assert any(line.startswith("zero-gradient: ") and "1 of 8 victims" in line for line in told)
 
