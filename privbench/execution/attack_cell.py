@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,7 +28,18 @@ from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, machine
 from privbench.training import checkpoint, evaluation, federation, harness
 from privbench.training.state import Replica, Snapshot
-from privbench.types import Artifact, Federation, Knowledge, Networks, Outcome, Progress, Reconstruction, no_progress
+from privbench.types import (
+    Artifact,
+    Batch,
+    Federation,
+    Knowledge,
+    Networks,
+    Outcome,
+    Progress,
+    Reconstruction,
+    Truth,
+    no_progress,
+)
 
 LOG = logging.getLogger("privbench")
 NO_GUARANTEE = "no (epsilon, delta) guarantee"
@@ -59,52 +70,129 @@ def attack_seed(
             f"{cell.attack} was specified at revision {cell.attack_revision} and is at revision {now} here; specify the cell anew"
         )
     store.begin(cell)
-    seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, progress)
-    fed, _ = federation.of(spec, data_root)
-    place = machine.device(device_name)
-    # The floors ask what anybody could score, so they always have the images of the attacked distribution.
-    same, same_info = known.auxiliary(fed, known.SAME, data_root, seen.image_shape, spec.seed)
-    chosen, chosen_info = same, same_info
-    if cell.auxiliary != known.SAME:
-        chosen, chosen_info = known.auxiliary(fed, cell.auxiliary, data_root, seen.image_shape, spec.seed)
-    images, whole = (
-        {*image_scores.digests(same.images), *image_scores.digests(chosen.images)},
-        Knowledge(auxiliary=same),
-    )
-    seed = seeds.of_attacker(spec.id, seen.round)
-    floors = {
-        floor: image_scores.psnr_of(attack_artifact(floor, {}, seen, whole, seed, place, no_progress), truth).tolist()
+    one = CellSeed(store, cell, spec, data_root, device_name, progress)
+    seen, truth, shot = one.observed()
+    images = _auxiliary_images(one, seen)
+    floors = _floors(one, seen, truth, images)
+    attacked = _attack(one, seen, shot, images)
+    # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or suppresses a check.
+    info = _scored(one, one.observed(), attacked, floors, images)
+    found = attacked.reconstruction
+    tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
+    files.save_tensors(path, "reconstruction", tensors, info)
+
+
+class CellSeed(NamedTuple):
+    """One seed of a cell, and where its work is done."""
+
+    store: Store
+    cell: CellSpec
+    spec: TrainSpec
+    data_root: Path | None
+    device_name: str
+    progress: Progress
+
+    def observed(self) -> tuple[Artifact, Truth, Snapshot]:
+        """The artifact that is attacked, its truth, and the networks at that round."""
+        return at_round.observed(self.store, self.cell, self.spec, self.data_root, self.device_name, self.progress)
+
+    @property
+    def federation(self) -> Federation:
+        """Its clients and their images."""
+        return federation.of(self.spec, self.data_root)[0]
+
+    @property
+    def place(self) -> torch.device:
+        """Where attacks compute."""
+        return machine.device(self.device_name)
+
+
+class AuxiliaryImages(NamedTuple):
+    """The images that attackers of one cell have."""
+
+    # Of the attacked distribution. The floors ask what anybody could score, so they always have these.
+    same: Batch
+    # As the cell says.
+    chosen: Batch
+    # What a record says of the chosen ones.
+    about: dict[str, Any]
+
+    def digests(self) -> set[str]:
+        """Of both."""
+        return {*image_scores.digests(self.same.images), *image_scores.digests(self.chosen.images)}
+
+
+class TimedReconstruction(NamedTuple):
+    """What an attack returned, and after how long."""
+
+    reconstruction: Reconstruction
+    seconds: float
+
+
+def _auxiliary_images(one: CellSeed, seen: Artifact) -> AuxiliaryImages:
+    def of(choice: str) -> tuple[Batch, dict[str, Any]]:
+        return known.auxiliary(one.federation, choice, one.data_root, seen.image_shape, one.spec.seed)
+
+    same = of(known.SAME)
+    return AuxiliaryImages(same[0], *(same if one.cell.auxiliary == known.SAME else of(one.cell.auxiliary)))
+
+
+def _floors(one: CellSeed, seen: Artifact, truth: Truth, images: AuxiliaryImages) -> dict[str, list[float]]:
+    """PSNR in dB of every victim under each floor whose needs are met."""
+    seed, whole = seeds.of_attacker(one.spec.id, seen.round), Knowledge(auxiliary=images.same)
+    return {
+        floor: image_scores.psnr_of(
+            attack_artifact(floor, {}, seen, whole, seed, one.place, no_progress), truth
+        ).tolist()
         for floor in registry.FLOORS
         if registry.resolve("attack", floor).needs <= seen.offers() | {"auxiliary"}
     }
-    whole = replace(knowledge_of(store, cell, spec, fed, seen, shot), auxiliary=chosen)
-    started = time.perf_counter()
-    found = attack_artifact(cell.attack, cell.attack_settings, seen, whole, seed, place, progress)
-    seconds = time.perf_counter() - started
-    # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or suppresses a check.
-    seen, truth, shot = at_round.observed(store, cell, spec, data_root, device_name, progress)
+
+
+def _attack(one: CellSeed, seen: Artifact, shot: Snapshot, images: AuxiliaryImages) -> TimedReconstruction:
+    """The cell's attack, with the part of all knowledge that its `needs` name."""
+    every = knowledge_of(one.store, one.cell, one.spec, one.federation, seen, shot)
+    seed, started = seeds.of_attacker(one.spec.id, seen.round), time.perf_counter()
+    found = attack_artifact(
+        str(one.cell.attack), one.cell.attack_settings, seen, replace(every, auxiliary=images.chosen), seed, one.place,
+        one.progress,
+    )  # fmt: skip
+    return TimedReconstruction(found, time.perf_counter() - started)
+
+
+def _scored(
+    one: CellSeed,
+    observed: tuple[Artifact, Truth, Snapshot],
+    attacked: TimedReconstruction,
+    floors: Mapping[str, list[float]],
+    images: AuxiliaryImages,
+) -> dict[str, Any]:
+    """What the result of a seed says besides its tensors."""
+    seen, truth, shot = observed
+    cell, spec, name, found = one.cell, one.spec, str(one.cell.attack), attacked.reconstruction
     scores = image_scores.score(found, truth, _true_features(seen, shot))
-    info = _trial(store, cell, spec, data_root, place)
+    info = _trial(one.store, cell, spec, one.data_root, one.place)
     info |= {
         "round": seen.round,
-        "knowledge": _knowledge(cell.attack, seen, chosen_info, cell.attack_settings)
-        | active_server.told(store.artifact(cell, spec, seen.round)),
+        "knowledge": _knowledge(name, seen, images.about, cell.attack_settings)
+        | active_server.told(one.store.artifact(cell, spec, seen.round)),
         "accuracy_at_round": [
             evaluation.accuracy(seen.model, Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
-            for k, client in enumerate(fed.clients)
+            for k, client in enumerate(one.federation.clients)
         ],
         "guarantee": guarantee(
-            written_defense.create(spec.defense, spec.where), len(checkpoint.history(store.train(spec), spec.id) or [])
+            written_defense.create(spec.defense, spec.where),
+            len(checkpoint.history(one.store.train(spec), spec.id) or []),
         ),
         "victims": victims.described(
-            seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images, is_floor=cell.attack in registry.FLOORS
+            seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images.digests(),
+            is_floor=name in registry.FLOORS,
         ),
     }  # fmt: skip
     about = f"{registry.short(spec.dataset)}, {spec.method}, round {seen.round}, seed {spec.seed}"
     info["notes"] += [f"{about}: {note}" for note in found.notes]
-    info["cost"] |= {"attack_seconds": seconds, "gradient_evaluations": int(found.gradient_evaluations)}
-    tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
-    files.save_tensors(path, "reconstruction", tensors, info)
+    info["cost"] |= {"attack_seconds": attacked.seconds, "gradient_evaluations": int(found.gradient_evaluations)}
+    return info
 
 
 def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
