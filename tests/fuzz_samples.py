@@ -11,7 +11,7 @@ import torch
 
 from privbench import presets, registry
 from privbench.errors import UserError
-from privbench.execution import attack_cell, cell_jobs
+from privbench.execution import cell_jobs, one_attack
 from privbench.observation import artifact_files, observe
 from privbench.records import schema, summary
 from privbench.records.store import Store
@@ -82,12 +82,12 @@ def _reads_artifact(whose: Any) -> Callable[[Path], Any]:
 def _attacked(content: tuple[Artifact, Truth]) -> None:
     """The cheapest attack on what was read: nothing is known of its images, and of a batch of another size it asks for as many."""
     seen, truth = content
-    found = attack_cell.attack_artifact("grey", {}, seen, Knowledge(), 0, CPU, no_progress)
+    found = one_attack.attack_artifact("grey", {}, seen, Knowledge(), 0, CPU, no_progress)
     assert found.images.shape == truth.images.shape
     if "gradient" in seen.offers() and seen.batch_size <= LARGEST_BATCH:
         needs = registry.resolve("attack", "dlg").needs
         if needs <= seen.offers():
-            attack_cell.attack_artifact(
+            one_attack.attack_artifact(
                 "dlg", {"steps": 1}, replace(seen, training=None), Knowledge(), 0, CPU, no_progress
             )
 

@@ -14,7 +14,7 @@ from attacks.shadow.selection import Choice
 from attacks.shadow.surrogate_attack import SurrogateAttack
 from privbench import applicability, presets, registry
 from privbench.data import partition
-from privbench.execution import attack_cell, cell_jobs
+from privbench.execution import attack_cell, cell_jobs, one_attack
 from privbench.methods.base import ClassByCount
 from privbench.observation import artifact_files, knowledge, observe
 from privbench.observation.artifact_files import load
@@ -157,7 +157,7 @@ def short(name):
 
 def attacked(name, folder, whole):
     seen = load(folder / file_for(name))
-    return attack_cell.attack_artifact(name, short(name), seen, whole, 0, CPU, lambda *_: None)
+    return one_attack.attack_artifact(name, short(name), seen, whole, 0, CPU, lambda *_: None)
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
@@ -243,7 +243,7 @@ def looks_at_more(name, folder, whole):
     if own.offers() == seen.offers():
         return None
     before, after = (
-        attack_cell.attack_artifact(name, short(name), each, whole, 0, CPU, lambda *_: None)[:4] for each in (seen, own)
+        one_attack.attack_artifact(name, short(name), each, whole, 0, CPU, lambda *_: None)[:4] for each in (seen, own)
     )
     return not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, after, strict=True))
 

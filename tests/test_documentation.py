@@ -12,7 +12,7 @@ import typer
 from privbench import data, presets, registry, written_defense
 from privbench.cli import main as cli
 from privbench.data import partition
-from privbench.execution import attack_cell
+from privbench.execution import one_attack
 from privbench.training import harness
 from privbench.types import Knowledge, Reconstruction, Truth
 from reports.studies import definition
@@ -57,7 +57,7 @@ def test_the_method_trains_and_its_term_matters(example):
 def test_the_attack_lowers_its_objective(example):
     _, attack = example("attack", "Cosine")
     shown = artifact(smooth_images(2), torch.tensor([1, 2]))
-    attack_cell.check_needs("mine", attack, shown)
+    one_attack.check_needs("mine", attack, shown)
     found = attack(steps=30).reconstruct(shown, Knowledge(), 0, lambda *_: None)
     assert (found.trace[:, -1] < found.trace[:, 0]).all()
 

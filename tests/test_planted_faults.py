@@ -8,7 +8,7 @@ import torch
 from attacks.features import disaggregation
 from privbench import presets, registry
 from privbench.errors import AttackRefused
-from privbench.execution import attack_cell, cell_jobs
+from privbench.execution import cell_jobs, one_attack
 from privbench.observation import artifact_files, knowledge
 from privbench.records import checks, schema
 from privbench.records.store import Store
@@ -283,4 +283,4 @@ def test_a_refusal_is_a_users_mistake_like_any_other(attacked):
     (folder,) = (attacked / "artifacts").iterdir()
     seen = artifact_files.load(folder / artifact_files.OBSERVATION)
     with pytest.raises(AttackRefused, match="needs the upload:generator"):
-        attack_cell.check_needs("feature-statistics", registry.resolve("attack", "feature-statistics"), seen)
+        one_attack.check_needs("feature-statistics", registry.resolve("attack", "feature-statistics"), seen)

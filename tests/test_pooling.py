@@ -14,7 +14,7 @@ from attacks.features import layerwise
 from attacks.shadow import selection
 from attacks.unsplit import UnSplit
 from privbench import presets, registry
-from privbench.execution import attack_cell
+from privbench.execution import attack_cell, one_attack
 from privbench.observation import knowledge, observe
 from privbench.training import checkpoint, harness
 from privbench.training.state import Replica
@@ -101,7 +101,7 @@ def gap(attack, seen, whole):
     crafted = attack == "imprint" and classifiers.is_saturated(seen.weights["classifier"])
     row = int(saturated.above_noise(seen)[0]) if crafted else 0
     alone, among = (
-        attack_cell.attack_artifact(attack, brief(attack), each, whole, 0, CPU, lambda *_: None).images[row].double()
+        one_attack.attack_artifact(attack, brief(attack), each, whole, 0, CPU, lambda *_: None).images[row].double()
         for each in (seen.select(ALONE + row), seen)
     )
     return float((alone - among).abs().max())
@@ -172,7 +172,7 @@ def test_a_common_stand_in_of_unsplit_is_declared_and_pools(trained, monkeypatch
     own = short("unsplit") | {"stand_in_of": "client"}
     assert (UnSplit().pools, UnSplit(stand_in_of="client").pools) == (False, True)
     alone, among = (
-        attack_cell.attack_artifact("unsplit", own, each, whole, 0, CPU, lambda *_: None).images[0]
+        one_attack.attack_artifact("unsplit", own, each, whole, 0, CPU, lambda *_: None).images[0]
         for each in (seen.select(ALONE), seen)
     )
     assert float((alone - among).abs().max()) > DIFFERENT

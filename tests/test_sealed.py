@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attacks.floors import Grey
 from privbench import presets, registry, seeds
-from privbench.execution import attack_cell, cell_jobs
+from privbench.execution import cell_jobs, one_attack
 from privbench.methods.base import SamplingContext
 from privbench.observation.artifact_files import OBSERVATION, TRUTH, load, origin
 from privbench.records.store import Store
@@ -255,5 +255,5 @@ def test_reports_of_an_attack_reach_the_one_who_asked(tmp_path):
             lambda self, seen, known, own, progress: progress(1, 2, "hello") or Grey().reconstruct(seen, known, own, progress),
         )  # fmt: skip
         place = torch.device("cpu")
-        attack_cell.attack_artifact(cell.attack, {}, artifact, knowledge, seed, place, lambda *told: heard.append(told))
+        one_attack.attack_artifact(cell.attack, {}, artifact, knowledge, seed, place, lambda *told: heard.append(told))
     assert heard == [(1, 2, "hello")]

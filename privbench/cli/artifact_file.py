@@ -13,7 +13,7 @@ import torch
 
 from privbench import names, registry, seeds, trust
 from privbench.errors import UserError
-from privbench.execution import attack_cell, worker_pool
+from privbench.execution import one_attack, worker_pool
 from privbench.observation import artifact_files as artifacts
 from privbench.observation import knowledge
 from privbench.presets import train_spec
@@ -84,7 +84,7 @@ def attack_file(  # noqa: PLR0913 (options)
             whole = replace(whole, auxiliary=images())
         try:
             # Each attack has the file to itself: what one writes into it, no other sees and no check reports.
-            found = attack_cell.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_progress)
+            found = one_attack.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_progress)
         except Exception as error:
             if not is_ladder and isinstance(error, UserError):
                 raise
@@ -170,7 +170,7 @@ def _floors(path: Path, seen: Artifact, truth: Truth, place: torch.device, data_
     psnr_db = {}
     for name in registry.FLOORS:
         if registry.resolve("attack", name).needs <= met:
-            found = attack_cell.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, no_progress)
+            found = one_attack.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, no_progress)
             psnr_db[name] = image_scores.psnr_of(found, truth).tolist()
     return _Floors(psnr_db, set() if images is None else set(image_scores.digests(images.images)), note)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,10 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from privbench import applicability, registry, seeds, written_defense
+from privbench import registry, seeds, written_defense
 from privbench.data import partition
-from privbench.errors import AttackRefused, Damaged, UserError
+from privbench.errors import Damaged, UserError
 from privbench.execution import at_round
+from privbench.execution.one_attack import attack_artifact
 from privbench.methods.base import Method
 from privbench.networks.model import train_mode
 from privbench.observation import active_server
@@ -34,7 +34,6 @@ from privbench.types import (
     Federation,
     Knowledge,
     Networks,
-    Outcome,
     Progress,
     Reconstruction,
     Truth,
@@ -216,101 +215,6 @@ def _is_there(path: Path) -> bool:
             path.unlink(missing_ok=True)
         return False
     return True
-
-
-def attack_artifact(
-    name: str,
-    settings: dict[str, Any],
-    seen: Artifact,
-    whole: Knowledge,
-    seed: int,
-    place: torch.device,
-    progress: Progress,
-) -> Reconstruction:
-    """Runs one attack with what its `needs` name of the `whole` knowledge, and nothing more; `seed` is the attacker's own.
-
-    AttackRefused where it cannot be made; UserError where it returns something else than a reconstruction of these victims.
-    """
-    attack = registry.create(registry.resolve("attack", name), settings)
-    check_needs(name, attack, seen)
-    try:
-        handed = known.only(attack.needs, whole, name).to(place)
-        listening = _listener.set(progress)
-        try:
-            found = attack.reconstruct(seen.to(place), handed, seed, _tell)
-        finally:
-            _listener.reset(listening)
-    except UserError as error:
-        raise AttackRefused(str(error)) from error
-    if fault := _fault(found, seen):
-        raise UserError(f"{name} should return a Reconstruction of {seen.victims} victims, but {fault}")
-    return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
-
-
-_listener: ContextVar[Progress] = ContextVar("listener", default=no_progress)
-
-
-def _tell(done: int, total: int, what: str) -> None:
-    """The progress report that attacks are given: a report itself may hold the job, and so the run's name and seed."""
-    _listener.get()(done, total, what)
-
-
-def _fault(found: Any, seen: Artifact) -> str:
-    """What an attack of a user's own returned in place of a reconstruction, in words; nothing where all is as it should be."""
-    if not isinstance(found, Reconstruction):
-        return f"it returned {'nothing' if found is None else f'a {type(found).__name__}'}"
-    v, b = seen.victims, seen.batch_size
-    wanted = {"images": (v, b, *seen.image_shape), "labels": (v, b), "loss": (v,), "restart": (v,)}
-    for name in (*wanted, "trace"):
-        t = getattr(found, name)
-        if not isinstance(t, torch.Tensor):
-            return f"`{name}` is of type {type(t).__name__}"
-        fits = tuple(t.shape) == wanted[name] if name in wanted else t.ndim == 2 and len(t) == v and t.shape[1] > 0
-        if not fits:
-            return f"`{name}` has shape {tuple(t.shape)}, not {wanted.get(name, f'({v}, T)')}"
-        if name in ("images", "loss", "trace") and not t.is_floating_point():
-            return f"`{name}` is of {t.dtype}, not floating point"
-    if found.outcome is None:
-        return ""
-    if not isinstance(found.outcome, torch.Tensor) or tuple(found.outcome.shape) != (v,):
-        return f"`outcome` should be a tensor of shape ({v},) or None"
-    codes = set(found.outcome.tolist())
-    return (
-        "" if codes <= set(Outcome) else f"`outcome` holds {sorted(codes - set(Outcome))}, which are none of Outcome's"
-    )
-
-
-def check_needs(name: str, attack: Any, seen: Artifact) -> None:
-    """Refuses an attack whose needs or limits the artifact does not meet, and names one that can be made."""
-    check_offered(name, attack.needs, seen.offers(), seen.method, seen.shared_parts, update=seen.local is not None)
-    if fault := applicability.exceeded_by(name, applicability.of(attack), seen):
-        raise AttackRefused(fault)
-
-
-def check_offered(
-    name: str, needs: frozenset[str], offers: frozenset[str], method: str, shares: Sequence[str], *, update: bool
-) -> None:
-    """The same of what artifacts offer: of single gradients, or with `update` of whole local updates."""
-    given = offers | set(known.FIELDS)
-    missing = sorted(needs - given)
-    if not missing:
-        return
-    if not update and all(need.startswith("update") for need in missing):
-        raise AttackRefused(f"{name} {active_server.NEEDS_UPDATES}")
-    if update and all(need.startswith("gradient") for need in missing):
-        raise AttackRefused(
-            f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
-        )
-    ways = [
-        other
-        for other in registry.ATTACKS
-        if registry.resolve("attack", other).needs <= given and other not in registry.FLOORS
-    ]
-    way = next((name for name in ("staged", *ways) if name in ways), "grey")
-    raise AttackRefused(
-        f"{name} needs the {', '.join(missing)}, but {method} shares only [{', '.join(shares) or 'nothing'}]; "
-        f"try --attack {way}, or --attack ladder for every one that can be made"
-    )
 
 
 def knowledge_of(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from privbench import applicability, registry
 from privbench.errors import UserError
-from privbench.execution import attack_cell, worker_pool
+from privbench.execution import one_attack, worker_pool
 from privbench.observation import active_server, knowledge, observe
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
@@ -64,7 +64,7 @@ def _check_attack(cell: CellSpec) -> None:
     attack = registry.create(registry.resolve("attack", name), cell.attack_settings)
     update = cell.observe == "update"
     offers = observe.offers(method, labels_known=cell.labels_known, update=update)
-    attack_cell.check_offered(name, attack.needs, offers, train.method, method.shared_parts, update=update)
+    one_attack.check_offered(name, attack.needs, offers, train.method, method.shared_parts, update=update)
     if active_server.too_early(cell):
         raise UserError(f"{name} {active_server.TOO_EARLY}; attack a later round")
     if "colluder" in attack.needs and train.clients < 2:

@@ -5,7 +5,7 @@ import re
 import torch
 
 from privbench import registry
-from privbench.execution import attack_cell
+from privbench.execution import one_attack
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge
 from tests.builders.small_artifacts import artifact, smooth_images
@@ -18,6 +18,6 @@ def test_the_documented_attack_runs(repository, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     attack = registry.resolve("attack", registry.typed("attack", "mine_layerwise:Layerwise"))
     shown = artifact(smooth_images(1), torch.tensor([1]))
-    attack_cell.check_needs("mine_layerwise:Layerwise", attack, shown)
+    one_attack.check_needs("mine_layerwise:Layerwise", attack, shown)
     found = attack(iterations=4).reconstruct(shown, Knowledge(), 0, lambda *_: None)
     assert psnr_db(found.images[0], smooth_images(1)) > 30

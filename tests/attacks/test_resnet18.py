@@ -9,7 +9,7 @@ from attacks.common.descend import CHUNK, chunk_size
 from attacks.features import layerwise
 from privbench import presets, registry
 from privbench.errors import UserError
-from privbench.execution import attack_cell
+from privbench.execution import one_attack
 from privbench.networks.model import Model
 from privbench.observation import artifact_files as artifacts
 from privbench.observation import observe
@@ -136,7 +136,7 @@ def test_there_are_no_closed_form_features_and_no_layerwise_inversion(observed):
 def test_staged_lowers_its_objective_without_closed_forms(method, observed):
     """One image in eval mode through a surrogate; two images in train mode. The other attacks: tests/test_command_line.py."""
     seen, truth, _ = observed[method]
-    found = attack_cell.attack_artifact("staged", {"steps": 1}, seen, Knowledge(), 0, CPU, lambda *_: None)
+    found = one_attack.attack_artifact("staged", {"steps": 1}, seen, Knowledge(), 0, CPU, lambda *_: None)
     assert found.images.shape == truth.images.shape
     assert (found.trace[:, -1] < found.trace[:, 0]).all()
 
@@ -145,7 +145,7 @@ def test_every_floor_can_be_scored(observed):
     seen, truth, _ = observed["fedsplit"]
     whole = Knowledge(auxiliary=observe.auxiliary(digits_federation((16, 16))))
     for name in registry.FLOORS:
-        found = attack_cell.attack_artifact(name, {}, seen, whole, 0, CPU, lambda *_: None)
+        found = one_attack.attack_artifact(name, {}, seen, whole, 0, CPU, lambda *_: None)
         assert found.images.shape == truth.images.shape
 
 

@@ -17,7 +17,7 @@ from attacks.update_matching import (
 from defenses.gaussian import Gaussian
 from privbench import presets
 from privbench.errors import UserError
-from privbench.execution import attack_cell
+from privbench.execution import one_attack
 from privbench.observation import artifact_files as artifacts
 from privbench.observation import local_update, observe
 from privbench.records.store import Store
@@ -299,7 +299,7 @@ def test_an_attack_on_gradients_is_refused_in_one_line(untrained):
     with pytest.raises(
         UserError, match="but this artifact holds whole local updates; try --attack update-matching"
     ) as error:
-        attack_cell.attack_artifact("dlg", {}, seen, Knowledge(), 0, CPU, lambda *_: None)
+        one_attack.attack_artifact("dlg", {}, seen, Knowledge(), 0, CPU, lambda *_: None)
     assert "\n" not in str(error.value)
 
 

@@ -10,7 +10,7 @@ import torch
 from attacks.floors import Grey
 from privbench import registry, trust
 from privbench.errors import UserError
-from privbench.execution import attack_cell
+from privbench.execution import one_attack
 from privbench.types import Knowledge
 from tests.builders.small_artifacts import artifact, smooth_images
 
@@ -76,5 +76,5 @@ def test_what_is_no_reconstruction_gets_one_line(changed, fault, mine):
     seen = artifact(smooth_images(2), torch.tensor([1, 2]))
     name = mine(frozen(reconstruct=lambda _, *given: changed(Grey().reconstruct(*given))))
     with pytest.raises(UserError) as told:
-        attack_cell.attack_artifact(name, {}, seen, Knowledge(), 0, torch.device("cpu"), lambda *_: None)
+        one_attack.attack_artifact(name, {}, seen, Knowledge(), 0, torch.device("cpu"), lambda *_: None)
     assert str(told.value) == f"mine:Attack should return a Reconstruction of 2 victims, but {fault}"

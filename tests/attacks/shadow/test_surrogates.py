@@ -30,7 +30,7 @@ from attacks.shadow import (
 from attacks.shadow.surrogate_attack import SurrogateAttack
 from attacks.surrogate import Surrogate
 from privbench.errors import AttackRefused
-from privbench.execution import attack_cell
+from privbench.execution import one_attack
 from privbench.scoring.image_scores import psnr_db
 from privbench.seeds import stream
 from privbench.types import Batch, Colluder, Knowledge, LocalTraining, Networks, no_progress
@@ -369,7 +369,7 @@ def test_a_broadcast_extractor_is_refused_in_one_line(name):
     private = artifact(smooth_images(1), Y[:1], ("classifier",))
     seen = dataclasses.replace(both, uploads=private.uploads, upload_buffers=private.upload_buffers)
     with pytest.raises(AttackRefused) as error:
-        attack_cell.attack_artifact(name, {}, seen, known(), 0, torch.device("cpu"), no_progress)
+        one_attack.attack_artifact(name, {}, seen, known(), 0, torch.device("cpu"), no_progress)
     told = f"{name} attacks private extractors, but test broadcasts its extractor; try --attack staged"
     assert str(error.value) == told
 
@@ -377,7 +377,7 @@ def test_a_broadcast_extractor_is_refused_in_one_line(name):
 def test_without_noise_a_posterior_is_refused_in_one_line():
     seen = artifact(smooth_images(1), Y[:1])
     with pytest.raises(AttackRefused) as error:
-        attack_cell.attack_artifact("posterior", {}, seen, known(), 0, torch.device("cpu"), no_progress)
+        one_attack.attack_artifact("posterior", {}, seen, known(), 0, torch.device("cpu"), no_progress)
     told = "posterior weighs the noise that uploads carry, but these carry none; try --attack staged"
     assert str(error.value) == told
 

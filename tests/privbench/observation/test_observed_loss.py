@@ -10,7 +10,7 @@ from attacks.common import closed_form
 from attacks.features import disaggregation
 from privbench import applicability, presets, registry
 from privbench.errors import AttackRefused, UserError
-from privbench.execution import attack_cell
+from privbench.execution import attack_cell, one_attack
 from privbench.methods.base import Method
 from privbench.methods.nfl_cgan import NFLCGAN
 from privbench.observation import artifact_files, observe
@@ -233,13 +233,13 @@ def test_what_needs_the_images_own_gradient_refuses_a_mixed_one_and_names_the_wa
     )
     for name in (*refused, "unsplit", "imprint"):
         with pytest.raises(AttackRefused, match=r"holds 1 imitated features beside those of its images.*upper bound"):
-            attack_cell.attack_artifact(name, {}, shown, whole, 0, CPU, lambda *_: None)
+            one_attack.attack_artifact(name, {}, shown, whole, 0, CPU, lambda *_: None)
     for name in ("dlg", "staged"):
-        made = attack_cell.attack_artifact(name, SHORT[name], shown, whole, 0, CPU, lambda *_: None)
+        made = one_attack.attack_artifact(name, SHORT[name], shown, whole, 0, CPU, lambda *_: None)
         assert made.images.isfinite().all()
     wrong = replace(shown, imitated=0)
     with pytest.raises(AttackRefused, match="has rank 2"):
-        attack_cell.attack_artifact("dlg", SHORT["dlg"], wrong, whole, 0, CPU, lambda *_: None)
+        one_attack.attack_artifact("dlg", SHORT["dlg"], wrong, whole, 0, CPU, lambda *_: None)
 
 
 def test_imitated_features_hide_nothing_from_whoever_separates_them(trained):
