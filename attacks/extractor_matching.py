@@ -22,7 +22,7 @@ from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstructi
 
 @dataclass(frozen=True)
 class ExtractorMatching:
-    """Image and dL/dh descend together until they explain the extractor's gradient, for a private classifier (ours)."""
+    """Image and dL/dh descend together until they explain the extractor's gradient, for a private classifier (this suite)."""
 
     steps: Count = 1200
     weight: Weight = 3.0  # lambda (docs/appendix/tuning.md)

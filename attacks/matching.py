@@ -28,7 +28,7 @@ DISTANCES = {
 
 @dataclass(frozen=True)
 class Matching:
-    """Squared distance relative to the gradient's norm + total variation, by L-BFGS from grey (ours, after Eq. 7)."""
+    """Squared distance relative to the gradient's norm + total variation, by L-BFGS from grey (this suite, after Eq. 7)."""
 
     steps: Count = 400
     restarts: Count = 1

@@ -53,7 +53,7 @@ EXPLAINED = 1e-5  # layer-scaled distance: an image below it explains the gradie
 
 @dataclass(frozen=True)
 class Staged:
-    """Features in closed form, layerwise inversion, then feature and gradient matching where that fails (ours)."""
+    """Features in closed form, layerwise inversion, then feature and gradient matching where that fails (this suite)."""
 
     peel_iterations: CountOrZero = (
         8  # at most, per level of attacks/features/layerwise.py; 0 leaves layerwise inversion out
