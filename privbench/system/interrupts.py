@@ -29,6 +29,7 @@ def listen() -> None:
     """Makes every stop signal raise KeyboardInterrupt and be remembered; one that is ignored (nohup, a background job) stays so."""
     global _asked, _ending
     _asked, _ending = None, False
+    sys.unraisablehook = _dropped
     for number in STOPS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _leave):
             signal.signal(number, _ask)
@@ -106,6 +107,12 @@ def _ask(number: int, frame: FrameType | None) -> None:
         return
     _asked = signal.Signals(number).name
     raise KeyboardInterrupt
+
+
+def _dropped(error: sys.UnraisableHookArgs) -> None:
+    """A stop that came where no exception gets through, as in a destructor, is remembered, and needs no traceback."""
+    if not issubclass(error.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(error)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -137,3 +137,25 @@ def test_a_stop_while_the_command_is_imported_is_told_too(tmp_path):
         env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{root}"},
     )  # fmt: skip
     assert (ran.returncode, ran.stderr) == (130, f"{LINE}\n")
+
+
+def test_a_stop_that_python_drops_prints_no_traceback_and_another_error_does(tmp_path):
+    """In a process of its own: pytest takes what a destructor raises for itself."""
+    script = (
+        "import signal\n"
+        "from privbench.system import interrupts\n"
+        "class Dropped:\n"
+        "    def __init__(self, act): self.act = act\n"
+        "    def __del__(self): self.act()\n"
+        "interrupts.listen()\n"
+        "Dropped(lambda: signal.raise_signal(signal.SIGINT))\n"
+        "Dropped(lambda: 1 / 0)\n"
+        "print(interrupts.asked())\n"
+    )
+    root = Path(interrupts.__file__).parents[2]
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(root)}
+    )  # fmt: skip
+    assert ran.stdout == "SIGINT\n"
+    assert "KeyboardInterrupt" not in ran.stderr
+    assert "ZeroDivisionError" in ran.stderr
