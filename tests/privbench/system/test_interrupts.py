@@ -148,7 +148,7 @@ def test_a_stop_that_python_drops_prints_no_traceback_and_another_error_does(tmp
         "    def __init__(self, act): self.act = act\n"
         "    def __del__(self): self.act()\n"
         "interrupts.listen()\n"
-        "Dropped(lambda: signal.raise_signal(signal.SIGINT))\n"
+        "Dropped(lambda: signal.raise_signal(signal.SIGTERM))\n"
         "Dropped(lambda: 1 / 0)\n"
         "print(interrupts.asked())\n"
     )
@@ -156,6 +156,6 @@ def test_a_stop_that_python_drops_prints_no_traceback_and_another_error_does(tmp
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(root)}
     )  # fmt: skip
-    assert ran.stdout == "SIGINT\n"
+    assert ran.stdout == "SIGTERM\n"
     assert "KeyboardInterrupt" not in ran.stderr
     assert "ZeroDivisionError" in ran.stderr
