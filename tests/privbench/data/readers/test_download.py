@@ -34,6 +34,13 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """Says nothing of a client that left: its words would be taken for the program's."""
+
+    def handle_error(self, request, client_address):
+        pass
+
+
 @pytest.fixture
 def served(tmp_path, monkeypatch):
     """(a folder, the address at which a server on this machine has it)."""
@@ -42,7 +49,7 @@ def served(tmp_path, monkeypatch):
     local = lambda host, port, *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]  # noqa: E731
     monkeypatch.setattr(socket, "getaddrinfo", local)
     monkeypatch.setenv("no_proxy", "*")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+    with Server(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield folder, f"http://127.0.0.1:{server.server_port}"
