@@ -169,10 +169,26 @@ def differences(first: Measured, second: Measured) -> tuple[list[float], list[Vi
     return [v.psnr_db - other[v.seed, *v.images] for v in common], common
 
 
+def psnr_columns(own: Measured) -> dict[str, Any]:
+    """The PSNR and the best floor of one row of a CSV file, dB; alike in every table of attacks."""
+    floor = own.first.floor
+    return {
+        "psnr_db": own.scores.psnr_db,
+        "psnr_low": own.psnr_db.low,
+        "psnr_high": own.psnr_db.high,
+        "psnr_raw_db": own.scores.psnr_raw_db,
+        "floor": floor.name,
+        "floor_db": floor.psnr_db,
+    }
+
+
 def score_columns(own: Measured) -> dict[str, Any]:
-    """The scores of one row of a CSV file, which every table of attacks holds alike."""
+    """The gain in dB and the other scores of such a row."""
     s = own.scores
     return {
+        "gain_db": own.gain_db.mean,
+        "gain_low": own.gain_db.low,
+        "gain_high": own.gain_db.high,
         "ssim": s.ssim,
         "feature_error": s.feature_error,
         "lpips": s.lpips,

@@ -142,7 +142,7 @@ def in_short(records: Sequence[AttackRecord], references: Sequence[AttackRecord]
 def _csv_row(r: AttackRecord, told: Sequence[CheckMessage]) -> dict[str, Any]:
     accuracy, psnr = published(r.cell)
     kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "clients", "batch_size")
-    own, s = measured.of(r), r.scores
+    own = measured.of(r)
     return {
         "id": r.id,
         **fields_of(r.cell, kept),
@@ -156,16 +156,8 @@ def _csv_row(r: AttackRecord, told: Sequence[CheckMessage]) -> dict[str, Any]:
         "accuracy_percent": r.accuracy.mean,
         "accuracy_std": r.accuracy.std,
         "accuracy_at_round_percent": r.accuracy_at_round,
-        "psnr_db": s.psnr_db,
-        "psnr_low": own.psnr_db.low,
-        "psnr_high": own.psnr_db.high,
-        "psnr_raw_db": s.psnr_raw_db,
-        "floor": r.floor.name,
-        "floor_db": r.floor.psnr_db,
+        **measured.psnr_columns(own),
         **{f"floor_{name}_db": value for name, value in r.floors.items()},
-        "gain_db": own.gain_db.mean,
-        "gain_low": own.gain_db.low,
-        "gain_high": own.gain_db.high,
         **measured.score_columns(own),
         **{f"returned_{name}": measured.returned(own).get(name, 0) for name in r.floors},
         "published_accuracy_percent": None if accuracy is None else accuracy.value,

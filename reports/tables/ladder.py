@@ -205,7 +205,7 @@ def _cells(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> list[list[
 
 
 def _csv_row(r: AttackRecord, messages: Sequence[checks.CheckMessage]) -> dict[str, Any]:
-    s, own = r.scores, measured.of(r)
+    own = measured.of(r)
     kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "victims", "batch_size")
     return {
         "id": r.id,
@@ -215,15 +215,7 @@ def _csv_row(r: AttackRecord, messages: Sequence[checks.CheckMessage]) -> dict[s
         "rung": rung(r),
         "knowledge": knowledge_text(r),
         "uploads_pooled": r.knowledge.pools,
-        "psnr_db": s.psnr_db,
-        "psnr_low": own.psnr_db.low,
-        "psnr_high": own.psnr_db.high,
-        "psnr_raw_db": s.psnr_raw_db,
-        "floor": r.floor.name,
-        "floor_db": r.floor.psnr_db,
-        "gain_db": own.gain_db.mean,
-        "gain_low": own.gain_db.low,
-        "gain_high": own.gain_db.high,
+        **measured.psnr_columns(own),
         **measured.score_columns(own),
         "attack_seconds": r.cost.attack_seconds,
         "gradient_evaluations": r.cost.gradient_evaluations,
