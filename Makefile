@@ -6,6 +6,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 VENV ?= .venv
+FLOWER_VENV ?= .venv-flower
 PRESET ?= quick
 DATASETS ?=
 DEVICE ?= auto
@@ -22,17 +23,16 @@ TIME ?= 3600
 SEED ?= 0
 BENCH_ARGS ?=
 KILLS ?= 1000
-TIME ?= 3600
-SEED ?= 0
 
 IN_VENV := $(VENV)/bin/python
 READY := $(VENV)/.installed
+IN_FLOWER := $(FLOWER_VENV)/bin/python
 # Workers that take over each other's tests from the end: the tests of a module stay together, and share what it made once.
 SHARED_OUT = -n $(WORKERS) --dist worksteal
 # One thread a worker: the tests' tensors are small, and threads of several workers fight over the cores.
 PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest $(SHARED_OUT) -m "$(1)" $(PYTEST_ARGS)
 
-.PHONY: help setup attack-table ladder test test-thorough test-portable fuzz check docs bench chaos clean
+.PHONY: help setup attack-table ladder test test-thorough test-portable test-flower fuzz check docs browser bench chaos clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -43,7 +43,8 @@ help: ## list the commands
 	  '  DEVICE=cpu|cuda|auto          (now: $(DEVICE))' \
 	  '  SEEDS=5  VICTIMS=16  DATA_DIR=folder  OUT=folder' \
 	  '  FULL=1                        of attack-table: 64 victims a seed, five seeds, three data sets' \
-	  'Of test, test-thorough, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name". Of the environment: PYTHON=python3.12 VENV=.venv' \
+	  'Of test, test-thorough, test-portable and check: WORKERS=2 PYTEST_ARGS="-k name"; of test-flower: PYTEST_ARGS' \
+	  'Of the environments: PYTHON=python3.12 VENV=.venv FLOWER_VENV=.venv-flower' \
 	  'Of test-portable: PART=numerical SETTINGS="lowest threads-2". Of bench: BENCH_ARGS="--short --repeats 1"' \
 	  'Of fuzz: TIME=3600 (seconds) SEED=0 (of the mutations)' \
 	  'Of chaos: KILLS=1000 TIME=3600 (seconds) SEED=0'
@@ -67,7 +68,7 @@ CHOSEN = --preset $(PRESET) --device $(DEVICE) $(if $(SEEDS),--seeds $(SEEDS)) $
 attack-table: $(READY) ## train, attack, write the privacy table and the grids: a first look in minutes, with FULL=1 the table to publish
 	$(VENV)/bin/privbench table $(if $(FULL),--full) $(if $(DATASETS),--datasets "$(DATASETS)") $(CHOSEN)
 
-ladder: $(READY) ## attack the five columns by everything, against the training round (finished cells are reused)
+ladder: $(READY) ## attack the five columns by the ladder, against the training round (finished cells are reused)
 	$(VENV)/bin/privbench study ladder --datasets "$(or $(DATASETS),photos digits)" $(CHOSEN)
 
 test: $(READY) ## run the tests
@@ -79,6 +80,17 @@ test-thorough: $(READY) ## run what `make test` has in a small form only: claims
 test-portable: $(READY) ## run the tests under every arithmetic that this processor offers, and say what passed where
 	$(IN_VENV) -m tests.portable --part $(PART) $(if $(SETTINGS),--settings $(SETTINGS)) -- $(SHARED_OUT) $(PYTEST_ARGS)
 
+# An environment of its own: Flower wants older versions of what privbench needs, and capturing needs torch and safetensors alone.
+$(FLOWER_VENV)/.installed: tests/flower/requirements.txt constraints.txt
+	$(PYTHON) -m venv --clear $(FLOWER_VENV)
+	$(IN_FLOWER) -m pip install --disable-pip-version-check -c constraints.txt torch safetensors
+	$(IN_FLOWER) -m pip install --disable-pip-version-check --no-deps -r tests/flower/requirements.txt
+	$(IN_FLOWER) -m pip install --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+test-flower: $(FLOWER_VENV)/.installed $(READY) ## capture real Flower simulations, compare with what their server received, audit one (minutes; an environment of its own)
+	OMP_NUM_THREADS=1 PRIVBENCH_PYTHON="$(abspath $(VENV))/bin/python" $(IN_FLOWER) -m pytest tests/flower $(PYTEST_ARGS)
+
 fuzz: $(READY) ## mutate files of every kind for TIME seconds and see that each is refused in one line or read as what it was
 	OMP_NUM_THREADS=1 $(IN_VENV) -m tests.fuzz --time $(TIME) --seed $(SEED)
 
@@ -89,8 +101,17 @@ check: $(READY) ## check format, lint and types, then run the tests, which hold 
 	@echo "Files of more than 300 lines, which could be two:"; wc -l $$(git ls-files '*.py') | awk '$$1 > 300 && $$2 != "total"'
 	$(call PYTEST,not thorough)
 
-docs: $(READY) ## write the generated blocks of README.md and docs/ again, from committed records and from the classes
+docs: $(READY) ## write the generated blocks of README.md and docs/ again, then the site of the documents to build/site
 	$(IN_VENV) -m reports.documents
+	NO_MKDOCS_2_WARNING=1 $(IN_VENV) -m mkdocs build --quiet
+
+# Chromium comes from the packages of Debian or Ubuntu, as root: 113 MB. Elsewhere install it first.
+$(VENV)/.browser-installed: $(READY)
+	$(IN_VENV) -m pip install --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }
+	@touch $@
+
+browser: $(VENV)/.browser-installed ## install what the tests of HTML pages need: Playwright, and Chromium from the distribution
 
 # The package compared with is installed without its own requirements (data sets, language models), which no attack here uses.
 $(VENV)/.bench-installed: $(READY)
@@ -105,6 +126,6 @@ bench: $(VENV)/.bench-installed ## measure speed as ratios against a plain seque
 chaos: $(READY) ## kill runs a thousand times and compare what they end with (about an hour); writes docs/reliability.md
 	OMP_NUM_THREADS=1 $(IN_VENV) -m benchmarks.chaos --kills $(KILLS) --seconds $(TIME) --seed $(SEED) --report docs/reliability.md
 
-clean: ## remove the environment and all caches; results in runs/ stay
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+clean: ## remove the environments and all caches; results in runs/ stay
+	rm -rf $(VENV) $(FLOWER_VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,10 +6,11 @@ What aligns them stands in attacks/shadow/alignment.py. Of two recipes (surrogat
 from dataclasses import dataclass
 from typing import ClassVar
 
+from attacks.common.data_fit import CLIP, NOISE
 from attacks.shadow import alignment, recipes
 from attacks.shadow.settings import SHORT, AlignedSettings
 from attacks.shadow.surrogate_attack import SurrogateAttack
-from privbench.applicability import Limits
+from privbench.execution.applicability import Limits
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
@@ -19,9 +20,12 @@ class AlignedSurrogate(AlignedSettings):
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
+    limits: ClassVar[Limits] = Limits(
+        private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
+    )
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L5"
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # Whether the shadow validation applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}

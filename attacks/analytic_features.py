@@ -14,9 +14,10 @@ from typing import ClassVar
 import torch
 
 from attacks.common import closed_form, labels
+from attacks.common.data_fit import CLIP, NOISE, PRUNE, REPRESENTATION
 from attacks.features import inversion, per_image
 from attacks.shadow import shadow_federation
-from privbench.applicability import Limits
+from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count, Positive
 from privbench.tensors import relative_change
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
@@ -34,8 +35,11 @@ class AnalyticFeatures:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "initial"})
     knowledge: ClassVar[str] = "gradient + initial networks + natural images"
     rung: ClassVar[str] = "L3"
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP | PRUNE | REPRESENTATION
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
+    limits: ClassVar[Limits] = Limits(
+        private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
+    )
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

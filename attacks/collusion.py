@@ -14,10 +14,11 @@ from typing import ClassVar
 import torch
 
 from attacks.common import failed_uploads
+from attacks.common.data_fit import CLIP, NOISE
 from attacks.shadow import alignment, recipes, shadow_federation
 from attacks.shadow.settings import SHORT, AlignedSettings
 from attacks.shadow.surrogate_attack import SurrogateAttack, of_sound_images
-from privbench.applicability import Limits
+from privbench.execution.applicability import Limits
 from privbench.types import Artifact, Batch, Colluder, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
@@ -27,9 +28,12 @@ class Collusion(AlignedSettings):
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "colluder"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
+    limits: ClassVar[Limits] = Limits(
+        private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
+    )
     knowledge: ClassVar[str] = "gradient + auxiliary + colluding client with its images"
     rung: ClassVar[str] = "L6"
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # Whether the shadow validation applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}
@@ -49,12 +53,12 @@ class Collusion(AlignedSettings):
         parts = []
         for client in shadow_federation.clients_of(artifact.client):
             rows = torch.nonzero(artifact.client == client)[:, 0]
-            theirs = knowledge.colluder[client]
-            pairs = zip(knowledge.auxiliary, theirs.images, strict=True)
-            both = Batch(*(torch.cat([mine, more.to(mine)]) for mine, more in pairs))
-            whole = replace(knowledge, auxiliary=both, colluder={client: theirs})
-            attack = self.attack(client, theirs)
-            parts.append((rows, attack.of_single(artifact.select(rows), whole, seed, progress)))
+            colluder = knowledge.colluder[client]
+            pairs = zip(knowledge.auxiliary, colluder.images, strict=True)
+            images = Batch(*(torch.cat([auxiliary, more.to(auxiliary)]) for auxiliary, more in pairs))
+            known = replace(knowledge, auxiliary=images, colluder={client: colluder})
+            attack = self.attack(client, colluder)
+            parts.append((rows, attack.of_single(artifact.select(rows), known, seed, progress)))
         return failed_uploads.joined(parts)
 
     def attack(self, client: int, colluder: Colluder) -> SurrogateAttack:

@@ -1,6 +1,6 @@
 """A convolutional decoder h -> x, trained on auxiliary images seen through aligned surrogates: a learned inverse.
 
-What D is stands in attacks/shadow/learned_decoder.py; how much of its answer is kept, x = mu_y + a D(h, y), in
+What D is stands in attacks/shadow/learned_decoder.py; how much of its answer counts, x = mu_y + a D(h, y), in
 attacks/shadow/decoder_share.py. There is no descent on the victims, so the loss that is reported is the relative feature distance
 of the answer through the client's surrogate.
 """
@@ -10,12 +10,13 @@ from typing import ClassVar
 
 import torch
 
+from attacks.common.data_fit import CLIP, NOISE
 from attacks.common.no_information import gave_up
 from attacks.features.inversion import Extractors
 from attacks.shadow import alignment, decoder_share, learned_decoder, selection, shadow_federation
 from attacks.shadow.settings import SHORT, AlignedSettings
 from attacks.shadow.surrogate_attack import of_sound_images
-from privbench.applicability import Limits
+from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
@@ -28,9 +29,12 @@ class Decoder(AlignedSettings):
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
+    limits: ClassVar[Limits] = Limits(
+        private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
+    )
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L5"
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP
     pools: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3, "decoder_steps": 3}}
     revision: ClassVar[int] = 3  # 2, 3: as `aligned-surrogate`
@@ -44,18 +48,20 @@ class Decoder(AlignedSettings):
     def _decoded(self, artifact: Artifact, knowledge: Knowledge, seed: int) -> Reconstruction:
         """All victims; their gradients are finite, and of one image each."""
         real, recipe = shadow_federation.real(artifact, knowledge, seed, "Decoder"), alignment.aligned(self)
-        kept, members = decoder_share.NOTHING, Extractors()
+        validated, members = decoder_share.NOTHING, Extractors()
         if len(real.auxiliary.labels) >= selection.FEWEST:
             settings = asdict(self) | {"revision": self.revision}
-            kept = decoder_share.validated(recipe, self.decoder_steps, settings, real, artifact.round, seed, knowledge)
+            validated = decoder_share.validated(
+                recipe, self.decoder_steps, settings, real, artifact.round, seed, knowledge
+            )
         means, answer = learned_decoder.class_means(real)[real.labels], torch.zeros_like(real.h[:, :1, :1, :1])
-        if kept.share:
+        if validated.share:
             members = recipe.extractors(real, seed, knowledge)
             answer = decoder_share.answers(real, members, self.decoder_steps, seed, knowledge)
-        x = means + decoder_share.carried_over(kept, answer) * answer.to(means)
+        x = means + decoder_share.carried_over(validated, answer) * answer.to(means)
         loss = torch.zeros(len(x), device=x.device)
         for v, victim in enumerate(real.victim.tolist() if members else ()):
             loss[v] = learned_decoder.feature_distance(real, members[victim][0], x[v : v + 1], v)
         first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        answered = Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
-        return answered if kept.share else gave_up(answered)
+        decoded = Reconstruction(x[:, None], real.labels[:, None], loss, loss[:, None], first, 0)
+        return decoded if validated.share else gave_up(decoded)

@@ -5,20 +5,23 @@ The objective is min over x~ of || grad L_cls(x) - grad L_cls(x~) ||^2, from noi
 Zhu, Liu, Han: Deep Leakage from Gradients, NeurIPS 2019, arXiv 1906.08935. Eq. 7 has x~ alone under the minimum, so the label
 is taken as given: recovered in closed form. DLG's own form, which descends on a soft label softmax(l) too, is
 labels="descended". Deviation: the arithmetic is double precision and the start uniform; start="normal" is the authors'. FedCG
-does not say where its descent starts; on LeNet-5 start="grey" decides more than any other change to it
-(docs/appendix/attacks.md). The study `papers-attack` varies what that paper leaves open. Where the method keeps E private
+does not say where its descent starts nor when it ends; on LeNet-5 start="grey" decides more than any other change to it. The study
+`papers-attack` varies what that paper leaves open, and `--preset paper` takes what came nearest to its printed PSNR
+(docs/results/papers-attack.md). Where the method keeps E private
 (FedSplit), theta is C alone and x~ goes through a randomly initialised surrogate E~, as in FedCG's comparison. Where it keeps C
 private (FedPer), theta is E alone, C is a random surrogate, and the labels, which nothing shows then, are descended on unless
 they are declared known.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
-from attacks.common import descend, gradient_distance, problem
+from attacks.common import batched, bottleneck, gradient_distance, optimisers, problem
+from attacks.common.batched import Data, Descent, EndToEnd, Objective
+from attacks.common.data_fit import REPRESENTATION
 from attacks.common.problem import InversionProblem
 from privbench.hyperparameters import Count, Positive
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
@@ -30,7 +33,7 @@ class DLG:
 
     steps: Count = 300
     restarts: Count = 1
-    optimiser: descend.Optimiser = "lbfgs"
+    optimiser: optimisers.Optimiser = "lbfgs"
     lr: Positive = 0.05  # of Adam
     labels: Literal["recovered", "descended"] = "recovered"  # "descended" as DLG's authors have it
     start: problem.Start = "noise"  # with "grey" and labels recovered all restarts are one
@@ -38,57 +41,55 @@ class DLG:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L1"
-    presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 150}, "quick-resnet18": {"steps": 100}}
+    knows: ClassVar[frozenset[str]] = REPRESENTATION
+    # Of what FedCG leaves open, `paper` takes what came nearest to the PSNR that it prints (docs/results/papers-attack.md).
+    presets: ClassVar[Presets] = {
+        "smoke": {"steps": 5}, "quick": {"steps": 150}, "quick-slow": {"steps": 100}, "paper": {"start": "grey", "steps": 1000},
+    }  # fmt: skip
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """Descends from `start`; of several restarts the one with the lowest Eq. 7."""
-        own = problem.make(artifact, seed)
-        if self.labels == "descended" or bool((own.labels < 0).any()):
-            images = problem.starts(artifact, self.start, self.restarts, seed)
-            return self._with_labels(artifact, own, images, seed, progress)
+        posed = problem.make(artifact, seed, needs_labels=False)
+        if self.labels == "descended" or bool((posed.labels < 0).any()):
+            return self._with_labels(artifact, posed, seed, progress)
         restarts = 1 if self.start == "grey" else self.restarts
 
-        def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            return equation_7(own, x, data["labels"], data)
+        def objective(x: Tensor, data: Data) -> Tensor:
+            return equation_7(posed, x, data["labels"], data)
 
-        end = self._descend(
-            objective, problem.starts(artifact, self.start, restarts, seed), problem.data(own, restarts), progress
-        )
-        return descend.reconstruction(end, restarts, own.labels)
+        start = problem.starts(artifact, self.start, restarts, seed)
+        end = self._descend(posed, objective, start, problem.data(posed, restarts), progress)
+        return batched.reconstruction(end, restarts, posed.labels)
 
     def _with_labels(
-        self, artifact: Artifact, own: InversionProblem, images: Tensor, seed: int, progress: Progress
+        self, artifact: Artifact, posed: InversionProblem, seed: int, progress: Progress
     ) -> Reconstruction:
-        """Images and label logits descend together, laid end to end: [D + B Y]."""
-        shape, classes = images.shape[1:], artifact.model.classes
+        """Images and label logits descend together."""
+        images, classes = problem.starts(artifact, self.start, self.restarts, seed), artifact.model.classes
         logits = problem.draws(artifact, (artifact.batch_size, classes), self.restarts, seed, "soft labels")
+        both = EndToEnd(images.shape[1:], logits.shape[1:])
 
-        def split(both: Tensor) -> tuple[Tensor, Tensor]:
-            x, soft = both.split([shape.numel(), shape[0] * classes], -1)
-            return x.unflatten(-1, shape), soft.unflatten(-1, (shape[0], classes))
+        def objective(joined: Tensor, data: Data) -> Tensor:
+            x, soft = both.split(joined)
+            return equation_7(posed, x, soft.softmax(1), data)
 
-        def objective(both: Tensor, data: dict[str, Tensor]) -> Tensor:
-            x, soft = split(both)
-            return equation_7(own, x, soft.softmax(1), data)
-
-        start = torch.cat([images.flatten(1), logits.flatten(1)], 1)
-        end = self._descend(objective, start, problem.data(own, self.restarts), progress)
-        both, loss, trace, restart = descend.best_restart(end, self.restarts)
-        x, soft = split(both)
+        end = self._descend(posed, objective, both.joined(images, logits), problem.data(posed, self.restarts), progress)
+        joined, loss, trace, restart = batched.best_restart(end, self.restarts)
+        x, soft = both.split(joined)
         return Reconstruction(x, soft.argmax(2), loss, trace, restart, end.evaluations)
 
     def _descend(
-        self, objective: descend.Objective, start: Tensor, data: descend.Data, progress: Progress
-    ) -> descend.Descent:
-        return descend.by(
-            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, progress=progress, what="DLG"
+        self, posed: InversionProblem, objective: Objective, start: Tensor, data: Data, progress: Progress
+    ) -> Descent:
+        descend = partial(
+            optimisers.minimise, self.optimiser, steps=self.steps, lr=self.lr, progress=progress, what="DLG"
         )
+        return bottleneck.minimise(posed.model, objective, start, data, descend)
 
 
-def equation_7(own: InversionProblem, x: Tensor, y: Tensor, data: dict[str, Tensor]) -> Tensor:
+def equation_7(posed: InversionProblem, x: Tensor, y: Tensor, data: Data) -> Tensor:
     """|| grad L_cls(x) - G ||^2 of one victim; y [B] are classes or [B, Y] probabilities."""
-    return gradient_distance.squared_distance(
-        gradient_distance.gradient_products(own, x, y, problem.observed_of(own, data))
-    )
+    observed = problem.observed_of(posed, data)
+    return gradient_distance.squared_distance(gradient_distance.gradient_products(posed, x, y, observed))

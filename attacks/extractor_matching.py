@@ -12,10 +12,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.func import vjp
 
-from attacks.common import descend, gradient_distance, priors, problem
-from attacks.common.problem import InversionProblem
+from attacks.common import batched, gradient_distance, lbfgs, priors, problem
+from attacks.common.batched import EndToEnd
+from attacks.common.data_fit import CLIP
 from privbench.hyperparameters import Count, Weight
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
@@ -31,47 +31,33 @@ class ExtractorMatching:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:classifier"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
+    knows: ClassVar[frozenset[str]] = CLIP
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 600}}
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """L-BFGS over image and u laid end to end, all victims at once."""
-        own = problem.make(artifact, seed)
-        names = [name for name in own.observed if name.startswith("extractor/")]
-        start = problem.plain_start(artifact, seed)
-        shape, feature_shape = start.shape[1:], (artifact.batch_size, *artifact.model.feature_shape)
-        size = torch.Size(feature_shape).numel()
+        posed = problem.make(artifact, seed, needs_labels=False)
+        data = {name: t for name, t in posed.observed.items() if name.startswith("extractor/")}
+        names, start = tuple(data), problem.plain_start(artifact, seed)
+        u = torch.zeros(artifact.victims, artifact.batch_size, *artifact.model.feature_shape).to(start)
+        both = EndToEnd(start.shape[1:], u.shape[1:])
 
-        def split(both: Tensor) -> tuple[Tensor, Tensor]:
-            x, u = both.split([shape.numel(), size], -1)
-            return x.unflatten(-1, shape), u.unflatten(-1, feature_shape)
-
-        def objective(both: Tensor, data: dict[str, Tensor]) -> Tensor:
-            x, u = split(both)
-            found = pulled_back(own, x, u * data["unit"])
-            products = {name: gradient_distance.products_of(found[name], data[name]) for name in names}
+        def objective(joined: Tensor, data: dict[str, Tensor]) -> Tensor:
+            x, u = both.split(joined)
+            gradient = gradient_distance.pulled_back(posed, x, u * data["unit"])
+            products = {name: gradient_distance.products_of(gradient[name], data[name]) for name in names}
             return gradient_distance.layer_scaled_distance(products) + self.weight * priors.total_variation(x)
 
-        data = {name: own.observed[name] for name in names}
-        data["unit"] = _unit(data)
-        both = torch.cat([start.flatten(1), torch.zeros_like(start[:, :1, 0, 0, 0]).expand(-1, size)], 1)
-        end = descend.lbfgs(objective, both, data, steps=self.steps, progress=progress, what="extractor matching")
-        return descend.reconstruction(end._replace(x=split(end.x)[0]), 1, own.labels)
+        data["unit"] = usual_size(data)
+        end = lbfgs.minimise(
+            objective, both.joined(start, u), data, steps=self.steps, progress=progress, what="extractor matching"
+        )
+        return batched.reconstruction(end._replace(x=both.split(end.x)[0]), 1, posed.labels)
 
 
-def pulled_back(own: InversionProblem, x: Tensor, u: Tensor) -> dict[str, Tensor]:
-    """J(x)' u by "extractor/<parameter>": x [B, C, H, W], u [B, c, s, s] = dL/dh."""
-
-    def features(params: dict[str, Tensor]) -> Tensor:
-        return own.model.net("extractor").apply(params, own.buffers["extractor"], x, train=own.train)[0]
-
-    pull = vjp(features, own.weights["extractor"])[1]
-    (found,) = pull(u)
-    return {f"extractor/{name}": t for name, t in found.items()}
-
-
-def _unit(data: dict[str, Tensor]) -> Tensor:
+def usual_size(gradients: dict[str, Tensor]) -> Tensor:
     """A usual size of u's entries, [V], by the largest bias gradient: a bias sums u times the slope of E's last layer."""
-    biases = torch.stack([t.flatten(1).norm(dim=1) for name, t in data.items() if name.endswith(".bias")], 1)
+    biases = torch.stack([t.flatten(1).norm(dim=1) for name, t in gradients.items() if name.endswith(".bias")], 1)
     return biases.amax(1)

@@ -8,31 +8,25 @@
        class mean, where the real clients were hijacked much worse than the shadow's.
 
 Pasquini, Ateniese, Bernaschi: Unleashing the Tiger, CCS 2021, arXiv 2012.02670, hijack split learning so: there the server
-returns a gradient for every private feature and matches distributions with a discriminator. Eq. 2 is a weaker lever. z is
-drawn independently of x, so that
-    E_z || E(x) - G~(z,y) ||^2 = || E(x) - mu_y ||^2 + Var G~(z,y),   mu_y = E_z G~(z,y):
-nothing but the class means of the pilot's features is felt by a client, whatever the generator. So step 2 fits the means, and
-no discriminator is trained. What the means fix is the frame: which channel is which, and with which sign. What an extractor
-keeps of x besides is not fixed, which is why imitators may serve better than the pilot.
-
-Deviation: imitators and the shadow's clients feel mu_y itself at gamma = 1, where the ramp of every schedule ends. A client
-could notice: the same C~ comes every round, and z changes next to nothing in what G~ makes.
+returns a gradient for every private feature and matches distributions with a discriminator. Eq. 2 is a weaker lever: a client
+feels the class means of the pilot's features alone (attacks/crafted/pilot.py), so that no discriminator is trained. What an
+extractor keeps of x besides is not fixed, which is why imitators may serve better than the pilot. A client could notice: the same
+C~ comes every round, and z changes next to nothing in what G~ makes.
 """
 
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
-from attacks.crafted import pilot
+from attacks.common.data_fit import CLIP, NOISE
 from attacks.crafted.pilot import Hijacking
 from attacks.shadow import shadow_federation
 from attacks.shadow.settings import SHORT, SurrogateSettings
 from attacks.shadow.surrogate_attack import SurrogateAttack
-from privbench.applicability import Limits
 from privbench.errors import UserError
+from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
-from privbench.seeds import stream
 from privbench.tensors import relative_change
 from privbench.types import Artifact, Knowledge, Networks, Presets, Progress, Reconstruction, no_progress
 
@@ -48,9 +42,12 @@ class FeatureHijacking(SurrogateSettings):
     generator_steps: Count = 300
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "upload:generator", "auxiliary"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
+    limits: ClassVar[Limits] = Limits(
+        private_extractor=True, linear_classifier=True, sigmoid_classifier=True, plain_classifier=True, unmixed=True
+    )
     knowledge: ClassVar[str] = "active server + auxiliary + generator"
     rung: ClassVar[str] = "L7"
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP
     pools: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"smoke": SHORT | {"pilot_steps": 3, "generator_steps": 3}}
     active: ClassVar[bool] = True
@@ -59,8 +56,8 @@ class FeatureHijacking(SurrogateSettings):
     @property
     def hijacking(self) -> Hijacking:
         """The pilot and the recipes."""
-        kept = {name: value for name, value in asdict(self).items() if name != "exact_steps"}
-        return Hijacking(self, self.active_rounds, self.pilot_steps, kept)
+        settings = {name: value for name, value in asdict(self).items() if name != "exact_steps"}
+        return Hijacking(self, self.active_rounds, self.pilot_steps, settings)
 
     def craft(self, model: Model, broadcast: Networks, knowledge: Knowledge, seed: int) -> Networks:
         """The quiet C~, and G~; UserError unless the classifier begins with a linear layer, as h has no closed form then."""
@@ -69,12 +66,7 @@ class FeatureHijacking(SurrogateSettings):
                 f"feature-hijacking needs a classifier that begins with a linear layer, but it is {model.backbone}'s"
             )
         assert knowledge.auxiliary is not None, "the needs name auxiliary images"
-        images = knowledge.auxiliary
-        extractor, classifier = self.hijacking.pilot(model, images, seed, knowledge)
-        start = broadcast.params["generator"], broadcast.buffers["generator"]
-        rng = stream(seed, "attacker", "pilot", "generator")
-        params, buffers = pilot.imitate(model, start, extractor, images, self.generator_steps, rng)
-        return Networks({"classifier": classifier, "generator": params}, {"generator": buffers})
+        return self.hijacking.crafted(model, broadcast, knowledge.auxiliary, self.generator_steps, seed, knowledge)
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

@@ -13,10 +13,11 @@ it is not taken, both attackers return the same images.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from attacks.common.data_fit import CLIP, NOISE
 from attacks.shadow import alignment, recipes, shadow_federation
 from attacks.shadow.settings import SHORT, AlignedSettings
 from attacks.shadow.surrogate_attack import SurrogateAttack
-from privbench.applicability import Limits
+from privbench.execution.applicability import Limits
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
@@ -26,9 +27,12 @@ class InitialSurrogate(AlignedSettings):
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "initial"})
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
+    limits: ClassVar[Limits] = Limits(
+        private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
+    )
     knowledge: ClassVar[str] = "gradient + auxiliary + initial networks"
     rung: ClassVar[str] = "L5"
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # Whether the shadow validation applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"smoke": SHORT | {"align_steps": 3}}

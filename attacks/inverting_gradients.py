@@ -10,11 +10,13 @@ by network. Deviations: uniform start; labels recovered where they are not known
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from torch import Tensor
 
-from attacks.common import descend, gradient_distance, priors, problem
+from attacks.common import adam, batched, bottleneck, gradient_distance, priors, problem
+from attacks.common.data_fit import CLIP, INTERVALS, REPRESENTATION
 from privbench.hyperparameters import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
@@ -32,24 +34,27 @@ class InvertingGradients:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
+    knows: ClassVar[frozenset[str]] = CLIP | INTERVALS | REPRESENTATION
     presets: ClassVar[Presets] = {
         "smoke": {"steps": 5, "restarts": 1},
         "quick": {"steps": 400, "restarts": 1},
-        "quick-resnet18": {"steps": 100, "restarts": 1},
+        "quick-slow": {"steps": 100, "restarts": 1},
     }
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """All victims and restarts at once."""
-        own = problem.make(artifact, seed)
+        posed = problem.make(artifact, seed)
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            products = gradient_distance.gradient_products(own, x, data["labels"], problem.observed_of(own, data))
+            products = gradient_distance.fitted_products(posed, x, data)
             return gradient_distance.cosine_distance(products) + self.weight * priors.absolute_variation(x)
 
-        end = descend.adam(
-            objective, problem.random_start(artifact, self.restarts, seed), problem.data(own, self.restarts),
-            steps=self.steps, lr=self.lr, sign=True, box=(0.0, 1.0), progress=progress, what="inverting gradients",
+        descend = partial(
+            adam.minimise, steps=self.steps, lr=self.lr, sign=True, box=(0.0, 1.0), progress=progress,
+            what="inverting gradients",
         )  # fmt: skip
-        return descend.reconstruction(end, self.restarts, own.labels)
+        start, data = problem.random_start(artifact, self.restarts, seed), problem.data(posed, self.restarts)
+        end = bottleneck.minimise(posed.model, objective, start, data, descend)
+        return batched.reconstruction(end, self.restarts, posed.labels)

@@ -10,12 +10,14 @@ Batches are matched as they are, for any size. Where E is private, x goes throug
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from attacks.common import descend, gradient_distance, priors, problem
+from attacks.common import batched, bottleneck, gradient_distance, optimisers, priors, problem
+from attacks.common.data_fit import CLIP, INTERVALS, REPRESENTATION
 from privbench.hyperparameters import Count, Positive, Weight
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
@@ -34,10 +36,9 @@ class Matching:
     restarts: Count = 1
     weight: Weight = 1e-8  # lambda, in units of the distance that `scale` names
     scale: Literal["total", "layer", "none"] = "total"
-    precision: Literal["double", "single"] = (
-        "double"  # single ends early: the distance cancels (attacks/common/gradient_distance.py)
-    )
-    optimiser: descend.Optimiser = "lbfgs"
+    # Single ends early: the distance cancels (attacks/common/gradient_distance.py).
+    precision: Literal["double", "single"] = "double"
+    optimiser: optimisers.Optimiser = "lbfgs"
     lr: Positive = 0.05  # of Adam
     start: Literal["random", "grey"] = "grey"
 
@@ -45,7 +46,8 @@ class Matching:
     uses: ClassVar[frozenset[str]] = frozenset({"gradient:extractor"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
-    presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 200}, "quick-resnet18": {"steps": 100}}
+    knows: ClassVar[frozenset[str]] = CLIP | INTERVALS | REPRESENTATION
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5}, "quick": {"steps": 200}, "quick-slow": {"steps": 100}}
     revision: ClassVar[int] = 1  # 1: relative to the whole gradient, where each layer's error was relative to its own
 
     def reconstruct(
@@ -53,22 +55,20 @@ class Matching:
     ) -> Reconstruction:
         """All victims and restarts at once; grey images have one start."""
         dtype = torch.float64 if self.precision == "double" else torch.float32
-        own = problem.make(artifact, seed, dtype)
-        distance = DISTANCES[self.scale]
+        posed = problem.make(artifact, seed, dtype)
+        # Signs come with a scale for each tensor, and say nothing of how tensors compare.
+        distance = DISTANCES["layer" if posed.fit.signs else self.scale]
 
         def objective(x: Tensor, data: dict[str, Tensor]) -> Tensor:
-            products = gradient_distance.gradient_products(own, x, data["labels"], problem.observed_of(own, data))
+            products = gradient_distance.fitted_products(posed, x, data)
             return distance(products) + self.weight * priors.total_variation(x)
 
-        grey = self.start == "grey"
-        restarts = 1 if grey else self.restarts
-        start = (
-            problem.plain_start(artifact, seed, dtype)
-            if grey
-            else problem.random_start(artifact, restarts, seed, dtype)
+        if self.start == "grey":
+            restarts, start = 1, problem.plain_start(artifact, seed, dtype)
+        else:
+            restarts, start = self.restarts, problem.random_start(artifact, self.restarts, seed, dtype)
+        descend = partial(
+            optimisers.minimise, self.optimiser, steps=self.steps, lr=self.lr, progress=progress, what="matching"
         )
-        data = problem.data(own, restarts)
-        end = descend.by(
-            self.optimiser, objective, start, data, steps=self.steps, lr=self.lr, progress=progress, what="matching"
-        )
-        return descend.reconstruction(end, restarts, own.labels)
+        end = bottleneck.minimise(posed.model, objective, start, problem.data(posed, restarts), descend)
+        return batched.reconstruction(end, restarts, posed.labels)

@@ -10,10 +10,11 @@ auxiliary images as the prior. Where the gradient was noised, through h itself a
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attacks.common import descend
+from attacks.common import batched
+from attacks.common.data_fit import CLIP, NOISE, PRUNE
 from attacks.features import per_image
 from attacks.shadow import known_extractor, shadow_federation
-from privbench.applicability import Limits
+from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
@@ -25,9 +26,12 @@ class Oracle:
     steps: Count = 400
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "oracle"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
+    limits: ClassVar[Limits] = Limits(
+        private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
+    )
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP | PRUNE
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
 
     def reconstruct(
@@ -35,12 +39,12 @@ class Oracle:
     ) -> Reconstruction:
         """Each victim through its own client's extractor."""
         return per_image.attack(
-            artifact, knowledge, seed, lambda single: self.through_own(single, knowledge, seed, progress), progress
+            artifact, knowledge, seed, lambda single: self.through_true(single, knowledge, seed, progress), progress
         )
 
-    def through_own(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
+    def through_true(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """All victims of a private extractor, one image each."""
         assert knowledge.oracle is not None, "the needs of this attack name the oracle"
-        own = shadow_federation.real(artifact, knowledge, seed, "Oracle")
-        nets = shadow_federation.of_clients(own, {k: [knowledge.oracle[k].params["extractor"]] for k in own.clients})
-        return descend.reconstruction(known_extractor.invert(own, nets, self.steps, progress), 1, own.labels[:, None])
+        view = shadow_federation.real(artifact, knowledge, seed, "Oracle")
+        nets = shadow_federation.of_clients(view, {k: [knowledge.oracle[k].params["extractor"]] for k in view.clients})
+        return batched.reconstruction(known_extractor.invert(view, nets, self.steps, progress), 1, view.labels[:, None])

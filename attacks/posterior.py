@@ -15,12 +15,10 @@ handcrafted one.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from attacks.common import labels, problem
+from attacks.common.data_fit import CLIP, NOISE
 from attacks.features import inversion, map_estimate
-from privbench.applicability import Limits
+from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
@@ -36,6 +34,7 @@ class Posterior:
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "gradient:extractor", "auxiliary"})
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP
     presets: ClassVar[Presets] = {"smoke": {"steps": 5, "direction_steps": 5, "starts": 3}}
     limits: ClassVar[Limits] = Limits(noise=True)
     # 1: the direction first, and several starts; 2: wider where the label is uncertain; 3: as 2, refused without noise
@@ -47,23 +46,8 @@ class Posterior:
         """All victims, each from several starts."""
         assert labels.noise_variance(artifact), "the limits of this attack demand noise"
         assert knowledge.auxiliary is not None, "the needs of this attack name auxiliary images"
-        own = problem.make(artifact, seed)
-        learned = inversion.learned(knowledge.auxiliary, artifact.model.classes, next(iter(own.observed.values())))
-        prior, steps = (
-            mixture(learned, labels.probabilities(artifact)),
-            map_estimate.Steps(self.direction_steps, self.steps),
-        )
-        return map_estimate.most_probable(own, artifact, prior, seed, steps, self.starts, progress)
-
-
-def mixture(learned: inversion.ClassPrior, probability: Tensor) -> map_estimate.ImagePrior:
-    """What is believed of images whose class has some `probability` [V, B, Y], normal again.
-
-    The mean is sum_c p_c mu_c, the variance of every coefficient sum_c p_c (sigma^2 + (mu_c - mu)^2).
-    """
-    p = probability.to(learned.means)
-    mean = p @ learned.means  # [V, B, D]
-    apart = learned.gaussian.coefficients(learned.means)  # [Y, C, s, s]
-    middle = torch.einsum("vby,ychw->vbchw", p, apart)
-    between = torch.einsum("vby,vbychw->vbchw", p, (apart - middle[:, :, None]).square())
-    return map_estimate.ImagePrior(learned.gaussian, mean, learned.gaussian.variance + between)
+        posed = problem.make(artifact, seed)
+        learned = inversion.learned(knowledge.auxiliary, artifact.model.classes, next(iter(posed.observed.values())))
+        prior = map_estimate.mixture(learned, labels.probabilities(artifact))
+        steps = map_estimate.Steps(self.direction_steps, self.steps)
+        return map_estimate.most_probable(posed, artifact, prior, seed, steps, self.starts, progress)

@@ -8,10 +8,11 @@ and choose by the true image.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from attacks.common.data_fit import CLIP, NOISE
 from attacks.shadow import recipes
 from attacks.shadow.settings import SHORT, SurrogateSettings
 from attacks.shadow.surrogate_attack import SurrogateAttack
-from privbench.applicability import Limits
+from privbench.execution.applicability import Limits
 from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
 
 
@@ -20,9 +21,12 @@ class Surrogate(SurrogateSettings):
     """Surrogate extractors trained through the broadcast classifier, then inverted (as in the FedCG authors' notebooks)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary"})
-    limits: ClassVar[Limits] = Limits(private_extractor=True, linear_classifier=True, unmixed=True)
+    limits: ClassVar[Limits] = Limits(
+        private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
+    )
     knowledge: ClassVar[str] = "gradient + auxiliary"
     rung: ClassVar[str] = "L4"
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP
     # Whether the shadow validation applies is decided on the features of all victims together.
     pools: ClassVar[bool] = True
     presets: ClassVar[Presets] = {"smoke": SHORT}

@@ -7,6 +7,7 @@ work, which shows that it runs and nothing of its speed.
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +18,14 @@ from typing import Annotated
 import torch
 import typer
 
-from benchmarks import against_breaching, measure, plots, work
-from benchmarks.measure import Row, Rows, Way
+from benchmarks import against_breaching, measure, work
+from benchmarks.measure import Rows, Way
 from privbench import presets
 from privbench.system import cpu, machine
 from privbench.types import Artifact
+from reports.figures import speed
+from reports.records import benchmark_rows
+from reports.records.benchmark_rows import BenchmarkRow
 
 CPU = torch.device("cpu")
 NO_GPU = "no GPU at hand"
@@ -73,15 +77,15 @@ def attack_rows(rows: Rows, place: torch.device, amount: Amount) -> None:
         Way("privbench", lambda: work.dlg(seen, amount.steps)),
     )  # fmt: skip
     for count in amount.by_victims:
-        some = work.victims(count, place=place)
+        attacked = work.victims(count, place=place)
         rows.measure(
-            "scaling", "DLG by victims", f"{count}", partial(_ms_per_victim_and_step, some, amount.steps),
+            "scaling", "DLG by victims", f"{count}", partial(_ms_per_victim_and_step, attacked, amount.steps),
             unit="ms per victim and step", x=count,
         )  # fmt: skip
     for size in amount.by_batch_size:
-        some = work.victims(amount.few_victims, size, place=place)
+        attacked = work.victims(amount.few_victims, size, place=place)
         rows.measure(
-            "scaling", "DLG by batch size", f"{size}", partial(_ms_per_victim_and_step, some, 5),
+            "scaling", "DLG by batch size", f"{size}", partial(_ms_per_victim_and_step, attacked, 5),
             unit="ms per victim and step", x=size,
         )  # fmt: skip
 
@@ -107,7 +111,7 @@ def training_rows(rows: Rows, place: torch.device, amount: Amount) -> tuple[dict
             Way(f"privbench ({execution})", partial(rounds.run, execution)),
         )  # fmt: skip
         several = f"{name}, {seeds} seeds"
-        many = Row(
+        many = BenchmarkRow(
             "way", several, "plain loop", [seeds * value for value in plain.values], note=f"one seed, times {seeds}"
         )
         rows.add(many)
@@ -205,7 +209,7 @@ def projection_rows(
         # Of as many seeds as were measured.
         seconds *= len(presets.SEEDS["paper"]) / amount.seeds
         hours = seconds * rounds * work.published_round(amount.per_client) / 3600
-        rows.add(Row("projection", f"{name}: training", f"{way} on {place.type}", [hours], "h",
+        rows.add(BenchmarkRow("projection", f"{name}: training", f"{way} on {place.type}", [hours], "h",
                      note=f"{rounds} rounds of learning, no early stopping, evaluation left out; from the rounds "
                      "above"))  # fmt: skip
     attacked = [("fedavg", "none"), ("fedavg", "gaussian:0.001"), ("fedavg", "gaussian:0.1"), ("fedsplit", "none")]
@@ -214,7 +218,7 @@ def projection_rows(
         for method, defense in attacked
     ]
     scale = presets.VICTIMS["paper"] / amount.few_victims * len(presets.SEEDS["paper"])
-    rows.add(Row("projection", f"{name}: attacks", f"privbench on {place.type}", [(sum(spent) + spent[-1]) * scale / 3600],
+    rows.add(BenchmarkRow("projection", f"{name}: attacks", f"privbench on {place.type}", [(sum(spent) + spent[-1]) * scale / 3600],
                  "h", note=f"DLG and staged at full length; {amount.few_victims} victims a column scaled to "
                  f"{presets.VICTIMS['paper']}, FedCG counted as FedSplit"))  # fmt: skip
 
@@ -223,26 +227,26 @@ def breaching_rows(rows: Rows, amount: Amount) -> None:
     """Gradient matching to a given mean PSNR against the package breaching; benchmarks/against_breaching.py has all of it."""
     name = f"gradient matching to {{}} dB, {amount.few_victims} victims, untrained LeNet-5"
     if not against_breaching.installed():
-        rows.add(Row("way", name.format("a given"), "breaching", note="the package is not installed"))
+        rows.add(BenchmarkRow("way", name.format("a given"), "breaching", note="the package is not installed"))
         return
-    for target, theirs, ours in against_breaching.compare(work.dataset(), amount.few_victims, rows.repeats):
-        rows.add(_reaches(name.format(target), "breaching", theirs))
-        own = _reaches(name.format(target), "privbench", ours)
-        own.times = theirs.median / ours.median if theirs and ours else None
-        rows.add(own)
+    for target, breaching, privbench in against_breaching.compare(work.dataset(), amount.few_victims, rows.repeats):
+        rows.add(_reaches(name.format(target), "breaching", breaching))
+        row = _reaches(name.format(target), "privbench", privbench)
+        row.times = breaching.median / privbench.median if breaching and privbench else None
+        rows.add(row)
 
 
-def _reaches(name: str, side: str, found: against_breaching.Reach | None) -> Row:
-    if found is None:
-        return Row("way", name, side, note="no setting gets there")
-    return Row("way", name, side, found.cpu_seconds, "CPU s", note=found.way)
+def _reaches(name: str, side: str, reach: against_breaching.Reach | None) -> BenchmarkRow:
+    if reach is None:
+        return BenchmarkRow("way", name, side, note="no setting gets there")
+    return BenchmarkRow("way", name, side, reach.cpu_seconds, "CPU s", note=reach.way)
 
 
 def start_rows(rows: Rows, place: torch.device, amount: Amount) -> None:
     """How long a user waits for a first sign."""
     rows.measure("start", "privbench --help", "process start included", work.help_page)
     rows.measure("start", "smoke cell, first training step", "process start included", work.first_step)
-    rows.add(Row("memory", f"DLG, {amount.in_memory:,} victims of 3x32x32, 5 steps", "peak of a fresh process",
+    rows.add(BenchmarkRow("memory", f"DLG, {amount.in_memory:,} victims of 3x32x32, 5 steps", "peak of a fresh process",
                  [work.peak_memory_mib(amount.in_memory, 5, place)], "MiB"))  # fmt: skip
 
 
@@ -258,14 +262,14 @@ def main(
 ) -> None:
     """Measures, prints, writes."""
     place, amount = machine.device(device), SHORT if short else Amount()
-    rows = Rows(repeats)
+    rows, load = Rows(repeats), os.getloadavg()[0]
     start_rows(rows, place, amount)
     attack_rows(rows, place, amount)
     usual, fast = training_rows(rows, place, amount)
     kernel_rows(rows, place, amount)
     projection_rows(rows, usual, fast, place, amount)
     breaching_rows(rows, amount)
-    rows.add(Row("way", f"gradient matching, {amount.few_victims} victims", "GPU",
+    rows.add(BenchmarkRow("way", f"gradient matching, {amount.few_victims} victims", "GPU",
                  note=NO_GPU if place.type != "cuda" else "against_breaching.py runs on CPUs"))  # fmt: skip
     if place.type != "cuda":
         for name in (
@@ -274,11 +278,12 @@ def main(
             f"FedCG round, {amount.seeds} seeds",
             "published settings, five columns, one data set, 5 seeds",
         ):
-            rows.add(Row("way", name, "GPU", note=NO_GPU))
-    environment = work.machine(place)
-    measure.save(rows.rows, environment, out)
-    out.with_suffix(".md").write_text(measure.markdown(rows.rows), encoding="utf-8")
-    plots.draw(rows.rows, out.parent)
+            rows.add(BenchmarkRow("way", name, "GPU", note=NO_GPU))
+    # How busy the machine was: processes that ran or waited, mean over the minute before the first and after the last row.
+    environment = work.machine(place) | {"repeats": repeats, "load": [load, os.getloadavg()[0]]}
+    benchmark_rows.save(rows.rows, environment, out)
+    out.with_suffix(".md").write_text(benchmark_rows.markdown(rows.rows), encoding="utf-8")
+    speed.draw(rows.rows, out.parent)
     measure.show(rows.rows, f"{environment['machine']}, {environment['cores']} cores, torch {torch.__version__}")
     print(f"wrote {out}, {out.with_suffix('.md')} and two plots beside it")
 

@@ -37,6 +37,7 @@ from torch import Tensor, nn
 
 from attacks.staged import Staged
 from benchmarks import plain, work
+from benchmarks.breaching_settings import RUNGS, SETTINGS, Setting, search_grid
 from privbench.scoring import image_scores
 from privbench.system import cpu, machine
 from privbench.tensors import Parts
@@ -47,47 +48,7 @@ INSTALL = f"pip install --no-deps breaching=={VERSION} && pip install omegaconf"
 CPU = torch.device("cpu")
 VICTIMS, PER_CLIENT = 16, 128
 TARGETS_DB = (15.0, 18.0, 20.0, 22.0, 24.0, 26.0, 28.0, 30.0)
-EVERY = 5  # objective evaluations between two looks at the candidate
-
-_TV = "regularization.total_variation."
-_DOUBLE: dict[str, Any] = {"impl.dtype": "float64", "optim.callback": 10**9}
-# Root of squared differences of pixels and of colour differences, L-BFGS from grey, the cosine scaled far above the
-# tolerances of torch.optim.LBFGS: its bias gradients alone make the cosine 1 - 1e-8.
-_BEST = _DOUBLE | {
-    "objective.type": "cosine-similarity", "objective.scale": 1e8, "init": "zeros",
-    "optim.optimizer": "L-BFGS", "optim.signed": None, "optim.step_size": 1.0, "optim.step_size_decay": None,
-    "optim.max_iterations": 15, "optim.boxed": True,
-    _TV + "scale": 0.1, _TV + "inner_exp": 2, _TV + "outer_exp": 0.5, _TV + "double_opponents": True,
-}  # fmt: skip
-
-
-class Setting(NamedTuple):
-    """One of breaching's attack configurations with changes."""
-
-    name: str
-    template: str
-    changes: dict[str, Any]
-
-
-SETTINGS = (
-    Setting("DLG as shipped", "deepleakage", {"optim.callback": 10**9}),
-    Setting("inverting gradients, 600 steps", "invertinggradients", _DOUBLE | {"optim.max_iterations": 600}),
-    Setting("best, total variation 0.3", "invertinggradients", _BEST | {_TV + "scale": 0.3}),
-    Setting("best, total variation 0.1", "invertinggradients", _BEST),
-    Setting("best, total variation 0.03", "invertinggradients", _BEST | {_TV + "scale": 0.03}),
-    Setting("best, 0.01, 40 steps", "invertinggradients", _BEST | {_TV + "scale": 0.01, "optim.max_iterations": 40}),
-)  # a step of L-BFGS is up to 20 evaluations
-
-_DESCENT = {"peel_iterations": 0}
-_LAYERWISE = {"feature_steps": 0, "steps": 0}
-RUNGS: tuple[tuple[str, dict[str, int]], ...] = (
-    ("features alone, 5 steps", _DESCENT | {"feature_steps": 5, "steps": 0}),
-    ("features alone, 10 steps", _DESCENT | {"feature_steps": 10, "steps": 0}),
-    ("features alone, 25 steps", _DESCENT | {"feature_steps": 25, "steps": 0}),
-    ("layerwise inversion, what victims share", _LAYERWISE | {"peel_levels": 1}),
-    ("layerwise inversion, 1 iteration a level", _LAYERWISE | {"peel_iterations": 1}),
-    ("as shipped", {}),
-)
+EVERY = 5  # objective evaluations between two snapshots of the candidate
 
 
 class Network(nn.Module):
@@ -127,8 +88,8 @@ def undefended(dataset: str, victims: int, tuning: bool = False) -> tuple[Artifa
 
 def select(seen: Artifact, truth: Truth, rows: Sequence[int]) -> tuple[Artifact, Truth]:
     """The victims in `rows` alone."""
-    kept = torch.tensor(rows)
-    return seen.select(kept), Truth(truth.images[kept], truth.labels[kept])
+    index = torch.tensor(rows)
+    return seen.select(index), Truth(truth.images[index], truth.labels[index])
 
 
 class Moment(NamedTuple):
@@ -140,9 +101,9 @@ class Moment(NamedTuple):
 
 
 class Victim(NamedTuple):
-    """One victim's run; the looks begin with the start and end with the reconstruction that was returned."""
+    """One victim's run; its moments begin with the start and end with the reconstruction that was returned."""
 
-    looks: list[Moment]
+    moments: list[Moment]
     evaluations: int
 
 
@@ -157,10 +118,10 @@ def import_breaching() -> tuple[ModuleType, Path]:
 
     Those need packages (datasets, lpips, a torchvision that fits torch) which no attack here uses.
     """
-    found = importlib.util.find_spec("breaching")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    root = Path(found.submodule_search_locations[0])
+    package_spec = importlib.util.find_spec("breaching")
+    assert package_spec is not None
+    assert package_spec.submodule_search_locations is not None
+    root = Path(package_spec.submodule_search_locations[0])
     for name in ("breaching", "breaching.cases", "breaching.cases.models"):
         package = ModuleType(name)
         package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
@@ -176,10 +137,10 @@ def configuration(folder: Path, setting: Setting) -> Any:
 
     base, template = (OmegaConf.load(folder / f"{n}.yaml") for n in ("_default_optimization_attack", setting.template))
     del template["defaults"]
-    found = OmegaConf.merge(base, template)
+    merged = OmegaConf.merge(base, template)
     for key, value in setting.changes.items():
-        OmegaConf.update(found, key, value, force_add=True)
-    return found
+        OmegaConf.update(merged, key, value, force_add=True)
+    return merged
 
 
 def by_breaching(setting: Setting, seen: Artifact, truth: Truth) -> list[Victim]:
@@ -215,23 +176,23 @@ def by_breaching(setting: Setting, seen: Artifact, truth: Truth) -> list[Victim]
             count += 1
 
         attacker.objective.register_forward_hook(moment)
-        found, _ = attacker.reconstruct([payload], [shared], {})
-        seeing.append((*elapsed(), found["data"]))
+        reconstruction, _ = attacker.reconstruct([payload], [shared], {})
+        seeing.append((*elapsed(), reconstruction["data"]))
         images = torch.cat([(u + 1) / 2 for _, _, u in seeing])
         psnr = image_scores.psnr_db(images, truth.images[v].expand(len(images), -1, -1, -1)).tolist()
-        looks = [Moment(wall, cpu, value) for (wall, cpu, _), value in zip(seeing, psnr, strict=True)]
-        runs.append(Victim(looks, count))
+        moments = [Moment(wall, cpu, value) for (wall, cpu, _), value in zip(seeing, psnr, strict=True)]
+        runs.append(Victim(moments, count))
     return runs
 
 
 def by_privbench(settings: Mapping[str, int], seen: Artifact, truth: Truth) -> list[Victim]:
-    """All victims at once through `staged`; each is charged its share of the time, and there is no look before the end."""
+    """All victims at once through `staged`; each is charged its share of the time, and nothing is measured before the end."""
     started = time.perf_counter(), time.process_time()
-    found = Staged(**settings).reconstruct(seen, Knowledge(), 0)
+    reconstruction = Staged(**settings).reconstruct(seen, Knowledge(), 0)
     wall, cpu = time.perf_counter() - started[0], time.process_time() - started[1]
-    psnr = image_scores.score(found, truth).psnr_db.tolist()
+    psnr = image_scores.score(reconstruction, truth).psnr_db.tolist()
     return [
-        Victim([Moment(wall / len(psnr), cpu / len(psnr), value)], found.gradient_evaluations // len(psnr))
+        Victim([Moment(wall / len(psnr), cpu / len(psnr), value)], reconstruction.gradient_evaluations // len(psnr))
         for value in psnr
     ]
 
@@ -241,11 +202,11 @@ def reached(workers: Sequence[Sequence[Victim]], target_db: float, clock: str = 
 
     Every victim gets the same time t, or less where its run ends sooner; the smallest t that does is taken.
     """
-    looks = [victim.looks for own in workers for victim in own]
-    for t in sorted({getattr(moment, clock) for own in looks for moment in own}):
-        latest = [[moment.psnr_db for moment in own if getattr(moment, clock) <= t] for own in looks]
-        if all(latest) and sum(own[-1] for own in latest) >= target_db * len(looks):
-            return max(sum(min(t, getattr(victim.looks[-1], clock)) for victim in own) for own in workers)
+    moments = [victim.moments for victims in workers for victim in victims]
+    for t in sorted({getattr(moment, clock) for run in moments for moment in run}):
+        latest = [[moment.psnr_db for moment in run if getattr(moment, clock) <= t] for run in moments]
+        if all(latest) and sum(psnr_db[-1] for psnr_db in latest) >= target_db * len(moments):
+            return max(sum(min(t, getattr(victim.moments[-1], clock)) for victim in victims) for victims in workers)
     return None
 
 
@@ -270,10 +231,10 @@ class Row:
 
 def summarise(side: str, way: str, workers: Sequence[Sequence[Victim]]) -> Row:
     """A row of the table from the victims of every worker."""
-    victims = [victim for own in workers for victim in own]
-    wall, cpu = (max(sum(v.looks[-1][clock] for v in own) for own in workers) for clock in (0, 1))
+    victims = [victim for share in workers for victim in share]
+    wall, cpu = (max(sum(v.moments[-1][clock] for v in share) for share in workers) for clock in (0, 1))
     return Row(
-        side, way, [v.looks[-1].psnr_db for v in victims], [v.evaluations for v in victims], wall, cpu,
+        side, way, [v.moments[-1].psnr_db for v in victims], [v.evaluations for v in victims], wall, cpu,
         {f"{t:g}": reached(workers, t) for t in TARGETS_DB},
         {f"{t:g}": reached(workers, t, "cpu_seconds") for t in TARGETS_DB},
     )  # fmt: skip
@@ -298,37 +259,6 @@ def measure(ways: Sequence[tuple[str, str, Any]], seen: Artifact, truth: Truth, 
     return rows
 
 
-def search_grid() -> list[Setting]:
-    """The settings of breaching that were tried, `SETTINGS` included."""
-    double: dict[str, Any] = {_TV + "double_opponents": True, _TV + "inner_exp": 2, _TV + "outer_exp": 0.5}
-    adam: dict[str, Any] = _DOUBLE | {"optim.max_iterations": 300}
-    grid: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        ({_TV + "scale": t}, adam) for t in (20.0, 0.2, 1e-4, 1e-6, 1e-7, 1e-8, 1e-9, 0.0)
-    ]
-    grid += [({_TV + "scale": t} | double, adam) for t in (1e-6, 1e-7, 3e-8, 1e-8, 3e-9)]
-    chosen = adam | double | {_TV + "scale": 3e-9}
-    changes: tuple[dict[str, Any], ...] = (
-        {"init": "zeros"}, {"optim.step_size": 0.03}, {"optim.step_size": 0.3}, {"optim.step_size_decay": "cosine-decay"},
-        {"optim.boxed": False}, {"optim.max_iterations": 1000}, {"regularization.features.scale": 1e-3},
-        {"optim.signed": "soft", "objective.scale": 1e10, _TV + "scale": 30.0},
-        {"optim.signed": None, "objective.scale": 1e6, _TV + "scale": 0.01},
-        {"objective.type": "euclidean", _TV + "scale": 1e-7}, {"objective.type": "euclidean", _TV + "scale": 3e-8},
-        {"objective.type": "l1", _TV + "scale": 1e-4}, {"objective.type": "angular", _TV + "scale": 1e-5},
-    )  # fmt: skip
-    grid += [(change, chosen) for change in changes]
-    changes = (
-        *({_TV + "scale": t} for t in (1.0, 0.3, 0.1, 0.03, 0.01)), {_TV + "scale": 0.01, "optim.max_iterations": 40},
-        {_TV + "outer_exp": 1}, {_TV + "double_opponents": False}, {_TV + "eps": 1e-4}, {"init": "randn"},
-        {"init": "patterned-4"}, {"optim.boxed": False}, {"optim.step_size": 0.5}, {"normalize_gradients": True},
-        {"objective.scale": 1e6, _TV + "scale": 1e-3}, {"objective.scale": 1e10, _TV + "scale": 10.0},
-        {"objective.type": "euclidean", _TV + "scale": 1.0}, {"objective.type": "euclidean", _TV + "scale": 0.3},
-        {"objective.type": "fast-cosine-similarity"}, {"regularization.features.scale": 100.0}, {"impl.dtype": "float"},
-    )  # fmt: skip
-    grid += [(change, _BEST) for change in changes]
-    named = [Setting(str(change), "invertinggradients", base | change) for change, base in grid]
-    return [*SETTINGS, *named, Setting("wei", "wei", _DOUBLE), Setting("modern", "modern", adam)]
-
-
 class Reach(NamedTuple):
     """The way of one side that passes a target in the fewest CPU seconds, by the median of its repetitions."""
 
@@ -351,13 +281,13 @@ class Race(NamedTuple):
 
 def fastest(repetitions: Sequence[Sequence[Row]], side: str, target: str) -> Reach | None:
     """The best way of one side to a target; every repetition holds the same ways in the same order."""
-    found = []
+    reaches = []
     for same in zip(*repetitions, strict=True):
         spent = [row.cpu_to_target[target] for row in same if row.side == side]
         times = [cpu for cpu in spent if cpu is not None]
         if len(times) == len(repetitions):
-            found.append(Reach(same[0].way, times))
-    return min(found, key=lambda each: each.median) if found else None
+            reaches.append(Reach(same[0].way, times))
+    return min(reaches, key=lambda each: each.median) if reaches else None
 
 
 def races(repetitions: Sequence[Sequence[Row]]) -> list[Race]:
@@ -402,8 +332,8 @@ def show(rows: Sequence[Row], title: str) -> None:
         "CPU s until the mean PSNR of all victims passes", ("dB", "breaching", "privbench"), ("CPU s", "CPU s", "x")
     )
     for target, *sides in races([rows]):
-        theirs, ours = sides
-        ratio = f"{theirs.median / ours.median:.1f}" if theirs and ours else "-"
+        breaching, privbench = sides
+        ratio = f"{breaching.median / privbench.median:.1f}" if breaching and privbench else "-"
         names = (each.way if each else "never" for each in sides)
         race.add_row(target, *names, *(f"{each.median:.2f}" if each else "-" for each in sides), ratio)
     console.print(race)

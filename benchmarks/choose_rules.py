@@ -69,8 +69,8 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
     federation, _ = federations.of(train, data_root)
     auxiliary, _ = knowledge.auxiliary(federation, knowledge.SAME, data_root, seen.image_shape, seed)
     whole = replace(attack_cell.knowledge_of(store, cell, train, federation, seen, shot), auxiliary=auxiliary)
-    own_seed = seeds.of_attacker(train.id, seen.round)
-    real = shadow_federation.real(seen, whole, own_seed, "choose_rules")
+    attacker_seed = seeds.of_attacker(train.id, seen.round)
+    real = shadow_federation.real(seen, whole, attacker_seed, "choose_rules")
 
     def psnr_db(images: Tensor) -> list[float]:
         return image_scores.psnr_db(images[:, 0], truth.images[:, 0]).clamp_max(image_scores.CAP_DB).tolist()
@@ -80,15 +80,15 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
     assert attack.challenger is not None, "this attack has one"
     recipes: dict[str, Any] = {}
     for recipe, known in [*((recipe, without) for recipe in attack.recipes), (attack.challenger, whole)]:
-        kept = selection.validated(recipe, settings.steps, real, seen.round, own_seed, known, no_progress)
-        made = recipe.extractors(real, own_seed, known)
+        validated = selection.validated(recipe, settings.steps, real, seen.round, attacker_seed, known, no_progress)
+        made = recipe.extractors(real, attacker_seed, known)
         ends = [
             selection.invert(real, made, torch.full((len(real.h),), tau), settings.steps, no_progress) for tau in TAUS
         ]
         recipes[recipe.name] = {
-            "shadow_db": kept["psnr_db"].tolist(),
-            "shadow_shift": float(kept["shift"]),
-            "shift": recipe.shift(real, made, own_seed, known),
+            "shadow_db": validated["psnr_db"].tolist(),
+            "shadow_shift": float(validated["shift"]),
+            "shift": recipe.shift(real, made, attacker_seed, known),
             "psnr_db": [psnr_db(end.x) for end in ends],
             "loss": [end.loss.tolist() for end in ends],
         }
@@ -98,7 +98,7 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
         "class_mean_db": psnr_db(selection.class_means(real).x),
         "recipes": recipes,
         "decoder": _decoder(
-            Decoder(**_settings(preset, "decoder")), real, truth.images[:, 0], seen.round, own_seed, without
+            Decoder(**_settings(preset, "decoder")), real, truth.images[:, 0], seen.round, attacker_seed, without
         ),
     }
 
@@ -111,15 +111,15 @@ def _decoder(
     attack: Decoder, real: shadow_federation.ServerView, images: Tensor, round_: int, seed: int, known: Knowledge
 ) -> Trial:
     recipe, steps = alignment.aligned(attack), attack.decoder_steps
-    kept = decoder_share.in_shadow(recipe, steps, real, round_, seed, known)
+    in_shadow = decoder_share.in_shadow(recipe, steps, real, round_, seed, known)
     members = recipe.extractors(real, seed, known)
     means = learned_decoder.class_means(real)[real.labels]
     answer = decoder_share.answers(real, members, steps, seed, known)
     missing = (images - means).flatten(1)
     return {
-        "share": float(kept["share"]),
-        "energy": float(kept["energy"]),
-        "shadow_shift": float(kept["shift"]),
+        "share": float(in_shadow["share"]),
+        "energy": float(in_shadow["energy"]),
+        "shadow_shift": float(in_shadow["shift"]),
         "shift": recipe.shift(real, members, seed, known),
         "answer_squared": answer.flatten(1).square().mean(1).tolist(),
         "answer_missing": (answer.flatten(1) * missing).mean(1).tolist(),
@@ -133,7 +133,7 @@ def passes(recipe: Trial, unlike: float, alike: float) -> bool:
 
 def chosen(one: Trial, names: Sequence[str], unlike: float, alike: float, *, sure: bool = False) -> Choice:
     """What the shadow recommends of some recipes; `sure`: with a gain there of more than its standard error alone."""
-    best, found = 0.0, None
+    best, choice = 0.0, None
     for name in names:
         recipe = one["recipes"][name]
         if not passes(recipe, unlike, alike):
@@ -142,8 +142,8 @@ def chosen(one: Trial, names: Sequence[str], unlike: float, alike: float, *, sur
         for tau, gains in enumerate(shadow[:-1] - shadow[-1]):
             least = float(gains.std()) / len(gains) ** 0.5 if sure else 0.0
             if float(gains.mean()) > max(best, least):
-                best, found = float(gains.mean()), (name, tau)
-    return found
+                best, choice = float(gains.mean()), (name, tau)
+    return choice
 
 
 def gain_db(one: Trial, choice: Choice) -> float:
@@ -163,17 +163,19 @@ def with_initial(how: str) -> Rule:
     """The recipes with initial networks: "objective" (as attacks/shadow/surrogate_attack.py), "validation", "never" or "always"."""
 
     def rule(one: Trial) -> float:
-        lower, own = (chosen(one, names, selection.UNLIKE, NEGLIGIBLE) for names in (BELOW, (FROM_INITIAL,)))
+        lower, from_initial = (chosen(one, names, selection.UNLIKE, NEGLIGIBLE) for names in (BELOW, (FROM_INITIAL,)))
         if how == "validation":
             return gain_db(one, chosen(one, (*BELOW, FROM_INITIAL), selection.UNLIKE, NEGLIGIBLE))
-        if how == "never" or own is None:
+        if how == "never" or from_initial is None:
             return gain_db(one, lower)
         if how == "always" or lower is None:
-            return gain_db(one, own)
+            return gain_db(one, from_initial)
         pairs = zip(
             one["recipes"][FROM_INITIAL]["loss"][lower[1]], one["recipes"][lower[0]]["loss"][lower[1]], strict=True
         )
-        return gain_db(one, own if statistics.fmean(first < second for first, second in pairs) > 0.5 else lower)
+        return gain_db(
+            one, from_initial if statistics.fmean(first < second for first, second in pairs) > 0.5 else lower
+        )
 
     return rule
 
@@ -186,13 +188,13 @@ def of_decoder(how: str) -> Rule:
     """
 
     def rule(one: Trial) -> float:
-        own = one["decoder"]
-        squared, product = statistics.fmean(own["answer_squared"]), statistics.fmean(own["answer_missing"])
+        decoder = one["decoder"]
+        squared, product = statistics.fmean(decoder["answer_squared"]), statistics.fmean(decoder["answer_missing"])
         if how == "best":
             share = min(max(product / squared, 0.0), 1.0)
         else:
-            sound = own["shift"] <= max(selection.UNLIKE * own["shadow_shift"], NEGLIGIBLE)
-            share = own["share"] * sound * (min(1.0, own["energy"] / squared) if how == "energy" else 1.0)
+            sound = decoder["shift"] <= max(selection.UNLIKE * decoder["shadow_shift"], NEGLIGIBLE)
+            share = decoder["share"] * sound * (min(1.0, decoder["energy"] / squared) if how == "energy" else 1.0)
         return 1000 * (2 * share * product - share**2 * squared)
 
     return rule

@@ -105,16 +105,16 @@ def at_hand(photograph: Photograph, wheels: Path | None = None) -> bytes | None:
 
     ValueError where the file is there and is another than the one that was measured.
     """
-    found = _in_wheels(photograph, wheels) if wheels is not None else None
-    if found is None:
+    file = _in_wheels(photograph, wheels) if wheels is not None else None
+    if file is None:
         try:
             path = Path(str(importlib.metadata.distribution(photograph.package).locate_file(photograph.file)))
         except importlib.metadata.PackageNotFoundError:
             return None
-        found = path.read_bytes() if path.is_file() else None
-    if found is not None and hashlib.sha256(found).hexdigest() != photograph.sha256:
+        file = path.read_bytes() if path.is_file() else None
+    if file is not None and hashlib.sha256(file).hexdigest() != photograph.sha256:
         raise ValueError(f"{photograph.file} of {photograph.package} is not the file that was measured")
-    return found
+    return file
 
 
 def _in_wheels(photograph: Photograph, wheels: Path) -> bytes | None:
@@ -137,13 +137,13 @@ def pixels(photograph: Photograph, file: bytes) -> Tensor:
 def crops(image: Tensor, name: str) -> Tensor:
     """COUNT squares of an image [3, H, W], each [3, 32, 32] uint8."""
     rng, (height, width) = stream(0, "photograph prior", name), image.shape[1:]
-    least, found = min(height, width) // 2, []
+    least, squares = min(height, width) // 2, []
     for _ in range(COUNT):
         side = int(torch.randint(least, min(height, width) + 1, (), generator=rng))
         top = int(torch.randint(0, height - side + 1, (), generator=rng))
         left = int(torch.randint(0, width - side + 1, (), generator=rng))
-        found.append(to_32(image[None, :, top : top + side, left : left + side]))
-    return torch.cat(found)
+        squares.append(to_32(image[None, :, top : top + side, left : left + side]))
+    return torch.cat(squares)
 
 
 def measure(images: Tensor) -> Measured:
@@ -164,23 +164,23 @@ def constants(each: Sequence[Measured]) -> Constants:
     """The prior's constants; every photograph counts alike."""
     whole = Measured(*(sum(values) / len(values) for values in zip(*each, strict=True)))
     chroma = whole.brightness / whole.red_blue, whole.brightness / whole.green_magenta
-    found = [float(f"{v:.{DIGITS}g}") for v in (*chroma, whole.strength, whole.strength / whole.constant)]
-    return Constants((found[0], found[1]), found[2], found[3])
+    rounded = [float(f"{v:.{DIGITS}g}") for v in (*chroma, whole.strength, whole.strength / whole.constant)]
+    return Constants((rounded[0], rounded[1]), rounded[2], rounded[3])
 
 
 def main(words: Sequence[str], tell: Callable[[str], None] = print) -> None:
     """Measures the photographs that are at hand, and says which constants all of them give."""
     wheels = Path(words[0]) if words else None
     each = {name: at_hand(photograph, wheels) for name, photograph in PHOTOGRAPHS.items()}
-    found = {}
+    measured = {}
     for name, file in each.items():
         if file is None:
             tell(f"{name}: not at hand; it is in the wheel of {PHOTOGRAPHS[name].package}")
             continue
-        found[name] = measure(crops(pixels(PHOTOGRAPHS[name], file), name))
-        tell(f"{name}: {', '.join(f'{field} {value:.6g}' for field, value in found[name]._asdict().items())}")
-    if len(found) == len(PHOTOGRAPHS):
-        tell(f"all: {constants(list(found.values()))}")
+        measured[name] = measure(crops(pixels(PHOTOGRAPHS[name], file), name))
+        tell(f"{name}: {', '.join(f'{field} {value:.6g}' for field, value in measured[name]._asdict().items())}")
+    if len(measured) == len(PHOTOGRAPHS):
+        tell(f"all: {constants(list(measured.values()))}")
 
 
 if __name__ == "__main__":

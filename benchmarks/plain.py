@@ -18,8 +18,8 @@ from privbench.methods.base import RoundClock
 from privbench.methods.fedcg import FedCG, mode_seeking
 from privbench.tensors import Params, Parts, average
 from privbench.training.engine import Plan
-from privbench.training.harness import Setup, client_plan, server_plan
-from privbench.training.state import State
+from privbench.training.phase_plans import client_plan, server_plan
+from privbench.training.state import Setup, State
 from privbench.types import Artifact
 
 
@@ -217,8 +217,8 @@ class Training:
                     for w, c in zip(self.setup.weights, self.clients, strict=True)
                 ]
                 ensemble = torch.stack(logits).sum(0).softmax(1)
-            own = self.server["classifier"](self.server["generator"](z, y)).log_softmax(1)
-            F.kl_div(own, ensemble, reduction="batchmean").backward()
+            log_probabilities = self.server["classifier"](self.server["generator"](z, y)).log_softmax(1)
+            F.kl_div(log_probabilities, ensemble, reduction="batchmean").backward()
             self.distil.step()
 
 
@@ -243,7 +243,7 @@ def dlg(seen: Artifact, steps: int) -> Tensor:
     No early end, so that every victim takes the same number of iterations. torch's L-BFGS drops every pair with s'y below
     1e-10, which Eq. 7 is at the untrained network from the first step on: unscaled, it would never leave its start.
     """
-    found = []
+    images = []
     for objective in objectives(seen):
         x = torch.rand(seen.batch_size, *seen.image_shape, dtype=torch.float64).requires_grad_()
         optimiser = torch.optim.LBFGS([x], max_iter=steps, history_size=20, tolerance_grad=0, tolerance_change=0)
@@ -255,8 +255,8 @@ def dlg(seen: Artifact, steps: int) -> Tensor:
             return gap
 
         optimiser.step(closure)
-        found.append(x.detach())
-    return torch.stack(found)
+        images.append(x.detach())
+    return torch.stack(images)
 
 
 def objectives(seen: Artifact) -> list[Callable[[Tensor], Tensor]]:
@@ -265,10 +265,11 @@ def objectives(seen: Artifact) -> list[Callable[[Tensor], Tensor]]:
     nets = {p: load(net(p, model.channels, model.classes), p, seen.weights[p], {}).double() for p in seen.gradients}
     names = [(part, name) for part, module in nets.items() for name, _ in module.named_parameters()]
     leaves = [param for module in nets.values() for param in module.parameters()]
-    theirs = {(p, name_in_torch(p, n)): g.double() for p, grads in seen.gradients.items() for n, g in grads.items()}
+    gradients = {(p, name_in_torch(p, n)): g.double() for p, grads in seen.gradients.items() for n, g in grads.items()}
 
     def of(victim: int) -> Callable[[Tensor], Tensor]:
-        label, observed = theirs["classifier", "5.bias"][victim].argmin()[None], [theirs[n][victim] for n in names]
+        label = gradients["classifier", "5.bias"][victim].argmin()[None]
+        observed = [gradients[n][victim] for n in names]
         return lambda x: dlg_objective(nets, leaves, x, label, observed)
 
     return [of(victim) for victim in range(seen.victims)]

@@ -78,7 +78,7 @@ def jobs(
 
     Where seeds are stacked, column by column: all its open seeds train together, and then each is measured.
     """
-    store, found = Store(out), list[cell_jobs.Trial]()
+    store, trials = Store(out), list[cell_jobs.Trial]()
 
     def job(cells: Sequence[CellSpec], measured: tuple[CellSpec, ...]) -> cell_jobs.Trial:
         specs = tuple(one for cell in cells for one in cell.train_specs())
@@ -88,9 +88,9 @@ def jobs(
     for wave in waves:
         open_ = [cell for cell in wave if not store.record(cell).exists()]
         if stacked and len(open_) > 1:
-            found.append(job(open_, ()))
-        found += [job([cell], (cell,)) for cell in open_]
-    return found
+            trials.append(job(open_, ()))
+        trials += [job([cell], (cell,)) for cell in open_]
+    return trials
 
 
 def train(

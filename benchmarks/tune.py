@@ -33,8 +33,8 @@ def scan(
     trials = []
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
-        found = registry.create(attack, settings).reconstruct(artifact, Knowledge(), seed)
-        error = (found.images.clamp(0, 1) - images).square().flatten(1).mean(1)
+        reconstruction = registry.create(attack, settings).reconstruct(artifact, Knowledge(), seed)
+        error = (reconstruction.images.clamp(0, 1) - images).square().flatten(1).mean(1)
         psnr = -10 * torch.log10(error)
         trials.append(Trial(settings, float(psnr.mean()), float(psnr.min())))
     return sorted(trials, key=lambda trial: -trial.psnr_db)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from attacks.common import descend, problem
+from attacks.common import batched, problem
 from attacks.dlg import DLG, equation_7
 from attacks.staged import Staged
 from benchmarks import plain
@@ -195,9 +195,9 @@ def attacks_of_a_column(
 ) -> float:
     """DLG and `staged`, at full length unless `settings` say otherwise, on `count` victims of one column of the privacy table."""
     seen = victims(count, place=place, method=method, defense=defense)
-    own = dict(settings or {})
-    spent = dlg(seen, own.get("steps", DLG().steps))
-    return spent + clock(lambda: Staged(**own).reconstruct(seen, Knowledge(), 0), place)
+    staged_settings = dict(settings or {})
+    spent = dlg(seen, staged_settings.get("steps", DLG().steps))
+    return spent + clock(lambda: Staged(**staged_settings).reconstruct(seen, Knowledge(), 0), place)
 
 
 def needed_for_dlg(victim_count: int) -> int:
@@ -214,13 +214,13 @@ def needed_for_dlg(victim_count: int) -> int:
 
 def dlg_gradient(seen: Artifact) -> Callable[[], object]:
     """One evaluation of DLG's objective and its gradient for all victims."""
-    own = problem.make(seen, 0)
+    made = problem.make(seen, 0)
 
     def objective(x: torch.Tensor, known: dict[str, torch.Tensor]) -> torch.Tensor:
-        return equation_7(own, x, known["labels"], known)
+        return equation_7(made, x, known["labels"], known)
 
-    known, start = problem.data(own), problem.random_start(seen, 1, 0)
-    return lambda: descend.gradients(objective)(start, known)
+    known, start = problem.data(made), problem.random_start(seen, 1, 0)
+    return lambda: batched.gradients(objective)(start, known)
 
 
 def matmul_peak(dtype: torch.dtype, place: torch.device, side: int) -> float:
@@ -256,8 +256,8 @@ def help_page() -> float:
 def first_step() -> float:
     """From the start of `privbench attack --preset smoke` to the first training step."""
     code = (
-        "import os; from privbench.training import harness; from privbench.cli import main;"
-        "harness.run_alone = harness.run_stacked = lambda *a: os._exit(7);"
+        "import os; from privbench.training import phase_plans; from privbench.cli import main;"
+        "phase_plans.ENGINES.update(dict.fromkeys(list(phase_plans.ENGINES), lambda *a: os._exit(7)));"
         "main.app(['attack', '--method', 'fedavg', '--dataset', 'digits', '--preset', 'smoke', '--out', 'out'])"
     )
     with tempfile.TemporaryDirectory() as folder:

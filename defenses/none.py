@@ -1,22 +1,14 @@
 """No defence: what the method itself sends."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
-
-from privbench.tensors import Params
+from privbench.defense import Defense
 
 
 @dataclass(frozen=True)
-class NoDefense:
+class NoDefense(Defense):
     """Sends what the method sends, unchanged."""
-
-    where: ClassVar[str] = "never"
-
-    def protect(self, tensors: Params, rng: torch.Generator) -> Params:
-        """The tensors, unchanged."""
-        return tensors
 
     def describe(self) -> dict[str, Any]:
         """Name only."""

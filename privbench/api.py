@@ -2,9 +2,9 @@
 
     import privbench
 
-    found = privbench.attack(method="fedcg", dataset="photos", preset="smoke")
-    found.frame()       # a pandas table: a row per attacked cell, as table.csv has it
-    found.victims()     # a row per attacked upload
+    results = privbench.attack(method="fedcg", dataset="photos", preset="smoke")
+    results.frame()       # a pandas table: a row per attacked cell, as table.csv has it
+    results.victims()     # a row per attacked upload
 
 Every option of a command is a keyword here, by the name that `--help` shows with underscores for hyphens; what is repeatable there
 takes a list or one value, and settings (`set`, `attack_set`, `schedule`) take a mapping as well. Finished work in `out` is reused.
@@ -20,14 +20,19 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pandas as pd
+from torch import nn
 
-from privbench.cli import commands
+from privbench.auditing import audit as audits
+from privbench.auditing.request import AuditRequest
+from privbench.auditing.result import AuditResult
+from privbench.cli import attack_runs, folder_reports, training_runs, view_commands
 from privbench.errors import UserError
 from privbench.records import schema
 from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
-from privbench.requests import options, specifications
+from privbench.requests import options, specifications, words
 from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
+from reports.running import study_plan, study_run
 from reports.tables import attack_table, report_files
 
 SETTINGS = ("set_", "attack_set", "schedule")
@@ -73,9 +78,9 @@ class Results(Sequence[Record]):
         for r in self.attacked:
             about = {"id": r.id, "method": r.cell.train.method, "defense": r.cell.train.defense, "attack": r.attack}
             for victim in r.victims:
-                own = victim.model_dump(exclude={"floors"})
+                scores = victim.model_dump(exclude={"floors"})
                 floors = {f"floor_{name}_db": value for name, value in victim.floors.items()}
-                rows.append(about | {"dataset": r.cell.train.dataset, "round": r.cell.round} | own | floors)
+                rows.append(about | {"dataset": r.cell.train.dataset, "round": r.cell.round} | scores | floors)
         return pd.DataFrame(rows)
 
     def rounds(self) -> pd.DataFrame:
@@ -110,7 +115,7 @@ def attack(**chosen: Any) -> Results:
     """
     run, attacks, training, place = _groups(chosen, RunOptions, AttackOptions, TrainingOptions, PlaceOptions)
     cells = specifications.attack_cells(run, attacks, training)
-    ended = commands.run_ladder(cells, place) if attacks.is_ladder() else commands.run_attacks(cells, place)
+    ended = attack_runs.run_ladder(cells, place) if attacks.is_ladder() else attack_runs.run_attacks(cells, place)
     missing = tuple(gap.reason for gap in ended.gaps)
     return Results(tuple(ended.records), missing, ended.folder, tuple(ended.references))
 
@@ -132,12 +137,12 @@ def table(
         UserError: As `attack`.
     """
     training, place = _groups(chosen, TrainingOptions, PlaceOptions)
-    named = options.data_sets(None, _listed(datasets)) or options.data_sets(
-        options.default_data_sets(training.preset, full), None
+    named = words.data_sets(None, _listed(datasets)) or words.data_sets(
+        words.default_data_sets(training.preset, full), None
     )
     defenses = specifications.defenses(_listed(defense), training.where)
-    own, cells = commands.plan_table(training, named, full=full, victims=victims, defenses=defenses)
-    return _studied(commands.run_study(own, cells, place))
+    definition, cells = study_plan.plan_table(training, named, full=full, victims=victims, defenses=defenses)
+    return _studied(study_run.run_study(definition, cells, place))
 
 
 def study(
@@ -159,11 +164,11 @@ def study(
         UserError: An unknown study, option or value; no cell of it could be run.
     """
     training, place = _groups(chosen, TrainingOptions, PlaceOptions)
-    own, cells = commands.plan(
-        name, training, options.data_sets(None, _listed(datasets)), methods=_listed(methods) or None,
+    definition, cells = study_plan.plan(
+        name, training, words.data_sets(None, _listed(datasets)), methods=_listed(methods) or None,
         rounds=_listed(round) or None, victims=victims, defenses=specifications.defenses(_listed(defense), training.where),
     )  # fmt: skip
-    return _studied(commands.run_study(own, cells, place))
+    return _studied(study_run.run_study(definition, cells, place))
 
 
 def train(**chosen: Any) -> pd.DataFrame:
@@ -176,7 +181,60 @@ def train(**chosen: Any) -> pd.DataFrame:
         UserError: An unknown option or value, or the first failure of a run.
     """
     run, training, place = _groups(chosen, RunOptions, TrainingOptions, PlaceOptions)
-    return commands.trained(specifications.train_specs(run, training), place)
+    return training_runs.trained(specifications.train_specs(run, training), place)
+
+
+def report(runs: str | Path, out: str | Path | None = None) -> Path:
+    """`privbench report RUNS --html`: writes one page with everything that a folder of results says; returns its path.
+
+    Args:
+        runs: A folder of results, or a file of records.
+        out: The page to write; by default report.html in the folder.
+
+    Raises:
+        UserError: There is no finished cell, or `out` is no .html file.
+    """
+    return folder_reports.write_page(Path(runs), None if out is None else Path(out))
+
+
+def compare(
+    a: str | Path, b: str | Path, but_for: Sequence[str] | str = (), out: str | Path = view_commands.COMPARISONS
+) -> pd.DataFrame:
+    """`privbench compare A B`: what changed from A to B; a row per pair of attacks and of trainings, as comparison.csv has it.
+
+    Args:
+        a: A folder of results, or a file of records.
+        b: Another one.
+        but_for: Fields of a specification in which two cells may differ and still be compared.
+        out: Folder of the report.
+
+    Raises:
+        UserError: One of them has no finished cell, or there is no such field.
+    """
+    return pd.DataFrame(list(folder_reports.compared(Path(a), Path(b), _listed(but_for), Path(out)).numbers))
+
+
+def audit(module: nn.Module, **asked: Any) -> AuditResult:
+    """`privbench audit`: attacks what came of the clients of a module of the caller's own, and writes the result into `out`.
+
+    Args:
+        module: Called on images as the clients call it; its weights are those that went down, unless `before` has others.
+        **asked: The fields of privbench.auditing.request.AuditRequest, e.g. gradients={name: tensor}, input_shape=(3, 32, 32),
+            mean=0.5, std=0.5, batch_size=4, truth=(images, labels), attack=["matching"], settings={"steps": 100}.
+
+    Raises:
+        UserError: An unknown field, or whatever does not fit the module.
+    """
+    known = [f.name for f in fields(AuditRequest)]
+    for name in asked:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+            raise UserError(f"there is no option '{name}'; {hint}")
+    listed: dict[str, Any] = {n: _listed(asked[n]) for n in ("attack", "head", "shared") if n in asked}
+    folders = {n: Path(asked[n]) for n in ("out", "data_dir") if asked.get(n) is not None}
+    values: dict[str, Any] = {**asked, **listed, **folders}
+    return audits.audit(module, AuditRequest(**values))
 
 
 def load(out: str | Path = options.DEFAULT_OUT) -> Results:

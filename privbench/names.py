@@ -17,10 +17,17 @@ _PLUGIN = re.compile(rf"[a-z0-9]+(?:-[a-z0-9]+)*|{CODE}")
 _VALUE = r"[\w.+-]+"
 _KEYED = rf"[^\W\d]\w*={_VALUE}"
 _DEFENSE = re.compile(rf"(?:[a-z0-9]+(?:-[a-z0-9]+)*|{CODE})(?::(?:{_VALUE}|{_KEYED})(?:,{_KEYED})*)?")
+# Before a digit a plus belongs to a number, as in 1e+5.
+_PLUS = re.compile(r"\+(?=[^\W\d])")
 _ROUND = re.compile(r"best|last|[0-9]{1,9}")
 _WORD = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _SETTING = re.compile(r"[^\W\d]\w*")
 LONGEST = 4096  # characters of a path, and of any text
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text can be the name of a plug-in that is no path to code, e.g. "fedavg" or "feature-statistics"."""
+    return _WORD.fullmatch(text) is not None
 
 
 def plugin(text: str) -> str:
@@ -44,8 +51,16 @@ def auxiliary(text: str) -> str:
 
 
 def defense(text: str) -> str:
-    """A defence with its value, or with settings KEY=VALUE,KEY=VALUE."""
-    return _matching(_DEFENSE, text, "a defence such as none, gaussian:0.1 or package.module:Class:VALUE")
+    """A defence with its value, or with settings KEY=VALUE,KEY=VALUE; several with a plus between them."""
+    # One by one: an expression over all of them would try every way to read each.
+    for one in defenses(text[: LONGEST + 1]):
+        _matching(_DEFENSE, one, "a defence such as none, gaussian:0.1, clip:1+sign or package.module:Class:VALUE")
+    return printed(text)
+
+
+def defenses(text: str) -> list[str]:
+    """The members of a written defence, in their order: one, or several with a plus before the name of each next."""
+    return _PLUS.split(text)
 
 
 def round_(text: str) -> str:

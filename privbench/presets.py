@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from privbench import data, registry
-from privbench.data import partition
+from privbench.data import client_shares, partition
 from privbench.data.paper_setup import OF_METHOD, PROTOCOLS
 from privbench.errors import UserError
-from privbench.networks.model import check_backbone
 from privbench.spec import SGD, Adam, CellSpec, Schedule, TrainSpec, checked, nearest
 
 PRESETS = ("smoke", "quick", "paper")
@@ -60,9 +59,19 @@ PROTOCOL_SCHEDULES: dict[str, dict[str, Any]] = {
         "generator": Adam(lr=3e-4, weight_decay=1e-4).model_dump(), "server": Adam(lr=3e-4, weight_decay=1e-4).model_dump(),
     },
 }  # fmt: skip
-# ResNet-18 is far slower to train and to attack on a CPU, and learns in fewer steps: what its quick preset has otherwise.
-RESNET18_QUICK = {"rounds": 5, "local_epochs": 2, "task": _PAPER_ADAM.model_dump()}
-RESNET18_QUICK_VICTIMS = 4
+# What the quick preset of a backbone has otherwise than LeNet-5's: slow ones learn in fewer steps. The rates of `mlp` and `vit`
+# were compared with 3e-3 on `digits` (seed 7); that of `convnet` is torch's default.
+_LOW_RATE = Adam(lr=1e-3, weight_decay=1e-4).model_dump()
+QUICK_BACKBONES: dict[str, dict[str, Any]] = {
+    "resnet18": {"rounds": 5, "local_epochs": 2, "task": _PAPER_ADAM.model_dump()},
+    "resnet18-torchvision": {"rounds": 5, "local_epochs": 2, "task": _PAPER_ADAM.model_dump()},
+    "convnet": {"rounds": 5, "local_epochs": 2, "task": _LOW_RATE},
+    "mlp": {"task": _LOW_RATE},
+    "vit": {"rounds": 5, "local_epochs": 4, "task": _LOW_RATE},
+}
+# Far slower to train and to attack on a CPU.
+SLOW_BACKBONES = ("resnet18", "resnet18-torchvision", "convnet", "vit")
+SLOW_QUICK_VICTIMS = 4
 SMOKE_PER_CLIENT = 32
 QUICK_PER_CLIENT = {"digits": 300, "photos": 300, "digits4": 300}  # other data sets: 1,000
 QUICK_PER_CLIENT |= {"emnist": 300, "emnist-letters": 300, "emnist-balanced": 300}  # of 20 clients
@@ -71,6 +80,23 @@ QUICK_METHOD_SETTINGS: dict[str, dict[str, float]] = {
     "fedcg": {"ramp_rounds": 10},
     "nfl-cgan": {"ramp_rounds": 10},
 }
+# A GAN of images takes some 1,500 steps before a classifier learns from what it makes (chosen on `digits`, seed 0).
+_QUICK_GAN = {"generator_epochs": 15, "batch": 32, "generator": Adam(lr=1e-3, beta1=0.5).model_dump()}
+QUICK_METHOD_SCHEDULES: dict[str, dict[str, Any]] = {
+    "dp-gan": _QUICK_GAN,
+    "secure-gan": _QUICK_GAN,
+    # Fewer or shorter rounds hardly leave the plateau on which its sigmoids begin (chosen on `glyphs`, seed 0).
+    "reptile": {
+        "rounds": 25, "client_steps": 50, "patience": 25, "task": Adam(lr=3e-3, beta1=0).model_dump(),
+    },
+}  # fmt: skip
+# Reptile's of Omniglot, 5-way 1-shot, by the authors' code: 100,000 rounds, inner batch 10, and no early stop.
+PAPER_METHOD_SCHEDULES: dict[str, dict[str, Any]] = {
+    "reptile": {
+        "rounds": 100_000, "client_steps": 5, "batch": 10, "patience": 100_000, "keep_every": 10_000,
+        "task": Adam(lr=1e-3, beta1=0).model_dump(),
+    },
+}  # fmt: skip
 
 
 def train_spec(
@@ -78,83 +104,80 @@ def train_spec(
     dataset: str,
     method: str,
     *,
-    defense: str = "none",
-    where: str = "update",
-    seed: int = 0,
-    backbone: str = "lenet5",
-    image_size: int = 32,
-    domains: tuple[str, ...] | None = None,
-    how: str | None = None,
-    omega: float | None = None,
-    min_per_client: int | None = None,
-    clients: int | None = None,
-    per_client: int | None = None,
-    method_settings: dict[str, Any] | None = None,
-    protocol: str | None = None,
-    flip: bool | None = None,
-    measured: str = "personal",
     equal_work: bool = False,
     changes: Mapping[str, Any] | None = None,
+    **chosen: Any,
 ) -> TrainSpec:
-    """The preset's specification for one method and data set; `changes` overrides fields of the schedule (`changed`).
+    """The preset's specification for one method and data set.
 
-    how         the partition; without one, `omega` or `min_per_client` ask for "dirichlet", else it is the data set's default
-    protocol    the paper whose sizes, split and schedule are taken; by default FedCG's, in the paper preset the method's own
-    flip        by default as the protocol says
-    equal_work  see `schedule_of`
+    Args:
+        preset: "smoke", "quick" or "paper".
+        dataset: Its name.
+        method: Its name.
+        equal_work: See `schedule_of`.
+        changes: Fields of the schedule in place of the preset's (`changed`).
+        **chosen: Other fields of TrainSpec in place of the preset's, None for each that stays. Without a `partition`, `omega` or
+            `min_per_client` ask for "dirichlet". `protocol` is FedCG's unless chosen, in the paper preset the method's own.
+
+    Raises:
+        UserError: A name that is no field, a value that is none for its field, or choices that exclude each other.
     """
     if preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'; known: {', '.join(PRESETS)}")
-    if protocol is None:
-        protocol = OF_METHOD.get(method, "fedcg") if preset == "paper" else "fedcg"
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    usual = OF_METHOD.get(method, "fedcg") if preset == "paper" else "fedcg"
+    protocol = chosen.get("protocol", usual)
     if protocol not in PROTOCOLS:
         raise UserError(f"unknown protocol '{protocol}'; {nearest(protocol, PROTOCOLS)}")
-    check_backbone(backbone, image_size)
-    default_how, default_clients, default_per_client = partition.defaults(dataset, protocol)
-    dealt = omega is not None or min_per_client is not None
-    how = how or ("dirichlet" if dealt else default_how)
-    if dealt and how != "dirichlet":
-        raise UserError(f"--omega and --min-per-client go with --partition dirichlet, but it is {how}")
-    if how == "domain" and domains is not None:
-        default_clients = len(domains)
-    if default_how == "domain" and how != "domain":
-        default_per_client = partition.POOLED_PER_CLIENT.get(dataset, default_per_client)
-    limit = {"smoke": SMOKE_PER_CLIENT, "quick": QUICK_PER_CLIENT.get(dataset, 1000), "paper": default_per_client}[
-        preset
-    ]
-    per_client = per_client or min(limit, default_per_client)
-    if how == "dirichlet":
-        omega = partition.OMEGA if omega is None else omega
-        partition.check_omega(omega)
-        # A client of few images on average need not have the usual minimum.
-        min_per_client = min_per_client or min(partition.MINIMUM, max(1, per_client // 4))
-    settings = dict(QUICK_METHOD_SETTINGS.get(method, {})) if preset != "paper" else {}
-    return checked(
-        TrainSpec,
-        {
-            "dataset": dataset,
-            "domains": domains,
-            "content": data.content(dataset),
-            "partition": how,
-            "omega": omega,
-            "min_per_client": min_per_client,
-            "clients": clients or default_clients,
-            "per_client": per_client,
-            "backbone": backbone,
-            "image_size": image_size,
-            "method": method,
-            "method_settings": settings | (method_settings or {}),
-            "defense": defense,
-            "where": where,
-            "protocol": protocol,
-            "flip": PROTOCOLS[protocol].flip if flip is None else flip,
-            "measured": measured,
-            "schedule": changed(
-                schedule_of(preset, dataset, method, backbone, protocol, equal_work=equal_work), changes
-            ),
-            "seed": seed,
-        },
+    backbone, image_size = (
+        chosen.get(name, TrainSpec.model_fields[name].default) for name in ("backbone", "image_size")
     )
+    registry.check_backbone(backbone, image_size)
+    schedule = schedule_of(preset, dataset, method, backbone, protocol, equal_work=equal_work)
+    settings = {} if preset == "paper" else QUICK_METHOD_SETTINGS.get(method, {})
+    fields = {
+        "content": data.content(dataset),
+        "flip": PROTOCOLS[protocol].flip,
+        "seed": 0,
+        **chosen,
+        **_layout(preset, dataset, protocol, chosen),
+        "dataset": dataset,
+        "method": method,
+        "method_settings": {**settings, **chosen.get("method_settings", {})},
+        "protocol": protocol,
+        "schedule": changed(schedule, changes),
+    }
+    return checked(TrainSpec, fields)
+
+
+def _layout(preset: str, dataset: str, protocol: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """How the data set is laid out over clients: those fields of TrainSpec, as chosen or else as published."""
+    how, clients, most = partition.defaults(dataset, protocol)
+    omega, least = chosen.get("omega"), chosen.get("min_per_client")
+    dealt = omega is not None or least is not None
+    partitioned = chosen.get("partition") or ("dirichlet" if dealt else how)
+    if dealt and partitioned != "dirichlet":
+        raise UserError(f"--omega and --min-per-client go with --partition dirichlet, but it is {partitioned}")
+    if partitioned == "domain" and chosen.get("domains") is not None:
+        clients = len(chosen["domains"])
+    if how == "domain" and partitioned != "domain":
+        most = partition.POOLED_PER_CLIENT.get(dataset, most)
+    limits = {"smoke": SMOKE_PER_CLIENT, "quick": QUICK_PER_CLIENT.get(dataset, 1000), "paper": most}
+    # Whole classes: fewer images of each would leave no tasks.
+    usual = most if partitioned == "classes" else min(limits[preset], most)
+    per_client = chosen.get("per_client", usual)
+    if partitioned == "dirichlet":
+        omega = client_shares.OMEGA if omega is None else omega
+        client_shares.check_omega(omega)
+        # A client of few images on average need not have the usual minimum.
+        least = least or min(client_shares.MINIMUM, max(1, per_client // 4))
+    return {
+        "partition": partitioned,
+        "omega": omega,
+        "min_per_client": least,
+        "clients": chosen.get("clients", clients),
+        "per_client": per_client,
+    }
 
 
 def schedule_of(
@@ -166,24 +189,23 @@ def schedule_of(
     take 20 x 64 = 1,280 images a round where FedCG's take 20 epochs. With `equal_work` every method goes through as many images a
     round as the protocol says, on the clients and on the server; its batch, optimisers and patience stay its own.
     """
-    slow = RESNET18_QUICK if (preset, backbone) == ("quick", "resnet18") else {}
-    common = SCHEDULES[preset].model_dump() | slow
+    common = SCHEDULES[preset].model_dump() | (QUICK_BACKBONES.get(backbone, {}) if preset == "quick" else {})
     if preset != "paper":
-        return common
+        return common | (QUICK_METHOD_SCHEDULES.get(method, {}) if preset == "quick" else {})
     common |= PROTOCOL_SCHEDULES[protocol]
     if dataset in PROTOCOLS[protocol].rounds:
         common |= dict.fromkeys(("rounds", "patience"), PROTOCOLS[protocol].rounds[dataset])
-    own = common | PROTOCOL_SCHEDULES[OF_METHOD.get(method, protocol)]
+    method_fields = common | PROTOCOL_SCHEDULES[OF_METHOD.get(method, protocol)]
     if OF_METHOD.get(method, protocol) == protocol:
-        return common
+        return common | PAPER_METHOD_SCHEDULES.get(method, {})
     if equal_work:
-        ratio = common["batch"] / own["batch"]
-        own |= {name: common[name] for name in ("local_epochs", "generator_epochs")}
-        own |= {
+        ratio = common["batch"] / method_fields["batch"]
+        method_fields |= {name: common[name] for name in ("local_epochs", "generator_epochs")}
+        method_fields |= {
             name: None if common[name] is None else math.ceil(common[name] * ratio)
             for name in ("client_steps", "server_steps")
         }
-    return own
+    return method_fields
 
 
 def changed(schedule: Mapping[str, Any], changes: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -193,7 +215,7 @@ def changed(schedule: Mapping[str, Any], changes: Mapping[str, Any] | None) -> d
     "adam": the learning rate and the weight decay stay, Adam's betas go or come as torch has them.
     UserError: an unknown name, with the nearest one; a value that is none for it.
     """
-    found = {name: dict(value) if isinstance(value, Mapping) else value for name, value in schedule.items()}
+    fields = {name: dict(value) if isinstance(value, Mapping) else value for name, value in schedule.items()}
     for name, value in sorted(
         (changes or {}).items(), key=lambda change: (change[0].count("."), "kind" not in change[0])
     ):
@@ -201,23 +223,23 @@ def changed(schedule: Mapping[str, Any], changes: Mapping[str, Any] | None) -> d
         if name not in SCHEDULE_NAMES:
             raise UserError(f"a schedule has no '{name}'; {nearest(name, SCHEDULE_NAMES)}")
         if not dot:
-            found[field] = dict(value) if isinstance(value, Mapping) else value
+            fields[field] = dict(value) if isinstance(value, Mapping) else value
             continue
-        optimiser: dict[str, Any] = found[field]
+        optimiser: dict[str, Any] = fields[field]
         if setting == "kind":
             if value not in ("sgd", "adam"):
                 raise UserError(f"schedule.{name} should be 'sgd' or 'adam', but {value!r} was given")
-            kept = {each: optimiser[each] for each in ("lr", "weight_decay") if each in optimiser}
-            found[field] = kept | ({"kind": "sgd"} if value == "sgd" else {})
+            remaining = {each: optimiser[each] for each in ("lr", "weight_decay") if each in optimiser}
+            fields[field] = remaining | ({"kind": "sgd"} if value == "sgd" else {})
         elif setting not in (SGD if "kind" in optimiser else Adam).model_fields:
             raise UserError(f"schedule.{name} is Adam's, but schedule.{field} is SGD; set {field}.kind=adam as well")
         else:
             optimiser[setting] = value
     for field in OPTIMISERS:
-        if isinstance(found[field], dict):
-            kind = SGD if "kind" in found[field] else Adam
-            found[field] = checked(kind, found[field], f"schedule.{field}.").model_dump()
-    return found
+        if isinstance(fields[field], dict):
+            kind = SGD if "kind" in fields[field] else Adam
+            fields[field] = checked(kind, fields[field], f"schedule.{field}.").model_dump()
+    return fields
 
 
 def seeds_of(preset: str, count: int | None = None, first: int | None = None) -> tuple[int, ...]:
@@ -239,11 +261,11 @@ def attacked_round(text: str, rounds: int) -> str:
     return str(int(text))
 
 
-def settings_of_attack(preset: str, attack: str, backbone: str = "lenet5") -> dict[str, int]:
+def settings_of_attack(preset: str, attack: str, backbone: str = "lenet5") -> dict[str, Any]:
     """What an attack's class sets otherwise in a preset than by default; a slow backbone has a preset of its own there."""
-    slow = (preset, backbone) == ("quick", "resnet18")
+    slow = preset == "quick" and backbone in SLOW_BACKBONES
     presets = getattr(registry.resolve("attack", attack), "presets", {})
-    return dict(presets.get("quick-resnet18" if slow else preset, {}))
+    return dict(presets.get("quick-slow" if slow else preset, {}))
 
 
 def cell_spec(
@@ -254,43 +276,40 @@ def cell_spec(
     seeds: int | None = None,
     first_seed: int | None = None,
     round_: str = "best",
-    victims: int | None = None,
-    batch_size: int = 1,
-    labels_known: bool = False,
-    auxiliary: str = "same",
-    observe: str = "gradient",
-    local_steps: int | None = None,
-    local_lr: float | None = None,
-    local_batch: int | None = None,
-    wire: str = "float32",
-    attack_settings: dict[str, Any] | None = None,
+    **chosen: Any,
 ) -> CellSpec:
-    """The preset's cell for one training specification and attack, or None; `seeds` and `first_seed` as `seeds_of` takes them."""
-    if observe == "gradient" and (local_steps or local_lr or local_batch):
+    """The preset's cell for one training specification and attack, or None.
+
+    Args:
+        preset: "smoke", "quick" or "paper".
+        train: What is trained; its seed is replaced.
+        attack: Its name; None for an accuracy cell.
+        seeds: How many, as `seeds_of` takes it.
+        first_seed: The same.
+        round_: The attacked round.
+        **chosen: Other fields of CellSpec in place of the preset's, None for each that stays.
+
+    Raises:
+        UserError: A name that is no field, or a value that is none for its field.
+    """
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    of_updates = any(chosen.get(name) for name in ("local_steps", "local_lr", "local_batch"))
+    if of_updates and chosen.get("observe", "gradient") == "gradient":
         raise UserError("--local-steps, --local-lr and --local-batch go with --observe update")
-    slow = (preset, train.backbone) == ("quick", "resnet18")
+    slow = preset == "quick" and train.backbone in SLOW_BACKBONES
     defaults = {} if attack is None else settings_of_attack(preset, attack, train.backbone)
     every = seeds_of(preset, seeds, first_seed)
-    usual = (RESNET18_QUICK_VICTIMS if slow else VICTIMS[preset]) if attack is not None else 0
-    return checked(
-        CellSpec,
-        {
-            "preset": preset,
-            "train": train.model_copy(update={"seed": every[0]}).model_dump(),
-            "seeds": every,
-            "attack": attack,
-            "attack_settings": defaults | (attack_settings or {}),
-            "round": attacked_round(round_, train.schedule.rounds),
-            "victims": victims or usual,
-            "batch_size": batch_size,
-            "labels_known": labels_known,
-            "auxiliary": auxiliary,
-            "observe": observe,
-            "local_steps": local_steps,
-            "local_lr": local_lr,
-            "local_batch": local_batch,
-            "wire": wire,
-            "attack_revision": 0 if attack is None else registry.revision(attack),
-            "active": attack is not None and registry.is_active(attack),
-        },
-    )
+    usual = (SLOW_QUICK_VICTIMS if slow else VICTIMS[preset]) if attack is not None else 0
+    fields = {
+        **chosen,
+        "preset": preset,
+        "train": train.model_copy(update={"seed": every[0]}).model_dump(),
+        "seeds": every,
+        "attack": attack,
+        "attack_settings": {**defaults, **chosen.get("attack_settings", {})},
+        "round": attacked_round(round_, train.schedule.rounds),
+        "victims": chosen.get("victims") or usual,
+        "attack_revision": 0 if attack is None else registry.revision(attack),
+        "active": attack is not None and registry.is_active(attack),
+    }
+    return checked(CellSpec, fields)

@@ -4,6 +4,8 @@ Nothing is imported before it is asked for, and nothing registers itself by bein
 only where the user of this process named it (privbench/trust.py).
 """
 
+from __future__ import annotations
+
 import dataclasses
 import difflib
 import importlib
@@ -12,13 +14,18 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Iterable, Mapping, Set
+from functools import cache
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privbench import names, trust
 from privbench.errors import UserError
 from privbench.system.printable import one_line
 from privbench.trust import FOLDER
+
+if TYPE_CHECKING:
+    from privbench.networks.model import Model
 
 METHODS = {
     "local": "privbench.methods.local:Local",
@@ -30,6 +37,9 @@ METHODS = {
     "lg-fedavg": "privbench.methods.fedsplit:FedSplit",
     "fedgen": "privbench.methods.fedgen:FedGen",
     "fedcg": "privbench.methods.fedcg:FedCG",
+    "dp-gan": "privbench.methods.dp_gan:DPGAN",
+    "secure-gan": "privbench.methods.secure_gan:SecureGAN",
+    "reptile": "privbench.methods.reptile:Reptile",
     "nfl-cgan": "privbench.methods.nfl_cgan:NFLCGAN",
     "fedmd-cg": "privbench.methods.fedmd_cg:FedMDCG",
 }
@@ -48,8 +58,10 @@ ATTACKS = {
     "update-matching": "attacks.update_matching:UpdateMatching",
     "learned-inverse": "attacks.learned_inverse:LearnedInverse",
     "imprint": "attacks.imprint:Imprint",
+    "model-inconsistency": "attacks.model_inconsistency:ModelInconsistency",
     "feature-hijacking": "attacks.feature_hijacking:FeatureHijacking",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
+    "generated-images": "attacks.generated_images:GeneratedImages",
     "staged": "attacks.staged:Staged",
     "posterior": "attacks.posterior:Posterior",
     "analytic-features": "attacks.analytic_features:AnalyticFeatures",
@@ -64,11 +76,22 @@ ATTACKS = {
 DEFENSES = {
     "none": "defenses.none:NoDefense",
     "gaussian": "defenses.gaussian:Gaussian",
+    "dp-sgd": "defenses.dp_sgd:DPSGD",
+    "dp-adam": "defenses.dp_adam:DPAdam",
+    "dp-fedavg": "defenses.dp_fedavg:DPFedAvg",
+    "clip": "defenses.clip:Clip",
+    "prune": "defenses.prune:Prune",
+    "quantize": "defenses.quantize:Quantize",
+    "sign": "defenses.sign:Sign",
+    "secure-aggregation": "defenses.secure_aggregation:SecureAggregation",
+    "soteria": "defenses.soteria:Soteria",
+    "precode": "defenses.precode:Precode",
 }
 DATASETS = {
     "digits": "privbench.data.digits:load",
     "photos": "privbench.data.photos:load",
     "digits4": "privbench.data.digits4:load",
+    "glyphs": "privbench.data.glyphs:load",
     "cifar10": "privbench.data.cifar10:load",
     "fmnist": "privbench.data.fmnist:load",
     "mnist": "privbench.data.mnist:load",
@@ -78,10 +101,38 @@ DATASETS = {
     "digit5": "privbench.data.digit5:load",
     "office10": "privbench.data.office10:load",
     "domainnet": "privbench.data.domainnet:load",
+    "omniglot": "privbench.data.omniglot:load",
+    "miniimagenet": "privbench.data.miniimagenet:load",
 }
 KINDS = {"method": METHODS, "attack": ATTACKS, "defense": DEFENSES, "dataset": DATASETS}
 FLOORS = ("grey", "dataset-mean", "class-mean", "nearest-auxiliary")
-LADDER = "ladder"  # in place of an attack's name: all of them
+# In place of an attack's name: those that have been best of what knows as much, or all of them (privbench/execution/ladder.py).
+LADDER, WHOLE_LADDER = "ladder", "ladder:all"
+LADDERS = frozenset({LADDER, WHOLE_LADDER})
+# Never the best above the floor of what knows as much, on the gradient of one image (docs/appendix/ladder_members.md).
+NEVER_BEST = frozenset({"idlg", "inverting-gradients", "matching", "grnn", "unsplit", "learned-inverse"})
+# What is attacked by default, and what a refusal names as the way out.
+STRONG = "staged"
+OF_GRADIENTS = "dlg"
+OF_GENERATORS = "feature-statistics"
+OF_EXTRACTORS = "extractor-matching"
+OF_UPDATES = "update-matching"
+ISOLATING = "model-inconsistency"
+# The method that learns from tasks, which a refusal of data that are split by class names.
+OF_TASKS = "reptile"
+# The defence that a refusal names as the way out: it fits every method that sends something.
+OF_MESSAGES = "dp-fedavg"
+
+
+@cache
+def installed(kind: str) -> dict[str, str]:
+    """The plug-ins of other packages: name -> `module:object`, from their entry points in the group "privbench.attacks" and so on.
+
+    A name that is built in, or cannot be a name, is left out. That a package is installed is no reason to run its code: such a name
+    is used where the user names it, as every name that is not built in (privbench/trust.py).
+    """
+    every = metadata.entry_points(group=f"privbench.{kind}s")
+    return {e.name: e.value for e in every if e.name not in KINDS[kind] and names.is_plain(e.name)}
 
 
 def target(kind: str, name: str) -> str:
@@ -89,11 +140,13 @@ def target(kind: str, name: str) -> str:
     table = KINDS[kind]
     if name in table:
         return table[name]
-    if re.fullmatch(names.CODE, name):
+    if name in installed(kind):
+        return installed(kind)[name]
+    if re.fullmatch(names.CODE, name) and not (kind == "attack" and name.startswith(f"{LADDER}:")):
         return name
-    if ":" in name:
+    if ":" in name and not name.startswith(f"{LADDER}:"):
         raise UserError(f"{kind} {name!r} should be written package.module:object")
-    known = [*table, LADDER] if kind == "attack" else [*table]
+    known = [*table, *installed(kind), *(sorted(LADDERS) if kind == "attack" else ())]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(table)}"
     raise UserError(f"unknown {kind} '{name}'; {hint}")
@@ -123,6 +176,47 @@ def typed(kind: str, text: str) -> str:
     return name
 
 
+def is_code(name: str) -> bool:
+    """Whether a name is `package.module:object`, code of the user's own."""
+    return re.fullmatch(names.CODE, name) is not None
+
+
+def typed_backbone(text: str) -> str:
+    """A backbone that the user of this process typed; from now on it may be used. Never call this with the content of a file."""
+    if is_code(text):
+        trust.add(text)
+    return text
+
+
+def check_backbone(name: str, image_size: int) -> None:
+    """UserError for a backbone that there is not, or one that does not take images of this size.
+
+    How large the images of one of the user's own are is tried when its networks are made (`model`).
+    """
+    from privbench.networks.model import check_backbone
+
+    if is_code(name):
+        _builder(name)
+    else:
+        check_backbone(name, image_size)
+
+
+def model(backbone: str, channels: int, classes: int, image_size: int = 32, **chosen: Any) -> Model:
+    """The networks of a run; `chosen` are further fields of Model. UserError: as `check_backbone`, and what Model refuses."""
+    from privbench.networks.model import Model
+    from privbench.networks.user_model import UserModel
+
+    if is_code(backbone):
+        return UserModel(backbone, channels, classes, image_size, **chosen, build=_builder(backbone))
+    return Model(backbone, channels, classes, image_size, **chosen)
+
+
+def _builder(name: str) -> Any:
+    """The class or function of a backbone of the user's own, imported now; UserError where it may not be, or is not there."""
+    trust.check("backbone", name)
+    return _callable("backbone", name)
+
+
 def short(name: str) -> str:
     """A data set's name in titles and names of files: `folder:` with the last part of the path alone, in one line."""
     return one_line(FOLDER + Path(name.removeprefix(FOLDER)).name if name.startswith(FOLDER) else name)
@@ -135,12 +229,12 @@ def stem(name: str) -> str:
 
 def resolve(kind: str, name: str) -> Any:
     """The class or function of a plug-in, imported now; UserError where it may not be, is not there, or is none (`_lack`)."""
-    found = getattr(module(kind, name), attribute := target(kind, name).partition(":")[2], None)
-    if found is None:
+    plugin = getattr(module(kind, name), attribute := target(kind, name).partition(":")[2], None)
+    if plugin is None:
         raise UserError(f"{kind} '{name}': module '{target(kind, name).partition(':')[0]}' has no '{attribute}'")
-    if (kind != "dataset" or name not in DATASETS) and (lack := _lack(kind, found)):
+    if (kind != "dataset" or name not in DATASETS) and (lack := _lack(kind, plugin)):
         raise UserError(f"{kind} '{name}' {lack}; docs/extending.md shows one")
-    return found
+    return plugin
 
 
 def module(kind: str, name: str) -> Any:
@@ -148,6 +242,29 @@ def module(kind: str, name: str) -> Any:
     module_name = target(kind, name).partition(":")[0]
     if name not in KINDS[kind]:
         trust.check(kind, name)
+    return _imported(kind, name, module_name)
+
+
+def function(kind: str, text: str) -> Any:
+    """The function `package.module:function` that the user of this process typed, imported now; UserError where it is none.
+
+    Never call this with the content of a file.
+    """
+    if not is_code(text):
+        raise UserError(f"a {kind} is written package.module:function, but '{text}' was given")
+    trust.add(text)
+    return _callable(kind, text)
+
+
+def _callable(kind: str, name: str) -> Any:
+    module_name, _, attribute = name.partition(":")
+    made = getattr(_imported(kind, name, module_name), attribute, None)
+    if not callable(made):
+        raise UserError(f"{kind} '{name}': module '{module_name}' has no function '{attribute}'")
+    return made
+
+
+def _imported(kind: str, name: str, module_name: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except Exception as error:  # whatever a module of a user's own raises while it is imported
@@ -160,10 +277,10 @@ def module(kind: str, name: str) -> Any:
 
 def _not_found(module: str) -> str:
     """Why there is no such module, and the way out where it lies in the working directory."""
-    told = f"there is no module '{module}' on the Python path"
+    reason = f"there is no module '{module}' on the Python path"
     if Path(f"{module}.py").is_file() or Path(module).is_dir():
-        return f"{told}, which does not hold the working directory; put PYTHONPATH=. before the command"
-    return told
+        return f"{reason}, which does not hold the working directory; put PYTHONPATH=. before the command"
+    return reason
 
 
 def where_it_failed(error: BaseException) -> str:
@@ -171,8 +288,8 @@ def where_it_failed(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     libraries = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
     frames = frames[1:]  # the first is the import itself
-    own = [frame for frame in frames if not frame.filename.startswith(libraries)]
-    place = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
+    user_frames = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    place = f"{user_frames[-1].filename}, line {user_frames[-1].lineno}: " if user_frames else ""
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}: "
     said = str(error.msg if isinstance(error, SyntaxError) else error).partition("\n")[0]
@@ -196,6 +313,12 @@ def _lack(kind: str, plugin: Any) -> str:
     if not isinstance(getattr(plugin, "knowledge", None), str):
         return "should say in words what it knows, e.g. knowledge = 'gradient'"
     return "" if callable(getattr(plugin, "reconstruct", None)) else "has no method `reconstruct`"
+
+
+def name_of(kind: str, plugin: type) -> str:
+    """The name under which a class is built in or installed; `package.module:Class` of any other."""
+    path = f"{plugin.__module__}:{plugin.__qualname__}"
+    return next((name for name, each in (KINDS[kind] | installed(kind)).items() if each == path), path)
 
 
 def is_active(attack: str) -> bool:
@@ -226,9 +349,9 @@ def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
             raise UserError(f"{plugin.__name__} has no setting '{name}'; {hint}")
-        found = fault(plugin, known[name], value)
-        if found is not None:
-            raise UserError(f"{plugin.__name__}: {found}")
+        refusal = fault(plugin, known[name], value)
+        if refusal is not None:
+            raise UserError(f"{plugin.__name__}: {refusal}")
     try:
         return plugin(**settings)
     except (TypeError, ValueError) as error:
@@ -238,10 +361,10 @@ def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
 def settings_of_each(attacks: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """attack -> those of some settings that it has; UserError for a setting that none has."""
     fields = {name: [f.name for f in dataclasses.fields(resolve("attack", name))] for name in attacks}
-    known = sorted({field for own in fields.values() for field in own})
+    known = sorted({field for names in fields.values() for field in names})
     for setting in settings:
         if setting not in known:
             near = difflib.get_close_matches(setting, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-            raise UserError(f"no attack of the ladder has a setting '{setting}'; {hint}")
-    return {name: {s: value for s, value in settings.items() if s in own} for name, own in fields.items()}
+            raise UserError(f"none of these attacks has a setting '{setting}'; {hint}")
+    return {name: {s: value for s, value in settings.items() if s in names} for name, names in fields.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
@@ -68,8 +68,8 @@ class Strict(BaseModel):
 
     def digest(self, revision: object) -> str:
         """The name under a revision: of the class's name and all that is written of it, but for `_apart`."""
-        told = {name: value for name, value in self.model_dump(mode="json").items() if name not in self._apart}
-        text = json.dumps([revision, type(self).__name__, told], sort_keys=True)
+        fields = {name: value for name, value in self.model_dump(mode="json").items() if name not in self._apart}
+        text = json.dumps([revision, type(self).__name__, fields], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -80,6 +80,8 @@ class Adam(Strict):
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
+    # Without it the moments are taken as they are, which begin at 0 (dp-adam as it is printed). Not written where it is usual.
+    bias_correction: bool = Field(True, exclude_if=bool)
 
 
 class SGD(Strict):
@@ -91,6 +93,12 @@ class SGD(Strict):
 
 
 Optimiser = Adam | SGD
+
+
+def optimiser(written: Mapping[str, Any]) -> Optimiser:
+    """An optimiser that was written out."""
+    setting = dict(written)
+    return SGD(**setting) if "kind" in setting else Adam(**setting)
 
 
 class Schedule(Strict):
@@ -115,21 +123,20 @@ class TrainSpec(Strict):
     dataset: DatasetName
     domains: tuple[DomainName, ...] | None = None
     content: Word | None = None  # of a folder of the user's own: changes when its files do
-    partition: Literal["iid", "domain", "dirichlet"]
+    partition: Literal["iid", "domain", "dirichlet", "classes"]
     omega: float | None = Field(None, gt=0, allow_inf_nan=False)  # of "dirichlet" alone
     min_per_client: int | None = Field(None, ge=1)  # of "dirichlet" alone
     clients: int = Field(ge=1)
     per_client: int = Field(ge=1)  # on average, under "dirichlet"
-    backbone: Word = "lenet5"
+    backbone: PluginName = "lenet5"  # or package.module:Name of the user's own
     image_size: int = 32
     method: PluginName
     method_settings: Settings = {}
     defense: DefenseName = "none"
     where: Literal["step", "update"] = "update"
     protocol: ProtocolName = "fedcg"  # whose split, and whose images accuracy is measured on
-    flip: bool = (
-        True  # whether images are flipped horizontally at random, of the data sets that FedCG's reference code flips
-    )
+    # Whether images are flipped horizontally at random, of the data sets that FedCG's reference code flips.
+    flip: bool = True
     measured: Measured = "personal"  # whose accuracy counts: it stops training, selects the best round and is reported
     schedule: Schedule
     seed: int = Field(ge=0)
@@ -152,18 +159,19 @@ class CellSpec(Strict):
     victims: int = Field(ge=0)  # per seed; 0 in an accuracy cell alone
     batch_size: int = Field(1, ge=1)
     labels_known: bool = False
-    observe: Literal["gradient", "update"] = (
-        "gradient"  # of the victim batch, or the change of whole local training on it
-    )
+    # Of the victim batch, or the change of whole local training on it.
+    observe: Literal["gradient", "update"] = "gradient"
     local_steps: int | None = Field(None, ge=1)  # of an update; None: the schedule's client steps, or its local epochs
     local_lr: float | None = Field(None, gt=0)  # of an update by plain SGD; None: the schedule's optimiser
     local_batch: int | None = Field(None, ge=1)  # images per step of an update; None: the whole victim batch
-    auxiliary: AuxiliaryName = (
-        "same"  # which images an attacker with auxiliary images has: privbench/observation/knowledge.py
-    )
-    wire: Literal["float32", "bf16", "fp16"] = (
-        "float32"  # the number format of what clients send: privbench/observation/wire.py
-    )
+    # Which images an attacker with auxiliary images has: privbench/observation/knowledge.py.
+    auxiliary: AuxiliaryName = "same"
+    # The number format of what clients send: privbench/observation/wire.py.
+    wire: Literal["float32", "bf16", "fp16"] = "float32"
+    # Canaries that measure its epsilon: privbench/execution/audit.py; 0: none.
+    audit: int = Field(0, ge=0, le=100_000)
+    # Samples by which its generators of images are scored: privbench/execution/generator_scores.py; 0: they are not.
+    generated: int = Field(0, ge=0, le=1_000_000)
     # Of the attack's class when the cell was specified, so that the name and the files show it without importing the class.
     attack_revision: int = Field(0, ge=0)  # privbench.registry.revision; part of the name
     active: bool = False  # whether its server crafts what it sends; follows from the attack
@@ -175,7 +183,7 @@ class CellSpec(Strict):
         """Defaults are not written, so that a cell from before there was a choice keeps its name."""
         usual: dict[str, Any] = {
             "auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None, "local_batch": None,
-            "wire": "float32", "attack_revision": 0, "active": False,
+            "wire": "float32", "audit": 0, "generated": 0, "attack_revision": 0, "active": False,
         }  # fmt: skip
         return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 

@@ -3,7 +3,8 @@
 Artifacts, records and specifications say by name which data set, method, defence and attack they are of. A name such as
 `module:Class` is code, and `folder:PATH` is a folder of this machine. The author of the file chose it, so no file alone makes
 anything be imported or read: `check` refuses. The command line adds what is typed (--dataset, --method, --attack, --trust, ...),
-Python code calls `add`, and worker processes get the names of their parent (privbench/execution/worker_pool.py).
+Python code calls `add`, and worker processes and tasks of a cluster get the names of the process that
+sends them work (privbench/execution/worker_pool.py, sweep/ray_task.py).
 """
 
 from __future__ import annotations

@@ -13,20 +13,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from privbench.defense import Defense
 from privbench.networks.model import Model
-from privbench.tensors import Params, Parts, alone, parts_alone
+from privbench.tensors import Parts, alone, parts_alone
 
 # The parts that L_cls has gradients of; other shared parts are sent as weights.
 CLASSIFICATION = ("extractor", "classifier")
 # Any of these offers reveals the victims' classes.
 TELL_CLASSES = frozenset({"labels", "gradient:classifier", "update:classifier"})
-# preset -> settings of an attack that differ from its defaults; "quick-resnet18" is quick on that backbone.
-Presets = Mapping[str, Mapping[str, int]]
+# preset -> settings of an attack that differ from its defaults; "quick-slow" is quick on a slow backbone.
+Presets = Mapping[str, Mapping[str, Any]]
 Progress = Callable[[int, int, str], None]  # progress: (steps done, steps in all, what)
 
 
@@ -44,9 +45,8 @@ class Batch(NamedTuple):
 class Images(NamedTuple):
     """A stored set of labelled images."""
 
-    images: (
-        Tensor  # [N, C, 32, 32] uint8; larger where larger originals were asked for (privbench/data/readers/resize.py)
-    )
+    # [N, C, 32, 32] uint8; larger where larger originals were asked for (privbench/data/readers/resize.py).
+    images: Tensor
     labels: Tensor  # [N] int64
 
 
@@ -66,6 +66,7 @@ class Federation(NamedTuple):
     public: Images | None  # held-out images of no client (FedDF's distillation data), or None
     classes: tuple[str, ...]
     flip: bool  # whether training flips images horizontally at random
+    by_class: bool = False  # whether its training, validation and test images are of different classes
 
     def label_counts(self) -> Tensor:
         """n_i^y, how many training images of class y client i has: [K, Y] int64."""
@@ -77,9 +78,8 @@ class LocalSteps(NamedTuple):
 
     steps: int  # K
     optimiser: Mapping[str, Any]  # privbench.spec.SGD or Adam, written out
-    batch: int | None = (
-        None  # images per step, drawn from one secret shuffle of the victim batch after another; None: all of them
-    )
+    # Images per step, drawn from one secret shuffle of the victim batch after another; None: all of them.
+    batch: int | None = None
 
 
 class LocalTraining(NamedTuple):
@@ -94,15 +94,20 @@ class LocalTraining(NamedTuple):
 class Artifact:
     """Exactly what the curious server holds about V attacked uploads; nothing in it comes from outside the wire.
 
+    Where clients send weights alone (a generator), an upload may hold several victims: V batches of training images are scored.
+
+    An upload is one client's, or the sum that a secure aggregation opened: the weighted mean of what all clients sent. Of a sum the
+    B images are those of all its clients, the same number of each, client after client.
+
     round          how many rounds were complete when the clients received `weights` (0 = the untrained model)
     gradients      part -> parameter -> [V, ...]: gradient of the mean cross-entropy of the victim batch, after the defence;
-                   empty where whole local updates are attacked
+                   empty where whole local updates are attacked, or weights
     weights        part -> parameter -> [...]: the broadcast networks, at which those gradients were taken: the shared parts,
                    and networks that the server alone trains (FedGen's generator)
     buffers        part -> buffer -> [...]: batch-norm statistics of the broadcast networks
     uploads        part -> parameter -> [K, ...]: shared parts that are sent as weights, as each client last sent them (generator)
     upload_buffers the buffers of `uploads`
-    client         [V] int64: which client sent upload v
+    client         [V] int64: which client sent upload v; 0 where all of them did
     batch_size     B, known to the server
     labels         [V, B] int64 when they are declared known, else None
     label_counts   [K, Y] int64 where the method uploads them, else None: each client's training images per class
@@ -114,6 +119,14 @@ class Artifact:
     imitated       how many features of the broadcast generator each gradient over C is made of beside those of its B images: of
                    methods that train C on both, where they are observed (FedGen, FedMD-CG); the server knows it from the protocol
     training       how the clients train between the rounds; None where the artifact does not say
+    member_weights [V, K] float64, where uploads are sums: the weight of each client in each, n_k / sum of n_k; None where an upload
+                   is one client's. `uploads` and `label_counts` are then those of the sum, [1, ...]
+    target         of sums, the one client whose images are attacked, where an active server sent others than `weights` to all other
+                   clients, so that they add little; `client` is that one, and B, `labels` and the truth are of its images alone.
+                   None where all clients' are attacked
+    others         the networks that the other clients received then
+    upload_client  [M] int64, where clients send weights alone: which of them sent each of the M `uploads` of the round; None where
+                   client k sent row k, and of a sum
     """
 
     method: str
@@ -136,6 +149,10 @@ class Artifact:
     local: LocalSteps | None = None
     imitated: int = 0
     training: LocalTraining | None = None
+    member_weights: Tensor | None = None
+    target: int | None = None
+    others: Networks | None = None
+    upload_client: Tensor | None = None
 
     def to(self, device: torch.device) -> Artifact:
         """The same artifact with its tensors on `device`, each in a storage of its own."""
@@ -150,6 +167,9 @@ class Artifact:
             client=alone(self.client, device),
             labels=None if self.labels is None else alone(self.labels, device),
             label_counts=None if self.label_counts is None else alone(self.label_counts, device),
+            member_weights=None if self.member_weights is None else alone(self.member_weights, device),
+            others=None if self.others is None else self.others.to(device),
+            upload_client=None if self.upload_client is None else alone(self.upload_client, device),
         )
 
     def select(self, rows: Tensor) -> Artifact:
@@ -164,6 +184,7 @@ class Artifact:
             updates=of(self.updates),
             client=self.client[rows],
             labels=None if self.labels is None else self.labels[rows],
+            member_weights=None if self.member_weights is None else self.member_weights[rows],
         )
 
     @property
@@ -171,17 +192,56 @@ class Artifact:
         """V."""
         return int(self.client.shape[0])
 
+    @property
+    def members(self) -> Tensor:
+        """Whose images are attacked in each upload, [V, K] bool; K as far as uploads name clients."""
+        if self.member_weights is not None and self.target is None:
+            return self.member_weights > 0
+        every = torch.arange(int(self.client.max()) + 1, device=self.client.device)
+        return self.client[:, None] == every
+
+    @property
+    def upload_of(self) -> Tensor:
+        """Which of `uploads` holds what the client of each victim sent: [V] int64."""
+        if self.upload_client is None:
+            return self.client
+        return (self.client[:, None] == self.upload_client).int().argmax(1)
+
+    @property
+    def senders(self) -> int:
+        """How many clients' images are attacked in each upload."""
+        return 1 if self.member_weights is None or self.target is not None else int(self.member_weights.shape[1])
+
+    @property
+    def images_per_client(self) -> int:
+        """How many images of an upload are of one client."""
+        return self.batch_size // self.senders
+
+    @property
+    def image_weights(self) -> Tensor | None:
+        """What each image counts for in an upload, [V, B] with sum 1; None where all of them count alike."""
+        shares = self.member_weights
+        if shares is None or self.target is not None or bool((shares == shares[:, :1]).all()):
+            return None
+        return (shares / self.images_per_client).repeat_interleave(self.images_per_client, 1)
+
     def offers(self) -> frozenset[str]:
         """What an attack may ask for in `needs`.
 
         "gradient:<part>" or "update:<part>", "broadcast:<part>", "upload:<part>", "labels", "label_counts"; "gradient" is that of
-        any part, "classes" whatever reveals the victims' classes: their labels, or C's gradient or update.
+        any part, "classes" whatever reveals the victims' classes: their labels, or C's gradient or update; "aggregate" that uploads
+        are sums over clients.
         """
         groups = {"gradient": self.gradients, "update": self.updates, "broadcast": self.weights, "upload": self.uploads}
-        found = {f"{group}:{part}" for group, parts in groups.items() for part in parts}
-        single = {"labels": self.labels, "label_counts": self.label_counts, "gradient": self.gradients or None}
-        found |= {name for name, value in single.items() if value is not None}
-        return frozenset(found | ({"classes"} if found & TELL_CLASSES else set()))
+        offers = {f"{group}:{part}" for group, parts in groups.items() for part in parts}
+        single = {
+            "labels": self.labels,
+            "label_counts": self.label_counts,
+            "gradient": self.gradients or None,
+            "aggregate": self.member_weights,
+        }
+        offers |= {name for name, value in single.items() if value is not None}
+        return frozenset(offers | ({"classes"} if offers & TELL_CLASSES else set()))
 
 
 class Truth(NamedTuple):
@@ -220,8 +280,21 @@ class ExpectedUpload(NamedTuple):
 
     batch_size: int  # B
     defense: Defense  # what every upload goes through
-    wire: str = "float32"  # the number format in which uploads are sent (privbench/observation/wire.py)
+    # The number format in which uploads are sent (privbench/observation/wire.py).
+    wire: Literal["float32", "bf16", "fp16"] = "float32"
     local: LocalSteps | None = None  # behind uploads that are whole updates
+    # By which the server gets the sum of several clients' messages, of B / len(weights) images each; one where it gets messages.
+    weights: tuple[int, ...] = (1,)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The weights with sum 1."""
+        return tuple(weight / sum(self.weights) for weight in self.weights)
+
+    @property
+    def images_per_client(self) -> int:
+        """How many images of an upload are of one client."""
+        return self.batch_size // len(self.weights)
 
 
 @dataclass(frozen=True)
@@ -251,8 +324,8 @@ class Knowledge:
         return Knowledge(
             auxiliary=None if self.auxiliary is None else Batch(*(alone(t, device) for t in self.auxiliary)),
             initial=None if self.initial is None else self.initial.to(device),
-            colluder=None if self.colluder is None else {k: own.to(device) for k, own in self.colluder.items()},
-            oracle=None if self.oracle is None else {k: own.to(device) for k, own in self.oracle.items()},
+            colluder=None if self.colluder is None else {k: each.to(device) for k, each in self.colluder.items()},
+            oracle=None if self.oracle is None else {k: each.to(device) for k, each in self.oracle.items()},
             broadcast=None if self.broadcast is None else self.broadcast.to(device),
             expected=self.expected,
             cache=self.cache,
@@ -284,9 +357,8 @@ class Reconstruction(NamedTuple):
     restart: Tensor  # [V] int64, which restart was chosen, by the attacker's own loss
     gradient_evaluations: int  # objective gradients of one victim, summed over victims and restarts
     notes: tuple[str, ...] = ()  # sentences that a reader of the numbers must know; printed under every table
-    outcome: Tensor | None = (
-        None  # [V] int64, of Outcome; None: reconstructed, unless privbench/records/victims.py sees otherwise
-    )
+    # [V] int64, of Outcome; None: reconstructed, unless privbench/records/victims.py sees otherwise.
+    outcome: Tensor | None = None
 
 
 class Attack(Protocol):
@@ -296,13 +368,14 @@ class Attack(Protocol):
     """
 
     needs: ClassVar[frozenset[str]]  # entries of Artifact.offers(), or fields of Knowledge
-    knowledge: ClassVar[
-        str
-    ]  # the tag in tables, e.g. "gradient + auxiliary"; what it `uses` is added (privbench/observation/knowledge.py)
+    # The tag in tables, e.g. "gradient + auxiliary"; what it `uses` is added (privbench/observation/knowledge.py).
+    knowledge: ClassVar[str]
     rung: ClassVar[str]  # of the attack ladder, "L0" (nothing) to "L8" (oracle): docs/reading_results.md
     # A class may also say `pools: ClassVar[bool]`, whether what it makes of one upload depends on the other attacked uploads
     # where the extractor is private (privbench/observation/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns
-    # other numbers; and `limits: ClassVar[Limits]`, what it can be made on besides its needs (privbench/applicability.py).
+    # other numbers; `limits: ClassVar[Limits]`, what it can be made on besides its needs
+    # (privbench/execution/applicability.py); and `knows: ClassVar[frozenset[str]]`, what of a defence it has a form for, of
+    # privbench.defending.described.EVERY_KIND (privbench/observation/knowledge.py).
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -321,19 +394,15 @@ class ActiveAttack(Attack, Protocol):
         ...
 
 
-class Defense(Protocol):
-    """A frozen dataclass of hyper-parameters; acts on what one client sends."""
+@runtime_checkable
+class IsolatingAttack(ActiveAttack, Protocol):
+    """An active attack on sums over clients whose server sends something else to all clients but one."""
 
-    where: str  # "never" | "step" (each local gradient of the shared parts) | "update" (the round's change of them)
-
-    def protect(self, tensors: Params, rng: Any) -> Params:
-        """The protected form of one part (e.g. the classifier) of one client's gradient or update, of the same names and shapes.
-
-        A client that shares several parts calls it once per part, so a norm over `tensors` is that of the part alone. `rng` is
-        a torch.Generator, the only source of noise. Also applied to every attacked gradient.
-        """
+    @property
+    def target(self) -> int:
+        """That one client's number, from 0: what `craft` makes is sent to it alone."""
         ...
 
-    def describe(self) -> dict[str, Any]:
-        """Name and parameters, as recorded and as the attacker knows them."""
+    def craft_others(self, model: Model, broadcast: Networks) -> Networks:
+        """What to send to all others in place of some of the `broadcast` networks."""
         ...

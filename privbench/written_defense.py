@@ -4,18 +4,23 @@ none                          no settings
 gaussian:0.001                a value without a key is the class's first field
 gaussian:variance=0.001       the same with its key; commas separate one defence's settings: KEY=VALUE,KEY=VALUE
 package.module:Class[:...]    a class of a user's own, with the same settings
+clip:1+quantize:4             several, in the order in which they act (privbench/defending/composition.py)
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from privbench import registry
+from privbench import names, registry
+from privbench.defending.described import JOINED
 from privbench.errors import UserError
 from privbench.hyperparameters import is_whole, kind
+
+if TYPE_CHECKING:
+    from privbench.defense import Defense
 
 Items = tuple[tuple[str, str], ...]
 
@@ -27,8 +32,17 @@ class Parts(NamedTuple):
     items: Items  # (field, or nothing for the first; value) of each setting
 
 
-def parts(text: str) -> Parts:
-    """The parts, with nothing imported; UserError for a form that is none."""
+def members(text: str) -> tuple[Parts, ...]:
+    """The parts of each defence that is written, one or several, with nothing imported; UserError for a form that is none."""
+    return tuple(_parts(each) for each in names.defenses(text))
+
+
+def joined(text: str) -> str:
+    """The names without settings, e.g. "clip+quantize"."""
+    return JOINED.join(each.name for each in members(text))
+
+
+def _parts(text: str) -> Parts:
     name, _, rest = text.partition(":")
     attribute, _, values = rest.partition(":")
     if name not in registry.DEFENSES and attribute.isidentifier():
@@ -46,41 +60,58 @@ def parts(text: str) -> Parts:
 
 
 def typed(text: str) -> str:
-    """A defence that this process's user typed; from now on its class may be used. UserError as `parts` and `registry.typed`."""
-    registry.typed("defense", parts(text).name)
+    """Defences that this process's user typed; from now on their classes may be used. UserError as `members`, `registry.typed`."""
+    for each in members(text):
+        registry.typed("defense", each.name)
     return text
 
 
-def create(text: str, where: str) -> Any:
-    """A defence from its written form.
+def create(text: str, where: str) -> Defense:
+    """A defence from its written form; of several that are written, their composition.
 
-    `where` is passed on when the class has such a field. UserError as `parts` and `registry.create`, and for a setting that is
-    given twice.
+    `where` is passed on when a class has such a field. UserError as `members` and `registry.create`, for a setting that is given
+    twice, for a class that is no Defense, and for several that make none together.
     """
-    name, items = parts(text)
+    # Imported where it is used: listings and help need no torch.
+    from privbench.defending.composition import Composition
+
+    each = tuple(_create(one, where) for one in names.defenses(text))
+    return each[0] if len(each) == 1 else Composition(each)
+
+
+def _create(text: str, where: str) -> Defense:
+    from privbench.defense import Defense
+
+    name, items = _parts(text)
     plugin = registry.resolve("defense", name)
-    return registry.create(plugin, settings(text, plugin, items, where))
+    made = registry.create(plugin, _settings(text, plugin, items, where))
+    if not isinstance(made, Defense):
+        raise UserError(
+            f"{name} is no subclass of privbench.defense.Defense, which names the places where a defence acts; "
+            "docs/extending.md has an example"
+        )
+    return made
 
 
-def settings(text: str, plugin: type, items: Items, where: str) -> dict[str, Any]:
+def _settings(text: str, plugin: type, items: Items, where: str) -> dict[str, Any]:
     """The settings of a defence's class, with `where` if it has such a field; UserError as `create` says."""
     fields = {f.name: f for f in dataclasses.fields(plugin)}
-    found: dict[str, Any] = {"where": where} if "where" in fields else {}
+    values: dict[str, Any] = {"where": where} if "where" in fields else {}
     first = next((name for name in fields if name != "where"), None)
-    name = parts(text).name
+    name = _parts(text).name
     if items and first is None:
         raise UserError(f"the defence '{name}' takes no value, but '{text}' was given")
-    if first is not None and not items and name in registry.DEFENSES:
-        raise UserError(f"the defence '{name}' needs a value, e.g. {name}:0.001")
+    if first is not None and not items and fields[first].default is dataclasses.MISSING:
+        raise UserError(f"the defence '{name}' needs a value for {first}, e.g. {name}:{first}=...")
     for key, value in items:
         field = key or str(first)
         if field == "where":
             raise UserError(f"where a defence acts is said by --where, but '{text}' was given")
-        if field in found:
+        if field in values:
             raise UserError(f"{field} is given twice in the defence '{text}'")
         # A field that is not there is refused, with those that are, where the class is made.
-        found[field] = _read(kind(plugin, fields[field]), value, text) if field in fields else value
-    return found
+        values[field] = _read(kind(plugin, fields[field]), value, text) if field in fields else value
+    return values
 
 
 def _read(asked: Any, value: str, text: str) -> Any:
@@ -92,7 +123,7 @@ def _read(asked: Any, value: str, text: str) -> Any:
         number = float(value)
     except ValueError as error:
         if allowed & {int, float} and str not in allowed:
-            raise UserError(f"the defence '{parts(text).name}' takes a number, but '{text}' was given") from error
+            raise UserError(f"the defence '{_parts(text).name}' takes a number, but '{text}' was given") from error
         return value
     if asked is str:
         return value
@@ -104,15 +135,20 @@ def canonical(text: str, where: str = "update") -> str:
 
     So "gaussian:variance=0.001" becomes "gaussian:0.001", and one defence has one name. UserError as `create`.
     """
-    made, (name, items) = create(text, where), parts(text)
+    create(text, where)
+    return JOINED.join(_canonical(one, where) for one in names.defenses(text))
+
+
+def _canonical(text: str, where: str) -> str:
+    made, (name, items) = _create(text, where), _parts(text)
     if not any(key for key, _ in items):
         return text
     fields = [f.name for f in dataclasses.fields(made) if f.name != "where"]
     given = {key or fields[0] for key, _ in items}
-    told = {field: _written(getattr(made, field)) for field in fields if field in given}
-    if list(told) == fields[:1]:
-        return f"{name}:{told[fields[0]]}"
-    return f"{name}:" + ",".join(f"{field}={value}" for field, value in told.items())
+    written = {field: _written(getattr(made, field)) for field in fields if field in given}
+    if list(written) == fields[:1]:
+        return f"{name}:{written[fields[0]]}"
+    return f"{name}:" + ",".join(f"{field}={value}" for field, value in written.items())
 
 
 def _written(value: Any) -> str:
@@ -121,23 +157,24 @@ def _written(value: Any) -> str:
     return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
-def numbers(text: str) -> dict[str, float]:
-    """The settings of a written defence that are finite numbers, by field ("" for the first); nothing is imported."""
-    found = {}
-    for key, value in parts(text).items:
-        try:
-            number = float(value)
-        except ValueError:
-            continue
-        if math.isfinite(number):
-            found[key] = number
-    return found
+def numbers(text: str) -> dict[tuple[str, str], float]:
+    """The settings of a written defence that are finite numbers, by defence and field ("" for the first); nothing is imported."""
+    values = {}
+    for name, items in members(text):
+        for key, value in items:
+            try:
+                number = float(value)
+            except ValueError:
+                continue
+            if math.isfinite(number):
+                values[name, key] = number
+    return values
 
 
-def first_field(text: str) -> str:
-    """The field that a value without a key is of, e.g. "variance"; "value" where the class cannot be imported."""
+def first_field(name: str) -> str:
+    """The field that a value without a key is of, e.g. "variance" of "gaussian"; "value" where the class cannot be imported."""
     try:
-        plugin = registry.resolve("defense", parts(text).name)
+        plugin = registry.resolve("defense", name)
     except UserError:
         return "value"
     return next((f.name for f in dataclasses.fields(plugin) if f.name != "where"), "value")
@@ -145,11 +182,5 @@ def first_field(text: str) -> str:
 
 def has_place(texts: Sequence[str]) -> bool:
     """Whether any of some defences has a place to act at, so that --where means something."""
-    return any(
-        "where" in (f.name for f in dataclasses.fields(registry.resolve("defense", parts(text).name))) for text in texts
-    )
-
-
-def noise_variance(description: Mapping[str, Any]) -> float:
-    """The variance per coordinate of the noise that a defence adds, by its own `describe()`; 0 without any."""
-    return float(description.get("variance", 0.0))
+    plugins = [registry.resolve("defense", each.name) for text in texts for each in members(text)]
+    return any("where" in (f.name for f in dataclasses.fields(plugin)) for plugin in plugins)

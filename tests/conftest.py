@@ -26,6 +26,8 @@ hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, d
 hypothesis.settings.load_profile("tests")
 
 
+collect_ignore = ["flower"]  # in an environment of their own: `make test-flower`
+
 # Test modules whose outcome no order of summation changes: the command line, files and their formats, documents and tables.
 # All others are numerical, and `make test-portable PART=numerical` runs those alone.
 NOT_NUMERICAL = (
@@ -37,6 +39,9 @@ NOT_NUMERICAL = (
     "test_makefile.py",
     "test_pages.py",
     "benchmarks/test_chaos.py",
+    "privbench/capture/test_format.py",
+    "privbench/capture/test_light.py",
+    "privbench/capture/test_page.py",
     "privbench/cli/test_commands.py",
     "privbench/data/readers/test_decoded.py",
     "privbench/data/readers/test_download.py",
@@ -52,6 +57,7 @@ NOT_NUMERICAL = (
     "privbench/execution/test_worker_pool.py",
     "privbench/observation/test_format.py",
     "privbench/records/test_checks.py",
+    "privbench/records/test_record_lines.py",
     "privbench/records/test_schema.py",
     "privbench/system/test_files.py",
     "privbench/system/test_interrupts.py",
@@ -59,12 +65,16 @@ NOT_NUMERICAL = (
     "privbench/test_hyperparameters.py",
     "privbench/test_spec.py",
     "reports/figures/test_label_histogram.py",
+    "reports/folders/test_comparing.py",
+    "reports/folders/test_one_page.py",
     "reports/records/test_table_checks.py",
     "reports/running/test_ladder_study.py",
     "reports/running/test_status.py",
     "reports/studies/test_study_files.py",
     "reports/tables/test_ladder.py",
     "reports/tables/test_ladder_summary.py",
+    "reports/tables/test_page_in_browser.py",
+    "reports/tables/test_report_files.py",
     "reports/test_attack_reports.py",
     "reports/test_training_reports.py",
     "untrusted_files/test_code.py",
@@ -87,6 +97,16 @@ def same_threads() -> None:
     """Every test begins with as many threads as the run was given, whatever the one before it left."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(THREADS)
+
+
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    """Adam turns the rounding error of a near-zero gradient into a full step; in double precision equal means equal."""
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -150,12 +170,33 @@ def narrow_resnet() -> Iterator[None]:
 
 
 def narrow_layers(patch: pytest.MonkeyPatch) -> None:
-    """Makes ResNet-18 narrow."""
-    from privbench.networks import resnet18
+    """Makes ResNet-18 narrow; the shapes that snapshots are compared with are not remembered meanwhile."""
+    from privbench.networks.backbones import resnet18
+    from privbench.training import harness
+
+    patch.setattr(harness, "_outline", harness._outline.__wrapped__)
 
     for name in ("EXTRACTOR_LAYERS", "CLASSIFIER_LAYERS"):
         layers = getattr(resnet18, name).items()
         patch.setattr(resnet18, name, {layer: (before // 16, width // 16) for layer, (before, width) in layers})
+
+
+@pytest.fixture
+def narrow_backbones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`narrow` for one test."""
+    narrow(monkeypatch)
+
+
+def narrow(patch: pytest.MonkeyPatch) -> None:
+    """Every large backbone with a few channels and all its layers, quick enough to be trained and attacked in a test."""
+    from privbench.networks.backbones import convnet, vit
+
+    narrow_layers(patch)
+    patch.setattr(convnet, "WIDTH", 4)
+    patch.setattr(convnet.Classifier, "shape", convnet.feature_shape(32))
+    for name, size in (("WIDTH", 8), ("HIDDEN", 8), ("DEPTH", 1), ("PATCH", 16)):
+        patch.setattr(vit, name, size)
+    patch.setattr(vit.Classifier, "shape", vit.feature_shape(32))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +58,21 @@ def _bytes(rng: random.Random, path: Path, _: Sequence[Path]) -> bool:
     at = rng.randrange(size)
     # Headers are small; half of the changes are among the first bytes.
     at = at if rng.random() < 0.5 else min(rng.randrange(4_096), size - 1)
-    some = bytes(rng.randrange(256) for _ in range(rng.choice((1, 2, 8, 64))))
+    inserted = bytes(rng.randrange(256) for _ in range(rng.choice((1, 2, 8, 64))))
     other = rng.randrange(size)
     choice = rng.randrange(8)
     if choice == 0:
         data[at] ^= 1 << rng.randrange(8)
     elif choice == 1:
-        data[at : at + len(some)] = some
+        data[at : at + len(inserted)] = inserted
     elif choice == 2:
         del data[at:]
     elif choice == 3:
-        data[at:at] = some
+        data[at:at] = inserted
     elif choice == 4:
-        del data[at : at + len(some)]
+        del data[at : at + len(inserted)]
     elif choice == 5:
-        data += some
+        data += inserted
     elif choice == 6:
         data[at : at + 64], data[other : other + 64] = data[other : other + 64], data[at : at + 64]
     else:
@@ -89,8 +90,8 @@ def _place(rng: random.Random, path: Path, others: Sequence[Path]) -> bool:
         path.unlink()
         path.mkdir()
     else:
-        found = sorted(p for p in rng.choice(others).rglob(f"*{path.suffix}") if p.is_file())
-        _write(path, rng.choice(found).read_bytes() if found else b"")
+        candidates = sorted(p for p in rng.choice(others).rglob(f"*{path.suffix}") if p.is_file())
+        _write(path, rng.choice(candidates).read_bytes() if candidates else b"")
     return False
 
 
@@ -209,11 +210,11 @@ def _save(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]
 
 def content_digest(tensors: dict[str, torch.Tensor], info: Any) -> str:
     """The checksum of a tensor file, written out once more."""
-    found = hashlib.sha256(json.dumps(info, sort_keys=True).encode())
+    sha256 = hashlib.sha256(json.dumps(info, sort_keys=True).encode())
     for name, t in sorted(tensors.items()):
-        found.update(f"{name}{tuple(t.shape)}{t.dtype}".encode("utf-8", "surrogatepass"))
-        found.update(t.contiguous().flatten().view(torch.uint8).numpy().tobytes() if t.numel() else b"")
-    return found.hexdigest()
+        sha256.update(f"{name}{tuple(t.shape)}{t.dtype}".encode("utf-8", "surrogatepass"))
+        sha256.update(t.contiguous().flatten().view(torch.uint8).numpy().tobytes() if t.numel() else b"")
+    return sha256.hexdigest()
 
 
 def _reindexed(rng: random.Random, path: Path) -> bool:
@@ -225,15 +226,17 @@ def _reindexed(rng: random.Random, path: Path) -> bool:
         return False
     value = json.loads(index.read_text())
     data = path.read_bytes()
-    entry = value["rounds"][0] | {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    try:
-        found = load_file(path)
-        entry["tensors"] = {
-            n: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for n, t in found.items()
-        }
-    except Exception:  # noqa: BLE001 (a file that safetensors cannot read has the index of before)
-        entry["tensors"] = value["rounds"][0]["tensors"]
-    value["rounds"] = [entry]
+    at = [entry["file"] for entry in value["rounds"]].index(path.name)
+    entry = value["rounds"][at] | {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    # A round of a capture names layouts instead, which are those of other rounds too.
+    if "tensors" in entry:
+        # A file that safetensors cannot read has the index of before.
+        with suppress(Exception):
+            entry["tensors"] = {
+                n: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)}
+                for n, t in load_file(path).items()
+            }
+    value["rounds"][at] = entry
     value = _resealed(value)
     _write(index, json.dumps(value).encode())
     _rebound(index, value)

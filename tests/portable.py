@@ -90,21 +90,23 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def environment(setting: Setting, own: Mapping[str, str]) -> dict[str, str]:
+def environment(setting: Setting, inherited: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment with the setting's arithmetic alone."""
-    return {name: value for name, value in own.items() if name not in CHOSEN_BY} | PLAIN | dict(setting.environment)
+    return (
+        {name: value for name, value in inherited.items() if name not in CHOSEN_BY} | PLAIN | dict(setting.environment)
+    )
 
 
 def processor() -> Processor:
     """What PyTorch finds here, whatever the caller's environment restricts it to."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", PROBE],
         env=environment(SETTINGS[0], os.environ),
         capture_output=True,
         text=True,
         check=True,
     )
-    capability, mkl, onednn = done.stdout.split()
+    capability, mkl, onednn = completed.stdout.split()
     return Processor(capability, mkl == "True", onednn == "True")
 
 
@@ -168,8 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if lacking := setting.lacking(here):
             print(f"left out: {setting.name}, because {lacking}", flush=True)
             continue
-        said = " ".join(f"{name}={value}" for name, value in (PLAIN | dict(setting.environment)).items())
-        print(f"{setting.name}: {said}", flush=True)
+        arithmetic = " ".join(f"{name}={value}" for name, value in (PLAIN | dict(setting.environment)).items())
+        print(f"{setting.name}: {arithmetic}", flush=True)
         outcomes.append(run(setting, [*chosen, *options.pytest]))
     if not outcomes:
         print("no setting could be run")

@@ -22,21 +22,21 @@ FINISHED = ["attack", "--method", "fedcg", "--dataset", "digits", *SMALL]
 
 def privbench(*words, cwd, expect=0):
     """What the command prints in a process of its own."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "privbench", *map(str, words)], cwd=cwd, capture_output=True, text=True,
         env={**os.environ, "COLUMNS": "140"},
     )  # fmt: skip
-    assert done.returncode == expect, done.stdout + done.stderr
+    assert completed.returncode == expect, completed.stdout + completed.stderr
     if expect == 2:
-        assert "Traceback" not in done.stderr
-        assert len(done.stderr.strip().splitlines()) == 2 or "[1/1]" in done.stderr, (
-            done.stderr
+        assert "Traceback" not in completed.stderr
+        assert len(completed.stderr.strip().splitlines()) == 2 or "[1/1]" in completed.stderr, (
+            completed.stderr
         )  # what began, and why it ended
-    return done.stdout + done.stderr
+    return completed.stdout + completed.stderr
 
 
 @pytest.fixture
-def told(command, tmp_path, monkeypatch):
+def output_of(command, tmp_path, monkeypatch):
     """Runs a command in this process and an empty folder: what it prints."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
@@ -60,7 +60,7 @@ def finished(tmp_path_factory):
 def test_attack_prints_a_row_and_writes_tables_and_a_grid(finished):
     folder, text = finished
     assert "FedCG" in text
-    assert "plumbing" in text
+    assert "tests that every part runs" in " ".join(text.split())
     written = {path.name for path in folder.glob("attack-*/*")}
     assert written == {
         "table.md", "table.csv", "table.tex", "table.html", "digits-grid-best.png",
@@ -88,28 +88,28 @@ def test_a_record_says_how_it_came_about(finished):
     assert [client["train"] for client in written["clients"]] == clients
 
 
-def test_the_same_command_again_reuses_everything(finished, told):
+def test_the_same_command_again_reuses_everything(finished, output_of):
     folder, _ = finished
     before = {p: p.stat().st_mtime_ns for p in folder.glob("cells/*/*.safetensors")}
-    told(*FINISHED, "--out", folder)
+    output_of(*FINISHED, "--out", folder)
     assert {p: p.stat().st_mtime_ns for p in folder.glob("cells/*/*.safetensors")} == before
 
 
-def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, told, tmp_path):
+def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, output_of, tmp_path):
     folder, _ = finished
-    text = told("list", "runs", "--out", folder)
+    text = output_of("list", "runs", "--out", folder)
     assert "finished after 2 rounds" in text
     assert text.count("recorded") == 2
     run = next(folder.glob("cells/*")).name
-    shown = told("show", run[:8], "--out", folder)
-    assert "plumbing" in shown
+    shown = output_of("show", run[:8], "--out", folder)
+    assert "tests that every part runs" in " ".join(shown.split())
     assert "_db" not in shown
     assert "G.acc" in shown
     trained = next(folder.glob("train/*")).name
-    shown = told("show", trained[:8], "--out", folder)
+    shown = output_of("show", trained[:8], "--out", folder)
     assert "Metrics per client, seed 100" in shown
     assert "Confusion matrix (rows: true class)" in shown
-    told("grid", "--dataset", "digits", "--out", folder, "--target", tmp_path / "x.png")
+    output_of("grid", "--dataset", "digits", "--out", folder, "--target", tmp_path / "x.png")
     assert [p.name for p in tmp_path.glob("x.*")] == ["x.png"]
     artifact = next(folder.glob("artifacts/*"))
     words = [
@@ -121,46 +121,48 @@ def test_list_show_grid_and_truth_free_attack_of_an_artifact_file(finished, told
         "--attack-set",
         "feature_steps=3",
     ]
-    assert "PSNR" not in told(*words, "--out", tmp_path)
-    scored = told(*words, "--truth", artifact / "observation-truth.safetensors", "--out", tmp_path)
-    assert "plumbing" in scored
+    assert "PSNR" not in output_of(*words, "--out", tmp_path)
+    scored = output_of(*words, "--truth", artifact / "observation-truth.safetensors", "--out", tmp_path)
+    assert "tests that every part runs" in " ".join(scored.split())
     assert " dB" not in scored
     table = pd.read_csv(next(folder.glob("attack-*/table.csv")))
     assert table[["psnr_db", "gain_low", "floor_grey_db", "ssim"]].isna().all().all()
     assert table["accuracy_percent"].notna().all()
 
 
-def test_an_artifact_is_attacked_with_the_images_of_its_own_run_or_of_a_data_set_of_its_kind(finished, told, tmp_path):
+def test_an_artifact_is_attacked_with_the_images_of_its_own_run_or_of_a_data_set_of_its_kind(
+    finished, output_of, tmp_path
+):
     """The photographs that `attack` trains on by default have three channels, the artifact's digits one."""
     folder, _ = finished
     seen, exported = next(folder.glob("artifacts/*")) / "observation", tmp_path / "exported"
     words = ("attack", "--attack", "class-mean", "--out", tmp_path)
-    assert "class-mean: 2 victims" in told(*words, "--artifact", seen)
+    assert "class-mean: 2 victims" in output_of(*words, "--artifact", seen)
     within = next(tmp_path.glob("*class-mean.safetensors")).read_bytes()
-    told("export", seen, "--into", exported)
-    assert "class-mean: 2 victims" in told(*words, "--artifact", exported)
+    output_of("export", seen, "--into", exported)
+    assert "class-mean: 2 victims" in output_of(*words, "--artifact", exported)
     # The default layout's seed deals out other validation images than the run's.
     assert next(tmp_path.glob("exported*class-mean.safetensors")).read_bytes() != within
-    text = told(*words, "--artifact", exported, "--dataset", "photos", expect=2)
+    text = output_of(*words, "--artifact", exported, "--dataset", "photos", expect=2)
     assert "is of images with 1 channel(s) and 10 classes, but photos has 3 and 10; name a data set" in text
     index = json.loads((exported / "index.json").read_text())
     assert index["preset"] == "smoke"
     index["setup"]["dataset"] = "folder:secret"
     observation_files.write_index(exported, observation_files.Index.model_validate(
-        {name: value for name, value in index.items() if name not in observation_files.OWN}
+        {name: value for name, value in index.items() if name not in observation_files.OUTSIDE_INDEX}
     ))  # fmt: skip
-    text = told(*words, "--artifact", exported, expect=2)
+    text = output_of(*words, "--artifact", exported, expect=2)
     assert "of the data set 'folder:secret', which is not built in; name its images with --dataset" in text
 
 
-def test_a_study_runs_resumes_and_tells_its_state(told, tmp_path):
+def test_a_study_runs_resumes_and_tells_its_state(output_of, tmp_path):
     words = ["study", "accuracy", "--datasets", "digits", "--methods", "local,fedavg", *SMALL, "--out", tmp_path]
-    assert "0 of 2 cells done, 2 not run" in told(*words, "--status")
-    text = told(*words[:5], "fedavg", *SMALL, "--out", tmp_path)
+    assert "0 of 2 cells done, 2 not run" in output_of(*words, "--status")
+    text = output_of(*words[:5], "fedavg", *SMALL, "--out", tmp_path)
     assert "1 of 1 cells done" in text
     before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("cells/*/*.json")}
     assert len(before) == 3  # specification, one seed, record
-    text = told(*words)
+    text = output_of(*words)
     assert "[1/1] digits local seed 100: done" in text
     assert {p: p.stat().st_mtime_ns for p in before} == before
     written = {path.name for path in (tmp_path / "accuracy-smoke").iterdir()}
@@ -176,7 +178,7 @@ def test_a_study_runs_resumes_and_tells_its_state(told, tmp_path):
     } <= written
     page = (tmp_path / "accuracy-smoke" / "report.md").read_text()
     assert all(f"]({name})" in page for name in written if name.endswith(".png"))
-    assert "2 of 2 cells done" in told(*words, "--status")
+    assert "2 of 2 cells done" in output_of(*words, "--status")
 
 
 def test_a_learning_rate_is_searched_from_the_command_line(tmp_path, monkeypatch, command):
@@ -203,16 +205,16 @@ def test_a_learning_rate_is_searched_from_the_command_line(tmp_path, monkeypatch
     assert ran.out.count("best") == 1
 
 
-def test_every_study_is_listed(told):
-    text = told("list", "studies")
+def test_every_study_is_listed(output_of):
+    text = output_of("list", "studies")
     assert all(
         name in text for name in ("accuracy", "attack-table", "fedcg-table1", "fedmd-cg-sensitivity", "nfl-cgan-table5")
     )
 
 
-@pytest.mark.parametrize(("kind", "count"), [("methods", 11), ("attacks", 26), ("defenses", 2), ("datasets", 12)])
-def test_list_names_every_plug_in(kind, count, told):
-    lines = [line for line in told("list", kind).splitlines() if re.match(r"[a-z0-9-]+ ", line)]
+@pytest.mark.parametrize(("kind", "count"), [("methods", 14), ("attacks", 28), ("defenses", 12), ("datasets", 15)])
+def test_list_names_every_plug_in(kind, count, output_of):
+    lines = [line for line in output_of("list", kind).splitlines() if re.match(r"[a-z0-9-]+ ", line)]
     assert len([line for line in lines if not line.startswith("name")]) == count
 
 
@@ -220,8 +222,8 @@ HELP = ("", "attack", "train", "table", "study", "grid", "list", "show", "partit
 
 
 @pytest.mark.parametrize("name", HELP)
-def test_help_has_an_example(name, told):
-    text = told(*name.split(), "--help")
+def test_help_has_an_example(name, output_of):
+    text = output_of(*name.split(), "--help")
     assert "Usage" in text
     assert name == "data" or "xample" in text
 
@@ -241,11 +243,13 @@ def test_help_and_listings_do_not_import_torch(tmp_path):
         "sys.exit('torch' in sys.modules)\n"
     )
     words = [*(f"{name} --help" for name in HELP), *(f"list {kind}" for kind in LISTINGS), "list attacks --long"]
-    done = subprocess.run([sys.executable, "-c", probe, *words], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Usage") >= len(HELP)
-    assert all(name in done.stdout for name in ("fedmd-cg", "oracle-decoder", "gaussian", "domainnet", "attack-table"))
-    assert done.stderr == ""
+    completed = subprocess.run([sys.executable, "-c", probe, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("Usage") >= len(HELP)
+    assert all(
+        name in completed.stdout for name in ("fedmd-cg", "oracle-decoder", "gaussian", "domainnet", "attack-table")
+    )
+    assert completed.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -326,7 +330,7 @@ def test_help_and_listings_do_not_import_torch(tmp_path):
         (["train", "--dataset", "digits4", "--min-per-client", "5", "--partition", "domain"], "but it is domain"),
         (
             ["train", "--dataset", "digits", "--partition", "random"],
-            "'iid', 'domain' or 'dirichlet', but 'random' was given",
+            "'iid', 'domain', 'dirichlet' or 'classes', but 'random' was given",
         ),
         (["partition", "--dataset", "digits", "--partition", "domain"], "has one domain only"),
         (["partition", "--dataset", "digits", "--omega", "1", "--min-per-client", "301"], "300 is the most"),
@@ -373,34 +377,34 @@ def test_an_attack_whose_needs_are_not_met_names_the_way_out(tmp_path):
     )
 
 
-def test_an_attack_on_whole_updates_names_the_option_that_observes_them(told):
+def test_an_attack_on_whole_updates_names_the_option_that_observes_them(output_of):
     words = ["attack", "--method", "fedsplit", "--attack", "update-matching", "--dataset", "digits", *SMALL]
-    text = told(*words, expect=2)
+    text = output_of(*words, expect=2)
     assert "update-matching needs whole local updates, and single gradients were observed; add --observe update" in text
 
 
-def test_an_unwritable_output_folder_is_named(told, tmp_path):
+def test_an_unwritable_output_folder_is_named(output_of, tmp_path):
     (tmp_path / "file").write_text("")
-    text = told("attack", "--dataset", "digits", *SMALL, "--out", tmp_path / "file" / "x", expect=2)
+    text = output_of("attack", "--dataset", "digits", *SMALL, "--out", tmp_path / "file" / "x", expect=2)
     assert "cannot write" in text
 
 
-def test_a_damaged_and_a_foreign_artifact_are_named(finished, told, tmp_path):
+def test_a_damaged_and_a_foreign_artifact_are_named(finished, output_of, tmp_path):
     folder, _ = finished
     whole = next(folder.glob("artifacts/*/observation"))
     shutil.copytree(whole, tmp_path / "cut")
     (rounds,) = (tmp_path / "cut").glob("round-*")
     rounds.write_bytes(rounds.read_bytes()[:5000])
-    assert f"{rounds.name} is damaged" in told("attack", "--artifact", "cut", expect=2)
+    assert f"{rounds.name} is damaged" in output_of("attack", "--artifact", "cut", expect=2)
     (tmp_path / "cut" / "index.json").write_text("hello, I am a poem about gradients")
-    assert "index.json is damaged" in told("attack", "--artifact", "cut", expect=2)
+    assert "index.json is damaged" in output_of("attack", "--artifact", "cut", expect=2)
     truth = next(folder.glob("artifacts/*/observation-truth.safetensors"))
-    assert "is no folder" in told("attack", "--artifact", truth, expect=2)
-    assert f"did you mean {whole}?" in told("attack", "--artifact", whole.parent, expect=2)
+    assert "is no folder" in output_of("attack", "--artifact", truth, expect=2)
+    assert f"did you mean {whole}?" in output_of("attack", "--artifact", whole.parent, expect=2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_leaves_a_state_that_the_same_command_continues(number, told, tmp_path):
+def test_a_stop_leaves_a_state_that_the_same_command_continues(number, output_of, tmp_path):
     # A shell starts what it puts into the background with interruptions ignored; the child must not inherit that. FedCG's
     # rounds are long enough that the interruption cannot come after the last.
     start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from privbench.cli.main import main; main()"
@@ -409,20 +413,20 @@ def test_a_stop_leaves_a_state_that_the_same_command_continues(number, told, tmp
         [sys.executable, "-c", start, *words, "--out", str(tmp_path)],
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    awaited, kept = {"checkpoint.safetensors", "checkpoint-previous.safetensors"}, set()
-    while process.poll() is None and not awaited <= kept:
+    awaited, written = {"checkpoint.safetensors", "checkpoint-previous.safetensors"}, set()
+    while process.poll() is None and not awaited <= written:
         time.sleep(0.1)
-        kept = {path.name for path in tmp_path.glob("train/*/*")}
+        written = {path.name for path in tmp_path.glob("train/*/*")}
     process.send_signal(number)
     _, errors = process.communicate()
     assert process.returncode == 130
     assert "the same command continues from there" in errors
     assert "Traceback" not in errors
-    state = told("list", "runs", "--out", tmp_path)
+    state = output_of("list", "runs", "--out", tmp_path)
     assert int(re.search(r"stopped after round (\d+)", state)[1]) >= 1
 
 
-def test_a_user_plug_in_is_one_file_named_by_module_and_class(told, tmp_path, monkeypatch):
+def test_a_user_plug_in_is_one_file_named_by_module_and_class(output_of, tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\n"
         "from typing import ClassVar\n"
@@ -437,16 +441,16 @@ def test_a_user_plug_in_is_one_file_named_by_module_and_class(told, tmp_path, mo
         "        return found._replace(images=torch.ones_like(found.images))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    text = told("attack", "--attack", "mine:White", "--dataset", "digits", *SMALL)
+    text = output_of("attack", "--attack", "mine:White", "--dataset", "digits", *SMALL)
     assert "mine:White" in text
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar10"])
-def test_data_check_says_what_is_there(name, told, tmp_path):
+def test_data_check_says_what_is_there(name, output_of, tmp_path):
     if name == "digits":
-        assert "nothing to check" in told("data", "check", name)
+        assert "nothing to check" in output_of("data", "check", name)
     else:
-        assert told("data", "check", name, "--data-dir", tmp_path, expect=2).count("missing") >= 6
+        assert output_of("data", "check", name, "--data-dir", tmp_path, expect=2).count("missing") >= 6
 
 
 @pytest.mark.parametrize("width", ["narrow", pytest.param("whole", marks=pytest.mark.thorough)])
@@ -469,26 +473,26 @@ def test_resnet18_trains_and_is_attacked_end_to_end(width, tmp_path, command, mo
 def test_clients_are_shown_from_data_and_again_from_a_run_on_disk(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
 
-    def told(*words):
+    def output_of(*words):
         ran = command(*words)
         assert not ran.status
         return ran.out
 
     layout = ["--dataset", "digits", "--omega", "0.1", "--preset", "smoke"]
-    before = told("partition", *layout)
+    before = output_of("partition", *layout)
     assert "Dirichlet(0.1), 4 clients" in before
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
         "digits-clients-dirichlet-0.1-seed100.png", "digits-clients-dirichlet-0.1-seed100.pdf",
     }  # fmt: skip
-    told("train", *layout, "--rounds", "0", "--seeds", "1")
+    output_of("train", *layout, "--rounds", "0", "--seeds", "1")
     (run,) = (tmp_path / "runs/train").iterdir()
-    after = told("partition", "--run", run.name[:5])
+    after = output_of("partition", "--run", run.name[:5])
     assert before.splitlines()[:7] == after.splitlines()[:7]
     assert (tmp_path / f"runs/clients-{run.name}.png").is_file()
 
 
 def test_a_table_takes_folders_with_domains(tmp_path):
-    from privbench.requests.options import _with_domains
+    from privbench.requests.words import _with_domains
 
     assert _with_domains("digits") == ("digits", None)
     assert _with_domains("digit5:svhn+usps") == ("digit5", ("svhn", "usps"))

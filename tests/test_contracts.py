@@ -12,13 +12,14 @@ from attacks.floors import Grey
 from attacks.shadow import decoder_share
 from attacks.shadow.selection import Choice
 from attacks.shadow.surrogate_attack import SurrogateAttack
-from privbench import applicability, presets, registry
+from privbench import presets, registry
 from privbench.data import partition
-from privbench.execution import attack_cell, cell_jobs, one_attack
+from privbench.execution import applicability, attack_cell, cell_jobs, one_attack
 from privbench.methods.base import ClassByCount
 from privbench.observation import artifact_files, knowledge, observe
 from privbench.observation.artifact_files import load
 from privbench.records import schema
+from privbench.records.entries import KnowledgeUsed
 from privbench.records.store import Store
 from privbench.system import files
 from privbench.training import checkpoint, harness
@@ -29,15 +30,15 @@ from tests.builders.federations import digits_federation
 pytestmark = pytest.mark.usefixtures("small_shadows")
 
 CPU = torch.device("cpu")
-METHODS = tuple(name for name in registry.METHODS if name != "local")  # those that can be attacked
+METHODS = tuple(name for name in registry.METHODS if registry.resolve("method", name).shared_parts)  # can be attacked
 LIMITS = {name: applicability.of(registry.resolve("attack", name)) for name in registry.ATTACKS}
-ALIKE = ("fedprox", "feddf", "lg-fedavg")  # their artifacts hold what those of fedavg and fedsplit do
+ALIKE = ("fedprox", "feddf", "lg-fedavg", "reptile")  # their artifacts hold what those of fedavg and fedsplit do
 
 
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory):
     """An artifact with its truth for every method that can be attacked, read back from disk."""
-    found = {}
+    artifacts_of = {}
     for method in (name for name in METHODS if name not in ALIKE):
         folder = tmp_path_factory.mktemp(method)
         each = presets.train_spec("smoke", "digits", method, clients=2, changes={"rounds": 1})
@@ -64,8 +65,8 @@ def observed(tmp_path_factory):
             colluder=knowledge.colluder(shot, seen, federation), oracle=knowledge.oracle(shot, seen),
             broadcast=Networks(shot.server.params, shot.server.buffers),
         )  # fmt: skip
-        found[method] = (folder, whole)
-    return found
+        artifacts_of[method] = (folder, whole)
+    return artifacts_of
 
 
 def test_what_a_method_offers_is_known_before_it_is_trained(observed):
@@ -114,6 +115,9 @@ def fitting():
 
     def applies(attack, method):
         private = "extractor" not in registry.resolve("method", method).shared_parts
+        images = registry.create(registry.resolve("method", method), {}).networks("lenet5").get("gan") == "image"
+        if LIMITS[attack].image_generator and not images:
+            return False
         return not LIMITS[attack].noise and (private or not LIMITS[attack].private_extractor)
 
     return [
@@ -162,17 +166,22 @@ def attacked(name, folder, whole):
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
     assert (len(registry.METHODS), len(registry.ATTACKS), len(registry.DEFENSES), len(registry.DATASETS)) == (
-        11,
-        26,
-        2,
+        14,
+        28,
         12,
+        15,
     )
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
-    whole_gradient = ("learned-inverse", "extractor-matching")  # of FedAvg, FedProx and FedDF
+    whole_gradient = ("learned-inverse", "extractor-matching")  # of FedAvg, FedProx, FedDF and Reptile
     assert len(PRIVATE) == 8
-    assert len(fitting()) == 6 * 21 + 2 * 3 + 3 * (21 - len(PRIVATE) + len(whole_gradient)) + len(fedper)
+    generators = ("grey", "dataset-mean", "generated-images")  # SecureGAN sends generators of images alone
+    assert len(fitting()) == 6 * 21 + 2 * 3 + 4 * (21 - len(PRIVATE) + len(whole_gradient)) + len(fedper) + len(
+        generators
+    )
+    assert [a for a, m in fitting() if m == "secure-gan"] == list(generators)
     assert [a for a, m in fitting() if m == "fedper"] == list(fedper)
-    assert {a for a, _ in DISTINCT} == set(registry.ATTACKS) - {"posterior"}  # which needs noise
+    # One needs noise, the other a sum over clients.
+    assert {a for a, _ in DISTINCT} == set(registry.ATTACKS) - {"posterior", "model-inconsistency"}
     assert [m for a, m in fitting() if a == "feature-statistics"] == ["fedcg", "nfl-cgan", "fedmd-cg"]
 
 
@@ -189,12 +198,18 @@ def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
     assert set(method.keeps) <= set(method.shared_parts)
     assert not set(method.serves) & set(method.parts)
     assert dataclasses.is_dataclass(method)
-    for phases, allowed in ((method.client(), method.parts), (method.server(), (*method.shared_parts, *method.serves))):
+    private = set(method.parts) - set(method.shared_parts)
+    for phases, allowed in (
+        (method.client(), method.parts), (method.server(), (*method.shared_parts, *method.serves)), (method.measuring(), private),
+    ):  # fmt: skip
         for phase in phases:
             for stage in phase.stages:
                 assert set(stage.trains) <= set(allowed), stage.name
                 assert method.uploads_counts or not any(isinstance(d, ClassByCount) for d in stage.draws.values())
-    stages = [stage.name for phase in (*method.client(), *method.server()) for stage in phase.stages]
+    stages = [
+        stage.name for phase in (*method.client(), *method.server(), *method.measuring()) for stage in phase.stages
+    ]
+    assert all(stage.reads == "labels" for phase in method.measuring() for stage in phase.stages)
     assert len(stages) == len(set(stages))  # losses and optimiser states are kept by their names
 
 
@@ -202,7 +217,7 @@ def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
 def test_an_attack_declares_what_it_needs(name):
     attack = registry.resolve("attack", name)
     known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
-    known |= {"gradient", "labels", "classes"}
+    known |= {"gradient", "labels", "classes", "aggregate"}
     assert attack.needs <= known | set(Knowledge.__dataclass_fields__)
     assert knowledge.uses(attack) <= known - attack.needs
     assert attack.knowledge
@@ -222,16 +237,16 @@ def declared(seen, attack):
     named = attack.needs | knowledge.uses(attack)
     named |= TELL_CLASSES if "classes" in named else set()
 
-    def kept(group, parts):
+    def named_parts(group, parts):
         return {p: net for p, net in parts.items() if {group, f"{group}:{p}"} & named}
 
-    gradients, updates = kept("gradient", seen.gradients), kept("update", seen.updates)
+    gradients, updates = named_parts("gradient", seen.gradients), named_parts("update", seen.updates)
     broadcast = {p for p in seen.weights if p in {**gradients, **updates} or f"broadcast:{p}" in named}
     return dataclasses.replace(
         seen, gradients=gradients, updates=updates,
         weights={p: net for p, net in seen.weights.items() if p in broadcast},
         buffers={p: net for p, net in seen.buffers.items() if p in broadcast},
-        uploads=kept("upload", seen.uploads), upload_buffers=kept("upload", seen.upload_buffers),
+        uploads=named_parts("upload", seen.uploads), upload_buffers=named_parts("upload", seen.upload_buffers),
         label_counts=seen.label_counts if "label_counts" in named else None,
     )  # fmt: skip
 
@@ -239,11 +254,12 @@ def declared(seen, attack):
 def looks_at_more(name, folder, whole):
     """Whether an attack ends otherwise where it is given what it declares and nothing more; None where that is all there is."""
     attack, seen = registry.resolve("attack", name), load(folder / file_for(name))
-    own = declared(seen, attack)
-    if own.offers() == seen.offers():
+    reduced = declared(seen, attack)
+    if reduced.offers() == seen.offers():
         return None
     before, after = (
-        one_attack.attack_artifact(name, short(name), each, whole, 0, CPU, lambda *_: None)[:4] for each in (seen, own)
+        one_attack.attack_artifact(name, short(name), each, whole, 0, CPU, lambda *_: None)[:4]
+        for each in (seen, reduced)
     )
     return not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, after, strict=True))
 
@@ -251,9 +267,9 @@ def looks_at_more(name, folder, whole):
 def test_an_attack_looks_at_nothing_that_it_does_not_declare(observed):
     """On FedMD-CG, of whose artifact, with generators and label counts, something is held back from every attack; and on FedAvg."""
     for method, held_back in (("fedavg", 4), ("fedmd-cg", 23)):
-        found = {a: looks_at_more(a, *observed[method]) for a, m in DISTINCT if m == method}
-        assert [name for name, more in found.items() if more] == []
-        assert len([name for name, more in found.items() if more is not None]) == held_back, found
+        changed = {a: looks_at_more(a, *observed[method]) for a, m in DISTINCT if m == method}
+        assert [name for name, more in changed.items() if more] == []
+        assert len([name for name, more in changed.items() if more is not None]) == held_back, changed
 
 
 def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypatch):
@@ -261,12 +277,26 @@ def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypa
     original = attack.reconstruct
 
     def looking(self, seen, known, seed, progress):
-        found = original(self, seen, known, seed, progress)
-        return found._replace(images=found.images + len(seen.uploads))
+        reconstruction = original(self, seen, known, seed, progress)
+        return reconstruction._replace(images=reconstruction.images + len(seen.uploads))
 
     assert looks_at_more("grey", *observed["fedcg"]) is False
     monkeypatch.setattr(attack, "reconstruct", looking)
     assert looks_at_more("grey", *observed["fedcg"]) is True
+
+
+def test_a_record_says_what_of_the_defence_its_attack_has_no_form_for(observed):
+    seen = load(observed["fedavg"][0] / "artifact")
+    noised = dataclasses.replace(seen, defense={"name": "gaussian", "variance": 0.1, "where": "update"})
+    written = {
+        name: [
+            KnowledgeUsed(**attack_cell._knowledge(name, each, None)).model_dump().get("not_modelled")
+            for each in (seen, noised)
+        ]
+        for name in ("grey", "dlg", "staged")
+    }
+    # Not written where there is nothing to say, so that older records stay as they are.
+    assert written == {"grey": [None, None], "dlg": [None, ["noise"]], "staged": [None, None]}
 
 
 def test_the_tag_of_an_attack_says_what_it_used(observed):
@@ -289,11 +319,11 @@ def test_the_tag_of_an_attack_says_what_it_used(observed):
 @pytest.mark.parametrize(("name", "method"), DISTINCT)
 def test_a_reconstruction_has_the_shape_of_the_victims(name, method, observed):
     folder, whole = observed[method]
-    found = attacked(name, folder, whole)
-    assert found.images.shape == (2, 1, 1, 32, 32)
-    assert found.labels.shape == (2, 1)
-    assert found.loss.shape == found.restart.shape == (2,)
-    assert found.trace.shape[0] == 2
+    reconstruction = attacked(name, folder, whole)
+    assert reconstruction.images.shape == (2, 1, 1, 32, 32)
+    assert reconstruction.labels.shape == (2, 1)
+    assert reconstruction.loss.shape == reconstruction.restart.shape == (2,)
+    assert reconstruction.trace.shape[0] == 2
 
 
 # Every attack where it applies. So short a shadow validation mistrusts its surrogates and returns class means; "through
@@ -323,8 +353,10 @@ WATCHED = {
     "batches of fedcg": ("surrogate", "decoder", "collusion", "oracle"),  # all: WATCHED_AT_LENGTH
     "batches of fedsplit + gaussian": ["oracle"],
     "fedsplit + gaussian": ["oracle-decoder"],
+    "fedavg + sums": ["staged", "model-inconsistency"],
     "fedper": ["dlg", "extractor-matching"],
     "whole updates of fedavg": ["dataset-mean", "update-matching"],
+    "secure-gan": ["generated-images"],
 }
 
 WATCHED_AT_LENGTH = {"fedcg": PRIVATE, "batches of fedcg": (*PRIVATE, "imprint")}
@@ -332,8 +364,10 @@ WATCHED_AT_LENGTH = {"fedcg": PRIVATE, "batches of fedcg": (*PRIVATE, "imprint")
 
 def watched(names, setup):
     """The cells of some attacks on one of the set-ups of `WATCHED`."""
-    method = re.sub("^whole updates of |^batches of | \\+ gaussian$| through surrogates$| in round 0$", "", setup)
-    defense = "gaussian:0.001" if "gaussian" in setup else "none"
+    method = re.sub(
+        "^whole updates of |^batches of | \\+ gaussian$| \\+ sums$| through surrogates$| in round 0$", "", setup
+    )
+    defense = "gaussian:0.001" if "gaussian" in setup else "secure-aggregation" if "sums" in setup else "none"
     observed = {"observe": "update", "local_steps": 2} if "updates" in setup else {}
     observed |= {"batch_size": 2} if "batches" in setup else {}
     train = presets.train_spec("smoke", "digits", method, defense=defense, clients=2, changes={"rounds": 1})
@@ -406,21 +440,21 @@ def test_truth_swapped_for_noise_on_disk_gives_bit_identical_reconstructions(set
     before = reconstructions(cells, tmp_path / "before")
     assert with_another_truth(tmp_path / "before", tmp_path / "after") > 0
     after = reconstructions(cells, tmp_path / "after")
-    for cell, (one, told), (other, other_told) in zip(cells, before, after, strict=True):
+    for cell, (one, record), (other, other_record) in zip(cells, before, after, strict=True):
         assert one.keys() == other.keys() == {"images", "labels", "loss", "trace"}
         assert all(torch.equal(one[name], other[name]) for name in one), cell.attack
-        assert told.scores.psnr_db != other_told.scores.psnr_db  # the truth did change
+        assert record.scores.psnr_db != other_record.scores.psnr_db  # the truth did change
         if "through surrogates" in setup or "round 0" in setup:
-            assert told.scores.psnr_db != told.floors["class-mean"]
-            assert cell.attack == "decoder" or all(v.loss_fell is not None for v in told.victims), cell.attack
+            assert record.scores.psnr_db != record.floors["class-mean"]
+            assert cell.attack == "decoder" or all(v.loss_fell is not None for v in record.victims), cell.attack
 
 
 def test_what_an_attack_notes_stands_in_its_record(tmp_path):
     (cell,) = watched(["oracle"], "batches of fedsplit + gaussian")
     reconstructions([cell], tmp_path)
     (note,) = schema.read(Store(tmp_path).record(cell)).notes
-    told = "digits, fedsplit, round 1, seed 100: 2 of 2 batches of 2 images are of defended gradients and so were not separated"
-    assert note.startswith(told)
+    expected = "digits, fedsplit, round 1, seed 100: 2 of 2 batches of 2 images are of defended gradients and so were not separated"
+    assert note.startswith(expected)
 
 
 def test_an_attack_that_reads_the_truth_off_the_disk_is_caught(tmp_path, monkeypatch):
@@ -455,7 +489,7 @@ def test_an_attack_is_handed_only_what_it_asks_for(observed, monkeypatch):
 @pytest.mark.parametrize("name", registry.DATASETS)
 def test_every_data_set_has_a_default_layout(name):
     how, clients, per_client = partition.defaults(name)
-    assert how in ("iid", "domain", "dirichlet")
+    assert how in ("iid", "domain", "dirichlet", "classes")
     assert name in partition.DEFAULTS
     assert clients >= 4
     assert per_client >= 300

@@ -1,6 +1,8 @@
 """The examples of docs/extending.md run as they stand, and every command that a page shows is there."""
 
 import importlib
+import json
+import math
 import re
 import shlex
 import tomllib
@@ -15,7 +17,7 @@ from privbench.data import partition
 from privbench.execution import one_attack
 from privbench.training import harness
 from privbench.types import Knowledge, Reconstruction, Truth
-from reports.studies import definition
+from reports.studies import definition, study_cells
 from tests.builders.federations import digits_federation
 from tests.builders.small_artifacts import artifact, smooth_images
 
@@ -36,6 +38,8 @@ def example(repository, tmp_path, monkeypatch):
         path = f"mine_{name.lower()}:{name}"
         if kind == "score":  # not a plug-in: it becomes a function of privbench/scoring/image_scores.py
             return path, getattr(importlib.import_module(f"mine_{name.lower()}"), name)
+        if kind == "backbone":
+            return registry.typed_backbone(path), None
         return registry.typed(kind, path), registry.resolve(kind, path)
 
     return resolve
@@ -54,19 +58,35 @@ def test_the_method_trains_and_its_term_matters(example):
     assert ends[1] < ends[0]
 
 
+def test_the_network_trains_and_is_attacked_by_the_command(example, command, tmp_path):
+    """Its name is part of the run's, which nobody but the user may make again."""
+    name, _ = example("backbone", "SmallNet")
+    words = ["--preset", "smoke", "--seeds", "1", "--clients", "2", "--dataset", "digits", "--out", tmp_path / "runs"]
+    ran = command("attack", "--backbone", name, "--method", "fedsplit", "--attack", "dlg", *words)
+    assert ran.status == 0, ran.err
+    (path,) = (tmp_path / "runs" / "cells").glob("*/record.json")
+    record = json.loads(path.read_text())
+    assert record["cell"]["train"]["backbone"] == name
+    (seed,) = record["seeds"]
+    victims = seed["victims"]
+    assert len(victims) == 2
+    assert all(math.isfinite(victim["psnr_db"]) for victim in victims)
+
+
 def test_the_attack_lowers_its_objective(example):
     _, attack = example("attack", "Cosine")
     shown = artifact(smooth_images(2), torch.tensor([1, 2]))
     one_attack.check_needs("mine", attack, shown)
-    found = attack(steps=30).reconstruct(shown, Knowledge(), 0, lambda *_: None)
-    assert (found.trace[:, -1] < found.trace[:, 0]).all()
+    reconstruction = attack(steps=30).reconstruct(shown, Knowledge(), 0, lambda *_: None)
+    assert (reconstruction.trace[:, -1] < reconstruction.trace[:, 0]).all()
 
 
-def test_the_defence_keeps_the_largest_entries(example):
-    name, _ = example("defense", "Prune")
+def test_the_defence_keeps_the_largest_entries_of_each_tensor(example):
+    name, _ = example("defense", "KeepLargest")
     defense = written_defense.create(f"{name}:0.1", "update")
-    kept = defense.protect({"w": torch.arange(100.0)}, torch.Generator())["w"]
-    assert (kept > 0).sum() == 10
+    assert defense.places == {"message"}
+    sent = defense.message({"classifier": {"w": torch.arange(100.0), "b": torch.arange(10.0)}}, torch.Generator())
+    assert [int((t > 0).sum()) for t in sent["classifier"].values()] == [10, 1]
 
 
 def test_the_data_set_loads_and_is_laid_out(example):
@@ -82,14 +102,15 @@ def test_the_score_is_the_largest_error_of_a_pixel(example):
     truth = Truth(torch.full((2, 1, 1, 32, 32), 0.5), torch.tensor([[1], [2]]))
     damaged = truth.images.clone()
     damaged[0, 0, 0, 3, 4] += 0.25
-    found = Reconstruction(damaged, truth.labels, *(torch.zeros(2),) * 4, 0)
-    assert worst_pixel(found, truth).tolist() == pytest.approx([0.25, 0.0])
+    reconstruction = Reconstruction(damaged, truth.labels, *(torch.zeros(2),) * 4, 0)
+    assert worst_pixel(reconstruction, truth).tolist() == pytest.approx([0.25, 0.0])
 
 
 def test_the_study_is_read_and_has_a_cell_per_method_and_round(repository):
-    (block,) = re.findall(r"```toml\n(.*?)```", (repository / "docs" / "extending.md").read_text(), re.DOTALL)
+    section = (repository / "docs" / "extending.md").read_text().partition("## A study\n")[2]
+    (block,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
     study = definition.parsed("mine", block.encode())
-    made = {(cell.train.method, cell.round) for cell in definition.cells(study, "smoke")}
+    made = {(cell.train.method, cell.round) for cell in study_cells.of(study, "smoke")}
     assert made == {(method, round_) for method in ("fedavg", "fedsplit") for round_ in ("0", "best")}
 
 
@@ -126,9 +147,9 @@ def unknown_words(words, whole):
 
 def test_every_documented_command_and_option_is_there(repository):
     whole = typer.main.get_command(cli.app)
-    found = list(documented_commands(repository))
-    assert {page for page, _ in found} >= {"README.md", "studies.md", "reading_results.md", "extending.md"}
-    assert {words[0] for _, words in found} >= {
+    documented = list(documented_commands(repository))
+    assert {page for page, _ in documented} >= {"README.md", "studies.md", "reading_results.md", "extending.md"}
+    assert {words[0] for _, words in documented} >= {
         "attack",
         "train",
         "search",
@@ -138,6 +159,8 @@ def test_every_documented_command_and_option_is_there(repository):
         "data",
         "reproduce",
     }
-    assert [(page, words, unknown_words(words, whole)) for page, words in found if unknown_words(words, whole)] == []
+    assert [
+        (page, words, unknown_words(words, whole)) for page, words in documented if unknown_words(words, whole)
+    ] == []
     assert unknown_words(["train", "--epochs", "3"], whole) == ["--epochs"]
     assert unknown_words(["measure"], whole) == ["measure"]

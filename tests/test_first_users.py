@@ -15,34 +15,41 @@ from markdown_it import MarkdownIt
 from PIL import Image
 
 from privbench import written_defense
+from privbench.defense import Defense
 from privbench.errors import UserError
 from tests.untrusted_files.conftest import edit
 
 SMALL = ("--preset", "smoke", "--seeds", "1", "--rounds", "1")
 NASTY = "[/y] 100% (x) folder:dog a[b]c :cat: $x_{$"  # closing markup, an emoji code, markup, half a formula
 CLASSES = (":dog:", "[bold]", "a|b")
-OWN = """
+SWEPT_DEFENSE = """
 from dataclasses import dataclass
 
-import torch
+from privbench.defense import Defense
 
 
 @dataclass(frozen=True)
-class Half:
+class Half(Defense):
     factor: float = 0.5
     offset: float = 0.0
-    where: str = "update"
 
-    def protect(self, tensors, rng):
-        return {name: t * self.factor + self.offset for name, t in tensors.items()}
+    @property
+    def places(self):
+        return frozenset({"message"})
+
+    def message(self, tensors, rng):
+        def changed(params):
+            return {name: t * self.factor + self.offset for name, t in params.items()}
+
+        return {part: changed(params) for part, params in tensors.items()}
 
     def describe(self):
-        return {"name": "half", "factor": self.factor, "where": self.where}
+        return {"name": "half", "factor": self.factor}
 """
 
 
 @dataclass(frozen=True)
-class Pair:
+class Pair(Defense):
     """A defence of two settings."""
 
     a: float = 0.0
@@ -69,7 +76,7 @@ def results(tmp_path_factory):
 
 
 @pytest.fixture
-def told(command, tmp_path, monkeypatch):
+def output_of(command, tmp_path, monkeypatch):
     """Runs a command in an empty folder: what it prints."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
@@ -88,24 +95,24 @@ def plain(text):
     return "".join(text.split())
 
 
-def test_every_command_prints_a_nasty_name_as_it_is(pictures, results, told, monkeypatch):
+def test_every_command_prints_a_nasty_name_as_it_is(pictures, results, output_of, monkeypatch):
     """`table` is `study attack-table` with other defaults. One training serves all of them."""
     name, short = f"folder:{pictures}", plain(f"folder:{pictures.name}")
-    own = ("--dataset", name, *SMALL, "--out", results)
-    attacked = ("--victims", "1", *own)
-    assert short in plain(told("train", *own))
-    assert short in plain(told("search", "--method", "fedavg", "--over", "task.lr=0.003", *own))
-    assert short in plain(told("attack", "--attack", "dlg", *attacked))
+    options = ("--dataset", name, *SMALL, "--out", results)
+    attacked = ("--victims", "1", *options)
+    assert short in plain(output_of("train", *options))
+    assert short in plain(output_of("search", "--method", "fedavg", "--over", "task.lr=0.003", *options))
+    assert short in plain(output_of("attack", "--attack", "dlg", *attacked))
     assert short in plain(
-        told("study", "attack-table", "--method", "fedavg", "--defense", "none", "--round", "best", *attacked)
+        output_of("study", "attack-table", "--method", "fedavg", "--defense", "none", "--round", "best", *attacked)
     )
-    assert short in plain(told("study", "accuracy", "--method", "fedavg", *own, "--status"))
-    assert short in plain(told("partition", "--dataset", name, "--preset", "smoke", "--out", results))
-    assert plain(str(pictures / CLASSES[0])) in plain(told("data", "check", name))
-    assert "grid-best.png" in plain(told("grid", "--dataset", name, "--out", results))
+    assert short in plain(output_of("study", "accuracy", "--method", "fedavg", *options, "--status"))
+    assert short in plain(output_of("partition", "--dataset", name, "--preset", "smoke", "--out", results))
+    assert plain(str(pictures / CLASSES[0])) in plain(output_of("data", "check", name))
+    assert "grid-best.png" in plain(output_of("grid", "--dataset", name, "--out", results))
     cell = next(path.parent.name for path in results.glob("cells/*/record.json"))
-    assert all(plain(each) in plain(told("show", cell, "--out", results)) for each in (*CLASSES, str(pictures)))
-    assert plain(f"no folder {pictures}x") in plain(told("train", "--dataset", f"{name}x", expect=2))
+    assert all(plain(each) in plain(output_of("show", cell, "--out", results)) for each in (*CLASSES, str(pictures)))
+    assert plain(f"no folder {pictures}x") in plain(output_of("train", "--dataset", f"{name}x", expect=2))
     grey = (
         "--method",
         "fedsplit",
@@ -119,34 +126,34 @@ def test_every_command_prints_a_nasty_name_as_it_is(pictures, results, told, mon
         "--out",
         results,
     )
-    assert plain(f"{name} have 3 channels") in plain(told("attack", *grey, expect=2))
+    assert plain(f"{name} have 3 channels") in plain(output_of("attack", *grey, expect=2))
     monkeypatch.setenv("COLUMNS", "400")
-    assert short in plain(told("list", "runs", "--out", results))
+    assert short in plain(output_of("list", "runs", "--out", results))
 
 
-def test_every_link_of_a_report_leads_to_a_file(pictures, results, told):
+def test_every_link_of_a_report_leads_to_a_file(pictures, results, output_of):
     """Links as a reader of Markdown sees them; the names of files hold that of the data set."""
     words = ("--method", "fedavg", "--defense", "none", "--round", "best", "--victims", "1", *SMALL, "--out", results)
-    told("study", "attack-table", "--dataset", f"folder:{pictures}", *words)
+    output_of("study", "attack-table", "--dataset", f"folder:{pictures}", *words)
     page = results / "attack-table-smoke" / "report.md"
     inline = [token for token in MarkdownIt().parse(page.read_text()) if token.type == "inline"]
     parts = [part for token in inline for part in token.children or []]
     links = [str(part.attrs.get("href") or part.attrs["src"]) for part in parts if part.type in ("link_open", "image")]
-    found = [page.parent / unquote(link) for link in links]
-    assert any("y] 100% (x) folder" in path.name for path in found)
-    assert all(path.is_file() for path in found), found
-    assert {path.name for path in page.parent.glob("*.png")} <= {path.name for path in found}
-    shown = ["".join(own.content for own in part.children or []) for part in parts if part.type == "image"]
-    assert shown == [path.name for path in found if path.suffix == ".png"]
+    targets = [page.parent / unquote(link) for link in links]
+    assert any("y] 100% (x) folder" in path.name for path in targets)
+    assert all(path.is_file() for path in targets), targets
+    assert {path.name for path in page.parent.glob("*.png")} <= {path.name for path in targets}
+    shown = ["".join(child.content for child in part.children or []) for part in parts if part.type == "image"]
+    assert shown == [path.name for path in targets if path.suffix == ".png"]
 
 
-def test_control_characters_in_a_name_are_shown_and_not_obeyed(told):
-    text = told("train", "--dataset", "folder:\x1b[31mred\n", expect=2)
+def test_control_characters_in_a_name_are_shown_and_not_obeyed(output_of):
+    text = output_of("train", "--dataset", "folder:\x1b[31mred\n", expect=2)
     assert "\x1b" not in text
     assert "\u241b[31mred\u240a" in text
 
 
-def test_what_others_wrote_is_shown_and_not_obeyed(told, tmp_path, results, caplog):
+def test_what_others_wrote_is_shown_and_not_obeyed(output_of, tmp_path, results, caplog):
     """Of a folder of results: names of folders, notes, class names, a reason for a failure, a history; on every page, too."""
     clear = "\x1b[2J"
     words = (
@@ -163,9 +170,9 @@ def test_what_others_wrote_is_shown_and_not_obeyed(told, tmp_path, results, capl
         "--out",
         results,
     )
-    told(*words)
+    output_of(*words)
     out = shutil.copytree(results, tmp_path / f"results{clear}")
-    mine = ("attack", *words[1:-1], out)
+    attack = ("attack", *words[1:-1], out)
     path = next(p for p in out.glob("cells/*/record.json") if json.loads(p.read_text())["cell"]["attack"] == "grey")
 
     def spoil(value):
@@ -176,12 +183,14 @@ def test_what_others_wrote_is_shown_and_not_obeyed(told, tmp_path, results, capl
     edit(path, spoil)
     shutil.copytree(path.parent, out / "cells" / clear)
     (out / "cells" / clear / "spec.json").write_text(f'{{"preset": "{clear}"}}')
-    shown = told("list", "runs", "--out", out) + told("show", path.parent.name, "--out", out) + told(*mine)
-    shown += told("attack", "--artifact", out / "artifacts" / clear, expect=2)
+    shown = (
+        output_of("list", "runs", "--out", out) + output_of("show", path.parent.name, "--out", out) + output_of(*attack)
+    )
+    shown += output_of("attack", "--artifact", out / "artifacts" / clear, expect=2)
     edit(path, lambda value: value["environment"].update(device=clear))
-    shown += told("reproduce", path.parent.name, "--out", out, expect=2)
+    shown += output_of("reproduce", path.parent.name, "--out", out, expect=2)
     path.write_text(f'{{"{clear}": ')
-    shown += told(*mine, expect=2)
+    shown += output_of(*attack, expect=2)
     assert "\x1b" not in shown
     assert shown.count("\u241b[2J") > 20
     assert any("left out: " in line and "\u241b[2J" in line for line in caplog.messages)
@@ -191,29 +200,29 @@ def test_what_others_wrote_is_shown_and_not_obeyed(told, tmp_path, results, capl
     assert not any("\x1b" in page for page in pages)
 
 
-def test_a_folder_whose_name_is_no_utf_8_is_refused_in_one_line(pictures, told, tmp_path):
+def test_a_folder_whose_name_is_no_utf_8_is_refused_in_one_line(pictures, output_of, tmp_path):
     odd = Path(os.fsdecode(os.fsencode(tmp_path / "odd") + b"/caf\xe9"))
     shutil.copytree(pictures / CLASSES[0], odd)
     shutil.copytree(pictures / CLASSES[1], odd.parent / "other")
-    text = told("train", "--dataset", f"folder:{odd.parent}", *SMALL, expect=2)
+    text = output_of("train", "--dataset", f"folder:{odd.parent}", *SMALL, expect=2)
     assert "the name of the folder 'caf\\udce9' is no UTF-8; rename it" in text
 
 
-def test_a_path_with_blanks_cannot_be_named_among_others_and_the_line_says_how(pictures, told):
-    text = told("table", "--datasets", f"digits folder:{pictures}", expect=2)
+def test_a_path_with_blanks_cannot_be_named_among_others_and_the_line_says_how(pictures, output_of):
+    text = output_of("table", "--datasets", f"digits folder:{pictures}", expect=2)
     assert "named by --dataset, one at a time" in text
 
 
-def test_a_sweep_is_one_table_with_a_column_each_and_one_curve(results, told, tmp_path, monkeypatch):
+def test_a_sweep_is_one_table_with_a_column_each_and_one_curve(results, output_of, tmp_path, monkeypatch):
     """Own classes included; the ceiling is that of undefended FedAvg, attacked by another command in the same folder."""
-    (tmp_path / "swept.py").write_text(OWN)
+    (tmp_path / "swept.py").write_text(SWEPT_DEFENSE)
     monkeypatch.syspath_prepend(str(tmp_path))
     quick = ("--dataset", "digits", "--preset", "quick", "--seeds", "1", "--rounds", "1", "--per-client", "16", "--victims", "2",
              "--attack", "dlg", "--attack-set", "steps=2", "--out", results)  # fmt: skip
     defenses = ("gaussian:0.1", "gaussian:variance=0.001", "swept:Half:factor=0.5,offset=0")
     swept = [word for each in defenses for word in ("--defense", each)]
-    told("attack", *quick)
-    text = told("attack", *quick, *swept)
+    output_of("attack", *quick)
+    text = output_of("attack", *quick, *swept)
     for column in ("+ Gaussian 0.001", "+ Gaussian 0.1", "+ swept:Half"):
         assert column in text
     page = max(results.glob("attack-*/table.md"), key=lambda path: path.stat().st_mtime)
@@ -228,14 +237,14 @@ def test_a_sweep_is_one_table_with_a_column_each_and_one_curve(results, told, tm
 
 
 @pytest.mark.parametrize("words", [("table",), ("study", "accuracy")])
-def test_a_study_takes_defences_in_place_of_its_own(words, told, monkeypatch):
-    from privbench.cli import commands
+def test_a_study_takes_defences_in_place_of_its_own(words, output_of, monkeypatch):
+    from reports.running import study_run, study_view
 
-    kept = []
-    monkeypatch.setattr(commands, "run_study", lambda own, cells, *_: kept.extend(cells))
-    monkeypatch.setattr(commands, "show_study", lambda _: None)
-    told(*words, "--dataset", "digits", "--defense", "gaussian:0.01", "--defense", "gaussian:0.02", *SMALL)
-    columns = {(cell.train.method, cell.train.defense) for cell in kept}
+    ran = []
+    monkeypatch.setattr(study_run, "run_study", lambda study, cells, *_: ran.extend(cells))
+    monkeypatch.setattr(study_view, "show_study", lambda _: None)
+    output_of(*words, "--dataset", "digits", "--defense", "gaussian:0.01", "--defense", "gaussian:0.02", *SMALL)
+    columns = {(cell.train.method, cell.train.defense) for cell in ran}
     defended = {"fedavg"} if words == ("table",) else {method for method, _ in columns}
     assert {method for method, defense in columns if defense == "gaussian:0.01"} == defended
     assert {method for method, defense in columns if defense == "gaussian:0.02"} == defended
@@ -299,26 +308,28 @@ def test_a_defence_that_is_written_wrongly_is_one_line(text, message):
         (["--method", "fedavg", "--method", "fedcg"], "--method is given 2 times"),
     ],
 )
-def test_what_can_be_known_is_refused_before_training(words, message, told, tmp_path):
-    assert message in told("attack", "--dataset", "digits", "--preset", "smoke", *words, expect=2)
+def test_what_can_be_known_is_refused_before_training(words, message, output_of, tmp_path):
+    assert message in output_of("attack", "--dataset", "digits", "--preset", "smoke", *words, expect=2)
     assert not (tmp_path / "runs/train").exists()
 
 
-def test_a_run_that_patience_ends_says_so_with_the_option_that_changes_it(told):
-    text = told("train", "--dataset", "digits", "--preset", "smoke", "--seeds", "1", "--rounds", "60", "--lr", "1e-9",
+def test_a_run_that_patience_ends_says_so_with_the_option_that_changes_it(output_of):
+    text = output_of("train", "--dataset", "digits", "--preset", "smoke", "--seeds", "1", "--rounds", "60", "--lr", "1e-9",
                 "--schedule", "patience=2", "--per-client", "16")  # fmt: skip
     assert "1 of 1 run(s) stopped after 3 of 60 rounds" in text
     assert "no client's validation accuracy rose for 2 rounds; --schedule patience=60" in text
 
 
-def test_a_module_that_fails_while_imported_is_one_line_with_file_and_line(told, tmp_path, monkeypatch):
+def test_a_module_that_fails_while_imported_is_one_line_with_file_and_line(output_of, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "failing_attack.py").write_text("import os\n\n\ndef start():\n    return os.nothing\n\n\nstart()\n")
-    text = told("attack", "--attack", "failing_attack:X", "--preset", "smoke", expect=2)
+    text = output_of("attack", "--attack", "failing_attack:X", "--preset", "smoke", expect=2)
     place = tmp_path / "failing_attack.py"
     assert f"{place}, line 5: AttributeError: module 'os' has no attribute 'nothing'; --debug shows" in text
     (tmp_path / "unfinished_attack.py").write_text("def x(:\n")
-    assert "unfinished_attack.py, line 1: SyntaxError" in told("attack", "--attack", "unfinished_attack:X", expect=2)
+    assert "unfinished_attack.py, line 1: SyntaxError" in output_of(
+        "attack", "--attack", "unfinished_attack:X", expect=2
+    )
 
 
 def test_debug_shows_the_traceback(tmp_path, monkeypatch, command):
@@ -331,13 +342,13 @@ def test_debug_shows_the_traceback(tmp_path, monkeypatch, command):
     assert "Traceback" in ran.err
 
 
-def test_a_module_of_the_working_directory_that_is_not_on_the_path_is_told_with_the_way_out(
-    told, tmp_path, monkeypatch
+def test_a_module_of_the_working_directory_that_is_not_on_the_path_is_reported_with_the_way_out(
+    output_of, tmp_path, monkeypatch
 ):
     (tmp_path / "beside.py").write_text("")
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(tmp_path))])
-    assert "put PYTHONPATH=. before the command" in told("attack", "--attack", "beside:X", expect=2)
-    assert "PYTHONPATH" not in told("attack", "--attack", "nowhere_at_all:X", expect=2)
+    assert "put PYTHONPATH=. before the command" in output_of("attack", "--attack", "beside:X", expect=2)
+    assert "PYTHONPATH" not in output_of("attack", "--attack", "nowhere_at_all:X", expect=2)
 
 
 def test_the_first_line_comes_before_torch(tmp_path):
@@ -347,11 +358,11 @@ def test_the_first_line_comes_before_torch(tmp_path):
         "from privbench.cli import main\n"
         "class Stop:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'privbench.cli.commands': sys.exit(3 if 'torch' in sys.modules else 4)\n"
+        "        if name == 'privbench.requests.specifications': sys.exit(3 if 'torch' in sys.modules else 4)\n"
         "sys.meta_path.insert(0, Stop())\n"
         "sys.argv = ['privbench', 'table', '--preset', 'smoke']\n"
         "main.main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", probe], cwd=tmp_path, capture_output=True, text=True)
-    assert done.stderr.startswith("table: photos, digits, digits4, smoke preset; results go to runs")
-    assert done.returncode == 4
+    completed = subprocess.run([sys.executable, "-c", probe], cwd=tmp_path, capture_output=True, text=True)
+    assert completed.stderr.startswith("table: photos, digits, digits4, smoke preset; results go to runs")
+    assert completed.returncode == 4

@@ -1,5 +1,6 @@
 """A seeded campaign of mutations over every kind of file: each is refused in one line, or read as what it was (tests/fuzz.py)."""
 
+import gc
 import random
 import shutil
 
@@ -19,21 +20,22 @@ KINDS_OF_METHOD = ("fedavg", "fedper", "fedcg", "fedgen", "fedmd-cg")
 # By kind of file; a mutation takes 5 to 100 ms.
 EXAMPLES = {
     "artifact": 25, "record": 60, "history": 40, "predictions": 30, "specification": 60, "result": 30, "snapshot": 60,
-    "checkpoint": 40, "study": 60,
+    "checkpoint": 40, "study": 60, "capture": 100,
 }  # fmt: skip
 NAMES = [
     *(f"artifact of fedavg, {kind}" for kind in ("gradient", "update", "labels", "noise")),
     *(f"artifact of {method}, gradient" for method in KINDS_OF_METHOD[1:]),
+    "artifact of an isolated client",
     *("record", "history", "predictions", "specification of a run", "specification of a cell", "result", "snapshot"),
-    *("checkpoint", "study accuracy", "study fedcg-table1", "study imprint-on-the-wire"),
+    *("checkpoint", "study accuracy", "study fedcg-table1", "study imprint-on-the-wire", "capture"),
 ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def every(tmp_path_factory):
     """Each sample by name, with the digest of its content."""
-    found = samples(tmp_path_factory.mktemp("samples"), KINDS_OF_METHOD)
-    return {sample.name: (sample, digest(sample.read(sample.folder))) for sample in found}
+    made = samples(tmp_path_factory.mktemp("samples"), KINDS_OF_METHOD)
+    return {sample.name: (sample, digest(sample.read(sample.folder))) for sample in made}
 
 
 def test_every_method_that_is_attacked_and_every_kind_of_file_is_mutated(every):
@@ -75,21 +77,42 @@ def stored(raw):
     return raw.partition(b'"sha256":"')[2][:64]
 
 
+def test_memory_that_earlier_reads_left_in_a_cycle_hides_nothing(every, monkeypatch):
+    sample, before = every["record"]
+    monkeypatch.setattr(fuzz, "LIMIT_BYTES", 2**26)
+    gc.collect()  # so that none is due before `hungry`
+    cycle = [bytearray(b"x" * 2**28)]
+    cycle.append(cycle)
+    del cycle
+    thresholds = gc.get_threshold()
+
+    def hungry(_):
+        gc.set_threshold(1, 1, 1)
+        return len([[] for _ in range(9)]) + len(bytearray(b"x" * 2**27))
+
+    try:
+        verdict = fuzz.judged(sample._replace(read=hungry, use=lambda _: None), sample.folder, before, resealed=True)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert verdict == (fuzz.FAILED, f"use: more than {2**26} bytes")
+    assert gc.isenabled()
+
+
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "detail"),
     [
         (lambda *_: 1 // 0, "ZeroDivisionError"),
         (lambda *_: bytearray(b"x" * 2**27) and None, f"more than {2**26} bytes"),
         (lambda *_: [None for _ in iter(int, 1)], "more than 0.2 s"),
     ],
 )
-def test_a_traceback_too_much_memory_and_a_hang_fail_the_campaign(fault, said, every, monkeypatch):
+def test_a_traceback_too_much_memory_and_a_hang_fail_the_campaign(fault, detail, every, monkeypatch):
     sample, before = every["record"]
     monkeypatch.setattr(fuzz, "LIMIT_BYTES", 2**26)
-    monkeypatch.setattr(fuzz, "LIMIT_SECONDS", 0.2 if "0.2" in said else 20)
+    monkeypatch.setattr(fuzz, "LIMIT_SECONDS", 0.2 if "0.2" in detail else 20)
     verdict = fuzz.judged(sample._replace(read=fault, use=lambda _: None), sample.folder, before, resealed=True)
     assert verdict.word == fuzz.FAILED
-    assert said in verdict.detail
+    assert detail in verdict.detail
 
 
 def test_the_program_counts_every_verdict_and_ends_with_status_1_where_one_failed(every, tmp_path, monkeypatch, capsys):

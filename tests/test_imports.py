@@ -17,20 +17,23 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("privbench", "attacks", "defenses", "reports")
 
 MOST_FILES = 15
+# Where batching lives: over clients and seeds, over victims; and over images, for defences that act on each of them.
 VMAP_HOMES = (
     "privbench/training/engine.py",
-    "privbench/training/harness.py",
-    "attacks/common/descend.py",
-)  # where batching lives
-# Modules that import by a name: plug-ins, backbones, data sets, what may be absent, and the package's functions on demand.
+    "attacks/common/batched.py",
+    "privbench/training/per_example.py",
+)
+# Modules that import by a name: plug-ins, backbones, data sets.
 IMPORTERS = (
-    "privbench/__init__.py",
     "privbench/registry.py",
     "privbench/networks/model.py",
     "privbench/data/__init__.py",
     "privbench/data/readers/download.py",
-    "privbench/scoring/learned_distance.py",
 )
+# The catalogue itself, and what stands on top of everything.
+ABOVE_THE_CATALOGUE = ("privbench/registry.py", "privbench/cli/", "privbench/api.py")
+# "none" is also the absence of anything, "oracle" also a field of Knowledge; the others say what any defence may do to a gradient.
+WORDS_TOO = {"none", "oracle", "clip", "prune", "quantize", "sign"}
 TRUTH_READERS = ("privbench", "reports")  # attacks and defences may not even name it
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 PICKLING_CALLS = {"read_pickle", "to_pickle", "save"}
@@ -96,14 +99,14 @@ def truth_named(path: str, text: str) -> list[str]:
         return []
     tree = ast.parse(text)
     prose = docstrings(tree)
-    found = []
+    violations = []
     for node in ast.walk(tree):
         quoted = isinstance(node, ast.Constant) and id(node) not in prose and isinstance(node.value, str)
         text_of_constant = node.value if isinstance(node, ast.Constant) and quoted else ""
         star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
         if star or "Truth" in names(node) or re.search(r"\bTruth\b", str(text_of_constant)):
-            found.append(f"{path}:{getattr(node, 'lineno', 0)} reaches for Truth")
-    return found
+            violations.append(f"{path}:{getattr(node, 'lineno', 0)} reaches for Truth")
+    return violations
 
 
 def hidden_imports(path: str, text: str) -> list[str]:
@@ -124,11 +127,27 @@ def stray_vmap(path: str, text: str) -> list[str]:
     ]
 
 
+def plugins_named(path: str, text: str) -> list[str]:
+    """Attacks and defences that a file below the command line names: only the catalogue does."""
+    if not path.startswith("privbench/") or path.startswith(ABOVE_THE_CATALOGUE):
+        return []
+    plugins = ({*registry.ATTACKS} | {*registry.DEFENSES}) - WORDS_TOO
+    suggested = re.compile(rf"--attack (?:{'|'.join(map(re.escape, sorted(plugins)))})\b")
+    tree = ast.parse(text)
+    prose = docstrings(tree)
+    return [
+        f"{path}:{node.lineno} names {node.value!r}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+        if node.value in plugins or suggested.search(node.value)
+    ]
+
+
 def pickles(path: str, text: str) -> list[str]:
-    found = []
+    violations = []
     for node in ast.walk(ast.parse(text)):
         if any(module.split(".")[0] in PICKLERS for module in imported(node)):
-            found.append(f"{path}:{getattr(node, 'lineno', 0)} imports a pickler")
+            violations.append(f"{path}:{getattr(node, 'lineno', 0)} imports a pickler")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = node.func.value.id if isinstance(node.func.value, ast.Name) else ""
             keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
@@ -136,8 +155,8 @@ def pickles(path: str, text: str) -> list[str]:
             unsafe_load = owner == "torch" and called == "load" and keywords.get("weights_only") != "True"
             unsafe_save = called in PICKLING_CALLS and (called != "save" or owner == "torch")
             if unsafe_load or unsafe_save or keywords.get("allow_pickle") == "True":
-                found.append(f"{path}:{node.lineno} {owner}.{called} reads or writes pickle")
-    return found
+                violations.append(f"{path}:{node.lineno} {owner}.{called} reads or writes pickle")
+    return violations
 
 
 def early_torchvision(path: str, text: str) -> list[str]:
@@ -182,7 +201,7 @@ def test_no_helper_imports_an_attack(graph: grimp.ImportGraph) -> None:
     attacks = {name for name in graph.find_children("attacks") if not graph.find_children(name)}
     helpers = {name for name in graph.modules if name.count(".") > 1 and name.startswith("attacks.")}
     assert len(helpers) > len(attacks) > len(set(registry.ATTACKS.values())) / 2
-    assert {(name, found) for name in helpers for found in graph.find_modules_directly_imported_by(name)} & {
+    assert {(name, target) for name in helpers for target in graph.find_modules_directly_imported_by(name)} & {
         (name, attack) for name in helpers for attack in attacks
     } == set()
 
@@ -217,7 +236,7 @@ def test_no_folder_has_more_than_fifteen_files() -> None:
     assert set(crowded) <= {"attacks", "defenses", "privbench/methods", "privbench/data"}
 
 
-@pytest.mark.parametrize("check", [truth_named, hidden_imports, stray_vmap, pickles, early_torchvision])
+@pytest.mark.parametrize("check", [truth_named, hidden_imports, stray_vmap, plugins_named, pickles, early_torchvision])
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_source_file_keeps_the_rule(check: Callable[[str, str], list[str]], package: str) -> None:
     files = list(sources(package))
@@ -244,6 +263,8 @@ def test_no_file_holds_a_machine_path_or_the_address_of_a_package_index() -> Non
         (hidden_imports, "reports/tables/render.py", "__import__('attacks')"),
         (stray_vmap, "attacks/dlg.py", "from torch.func import vmap"),
         (stray_vmap, "privbench/methods/fedcg.py", "import torch\ny = torch.func.vmap(f)(x)"),
+        (plugins_named, "privbench/requests/specifications.py", "usual = ['dlg', name]"),
+        (plugins_named, "privbench/execution/applicability.py", "fault = f'{name} needs noise; try --attack staged'"),
         (pickles, "privbench/observation/artifact_files.py", "import pickle"),
         (pickles, "privbench/observation/artifact_files.py", "from joblib import dump"),
         (pickles, "privbench/observation/artifact_files.py", "torch.load(path)"),
@@ -268,7 +289,13 @@ def test_a_breach_is_found(check: Callable[[str, str], list[str]], path: str, te
     [
         (truth_named, "attacks/dlg.py", '"""Truth stays with the scorer."""'),
         (truth_named, "privbench/scoring/image_scores.py", "from privbench.types import Truth"),
-        (stray_vmap, "attacks/common/descend.py", "from torch.func import vmap"),
+        (stray_vmap, "attacks/common/batched.py", "from torch.func import vmap"),
+        (plugins_named, "privbench/registry.py", "STRONG = 'staged'"),
+        (
+            plugins_named,
+            "privbench/execution/applicability.py",
+            'def f():\n    """dlg"""\n    return \'staged training\'',
+        ),
         (pickles, "privbench/data/digit5.py", "torch.load(path, weights_only=True)"),
         (pickles, "reports/figures/grid.py", "image.save(path)"),
         (early_torchvision, "privbench/data/readers/download.py", "def fetch():\n    from torchvision import datasets"),

@@ -10,7 +10,7 @@ from reports.records import quotable
 pytestmark = pytest.mark.usefixtures("small_shadows")
 
 SMALL = ["--dataset", "digits", "--preset", "smoke", "--seeds", "1", "--clients", "2"]
-MINE = """from dataclasses import dataclass
+WHITE_ATTACK = """from dataclasses import dataclass
 from typing import ClassVar
 import torch
 from attacks.floors import Grey
@@ -34,7 +34,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture
-def told(command, runs, monkeypatch):
+def run_command(command, runs, monkeypatch):
     """Runs the command in the folder of runs: (status, what it printed)."""
     monkeypatch.chdir(runs)
 
@@ -45,11 +45,11 @@ def told(command, runs, monkeypatch):
     return call
 
 
-def test_the_ladder_runs_every_rung_that_can_be_and_a_users_attack_joins(runs, told, monkeypatch):
-    (runs / "mine_white.py").write_text(MINE)
+def test_the_ladder_runs_every_rung_that_can_be_and_a_users_attack_joins(runs, run_command, monkeypatch):
+    (runs / "mine_white.py").write_text(WHITE_ATTACK)
     monkeypatch.syspath_prepend(str(runs))
     words = ["--attack", "ladder", "--also", "mine_white:White", "--method", "fedsplit", "--round", "0,1"]
-    status, text = told("attack", *words, *SMALL)
+    status, text = run_command("attack", *words, *SMALL)
     assert status == 0, text
     (folder,) = (runs / "runs").glob("ladder-*")
     assert {path.name for path in folder.iterdir()} == {
@@ -70,37 +70,37 @@ def test_the_ladder_runs_every_rung_that_can_be_and_a_users_attack_joins(runs, t
     assert "few" in table
 
 
-def test_named_attacks_at_several_rounds_draw_a_curve_and_floors_alone_do_not(runs, told, monkeypatch):
+def test_named_attacks_at_several_rounds_draw_a_curve_and_floors_alone_do_not(runs, run_command, monkeypatch):
     # As no score of a smoke run is drawn.
     monkeypatch.setattr(quotable, "SMOKE", "another preset")
     words = ["--method", "fedsplit", "--round", "0,1", *SMALL]
     for attacks, drawn in ((("grey", "dlg"), True), (("grey", "dataset-mean"), False)):
-        status, text = told("attack", *(word for name in attacks for word in ("--attack", name)), *words)
+        status, text = run_command("attack", *(word for name in attacks for word in ("--attack", name)), *words)
         assert status == 0, text
         assert ("digits-rounds.png" in text) == drawn
 
 
-def test_a_result_is_reproduced_from_its_record_and_a_changed_one_is_not(runs, told):
-    told("attack", "--attack", "dlg", "--method", "fedsplit", *SMALL)
+def test_a_result_is_reproduced_from_its_record_and_a_changed_one_is_not(runs, run_command):
+    run_command("attack", "--attack", "dlg", "--method", "fedsplit", *SMALL)
     paths = [path for path in (runs / "runs/cells").glob("*/record.json") if '"round": "best"' in path.read_text()]
     (path,) = paths
-    status, text = told("reproduce", path.parent.name[:8])
+    status, text = run_command("reproduce", path.parent.name[:8])
     assert status == 0, text
     assert "reproduced bit for bit: every number of the record, and every reconstruction: " in text
     for tensors in path.parent.glob("*.safetensors"):
         tensors.unlink()
-    status, text = told("reproduce", path.parent.name, "--attack-only")
+    status, text = run_command("reproduce", path.parent.name, "--attack-only")
     assert status == 0, text
     assert "bit for bit" not in text
     assert "the old reconstructions of seed(s) 100 are gone, so their bits were not compared" in text
     value = json.loads(path.read_text())
     value["seeds"][0]["victims"][1]["psnr_db"] += 0.5
     path.write_text(json.dumps(value))
-    status, text = told("reproduce", path.parent.name, "--attack-only")
+    status, text = run_command("reproduce", path.parent.name, "--attack-only")
     assert status == 2
     assert "record.json was altered or damaged after it was written" in text
     path.write_text(json.dumps(value | {DIGEST: content_digest(value)}))
-    status, text = told("reproduce", path.parent.name, "--attack-only", "--into", runs / "again")
+    status, text = run_command("reproduce", path.parent.name, "--attack-only", "--into", runs / "again")
     assert status == 1
     assert "NOT reproduced" in text
     assert "seeds[0].victims[1].psnr_db" in text
@@ -114,15 +114,15 @@ def test_a_result_is_reproduced_from_its_record_and_a_changed_one_is_not(runs, t
         (["attack", "--attack", "ladder", "--also", "stagd"], "unknown attack 'stagd'; did you mean 'staged'?"),
         (
             ["attack", "--attack", "ladder", "--attack-set", "stps=3", *SMALL],
-            "no attack of the ladder has a setting 'stps'",
+            "none of these attacks has a setting 'stps'",
         ),
         (["attack", "--attack", "ladder", "--method", "local", *SMALL], "nothing to attack"),
         (["attack", "--attack", "ladder", "--round", "0,soon", *SMALL], "--round takes 0, a number"),
         (["reproduce", "zzz"], "'zzz' is no cell under runs"),
     ],
 )
-def test_bad_input_gets_one_clear_line_and_status_2(words, message, told):
-    status, text = told(*words)
+def test_bad_input_gets_one_clear_line_and_status_2(words, message, run_command):
+    status, text = run_command(*words)
     assert status == 2
     assert message in text
     assert text.count("privbench: ") == 1

@@ -49,8 +49,8 @@ def measured(tmp_path_factory):
 
 
 def of(records, name):
-    (found,) = [r for r in records if r.cell.attack == name]
-    return found
+    (record,) = [r for r in records if r.cell.attack == name]
+    return record
 
 
 def test_every_rung_has_records(measured):
@@ -88,15 +88,15 @@ def test_after_training_the_initial_networks_make_surrogates_no_worse(whole, tmp
         for name in ("aligned-surrogate", "initial-surrogate")
     ]
     assert cell_jobs.run_cells(made, tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
-    below, own = (schema.read(Store(tmp_path).record(cell)) for cell in made)
-    assert own.scores.psnr_db >= below.scores.psnr_db
-    assert own.scores.psnr_db > own.floor.psnr_db
+    below, initial = (schema.read(Store(tmp_path).record(cell)) for cell in made)
+    assert initial.scores.psnr_db >= below.scores.psnr_db
+    assert initial.scores.psnr_db > initial.floor.psnr_db
 
 
-@pytest.mark.parametrize(("fallen", "flag"), [("oracle", "not-monotone"), ("analytic-features", "not-monotone")])
-def test_a_rung_that_falls_raises_its_flag(fallen, flag, measured):
+@pytest.mark.parametrize(("fallen", "name"), [("oracle", "not-monotone"), ("analytic-features", "not-monotone")])
+def test_a_rung_that_falls_raises_its_message(fallen, name, measured):
     _, records = measured
     low = of(records, fallen)
     victims = [v.model_copy(update={"psnr_db": 3.0 + 0.1 * i}) for i, v in enumerate(low.victims)]
     broken = [r if r is not low else with_victims(low, victims) for r in records]
-    assert [(r.cell.attack, f.name) for r, f in table_checks.not_monotone(broken)] == [(fallen, flag)]
+    assert [(r.cell.attack, f.name) for r, f in table_checks.not_monotone(broken)] == [(fallen, name)]

@@ -1,6 +1,7 @@
 """Every make target runs, in a short form, and what it asks of a program can be asked of it; and what `.ci/run` ends with."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def make(repository, tmp_path):
     """Runs a target with an environment that is set up already: (what it printed, the programs it ran)."""
     venv, log = tmp_path / "venv", tmp_path / "log"
     (venv / "bin").mkdir(parents=True)
-    for mark in (".installed", ".bench-installed"):
+    for mark in (".installed", ".bench-installed", ".browser-installed"):
         (venv / mark).touch()
 
     def run(*words, folder=repository, status=0, ends=0):
@@ -43,19 +44,25 @@ def make(repository, tmp_path):
             program.write_text(text.format(log=log, executable=sys.executable, status=ends))
             program.chmod(0o755)
         log.write_text("")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTEST"))}
-        done = subprocess.run(
+        # What `make` was given for these tests themselves, e.g. SETTINGS, stands in their environment.
+        given = {*re.findall(r"\$\(([A-Z_]+)\)", (repository / "Makefile").read_text(encoding="utf-8"))}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in given and not name.startswith(("MAKE", "PYTEST"))
+        }
+        completed = subprocess.run(
             ["make", *words, f"VENV={venv}"], cwd=folder, env=environment | {"PYTHONPATH": str(repository)},
             capture_output=True, text=True,
         )  # fmt: skip
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout, log.read_text().splitlines()
+        assert completed.returncode == status, completed.stdout + completed.stderr
+        return completed.stdout, log.read_text().splitlines()
 
     return run
 
 
 @pytest.fixture
-def told(command):
+def output_of(command):
     """What a line `privbench ...` prints, run in this process."""
 
     def call(line):
@@ -84,11 +91,15 @@ def test_setup_runs_nothing_where_all_is_installed(make):
     assert make("setup")[1] == []
 
 
-def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(make, told, tmp_path):
+def test_browser_runs_nothing_where_all_is_installed(make):
+    assert make("browser")[1] == []
+
+
+def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(make, output_of, tmp_path):
     runs = tmp_path / "runs"
     _, (ran,) = make("attack-table", "PRESET=smoke", "DATASETS=digits", f"OUT={runs}", "DEVICE=cpu")
     assert ran == f"privbench table --datasets digits --preset smoke --device cpu --out {runs}"
-    out = told(f"{ran}")
+    out = output_of(f"{ran}")
     assert "A first look: 2 victims a seed, 1 seed. " in out
     assert "make attack-table FULL=1" in out
     assert (runs / "attack-table-smoke" / "table.md").exists()
@@ -102,10 +113,10 @@ def test_a_program_that_fails_fails_its_target(make):
         assert len(ran) == 1
 
 
-def test_ladder_runs_the_study(make, told, tmp_path):
+def test_ladder_runs_the_study(make, output_of, tmp_path):
     _, (ran,) = make("ladder", "PRESET=smoke", "DATASETS=digits", f"OUT={tmp_path / 'runs'}")
     assert ran == f"privbench study ladder --datasets digits --preset smoke --device auto --out {tmp_path / 'runs'}"
-    assert "not run" in told(f"{ran} --status")
+    assert "not run" in output_of(f"{ran} --status")
 
 
 def test_test_runs_pytest(make):
@@ -125,19 +136,31 @@ def test_test_portable_runs_the_settings_that_are_asked_for(make, monkeypatch, c
     )
     program, flag, module, *words = ran.split()
     assert (program, flag, module) == ("python", "-m", "tests.portable")
-    asked = []
+    calls = []
     monkeypatch.setattr(portable, "processor", lambda: portable.Processor("AVX512", mkl=True, onednn=True))
     monkeypatch.setattr(
         portable,
         "run",
-        lambda setting, words: asked.append((setting.name, words)) or portable.Outcome(setting.name, 3, 0, 0, 1.0),
+        lambda setting, words: calls.append((setting.name, words)) or portable.Outcome(setting.name, 3, 0, 0, 1.0),
     )
     assert portable.main(words) == 0
-    own = ["-m", "numerical and not thorough", "-n", "1", "--dist", "worksteal", "-q", "tests/a.py"]
-    assert asked == [("plain", own), ("lowest", own)]
+    expected = ["-m", "numerical and not thorough", "-n", "1", "--dist", "worksteal", "-q", "tests/a.py"]
+    assert calls == [("plain", expected), ("lowest", expected)]
     assert capsys.readouterr().out.splitlines()[-1] == "6 passed, 0 failed"
     _, (ran,) = make("test-portable")
     assert ran == "python -m tests.portable --part all -- -n 2 --dist worksteal"
+
+
+def test_test_flower_runs_the_simulations_in_the_environment_of_their_own(make, repository, tmp_path):
+    """What they show: tests/flower/. That environment's program is another one here, which only notes what it is asked."""
+    flower = tmp_path / "flower"
+    (flower / "bin").mkdir(parents=True)
+    (flower / ".installed").touch()
+    (flower / "bin" / "python").write_text(f'#!/bin/sh\necho "flower $*" >> {tmp_path / "log"}\n')
+    (flower / "bin" / "python").chmod(0o755)
+    _, (ran,) = make("test-flower", "PYTEST_ARGS=-q", f"FLOWER_VENV={flower}")
+    assert ran == "flower -m pytest tests/flower -q"
+    assert (repository / "tests" / "flower" / "pytest.ini").is_file()
 
 
 def test_fuzz_runs_the_campaign_for_a_time_and_from_a_seed(make):
@@ -148,20 +171,23 @@ def test_fuzz_runs_the_campaign_for_a_time_and_from_a_seed(make):
 
 def test_check_runs_the_formatter_the_linter_the_type_checker_and_pytest(make):
     _, ran = make("check", "WORKERS=0", "PYTEST_ARGS=--version")
-    asked = ["-m ruff format --check .", "-m ruff check .", "-m mypy", "-m pytest"]
-    assert all(line.startswith(f"python {words}") for line, words in zip(ran, asked, strict=True))
+    expected = ["-m ruff format --check .", "-m ruff check .", "-m mypy", "-m pytest"]
+    assert all(line.startswith(f"python {words}") for line, words in zip(ran, expected, strict=True))
 
 
-def test_docs_runs_the_renderer(make, repository, tmp_path):
-    """What it writes: tests/reports/documents/test_documents.py."""
+def test_docs_runs_the_renderer_and_makes_the_site(make, repository, tmp_path):
+    """What they write: tests/reports/documents/test_documents.py, tests/test_site.py."""
     folder = tmp_path / "copy"
     (folder / "docs").mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy2(repository / name, folder)
     (folder / "README.md").write_text("<!-- generated: methods -->\n<!-- end -->\n")
+    (folder / "mkdocs.yml").write_text("site_name: copy\nsite_dir: build/site\n")
+    (folder / "docs/index.md").write_text("# Copy\n")
     out, ran = make("docs", folder=folder)
-    assert ran == ["python -m reports.documents"]
-    assert out.splitlines()[-1] == "changed: README.md"
+    assert ran == ["python -m reports.documents", "python -m mkdocs build --quiet"]
+    assert "changed: README.md" in out.splitlines()
+    assert (folder / "build/site/index.html").is_file()
     assert "| `fedcg` |" in (folder / "README.md").read_text()
 
 
@@ -170,9 +196,9 @@ def test_bench_runs_the_benchmarks(make, repository):
     assert make("bench", "BENCH_ARGS=--short --repeats 1")[1] == ["python -m benchmarks --short --repeats 1"]
     program = Typer()
     program.command()(bench.main)
-    told = CliRunner().invoke(program, ["--help"], env={"TERM": "dumb"}).output
-    assert "--short" in told
-    assert "--repeats" in told
+    help_text = CliRunner().invoke(program, ["--help"], env={"TERM": "dumb"}).output
+    assert "--short" in help_text
+    assert "--repeats" in help_text
 
 
 def test_chaos_runs_the_kill_campaign(make):
@@ -183,7 +209,7 @@ def test_chaos_runs_the_kill_campaign(make):
 
 def test_clean_runs_and_leaves_results(make, repository, tmp_path):
     folder = tmp_path / "copy"
-    for name in (".mypy_cache", "tests/__pycache__", "runs"):
+    for name in (".mypy_cache", ".venv-flower", "tests/__pycache__", "runs"):
         (folder / name).mkdir(parents=True)
     shutil.copy(repository / "Makefile", folder)
     make("clean", folder=folder)
@@ -227,12 +253,12 @@ TESTS, PORTABLE, THOROUGH = (
 )
 def test_the_closing_line_counts_all_three_runs(first, second, third, status, ends, repository, tmp_path):
     (tmp_path / "bin").mkdir()
-    stand_in = tmp_path / "bin" / "make"
-    said = {"first": first, "second": second, "third": third}
-    words = {name: text for name, (text, _) in said.items()}
-    stand_in.write_text(MAKE.format(**words, **{f"{name}_status": number for name, (_, number) in said.items()}))
-    stand_in.chmod(0o755)
+    script = tmp_path / "bin" / "make"
+    outputs = {"first": first, "second": second, "third": third}
+    words = {name: text for name, (text, _) in outputs.items()}
+    script.write_text(MAKE.format(**words, **{f"{name}_status": number for name, (_, number) in outputs.items()}))
+    script.chmod(0o755)
     environment = os.environ | {"PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run([str(repository / ".ci/run")], env=environment, capture_output=True, text=True)
-    assert done.returncode == status, done.stderr
-    assert done.stdout.splitlines()[-1] == ends
+    completed = subprocess.run([str(repository / ".ci/run")], env=environment, capture_output=True, text=True)
+    assert completed.returncode == status, completed.stderr
+    assert completed.stdout.splitlines()[-1] == ends

@@ -14,16 +14,19 @@ from scipy.stats import t as student
 MOST_WORDS = {
     "README.md": 700,
     "docs/attacks.md": 600,
+    "docs/audit.md": 650,
     "docs/benchmarks.md": 600,
+    "docs/capture.md": 600,
     "docs/defenses.md": 600,
     "docs/design.md": 900,
     "docs/extending.md": 1500,
-    "docs/methods.md": 600,
+    "docs/methods.md": 700,
     "docs/python.md": 300,
     "docs/reading_results.md": 1200,
     "docs/results.md": 1000,
-    "docs/studies.md": 600,
-    "docs/threat_model.md": 700,
+    "docs/sending_results.md": 300,
+    "docs/studies.md": 700,
+    "docs/threat_model.md": 750,
 }
 BLOCK = re.compile(r"^<!-- generated: ([a-z0-9-]+) -->\n.*?\n<!-- end -->$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"```.*?```", re.DOTALL)
@@ -32,7 +35,9 @@ WORD = re.compile(r"[^\W_][\w'.-]*")
 # In a generated block; elsewhere it can only grow old.
 MEASURED = re.compile(r"\d\.\d+ dB|\d +\[[-+]?\d|\+- \d|± ?\d|\d\.\d+ ?%|\d\.\d+ m?s\b|\d\.\d+ h\b")
 # Page -> headings whose tables were measured before `make bench` kept its records.
-BY_HAND = {"docs/benchmarks.md": ("Measured", "Since then")}
+BY_HAND = {
+    "docs/appendix/performance_log.md": ("The benchmarks of 21 November 2026", "Single steps of 22 November 2026"),
+}
 # The pages of which all numbers come from committed records.
 FROM_RECORDS = ["docs/results/published-cifar10.md", "docs/results/quick-photos.md"]
 
@@ -150,7 +155,7 @@ def test_a_measured_number_is_seen() -> None:
 def blocks(page: Path) -> dict[str, str]:
     """The generated blocks of a page by name."""
     text = page.read_text(encoding="utf-8")
-    return {found.group(1): found.group() for found in BLOCK.finditer(text)}
+    return {match.group(1): match.group() for match in BLOCK.finditer(text)}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +178,7 @@ def accuracies(repository: Path) -> dict[tuple[str, str], dict[int, float]]:
 
     Each model at the round where its validation accuracy, mean over clients, is best; the first of equals.
     """
-    found: dict[tuple[str, str], dict[int, float]] = {}
+    by_column: dict[tuple[str, str], dict[int, float]] = {}
     records = lzma.decompress((repository / "docs/results/records/quick-photos.jsonl.xz").read_bytes())
     for record in map(json.loads, records.splitlines()):
         if record["cell"]["train"]["method"] != "fedavg":
@@ -182,8 +187,10 @@ def accuracies(repository: Path) -> dict[tuple[str, str], dict[int, float]]:
             for model in ("personal", "uploaded", "broadcast"):
                 rounds = [each["models"][model] for each in seed["training"]["rounds"]]
                 best = max(rounds, key=lambda each: fmean(each["validation"]))
-                found.setdefault((record["cell"]["train"]["defense"], model), {})[seed["seed"]] = fmean(best["test"])
-    return found
+                by_column.setdefault((record["cell"]["train"]["defense"], model), {})[seed["seed"]] = fmean(
+                    best["test"]
+                )
+    return by_column
 
 
 def test_the_accuracy_of_each_model_is_that_of_the_records(repository: Path) -> None:

@@ -1,4 +1,4 @@
-"""From a planted fault on disk to its flag in the record: exactly that flag, and none where nothing is wrong."""
+"""From a planted fault on disk to its message in the record: exactly that message, and none where nothing is wrong."""
 
 import shutil
 
@@ -7,6 +7,7 @@ import torch
 
 from attacks.features import disaggregation
 from privbench import presets, registry
+from privbench.defense import Guarantee
 from privbench.errors import AttackRefused
 from privbench.execution import cell_jobs, one_attack
 from privbench.observation import artifact_files, knowledge
@@ -39,23 +40,23 @@ def attacked(tmp_path_factory):
 
 @pytest.fixture
 def planted(attacked, tmp_path, monkeypatch):
-    """A copy of that folder without its cell, in which few victims are enough; and the cell's flags once it is run again."""
+    """A copy of that folder without its cell, in which few victims are enough; and the cell's messages once it is run again."""
     monkeypatch.setattr(checks, "LEAST_VICTIMS", VICTIMS)
     monkeypatch.setattr(checks, "LEAST_SEEDS", 1)
     shutil.copytree(attacked, tmp_path / "copy")
     shutil.rmtree(tmp_path / "copy" / "cells")
 
-    def told(attack="dlg"):
-        own = cell(attack)
-        assert cell_jobs.run_cells([own], tmp_path / "copy", None, "cpu", quiet, quiet) == []
-        return schema.read(Store(tmp_path / "copy").record(own))
+    def record_of(attack="dlg"):
+        spec = cell(attack)
+        assert cell_jobs.run_cells([spec], tmp_path / "copy", None, "cpu", quiet, quiet) == []
+        return schema.read(Store(tmp_path / "copy").record(spec))
 
     (folder,) = (tmp_path / "copy" / "artifacts").iterdir()
-    return folder, told
+    return folder, record_of
 
 
-def names(found):
-    return [flag.name for flag in found.messages]
+def names(record):
+    return [message.name for message in record.messages]
 
 
 def both(folder):
@@ -71,70 +72,70 @@ def change_gradient(folder, victim, value):
 
 
 @pytest.mark.parametrize("attack", ["dlg", "staged", "grey"])
-def test_a_sound_cell_raises_no_flag(planted, attack):
-    _, told = planted
-    found = told(attack)
-    assert names(found) == []
-    assert found.guarantee == "no (epsilon, delta) guarantee"
-    assert all(v.gradient_norm > 0 and len(v.images) == 1 for v in found.victims)
+def test_a_sound_cell_raises_no_message(planted, attack):
+    _, record_of = planted
+    record = record_of(attack)
+    assert names(record) == []
+    assert record.guarantee == "no (epsilon, delta) guarantee"
+    assert all(v.gradient_norm > 0 and len(v.images) == 1 for v in record.victims)
 
 
 @pytest.mark.parametrize("attack", ["dlg", "staged"])
-def test_a_zero_gradient_raises_its_flag(planted, attack):
-    folder, told = planted
+def test_a_zero_gradient_raises_its_message(planted, attack):
+    folder, record_of = planted
     change_gradient(folder, 2, 0.0)
-    found = told(attack)
-    assert names(found) == ["zero-gradient"]
-    assert found.messages[0].sentence.startswith("1 of 4 victims")
-    assert found.scores.n == VICTIMS
+    record = record_of(attack)
+    assert names(record) == ["zero-gradient"]
+    assert record.messages[0].sentence.startswith("1 of 4 victims")
+    assert record.scores.n == VICTIMS
 
 
 @pytest.mark.parametrize("attack", ["dlg", "staged"])
-def test_nan_in_the_gradient_raises_its_flag_and_keeps_the_victim(planted, attack):
-    folder, told = planted
+def test_nan_in_the_gradient_raises_its_message_and_keeps_the_victim(planted, attack):
+    folder, record_of = planted
     change_gradient(folder, 1, torch.nan)
-    found = told(attack)
-    assert names(found) == ["not-finite"]
-    assert found.scores.n == VICTIMS
+    record = record_of(attack)
+    assert names(record) == ["not-finite"]
+    assert record.scores.n == VICTIMS
 
 
 @pytest.mark.parametrize("attack", ["dlg", "staged", "class-mean", "imprint"])
-@pytest.mark.parametrize(("value", "flag"), [(torch.nan, "not-finite"), (0.0, "zero-gradient")])
-def test_a_batch_without_a_gradient_raises_its_flag_and_every_floor_is_scored(
-    attack, value, flag, planted, monkeypatch
+@pytest.mark.parametrize(("value", "message"), [(torch.nan, "not-finite"), (0.0, "zero-gradient")])
+def test_a_batch_without_a_gradient_raises_its_message_and_every_floor_is_scored(
+    attack, value, message, planted, monkeypatch
 ):
     for name in ("RESTARTS", "EXCHANGES", "SHORT_STEPS", "LONG_STEPS"):
         monkeypatch.setattr(disaggregation, name, 4)  # quick
     folder, _ = planted
-    root, own = folder.parent.parent, cell(attack, batch_size=2)
-    assert cell_jobs.run_cells([own], root, None, "cpu", quiet, quiet) == []
+    root, spec = folder.parent.parent, cell(attack, batch_size=2)
+    assert cell_jobs.run_cells([spec], root, None, "cpu", quiet, quiet) == []
     store = Store(root)
-    sound = schema.read(store.record(own))
-    change_gradient(store.artifact(own, own.train, 0), 1, value)
+    sound = schema.read(store.record(spec))
+    change_gradient(store.artifact(spec, spec.train, 0), 1, value)
     shutil.rmtree(root / "cells")
-    assert cell_jobs.run_cells([own], root, None, "cpu", quiet, quiet) == []
-    found = schema.read(store.record(own))
+    assert cell_jobs.run_cells([spec], root, None, "cpu", quiet, quiet) == []
+    record = schema.read(store.record(spec))
     assert names(sound) == []
-    assert names(found) == [flag]
-    assert found.messages[0].sentence.startswith("1 of 4 victims")
-    assert found.scores.n == VICTIMS
-    assert all(set(v.floors) == set(registry.FLOORS) for v in found.victims)
-    others = [[v for i, v in enumerate(each.victims) if i != 1] for each in (sound, found)]
+    assert names(record) == [message]
+    assert record.messages[0].sentence.startswith("1 of 4 victims")
+    assert record.scores.n == VICTIMS
+    assert all(set(v.floors) == set(registry.FLOORS) for v in record.victims)
+    others = [[v for i, v in enumerate(each.victims) if i != 1] for each in (sound, record)]
     assert [v.psnr_db for v in others[1]] == pytest.approx([v.psnr_db for v in others[0]], abs=1e-3)
 
 
-def test_a_duplicated_victim_raises_its_flag(planted):
-    folder, told = planted
+def test_a_duplicated_victim_raises_its_message(planted):
+    folder, record_of = planted
     _, truth = both(folder)
     truth.images[3] = truth.images[0]
     artifact_files.save_truth(truth, folder / artifact_files.TRUTH, folder / artifact_files.OBSERVATION)
-    found = told()
-    assert names(found) == ["duplicate-victims"]
-    assert found.messages[0].sentence.startswith("2 of 4 victims")
+    record = record_of()
+    assert names(record) == ["duplicate-victims"]
+    assert record.messages[0].sentence.startswith("2 of 4 victims")
 
 
-def test_a_victim_among_the_auxiliary_images_raises_its_flag(planted, monkeypatch):
-    folder, told = planted
+def test_a_victim_among_the_auxiliary_images_raises_its_message(planted, monkeypatch):
+    folder, record_of = planted
     truth, honest = both(folder)[1], knowledge.auxiliary
 
     def leaking(*arguments):
@@ -142,45 +143,45 @@ def test_a_victim_among_the_auxiliary_images_raises_its_flag(planted, monkeypatc
         return Batch(torch.cat([batch.images, truth.images[1]]), torch.cat([batch.labels, truth.labels[1]])), info
 
     monkeypatch.setattr(knowledge, "auxiliary", leaking)
-    found = told()
-    assert names(found) == ["auxiliary-overlap"]
-    assert found.messages[0].sentence.startswith("1 of 4 victims")
+    record = record_of()
+    assert names(record) == ["auxiliary-overlap"]
+    assert record.messages[0].sentence.startswith("1 of 4 victims")
 
 
-def test_an_attack_that_does_nothing_raises_its_flag(planted, monkeypatch):
-    _, told = planted
+def test_an_attack_that_does_nothing_raises_its_message(planted, monkeypatch):
+    _, record_of = planted
     from attacks.dlg import DLG
 
     honest = DLG.reconstruct
 
     def idle(self, seen, known, seed, progress):
-        found = honest(self, seen, known, seed, progress)
-        return found._replace(trace=found.trace[:, :1].expand_as(found.trace))
+        reconstruction = honest(self, seen, known, seed, progress)
+        return reconstruction._replace(trace=reconstruction.trace[:, :1].expand_as(reconstruction.trace))
 
     monkeypatch.setattr(DLG, "reconstruct", idle)
-    found = told()
-    assert names(found) == ["loss-did-not-fall"]
-    assert found.messages[0].sentence.startswith("4 of 4 victims")
+    record = record_of()
+    assert names(record) == ["loss-did-not-fall"]
+    assert record.messages[0].sentence.startswith("4 of 4 victims")
 
 
 def test_an_attack_that_writes_into_what_it_was_given_changes_no_floor_and_hides_no_message(planted, monkeypatch):
-    _, told = planted
+    _, record_of = planted
     from attacks.dlg import DLG
 
     honest = DLG.reconstruct
 
     def writing(self, seen, known, seed, progress):
-        found = honest(self, seen, known, seed, progress)
+        reconstruction = honest(self, seen, known, seed, progress)
         for t in (t for net in (*seen.gradients.values(), *seen.weights.values()) for t in net.values()):
             t.zero_()
-        return found
+        return reconstruction
 
-    sound = told()
+    sound = record_of()
     shutil.rmtree(planted[0].parent.parent / "cells")
     monkeypatch.setattr(DLG, "reconstruct", writing)
-    found = told()
-    assert found.victims == sound.victims
-    assert (found.floors, found.messages, found.accuracy_at_round) == (
+    record = record_of()
+    assert record.victims == sound.victims
+    assert (record.floors, record.messages, record.accuracy_at_round) == (
         sound.floors,
         sound.messages,
         sound.accuracy_at_round,
@@ -188,14 +189,19 @@ def test_an_attack_that_writes_into_what_it_was_given_changes_no_floor_and_hides
 
 
 def test_a_guarantee_is_the_defences_own_over_all_rounds_that_were_trained(planted, monkeypatch):
-    _, told = planted
+    _, record_of = planted
     from defenses.none import NoDefense
 
-    monkeypatch.setattr(NoDefense, "guarantee", lambda self, rounds: f"a promise over {rounds} round", raising=False)
-    assert told().guarantee == "a promise over 1 round"
+    def promised(self, facts):
+        return Guarantee(float(facts.rounds), 1e-5, 2.0, "client", ("classifier",), facts.besides, "planted")
+
+    monkeypatch.setattr(NoDefense, "guarantee", promised)
+    record = record_of()
+    assert record.guarantee == "(1, 1e-05)-differential privacy per client"
+    assert {(each.epsilon, each.accountant) for seed in record.seeds for each in seed.privacy} == {(1.0, "planted")}
 
 
-def test_too_few_victims_and_seeds_are_told_in_the_record(attacked):
+def test_too_few_victims_and_seeds_are_noted_in_the_record(attacked):
     assert names(schema.read(Store(attacked).record(cell("dlg")))) == ["few"]
 
 
@@ -203,7 +209,7 @@ def test_a_whole_update_is_attacked_from_training_to_record(attacked, tmp_path):
     shutil.copytree(attacked / "train", tmp_path / "train")
     train = cell("dlg").train
     settings = {"steps": 3, "start_steps": 3, "feature_steps": 3}
-    told = presets.cell_spec(
+    spec = presets.cell_spec(
         "smoke",
         train,
         "update-matching",
@@ -213,10 +219,10 @@ def test_a_whole_update_is_attacked_from_training_to_record(attacked, tmp_path):
         local_steps=1,
         attack_settings=settings,
     )
-    assert cell_jobs.run_cells([told], tmp_path, None, "cpu", quiet, quiet) == []
-    found = schema.read(Store(tmp_path).record(told))
-    assert names(found) == ["few"]
-    assert all(v.gradient_norm > 0 for v in found.victims)
+    assert cell_jobs.run_cells([spec], tmp_path, None, "cpu", quiet, quiet) == []
+    record = schema.read(Store(tmp_path).record(spec))
+    assert names(record) == ["few"]
+    assert all(v.gradient_norm > 0 for v in record.victims)
 
 
 def test_an_attack_that_refuses_leaves_its_reason_and_the_others_are_made(planted, monkeypatch):

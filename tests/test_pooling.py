@@ -42,14 +42,14 @@ def one_iteration_of_peeling(monkeypatch):
     """`staged` begins with the layerwise inversion, which takes most of the time of attacks on a broadcast extractor."""
     whole = layerwise.invert
     monkeypatch.setattr(
-        layerwise, "invert", lambda own, h, gaussian, most, *rest: whole(own, h, gaussian, min(most, 1), *rest)
+        layerwise, "invert", lambda shared, h, gaussian, most, *rest: whole(shared, h, gaussian, min(most, 1), *rest)
     )
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Method -> (its set-up, its snapshot after one round, its initial networks)."""
-    found = {}
+    states = {}
     for name in ("fedcg", "fedcg + gaussian", "fedavg", "fedavg + gaussian", "fedper"):
         method, defense = name.removesuffix(" + gaussian"), "gaussian:0.001" if "gaussian" in name else "none"
         each = presets.train_spec("smoke", "digits", method, clients=CLIENTS, defense=defense, changes={"rounds": 1})
@@ -61,8 +61,8 @@ def trained(tmp_path_factory):
         start = start._replace(params=copy.deepcopy(start.params))
         harness.train_round([setup], [state], "alone")
         checkpoint.save_snapshot(folder, each, state)
-        found[name] = setup, checkpoint.load_snapshot(folder, each.id, 1), start
-    return found
+        states[name] = setup, checkpoint.load_snapshot(folder, each.id, 1), start
+    return states
 
 
 def shown(trained, name, attack):
@@ -111,10 +111,12 @@ def met(name):
     """The attacks that can be made of a method's gradients or updates, and that do work of their own there."""
     method = registry.create(registry.resolve("method", name.removesuffix(" + gaussian")), {})
     offered = observe.offers(method) | observe.offers(method, update=True) | set(knowledge.FIELDS)
-    found = [a for a in registry.ATTACKS if registry.resolve("attack", a).needs <= offered]
+    offered_attacks = [a for a in registry.ATTACKS if registry.resolve("attack", a).needs <= offered]
     if name == "fedavg + gaussian":
         return ["staged", "learned-inverse", "posterior"]
-    return [a for a in found if a != "posterior" and (name == "fedcg" or a not in PRIVATE)]
+    # One needs noise, the other reads generators of images.
+    elsewhere = ("posterior", "generated-images")
+    return [a for a in offered_attacks if a not in elsewhere and (name == "fedcg" or a not in PRIVATE)]
 
 
 def pools(attack):
@@ -127,7 +129,7 @@ def test_an_attack_that_does_not_pool_makes_the_same_of_a_victim_alone_and_among
     single = [a for a in met(name) if name != "fedcg" or not pools(a)]
     gaps = {attack: gap(attack, *shown(trained, name, attack)) for attack in single}
     assert len(gaps) == {"fedcg": 16, "fedavg": 15, "fedavg + gaussian": 3, "fedper": 4}[name], list(gaps)
-    assert {a: found for a, found in gaps.items() if not found <= ROUNDING} == {}
+    assert {a: difference for a, difference in gaps.items() if not difference <= ROUNDING} == {}
 
 
 def test_an_attack_that_pools_makes_something_else_of_a_victim_among_others(trained, monkeypatch):
@@ -137,7 +139,7 @@ def test_an_attack_that_pools_makes_something_else_of_a_victim_among_others(trai
     # Of single images without noise nothing is crafted, so that `imprint` reads nothing.
     setups = {attack: "fedcg + gaussian" if attack == "imprint" else "fedcg" for attack in pooling}
     gaps = {attack: gap(attack, *shown(trained, setups[attack], attack)) for attack in pooling}
-    assert {a: found for a, found in gaps.items() if not found > DIFFERENT} == {}
+    assert {a: difference for a, difference in gaps.items() if not difference > DIFFERENT} == {}
 
 
 @pytest.mark.parametrize("attack", GATED)
@@ -167,24 +169,24 @@ def test_an_attack_that_pools_to_doubt_its_shadow_validation_does_so_by_the_othe
     assert pools(attack)
 
 
-def test_a_common_stand_in_of_unsplit_is_declared_and_pools(trained, monkeypatch):
+def test_a_common_surrogate_of_unsplit_is_declared_and_pools(trained, monkeypatch):
     seen, whole = shown(trained, "fedcg", "unsplit")
-    own = short("unsplit") | {"stand_in_of": "client"}
+    settings = short("unsplit") | {"stand_in_of": "client"}
     assert (UnSplit().pools, UnSplit(stand_in_of="client").pools) == (False, True)
     alone, among = (
-        one_attack.attack_artifact("unsplit", own, each, whole, 0, CPU, lambda *_: None).images[0]
+        one_attack.attack_artifact("unsplit", settings, each, whole, 0, CPU, lambda *_: None).images[0]
         for each in (seen.select(ALONE), seen)
     )
     assert float((alone - among).abs().max()) > DIFFERENT
 
 
 def test_a_record_says_how_many_uploads_of_a_client_were_pooled(trained):
-    told = {}
+    pooled = {}
     for name in ("fedcg", "fedavg"):
         for attack, settings in (("aligned-surrogate", {}), ("staged", {}), ("unsplit", {"stand_in_of": "client"})):
             seen, _ = shown(trained, name, attack)
-            told[name, attack] = attack_cell._knowledge(attack, seen, {}, settings)["pools"]
-    assert told == {
+            pooled[name, attack] = attack_cell._knowledge(attack, seen, {}, settings)["pools"]
+    assert pooled == {
         ("fedcg", "aligned-surrogate"): 3, ("fedcg", "staged"): None, ("fedcg", "unsplit"): 3,
         ("fedavg", "aligned-surrogate"): None, ("fedavg", "staged"): None, ("fedavg", "unsplit"): None,
     }  # fmt: skip

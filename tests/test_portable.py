@@ -16,14 +16,14 @@ HERE = Processor("AVX512", mkl=True, onednn=True)
 
 def test_this_run_computes_as_its_environment_says():
     """Under `make test-portable` a proof that the setting took effect; here and in a process begun from here."""
-    threads, asked = int(os.environ["OMP_NUM_THREADS"]), os.environ.get("ATEN_CPU_CAPABILITY")
+    threads, requested = int(os.environ["OMP_NUM_THREADS"]), os.environ.get("ATEN_CPU_CAPABILITY")
     assert torch.get_num_threads() == threads
     code = "import torch; print(torch.get_num_threads(), torch.backends.cpu.get_cpu_capability())"
     fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     if os.environ.get("MKL_DYNAMIC") == "FALSE":
         assert int(fresh[0]) == threads
-    if asked is not None:
-        assert fresh[1].lower() == torch.backends.cpu.get_cpu_capability().lower() == asked
+    if requested is not None:
+        assert fresh[1].lower() == torch.backends.cpu.get_cpu_capability().lower() == requested
 
 
 def test_a_test_that_changes_the_number_of_threads_changes_none_but_its_own():
@@ -43,9 +43,9 @@ def test_the_settings_are_those_that_processors_differ_by():
 
 
 def test_a_setting_starts_from_none_of_the_callers():
-    own = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "9", "PATH": "/bin"}
-    assert portable.environment(portable.SETTINGS[0], own) == {"OMP_NUM_THREADS": "1", "PATH": "/bin"}
-    assert portable.environment(portable.SETTINGS[-1], own) == {
+    inherited = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "9", "PATH": "/bin"}
+    assert portable.environment(portable.SETTINGS[0], inherited) == {"OMP_NUM_THREADS": "1", "PATH": "/bin"}
+    assert portable.environment(portable.SETTINGS[-1], inherited) == {
         "OMP_NUM_THREADS": "4", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "PASSIVE", "PATH": "/bin",
     }  # fmt: skip
 

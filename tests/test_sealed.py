@@ -83,8 +83,8 @@ def cell_of(attack, seed=SEED):
         "smoke", "digits", "nfl-cgan", defense="gaussian:0.001", clients=2, changes={"rounds": 2}, seed=seed
     )
     name = registry.typed("attack", f"{__name__}:{attack.__name__}")
-    own = presets.cell_spec("smoke", train, name, victims=2, round_="last")
-    return own.model_copy(update={"train": train, "seeds": (seed,)})
+    spec = presets.cell_spec("smoke", train, name, victims=2, round_="last")
+    return spec.model_copy(update={"train": train, "seeds": (seed,)})
 
 
 def walked(thing, seen):
@@ -139,7 +139,7 @@ def secrets(setup, seed):
     """What a run's seed tells: the private extractor at round 0, the first victim's noise of the defence and dropout mask."""
     initial = setup.model.net("extractor").init(stream(seed, "init", "extractor"))[0]
     names = {n: torch.zeros_like(t) for n, t in setup.model.net("classifier").init(torch.Generator())[0].items()}
-    noise = setup.defense.protect(names, stream(seed, "victims", 0, "defence"))
+    noise = setup.defense.message({"classifier": names}, stream(seed, "victims", 0, "defence"))["classifier"]
     masks = {
         name: draw.sample((1,), SamplingContext(setup.model, None), stream(seed, "victims", 0, name))
         for name, draw in setup.method.observed().draws.items()
@@ -169,16 +169,16 @@ def test_no_number_that_an_attack_holds_is_the_seed_behind_noise_masks_or_networ
     assert {name.partition("/")[0] for name in truth} >= {"conv1.weight", "noise", "mask"}
     assert len(numbers) > 10  # rounds, sizes, labels, the attacker's own seed
     constant = alike(secrets(setup, SEED + 1), truth)
-    told = {number for number in numbers if alike(secrets(setup, number), truth) - constant}
-    assert told == set()
+    revealing = {number for number in numbers if alike(secrets(setup, number), truth) - constant}
+    assert revealing == set()
 
 
 def test_the_run_s_own_seed_would_tell_all_three(watched):
     _, setup, _, _ = watched
     truth = secrets(setup, SEED)
     constant = alike(secrets(setup, SEED + 1), truth)
-    told = alike(secrets(setup, SEED), truth) - constant
-    assert {name.partition("/")[0] for name in told} >= {"conv1.weight", "noise", "mask"}
+    shared = alike(secrets(setup, SEED), truth) - constant
+    assert {name.partition("/")[0] for name in shared} >= {"conv1.weight", "noise", "mask"}
 
 
 def test_no_tensor_that_an_attack_holds_is_noise_mask_or_initial_network(watched):
@@ -236,24 +236,26 @@ def test_the_path_of_a_folder_of_images_stands_in_the_artifact_s_file_alone(tmp_
 
 def test_the_attacker_s_seed_is_the_same_everywhere_and_another_for_every_run_and_round():
     (train,) = cell_of(Watch).train_specs()
-    own = seeds.of_attacker(train.id, 2)
+    seed = seeds.of_attacker(train.id, 2)
     assert seeds.of_attacker("0123456789ab", 2) == KNOWN
     others = [seeds.of_attacker(train.id, 3), *(seeds.of_attacker(cell_of(Watch, s).train.id, 2) for s in range(50))]
-    assert len({own, *others}) == 52
-    assert min(own, *others) > 2**40  # no seed that a user would type
+    assert len({seed, *others}) == 52
+    assert min(seed, *others) > 2**40  # no seed that a user would type
 
 
 def test_reports_of_an_attack_reach_the_one_who_asked(tmp_path):
     WATCHED.clear()
-    cell, heard = cell_of(Watch), []
+    cell, reports = cell_of(Watch), []
     assert cell_jobs.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
     ((artifact, knowledge, seed, _),) = WATCHED
     WATCHED.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             Watch, "reconstruct",
-            lambda self, seen, known, own, progress: progress(1, 2, "hello") or Grey().reconstruct(seen, known, own, progress),
+            lambda self, seen, known, seed, progress: progress(1, 2, "hello") or Grey().reconstruct(seen, known, seed, progress),
         )  # fmt: skip
         place = torch.device("cpu")
-        one_attack.attack_artifact(cell.attack, {}, artifact, knowledge, seed, place, lambda *told: heard.append(told))
-    assert heard == [(1, 2, "hello")]
+        one_attack.attack_artifact(
+            cell.attack, {}, artifact, knowledge, seed, place, lambda *report: reports.append(report)
+        )
+    assert reports == [(1, 2, "hello")]

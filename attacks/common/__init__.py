@@ -1,4 +1,4 @@
-"""What attacks of every kind use: the inversion problem, distances, priors, optimisers, labels, failed uploads.
+"""What attacks of every kind use: the inversion problem, distances, priors, batched optimisers, labels, failed uploads.
 
-May import privbench/; imports no other folder of attacks/ and no attack.
+May import privbench/execution/ and what stands below it; imports no other folder of attacks/ and no attack.
 """

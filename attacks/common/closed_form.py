@@ -8,6 +8,13 @@ gradient shows it: a dropped feature's column of dL/dW is exactly 0. So a kept o
 is unknown; whatever needs whole features gets the mean of the image's kept ones of the channel in its place, and an inversion
 leaves it out. Under noise no entry is 0, and what is seen is taken as it is: its expectation over m is h, and
 `noise_variance` grows by that of m, h^2 p / (1 - p).
+
+Clipping scales dL/dW and dL/db alike, and leaves h as it is. Of a pruned gradient only what was sent is used: each feature has the
+rows in which it was sent, and is unknown where there are none.
+A defence that zeroes columns (Soteria) is seen in the same way: a pruned feature is unknown, and the others are exact.
+
+Behind a bottleneck (PRECODE) the first linear layer is its encoder, which h enters as it is: z, and whatever is drawn, come later.
+So h is as exact as without the bottleneck, also where the classifier behind it begins with convolutions.
 """
 
 from __future__ import annotations
@@ -17,9 +24,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.common import labels
+from attacks.common import data_fit, labels
 from privbench.errors import UserError
-from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
 from privbench.types import Artifact
 
@@ -44,13 +50,18 @@ def of_single(artifact: Artifact) -> Features | None:
     entered = seen(artifact)
     if entered is None:
         return None
-    return undropped(artifact.model, entered, ZERO) if not labels.noise_variance(artifact) else Features(entered, None)
+    if data_fit.of(artifact).pruned:
+        known = _on_support(artifact)[1].unflatten(1, artifact.model.feature_shape)
+        return imputed((1 - artifact.model.dropout) * entered, known)
+    if labels.noise_variance(artifact):
+        return Features(entered, None)
+    return undropped(artifact.model, entered, ZERO, pruned=prunes(artifact))
 
 
 def closed_form(artifact: Artifact) -> Tensor | None:
     """h of `of_single`."""
-    found = of_single(artifact)
-    return None if found is None else found.h
+    features = of_single(artifact)
+    return None if features is None else features.h
 
 
 def seen(artifact: Artifact) -> Tensor | None:
@@ -61,16 +72,46 @@ def seen(artifact: Artifact) -> Tensor | None:
     """
     if artifact.batch_size != 1 or artifact.imitated or "classifier" not in artifact.gradients:
         return None
-    if not isinstance(artifact.model.classifier, LinearClassifier):
+    layer = artifact.model.classifier.features_layer
+    if layer is None:
         return None
+    if data_fit.of(artifact).pruned:
+        return _on_support(artifact)[0].unflatten(1, artifact.model.feature_shape)
     gradient = artifact.gradients["classifier"]
-    entered = least_squares(gradient["fc1.weight"].double(), gradient["fc1.bias"].double())
+    entered = least_squares(gradient[f"{layer}.weight"].double(), gradient[f"{layer}.bias"].double())
     return entered.unflatten(1, artifact.model.feature_shape)
 
 
-def undropped(model: Model, entered: Tensor, zero: float) -> Features:
-    """Features of what entered C [..., c, s, s]; `zero` is the share of an image's largest entry below which one was dropped."""
-    if not model.dropout:
+def _on_support(artifact: Artifact) -> tuple[Tensor, Tensor]:
+    """What a pruned gradient shows exactly: the least-squares inputs [V, n] over the entries that were sent, and of which [V, n].
+
+    d_j h_k is at most d_j, as features lie in (0, 1), so that a row with an entry has its d_j.
+    """
+    layer, gradient = artifact.model.classifier.features_layer, artifact.gradients["classifier"]
+    rows, bias = gradient[f"{layer}.weight"].double(), gradient[f"{layer}.bias"].double()
+    energy = (bias.square()[:, :, None] * (rows != 0)).sum(1)
+    return (bias[:, :, None] * rows).sum(1) / energy.clamp_min(SMALLEST[rows.dtype]), energy > 0
+
+
+def prunes(artifact: Artifact) -> bool:
+    """Whether a defence zeroes columns of the first layer's weight gradient."""
+    return artifact.defense.get("zeros") == "columns"
+
+
+def columns(artifact: Artifact) -> Tensor | None:
+    """Which features' columns of the first layer's weight gradient are not all zero, [V, n] bool; None where none is pruned."""
+    layer = artifact.model.classifier.features_layer
+    if not prunes(artifact) or layer is None or "classifier" not in artifact.gradients:
+        return None
+    return artifact.gradients["classifier"][f"{layer}.weight"].any(1)
+
+
+def undropped(model: Model, entered: Tensor, zero: float, *, pruned: bool = False) -> Features:
+    """Features of what entered C [..., c, s, s]; `zero` is the share of an image's largest entry below which one was dropped.
+
+    So it is where some were `pruned`.
+    """
+    if not model.dropout and not pruned:
         return Features(entered, None)
     size = entered.abs()
     return imputed((1 - model.dropout) * entered, size > zero * size.amax((-3, -2, -1), keepdim=True))
@@ -107,13 +148,12 @@ def noise_variance(artifact: Artifact) -> Tensor | None:
     variance = labels.noise_variance(artifact)
     if not variance:
         return None
-    bias = artifact.gradients["classifier"]["fc1.bias"].double()
+    bias = artifact.gradients["classifier"][f"{artifact.model.classifier.features_layer}.bias"].double()
     signal = (bias.square().sum(1) - variance * bias.shape[1]).clamp_min(0.05 * variance * bias.shape[1])
     of_noise: Tensor = variance / signal
     entered = seen(artifact) if artifact.model.dropout else None
     if entered is None:
         return of_noise
-    energy = (entered.square().flatten(1).mean(1) - of_noise).clamp_min(
-        0
-    )  # of m h / (1 - p): h^2 / (1 - p) in expectation
+    # Of m h / (1 - p): h^2 / (1 - p) in expectation.
+    energy = (entered.square().flatten(1).mean(1) - of_noise).clamp_min(0)
     return of_noise + artifact.model.dropout * energy

@@ -35,11 +35,11 @@ def set_aside(artifact: Artifact, attack: Callable[[Artifact], Reconstruction]) 
 def put(whole: Reconstruction, rows: Tensor, part: Reconstruction) -> Reconstruction:
     """`whole`, of which nothing was descended on, with some victims' rows from `part`."""
     trace = F.pad(whole.trace, (0, part.trace.shape[1] - 1), value=math.nan)
-    theirs = (whole.images, whole.labels, whole.loss, trace, whole.restart)
-    ours = [t.to(own, copy=True) for t, own in zip(theirs, part[:5], strict=True)]
-    for t, own in zip(ours, part[:5], strict=True):
-        t[rows] = own
-    images, y, loss, trace, restart = ours
+    fields = (whole.images, whole.labels, whole.loss, trace, whole.restart)
+    merged = [t.to(of_part, copy=True) for t, of_part in zip(fields, part[:5], strict=True)]
+    for t, of_part in zip(merged, part[:5], strict=True):
+        t[rows] = of_part
+    images, y, loss, trace, restart = merged
     outcome = torch.zeros_like(restart) if whole.outcome is None else whole.outcome.clone()
     outcome[rows] = 0 if part.outcome is None else part.outcome.to(outcome)
     spent = whole.gradient_evaluations + part.gradient_evaluations

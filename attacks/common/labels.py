@@ -1,14 +1,20 @@
 """Labels in closed form from the last layer's gradient, dL/db_c = mean over images of (p_c - 1[c = y]), dL/dw_c the same times a.
 
 One image: only its own class has a negative entry (iDLG, Zhao et al. 2020, arXiv 2001.02610): exact without noise. Under noise
-of known variance all entries of [dL/db_c | dL/dw_c] are put together, as the inputs a are not negative and about INPUT.
+of known variance all entries of [dL/db_c | dL/dw_c] are put together, for inputs a of the usual mean (Model.last_inputs).
+
+Clipping, rounding and signs keep the signs of dL/db, and the largest entry of a tensor; so does pruning, where it leaves any.
 
 Several images: n_c = sum_i p_ic - B dL/db_c. As p > 0, class c comes at least max(0, floor(-B dL/db_c) + 1) times, once at least
-where an entry of dL/dw_c is negative (its inputs a are not): `fewest`, exact without noise. Where these add up to B, they are the
+where an entry of dL/dw_c is negative (where inputs a are not): `fewest`, exact without noise. Where these add up to B, they are the
 labels. Otherwise p is needed, which follows iLRG (Ma et al., ICLR 2023): the images of class j have the mean input
 a_j ~ dL/dw_j / dL/db_j, hence p_j = softmax(W a_j + b), and B dL/db = sum_j n_j p_j - n is solved for n; the model's mean
 prediction replaces that of classes without a negative entry. Rounding keeps `fewest` and the sum B. That is an estimate;
 attacks/features/disaggregation.py checks it against the whole gradient.
+
+Sums over clients whose images count for different weights w_i (sum 1): the same equations hold with n_c = B sum of w_i over the
+images of class c, which is no whole number. Class c comes more often than -dL/db_c / max w. Labels are assigned to images so that
+their weights add up to n_c / B as nearly as a search by single changes and exchanges brings them.
 
 A gradient that is not finite shows no label. It is read as one of zeros, so that the result is classes in any event.
 """
@@ -17,34 +23,76 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench import tensors, written_defense
+from attacks.common import data_fit
+from privbench import tensors
+from privbench.defending import described
+from privbench.errors import UserError
+from privbench.networks.base import LinearClassifier
+from privbench.networks.model import LastInputs, Model
+from privbench.tensors import Params
 from privbench.types import Artifact
 
 ROUNDING = 1e-5  # of a count, in single precision
-INPUT = 0.5  # of the last layer behind a sigmoid, in the mean
+SEARCH = 4  # changes per image, at most, when labels are assigned to images of different weights
+MISSING = 10.0  # what a label that is known to be there and is not adds to a squared distance of shares
+SMALLEST_GAIN = 1e-12
+EXACT = ("soteria", "precode")  # defences that leave the gradient of the last layer as it is
+PROBES = 256  # levels of one input for all units of the layer before the last, and as many draws of different ones
+RIDGE = 1e-8  # relative to the mean square of what enters the last layer
 SOFTEST = 1e-3  # ridge of the linear system: towards p uniform over the classes
 
 
 def noise_variance(artifact: Artifact) -> float:
     """The variance per coordinate of the defence's noise, which the attacker knows; 0 without one."""
-    return written_defense.noise_variance(artifact.defense)
+    return described.noise_variance(artifact.defense)
 
 
 def recover(artifact: Artifact) -> Tensor:
-    """Known or recovered labels [V, B] int64, in ascending order within a batch when recovered; -1 without C's gradient."""
+    """Known or recovered labels [V, B] int64; -1 without C's gradient.
+
+    Recovered ones ascend within a batch, but where its images count for different weights.
+    """
     if artifact.labels is not None:
         return artifact.labels
     if "classifier" not in artifact.gradients:
-        return torch.full((artifact.victims, artifact.batch_size), -1, device=artifact.client.device)
+        return unknown(artifact)
+    _inputs(artifact.model)
     bias, _ = _last(artifact)
     if artifact.batch_size == 1:
         return _error(artifact).argmin(1, keepdim=True)
+    if artifact.image_weights is not None:
+        shares = expected_counts(artifact) / artifact.batch_size
+        return torch.stack(
+            [assigned(*one) for one in zip(shares, fewest(artifact), artifact.image_weights.to(shares), strict=True)]
+        )
     counts = [
         _rounded(one, least, artifact.batch_size)
         for one, least in zip(expected_counts(artifact), fewest(artifact), strict=True)
     ]
     classes = torch.arange(bias.shape[1], device=bias.device)
     return torch.stack([torch.repeat_interleave(classes, each) for each in counts])
+
+
+def unknown(artifact: Artifact) -> Tensor:
+    """-1 for every label: [V, B]."""
+    return torch.full((artifact.victims, artifact.batch_size), -1, device=artifact.client.device)
+
+
+def are_shown(artifact: Artifact) -> bool:
+    """Whether labels are known, or whether C's gradient shows them."""
+    return artifact.labels is not None or (
+        "classifier" in artifact.gradients and artifact.model.last_inputs is not None
+    )
+
+
+def _inputs(model: Model) -> LastInputs:
+    """What enters the layer of the logits; UserError where its gradient does not show the labels."""
+    if model.last_inputs is None:
+        raise UserError(
+            f"the gradient of {model.backbone} does not show the labels, as its loss is not cross-entropy or its outputs are not "
+            "those of a linear layer with a bias; declare the labels"
+        )
+    return model.last_inputs
 
 
 def probabilities(artifact: Artifact) -> Tensor:
@@ -54,18 +102,20 @@ def probabilities(artifact: Artifact) -> Tensor:
     """
     if artifact.labels is None and artifact.batch_size == 1 and (variance := noise_variance(artifact)):
         _, weight = _last(artifact)
-        return given_error(_error(artifact), variance / precision(weight.shape[2]))[:, None]
+        left, error = variance / precision(artifact.model, weight.shape[2]), _error(artifact)
+        return given_error(error * _scale(artifact, error, left), left)[:, None]
     return F.one_hot(recover(artifact), artifact.model.classes).double()
 
 
-def precision(inputs: int) -> float:
+def precision(model: Model, inputs: int) -> float:
     """How much less variance the noise has in the estimate of d = p - e_y than in a coordinate, with so many inputs."""
-    return 1 + INPUT**2 * inputs
+    mean: float = _inputs(model).mean
+    return 1 + mean**2 * inputs
 
 
-def estimate(bias: Tensor, sums: Tensor, inputs: int) -> Tensor:
-    """The least-squares d = p - e_y [V, Y] of dL/db and the sums of the rows of dL/dw, for inputs a = INPUT."""
-    return (bias + INPUT * sums) / precision(inputs)
+def estimate(model: Model, bias: Tensor, sums: Tensor, inputs: int) -> Tensor:
+    """The least-squares d = p - e_y [V, Y] of dL/db and the sums of the rows of dL/dw, for inputs a that are their usual mean."""
+    return (bias + _inputs(model).mean * sums) / precision(model, inputs)
 
 
 def given_error(error: Tensor, variance: float) -> Tensor:
@@ -75,37 +125,60 @@ def given_error(error: Tensor, variance: float) -> Tensor:
     return torch.softmax(-error / variance, 1)
 
 
+def _scale(artifact: Artifact, error: Tensor, left: float) -> Tensor | float:
+    """s of clipped gradients, [V, 1], from the estimate s d [V, Y] whose noise has the variance `left`; 1 without clipping.
+
+    |d|^2 = 1 - 1 / Y for the uniform p of an untrained network; given s d + noise, the class has the log-odds -s (s d) / `left`.
+    """
+    if data_fit.of(artifact).clip is None:
+        return 1.0
+    classes = error.shape[1]
+    energy = (error.square().sum(1, keepdim=True) - classes * left).clamp_min(0)
+    return (energy * classes / (classes - 1)).sqrt().clamp_max(1)
+
+
 def _error(artifact: Artifact) -> Tensor:
-    """d = p - e_y of one-image gradients, [V, Y]: dL/db without noise, else the least-squares estimate for inputs a = INPUT."""
+    """d = p - e_y of one-image gradients, [V, Y]: dL/db without noise, else the least-squares estimate.
+
+    Also of pruned gradients: where dL/db was left out, entries of dL/dw may have been sent.
+    """
     bias, weight = _last(artifact)
-    if not noise_variance(artifact):
+    if not noise_variance(artifact) and not data_fit.of(artifact).pruned:
         return bias
-    return estimate(bias, weight.sum(2), weight.shape[2])
+    return estimate(artifact.model, bias, weight.sum(2), weight.shape[2])
 
 
 def fewest(artifact: Artifact) -> Tensor:
-    """How often each class occurs in a batch at least, [V, Y] int64; zeros under a defence, which may change any sign."""
+    """How often each class occurs in a batch at least, [V, Y] int64; zeros under a defence that may change any sign."""
     bias, weight = _last(artifact)
-    if artifact.defense.get("name", "none") != "none":
+    exact = artifact.defense.get("name") in EXACT and "wire" not in artifact.defense
+    if not exact and not described.is_exact(artifact.defense):
         return torch.zeros_like(bias, dtype=torch.int64)
-    often = (torch.floor(-artifact.batch_size * bias - ROUNDING) + 1).clamp_min(0)
+    weights = artifact.image_weights
+    often = -artifact.batch_size * bias if weights is None else -bias / weights.to(bias).amax(1, keepdim=True)
+    often = (torch.floor(often - ROUNDING) + 1).clamp_min(0)
     edge = ROUNDING * weight.abs().flatten(1).amax(1)
-    once = (weight.amin(2) < -edge[:, None]) | (bias < -ROUNDING)
+    once = bias < -ROUNDING
+    if not _inputs(artifact.model).negative:
+        once = once | (weight.amin(2) < -edge[:, None])
     least = torch.maximum(often, once.to(often)).long()
     return torch.where((least.sum(1) <= artifact.batch_size)[:, None], least, torch.zeros_like(least))
 
 
 def expected_counts(artifact: Artifact) -> Tensor:
-    """The solution n [V, Y] of B dL/db = sum_j n_j p_j - n with sum n = B: real numbers around the true counts."""
+    """The solution n [V, Y] of B dL/db = sum_j n_j p_j - n with sum n = B: real numbers around the true counts.
+
+    Where images count for different weights, around B times what those of a class add up to.
+    """
     bias, weight = _last(artifact)
     b, classes = artifact.batch_size, bias.shape[1]
     layer = artifact.model.classifier.logits_layer
-    own = {n: artifact.weights["classifier"][f"{layer}.{n}"].to(bias) for n in ("weight", "bias")}
+    last_layer = {n: artifact.weights["classifier"][f"{layer}.{n}"].to(bias) for n in ("weight", "bias")}
     present = bias < 0
     inputs = weight / torch.where(present, bias, -1.0)[..., None]  # [V, Y, n]
     mean = (inputs * (present * -bias)[..., None]).sum(1) / (present * -bias).sum(1, keepdim=True).clamp_min(1e-300)
     inputs = torch.where(present[..., None], inputs, mean[:, None])
-    p = torch.softmax(inputs @ own["weight"].T + own["bias"], 2)  # [V, j, c]
+    p = torch.softmax(inputs @ last_layer["weight"].T + last_layer["bias"], 2)  # [V, j, c]
     system = p.mT - torch.eye(classes).to(p)
     both = torch.cat([system, torch.ones_like(system[:, :1])], 1)
     prior = (1 / classes - bias) * b  # p uniform
@@ -115,11 +188,79 @@ def expected_counts(artifact: Artifact) -> Tensor:
 
 
 def _last(artifact: Artifact) -> tuple[Tensor, Tensor]:
-    """dL/db [V, Y] and dL/dw [V, Y, n] of the layer that makes the logits; zeros for victims where they are not finite."""
+    """dL/db [V, Y] and dL/dw [V, Y, n] of the layer that makes the logits; zeros for victims where they are not finite.
+
+    Of sums with a target, w times those of the target's images.
+    """
     gradient, layer = artifact.gradients["classifier"], artifact.model.classifier.logits_layer
-    bias, weight = gradient[f"{layer}.bias"].double(), gradient[f"{layer}.weight"].double()
+    weight = gradient[f"{layer}.weight"].double()
+    bias = gradient[f"{layer}.bias"].double() if artifact.target is None else of_target(artifact)
     sound = tensors.finite_rows(bias, weight)
     return bias.where(sound[:, None], 0.0), weight.where(sound[:, None, None], 0.0)
+
+
+def of_target(artifact: Artifact) -> Tensor:
+    """w dL/db [V, Y] of the last layer and of the target's images alone, where other clients add to that of the sum: ours.
+
+    The others add nothing to dL/dW = sum_b d_b a_b' (attacks/crafted/isolation.py), a_b what enters the layer for image b. So
+        dL/db = sum_b d_b = (dL/dW) v    for v with a_b' v = 1 for every b
+    v is the ridge solution over what may enter the layer in the networks that the target received.
+    """
+    assert artifact.member_weights is not None, "only sums have a target"
+    params, layer = artifact.weights["classifier"], artifact.model.classifier.logits_layer
+    before = before_last(artifact.model, params)
+    weight, bias = params[f"{before}.weight"].double(), params[f"{before}.bias"].double()
+    levels = torch.linspace(0, 1, PROBES, dtype=torch.float64)[:, None].expand(-1, weight.shape[1])
+    drawn = torch.rand(PROBES, weight.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    a = torch.sigmoid(torch.cat([levels, drawn]).to(weight) @ weight.T + bias)
+    square = a.T @ a / len(a)
+    # Noise in dL/dW is carried into the estimate by |v|.
+    noise = noise_variance(artifact) / float(artifact.member_weights[:, artifact.target].square().mean())
+    ridge = (RIDGE * square.diagonal().mean() + noise) * torch.eye(len(square)).to(a)
+    return artifact.gradients["classifier"][f"{layer}.weight"].double() @ torch.linalg.solve(square + ridge, a.mean(0))
+
+
+def before_last(model: Model, params: Params) -> str:
+    """The name of the layer whose units enter the one that makes the logits, in a classifier of linear layers."""
+    classifier = model.classifier
+    assert isinstance(classifier, LinearClassifier), "the limits of attacks on one client of a sum demand one"
+    features = params[f"{classifier.features_layer}.weight"]
+    return list(classifier.linear_layers(params, features.new_zeros(1, features.shape[1]))[1])[-2]
+
+
+def assigned(shares: Tensor, fewest: Tensor, weights: Tensor) -> Tensor:
+    """Labels [B] of images with `weights` [B] that come nearest to each class's share of them [Y], none less often than `fewest`.
+
+    From the heaviest image on, each gets the class of which most is missing; then single labels are changed, or exchanged between
+    two images, as long as the squared distance falls.
+    """
+    known = torch.zeros_like(weights, dtype=torch.int64)
+    left = shares.clone()
+    for i in weights.argsort(descending=True, stable=True).tolist():
+        known[i] = left.argmax()
+        left[known[i]] -= weights[i]
+    everyone = torch.arange(len(weights), device=weights.device)
+    for _ in range(SEARCH * len(weights)):
+        counts = torch.bincount(known, minlength=len(shares))
+        missed = left[known]
+        # Of changing the label of each image to each class, [B, Y].
+        change = 2 * weights[:, None] * (missed[:, None] - left + weights[:, None])
+        change += MISSING * ((counts <= fewest)[known][:, None].to(change) - (counts < fewest).to(change))
+        change[everyone, known] = 0
+        # Of exchanging the labels of two images, [B, B].
+        gap = weights[:, None] - weights
+        exchange = torch.where(known[:, None] == known, 0.0, 2 * gap * (missed[:, None] - missed + gap))
+        best, pair = int(change.argmin()), int(exchange.argmin())
+        if min(change.flatten()[best], exchange.flatten()[pair]) > -SMALLEST_GAIN:
+            break
+        if change.flatten()[best] <= exchange.flatten()[pair]:
+            image, into = divmod(best, len(shares))
+            known[image] = into
+        else:
+            i, j = divmod(pair, len(weights))
+            known[i], known[j] = known[j].clone(), known[i].clone()
+        left = shares - torch.zeros_like(shares).index_add(0, known, weights)
+    return known
 
 
 def _rounded(expected: Tensor, fewest: Tensor, batch: int) -> Tensor:

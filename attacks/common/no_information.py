@@ -9,24 +9,20 @@ from attacks.common import labels, problem, updates
 from privbench.types import Artifact, Batch, Knowledge, Outcome, Reconstruction
 
 
-def _still(artifact: Artifact, images: Tensor, known: Tensor) -> Reconstruction:
+def still(artifact: Artifact, images: Tensor, known: Tensor) -> Reconstruction:
     """A reconstruction that descended on nothing."""
     zero = torch.zeros(artifact.victims, device=images.device)
     return Reconstruction(images, known, zero, zero[:, None], zero.long(), 0)
 
 
-def gave_up(found: Reconstruction) -> Reconstruction:
+def gave_up(reconstruction: Reconstruction) -> Reconstruction:
     """A reconstruction that says of every victim that a floor replaces it."""
-    return found._replace(outcome=torch.full_like(found.restart, Outcome.GAVE_UP))
+    return reconstruction._replace(outcome=torch.full_like(reconstruction.restart, Outcome.GAVE_UP))
 
 
-def not_applicable(found: Reconstruction) -> Reconstruction:
+def not_applicable(reconstruction: Reconstruction) -> Reconstruction:
     """A reconstruction that says of every victim that there was nothing for the attack to read; a floor stands in its place."""
-    return found._replace(outcome=torch.full_like(found.restart, Outcome.NOT_APPLICABLE))
-
-
-def _unknown(artifact: Artifact) -> Tensor:
-    return torch.full((artifact.victims, artifact.batch_size), -1, device=artifact.client.device)
+    return reconstruction._replace(outcome=torch.full_like(reconstruction.restart, Outcome.NOT_APPLICABLE))
 
 
 def _auxiliary(knowledge: Knowledge) -> Batch:
@@ -41,19 +37,19 @@ def _by_class(artifact: Artifact, knowledge: Knowledge, pick: Callable[[Tensor],
     picked = {int(c): pick(images[classes == c]) for c in classes.unique()}
     other = pick(images)
     rows = [torch.stack([picked.get(int(c), other) for c in batch]) for batch in known]
-    return _still(artifact, torch.stack(rows), known)
+    return still(artifact, torch.stack(rows), known)
 
 
 def grey(artifact: Artifact) -> Reconstruction:
     """Every pixel 0.5."""
-    return _still(artifact, problem.grey_start(artifact, torch.float32), _unknown(artifact))
+    return still(artifact, problem.grey_start(artifact, torch.float32), labels.unknown(artifact))
 
 
 def dataset_mean(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
     """The mean of the auxiliary images, the same for every victim."""
     mean = _auxiliary(knowledge).images.mean(0)
     shape = (artifact.victims, artifact.batch_size, *artifact.image_shape)
-    return _still(artifact, mean.expand(shape).clone(), _unknown(artifact))
+    return still(artifact, mean.expand(shape).clone(), labels.unknown(artifact))
 
 
 def class_mean(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
@@ -63,9 +59,9 @@ def class_mean(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
 
 def nearest_auxiliary(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
     """Of the auxiliary images of each victim's class the one nearest to their mean; of all where there is none of the class."""
-    return _by_class(artifact, knowledge, _central)
+    return _by_class(artifact, knowledge, central)
 
 
-def _central(images: Tensor) -> Tensor:
+def central(images: Tensor) -> Tensor:
     """Of [N, C, H, W] the image nearest to their mean."""
     return images[(images - images.mean(0)).square().flatten(1).sum(1).argmin()]

@@ -5,16 +5,33 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from privbench.errors import UserError
+
 
 def total_variation(x: Tensor) -> Tensor:
-    """Mean squared difference of neighbouring pixels, x [B, C, H, W]."""
-    across, down = x[..., :, 1:] - x[..., :, :-1], x[..., 1:, :] - x[..., :-1, :]
-    return across.square().mean() + down.square().mean()
+    """Mean squared difference of neighbouring pixels, x [B, C, H, W]; 0 along an axis of one pixel, which has no neighbours."""
+    return sum((d.square().mean() for d in _differences(x)), x.new_zeros(()))
 
 
 def absolute_variation(x: Tensor) -> Tensor:
     """Mean absolute difference of neighbouring pixels, across plus down: the total variation of Geiping et al. 2020."""
-    return (x[..., :, 1:] - x[..., :, :-1]).abs().mean() + (x[..., 1:, :] - x[..., :-1, :]).abs().mean()
+    return sum((d.abs().mean() for d in _differences(x)), x.new_zeros(()))
+
+
+def _differences(x: Tensor) -> list[Tensor]:
+    """Of neighbouring pixels across and down, of the axes that have some."""
+    both = x[..., :, 1:] - x[..., :, :-1], x[..., 1:, :] - x[..., :-1, :]
+    return [d for d in both if d.numel()]
+
+
+def square(shape: tuple[int, int, int]) -> tuple[int, int]:
+    """(channels, side) of square images [C, H, W]; UserError for others, of which no prior here is."""
+    channels, height, width = shape
+    if height != width:
+        raise UserError(
+            f"this attack believes something about square images, but these are {height}x{width}; try --attack dlg"
+        )
+    return channels, height
 
 
 def l2(x: Tensor) -> Tensor:

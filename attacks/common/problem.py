@@ -8,19 +8,24 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.common import closed_form, labels
+from attacks.common import bottleneck, closed_form, data_fit, labels
+from attacks.common.bottleneck import NOISE
+from attacks.common.data_fit import DataFit
 from privbench import tensors
+from privbench.defending import described
 from privbench.errors import UserError
-from privbench.networks.base import LinearClassifier
-from privbench.networks.model import Model, train_mode
+from privbench.networks.model import Model
 from privbench.seeds import stream
-from privbench.tensors import Parts
+from privbench.tensors import Params, Parts
 from privbench.types import CLASSIFICATION, Artifact
 
 RANK = 1e-5  # of the largest singular value; what single precision adds is 1e-8
 NEARLY_GREY = 0.2  # share of uniform noise in the start
 Sample = Callable[..., Tensor]  # torch.rand or torch.randn
-KEPT = "kept"
+MASK = "dropout mask"
+WEIGHTS = "image weights"
+COLUMNS = "columns of the first layer"
+BESIDES = (MASK, WEIGHTS, COLUMNS, NOISE)  # of what is observed: no gradient of a parameter
 Start = Literal["noise", "normal", "grey"]  # uniform pixels, N(0, 1) ones, or 0.5
 
 
@@ -30,19 +35,25 @@ class InversionProblem(NamedTuple):
     model: Model
     weights: Parts  # extractor and classifier; one that the artifact does not have is a random surrogate
     buffers: Parts  # their batch-norm statistics: broadcast, or a surrogate's initial ones
-    train: bool  # the mode in which the gradients were taken (privbench.networks.model.train_mode)
-    # "<part>/<parameter>" -> [V, ...]; and where they show C's dropout, KEPT: what each feature was multiplied by [V, B, c, s, s]
+    train: bool  # the mode in which the gradients were taken (privbench.networks.model.Model.train_mode)
+    # "<part>/<parameter>" -> [V, ...]; and what is known beside gradients: MASK, what dropout multiplied each feature by
+    # [V, B, c, s, s]; WEIGHTS [V, B], with sum 1, where the images of a sum over clients count for different ones; COLUMNS [V, n],
+    # 0 where a defence zeroed a column of C's first weight gradient, else 1; and NOISE [V, B, k], the eps of a bottleneck.
     observed: dict[str, Tensor]
     labels: Tensor  # [V, B]; -1 where nothing shows them (attacks/common/labels.py)
     extractor_known: bool
     variance: float  # of the defence's noise per coordinate; 0 when there is none
+    senders: int = 1  # clients whose images are summed, as many of each, one client's after another's
+    fit: DataFit = data_fit.PLAIN  # what else the defence did to the gradient
 
 
-def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> InversionProblem:
+def make(
+    artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64, *, needs_labels: bool = True
+) -> InversionProblem:
     """The inversion problem of an artifact, with a surrogate E~ or C~ where the method keeps that part private.
 
     A surrogate has the true architecture and is drawn from the attacker's own stream. UserError: a gradient of more images than
-    the artifact says (`check_batch_size`).
+    the artifact says (`check_batch_size`), or one that does not show its labels; without `needs_labels` these are -1 then.
     """
     check_batch_size(artifact)
     device = artifact.client.device
@@ -60,21 +71,45 @@ def make(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> I
         model=artifact.model,
         weights=ready(weights),
         buffers=ready(buffers),
-        train=train_mode(artifact.batch_size),
+        train=artifact.model.train_mode(artifact.images_per_client),
         observed={f"{p}/{n}": t.to(dtype) for p, g in artifact.gradients.items() for n, t in g.items()}
-        | (factors(artifact.model, closed_form.of_single(artifact), dtype) if artifact.model.dropout else {}),
-        labels=labels.recover(artifact),
+        | beside_gradients(artifact, dtype),
+        labels=labels.recover(artifact) if needs_labels or labels.are_shown(artifact) else labels.unknown(artifact),
         extractor_known=known,
         variance=labels.noise_variance(artifact),
+        senders=artifact.senders,
+        fit=data_fit.of(artifact),
     )
 
 
-def factors(model: Model, found: closed_form.Features | None, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
-    """What dropout multiplied features of images [V, c, s, s] or batches [V, B, c, s, s] by, under KEPT; {} where unknown."""
-    if found is None or found.known is None:
+def shows_dropout(artifact: Artifact) -> bool:
+    """Whether a zero of the gradient is one that dropout made; pruning makes them too."""
+    return bool(artifact.model.dropout) and not data_fit.of(artifact).pruned
+
+
+def beside_gradients(artifact: Artifact, dtype: torch.dtype) -> dict[str, Tensor]:
+    """MASK, COLUMNS and NOISE as far as the gradients of an artifact show them, and WEIGHTS."""
+    shown: dict[str, Tensor] = {}
+    if artifact.image_weights is not None:
+        shown[WEIGHTS] = artifact.image_weights.to(dtype)
+    # A column may be zero by the defence as well as by dropout, so that it does not show which.
+    if shows_dropout(artifact) and not closed_form.prunes(artifact):
+        shown |= factors(artifact.model, closed_form.of_single(artifact), dtype)
+    if (columns := closed_form.columns(artifact)) is not None:
+        shown[COLUMNS] = columns.to(dtype)
+    if (noise := bottleneck.noise(artifact)) is not None:
+        shown[NOISE] = noise.to(dtype)
+    return shown
+
+
+def factors(
+    model: Model, features: closed_form.Features | None, dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
+    """What dropout multiplied features of images [V, c, s, s] or batches [V, B, c, s, s] by, under MASK; {} where unknown."""
+    if not model.dropout or features is None or features.known is None:
         return {}
-    known = found.known if found.known.ndim == 5 else found.known[:, None]
-    return {KEPT: known.to(dtype) / (1 - model.dropout)}
+    known = features.known if features.known.ndim == 5 else features.known[:, None]
+    return {MASK: known.to(dtype) / (1 - model.dropout)}
 
 
 def check_batch_size(artifact: Artifact) -> None:
@@ -84,10 +119,12 @@ def check_batch_size(artifact: Artifact) -> None:
     are checked. A lower rank contradicts nothing: images alike.
     Singular values are computed only where `_nearly_of_rank` does not settle it.
     """
-    if artifact.defense.get("name", "none") != "none" or "classifier" not in artifact.gradients:
+    if not described.is_exact(artifact.defense) or "classifier" not in artifact.gradients:
         return
     gradient, classifier = artifact.gradients["classifier"], artifact.model.classifier
-    layer = "fc1" if isinstance(classifier, LinearClassifier) else classifier.logits_layer
+    layer = classifier.features_layer or classifier.logits_layer
+    if layer not in {name.removesuffix(".bias") for name in gradient}:
+        return
     whole = torch.cat([gradient[f"{layer}.bias"][..., None], gradient[f"{layer}.weight"]], -1).double()
     whole = whole.where(tensors.finite_rows(whole)[:, None, None], 0.0)
     most = artifact.batch_size + artifact.imitated
@@ -122,10 +159,19 @@ def _nearly_of_rank(matrices: Tensor, most: int) -> Tensor:
 
 def features(posed: InversionProblem, x: Tensor) -> Tensor:
     """E(x) [B, c, s, s] of one victim's candidate, through the true or the surrogate extractor."""
-    h, _ = posed.model.net("extractor").apply(
-        posed.weights["extractor"], posed.buffers["extractor"], x, train=posed.train
-    )
-    return h
+    return applied(posed, "extractor", posed.weights["extractor"], x)
+
+
+def applied(posed: InversionProblem, part: str, params: Params, inputs: Tensor, *more: Tensor) -> Tensor:
+    """What a part makes of inputs [B, ...], and of `more` that it takes [B, ...], in the mode of the observed gradient.
+
+    In train mode batch norm has statistics of each client's images, and so the images of each go through by themselves.
+    """
+    net, buffers = posed.model.net(part), posed.buffers[part]
+    senders = posed.senders if posed.train else 1
+    apart = zip(*(t.chunk(senders) for t in (inputs, *more)), strict=True) if senders > 1 else [(inputs, *more)]
+    each = [net.apply(params, buffers, *one, train=posed.train)[0] for one in apart]
+    return each[0] if len(each) == 1 else torch.cat(each)
 
 
 def repeat(t: Tensor, times: int) -> Tensor:
@@ -138,7 +184,7 @@ def data(posed: InversionProblem, restarts: int = 1) -> dict[str, Tensor]:
 
     Each parameter's |G|^2, which no candidate changes, is summed here, once, under the name `squared(name)`.
     """
-    sizes = {squared(name): _squared_norms(t) for name, t in posed.observed.items() if name != KEPT}
+    sizes = {squared(name): _squared_norms(t) for name, t in posed.observed.items() if name not in BESIDES}
     return {name: repeat(t, restarts) for name, t in (posed.observed | sizes | {"labels": posed.labels}).items()}
 
 
@@ -157,8 +203,9 @@ def squared(name: str) -> str:
 
 
 def observed_of(posed: InversionProblem, data: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The observed gradient among one problem's data, with its squared norms where they are there."""
-    return {name: data[name] for own in posed.observed for name in (own, squared(own)) if name in data}
+    """The observed gradient among one problem's data, with its squared norms, and a bottleneck's noise, where they are there."""
+    names = [name for parameter in posed.observed for name in (parameter, squared(parameter))]
+    return {name: data[name] for name in dict.fromkeys((*names, NOISE)) if name in data}
 
 
 def random_start(artifact: Artifact, restarts: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -194,6 +241,6 @@ def grey_start(artifact: Artifact, dtype: torch.dtype = torch.float64) -> Tensor
 def plain_start(artifact: Artifact, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Grey images [V, B, C, H, W]; nearly grey ones for networks with kinks, which grey enters as zero, without a slope."""
     grey = grey_start(artifact, dtype)
-    if artifact.model.backbone == "lenet5":
+    if artifact.model.is_smooth:
         return grey
     return grey.lerp(random_start(artifact, 1, seed, dtype), NEARLY_GREY)

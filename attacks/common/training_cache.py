@@ -42,12 +42,12 @@ def cached(
     name = _name(what, settings, depends_on, device)
     path = folder / f"{what}-{name[:16]}.safetensors"
     with locks.lock(folder, wait=True, name=path.stem):
-        found = _read(path)
-        if found is None:
+        stored = _read(path)
+        if stored is None:
             made = make()
             files.save_tensors(path, "trained", made, {"what": what, "name": name, "settings": dict(settings)})
             return made
-    tensors, info = found
+    tensors, info = stored
     if info.get("name") != name:
         raise UserError(f"{path} was trained for something else; remove it and run the same command again")
     return {key: t.to(device) for key, t in tensors.items()}

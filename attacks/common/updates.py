@@ -1,4 +1,4 @@
-"""A whole local update taken for one gradient: what labels and first images are made from (attacks/update_matching.py).
+"""A whole local update: taken for one gradient, of which labels and first images are made, and simulated step by step.
 
 One step of Adam hides its gradient poorly: single precision distinguishes g / (|g| + eps) from a sign for most
 entries of an untrained LeNet, and it is taken back to g (`without_adam`; ours).
@@ -6,21 +6,24 @@ entries of an untrained LeNet, and it is taken back to g (`without_adam`; ours).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.func import grad
 
-from attacks.common import labels
+from attacks.common import bottleneck, data_fit, labels
+from attacks.common.problem import InversionProblem
 from privbench.observation.local_update import optimiser_of
-from privbench.spec import SGD, Adam
+from privbench.spec import SGD, Adam, Optimiser
 from privbench.tensors import Parts
 from privbench.training.engine import ADAM_EPS
 from privbench.types import Artifact, LocalSteps
 
 TRUSTED = 0.02  # relative error at which an entry of a gradient counts half
 LOST = 0.2  # and above which it does not count
-TINY = 1e-40  # in place of a division by 0
+TINY = 1e-40  # in place of a division by 0, and under Adam's root, which has no slope at 0
 
 
 def nearly_gradients(artifact: Artifact) -> Artifact:
@@ -75,11 +78,13 @@ def with_steady_rows(taken: Artifact, trust: dict[str, Tensor]) -> Artifact:
 
     Row j says h = dL/dW_j / d_j; with d_j scaled to 1 / (its relative error), sum_j d_j dL/dW_j / sum_j d_j^2 is the weighted mean.
     """
-    w, gradient = trust.get("classifier/fc1.bias"), taken.gradients.get("classifier", {})
+    layer, gradient = taken.model.classifier.features_layer, taken.gradients.get("classifier", {})
+    w = trust.get(f"classifier/{layer}.bias")
     if w is None:
         return taken
-    scale = (w / (1 - w).clamp_min(TINY)).sqrt() / gradient["fc1.bias"].abs().clamp_min(TINY)
-    rows = {"fc1.bias": gradient["fc1.bias"] * scale, "fc1.weight": gradient["fc1.weight"] * scale[..., None]}
+    weight, bias = f"{layer}.weight", f"{layer}.bias"
+    scale = (w / (1 - w).clamp_min(TINY)).sqrt() / gradient[bias].abs().clamp_min(TINY)
+    rows = {bias: gradient[bias] * scale, weight: gradient[weight] * scale[..., None]}
     return replace(taken, gradients=taken.gradients | {"classifier": gradient | rows})
 
 
@@ -90,6 +95,82 @@ def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:
     """
     rate = optimiser_of(local).lr * local.steps
     gradients = {p: {n: -t / rate for n, t in net.items()} for p, net in artifact.updates.items()}
-    variance = noise_variance(artifact) / rate**2
+    variance, fit = noise_variance(artifact) / rate**2, data_fit.of(artifact)
     defense = {"name": "local steps"} | ({"variance": variance} if variance else {})
+    defense |= {} if fit.clip is None else {"clip": fit.clip / rate}
+    if fit.by_entry:
+        # Intervals of entries are relative to the largest, the smallest or the mean entry, whatever the rate.
+        defense |= {n: t for n, t in artifact.defense.items() if n in ("keep", "bits")} | {"signs": fit.signs}
     return replace(artifact, gradients=gradients, updates={}, local=None, defense=defense)
+
+
+def observed(artifact: Artifact) -> dict[str, Tensor]:
+    """The observed change of the networks in double precision, [V, ...] by "<part>/<parameter>"."""
+    return {f"{p}/{n}": t.double() for p, net in artifact.updates.items() for n, t in net.items()}
+
+
+def local_change(
+    posed: InversionProblem, x: Tensor, y: Tensor, local: LocalSteps, weights: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Networks after the local steps on x [B, C, H, W], y [B] minus networks before, by "<part>/<parameter>".
+
+    Of several clients' images the sum of the changes that each takes by itself, by what its images count for (`weights` [B], alike
+    by default).
+    """
+    if posed.senders == 1:
+        return _change_of_one(posed, x, y, local)
+    shares = (
+        x.new_full((posed.senders,), 1 / posed.senders) if weights is None else weights.view(posed.senders, -1).sum(1)
+    )
+    each = [
+        _change_of_one(posed, *one, local) for one in zip(x.chunk(posed.senders), y.chunk(posed.senders), strict=True)
+    ]
+    return {name: sum((w * change[name] for w, change in zip(shares, each, strict=True)), torch.zeros_like(t))
+            for name, t in each[0].items()}  # fmt: skip
+
+
+def _change_of_one(posed: InversionProblem, x: Tensor, y: Tensor, local: LocalSteps) -> dict[str, Tensor]:
+    """The same of one client's images."""
+    extractor, classifier = posed.model.net("extractor"), posed.model.net("classifier")
+
+    def loss(params: Parts) -> Tensor:
+        h, _ = extractor.apply(params["extractor"], posed.buffers["extractor"], x, train=posed.train)
+        logits, _ = classifier.apply(params["classifier"], posed.buffers["classifier"], h, train=posed.train)
+        return posed.model.loss(logits, y) + bottleneck.divergence(posed.model, params["classifier"], h)
+
+    setting, params = optimiser_of(local), posed.weights
+    mean: dict[str, Tensor] = {}
+    square: dict[str, Tensor] = {}
+    for step in range(1, local.steps + 1):
+        gradient = grad(loss)(params)
+        params = {
+            p: {
+                n: t - _move(setting, gradient[p][n] + setting.weight_decay * t, f"{p}/{n}", mean, square, step)
+                for n, t in net.items()
+            }
+            for p, net in params.items()
+        }
+    return {f"{p}/{n}": t - posed.weights[p][n] for p, net in params.items() for n, t in net.items()}
+
+
+def relative_gap(change: Mapping[str, Tensor], observed: Mapping[str, Tensor], trust: Mapping[str, Tensor]) -> Tensor:
+    """Mean over parameters of ||change - U||^2 / ||U||^2; entries count by `trust`, and a parameter by its mean of that."""
+    gaps, shares = [], []
+    for n, w in trust.items():
+        gaps.append((w * (change[n] - observed[n]).square()).sum() / (w * observed[n].square()).sum().clamp_min(1e-300))
+        shares.append(w.mean())
+    share = torch.stack(shares)
+    return (torch.stack(gaps) * share).sum() / share.sum()
+
+
+def _move(
+    setting: Optimiser, gradient: Tensor, name: str, mean: dict[str, Tensor], square: dict[str, Tensor], step: int
+) -> Tensor:
+    """What one step subtracts from a parameter; Adam's moments are replaced in place."""
+    if isinstance(setting, SGD):
+        return setting.lr * gradient
+    zero = torch.zeros_like(gradient)
+    mean[name] = setting.beta1 * mean.get(name, zero) + (1 - setting.beta1) * gradient
+    square[name] = setting.beta2 * square.get(name, zero) + (1 - setting.beta2) * gradient.square()
+    root = (square[name] / (1 - setting.beta2**step) + TINY).sqrt() + ADAM_EPS
+    return setting.lr * mean[name] / (1 - setting.beta1**step) / root

@@ -26,6 +26,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from privbench.errors import UserError
+from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
 from privbench.tensors import Params
 from privbench.types import Batch, Networks
@@ -39,6 +41,9 @@ WORTH = 5.0  # how many images of its own what is known of all classes is worth 
 SATURATION = 1e15  # S, relative to the standard deviation of the noise
 MOST_SATURATED = 1e18  # so that the squares of gradients are finite in single precision
 SATURATED_FROM = 1e6  # S of a saturated classifier is above it, the weights of an honest one are not
+
+
+HONEST = Networks({}, {})  # nothing in place of the broadcast
 
 
 class Winners(NamedTuple):
@@ -72,7 +77,7 @@ def made_for(model: Model, broadcast: Networks, auxiliary: Batch, batch_size: in
         w = principal_direction(h) if several else discriminant(h, y, model.classes)
         t = h @ w
         rows = steep(quantiles(t, count)) if several else gentle(*widened(t), count, w)
-        winners = told_apart(t, y, model.classes)[1]
+        winners = best_separated(t, y, model.classes)[1]
     else:
         w = principal_direction(honest["fc1.weight"].double(), centred=False)
         low, high = whole_range(w)
@@ -131,7 +136,7 @@ def between_classes(h: Tensor, labels: Tensor, classes: int) -> Tensor:
 def discriminant(h: Tensor, labels: Tensor, classes: int) -> Tensor:
     """The one of them [n] that separates its two classes best."""
     every = between_classes(h, labels, classes)
-    apart = [float(told_apart(h @ w, labels, classes)[0]) for w in every]
+    apart = [float(best_separated(h @ w, labels, classes)[0]) for w in every]
     return every[apart.index(max(apart))]
 
 
@@ -140,7 +145,7 @@ def principal_direction(rows: Tensor, *, centred: bool = True) -> Tensor:
     return torch.linalg.svd(rows - rows.mean(0) if centred else rows, full_matrices=False).Vh[0]
 
 
-def told_apart(t: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Winners]:
+def best_separated(t: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Winners]:
     """(how well two classes are distinguished, and which, and where) of numbers t [N] of labelled images.
 
     The distance of their means over the sum of their standard deviations []; each class's mean and variance are shrunk towards
@@ -184,6 +189,21 @@ def classifier(like: Params, w: Tensor, rows: Rows, winners: Winners, saturation
     size = saturation or 1.0
     sent |= {"fc3.weight": (size * r / hidden)[:, None].expand(-1, hidden), "fc3.bias": size * (lead - r * middle)}
     return like | {n: t.to(like[n]).contiguous() for n, t in sent.items()}
+
+
+def check_craftable(model: Model, broadcast: Networks) -> None:
+    """UserError where there is no classifier to craft, or none that begins with a linear layer."""
+    if "classifier" not in broadcast.params:
+        raise UserError("imprint crafts the classifier, which this method does not broadcast; try --attack staged")
+    if not isinstance(model.classifier, LinearClassifier):
+        raise UserError(f"imprint needs a classifier that begins with a linear layer, but it is {model.backbone}'s")
+
+
+def is_honest(classifier: Params, broadcast: Networks | None) -> bool:
+    """Whether the clients got what an honest server would have sent: in a run of its own that was the attack's choice."""
+    if broadcast is None:
+        return False
+    return all(torch.equal(t, classifier[name]) for name, t in broadcast.params["classifier"].items())
 
 
 def is_crafted(classifier: Params) -> bool:

@@ -20,14 +20,14 @@ SAME = 1e-2  # relative distance below which two rows hold the same image
 NONE = -1  # in place of a row where there is none
 
 
-class Found(NamedTuple):
+class BinnedImages(NamedTuple):
     """The images of V batches, as rows hold them."""
 
     h: Tensor  # [V, B, c, s, s] float64; the mean of the rows where an image is missing
     row: Tensor  # [V, B] int64, the row that contains it; NONE where an image is missing
 
 
-def features_of(artifact: Artifact) -> Found:
+def features_of(artifact: Artifact) -> BinnedImages:
     """What the rows of every batch hold, those first on which neighbours agree best."""
     gradient = artifact.gradients["classifier"]
     each = [
@@ -35,14 +35,14 @@ def features_of(artifact: Artifact) -> Found:
         for weight, bias in zip(gradient["fc1.weight"].double(), gradient["fc1.bias"].double(), strict=True)
     ]
     h, row = (torch.stack(t) for t in zip(*each, strict=True))
-    return Found(h.unflatten(2, artifact.model.feature_shape), row)
+    return BinnedImages(h.unflatten(2, artifact.model.feature_shape), row)
 
 
-def labels_of(artifact: Artifact, found: Found) -> Tensor:
+def labels_of(artifact: Artifact, binned: BinnedImages) -> Tensor:
     """The label [V, B] of every image that a row holds alone, by the size of the row's dL/db; NONE where there is no such row."""
-    known = torch.full_like(found.row, NONE)
-    for v, b in torch.nonzero(found.row != NONE).tolist():
-        label, gap = likeliest_label(artifact, v, found.h[v, b], found.row[v, b : b + 1])
+    known = torch.full_like(binned.row, NONE)
+    for v, b in torch.nonzero(binned.row != NONE).tolist():
+        label, gap = likeliest_label(artifact, v, binned.h[v, b], binned.row[v, b : b + 1])
         if gap < SAME:
             known[v, b] = label
     return known
@@ -50,22 +50,28 @@ def labels_of(artifact: Artifact, found: Found) -> Tensor:
 
 def likeliest_label(artifact: Artifact, victim: int, h: Tensor, rows: Tensor) -> tuple[int, float]:
     """(label, relative gap) with which one image of features h [c, s, s] explains some rows [n] of dL/db of a victim best."""
-    observed = artifact.gradients["classifier"]["fc1.bias"][victim, rows].double() * artifact.batch_size
+    observed = artifact.gradients["classifier"]["fc1.bias"][victim, rows].double()
     every = torch.arange(artifact.model.classes, device=h.device)
     each = torch.stack([per_image.gradient_of(artifact, h, y)["fc1.bias"][rows] for y in every])
-    gap = (each - observed).norm(dim=1) / observed.norm().clamp_min(1e-300)
+    gaps = []
+    # A row does not say whose image it holds, so that every weight that an image may have is tried.
+    weights = artifact.image_weights
+    for size in [artifact.batch_size] if weights is None else (1 / weights[victim].unique()).tolist():
+        alone = observed * size
+        gaps.append((each - alone).norm(dim=1) / alone.norm().clamp_min(1e-300))
+    gap = torch.stack(gaps).amin(0)
     return int(gap.argmin()), float(gap.min())
 
 
-def completed(told: Tensor, recovered: Tensor) -> Tensor:
-    """Labels [V, B]: those already known (`told`), and in place of NONE what is left of the batch's `recovered` ones."""
-    whole = told.clone()
-    for v, (own, every) in enumerate(zip(told.tolist(), recovered.tolist(), strict=True)):
+def completed(known: Tensor, recovered: Tensor) -> Tensor:
+    """Labels [V, B]: those already known, and in place of NONE what is left of the batch's `recovered` ones."""
+    whole = known.clone()
+    for v, (batch_labels, every) in enumerate(zip(known.tolist(), recovered.tolist(), strict=True)):
         left = list(every)
-        for label in own:
+        for label in batch_labels:
             if label in left:
                 left.remove(label)
-        whole[v, told[v] == NONE] = told.new_tensor(left[: own.count(NONE)])
+        whole[v, known[v] == NONE] = known.new_tensor(left[: batch_labels.count(NONE)])
     return whole
 
 

@@ -5,6 +5,12 @@
     2. C~ is made quiet, the weights of its later layers times QUIET, so that the cross-entropy has little hold on an extractor and
        Eq. 2 decides; and a generator is fitted to the pilot by Eq. 2 with the roles exchanged,
            min over G~ of  E_{x,y} E_z || G~(z,y) - E~(x) ||^2
+z is drawn independently of x, so that
+    E_z || E(x) - G~(z,y) ||^2 = || E(x) - mu_y ||^2 + Var G~(z,y),   mu_y = E_z G~(z,y):
+nothing but the class means of the pilot's features is felt by a client, whatever the generator. So step 2 fits the means. What
+the means fix is the frame: which channel is which, and with which sign. Imitators and the shadow's clients feel mu_y itself at
+gamma = 1, where the ramp of every schedule ends.
+
 The recipes (attacks/shadow/recipes.py) are the pilot itself; imitators, which are extractors trained on auxiliary images as the
 clients are on theirs, from fresh starts on C~ and G~; and both. They are validated in a shadow federation that the attacker hijacks
 in the same way, with a pilot from the other half of the images. How far off the victims' features are says how badly they were
@@ -31,7 +37,7 @@ from attacks.shadow.surrogate_training import Align
 from privbench.networks.model import Model
 from privbench.seeds import stream
 from privbench.tensors import Params
-from privbench.types import Batch, Knowledge, LocalTraining
+from privbench.types import Batch, Knowledge, LocalTraining, Networks
 
 CPU = torch.device("cpu")
 BATCH = 64
@@ -48,6 +54,16 @@ class Hijacking:
     active_rounds: int  # for which the clients train on crafted networks
     pilot_steps: int  # of E_1 and C~; E~ takes twice as many
     settings: Mapping[str, Any]  # that the outcome of a shadow validation depends on
+
+    def crafted(
+        self, model: Model, broadcast: Networks, images: Batch, generator_steps: int, seed: int, knowledge: Knowledge
+    ) -> Networks:
+        """The quiet C~, and G~ after so many steps from the broadcast one, to send in place of the broadcast."""
+        extractor, classifier = self.pilot(model, images, seed, knowledge)
+        start = broadcast.params["generator"], broadcast.buffers["generator"]
+        rng = stream(seed, "attacker", "pilot", "generator")
+        params, buffers = imitate(model, start, extractor, images, generator_steps, rng)
+        return Networks({"classifier": classifier, "generator": params}, {"generator": buffers})
 
     def recipes(self) -> tuple[Recipe, ...]:
         """The pilot, imitators of the clients, both together."""
@@ -70,21 +86,21 @@ class Hijacking:
     def imitators(self, view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
         """The same for every client: cross-entropy through C~ plus Eq. 2 on auxiliary images, each from a start of its own."""
         pilot, _ = self.pilot(view.model, view.auxiliary, seed, knowledge)
-        own = self.surrogates
+        settings = self.surrogates
 
         def make() -> dict[str, Tensor]:
             align = to_class_means(view.model, pilot, view.auxiliary)
-            return recipes.trained_members(own, view, seed, "imitator", align, 1.0)
+            return recipes.trained_members(settings, view, seed, "imitator", align, 1.0)
 
-        kept = training_cache.cached(
+        trained = training_cache.cached(
             knowledge.cache,
             f"imitators-{view.name}",
-            {"steps": own.train_steps, "members": own.members, "seed": seed},
+            {"steps": settings.train_steps, "members": settings.members, "seed": seed},
             [*view.auxiliary, *view.classifier.values(), *pilot.values()],
             make,
             view.h.device,
         )
-        return dict.fromkeys(view.victim.tolist(), recipes.unpacked(kept, own.members))
+        return dict.fromkeys(view.victim.tolist(), recipes.unpacked(trained, settings.members))
 
     def shift(self, view: ServerView, made: Extractors, seed: int, knowledge: Knowledge) -> float:
         """How far the victims' features are from the pilot's class means, root mean square: how badly they were hijacked."""
@@ -94,9 +110,9 @@ class Hijacking:
 
     def shadow(self, real: ServerView, round_: int, seed: int, knowledge: Knowledge) -> tuple[ServerView, Tensor]:
         """A shadow federation hijacked by a pilot of the shadow attacker's own."""
-        mine = shadow_federation.attackers_half(real, seed)
-        extractor, classifier = self.pilot(real.model, mine, seed, knowledge)
-        pull = shadow_federation.Pull(to_class_means(real.model, extractor, mine), [*mine, *extractor.values()])
+        images = shadow_federation.attackers_half(real, seed)
+        extractor, classifier = self.pilot(real.model, images, seed, knowledge)
+        pull = shadow_federation.Pull(to_class_means(real.model, extractor, images), [*images, *extractor.values()])
         rounds = min(round_, self.active_rounds, self.surrogates.shadow_rounds)
         hijacked = real._replace(classifier=classifier)
         return shadow_federation.shadow(hijacked, rounds, self.surrogates.shadow_steps, seed, knowledge, pull=pull)
@@ -104,13 +120,18 @@ class Hijacking:
     def pilot(self, model: Model, images: Batch, seed: int, knowledge: Knowledge) -> tuple[Params, Params]:
         """(E~, quiet C~) trained on some images; on the CPU wherever they are, so that crafting and inversion have the same one."""
         place = images.images.device
-        own = Batch(*(t.to(CPU) for t in images))
+        on_cpu = Batch(*(t.to(CPU) for t in images))
         settings = {"steps": self.pilot_steps, "seed": seed, "model": str(model)}
-        kept = training_cache.cached(
-            knowledge.cache, "pilot", settings, own, lambda: _trained_pilot(model, own, self.pilot_steps, seed), CPU
+        trained = training_cache.cached(
+            knowledge.cache,
+            "pilot",
+            settings,
+            on_cpu,
+            lambda: _trained_pilot(model, on_cpu, self.pilot_steps, seed),
+            CPU,
         )
         # Sorted, as networks that were read back come in another order, and caches are named by what they depend on in turn.
-        extractor, classifier = recipes.unpacked({n: kept[n].to(place) for n in sorted(kept)}, 2)
+        extractor, classifier = recipes.unpacked({n: trained[n].to(place) for n in sorted(trained)}, 2)
         return extractor, quiet(classifier)
 
 
@@ -120,7 +141,7 @@ def _trained_pilot(model: Model, images: Batch, steps: int, seed: int) -> dict[s
 
     rngs = [stream(seed, "attacker", "pilot", "batches", name) for name in ("first", "second")]
     fresh = start("classifier", "first")
-    how = LocalTraining(surrogate_training.UNTOLD.model_dump(), BATCH, steps)
+    how = LocalTraining(surrogate_training.USUAL_OPTIMISER.model_dump(), BATCH, steps)
     first, classifier = surrogate_training.train_client(
         model, start("extractor", "first"), fresh, images, 1, how, rngs[0]
     )

@@ -31,8 +31,8 @@ def denoised(artifact: Artifact) -> Artifact:
     h = closed_form.seen(artifact)
     assert h is not None, "of one image through a linear layer, features have a closed form"
     every = torch.arange(artifact.weights["classifier"]["fc1.bias"].numel(), device=h.device)
-    told = [gradient_bins.likeliest_label(artifact, v, one, every)[0] for v, one in enumerate(h)]
-    y = torch.tensor(told, device=h.device)[:, None] if artifact.labels is None else artifact.labels
+    likeliest = [gradient_bins.likeliest_label(artifact, v, one, every)[0] for v, one in enumerate(h)]
+    y = torch.tensor(likeliest, device=h.device)[:, None] if artifact.labels is None else artifact.labels
     each = per_image.singles(artifact, Disaggregated(h[:, None], y, h[:, 0, 0, 0], 0))
     return replace(each, gradients=artifact.gradients | each.gradients, defense={"name": "none"})
 

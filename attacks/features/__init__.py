@@ -1,4 +1,4 @@
-"""From a classifier's gradient to features and from features to images, in closed form or by descent.
+"""From gradients to features and from features to images: closed forms, equations, descents, trained decoders.
 
 May import attacks/common/; imports no attack.
 """

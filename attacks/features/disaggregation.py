@@ -1,10 +1,12 @@
 """The features of a batch's single images, separated by what the classifier says of them.
 
-The first linear layer's gradient with its bias is  G = [dL/db | dL/dW] = 1/B sum_i d_i [1, h_i]',  of rank at most B: its row
+The first linear layer's gradient with its bias is  G = [dL/db | dL/dW] = sum_i w_i d_i [1, h_i]',  of rank at most B (w_i = 1/B,
+but in sums over clients that count for different weights): its row
 space holds every [1, h_i]. So [1, h_i] = c_i R for a basis R of that space, and B x B numbers c are left of B x 400. The d_i
 are no unknowns: the classifier and the labels give them for any h_i. The c are found by gradient matching through the
 classifier alone,
     min over c of  mean over parameters l of ||g_l(c) - G_l||^2 / ||G_l||^2  +  mean squared distance of h from [0, 1]
+the last term only where features end in a sigmoid,
 where c_i R begins with 1, with R scaled by G's singular values; h is what enters C, with dropout within [0, 1 / (1 - p)]. Starts:
 C = B pinv(D') G' with D of points strewn around a common one; a short descent of many, a long one of the best.
 
@@ -25,9 +27,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks.common import descend, gradient_distance, labels, problem
-from attacks.common.descend import Data, each_of
+from attacks.common import batched, gradient_distance, labels, lbfgs, problem
+from attacks.common.batched import Data, each_of
+from attacks.common.problem import WEIGHTS
 from privbench import tensors
+from privbench.defending import described
 from privbench.networks.base import LinearClassifier
 from privbench.seeds import stream
 from privbench.tensors import Params
@@ -58,62 +62,98 @@ class Disaggregated(NamedTuple):
 
 
 def possible(artifact: Artifact) -> bool:
-    """Whether there is a first linear layer whose gradient is exact, and of the images alone."""
-    exact = artifact.defense.get("name", "none") == "none" and not artifact.imitated
-    return exact and isinstance(artifact.model.classifier, LinearClassifier)
+    """Whether there is a first linear layer whose gradient is exact, of the images alone, and of a rank that can hold them.
+
+    In the layer of the logits the d_i = p_i - e_y of cross-entropy add up to 0, so that Y of them are dependent.
+    """
+    classifier = artifact.model.classifier
+    exact = described.is_exact(artifact.defense) and not artifact.imitated and artifact.model.last_inputs is not None
+    if not exact or not isinstance(classifier, LinearClassifier):
+        return False
+    rows = len(artifact.weights["classifier"][f"{classifier.features_layer}.bias"])
+    return artifact.batch_size <= rows - (classifier.features_layer == classifier.logits_layer)
 
 
 def disaggregate(artifact: Artifact, seed: int, progress: Progress = no_progress) -> Disaggregated:
     """Labels and features of all batches; only where `possible`."""
     known = labels.recover(artifact)
-    own = _Problem(artifact)
-    solvable = torch.nonzero(own.solvable)[:, 0]
-    found = own.solve(solvable.cpu(), known[solvable], seed, RESTARTS, progress) if len(solvable) else None
-    if found is None or len(solvable) < artifact.victims:
-        found = _among(artifact, known, solvable, found)
+    row_spaces = _RowSpaces(artifact)
+    solvable = torch.nonzero(row_spaces.solvable)[:, 0]
+    batches = row_spaces.solve(solvable.cpu(), known[solvable], seed, RESTARTS, progress) if len(solvable) else None
+    if batches is None or len(solvable) < artifact.victims:
+        batches = _among(artifact, known, solvable, batches)
     if artifact.labels is not None:
-        return found
-    for v in torch.nonzero(~found.sound & own.solvable)[:, 0].tolist():
-        others = _exchanged(known[v], labels.fewest(artifact)[v])
+        return batches
+    for v in torch.nonzero(~batches.sound & row_spaces.solvable)[:, 0].tolist():
+        weights = None if artifact.image_weights is None else artifact.image_weights[v]
+        others = _exchanged(known[v], labels.fewest(artifact)[v], weights)
         if not len(others):
             continue
         rows = torch.full((len(others),), v)
-        tried = own.solve(rows, others, seed, EXCHANGES, progress)
+        tried = row_spaces.solve(rows, others, seed, EXCHANGES, progress)
         best = int(tried.residual.argmin())
-        again = own.solve(rows[:1], others[best : best + 1], seed, RESTARTS, progress)
-        spent = found.evaluations + tried.evaluations + again.evaluations
-        if again.residual[0] < found.residual[v]:
-            for whole, one in zip(found[:3], again[:3], strict=True):
+        again = row_spaces.solve(rows[:1], others[best : best + 1], seed, RESTARTS, progress)
+        spent = batches.evaluations + tried.evaluations + again.evaluations
+        if again.residual[0] < batches.residual[v]:
+            for whole, one in zip(batches[:3], again[:3], strict=True):
                 whole[v] = one[0]
-        found = found._replace(evaluations=spent)
-    return found
+        batches = batches._replace(evaluations=spent)
+    return batches
 
 
-def _among(artifact: Artifact, known: Tensor, rows: Tensor, found: Disaggregated | None) -> Disaggregated:
-    """The batches in `rows` as they were `found`, among all V: NaN for the features and the residual of the others."""
+def _among(artifact: Artifact, known: Tensor, rows: Tensor, solved: Disaggregated | None) -> Disaggregated:
+    """The `solved` batches, those in `rows`, among all V: NaN for the features and the residual of the others."""
     shape = (artifact.victims, artifact.batch_size, *artifact.model.feature_shape)
     h = torch.full(shape, torch.nan, dtype=torch.float64, device=known.device)
     labels_, residual, spent = known.clone(), h[:, 0, 0, 0, 0].clone(), 0
-    if found is not None:
-        h[rows], labels_[rows], residual[rows], spent = found
+    if solved is not None:
+        h[rows], labels_[rows], residual[rows], spent = solved
     return Disaggregated(h, labels_, residual, spent)
 
 
-def _exchanged(known: Tensor, fewest: Tensor) -> Tensor:
-    """Every batch of labels [n, B] that differs from `known` [B] in one, and has of each class at least `fewest` [Y]."""
+def _exchanged(known: Tensor, fewest: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Every batch of labels [n, B] that differs from `known` [B] in one, and has of each class at least `fewest` [Y].
+
+    Where images count for different `weights` [B], it also matters whose label it is: every image's is changed, and those of two
+    images are exchanged.
+    """
     counts = torch.bincount(known, minlength=len(fewest))
-    found = []
+    if weights is not None:
+        return _exchanged_among(known, counts > fewest, weights)
+    batches = []
     for out in torch.nonzero(counts > fewest)[:, 0].tolist():
         for into in range(len(counts)):
             if into != out:
                 other = counts.clone()
                 other[out] -= 1
                 other[into] += 1
-                found.append(torch.repeat_interleave(torch.arange(len(other), device=known.device), other))
-    return torch.stack(found) if found else known.new_zeros(0, len(known))
+                batches.append(torch.repeat_interleave(torch.arange(len(other), device=known.device), other))
+    return torch.stack(batches) if batches else known.new_zeros(0, len(known))
 
 
-class _Problem:
+def _exchanged_among(known: Tensor, spare: Tensor, weights: Tensor) -> Tensor:
+    """`_exchanged` of images of different weights, each once; `spare` [Y] says of which classes one may be taken away."""
+    batches = {}
+    several = [torch.nonzero(weights == w)[:, 0] for w in weights.unique()]
+
+    def add(other: Tensor) -> None:
+        for rows in several:
+            other[rows] = other[rows].sort().values
+        batches[tuple(other.tolist())] = other
+
+    for i in range(len(known)):
+        for into in range(len(spare)):
+            if spare[known[i]] and into != known[i]:
+                add(known.index_fill(0, torch.tensor([i], device=known.device), into))
+        for j in range(i):
+            if known[i] != known[j] and weights[i] != weights[j]:
+                other = known.clone()
+                other[i], other[j] = known[j], known[i]
+                add(other)
+    return torch.stack([*batches.values()]) if batches else known.new_zeros(0, len(known))
+
+
+class _RowSpaces:
     """All victims' gradients seen from their own row spaces.
 
     `data` holds, by victim,
@@ -129,9 +169,11 @@ class _Problem:
         classifier = artifact.model.classifier
         assert isinstance(classifier, LinearClassifier), "the caller has asked whether separation is possible"
         self.artifact, self.classifier, self.largest = artifact, classifier, 1 / (1 - artifact.model.dropout)
+        self.weight, self.bias = f"{classifier.features_layer}.weight", f"{classifier.features_layer}.bias"
+        self.observed_weight = f"classifier/{self.weight}"
         self.params: Params = {n: t.double() for n, t in artifact.weights["classifier"].items()}
         gradient = {n: t.double() for n, t in artifact.gradients["classifier"].items()}
-        whole = torch.cat([gradient["fc1.bias"][..., None], gradient["fc1.weight"]], -1)
+        whole = torch.cat([gradient[self.bias][..., None], gradient[self.weight]], -1)
         self.solvable = tensors.finite_rows(*gradient.values()) & (whole != 0).flatten(1).any(1)
         whole = whole.where(self.solvable[:, None, None], 0.0)
         _, size, right = torch.linalg.svd(whole, full_matrices=False)
@@ -139,20 +181,23 @@ class _Problem:
         scale, right = size[:, :b] + FLOOR * size[:, :1], right[:, :b]
         rows = scale[..., None] * right
         first = rows[..., 0]
-        layer = torch.cat([self.params["fc1.bias"][:, None], self.params["fc1.weight"]], 1)
-        observed = {f"classifier/{n}": t for n, t in gradient.items() if not n.startswith("fc1")}
-        self.names = ("classifier/fc1.weight", *observed)
+        layer = torch.cat([self.params[self.bias][:, None], self.params[self.weight]], 1)
+        observed = {f"classifier/{n}": t for n, t in gradient.items() if n not in (self.weight, self.bias)}
+        self.names = (self.observed_weight, *observed)
         self.data: Data = observed | {
-            "classifier/fc1.weight": whole @ right.mT / scale[:, None],
+            self.observed_weight: whole @ right.mT / scale[:, None],
             "rows": rows,
             "layer": layer @ rows.mT,
             "origin": first / first.square().sum(1, keepdim=True),
             "free": torch.linalg.qr(first[..., None], mode="complete").Q[..., 1:],
         }
+        if artifact.image_weights is not None:
+            self.data[WEIGHTS] = artifact.image_weights
+            self.names = (*self.names, WEIGHTS)
 
     def solve(self, victims: Tensor, known: Tensor, seed: int, restarts: int, progress: Progress) -> Disaggregated:
         """The best of `restarts` descents for each of the victims [n] with labels [n, B]."""
-        data = descend.pick(self.data, victims) | {"labels": known}
+        data = batched.pick(self.data, victims) | {"labels": known}
         data["unit"] = each_of(self.unit)(data)
         many = {name: problem.repeat(t, restarts) for name, t in data.items()}
         b = known.shape[1]
@@ -164,13 +209,15 @@ class _Problem:
         c = each_of(self.start)(SPREAD * torch.cat(draws).to(known.device), many)
         many["unit"] = c.norm(dim=2, keepdim=True)
         start = ((c - many["origin"][:, None]) @ many["free"]) / many["unit"]
-        short = descend.lbfgs(self.objective, start, many, steps=SHORT_STEPS, progress=progress, what="separation")
+        short = lbfgs.minimise(self.objective, start, many, steps=SHORT_STEPS, progress=progress, what="separation")
         best = short.loss.unflatten(0, (-1, restarts)).nan_to_num(nan=torch.inf).argsort(1)[:, :LONG]
         rows = (best + restarts * torch.arange(len(best), device=best.device)[:, None]).flatten()
-        some = descend.pick(many, rows)
-        end = descend.lbfgs(self.objective, short.x[rows], some, steps=LONG_STEPS, progress=progress, what="separation")
-        y, loss, _, chosen = descend.best_restart(end, min(LONG, restarts))
-        data["unit"] = some["unit"].unflatten(0, (len(known), -1))[torch.arange(len(known)), chosen]
+        best_data = batched.pick(many, rows)
+        end = lbfgs.minimise(
+            self.objective, short.x[rows], best_data, steps=LONG_STEPS, progress=progress, what="separation"
+        )
+        y, loss, _, chosen = batched.best_restart(end, min(LONG, restarts))
+        data["unit"] = best_data["unit"].unflatten(0, (len(known), -1))[torch.arange(len(known)), chosen]
         h = each_of(self.features)(y, data).unflatten(2, self.artifact.model.feature_shape)
         return Disaggregated(h, known.clone(), loss, short.evaluations + end.evaluations)
 
@@ -184,21 +231,26 @@ class _Problem:
 
     def objective(self, y: Tensor, data: Data) -> Tensor:
         """The distance of the classifier's gradient, and of the features from [0, 1]."""
-        params = self.params | {"fc1.weight": data["layer"], "fc1.bias": torch.zeros_like(self.params["fc1.bias"])}
+        params = self.params | {self.weight: data["layer"], self.bias: torch.zeros_like(self.params[self.bias])}
         observed = {name: data[name] for name in self.names}
         c, h = self.coordinates(y, data), self.features(y, data)
-        products = gradient_distance.classifier_products(self.classifier, params, c, data["labels"], observed)
-        return gradient_distance.layer_scaled_distance(products) + (h - h.clamp(0, self.largest)).square().mean()
+        products = gradient_distance.classifier_products(self.artifact.model, params, c, data["labels"], observed)
+        distance = gradient_distance.layer_scaled_distance(products)
+        if not self.artifact.model.has_sigmoid_features:
+            return distance
+        return distance + (h - h.clamp(0, self.largest)).square().mean()
 
     def deltas(self, c: Tensor, data: Data) -> Tensor:
-        """d_i = dL_i/dz of the first layer [B, m] at the coordinates c [B, r]."""
-        params = self.params | {"fc1.weight": data["layer"]}
+        """B w_i d_i, d_i = dL_i/dz of the first layer, [B, m] at the coordinates c [B, r]."""
+        params = self.params | {self.weight: data["layer"]}
 
         def loss(bias: Tensor) -> Tensor:
-            logits, _ = self.classifier.linear_layers(params | {"fc1.bias": bias}, c)
-            return F.cross_entropy(logits, data["labels"], reduction="sum")
+            logits, _ = self.classifier.linear_layers(params | {self.bias: bias}, c)
+            if WEIGHTS not in data:
+                return F.cross_entropy(logits, data["labels"], reduction="sum")
+            return len(c) * self.artifact.model.loss(logits, data["labels"], data[WEIGHTS])
 
-        return grad(loss)(c.new_zeros(len(c), len(self.params["fc1.bias"])))
+        return grad(loss)(c.new_zeros(len(c), len(self.params[self.bias])))
 
     def unit(self, data: Data) -> Tensor:
         """The size of coordinates: as G' = 1/B D'C has entries around 1, C has entries around B / |d|."""
@@ -210,7 +262,7 @@ class _Problem:
         c = data["origin"] + data["unit"] * noise @ data["free"].T
         for _ in range(LEAST_SQUARES):
             d = self.deltas(c, data)
-            solved = len(d) * torch.linalg.pinv(d.T, rtol=1e-6) @ data["classifier/fc1.weight"]
+            solved = len(d) * torch.linalg.pinv(d.T, rtol=1e-6) @ data[self.observed_weight]
             first = solved @ data["rows"][:, :1]  # |d| of the image relative to that of the point
             new = solved / first
             c = torch.where(new.isfinite(), new, c)

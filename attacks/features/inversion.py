@@ -11,12 +11,13 @@ An exact extractor is inverted through the logit of the last sigmoid, as attacks
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from attacks.common import descend, priors
+from attacks.common import batched, lbfgs, priors
 from privbench.networks.model import Model
 from privbench.tensors import Params
 from privbench.types import Batch, Progress, no_progress
@@ -40,7 +41,7 @@ class ClassPrior(NamedTuple):
 
 def usual(shape: tuple[int, int, int], classes: int, like: Tensor) -> ClassPrior:
     """Smooth images around grey, for an attacker without images."""
-    gaussian = priors.natural(*shape[:2], STEP, priors.CHROMA, like)
+    gaussian = priors.natural(*priors.square(shape), STEP, priors.CHROMA, like)
     return ClassPrior(like.new_zeros(classes, gaussian.variance.numel()), gaussian)
 
 
@@ -61,6 +62,11 @@ def logit(h: Tensor) -> Tensor:
     return torch.logit(h.clamp(LOGIT_EDGE, 1 - LOGIT_EDGE))
 
 
+def undone(model: Model, features: Tensor) -> Tensor:
+    """What entered the extractor's last sigmoid; features as they are where it ends otherwise."""
+    return logit(features) if model.has_sigmoid_features else features
+
+
 def invert(  # noqa: PLR0913 (the terms of one objective)
     model: Model,
     extractors: Sequence[Params],
@@ -73,20 +79,20 @@ def invert(  # noqa: PLR0913 (the terms of one objective)
     steps: int,
     known: Tensor | None = None,
     progress: Progress = no_progress,
-) -> descend.Descent:
+) -> batched.Descent:
     """The most probable image of each h [n, c, s, s] given its label [n] and error variance [n] (inf: the class mean).
 
     `known` [n, c, s, s] bool says which features are used, by default all.
     Returns x [n, 1, C, H, W]. With `exact` the variance is that of the logit of h, relative to the logit's spread over features.
     """
     net = model.net("extractor")
-    own = [{name: t.to(h) for name, t in params.items()} for params in extractors]
-    through = logit if exact else torch.nn.Identity()
+    networks = [{name: t.to(h) for name, t in params.items()} for params in extractors]
+    through = partial(undone, model) if exact else torch.nn.Identity()
     side = prior.gaussian.variance.shape
 
     def objective(z: Tensor, data: dict[str, Tensor]) -> Tensor:
         x = image(prior, z, data["mean"]).view(1, *side)
-        each = [(through(net.apply(params, {}, x, train=False)[0][0]) - data["h"]).square() for params in own]
+        each = [(through(net.apply(params, {}, x, train=False)[0][0]) - data["h"]).square() for params in networks]
         gaps = [(gap if known is None else gap * data["known"]).sum() for gap in each]
         return torch.stack(gaps).mean() * data["precision"] + z.square().sum()
 
@@ -96,7 +102,7 @@ def invert(  # noqa: PLR0913 (the terms of one objective)
     data = {"h": target, "mean": prior.means[labels], "precision": 1 / variance}
     data |= {} if known is None else {"known": known}
     start = torch.zeros_like(data["mean"])
-    end = descend.lbfgs(objective, start, data, steps=steps, progress=progress, what="feature inversion")
+    end = lbfgs.minimise(objective, start, data, steps=steps, progress=progress, what="feature inversion")
     return end._replace(x=images_of(prior, end.x, labels))
 
 

@@ -1,8 +1,8 @@
 """The most probable image given a noised gradient, by an attacker who knows the noise and believes something about images.
 
     min over z of  F(z) = ||g(x) - G||^2 / sigma^2 + ||z||^2,   2x - 1 = mu + Sigma^(1/2) z
-sigma^2 is the variance of the defence's noise. mu and Sigma are those of photographs in general (attacks/staged.py, mu is grey), or
-of the attacker's own images (attacks/posterior.py).
+sigma^2 is the variance of the defence's noise. mu and Sigma are those of photographs in general (`of_photographs`, mu is grey), or
+of the attacker's own images (`mixture`).
 
 F has many minima, for the length of g depends on the image as steeply as its direction does. So the direction is matched first,
     D(z) = min over a >= 0 of ||a g(x) - G||^2 / sigma^2 + ||z||^2,  the first term being (||G||^2 - <g, G>^2 / ||g||^2) / sigma^2,
@@ -21,8 +21,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.common import descend, gradient_distance, priors, problem
+from attacks.common import batched, gradient_distance, lbfgs, priors, problem
 from attacks.common.problem import InversionProblem
+from attacks.features.inversion import ClassPrior
 from privbench.types import Artifact, Progress, Reconstruction, no_progress
 
 EVERYONE = 3  # number 0 is F at once from mu, then D first from mu and from the first of FLAT
@@ -49,16 +50,35 @@ class ImagePrior(NamedTuple):
 
     def variances(self) -> Tensor:
         """The variances [V, B, C, s, s] of all images."""
-        own = self.gaussian.variance
-        return own.expand(*self.mean.shape[:2], *own.shape) if self.variance is None else self.variance
+        of_all = self.gaussian.variance
+        return of_all.expand(*self.mean.shape[:2], *of_all.shape) if self.variance is None else self.variance
 
     def each(self) -> list[priors.GaussianPrior]:
         """The prior of each victim's images about their mean."""
         return [self.gaussian._replace(variance=variance) for variance in self.variances()]
 
 
+def of_photographs(artifact: Artifact, like: Tensor) -> ImagePrior:
+    """What an attacker without images believes of every victim's; `like` gives dtype and device."""
+    gaussian = priors.photographed(*priors.square(artifact.image_shape), priors.STRENGTH, priors.CHROMA, like)
+    return ImagePrior(gaussian, like.new_zeros(artifact.victims, artifact.batch_size, gaussian.variance.numel()))
+
+
+def mixture(learned: ClassPrior, probability: Tensor) -> ImagePrior:
+    """What is believed of images whose class has some `probability` [V, B, Y], normal again.
+
+    The mean is sum_c p_c mu_c, the variance of every coefficient sum_c p_c (sigma^2 + (mu_c - mu)^2).
+    """
+    p = probability.to(learned.means)
+    mean = p @ learned.means  # [V, B, D]
+    apart = learned.gaussian.coefficients(learned.means)  # [Y, C, s, s]
+    middle = torch.einsum("vby,ychw->vbchw", p, apart)
+    between = torch.einsum("vby,vbychw->vbchw", p, (apart - middle[:, :, None]).square())
+    return ImagePrior(learned.gaussian, mean, learned.gaussian.variance + between)
+
+
 def most_probable(
-    own: InversionProblem,
+    posed: InversionProblem,
     artifact: Artifact,
     prior: ImagePrior,
     seed: int,
@@ -70,34 +90,37 @@ def most_probable(
 
     `restart` is the number of the start, loss and trace are those of F.
     """
-    found = _Descents(own, prior, steps, progress)
-    noise = sum(t[0].numel() for t in own.observed.values())
+    descents = _Descents(posed, prior, steps, progress)
+    noise = sum(t[0].numel() for t in posed.observed.values())
     enough = noise + UNEXPLAINED * (2 * noise) ** 0.5
-    rows = torch.arange(len(own.labels), device=own.labels.device)
+    rows = torch.arange(len(posed.labels), device=posed.labels.device)
     z = starts(artifact, prior, 0, seed)
-    best, which = found.at_once(z, rows), torch.zeros_like(rows)
+    best, which = descents.at_once(z, rows), torch.zeros_like(rows)
     for number in range(1, most):
         if number >= EVERYONE:
             rows = torch.nonzero(~(best.loss - best.x.square().sum((1, 2)) <= enough))[:, 0]
             if not len(rows):
                 break
-        other = found.by_direction(starts(artifact, prior, number, seed)[rows], rows)
+        other = descents.by_direction(starts(artifact, prior, number, seed)[rows], rows)
         which[rows[other.loss < best.loss[rows]]] = number
-        best = _put(best, rows, descend.lower(best._replace(**_rows(best, rows), evaluations=0), other))
+        best = _put(best, rows, batched.lower(best._replace(**_rows(best, rows), evaluations=0), other))
     x = torch.stack([image(*one) for one in zip(prior.each(), best.x, prior.mean, strict=True)])
-    return Reconstruction(x, own.labels, best.loss, best.trace, which, best.evaluations)
+    return Reconstruction(x, posed.labels, best.loss, best.trace, which, best.evaluations)
 
 
 def starts(artifact: Artifact, prior: ImagePrior, number: int, seed: int) -> Tensor:
     """z [V, B, D] of the start with this number."""
     z, flat = torch.zeros_like(prior.mean), number - FIRST_FLAT
     drawn = flat >= len(FLAT)
-    if drawn or artifact.model.backbone != "lenet5":
+    if drawn or not artifact.model.is_smooth:
         draws = problem.draws(artifact, z.shape[1:], 1, seed, f"image {number}").to(z)
         z = z + (1.0 if drawn else NUDGE) * draws
     if 0 <= flat < len(FLAT):
         z = z + torch.stack(
-            [own.whitened(2 * FLAT[flat] - 1 - mean) for own, mean in zip(prior.each(), prior.mean, strict=True)]
+            [
+                each_prior.whitened(2 * FLAT[flat] - 1 - mean)
+                for each_prior, mean in zip(prior.each(), prior.mean, strict=True)
+            ]
         )
     return z
 
@@ -110,47 +133,46 @@ def image(gaussian: priors.GaussianPrior, z: Tensor, mean: Tensor) -> Tensor:
 class _Descents:
     """Descents of some victims of a problem by D and F."""
 
-    def __init__(self, own: InversionProblem, prior: ImagePrior, steps: Steps, progress: Progress) -> None:
-        self.own, self.gaussian, self.steps, self.progress = own, prior.gaussian, steps, progress
-        self.data = problem.data(own) | {"mean": prior.mean, "variance": prior.variances()}
+    def __init__(self, posed: InversionProblem, prior: ImagePrior, steps: Steps, progress: Progress) -> None:
+        self.posed, self.gaussian, self.steps, self.progress = posed, prior.gaussian, steps, progress
+        self.data = problem.data(posed) | {"mean": prior.mean, "variance": prior.variances()}
 
-    def at_once(self, z: Tensor, rows: Tensor) -> descend.Descent:
+    def at_once(self, z: Tensor, rows: Tensor) -> batched.Descent:
         """F from z [n, B, D] of the victims `rows`."""
-        return self._descent(self._surprise, z, rows, self.steps.whole)
+        return self._descent(self._neg_log_posterior, z, rows, self.steps.whole)
 
-    def by_direction(self, z: Tensor, rows: Tensor) -> descend.Descent:
+    def by_direction(self, z: Tensor, rows: Tensor) -> batched.Descent:
         """D from z, and F from where that ended; the trace is that of F, from z on."""
-        before = self._descent(self._surprise, z, rows, 0)
+        before = self._descent(self._neg_log_posterior, z, rows, 0)
         first = self._descent(self._of_direction, z, rows, self.steps.direction)
         end = self.at_once(first.x, rows)
         spent = before.evaluations + first.evaluations + end.evaluations
         return end._replace(trace=torch.cat([before.loss[:, None], end.trace], 1), evaluations=spent)
 
-    def _descent(self, objective: descend.Objective, z: Tensor, rows: Tensor, steps: int) -> descend.Descent:
-        return descend.lbfgs(
-            objective, z, descend.pick(self.data, rows), steps=steps, tolerance=TOLERANCE, progress=self.progress,
+    def _descent(self, objective: batched.Objective, z: Tensor, rows: Tensor, steps: int) -> batched.Descent:
+        return lbfgs.minimise(
+            objective, z, batched.pick(self.data, rows), steps=steps, tolerance=TOLERANCE, progress=self.progress,
             what="noised gradient",
         )  # fmt: skip
 
-    def _products(self, z: Tensor, data: descend.Data) -> dict[str, gradient_distance.Products]:
+    def _products(self, z: Tensor, data: batched.Data) -> dict[str, gradient_distance.Products]:
         gaussian = self.gaussian._replace(variance=data["variance"])
-        x, observed = image(gaussian, z, data["mean"]), problem.observed_of(self.own, data)
-        return gradient_distance.gradient_products(self.own, x, data["labels"], observed)
+        return gradient_distance.fitted_products(self.posed, image(gaussian, z, data["mean"]), data)
 
-    def _surprise(self, z: Tensor, data: descend.Data) -> Tensor:
-        return gradient_distance.squared_distance(self._products(z, data)) / self.own.variance + z.square().sum()
+    def _neg_log_posterior(self, z: Tensor, data: batched.Data) -> Tensor:
+        return gradient_distance.squared_distance(self._products(z, data)) / self.posed.variance + z.square().sum()
 
-    def _of_direction(self, z: Tensor, data: descend.Data) -> Tensor:
-        return gradient_distance.direction_distance(self._products(z, data)) / self.own.variance + z.square().sum()
+    def _of_direction(self, z: Tensor, data: batched.Data) -> Tensor:
+        return gradient_distance.direction_distance(self._products(z, data)) / self.posed.variance + z.square().sum()
 
 
-def _rows(end: descend.Descent, rows: Tensor) -> dict[str, Tensor]:
+def _rows(end: batched.Descent, rows: Tensor) -> dict[str, Tensor]:
     return {"x": end.x[rows], "loss": end.loss[rows], "trace": end.trace[rows]}
 
 
-def _put(whole: descend.Descent, rows: Tensor, some: descend.Descent) -> descend.Descent:
+def _put(whole: batched.Descent, rows: Tensor, part: batched.Descent) -> batched.Descent:
     """`whole` with the problems in `rows` taken from `some`, whose work comes on top."""
-    trace, theirs = descend.of_one_length([whole.trace, some.trace])
+    trace, part_trace = batched.of_one_length([whole.trace, part.trace])
     x, loss, trace = whole.x.clone(), whole.loss.clone(), trace.clone()
-    x[rows], loss[rows], trace[rows] = some.x, some.loss, theirs
-    return descend.Descent(x, loss, trace, whole.evaluations + some.evaluations)
+    x[rows], loss[rows], trace[rows] = part.x, part.loss, part_trace
+    return batched.Descent(x, loss, trace, whole.evaluations + part.evaluations)

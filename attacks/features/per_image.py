@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
@@ -61,11 +60,11 @@ def _batches(
     whole = no_information.gave_up(floor._replace(labels=labels.recover(artifact)))
     if not disaggregation.possible(artifact):
         return whole._replace(notes=(_note(artifact, artifact.victims),))
-    found = separated(artifact, knowledge, seed, progress)
-    whole = whole._replace(gradient_evaluations=found.evaluations)
-    rows = torch.nonzero(found.sound)[:, 0]
+    batches = separated(artifact, knowledge, seed, progress)
+    whole = whole._replace(gradient_evaluations=batches.evaluations)
+    rows = torch.nonzero(batches.sound)[:, 0]
     if len(rows):
-        of_rows = Disaggregated(found.h[rows], found.labels[rows], found.residual[rows], 0)
+        of_rows = Disaggregated(batches.h[rows], batches.labels[rows], batches.residual[rows], 0)
         whole = failed_uploads.put(
             whole, rows, folded(single(singles(artifact.select(rows), of_rows)), artifact.batch_size)
         )
@@ -78,10 +77,10 @@ def separated(artifact: Artifact, knowledge: Knowledge, seed: int, progress: Pro
     """`disaggregation.disaggregate`, once per artifact for all attackers with auxiliary images; only where that is `possible`."""
 
     def make() -> dict[str, Tensor]:
-        found = disaggregation.disaggregate(artifact, seed, progress)
-        return found._asdict() | {"evaluations": torch.tensor(found.evaluations)}
+        batches = disaggregation.disaggregate(artifact, seed, progress)
+        return batches._asdict() | {"evaluations": torch.tensor(batches.evaluations)}
 
-    kept = training_cache.cached(
+    tensors = training_cache.cached(
         knowledge.cache,
         "separated",
         {"seed": seed, "batch_size": artifact.batch_size},
@@ -89,19 +88,20 @@ def separated(artifact: Artifact, knowledge: Knowledge, seed: int, progress: Pro
             *artifact.gradients["classifier"].values(),
             *artifact.weights["classifier"].values(),
             *(() if artifact.labels is None else (artifact.labels,)),
+            *(() if artifact.image_weights is None else (artifact.image_weights,)),
         ],
         make,
         artifact.client.device,
     )
-    return Disaggregated(kept["h"], kept["labels"], kept["residual"], int(kept["evaluations"]))
+    return Disaggregated(tensors["h"], tensors["labels"], tensors["residual"], int(tensors["evaluations"]))
 
 
-def singles(artifact: Artifact, found: Disaggregated) -> Artifact:
+def singles(artifact: Artifact, batches: Disaggregated) -> Artifact:
     """The artifact of V B clients' uploads that would hold one image each, a batch's in a row, with known labels.
 
     Of a model with dropout, features that are nearly 0 are 0, as in the gradient of one image.
     """
-    y, entered = found.labels.flatten(), found.h.flatten(0, 1)
+    y, entered = batches.labels.flatten(), batches.h.flatten(0, 1)
     if artifact.model.dropout:
         size = entered.abs()
         entered = entered.where(size > closed_form.BLURRED * size.amax((1, 2, 3), keepdim=True), 0.0)
@@ -112,6 +112,7 @@ def singles(artifact: Artifact, found: Disaggregated) -> Artifact:
         client=problem.repeat(artifact.client, artifact.batch_size),
         batch_size=1,
         labels=y[:, None],
+        member_weights=None,
     )
 
 
@@ -121,13 +122,13 @@ def gradient_of(artifact: Artifact, h: Tensor, y: Tensor) -> Params:
     assert isinstance(classifier, LinearClassifier), "the caller has checked the classifier"
 
     def loss(params: Params) -> Tensor:
-        return F.cross_entropy(classifier.linear_layers(params, h[None])[0], y[None])
+        return artifact.model.loss(classifier.linear_layers(params, h[None])[0], y[None])
 
     gradient: Params = grad(loss)({n: t.to(h) for n, t in artifact.weights["classifier"].items()})
     return gradient
 
 
-def folded(found: Reconstruction, batch: int) -> Reconstruction:
+def folded(reconstruction: Reconstruction, batch: int) -> Reconstruction:
     """The reconstruction of V B single images as one of V batches; loss and trace are means over a batch.
 
     A batch was given up where all its images were.
@@ -136,10 +137,10 @@ def folded(found: Reconstruction, batch: int) -> Reconstruction:
     def rows(t: Tensor) -> Tensor:
         return t.unflatten(0, (-1, batch))
 
-    images, y, loss, trace, restart = (rows(t) for t in found[:5])
-    return found._replace(
+    images, y, loss, trace, restart = (rows(t) for t in reconstruction[:5])
+    return reconstruction._replace(
         images=images[:, :, 0], labels=y[:, :, 0], loss=loss.mean(1), trace=trace.mean(1), restart=restart[:, 0],
-        outcome=None if found.outcome is None else rows(found.outcome).amin(1),
+        outcome=None if reconstruction.outcome is None else rows(reconstruction.outcome).amin(1),
     )  # fmt: skip
 
 

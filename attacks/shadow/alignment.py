@@ -33,40 +33,44 @@ FEWEST_OTHERS = 2  # victims of whose features there is a spread
 FROM_INITIAL = "from initial"
 
 
-def aligned(own: AlignedSettings) -> Recipe:
+def aligned(settings: AlignedSettings) -> Recipe:
     """One surrogate per client and fold of its victims, aligned from a plain one."""
 
     def extractors(view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
-        return from_plain(own, view, seed, knowledge)
+        return from_plain(settings, view, seed, knowledge)
 
     return Recipe(
-        "aligned", extractors, recipes.shadow_of(own), recipes.kept_by(own, AlignedSettings), recipes.moment_shift
-    )
-
-
-def from_initial(own: AlignedSettings, initial: Params) -> Recipe:
-    """The same from the initial extractor, validated in a shadow federation whose clients start there too."""
-
-    def extractors(view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
-        return from_start(own, view, initial, "initial", seed, knowledge)
-
-    return Recipe(
-        FROM_INITIAL,
+        "aligned",
         extractors,
-        recipes.shadow_of(own, initial),
-        recipes.kept_by(own, AlignedSettings),
+        recipes.shadow_of(settings),
+        recipes.validation_settings(settings, AlignedSettings),
         recipes.moment_shift,
     )
 
 
-def from_plain(own: AlignedSettings, view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
+def from_initial(settings: AlignedSettings, initial: Params) -> Recipe:
+    """The same from the initial extractor, validated in a shadow federation whose clients start there too."""
+
+    def extractors(view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
+        return from_start(settings, view, initial, "initial", seed, knowledge)
+
+    return Recipe(
+        FROM_INITIAL,
+        extractors,
+        recipes.shadow_of(settings, initial),
+        recipes.validation_settings(settings, AlignedSettings),
+        recipes.moment_shift,
+    )
+
+
+def from_plain(settings: AlignedSettings, view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
     """Aligned surrogates that begin at the first plain one."""
-    plain = recipes.trained_alone(own, view, seed, knowledge)
-    return from_start(own, view, plain[min(plain)][0], "surrogate", seed, knowledge)
+    plain = recipes.trained_alone(settings, view, seed, knowledge)
+    return from_start(settings, view, plain[min(plain)][0], "surrogate", seed, knowledge)
 
 
 def from_start(
-    own: AlignedSettings, view: ServerView, start: Params, begun: str, seed: int, knowledge: Knowledge
+    settings: AlignedSettings, view: ServerView, start: Params, begun: str, seed: int, knowledge: Knowledge
 ) -> Extractors:
     """One surrogate per client and fold of its victims, all from one start, called `begun`."""
     dealt = folds(view)
@@ -75,23 +79,23 @@ def from_start(
     def make() -> dict[str, Tensor]:
         return recipes.packed([
             surrogate_training.train(
-                view.model, start, view.classifier, view.auxiliary, own.align_steps,
-                stream(seed, "attacker", "aligned", view.name, client), terms(view, client, dealt != fold), own.align_weight,
+                view.model, start, view.classifier, view.auxiliary, settings.align_steps,
+                stream(seed, "attacker", "aligned", view.name, client), terms(view, client, dealt != fold), settings.align_weight,
             )
             for client, fold in pairs
         ])  # fmt: skip
 
-    kept = training_cache.cached(
+    trained = training_cache.cached(
         knowledge.cache,
         f"aligned-{view.name}",
-        {"seed": seed, "align_steps": own.align_steps, "align_weight": own.align_weight, "from": begun},
+        {"seed": seed, "align_steps": settings.align_steps, "align_weight": settings.align_weight, "from": begun},
         [*recipes.depends_on(view), *(start[name] for name in sorted(start))],
         make,
         view.h.device,
     )
-    each = {pair: [params] for pair, params in zip(pairs, recipes.unpacked(kept, len(pairs)), strict=True)}
-    theirs = zip(view.victim.tolist(), view.client.tolist(), dealt.tolist(), strict=True)
-    return {victim: each[client, fold] for victim, client, fold in theirs}
+    each = {pair: [params] for pair, params in zip(pairs, recipes.unpacked(trained, len(pairs)), strict=True)}
+    victims = zip(view.victim.tolist(), view.client.tolist(), dealt.tolist(), strict=True)
+    return {victim: each[client, fold] for victim, client, fold in victims}
 
 
 def folds(view: ServerView) -> Tensor:
@@ -106,15 +110,18 @@ def terms(view: ServerView, client: int, others: Tensor) -> Align:
 
     Noisy features have other moments, so they are left out.
     """
-    found: list[Align] = []
+    each: list[Align] = []
     if client in view.moments:
-        found.append(surrogate_training.to_generator(view.moments[client]))
-    mine = (view.client == client) & others
-    if view.noise is None and int(mine.sum()) >= FEWEST_OTHERS:
-        observed = view.h[mine].float()
-        found += [surrogate_training.to_features(observed), surrogate_training.to_victims(observed, view.labels[mine])]
+        each.append(surrogate_training.to_generator(view.moments[client]))
+    aligned_to = (view.client == client) & others
+    if view.noise is None and int(aligned_to.sum()) >= FEWEST_OTHERS:
+        observed = view.h[aligned_to].float()
+        each += [
+            surrogate_training.to_features(observed),
+            surrogate_training.to_victims(observed, view.labels[aligned_to]),
+        ]
 
     def align(h: Tensor, labels: Tensor) -> Tensor:
-        return sum((term(h, labels) for term in found), h.new_zeros(()))
+        return sum((term(h, labels) for term in each), h.new_zeros(()))
 
     return align

@@ -51,7 +51,7 @@ def validated(
 
     `steps` are those of D, `settings` what the outcome depends on besides the tensors.
     """
-    kept = training_cache.cached(
+    outcome = training_cache.cached(
         knowledge.cache,
         "validation-decoder",
         {**settings, "seed": seed, "round": round_, "training": str(real.training)},
@@ -59,9 +59,9 @@ def validated(
         lambda: in_shadow(recipe, steps, real, round_, seed, knowledge),
         real.h.device,
     )
-    if not selection.applies(recipe, real, float(kept["shift"]), seed, knowledge):
+    if not selection.applies(recipe, real, float(outcome["shift"]), seed, knowledge):
         return NOTHING
-    return Share(float(kept["share"]), float(kept["energy"]))
+    return Share(float(outcome["share"]), float(outcome["energy"]))
 
 
 def in_shadow(
@@ -86,8 +86,8 @@ def answers(view: ServerView, members: Extractors, steps: int, seed: int, knowle
     answer = torch.zeros_like(means)
     for fold in sorted(set(dealt.tolist())):
         rows = torch.nonzero(dealt == fold)[:, 0]
-        theirs = zip(view.client[rows].tolist(), view.victim[rows].tolist(), strict=True)
-        networks = [members[victim][0] for _, victim in sorted(dict(theirs).items())]
+        pairs = zip(view.client[rows].tolist(), view.victim[rows].tolist(), strict=True)
+        networks = [members[victim][0] for _, victim in sorted(dict(pairs).items())]
         params = _trained(view, networks, steps, seed, knowledge)
         h, y = view.h[rows].float(), view.labels[rows]
         answer[rows] = learned_decoder.decode(params, h, y, view.model.classes, means[rows])

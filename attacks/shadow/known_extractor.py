@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attacks.common import descend
+from attacks.common import batched
 from attacks.features import inversion
 from attacks.features.inversion import Extractors
 from attacks.shadow import shadow_federation, surrogate_training
@@ -27,41 +27,43 @@ ALIKE = 5.0  # measured ratios after 40 steps: 1.5 in round 0, above 500 for for
 IMAGES = 16  # of the attacker's own, at most
 
 
-def variance(own: ServerView) -> Tensor:
+def variance(view: ServerView) -> Tensor:
     """The error variance [V] of each victim's features under its own extractor: that of the noise, or TAU^2 without any."""
-    return torch.full_like(own.h[:, 0, 0, 0], TAU**2) if own.noise is None else own.noise
+    return torch.full_like(view.h[:, 0, 0, 0], TAU**2) if view.noise is None else view.noise
 
 
-def invert(own: ServerView, nets: Extractors, steps: int, progress: Progress) -> descend.Descent:
+def invert(view: ServerView, nets: Extractors, steps: int, progress: Progress) -> batched.Descent:
     """The images [V, 1, C, H, W] of a server's victims through their own extractors."""
-    known = inversion.learned(own.auxiliary, own.model.classes, own.h)
-    exact = own.noise is None
-    return shadow_federation.by_extractors(own, known, nets, variance(own), exact=exact, steps=steps, progress=progress)
+    known = inversion.learned(view.auxiliary, view.model.classes, view.h)
+    exact = view.noise is None
+    return shadow_federation.by_extractors(
+        view, known, nets, variance(view), exact=exact, steps=steps, progress=progress
+    )
 
 
-def fitting(own: ServerView, held: dict[int, Params], steps: int, seed: int, progress: Progress) -> set[int]:
+def fitting(view: ServerView, held: dict[int, Params], steps: int, seed: int, progress: Progress) -> set[int]:
     """The attacked clients whose own extractor `held` has for them."""
-    clients = torch.tensor(sorted(held), device=own.client.device)
-    images, classes = (t[:IMAGES] for t in own.auxiliary)
-    found = set()
+    clients = torch.tensor(sorted(held), device=view.client.device)
+    images, classes = (t[:IMAGES] for t in view.auxiliary)
+    fit = set()
     for k in clients.tolist():
-        rows = torch.nonzero(own.client == k)[:, 0]
-        h = surrogate_training.extract(own.model, held[k], images).to(own.h)
-        noise = None if own.noise is None else own.noise[rows].median()
+        rows = torch.nonzero(view.client == k)[:, 0]
+        h = surrogate_training.extract(view.model, held[k], images).to(view.h)
+        noise = None if view.noise is None else view.noise[rows].median()
         h = h if noise is None else shadow_federation.noised(h, noise, seed)
-        own_h, mask = (h, None) if own.known is None else shadow_federation.dropped(own.model, h, seed)
-        known = own._replace(
-            h=own_h,
+        h, mask = (h, None) if view.known is None else shadow_federation.dropped(view, h, seed)
+        known = view._replace(
+            h=h,
             known=mask,
             noise=None if noise is None else noise.expand(len(h)),
             labels=classes,
             client=torch.full_like(classes, k),
             victim=torch.arange(len(h), device=h.device),
         )
-        pair = (shadow_federation.select(own, rows), known)
+        pair = (shadow_federation.select(view, rows), known)
         losses = [
             invert(each, shadow_federation.of_clients(each, {k: [held[k]]}), steps, progress).loss for each in pair
         ]
         if float(losses[0].median()) <= ALIKE * float(losses[1].median()):
-            found.add(k)
-    return found
+            fit.add(k)
+    return fit

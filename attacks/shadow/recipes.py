@@ -41,69 +41,73 @@ class Recipe:
     negligible: float = ALIKE  # a shift that is sound whatever the shadow's was
 
 
-def surrogates(own: SurrogateSettings) -> Recipe:
+def surrogates(settings: SurrogateSettings) -> Recipe:
     """The same surrogates for every client: cross-entropy through C alone, each from a start of its own."""
 
     def extractors(view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
-        return trained_alone(own, view, seed, knowledge)
+        return trained_alone(settings, view, seed, knowledge)
 
-    return Recipe("surrogate", extractors, shadow_of(own), kept_by(own, SurrogateSettings), moment_shift)
+    return Recipe(
+        "surrogate", extractors, shadow_of(settings), validation_settings(settings, SurrogateSettings), moment_shift
+    )
 
 
-def of_colluders(own: SurrogateSettings) -> Recipe:
+def of_colluders(settings: SurrogateSettings) -> Recipe:
     """The extractor of each attacked client's colluder."""
 
     def extractors(view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
         return shadow_federation.of_clients(view, {client: [params] for client, params in view.colluder.items()})
 
-    return Recipe("colluder", extractors, shadow_of(own), kept_by(own, SurrogateSettings), moment_shift)
+    return Recipe(
+        "colluder", extractors, shadow_of(settings), validation_settings(settings, SurrogateSettings), moment_shift
+    )
 
 
-def trained_alone(own: SurrogateSettings, view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
+def trained_alone(settings: SurrogateSettings, view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
     """Surrogates trained by cross-entropy alone, the same for all victims."""
-    kept = training_cache.cached(
+    trained = training_cache.cached(
         knowledge.cache,
         f"surrogates-{view.name}",
-        {"steps": own.train_steps, "members": own.members, "seed": seed},
+        {"steps": settings.train_steps, "members": settings.members, "seed": seed},
         [*view.auxiliary, *view.classifier.values()],
-        lambda: trained_members(own, view, seed, "surrogate"),
+        lambda: trained_members(settings, view, seed, "surrogate"),
         view.h.device,
     )
-    return dict.fromkeys(view.victim.tolist(), unpacked(kept, own.members))
+    return dict.fromkeys(view.victim.tolist(), unpacked(trained, settings.members))
 
 
 def trained_members(
-    own: SurrogateSettings, view: ServerView, seed: int, name: str, align: Align | None = None, weight: float = 0.0
+    settings: SurrogateSettings, view: ServerView, seed: int, name: str, align: Align | None = None, weight: float = 0.0
 ) -> dict[str, Tensor]:
     """`members` surrogates, each from a start of its own, whose draws belong to `name`; packed."""
-    found = []
-    for m in range(own.members):
+    networks = []
+    for m in range(settings.members):
         names = ("attacker", name, view.name, m)
         start = {n: t.to(view.h.device) for n, t in view.model.net("extractor").init(stream(seed, *names))[0].items()}
         rng = stream(seed, *names, "batches")
-        found.append(
+        networks.append(
             surrogate_training.train(
-                view.model, start, view.classifier, view.auxiliary, own.train_steps, rng, align, weight
+                view.model, start, view.classifier, view.auxiliary, settings.train_steps, rng, align, weight
             )
         )
-    return packed(found)
+    return packed(networks)
 
 
 def shadow_of(
-    own: SurrogateSettings, start: Params | None = None
+    settings: SurrogateSettings, start: Params | None = None
 ) -> Callable[[ServerView, int, int, Knowledge], tuple[ServerView, Tensor]]:
     """A shadow federation of as many rounds as the attacked one, at most `shadow_rounds`; its extractors begin at `start`."""
 
     def shadow(real: ServerView, round_: int, seed: int, knowledge: Knowledge) -> tuple[ServerView, Tensor]:
-        rounds = min(round_, own.shadow_rounds)
-        return shadow_federation.shadow(real, rounds, own.shadow_steps, seed, knowledge, start)
+        rounds = min(round_, settings.shadow_rounds)
+        return shadow_federation.shadow(real, rounds, settings.shadow_steps, seed, knowledge, start)
 
     return shadow
 
 
-def kept_by(own: SurrogateSettings, kind: type[SurrogateSettings]) -> dict[str, int | float]:
+def validation_settings(settings: SurrogateSettings, kind: type[SurrogateSettings]) -> dict[str, int | float]:
     """The settings of one kind that the outcome of a shadow validation depends on: all but the steps of an exact inversion."""
-    return {f.name: getattr(own, f.name) for f in fields(kind) if f.name != "exact_steps"}
+    return {f.name: getattr(settings, f.name) for f in fields(kind) if f.name != "exact_steps"}
 
 
 def depends_on(view: ServerView) -> list[Tensor]:
@@ -122,10 +126,10 @@ def moment_shift(view: ServerView, made: Extractors, seed: int, knowledge: Knowl
     """
     gaps = []
     for client in view.clients:
-        mine = view.client == client
-        nets = {id(made[v][0]): made[v][0] for v in view.victim[mine].tolist()}
+        of_client = view.client == client
+        nets = {id(made[v][0]): made[v][0] for v in view.victim[of_client].tolist()}
         each = [surrogate_training.extract(view.model, params, view.auxiliary.images) for params in nets.values()]
-        align = surrogate_training.to_features(view.h[mine].to(each[0]))
+        align = surrogate_training.to_features(view.h[of_client].to(each[0]))
         gaps.append(statistics.fmean(float(align(seen, view.auxiliary.labels)) for seen in each))
     return statistics.median(gaps)
 

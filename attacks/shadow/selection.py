@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.common import descend, training_cache
+from attacks.common import batched, training_cache
 from attacks.features import inversion
 from attacks.features.inversion import ClassPrior, Extractors
 from attacks.shadow import recipes as recipes_of
@@ -52,11 +52,11 @@ def best_of(
     if len(real.auxiliary.labels) < FEWEST:
         return NOTHING
     ordered = sorted(recipes, key=lambda recipe: recipe.name)
-    kept = {recipe.name: validated(recipe, steps, real, round_, seed, knowledge, progress) for recipe in ordered}
-    sound = [r for r in ordered if applies(r, real, float(kept[r.name]["shift"]), seed, knowledge)]
+    validations = {recipe.name: validated(recipe, steps, real, round_, seed, knowledge, progress) for recipe in ordered}
+    sound = [r for r in ordered if applies(r, real, float(validations[r.name]["shift"]), seed, knowledge)]
     if not sound:
         return NOTHING
-    row, tau = best(torch.stack([kept[recipe.name]["psnr_db"].cpu() for recipe in sound]))
+    row, tau = best(torch.stack([validations[recipe.name]["psnr_db"].cpu() for recipe in sound]))
     return Choice(sound[row].name, tau)
 
 
@@ -73,11 +73,13 @@ def validated(
         made = recipe.extractors(other, seed, knowledge)
         rows = torch.arange(len(other.h), device=other.h.device).repeat(len(TAUS))
         taus = torch.tensor(TAUS).repeat_interleave(len(other.h))
-        found = [
+        images_by_tau = [
             invert(shadow_federation.select(other, rows), made, taus, steps, progress).x[:, 0],
             class_means(other).x[:, 0],
         ]
-        error = (torch.cat(found).clamp(0, 1) - images.repeat(len(TAUS) + 1, 1, 1, 1)).square().flatten(1).mean(1)
+        error = (
+            (torch.cat(images_by_tau).clamp(0, 1) - images.repeat(len(TAUS) + 1, 1, 1, 1)).square().flatten(1).mean(1)
+        )
         psnr_db = -10 * torch.log10(error.clamp_min(1e-10)).view(len(TAUS) + 1, -1)
         return {"psnr_db": psnr_db, "shift": torch.tensor(recipe.shift(other, made, seed, knowledge))}
 
@@ -106,7 +108,7 @@ def best(psnr_db: Tensor) -> tuple[int, float]:
     return recipe, taus[column] if means[recipe, column] > means[0, -1] else math.inf
 
 
-def invert(view: ServerView, made: Extractors, taus: Tensor, steps: int, progress: Progress) -> descend.Descent:
+def invert(view: ServerView, made: Extractors, taus: Tensor, steps: int, progress: Progress) -> batched.Descent:
     """The images [V, 1, C, H, W] of a server's victims through the surrogates of their clients."""
     variance = taus.to(view.h).square() + (0 if view.noise is None else view.noise)
     return shadow_federation.by_extractors(
@@ -119,13 +121,13 @@ def prior_of(view: ServerView) -> ClassPrior:
     return inversion.learned(view.auxiliary, view.model.classes, view.h)
 
 
-def class_means(view: ServerView) -> descend.Descent:
+def class_means(view: ServerView) -> batched.Descent:
     """The floor `class-mean` of every victim, with nothing descended on."""
     images, y = view.auxiliary.images.to(view.h), view.auxiliary.labels
     means = {c: images[y == c].mean(0) for c in set(y.tolist())}
     x = torch.stack([means.get(c, images.mean(0)) for c in view.labels.tolist()])[:, None]
     zero = torch.zeros_like(x[:, 0, 0, 0, 0])
-    return descend.Descent(x, zero, zero[:, None], 0)
+    return batched.Descent(x, zero, zero[:, None], 0)
 
 
 def start_of(knowledge: Knowledge) -> list[Tensor]:

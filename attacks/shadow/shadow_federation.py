@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.common import closed_form, descend, labels, problem, training_cache
+from attacks.common import batched, closed_form, labels, problem, training_cache
 from attacks.common.closed_form import Features
 from attacks.features import inversion
 from attacks.features.inversion import ClassPrior, Extractors
@@ -36,7 +36,7 @@ from privbench.types import Artifact, Batch, Knowledge, LocalTraining, Progress
 
 CLIENTS = 3
 VICTIMS = 6  # of each shadow client: about as many as a real one has, on whom alignment depends
-UNTOLD_STEPS = 100  # of a shadow client in a round, where it is not known how many the attacked ones take
+USUAL_STEPS = 100  # of a shadow client in a round, where it is not known how many the attacked ones take
 GENERATED = 64  # generator samples per class
 
 
@@ -65,26 +65,26 @@ class ServerView(NamedTuple):
         return clients_of(self.client)
 
 
-def select(own: ServerView, rows: Tensor) -> ServerView:
+def select(view: ServerView, rows: Tensor) -> ServerView:
     """The same view of some of its victims, possibly several times."""
-    noise, known = (None if t is None else t[rows] for t in (own.noise, own.known))
-    return own._replace(
-        h=own.h[rows],
+    noise, known = (None if t is None else t[rows] for t in (view.noise, view.known))
+    return view._replace(
+        h=view.h[rows],
         known=known,
         noise=noise,
-        labels=own.labels[rows],
-        client=own.client[rows],
-        victim=own.victim[rows],
+        labels=view.labels[rows],
+        client=view.client[rows],
+        victim=view.victim[rows],
     )
 
 
-def of_clients(own: ServerView, nets: Mapping[int, list[Params]]) -> Extractors:
+def of_clients(view: ServerView, nets: Mapping[int, list[Params]]) -> Extractors:
     """What stands in for each client's extractor, client -> networks, for each of its victims."""
-    return {v: nets[k] for v, k in zip(own.victim.tolist(), own.client.tolist(), strict=True)}
+    return {v: nets[k] for v, k in zip(view.victim.tolist(), view.client.tolist(), strict=True)}
 
 
 def by_extractors(
-    own: ServerView,
+    view: ServerView,
     prior: ClassPrior,
     nets: Extractors,
     variance: Tensor,
@@ -92,25 +92,29 @@ def by_extractors(
     exact: bool,
     steps: int,
     progress: Progress,
-) -> descend.Descent:
+) -> batched.Descent:
     """attacks/features/inversion.py for all victims that a server sees, those with the same extractors together; `variance` [V]."""
     alike: dict[tuple[int, ...], list[int]] = {}
-    for row, victim in enumerate(own.victim.tolist()):
+    for row, victim in enumerate(view.victim.tolist()):
         alike.setdefault(tuple(id(params) for params in nets[victim]), []).append(row)
     parts = []
     for group in alike.values():
-        rows = torch.tensor(group, device=own.h.device)
+        rows = torch.tensor(group, device=view.h.device)
         end = inversion.invert(
-            own.model, nets[int(own.victim[group[0]])], prior, own.h[rows], own.labels[rows], variance[rows],
-            exact=exact, steps=steps, known=None if own.known is None else own.known[rows], progress=progress,
+            view.model, nets[int(view.victim[group[0]])], prior, view.h[rows], view.labels[rows], variance[rows],
+            exact=exact, steps=steps, known=None if view.known is None else view.known[rows], progress=progress,
         )  # fmt: skip
         parts.append((rows, end))
-    return descend.joined(parts)
+    return batched.joined(parts)
 
 
 def check_features(artifact: Artifact, who: str) -> None:
     """UserError where no linear layer takes the features, or of gradients of more than the images that the artifact says."""
     closed_form.check_not_mixed(artifact)
+    if artifact.model.last_inputs is None:
+        raise UserError(
+            f"{who} trains surrogates by cross-entropy, but the clients' loss is another; try --attack staged"
+        )
     if not isinstance(artifact.model.classifier, LinearClassifier):
         raise UserError(
             f"{who} needs the features of each image in closed form, but the classifier of {artifact.model.backbone} begins with "
@@ -122,9 +126,9 @@ def check_features(artifact: Artifact, who: str) -> None:
 def required_features(artifact: Artifact, who: str) -> Features:
     """Closed-form features [V, c, s, s] of one-image gradients; UserError as `check_features`."""
     check_features(artifact, who)
-    found = closed_form.of_single(artifact)
-    assert found is not None, "attacks/features/per_image.py makes batches single images"
-    return found
+    features = closed_form.of_single(artifact)
+    assert features is not None, "attacks/features/per_image.py makes batches single images"
+    return features
 
 
 def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> ServerView:
@@ -141,8 +145,8 @@ def real(artifact: Artifact, knowledge: Knowledge, seed: int, who: str) -> Serve
         artifact.client,
         torch.arange(artifact.victims, device=artifact.client.device),
         knowledge.auxiliary,
-        _told_by_generators(artifact, clients, seed) if "generator" in artifact.uploads else {},
-        {k: own.params["extractor"] for k, own in colluder.items() if k in clients},
+        _generator_moments(artifact, clients, seed) if "generator" in artifact.uploads else {},
+        {k: other.params["extractor"] for k, other in colluder.items() if k in clients},
         artifact.training,
     )
 
@@ -152,10 +156,10 @@ def clients_of(client: Tensor) -> list[int]:
     return sorted(set(client.tolist()))
 
 
-def _told_by_generators(artifact: Artifact, clients: list[int], seed: int) -> dict[int, ClassMoments]:
+def _generator_moments(artifact: Artifact, clients: list[int], seed: int) -> dict[int, ClassMoments]:
     """The moments of each client whose generator makes finite features."""
     each = {k: _generated(artifact, k, seed) for k in clients}
-    return {k: told for k, told in each.items() if all(bool(t.isfinite().all()) for t in told)}
+    return {k: moments for k, moments in each.items() if all(bool(t.isfinite().all()) for t in moments)}
 
 
 def _generated(artifact: Artifact, client: int, seed: int) -> ClassMoments:
@@ -188,18 +192,18 @@ def shadow(
 ) -> tuple[ServerView, Tensor]:
     """A shadow of what a server sees, and its victims' images [V', C, H, W]; at least four auxiliary images are needed.
 
-    Each client takes as many steps a round as the attacked clients do, UNTOLD_STEPS where that is not known, `most_steps` at most.
+    Each client takes as many steps a round as the attacked clients do, USUAL_STEPS where that is not known, `most_steps` at most.
     `start` is what its clients' extractors start from; without one each has a random start of its own.
     """
     images, classes = view.auxiliary
-    theirs, mine = _halves(view, seed)
-    own = training_of(view, most_steps)
-    shares = [share for share in theirs.tensor_split(CLIENTS) if len(share)]
+    clients, attackers = _halves(view, seed)
+    training = training_of(view, most_steps)
+    shares = [share for share in clients.tensor_split(CLIENTS) if len(share)]
     begun = "shared" if start is not None else "own"
-    kept = training_cache.cached(
+    trained = training_cache.cached(
         knowledge.cache,
         "hijacked-shadow" if pull else "shadow",
-        {"rounds": rounds, "training": str(own), "seed": seed, "start": begun},
+        {"rounds": rounds, "training": str(training), "seed": seed, "start": begun},
         [
             images,
             classes,
@@ -207,10 +211,10 @@ def shadow(
             *(t for _, t in sorted((start or {}).items())),
             *(pull.depends_on if pull else ()),
         ],
-        lambda: _clients_of(view, [Batch(images[s], classes[s]) for s in shares], rounds, own, seed, start, pull),
+        lambda: _clients_of(view, [Batch(images[s], classes[s]) for s in shares], rounds, training, seed, start, pull),
         images.device,
     )
-    extractors = [_take(kept, f"extractor{k}/") for k in range(len(shares))]
+    extractors = [_take(trained, f"extractor{k}/") for k in range(len(shares))]
     victims = [share[:VICTIMS] for share in shares]
     seen = torch.cat(victims)
     h = torch.cat(
@@ -227,12 +231,12 @@ def shadow(
         "shadow",
         view.model,
         view.classifier,
-        *(Features(h, None) if view.known is None else dropped(view.model, h, seed)),
+        *(Features(h, None) if view.known is None else dropped(view, h, seed)),
         None if view.noise is None else view.noise.median().expand(len(h)),
         classes[seen],
         torch.cat([torch.full((len(v),), k) for k, v in enumerate(victims)]).to(classes.device),
         torch.arange(len(seen), device=classes.device),
-        Batch(images[mine], classes[mine]),
+        Batch(images[attackers], classes[attackers]),
         moments,
         {k: extractors[(k + 1) % len(shares)] for k in range(len(shares))} if view.colluder else {},
         view.training,
@@ -242,24 +246,24 @@ def shadow(
 
 def training_of(view: ServerView, most_steps: int) -> LocalTraining:
     """How a shadow's clients train: as the attacked ones do, as far as that is known, and `most_steps` a round at most."""
-    told = view.training or LocalTraining(
-        surrogate_training.UNTOLD.model_dump(), surrogate_training.CLIENT_BATCH, UNTOLD_STEPS
+    training = view.training or LocalTraining(
+        surrogate_training.USUAL_OPTIMISER.model_dump(), surrogate_training.CLIENT_BATCH, USUAL_STEPS
     )
-    return told._replace(steps=min(told.steps, most_steps))
+    return training._replace(steps=min(training.steps, most_steps))
 
 
 def attackers_half(view: ServerView, seed: int) -> Batch:
     """The auxiliary images that a shadow federation leaves to its attacker."""
-    _, mine = _halves(view, seed)
-    return Batch(view.auxiliary.images[mine], view.auxiliary.labels[mine])
+    _, attackers = _halves(view, seed)
+    return Batch(view.auxiliary.images[attackers], view.auxiliary.labels[attackers])
 
 
 def _halves(view: ServerView, seed: int) -> tuple[Tensor, Tensor]:
     """Indices of the auxiliary images: (the shadow clients', the shadow attacker's)."""
     classes = view.auxiliary.labels
     order = torch.randperm(len(classes), generator=stream(seed, "attacker", "shadow", "halves")).to(classes.device)
-    theirs, mine = order.tensor_split(2)
-    return theirs, mine
+    clients, attackers = order.tensor_split(2)
+    return clients, attackers
 
 
 def noised(h: Tensor, variance: Tensor, seed: int) -> Tensor:
@@ -268,10 +272,12 @@ def noised(h: Tensor, variance: Tensor, seed: int) -> Tensor:
     return h + variance.sqrt() * torch.randn(h.shape, generator=rng, dtype=torch.float64).to(h)
 
 
-def dropped(model: Model, h: Tensor, seed: int) -> Features:
-    """Features [n, c, s, s] as they come out of gradients taken with the model's dropout."""
+def dropped(view: ServerView, h: Tensor, seed: int) -> Features:
+    """Features [n, c, s, s] as gradients show them that lack some: as many as dropout leaves, else as of the victims are known."""
+    assert view.known is not None, "the victims' gradients show which are known"
+    share = 1 - view.model.dropout if view.model.dropout else float(view.known.double().mean())
     rng = stream(seed, "attacker", "shadow", "dropout")
-    known = torch.empty(h.shape).bernoulli_(1 - model.dropout, generator=rng).bool().to(h.device)
+    known = torch.empty(h.shape).bernoulli_(share, generator=rng).bool().to(h.device)
     return closed_form.imputed(h, known)
 
 
@@ -279,21 +285,21 @@ def _clients_of(
     view: ServerView,
     shares: list[Batch],
     rounds: int,
-    own: LocalTraining,
+    local: LocalTraining,
     seed: int,
     start: Params | None,
     pull: Pull | None,
 ) -> dict[str, Tensor]:
     """Private extractors that the broadcast classifier understands, each trained on a share of the images."""
-    names, kept = ("attacker", "shadow"), dict[str, Tensor]()
+    names, trained = ("attacker", "shadow"), dict[str, Tensor]()
     for k, share in enumerate(shares):
         begun = start or view.model.net("extractor").init(stream(seed, *names, "client", k))[0]
         begun = {n: t.to(view.auxiliary.images) for n, t in begun.items()}
         rng = stream(seed, *names, "client", k, "batches")
         align = pull.align if pull else None
-        end, _ = surrogate_training.train_client(view.model, begun, view.classifier, share, rounds, own, rng, align)
-        kept |= {f"extractor{k}/{n}": t for n, t in end.items()}
-    return kept
+        end, _ = surrogate_training.train_client(view.model, begun, view.classifier, share, rounds, local, rng, align)
+        trained |= {f"extractor{k}/{n}": t for n, t in end.items()}
+    return trained
 
 
 def _take(tensors: dict[str, Tensor], prefix: str) -> Params:

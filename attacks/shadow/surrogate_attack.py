@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.common import descend, failed_uploads
+from attacks.common import batched, failed_uploads
 from attacks.features import per_image
 from attacks.shadow import known_extractor, selection, shadow_federation
 from attacks.shadow.recipes import Recipe
@@ -66,12 +66,12 @@ class SurrogateAttack:
         if held:
             fitting = known_extractor.fitting(real, held, min(known_extractor.SCREEN, steps), seed, progress)
         sure = torch.tensor([int(k) in fitting for k in real.client], dtype=torch.bool, device=real.client.device)
-        parts, outcome = list[tuple[Tensor, descend.Descent]](), torch.zeros_like(real.client)
+        parts, outcome = list[tuple[Tensor, batched.Descent]](), torch.zeros_like(real.client)
         if bool(sure.any()):
             rows = torch.nonzero(sure)[:, 0]
-            mine = shadow_federation.select(real, rows)
-            nets = shadow_federation.of_clients(mine, {k: [held[k]] for k in fitting})
-            parts.append((rows, known_extractor.invert(mine, nets, steps, progress)))
+            view = shadow_federation.select(real, rows)
+            nets = shadow_federation.of_clients(view, {k: [held[k]] for k in fitting})
+            parts.append((rows, known_extractor.invert(view, nets, steps, progress)))
         if not bool(sure.all()):
             rows = torch.nonzero(~sure)[:, 0]
             end = self.by_surrogates(shadow_federation.select(real, rows), artifact.round, seed, knowledge, progress)
@@ -81,11 +81,11 @@ class SurrogateAttack:
                 undescended = (0, parts[0][1].trace.shape[1] - 1)
                 end = end._replace(trace=F.pad(end.trace, undescended, value=math.nan))
             parts.append((rows, end))
-        return descend.reconstruction(descend.joined(parts), 1, real.labels[:, None])._replace(outcome=outcome)
+        return batched.reconstruction(batched.joined(parts), 1, real.labels[:, None])._replace(outcome=outcome)
 
     def by_surrogates(
         self, real: ServerView, round_: int, seed: int, knowledge: Knowledge, progress: Progress
-    ) -> descend.Descent:
+    ) -> batched.Descent:
         """The images of victims whose extractors the attacker does not hold."""
         choice = self.choice(real, round_, seed, knowledge, progress)
         if math.isinf(choice.tau):
@@ -99,11 +99,11 @@ class SurrogateAttack:
         lower = selection.best_of(self.recipes, self.settings.steps, real, round_, seed, without, progress)
         if self.challenger is None:
             return lower
-        own = selection.best_of((self.challenger,), self.settings.steps, real, round_, seed, knowledge, progress)
-        if math.isinf(own.tau):
+        challenge = selection.best_of((self.challenger,), self.settings.steps, real, round_, seed, knowledge, progress)
+        if math.isinf(challenge.tau):
             return lower
-        if math.isinf(lower.tau) or self.explains_more(own.recipe, lower, real, seed, knowledge, progress):
-            return own
+        if math.isinf(lower.tau) or self.explains_more(challenge.recipe, lower, real, seed, knowledge, progress):
+            return challenge
         return lower
 
     def explains_more(
@@ -117,7 +117,7 @@ class SurrogateAttack:
 
     def invert(
         self, recipe: str, tau: float, real: ServerView, seed: int, knowledge: Knowledge, progress: Progress
-    ) -> descend.Descent:
+    ) -> batched.Descent:
         """The images of victims through the surrogates of one recipe, by name."""
         every = (*self.recipes, *(() if self.challenger is None else (self.challenger,)))
         chosen = next(one for one in every if one.name == recipe)

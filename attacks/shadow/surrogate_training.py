@@ -28,7 +28,7 @@ BATCH = 64
 LR = 3e-3
 WEIGHT_DECAY = 1e-4
 # How a client of the shadow federation trains where nobody says how the attacked ones do: as in the quick preset.
-UNTOLD, CLIENT_BATCH = Adam(lr=LR, weight_decay=WEIGHT_DECAY), 16
+USUAL_OPTIMISER, CLIENT_BATCH = Adam(lr=LR, weight_decay=WEIGHT_DECAY), 16
 EPS = 1e-4
 VICTIM_EPS = 1e-3  # in a variance of features: of untrained ones the spread is smaller, and says nothing
 PIECE = 512  # images at once, without gradients
@@ -111,8 +111,8 @@ def to_victims(observed: Tensor, classes: Tensor) -> Align:
     return align
 
 
-def _relative(found: Tensor, target: Tensor) -> Tensor:
-    return (found - target).square().sum() / (target.square().sum() + EPS)
+def _relative(covariance: Tensor, target: Tensor) -> Tensor:
+    return (covariance - target).square().sum() / (target.square().sum() + EPS)
 
 
 def train(  # noqa: PLR0913 (what one training depends on)
@@ -146,10 +146,10 @@ def train(  # noqa: PLR0913 (what one training depends on)
 
 def optimiser_for(leaves: list[Tensor], setting: Mapping[str, Any]) -> torch.optim.Optimizer:
     """torch's optimiser of what privbench.spec.SGD or Adam say, written out."""
-    own = dict(setting)
-    if own.pop("kind", "adam") == "sgd":
-        return torch.optim.SGD(leaves, **own)
-    return torch.optim.Adam(leaves, betas=(own.pop("beta1"), own.pop("beta2")), **own)
+    options = dict(setting)
+    if options.pop("kind", "adam") == "sgd":
+        return torch.optim.SGD(leaves, **options)
+    return torch.optim.Adam(leaves, betas=(options.pop("beta1"), options.pop("beta2")), **options)
 
 
 def train_client(

@@ -4,50 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from privbench import names, registry, seeds, trust
+from privbench.auditing.walk import SEED, NotMade, Walk
 from privbench.errors import UserError
-from privbench.execution import one_attack, worker_pool
 from privbench.observation import artifact_files as artifacts
 from privbench.observation import knowledge
 from privbench.presets import train_spec
-from privbench.records import checks, victims
 from privbench.records.checks import CheckMessage
-from privbench.records.schema import Victim
 from privbench.records.store import Store
-from privbench.scoring import image_scores
 from privbench.spec import TrainSpec
-from privbench.system import console, files, machine
+from privbench.system import console, machine
 from privbench.system.console import Console
 from privbench.training import federation
-from privbench.types import Artifact, Batch, Knowledge, Reconstruction, Truth, no_progress
-from reports.records import table_checks
-from reports.records.labels import range_text
+from privbench.types import Artifact, Batch
 from reports.records.measured import Measured
-from reports.records.quotable import PLUMBING, is_quotable
-
-SEED = 0  # of all other draws here: an artifact does not name its seed
-
-
-class _Floors(NamedTuple):
-    """What anybody scores on the victims of a file."""
-
-    psnr_db: dict[str, list[float]]  # floor -> victims
-    auxiliary: set[str]  # digests of the images that they were made of
-    note: str  # why some floors are missing; else nothing
+from reports.records.number_text import range_text
+from reports.records.quotable import SMOKE_NOTE, is_quotable
 
 
 def attack_file(  # noqa: PLR0913 (options)
     path: Path,
     truth: Path | None,
     attacks: Sequence[str],
-    is_ladder: bool,
     settings: dict[str, Any],
     dataset: str | None,
     auxiliary: str,
@@ -55,7 +37,7 @@ def attack_file(  # noqa: PLR0913 (options)
     data_dir: Path | None,
     out: Path,
 ) -> None:
-    """Attacks the artifact in a folder, for the ladder by every attack whose needs it meets; with a truth file, scores it.
+    """Attacks the artifact in a folder, for a ladder by those of its attacks whose needs it meets; with a truth file, scores it.
 
     Auxiliary images are those of `dataset` or, where that is None, of the artifact's own data set.
     """
@@ -63,46 +45,25 @@ def attack_file(  # noqa: PLR0913 (options)
     known = artifacts.load_truth(truth, path) if truth is not None else None
     to, place, origin = console.results(), machine.device(device), artifacts.origin(path)
     if known is not None and not is_quotable(artifacts.preset(path)):
-        to.say(f"note: {PLUMBING}")
+        to.say(f"note: {SMOKE_NOTE}")
         known = None
     # The seed that an attack within the run has, so that it gives the same images here; of an export, any.
     seed = SEED if origin is None else seeds.of_attacker(origin.run, seen.round)
-    Store(out).check_writable()
-    if is_ladder:
-        met = seen.offers() | {"auxiliary"}
-        attacks = [*(a for a in registry.ATTACKS if registry.resolve("attack", a).needs <= met), *attacks]
-    each = registry.settings_of_each(attacks, settings) if is_ladder else dict.fromkeys(attacks, settings)
-    floors = None if known is None else _floors(path, seen, known, place, data_dir)
-    if floors is not None and floors.note:
-        to.say(f"note: {floors.note}")
     # Once, and only where an attack asks for them.
-    images = cache(lambda: _auxiliary(path, seen, dataset, auxiliary, data_dir))
-    for name in each:
-        stem = f"{_name(path)}-{name.replace(':', '.')}"  # not every system has colons in file names
-        whole = Knowledge(cache=Store(out).cache)
-        if "auxiliary" in registry.resolve("attack", name).needs:
-            whole = replace(whole, auxiliary=images())
-        try:
-            # Each attack has the file to itself: what one writes into it, no other sees and no check reports.
-            found = one_attack.attack_artifact(name, each[name], artifacts.load(path), whole, seed, place, no_progress)
-        except Exception as error:
-            if not is_ladder and isinstance(error, UserError):
-                raise
-            reason = worker_pool.logged(error, files.inside(out, f"{stem}-error.txt"))
-            if not is_ladder:
-                raise UserError(f"{name}: {reason}") from error
-            to.say(f"{name}: not run: {reason}")
+    auxiliary_images = cache(lambda: _auxiliary(path, seen, dataset, auxiliary, data_dir))
+    floor_images = None if known is None else _floor_images(path, seen, data_dir, to)
+    # Each attack has the file to itself: what one writes into it, no other sees and no check reports.
+    walk = Walk(_name(path), lambda: artifacts.load(path), out, place, seed, known, auxiliary_images, floor_images)
+    is_ladder, members = bool(registry.LADDERS & set(attacks)), walk.members(attacks)
+    each = registry.settings_of_each(members, settings) if is_ladder else dict.fromkeys(members, settings)
+    for made in walk.each(each, is_ladder=is_ladder):
+        if isinstance(made, NotMade):
+            to.say(f"{made.attack}: not run: {made.reason}")
             continue
-        target = files.inside(out, f"{stem}.safetensors")
-        tensors = {"images": found.images, "labels": found.labels, "loss": found.loss}
-        files.save_tensors(target, "reconstruction", tensors, {"artifact": _name(path), "attack": name})
-        line, told = "", victims.checks_without_truth(seen, found)
-        if known is not None and floors is not None:
-            line, told = _scored(name, seen, known, found, floors, whole.auxiliary)
-        to.say(
-            f"{name}: {seen.victims} victims, median objective {float(found.loss.nanmedian()):.3g}{line}; wrote {target}"
-        )
-        _print_messages(told, found.notes, to)
+        loss = float(made.reconstruction.loss.nanmedian())
+        line = "" if made.measured is None else _in_words(made.measured)
+        to.say(f"{made.attack}: {seen.victims} victims, median objective {loss:.3g}{line}; wrote {made.path}")
+        _print_messages(made.messages, made.notes, to)
 
 
 def _name(path: Path) -> str:
@@ -111,8 +72,8 @@ def _name(path: Path) -> str:
     return whole.parent.name if whole.name == artifacts.OBSERVATION else whole.name
 
 
-def _print_messages(told: Sequence[CheckMessage], notes: Sequence[str], to: Console) -> None:
-    for line in [*(f"{flag.name}: {flag.sentence}" for flag in told), *(f"note: {note}" for note in notes)]:
+def _print_messages(messages: Sequence[CheckMessage], notes: Sequence[str], to: Console) -> None:
+    for line in [*(f"{flag.name}: {flag.sentence}" for flag in messages), *(f"note: {note}" for note in notes)]:
         to.say(f"  {line}")
 
 
@@ -123,11 +84,11 @@ def _auxiliary(path: Path, seen: Artifact, dataset: str | None, choice: str, dat
     """
     run = _run_of(path)
     if run is None or (dataset is not None and dataset != run.dataset):
-        name = dataset or _own_data_set(path, seen)
+        name = dataset or _declared_data_set(path, seen)
         run = train_spec("quick", name, seen.method).model_copy(
             update={"image_size": seen.model.image_size, "seed": SEED}
         )
-    fed, _ = federation.of(run, data_dir)
+    fed = federation.as_known(run, federation.of(run, data_dir)[0])
     channels, classes = int(fed.clients[0].train.images.shape[1]), len(fed.classes)
     if channels != seen.image_shape[0] or classes > seen.model.classes:
         raise UserError(
@@ -137,7 +98,7 @@ def _auxiliary(path: Path, seen: Artifact, dataset: str | None, choice: str, dat
     return knowledge.auxiliary(fed, choice, data_dir, seen.image_shape, run.seed)[0]
 
 
-def _own_data_set(path: Path, seen: Artifact) -> str:
+def _declared_data_set(path: Path, seen: Artifact) -> str:
     """The data set that an artifact says it is of; UserError where only the file names it, or nobody knows it."""
     origin = artifacts.origin(path)
     name = seen.dataset if origin is None else origin.dataset
@@ -159,46 +120,18 @@ def _run_of(path: Path) -> TrainSpec | None:
     return Store(whole.parent.parent.parent).run(origin.run)
 
 
-def _floors(path: Path, seen: Artifact, truth: Truth, place: torch.device, data_dir: Path | None) -> _Floors:
-    """The floors of the artifact's own data set; where that is not available, those that need no images."""
-    images, note = None, ""
+def _floor_images(path: Path, seen: Artifact, data_dir: Path | None, to: Console) -> Batch | None:
+    """The images of the artifact's own data set, of which floors are made; None where it is not available, which is said."""
     try:
-        images = _auxiliary(path, seen, None, knowledge.SAME, data_dir)
+        return _auxiliary(path, seen, None, knowledge.SAME, data_dir)
     except UserError as error:
-        note = f"the floor is that of a grey image alone, because there are no images of {seen.dataset}: {error}"
-    met = seen.offers() | ({"auxiliary"} if images is not None else set())
-    psnr_db = {}
-    for name in registry.FLOORS:
-        if registry.resolve("attack", name).needs <= met:
-            found = one_attack.attack_artifact(name, {}, seen, Knowledge(auxiliary=images), SEED, place, no_progress)
-            psnr_db[name] = image_scores.psnr_of(found, truth).tolist()
-    return _Floors(psnr_db, set() if images is None else set(image_scores.digests(images.images)), note)
+        to.say(f"note: the floor is that of a grey image alone, because there are no images of {seen.dataset}: {error}")
+        return None
 
 
-def _scored(
-    attack: str, seen: Artifact, truth: Truth, found: Reconstruction, floors: _Floors, auxiliary: Batch | None
-) -> tuple[str, list[CheckMessage]]:
-    """(the scores in words; every check message of a record of these victims, and whether the attack is below the floor)."""
-    scores = image_scores.score(found, truth)
-    images = floors.auxiliary | (set() if auxiliary is None else set(image_scores.digests(auxiliary.images)))
-    each = [
-        Victim(**entry)
-        for entry in victims.described(
-            seen,
-            truth,
-            found,
-            scores,
-            seed=SEED,
-            floors=floors.psnr_db,
-            auxiliary=images,
-            is_floor=attack in registry.FLOORS,
-        )
-    ]
-    own = Measured((), tuple(each))
-    line = (
-        f", PSNR {range_text(own.psnr_db)} dB, floor {own.floor.psnr_db:.2f} dB ({own.floor.name}), gain "
-        f"{range_text(own.gain_db, sign=True)} dB, failures {own.scores.failures}"
+def _in_words(measured: Measured) -> str:
+    """The scores of one attack."""
+    return (
+        f", PSNR {range_text(measured.psnr_db)} dB, floor {measured.floor.psnr_db:.2f} dB ({measured.floor.name}), gain "
+        f"{range_text(measured.gain_db, sign=True)} dB, failures {measured.scores.failures}"
     )
-    s = own.scores
-    below = table_checks.gain_below_floor(attack, own.gain_here_db, s.identification, s.n, s.identification_chance)
-    return line, [*checks.of_victims(each), *below]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import textwrap
 import tomllib
+from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from rich.table import Table
 
+from privbench import registry
 from privbench.system import console
+from privbench.system.printable import one_line
 from reports.records.rungs import RUNGS
 from reports.studies import study_files
 
@@ -27,8 +31,8 @@ LONG = {
 
 def facts() -> Facts:
     """What is known of every built-in plug-in."""
-    found: Facts = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    content: Facts = json.loads(FILE.read_text(encoding="utf-8"))
+    return content
 
 
 def list_plugins(kind: str, *, long: bool = False) -> None:
@@ -36,32 +40,47 @@ def list_plugins(kind: str, *, long: bool = False) -> None:
     to, every = console.results(), facts()[kind]
     if kind == "attack":
         every = dict(sorted(every.items(), key=lambda entry: entry[1]["rung"]))
+    others = [
+        f"{e.name} ({e.dist.name if e.dist else 'a package'}: {e.value})"
+        for e in metadata.entry_points(group=f"privbench.{kind}s")
+        if e.name in registry.installed(kind)
+    ]
     if long:
         width = max(map(len, (*SHORT[kind], *LONG[kind]))) + 4
-        for name, own in every.items():
+        for name, facts_of_one in every.items():
             to.print(name, style="bold")
             for fact in (*SHORT[kind], *LONG[kind]):
                 head = f"  {fact}".ljust(width)
                 to.print(
-                    textwrap.fill(own[fact], max(to.width, 40), initial_indent=head, subsequent_indent=" " * width)
+                    textwrap.fill(
+                        facts_of_one[fact], max(to.width, 40), initial_indent=head, subsequent_indent=" " * width
+                    )
                 )
+        _list_installed(others)
         return
     table = _table("name", *SHORT[kind], unbroken=("name", "rung"))
-    for name, own in every.items():
-        table.add_row(name, *(own[fact] for fact in SHORT[kind]))
+    for name, facts_of_one in every.items():
+        table.add_row(name, *(facts_of_one[fact] for fact in SHORT[kind]))
     to.print(table)
     if kind == "attack":
         to.print("What an attacker knows, by rung (`--long` says more of each attack):")
         for rung, words in RUNGS.items():
             to.print(f"{rung}  {words}")
+    _list_installed(others)
+
+
+def _list_installed(others: Sequence[str]) -> None:
+    """The plug-ins of other packages, which nothing is imported of."""
+    if others:
+        console.results().print(one_line(f"Of other packages: {', '.join(others)}"))
 
 
 def list_studies() -> None:
     """Every study with what it is the cells of."""
     table = _table("name", "source", "what", unbroken=("name",))
     for name in study_files.names():
-        own = tomllib.loads(study_files.text(name))
-        table.add_row(name, own["source"], own["about"])
+        content = tomllib.loads(study_files.text(name))
+        table.add_row(name, content["source"], content["about"])
     console.results().print(table)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 
@@ -18,7 +19,11 @@ from privbench.spec import CellSpec, TrainSpec
 from privbench.system import console
 from privbench.system.printable import one_line
 from privbench.training import checkpoint
-from reports.records.quotable import PLUMBING, is_quotable
+from reports.records.quotable import SMOKE_NOTE, is_quotable
+from reports.tables import render
+from reports.tables.training import generator_table
+
+Spec = TypeVar("Spec", CellSpec, TrainSpec)
 
 
 def list_runs(out: Path) -> None:
@@ -61,14 +66,14 @@ def _attack_and_round(cell: CellSpec) -> tuple[str, str]:
 def show_run(prefix: str, out: Path) -> None:
     """Everything on disk about the one run or cell whose id begins with `prefix`."""
     store = Store(out)
-    found: list[tuple[TrainSpec | CellSpec, Path]] = []
-    found += [(spec, folder) for folder, spec in store.trained() if spec.id.startswith(prefix)]
-    found += [(cell, store.cell(cell)) for cell in store.cells() if cell.id.startswith(prefix)]
-    if not found:
+    matches: list[tuple[TrainSpec | CellSpec, Path]] = []
+    matches += [(spec, folder) for folder, spec in store.trained() if spec.id.startswith(prefix)]
+    matches += [(cell, store.cell(cell)) for cell in store.cells() if cell.id.startswith(prefix)]
+    if not matches:
         raise UserError(f"no run or cell under {out} begins with '{prefix}'; see `privbench list runs`")
-    if len(found) > 1:
-        raise UserError(f"'{prefix}' could be any of {', '.join(one.id for one, _ in found)}; give more digits")
-    spec, folder = found[0]
+    if len(matches) > 1:
+        raise UserError(f"'{prefix}' could be any of {', '.join(one.id for one, _ in matches)}; give more digits")
+    spec, folder = matches[0]
     to = console.results()
     to.say(f"{'train' if isinstance(spec, TrainSpec) else 'cell'} {spec.id} in {folder}")
     if isinstance(spec, TrainSpec):
@@ -82,16 +87,28 @@ def show_run(prefix: str, out: Path) -> None:
         return
     if not store.record(spec).exists():
         raise UserError(f"cell {spec.id} is unfinished; the command that started it continues it")
-    found_record = schema.read_of(spec, store.record(spec))
-    shown: dict[str, Any] = found_record.model_dump(mode="json", exclude={"seeds"})  # too long, or in the tables
-    if isinstance(found_record, AttackRecord) and not is_quotable(found_record.cell.preset):
-        to.say(PLUMBING)
-    elif isinstance(found_record, AttackRecord):
+    record = schema.read_of(spec, store.record(spec))
+    shown: dict[str, Any] = record.model_dump(mode="json", exclude={"seeds"})  # too long, or in the tables
+    if isinstance(record, AttackRecord) and not is_quotable(record.cell.preset):
+        to.say(SMOKE_NOTE)
+    elif isinstance(record, AttackRecord):
         shown |= {
-            "scores": found_record.scores._asdict(),
-            "floors": found_record.floors,
-            "gain_db": found_record.gain_db,
+            "scores": record.scores._asdict(),
+            "floors": record.floors,
+            "gain_db": record.gain_db,
         }
-        shown |= {"checks": [message.model_dump() for message in found_record.messages]}
+        shown |= {"checks": [message.model_dump() for message in record.messages]}
     to.print_json(json.dumps(shown))
-    training_view.show(found_record.training, found_record.class_names, to)
+    training_view.show(record.training, record.class_names, to)
+    if is_quotable(record.cell.preset):
+        for scores in generator_table.report([record]).tables:
+            render.show(scores.title, scores.columns, scores.rows, to)
+
+
+def only(every: Sequence[Spec], prefix: str, what: str) -> Spec:
+    """The one whose id begins with `prefix`; UserError when there is none, or more than one."""
+    matches = [one for one in every if one.id.startswith(prefix)]
+    if len(matches) != 1:
+        many = f"could be any of {', '.join(one.id for one in matches)}; give more digits"
+        raise UserError(f"'{prefix}' {many if matches else f'is no {what}; see `privbench list runs`'}")
+    return matches[0]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privbench.records.schema import ClientMetrics, SeedTraining, averages, mean, spread
+from privbench.records.entries import ClientMetrics, SeedTraining
+from privbench.records.means import averages, mean, spread
 from privbench.system.console import Console
 from privbench.training.history import Round
-from reports.records.labels import NONE, spread_text
+from reports.records.number_text import NONE, spread_text
 from reports.tables import render
 
 METRICS = {
@@ -46,9 +47,9 @@ def clients(trainings: Sequence[SeedTraining]) -> tuple[list[str], list[list[str
     """(columns, rows): one row per client, averaged over seeds, and the mean over clients with its spread over seeds."""
     rows = []
     for k in range(len(trainings[0].clients)):
-        own = [t.clients[k] for t in trainings]
-        best = ", ".join(str(c.round) for c in own)
-        rows.append([str(k + 1), best, *(_cell(mean([_get(c, n) for c in own]), n) for n in METRICS.values())])
+        metrics = [t.clients[k] for t in trainings]
+        best = ", ".join(str(c.round) for c in metrics)
+        rows.append([str(k + 1), best, *(_cell(mean([_get(c, n) for c in metrics]), n) for n in METRICS.values())])
     accuracy = spread([mean([c.accuracy for c in t.clients]) for t in trainings])
     whole = averages(trainings)
     spreads = [accuracy if name == "accuracy" else getattr(whole, name) for name in METRICS.values()]
@@ -78,12 +79,14 @@ def rounds(trainings: Sequence[SeedTraining]) -> tuple[list[str], list[list[str]
     return columns, [_round([t.rounds[r] for t in trainings], stages) for r in shown]
 
 
-def _round(own: Sequence[Round], stages: Sequence[str]) -> list[str]:
+def _round(each_seed: Sequence[Round], stages: Sequence[str]) -> list[str]:
     """The row of one round of every seed."""
-    losses = [mean([mean(r.loss[stage]) for r in own]) for stage in stages]
-    values = [(mean([_over_clients(getattr(r, name)) for r in own]), digits) for name, digits in PER_ROUND.values()]
+    losses = [mean([mean(r.loss[stage]) for r in each_seed]) for stage in stages]
+    values = [
+        (mean([_over_clients(getattr(r, name)) for r in each_seed]), digits) for name, digits in PER_ROUND.values()
+    ]
     each = [*((loss, 4) for loss in losses), *values]
-    return [str(own[0].round), *(NONE if value is None else f"{value:,.{digits}f}" for value, digits in each)]
+    return [str(each_seed[0].round), *(NONE if value is None else f"{value:,.{digits}f}" for value, digits in each)]
 
 
 def _over_clients(values: float | Sequence[float | None]) -> float | None:

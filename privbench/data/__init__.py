@@ -43,8 +43,8 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, s
     if domains is not None and len(set(domains)) < len(domains):
         raise UserError(f"--domains names one of {', '.join(domains)} twice")
     if name.startswith(registry.FOLDER):
-        own, path = _own(name)
-        return own.load(path, domains)
+        reader, path = _folder_reader(name)
+        return reader.load(path, domains)
     loader = registry.resolve("dataset", name)
     module = registry.module("dataset", name)
     known = getattr(module, "DOMAINS", ())
@@ -62,8 +62,8 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, s
 def check(name: str, root: Path | None) -> list[str]:
     """One line per file: present (and whether it is the published one), missing, or damaged."""
     if name.startswith(registry.FOLDER):
-        own, path = _own(name)
-        return list(own.check(path))
+        reader, path = _folder_reader(name)
+        return list(reader.check(path))
     module = registry.module("dataset", name)
     if not hasattr(module, "check"):
         return [f"{name} names no files: nothing to check"]
@@ -83,11 +83,11 @@ def content(name: str) -> str | None:
     """What distinguishes one content of a user's own folder from another, part of a run's name; None for all other data sets."""
     if not name.startswith(registry.FOLDER):
         return None
-    own, path = _own(name)
-    return str(own.survey(path).content)
+    reader, path = _folder_reader(name)
+    return str(reader.survey(path).content)
 
 
-def _own(name: str) -> tuple[Any, Path]:
+def _folder_reader(name: str) -> tuple[Any, Path]:
     """(the reader of folders, the path of one)."""
-    own = importlib.import_module("privbench.data.image_folder")
-    return own, own.path_of(name)
+    reader = importlib.import_module("privbench.data.image_folder")
+    return reader, reader.path_of(name)

@@ -28,9 +28,10 @@ class Dataset(NamedTuple):
     source: str  # where from, with licence and citation, one paragraph
     note: str = ""  # what differs from the published data set, e.g. a domain that was left out
     public: Images | None = None  # images of no client, when the papers name them apart (Digit5: MNIST)
-    halved: bool = (
-        False  # half of each class trains, drawn per seed from a domain's `train`; what is left of it joins `test`
-    )
+    # Half of each class trains, drawn per seed from a domain's `train`; what is left of it joins `test`.
+    halved: bool = False
+    # Its training, validation and test images are of different classes, for methods that learn from tasks.
+    by_class: bool = False
 
 
 def sound(dataset: Dataset, side: int = SIDE) -> Dataset:
@@ -39,7 +40,8 @@ def sound(dataset: Dataset, side: int = SIDE) -> Dataset:
     UserError, in one line, for the first of these faults:
 
     images that are not uint8 [N, 1 or 3, s, s] with s = 32 or `side`, one s for all (see resize.py); grey and coloured images
-    together; labels that do not fit the images or the classes; a class of which no domain has a training image.
+    together; labels that do not fit the images or the classes; a class of which no domain has a training image. Of a data set
+    that is split by class: a class without any image, or with images for two purposes.
     """
     sets = [
         (f"{name}'s {purpose} images", part)
@@ -71,6 +73,9 @@ def sound(dataset: Dataset, side: int = SIDE) -> Dataset:
                 f"{dataset.name}: the {len(labels)} labels of {what} must be one per image ({len(images)}), "
                 f"from 0 to {len(dataset.classes) - 1}"
             )
+    if dataset.by_class:
+        _check_split(dataset)
+        return dataset
     counts = torch.zeros(len(dataset.classes), dtype=torch.int64)
     for domain in dataset.domains.values():
         counts += torch.bincount(domain.train.labels, minlength=len(dataset.classes))
@@ -81,3 +86,16 @@ def sound(dataset: Dataset, side: int = SIDE) -> Dataset:
             f"{f' (nor of {len(absent) - 1} others)' if absent[1:] else ''}; add some, or leave the class out"
         )
     return dataset
+
+
+def _check_split(dataset: Dataset) -> None:
+    """UserError unless every class of a data set that is split by class serves one purpose."""
+    purposes: dict[int, set[str]] = {}
+    for domain in dataset.domains.values():
+        for purpose, part in zip(Domain._fields, domain, strict=True):
+            for label in [] if part is None else part.labels.unique().tolist():
+                purposes.setdefault(label, set()).add(purpose)
+    for label, name in enumerate(dataset.classes):
+        if len(each := purposes.get(label, set())) != 1:
+            fault = f"has images for {' and '.join(sorted(each))}" if each else "has no image"
+            raise UserError(f"{dataset.name} is split by class, but its class '{name}' {fault}")

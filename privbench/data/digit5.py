@@ -137,7 +137,7 @@ def _count_usps(path: Path) -> int:
 
 
 def _there(name: str, root: Path) -> bool:
-    return files.found(PLACES[name].layouts, root) is not None
+    return files.present(PLACES[name].layouts, root) is not None
 
 
 def _read(name: str, root: Path) -> Domain:

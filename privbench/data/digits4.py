@@ -40,8 +40,8 @@ def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     share = TRAIN + TEST
     made = {}
     for name in domains or DOMAINS:
-        own = slice(("plain", "blended", "inverted").index(name) * share, None) if name != "fonts" else slice(0, share)
-        x, y = images[own][:share], labels[own][:share]
+        rows = slice(("plain", "blended", "inverted").index(name) * share, None) if name != "fonts" else slice(0, share)
+        x, y = images[rows][:share], labels[rows][:share]
         if name == "plain":
             x = to_colour(x)
         elif name == "blended":

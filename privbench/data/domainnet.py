@@ -82,18 +82,18 @@ def listing(folder: Path, domain: str) -> Listing:
     there = [path for path in lists if path.is_file()]
     if len(there) == 1:
         raise UserError(f"{there[0]} is there, but its other half is not; put both lists there, or none")
-    found: Listing = {}
+    by_class: Listing = {}
     if there:
         for part, path in enumerate(lists):
             for file in read_list(path, folder, domain):
-                found.setdefault(file.parent.name, Held([], []))[part].append(file)
+                by_class.setdefault(file.parent.name, Held([], []))[part].append(file)
     else:
         for path in tree.entries(folder / domain):
             if path.is_dir():
-                found[path.name] = Held(tree.images_of(path), [])
-    if not any(held.train for held in found.values()):
+                by_class[path.name] = Held(tree.images_of(path), [])
+    if not any(held.train for held in by_class.values()):
         raise UserError(f"{folder / domain} is empty: it must hold one folder of images per class")
-    return found
+    return by_class
 
 
 def read_list(path: Path, folder: Path, domain: str) -> list[Path]:
@@ -103,19 +103,19 @@ def read_list(path: Path, folder: Path, domain: str) -> list[Path]:
     except (OSError, UnicodeDecodeError) as error:
         raise damaged(path, "no readable list") from error
     present: dict[str, set[str]] = {}  # one listing of each folder, no access to each of half a million files
-    found = []
+    named = []
     for line in lines:
         name, _, number = line.rpartition(" ")
         parts = name.split("/")
         if len(parts) != 3 or parts[0] != domain or ".." in parts or not all(parts) or not number.isdigit():
             raise damaged(path, f"its line '{line[:60]}' is not {domain}/CLASS/IMAGE and a number")
         if parts[1] not in present:
-            own = folder / domain / parts[1]
-            present[parts[1]] = {entry.name for entry in tree.entries(own)} if own.is_dir() else set()
+            class_folder = folder / domain / parts[1]
+            present[parts[1]] = {entry.name for entry in tree.entries(class_folder)} if class_folder.is_dir() else set()
         if parts[2] not in present[parts[1]]:
             raise UserError(f"{folder / name} is missing, but {path.name} names it; put it there again")
-        found.append(folder / name)
-    return found
+        named.append(folder / name)
+    return named
 
 
 def largest(listings: dict[str, Listing]) -> tuple[str, ...]:
@@ -129,11 +129,11 @@ def largest(listings: dict[str, Listing]) -> tuple[str, ...]:
     return tuple(sorted(sorted(totals, key=lambda name: (-totals[name], name))[:CLASSES]))
 
 
-def read_domain(domain: str, own: Listing, classes: tuple[str, ...]) -> Domain:
+def read_domain(domain: str, by_class: Listing, classes: tuple[str, ...]) -> Domain:
     """The images of a domain, class after class; those of the published test list apart."""
     train, test = [], []
     for label, name in enumerate(classes):
-        held = own.get(name, Held([], []))
+        held = by_class.get(name, Held([], []))
         count = len(held.train) + len(held.rest)
         if count < 2 or not held.train:
             raise UserError(f"domainnet's {domain} must hold two images or more of '{name}', but it holds {count}")

@@ -50,12 +50,12 @@ class Listing(NamedTuple):
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of all class folders, in alphabetical order."""
-        return tuple(sorted({name for own in self.files.values() for name in own}))
+        return tuple(sorted({name for by_class in self.files.values() for name in by_class}))
 
     @property
     def images(self) -> int:
         """How many images there are."""
-        return sum(len(paths) for own in self.files.values() for paths in own.values())
+        return sum(len(paths) for by_class in self.files.values() for paths in by_class.values())
 
     @property
     def content(self) -> str:
@@ -64,8 +64,8 @@ class Listing(NamedTuple):
         An image that was replaced by another of the very same size is not noticed: reading all of them would take too long.
         """
         digest, begin = hashlib.sha256(), len(os.fspath(self.path / "x")) - 1
-        for own in self.files.values():
-            for paths in own.values():
+        for by_class in self.files.values():
+            for paths in by_class.values():
                 for path in paths:
                     name = os.fspath(path)
                     size = os.stat(name).st_size  # noqa: PTH116 (thousands of times)
@@ -107,14 +107,16 @@ def survey(path: Path) -> Listing:
                 f"the folders {', '.join(top.path.name for top in tops)} of {path} look like splits, not domains; privbench "
                 f"splits images itself, so name a folder of class folders, e.g. folder:{tops[0].path}"
             )
-        classes = {top.path.name: [tree.folder(own) for own in top.folders] for top in tops}
-        files = {domain: {own.path.name: _class_images(own) for own in each} for domain, each in classes.items()}
-        others += sum(own.others for each in classes.values() for own in each)
-    found = Listing(path, files, others)
-    _check_names(path, (*found.files, *found.classes))
-    if len(found.classes) < 2:
-        raise UserError(f"{path} must hold two classes or more, but it holds only '{found.classes[0]}'")
-    return found
+        classes = {top.path.name: [tree.folder(folder) for folder in top.folders] for top in tops}
+        files = {
+            domain: {folder.path.name: _class_images(folder) for folder in each} for domain, each in classes.items()
+        }
+        others += sum(folder.others for each in classes.values() for folder in each)
+    listing = Listing(path, files, others)
+    _check_names(path, (*listing.files, *listing.classes))
+    if len(listing.classes) < 2:
+        raise UserError(f"{path} must hold two classes or more, but it holds only '{listing.classes[0]}'")
+    return listing
 
 
 def _check_names(path: Path, folders: Sequence[str]) -> None:
@@ -126,29 +128,31 @@ def _check_names(path: Path, folders: Sequence[str]) -> None:
 
 def load(path: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     """The images of a folder, decoded class by class and split."""
-    found = survey(path)
-    wanted = domains or tuple(found.files)
+    listing = survey(path)
+    wanted = domains or tuple(listing.files)
     for domain in wanted:
-        if domain not in found.files:
-            raise UserError(f"{path} has no domain '{domain}'; known: {', '.join(found.domains) or 'none'}")
+        if domain not in listing.files:
+            raise UserError(f"{path} has no domain '{domain}'; known: {', '.join(listing.domains) or 'none'}")
     taken: dict[bytes, int] = {}  # image -> split, over all classes and domains
     loaded, first = {}, None
     for domain in wanted:
         parts: list[list[Images]] = [[], [], []]
-        for name, paths in found.files[domain].items():
+        for name, paths in listing.files[domain].items():
             images = decoded.read(paths)
             first = first or (paths[0], images.shape[1])
             if images.shape[1] != first[1]:
                 raise tree.mixed(paths[0], first[0], grey=images.shape[1] == 1)
             rows = split(images, taken, paths[0].parent, (domain, name))
-            for part, own in zip(parts, rows, strict=True):
-                part.append(Images(images[own], torch.full((len(own),), found.classes.index(name))))
+            for part, indices in zip(parts, rows, strict=True):
+                part.append(Images(images[indices], torch.full((len(indices),), listing.classes.index(name))))
         train, validation, test = (Images(*(torch.cat(t) for t in zip(*part, strict=True))) for part in parts)
         loaded[domain] = Domain(train, test, validation)
-    notes = [] if wanted == tuple(found.files) else [f"{path.name} with the domains {', '.join(wanted)} only"]
-    notes += [f"{found.passed_over} files of {path.name} that are no images were passed over"] * bool(found.passed_over)
+    notes = [] if wanted == tuple(listing.files) else [f"{path.name} with the domains {', '.join(wanted)} only"]
+    notes += [f"{listing.passed_over} files of {path.name} that are no images were passed over"] * bool(
+        listing.passed_over
+    )
     name = f"{trust.FOLDER}{path}"
-    return Dataset(name, found.classes, loaded, flip=False, source=f"the user's own, {path}", note="; ".join(notes))
+    return Dataset(name, listing.classes, loaded, flip=False, source=f"the user's own, {path}", note="; ".join(notes))
 
 
 def split(images: Tensor, taken: dict[bytes, int], folder: Path, names: Sequence[str]) -> list[list[int]]:
@@ -183,8 +187,8 @@ def split(images: Tensor, taken: dict[bytes, int], folder: Path, names: Sequence
 def check(path: Path) -> list[str]:
     """One line per class folder; every image is read, and each damaged one has a line."""
     lines = []
-    for own in survey(path).files.values():
-        for paths in own.values():
+    for by_class in survey(path).files.values():
+        for paths in by_class.values():
             faults = []
             for file in paths:
                 try:

@@ -67,14 +67,14 @@ def images_of(folder: Path) -> list[Path]:
 
 def read_domain(folder: Path, classes: tuple[str, ...], side: int = SIDE) -> Domain:
     """Every image of a domain, class after class."""
-    found: list[Images] = []
+    by_class: list[Images] = []
     for label, name in enumerate(classes):
         paths = images_of(folder / name)
         if len(paths) < 2:
             raise UserError(f"{folder / name} must hold two images or more, but it holds {len(paths)}")
         images = torch.cat([to_square(formats.image(path)[None], side) for path in paths])
-        found.append(Images(images, torch.full((len(paths),), label)))
-    whole = Images(torch.cat([x for x, _ in found]), torch.cat([y for _, y in found]))
+        by_class.append(Images(images, torch.full((len(paths),), label)))
+    whole = Images(torch.cat([x for x, _ in by_class]), torch.cat([y for _, y in by_class]))
     return Domain(whole, Images(whole.images[:0], whole.labels[:0]))
 
 

@@ -26,7 +26,7 @@ WHOLE = 10**9  # per client: every image of its domain
 class PaperProtocol:
     """One paper's way of laying out and measuring."""
 
-    layouts: Mapping[str, PaperSplit]  # by data set, where they differ from privbench.data.partition.DEFAULTS
+    splits: Mapping[str, PaperSplit]  # by data set, where they differ from privbench.data.partition.DEFAULTS
     flip: bool  # whether images of data sets that FedCG flips are flipped
     validation: float | None = None  # share of a client's training images that validates; None: half of its test share
     domain_shares: tuple[float, float] | None = None  # (training, validation) of a whole domain; None: as published

@@ -1,4 +1,4 @@
-"""Lays a data set out over K clients: IID shares, one domain per client, or shares whose labels are Dirichlet-distributed.
+"""Lays a data set out over K clients: IID shares, one domain per client, whole classes, or Dirichlet-distributed labels.
 
 Training images come from the data set's training set. The paper's protocol says which images validate and how a domain without
 published test images is split (privbench/data/paper_setup.py). By default a client's share of the test set is halved into
@@ -7,19 +7,18 @@ validation and test (FedCG's reference implementation). A data set with validati
 Test and validation images are shared out evenly at random, under `dirichlet` too: every client is validated and tested on the
 distribution of all labels, not on its own. This is what FedMD-CG's local accuracy is measured on ("a random even split of the
 test set"), and why isolated clients with few classes score low there. By domain, a client is tested on its own domain.
+Of a data set that is split by class, no client trains on classes of the test.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from privbench import registry
-from privbench.data import image_folder
+from privbench.data import client_shares, image_folder
 from privbench.data.dataset import Dataset, Domain
 from privbench.data.paper_setup import PROTOCOLS, PaperProtocol
 from privbench.errors import UserError
@@ -31,6 +30,7 @@ DEFAULTS: dict[str, tuple[str, int, int]] = {
     "digits": ("iid", 4, 300),
     "photos": ("iid", 4, 500),
     "digits4": ("domain", 4, 400),
+    "glyphs": ("classes", 20, 400),  # ten classes each, or eleven
     "cifar10": ("iid", 4, 2000),
     "fmnist": ("iid", 4, 2000),
     "mnist": ("iid", 4, 2000),
@@ -40,16 +40,12 @@ DEFAULTS: dict[str, tuple[str, int, int]] = {
     "digit5": ("domain", 4, 2000),
     "office10": ("domain", 4, 2000),
     "domainnet": ("domain", 5, 10_000),  # half of each domain's images, however many
+    # Clients of enough classes for tasks of five: all of them.
+    "omniglot": ("classes", 20, 1_000),
+    "miniimagenet": ("classes", 8, 4_800),
 }
-POOLED_PER_CLIENT = {
-    "office10": 300,
-    "domainnet": 1000,
-}  # where the domains together cannot give every client its share
-OMEGA = 1.0  # the middle of FedMD-CG's 0.1, 1 and 10
-MINIMUM = (
-    16  # training images that every client gets under `dirichlet`, unless said otherwise: one mini-batch of the papers
-)
-DRAWS = 2000  # Dirichlet draws before the minimum is given up
+# Where the domains together cannot give every client its share.
+POOLED_PER_CLIENT = {"office10": 300, "domainnet": 1000}
 PUBLIC = 32_000  # training images of no client, held out for FedDF (FedCG section 5)
 
 
@@ -60,90 +56,11 @@ def defaults(name: str, protocol: str = "fedcg") -> tuple[str, int, int]:
     classes, half of the images are taken (60% are for training).
     """
     if name.startswith(registry.FOLDER):
-        own = image_folder.survey(image_folder.path_of(name))
-        if own.domains:
-            return "domain", len(own.domains), 2000
-        return "iid", 4, max(1, min(500, own.images // 8))
-    return PROTOCOLS[protocol].layouts.get(name) or DEFAULTS.get(name, ("iid", 4, 500))
-
-
-def splits(samples: int, clients: int, rng: torch.Generator) -> list[Tensor]:
-    """A random split of all `samples` indices into `clients` shares whose sizes differ by one at most."""
-    return list(torch.randperm(samples, generator=rng).tensor_split(clients))
-
-
-def iid(samples: int, clients: int, per_client: int, public: int, rng: torch.Generator) -> tuple[list[Tensor], Tensor]:
-    """(`clients` disjoint shares of `per_client` indices, up to `public` further ones); UserError when there are too few."""
-    _at_least_one(clients, per_client)
-    if clients > samples:
-        raise UserError(f"{clients} clients were asked for, but the data set has only {samples} training images")
-    if clients * per_client > samples:
-        most = samples // clients
-        raise UserError(
-            f"{clients} clients with {per_client} training images each were asked for, but there are {samples}; "
-            f"--per-client {most} is the most"
-        )
-    order = torch.randperm(samples, generator=rng)
-    used = clients * per_client
-    return list(order[:used].split(per_client)), order[used : used + public]
-
-
-def dirichlet(labels: Tensor, clients: int, omega: float, minimum: int, rng: torch.Generator) -> list[Tensor]:
-    """K disjoint shares of all indices of `labels`: of each class, client k gets the part p_k, p ~ Dirichlet(omega) over clients.
-
-    A small omega (0.1) gives a client few classes, a large one (10) nearly its even part of each (FedMD-CG section 5; Hsu et al.
-    2019; Li et al., ICDE 2022). All classes are drawn anew until every client has `minimum` images: the accepted draw is an exact
-    one, given the minimum. UserError: omega not positive, or no such draw among 2,000.
-    """
-    check_omega(omega)
-    if minimum * clients > len(labels):
-        raise UserError(
-            f"--min-per-client {minimum} is more than {clients} clients can have of {len(labels)} training images; "
-            f"{len(labels) // clients} is the most"
-        )
-    classes, sizes = (t.tolist() for t in labels.unique(return_counts=True))
-    draws = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
-    for _ in range(DRAWS):
-        counts = _deal(np.array(sizes), clients, omega, draws)
-        if counts.sum(0).min() >= minimum:
-            break
-    else:
-        raise UserError(
-            f"none of {DRAWS} draws of Dirichlet({omega:g}) gives each of {clients} clients {minimum} of {len(labels)} training "
-            "images; lower --min-per-client, raise --omega, or have fewer --clients or more --per-client"
-        )
-    shares: list[list[Tensor]] = [[] for _ in range(clients)]
-    for label, each in zip(classes, counts.tolist(), strict=True):
-        own = (labels == label).nonzero()[:, 0]
-        parts = own[torch.randperm(len(own), generator=rng)].split(each)
-        for share, part in zip(shares, parts, strict=True):
-            share.append(part)
-    joined = [torch.cat(share) for share in shares]
-    return [share[torch.randperm(len(share), generator=rng)] for share in joined]
-
-
-def _deal(sizes: np.ndarray, clients: int, omega: float, draws: np.random.Generator) -> np.ndarray:
-    """How many images of each class each client gets: [Y, K], rows that add up to `sizes` [Y].
-
-    p is drawn through the logarithms of gamma variates, log g(omega) = log g(omega + 1) + log(u) / omega, because for a small
-    omega the variates themselves underflow. Cumulated parts are rounded, so that no image is lost or counted twice.
-    """
-    shape = (len(sizes), clients)
-    logs = np.log(draws.standard_gamma(omega + 1, shape)) + np.log1p(-draws.random(shape)) / omega
-    parts = np.exp(logs - logs.max(1, keepdims=True))
-    bounds = np.rint(np.cumsum(parts / parts.sum(1, keepdims=True), 1) * sizes[:, None]).astype(np.int64)
-    return np.diff(bounds, axis=1, prepend=0)
-
-
-def check_omega(omega: float) -> None:
-    """UserError unless omega is a positive, finite number."""
-    if not (math.isfinite(omega) and omega > 0):
-        raise UserError(f"--omega must be a positive number, e.g. 0.1, 1 or 10, but {omega:g} was given")
-
-
-def halves(share: Tensor) -> tuple[Tensor, Tensor]:
-    """(validation, test): the first and the second half of a client's share of the test set; the second is never smaller."""
-    return share[: len(share) // 2], share[len(share) // 2 :]
+        listing = image_folder.survey(image_folder.path_of(name))
+        if listing.domains:
+            return "domain", len(listing.domains), 2000
+        return "iid", 4, max(1, min(500, listing.images // 8))
+    return PROTOCOLS[protocol].splits.get(name) or DEFAULTS.get(name, ("iid", 4, 500))
 
 
 def federate(  # noqa: PLR0913 (what a partition depends on)
@@ -161,15 +78,15 @@ def federate(  # noqa: PLR0913 (what a partition depends on)
     """K clients with disjoint data; the same seed gives the same clients to every method.
 
     how         "iid": every client draws `per_client` images; "dirichlet": clients * per_client images are drawn and distributed by
-                label, `minimum` or more to each; "domain": one domain per client, which gives `per_client` images or all it has
+                label, `minimum` or more to each; "classes": every client has classes of its own, and up to `per_client` images
+                of them; "domain": one domain per client, which gives `per_client` images or all it has
     protocol    whose way of drawing validation and test images (privbench/data/paper_setup.py); where training images validate,
-    they
-                are some of the `per_client` images of each client
+                they are some of the `per_client` images of each client
     public      under "iid" and "dirichlet" up to that many further images are held out, unless the data set names its public ones
-    Under "iid" and "dirichlet" the domains of a data set that has several are pooled.
+    But under "domain" the domains of a data set that has several are pooled.
     UserError: fewer images than the clients ask for, another number of clients than of domains, omega not positive.
     """
-    _at_least_one(clients, per_client)
+    client_shares.at_least_one(clients, per_client)
     paper = PROTOCOLS[protocol]
     if how == "domain" and paper.domain_shares is not None:
         dataset = dataset._replace(
@@ -177,8 +94,12 @@ def federate(  # noqa: PLR0913 (what a partition depends on)
         )
     elif dataset.halved:
         dataset = dataset._replace(domains={n: _halved(n, d, seed) for n, d in dataset.domains.items()})
-    if how in ("iid", "dirichlet"):
-        dealt = (OMEGA if omega is None else omega, MINIMUM if minimum is None else minimum) if how != "iid" else None
+    if how in ("iid", "dirichlet", "classes"):
+        dealt = (
+            (client_shares.OMEGA if omega is None else omega, client_shares.MINIMUM if minimum is None else minimum)
+            if how == "dirichlet"
+            else how
+        )
         made, held_out = _by_share(dataset, clients, per_client, seed, public, dealt, paper)
     elif how == "domain":
         if len(dataset.domains) == 1 and clients != 1:
@@ -191,8 +112,8 @@ def federate(  # noqa: PLR0913 (what a partition depends on)
         made = [_of_domain(name, domain, per_client, seed, paper) for name, domain in dataset.domains.items()]
         held_out = dataset.public
     else:
-        raise UserError(f"unknown partition '{how}'; known: iid, domain, dirichlet")
-    return Federation(tuple(made), held_out, dataset.classes, dataset.flip)
+        raise UserError(f"unknown partition '{how}'; known: iid, domain, dirichlet, classes")
+    return Federation(tuple(made), held_out, dataset.classes, dataset.flip, dataset.by_class)
 
 
 def census(federation: Federation) -> list[dict[str, str | list[int]]]:
@@ -213,44 +134,50 @@ def _by_share(
     per_client: int,
     seed: int,
     public: int,
-    dealt: tuple[float, int] | None,
+    dealt: tuple[float, int] | str,
     paper: PaperProtocol,
 ) -> tuple[list[Client], Images | None]:
-    """Clients of pooled domains; `dealt` is (omega, minimum) under Dirichlet and None under IID."""
+    """Clients of pooled domains; `dealt` is (omega, minimum) under Dirichlet, else "iid" or "classes"."""
     domains = list(dataset.domains.values())
     name = next(iter(dataset.domains)) if len(domains) == 1 else "pooled"
     trains, tests = [domain.train for domain in domains], [domain.test for domain in domains]
-    own_validation = [domain.validation for domain in domains if domain.validation is not None]
-    if own_validation and len(own_validation) < len(domains):
+    validation_sets = [domain.validation for domain in domains if domain.validation is not None]
+    if validation_sets and len(validation_sets) < len(domains):
         raise UserError(f"{dataset.name} has validation images in some domains only; lay it out by domain")
-    train, rest = iid(_size(trains), clients, per_client, public, stream(seed, "partition", "train"))
-    test_shares = splits(_size(tests), clients, stream(seed, "partition", "test"))
-    if own_validation:
+    if dealt == "classes":
+        labels = torch.cat([part.labels for part in trains])
+        train = client_shares.by_class(labels, clients, per_client, stream(seed, "partition", "classes"))
+        rest = train[0][:0]
+    else:
+        train, rest = client_shares.iid(_size(trains), clients, per_client, public, stream(seed, "partition", "train"))
+    test_shares = client_shares.splits(_size(tests), clients, stream(seed, "partition", "test"))
+    if validation_sets:
         _enough(dataset.name, "test", _size(tests), clients)
-        _enough(dataset.name, "validation", _size(own_validation), clients)
-        validations = splits(_size(own_validation), clients, stream(seed, "partition", "validation"))
+        _enough(dataset.name, "validation", _size(validation_sets), clients)
+        validations = client_shares.splits(_size(validation_sets), clients, stream(seed, "partition", "validation"))
         held = [
-            (gather(own_validation, first), gather(tests, second))
+            (gather(validation_sets, first), gather(tests, second))
             for first, second in zip(validations, test_shares, strict=True)
         ]
     elif paper.validation is not None:
         _enough(dataset.name, "test", _size(tests), clients)
-        cut = [set_apart(own, paper.validation) for own in train]
-        train = [kept for kept, _ in cut]
+        cut = [client_shares.set_apart(rows, paper.validation) for rows in train]
+        train = [training for training, _ in cut]
         held = [
             (gather(trains, first), gather(tests, second)) for (_, first), second in zip(cut, test_shares, strict=True)
         ]
     else:
         _enough(dataset.name, "test", _size(tests), 2 * clients)
         held = [
-            (gather(tests, first), gather(tests, second)) for first, second in (halves(share) for share in test_shares)
+            (gather(tests, first), gather(tests, second))
+            for first, second in (client_shares.halves(share) for share in test_shares)
         ]
-    if dealt is not None:
+    if not isinstance(dealt, str):
         pool = torch.cat(train)
         labels = torch.cat([part.labels for part in trains])[pool]
-        shares_of = dirichlet(labels, clients, *dealt, stream(seed, "partition", "dirichlet"))
+        shares_of = client_shares.dirichlet(labels, clients, *dealt, stream(seed, "partition", "dirichlet"))
         train = [pool[share] for share in shares_of]
-    made = [Client(name, gather(trains, own), *sets) for own, sets in zip(train, held, strict=True)]
+    made = [Client(name, gather(trains, rows), *sets) for rows, sets in zip(train, held, strict=True)]
     held_out = dataset.public or (gather(trains, rest) if len(rest) else None)
     return made, held_out
 
@@ -262,18 +189,20 @@ def _size(sets: Sequence[Images]) -> int:
 def _of_domain(name: str, domain: Domain, per_client: int, seed: int, paper: PaperProtocol) -> Client:
     _enough(name, "training", len(domain.train.labels), 1)
     order = torch.randperm(len(domain.train.labels), generator=stream(seed, "partition", name, "train"))
-    own = order[:per_client]
+    share = order[:per_client]
     if domain.validation is not None:
         _enough(name, "validation", len(domain.validation.labels), 1)
         _enough(name, "test", len(domain.test.labels), 1)
-        return Client(name, take(domain.train, own), domain.validation, domain.test)
+        return Client(name, take(domain.train, share), domain.validation, domain.test)
     if paper.validation is not None:
         _enough(name, "test", len(domain.test.labels), 1)
-        own, validation = set_apart(own, paper.validation)
-        return Client(name, take(domain.train, own), take(domain.train, validation), domain.test)
+        share, validation = client_shares.set_apart(share, paper.validation)
+        return Client(name, take(domain.train, share), take(domain.train, validation), domain.test)
     _enough(name, "test", len(domain.test.labels), 2)
-    first, second = halves(torch.randperm(len(domain.test.labels), generator=stream(seed, "partition", name, "test")))
-    return Client(name, take(domain.train, own), take(domain.test, first), take(domain.test, second))
+    first, second = client_shares.halves(
+        torch.randperm(len(domain.test.labels), generator=stream(seed, "partition", name, "test"))
+    )
+    return Client(name, take(domain.train, share), take(domain.test, first), take(domain.test, second))
 
 
 def _halved(name: str, domain: Domain, seed: int) -> Domain:
@@ -284,9 +213,9 @@ def _halved(name: str, domain: Domain, seed: int) -> Domain:
     train: list[Tensor] = []
     left: list[Tensor] = []
     for label in torch.cat([domain.train.labels, domain.test.labels]).unique().tolist():
-        own = (domain.train.labels == label).nonzero()[:, 0]
-        order = own[torch.randperm(len(own), generator=stream(seed, "partition", name, "half", label))]
-        half = min((len(own) + int((domain.test.labels == label).sum())) // 2, len(own))
+        members = (domain.train.labels == label).nonzero()[:, 0]
+        order = members[torch.randperm(len(members), generator=stream(seed, "partition", name, "half", label))]
+        half = min((len(members) + int((domain.test.labels == label).sum())) // 2, len(members))
         train.append(order[:half])
         left.append(order[half:])
     test = gather(
@@ -307,26 +236,6 @@ def _split(name: str, domain: Domain, seed: int, training: float, validation: fl
     order = torch.randperm(_size(sets), generator=stream(seed, "partition", name, "split"))
     first, second = round(training * len(order)), round((training + validation) * len(order))
     return Domain(gather(sets, order[:first]), gather(sets, order[second:]), gather(sets, order[first:second]))
-
-
-def set_apart(share: Tensor, part: float) -> tuple[Tensor, Tensor]:
-    """(training, validation): the last `part` of a client's share validates, at least one image of it.
-
-    UserError: nothing would be left to train on.
-    """
-    count = max(1, round(part * len(share)))
-    if count >= len(share):
-        raise UserError(
-            f"a client of {len(share)} images has none to spare for validation; raise --per-client or choose --protocol fedcg"
-        )
-    return share[: len(share) - count], share[len(share) - count :]
-
-
-def _at_least_one(clients: int, per_client: int) -> None:
-    if clients < 1 or per_client < 1:
-        raise UserError(
-            f"at least one client with one training image is needed, but {clients} with {per_client} were asked for"
-        )
 
 
 def _enough(name: str, what: str, there: int, needed: int) -> None:
@@ -350,7 +259,7 @@ def gather(sets: Sequence[Images], index: Tensor) -> Images:
     labels = torch.empty(len(index), dtype=torch.int64)
     begin = 0
     for part in sets:
-        own = (index >= begin) & (index < begin + len(part.labels))
-        images[own], labels[own] = part.images[index[own] - begin], part.labels[index[own] - begin]
+        here = (index >= begin) & (index < begin + len(part.labels))
+        images[here], labels[here] = part.images[index[here] - begin], part.labels[index[here] - begin]
         begin += len(part.labels)
     return Images(images, labels)

@@ -69,15 +69,15 @@ def crop_boxes(height: int, width: int, purpose: str, count: int, rng: torch.Gen
 def crops(name: str, purpose: str, count: int, side: int = SIDE) -> Tensor:
     """`count` different crops with contrast, the same whatever the side: [count, 3, side, side] uint8."""
     photo, rng = photograph(name), stream(0, "photos", name, purpose)
-    kept: dict[tuple[int, int, int], Tensor] = {}
-    while len(kept) < count:
+    by_box: dict[tuple[int, int, int], Tensor] = {}
+    while len(by_box) < count:
         for box in crop_boxes(photo.shape[1], photo.shape[2], purpose, count, rng):
             top, left, length = box
             crop = photo[None, :, top : top + length, left : left + length]
             small = to_32(crop)[0]
-            if float(small.float().std((1, 2)).mean()) >= LEAST_STD and len(kept) < count:
-                kept.setdefault(box, small if side == SIDE else to_square(crop, side)[0])
-    return torch.stack(list(kept.values()))
+            if float(small.float().std((1, 2)).mean()) >= LEAST_STD and len(by_box) < count:
+                by_box.setdefault(box, small if side == SIDE else to_square(crop, side)[0])
+    return torch.stack(list(by_box.values()))
 
 
 def load(root: Path, side: int = SIDE) -> Dataset:

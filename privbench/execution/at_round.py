@@ -67,7 +67,9 @@ def observed(
             seed=spec.seed,
             local=local_update.local_steps(cell),
             rounds=spec.schedule.rounds,
-            training=local_update.local_training(spec.schedule, [len(c.train.labels) for c in fed.clients]),
+            training=local_update.local_training(
+                spec.schedule, [len(c.train.labels) for c in fed.clients], setup.method.client_tasks
+            ),
             form=cell.wire,
         )
         artifact_files.save_with_truth(seen, truth, folder, whose, cell.preset)

@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from privbench import registry, seeds, written_defense
+from privbench import registry, seeds
 from privbench.data import partition
 from privbench.errors import Damaged, UserError
-from privbench.execution import at_round
+from privbench.execution import at_round, audit, generator_scores, privacy
 from privbench.execution.one_attack import attack_artifact
-from privbench.methods.base import Method
-from privbench.networks.model import train_mode
 from privbench.observation import active_server
 from privbench.observation import knowledge as known
 from privbench.records import victims
@@ -41,7 +39,6 @@ from privbench.types import (
 )
 
 LOG = logging.getLogger("privbench")
-NO_GUARANTEE = "no (epsilon, delta) guarantee"
 
 
 def attack_seed(
@@ -76,8 +73,13 @@ def attack_seed(
     attacked = _attack(one, seen, shot, images)
     # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or suppresses a check.
     info = _scored(one, one.observed(), attacked, floors, images)
-    found = attacked.reconstruction
-    tensors = {"images": found.images.float(), "labels": found.labels, "loss": found.loss, "trace": found.trace}
+    reconstruction = attacked.reconstruction
+    tensors = {
+        "images": reconstruction.images.float(),
+        "labels": reconstruction.labels,
+        "loss": reconstruction.loss,
+        "trace": reconstruction.trace,
+    }
     files.save_tensors(path, "reconstruction", tensors, info)
 
 
@@ -130,7 +132,9 @@ class TimedReconstruction(NamedTuple):
 
 def _auxiliary_images(one: CellSeed, seen: Artifact) -> AuxiliaryImages:
     def of(choice: str) -> tuple[Batch, dict[str, Any]]:
-        return known.auxiliary(one.federation, choice, one.data_root, seen.image_shape, one.spec.seed)
+        return known.auxiliary(
+            federation.as_known(one.spec, one.federation), choice, one.data_root, seen.image_shape, one.spec.seed
+        )
 
     same = of(known.SAME)
     return AuxiliaryImages(same[0], *(same if one.cell.auxiliary == known.SAME else of(one.cell.auxiliary)))
@@ -152,11 +156,11 @@ def _attack(one: CellSeed, seen: Artifact, shot: Snapshot, images: AuxiliaryImag
     """The cell's attack, with the part of all knowledge that its `needs` name."""
     every = knowledge_of(one.store, one.cell, one.spec, one.federation, seen, shot)
     seed, started = seeds.of_attacker(one.spec.id, seen.round), time.perf_counter()
-    found = attack_artifact(
+    reconstruction = attack_artifact(
         str(one.cell.attack), one.cell.attack_settings, seen, replace(every, auxiliary=images.chosen), seed, one.place,
         one.progress,
     )  # fmt: skip
-    return TimedReconstruction(found, time.perf_counter() - started)
+    return TimedReconstruction(reconstruction, time.perf_counter() - started)
 
 
 def _scored(
@@ -168,29 +172,28 @@ def _scored(
 ) -> dict[str, Any]:
     """What the result of a seed says besides its tensors."""
     seen, truth, shot = observed
-    cell, spec, name, found = one.cell, one.spec, str(one.cell.attack), attacked.reconstruction
-    scores = image_scores.score(found, truth, _true_features(seen, shot))
+    setup = harness.prepare(one.spec, one.federation, torch.device("cpu"))
+    cell, spec, name, reconstruction = one.cell, one.spec, str(one.cell.attack), attacked.reconstruction
+    scores = image_scores.score(reconstruction, truth, _true_features(seen, shot))
+    networks = [Replica(*known.of_client(shot, k)) for k in range(len(shot.clients))]
     info = _trial(one.store, cell, spec, one.data_root, one.place)
     info |= {
         "round": seen.round,
         "knowledge": _knowledge(name, seen, images.about, cell.attack_settings)
-        | active_server.told(one.store.artifact(cell, spec, seen.round)),
-        "accuracy_at_round": [
-            evaluation.accuracy(seen.model, Replica(*known.of_client(shot, k)), client.test, torch.device("cpu"))
-            for k, client in enumerate(one.federation.clients)
-        ],
-        "guarantee": guarantee(
-            written_defense.create(spec.defense, spec.where),
-            len(checkpoint.history(one.store.train(spec), spec.id) or []),
-        ),
+        | active_server.crafted_rounds(one.store.artifact(cell, spec, seen.round)),
+        "accuracy_at_round": [evaluation.right(p) for p in evaluation.of_each(setup, networks, "test")],
+        "guarantee": privacy.in_words(info["privacy"]),
         "victims": victims.described(
-            seen, truth, found, scores, seed=spec.seed, floors=floors, auxiliary=images.digests(),
+            seen, truth, reconstruction, scores, seed=spec.seed, floors=floors, auxiliary=images.digests(),
             is_floor=name in registry.FLOORS,
         ),
     }  # fmt: skip
     about = f"{registry.short(spec.dataset)}, {spec.method}, round {seen.round}, seed {spec.seed}"
-    info["notes"] += [f"{about}: {note}" for note in found.notes]
-    info["cost"] |= {"attack_seconds": attacked.seconds, "gradient_evaluations": int(found.gradient_evaluations)}
+    info["notes"] += [f"{about}: {note}" for note in reconstruction.notes]
+    info["cost"] |= {
+        "attack_seconds": attacked.seconds,
+        "gradient_evaluations": int(reconstruction.gradient_evaluations),
+    }
     return info
 
 
@@ -225,20 +228,11 @@ def knowledge_of(
     first = Replica(start.clients[0].params | start.server.params, start.clients[0].buffers | start.server.buffers)
     return Knowledge(
         initial=known.initial(first),
-        colluder=known.colluder(shot, seen, fed),
+        colluder=known.colluder(shot, seen, federation.as_known(spec, fed)),
         oracle=known.oracle(shot, seen),
         broadcast=None if active_server.rounds(cell) else Networks(shot.server.params, shot.server.buffers),
         cache=store.cache,
     )
-
-
-def guarantee(defense: Any, rounds: int) -> str:
-    """What a defence promises one client over that many rounds, whatever the attack, in words.
-
-    A defence that proves something has a method `guarantee(rounds) -> str`, e.g. "(4.2, 1e-5)-differential privacy per client".
-    """
-    promise = getattr(defense, "guarantee", None)
-    return NO_GUARANTEE if promise is None else str(promise(rounds))
 
 
 def _trial(
@@ -248,13 +242,13 @@ def _trial(
     fed, note = federation.of(spec, data_root)
     census = partition.census(fed)
     rounds = checkpoint.history(store.train(spec), spec.id) or []
-    method: Method = registry.create(registry.resolve("method", spec.method), spec.method_settings)
+    method, classes = federation.method_of(spec), federation.as_known(spec, fed).classes
     return {
         "cell": cell.id,
         "spec": spec.id,
         "seed": spec.seed,
-        "classes": len(fed.classes),
-        "class_names": list(fed.classes),
+        "classes": len(classes),
+        "class_names": list(classes),
         "client_domains": [client["domain"] for client in census],
         "label_counts": [client["train"] for client in census],
         "accuracy": [evaluation.right(p) for p in checkpoint.predictions(store.train(spec), spec.id)],
@@ -264,6 +258,9 @@ def _trial(
         },
         "environment": machine.environment(place) | {"lpips": learned_distance.missing() or "installed"},
         "notes": [*([note] if note else []), *method.notes()],
+        "privacy": privacy.of_run(spec, fed, len(rounds)),
+        "audit": audit.of_run(store, spec, fed, len(rounds), cell.audit),
+        "generators": generator_scores.of_run(store, spec, fed, cell.generated),
     }
 
 
@@ -282,16 +279,21 @@ def _knowledge(
         "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "labels": "known" if seen.labels is not None else "recovered",
         "restart_chosen_by": "attacker's own loss",
+        "not_modelled": known.not_modelled(attack, seen.defense),
     }
 
 
 def _true_features(seen: Artifact, shot: Snapshot) -> image_scores.Features:
     """E(x) through each victim's own extractor, in the mode in which its gradient was taken; for scoring alone."""
-    own, net = known.oracle(shot, seen), seen.model.net("extractor")
+    net, train = seen.model.net("extractor"), seen.model.train_mode(seen.images_per_client)
 
     def features(victim: int, images: torch.Tensor) -> torch.Tensor:
-        networks = own[int(seen.client[victim])]
-        params, buffers = networks.params["extractor"], networks.buffers["extractor"]
-        return net.apply(params, buffers, images, train=train_mode(seen.batch_size))[0]
+        each = []
+        members = torch.nonzero(seen.members[victim])[:, 0].tolist()
+        for client, batch in zip(members, images.chunk(len(members)), strict=True):
+            networks = known.of_client(shot, client)
+            params, buffers = networks.params["extractor"], networks.buffers["extractor"]
+            each.append(net.apply(params, buffers, batch, train=train)[0])
+        return torch.cat(each)
 
     return features

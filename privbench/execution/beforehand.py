@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from privbench import applicability, registry
+from privbench import registry, written_defense
 from privbench.errors import UserError
-from privbench.execution import one_attack, worker_pool
-from privbench.observation import active_server, knowledge, observe
+from privbench.execution import applicability, generator_scores, one_attack, worker_pool
+from privbench.observation import active_server, chosen_victims, knowledge, observe
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
-from privbench.training import federation
+from privbench.training import defended, federation
 from privbench.types import Federation
 
 
@@ -29,16 +29,16 @@ def impossible(store: Store, cells: Sequence[CellSpec], data_dir: Path | None, *
 
     Data sets are read here, each once; those that are absent are none of this module's (study_run.absent_data).
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     try:
         for cell in sorted((c for c in cells if not store.record(c).exists()), key=lambda c: c.train.dataset):
             try:
                 _check(cell, data_dir)
             except Exception as error:  # noqa: BLE001 (a data set of a user's own may raise anything)
-                found[cell.id] = worker_pool.logged(error, store.log(cell))
+                reasons[cell.id] = worker_pool.logged(error, store.log(cell))
     finally:
         _forget(workers)
-    return found
+    return reasons
 
 
 def _check(cell: CellSpec, data_dir: Path | None) -> None:
@@ -46,11 +46,20 @@ def _check(cell: CellSpec, data_dir: Path | None) -> None:
     if cell.attack is not None:
         _check_attack(cell)
     fed, _ = federation.of(cell.train, data_dir)
+    if cell.generated:
+        generator_scores.check(cell.train, fed)
     if cell.attack is None:
         return
-    observe.check_victims(fed, cell.victims, cell.batch_size)
+    method = federation.method_of(cell.train)
+    sums = "aggregate" in written_defense.create(cell.train.defense, cell.train.where).places
+    rounds = [int(cell.round)] if cell.round.isdigit() else range(min(1, last := cell.train.schedule.rounds), last + 1)
+    for of in dict.fromkeys(chosen_victims.senders(method, round_, len(fed.clients)) for round_ in rounds):
+        chosen_victims.check_victims(
+            fed, cell.victims, cell.batch_size, method.client_tasks, summed=sums and len(of) > 1, of=of
+        )
     if "auxiliary" in registry.resolve("attack", cell.attack).needs and cell.auxiliary != knowledge.SAME:
-        knowledge.auxiliary(fed, cell.auxiliary, data_dir, _image_shape(fed, cell), cell.train.seed)
+        known = federation.as_known(cell.train, fed)
+        knowledge.auxiliary(known, cell.auxiliary, data_dir, _image_shape(fed, cell), cell.train.seed)
 
 
 def _image_shape(fed: Federation, cell: CellSpec) -> tuple[int, int, int]:
@@ -63,12 +72,17 @@ def _check_attack(cell: CellSpec) -> None:
     method = registry.create(registry.resolve("method", train.method), train.method_settings)
     attack = registry.create(registry.resolve("attack", name), cell.attack_settings)
     update = cell.observe == "update"
-    offers = observe.offers(method, labels_known=cell.labels_known, update=update)
+    if method.shared_parts:
+        chosen_victims.check_sent(train.method, method, update=update, round_=cell.round)
+    summed = "aggregate" in written_defense.create(train.defense, train.where).places
+    offers = observe.offers(method, labels_known=cell.labels_known, update=update, summed=summed)
     one_attack.check_offered(name, attack.needs, offers, train.method, method.shared_parts, update=update)
     if active_server.too_early(cell):
         raise UserError(f"{name} {active_server.TOO_EARLY}; attack a later round")
     if "colluder" in attack.needs and train.clients < 2:
         raise UserError(f"{name} needs {knowledge.ABSENT['colluder']}")
+    if summed:
+        defended.check_sums(train.method, method, train.clients)
     if fault := applicability.exceeded(name, applicability.of(attack), cell):
         raise UserError(fault)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from privbench import registry
 from privbench.data import partition
 from privbench.errors import AttackRefused, Busy, Interrupted, UserError
 from privbench.execution import attack_cell, foundations, worker_pool
+from privbench.execution.worker_pool import JobProgress, Outcome
 from privbench.records import clients, summary
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
@@ -30,15 +31,20 @@ def run_cells(
     root: Path,
     data_root: Path | None,
     device_name: str,
-    progress: worker_pool.JobProgress,
-    outcome: worker_pool.Outcome,
+    progress: JobProgress,
+    outcome: Outcome,
+    runs: Set[str] | None = None,
+    engine: Engine = worker_pool.run_jobs,
 ) -> list[str]:
-    """Runs or reuses every cell and writes its record; returns one line per cell that could not be finished."""
+    """Runs or reuses every cell and writes its record; returns one line per cell that could not be finished.
+
+    With `runs`, the ids of training runs, only what depends on those. `engine` says where the jobs run.
+    """
     store = Store(root)
     store.check_writable()
-    trials = trials_of(cells, root, data_root, device_name)
+    trials = trials_of(cells, root, data_root, device_name, runs)
     workers = 1 if machine.device(device_name).type == "cuda" else cpu.cores()
-    failures = worker_pool.run_jobs(trials, workers, progress, outcome)
+    failures = engine(trials, workers, progress, outcome)
     return list(dict.fromkeys([*failures, *record_finished(store, cells)]))
 
 
@@ -69,21 +75,23 @@ def fail(store: Store, cell: CellSpec, reason: str, *, refused: bool = False) ->
         LOG.warning("cell %s: %s", cell.id, reason)
 
 
-def trials_of(cells: Sequence[CellSpec], root: Path, data_root: Path | None, device_name: str) -> list[Trial]:
-    """The unfinished work of some cells as independent jobs, the longest (FedCG) first."""
+def trials_of(
+    cells: Sequence[CellSpec], root: Path, data_root: Path | None, device_name: str, runs: Set[str] | None = None
+) -> list[Trial]:
+    """The unfinished work of some cells as independent jobs, the longest (FedCG) first; with `runs` that of these runs alone."""
     store = Store(root)
     stacked = machine.device(device_name).type == "cuda"
     groups: dict[str, tuple[tuple[TrainSpec, ...], list[CellSpec]]] = {}
     for cell in cells:
         if store.record(cell).exists():
             continue
-        specs = cell.train_specs()
-        for group in [tuple(specs)] if stacked else [(spec,) for spec in specs]:
+        specs = [spec for spec in cell.train_specs() if runs is None or spec.id in runs]
+        for group in [tuple(specs)] * bool(specs) if stacked else [(spec,) for spec in specs]:
             groups.setdefault("+".join(spec.id for spec in group), (group, []))[1].append(cell)
     names = titles([group for group, _ in groups.values()])
     trials = [
-        Trial(name, group, tuple(own), root, data_root, device_name)
-        for name, (group, own) in zip(names, groups.values(), strict=True)
+        Trial(name, group, tuple(group_cells), root, data_root, device_name)
+        for name, (group, group_cells) in zip(names, groups.values(), strict=True)
     ]
     return sorted(trials, key=lambda trial: -len(registry.resolve("method", trial.specs[0].method).parts))
 
@@ -162,6 +170,11 @@ class Trial:
             raise error
 
 
+# Runs jobs somewhere: (jobs, processes of this machine at a time, progress, outcome) -> the reasons of those that failed. It raises
+# Interrupted on Ctrl-C.
+Engine = Callable[[Sequence[Trial], int, JobProgress, Outcome], list[str]]
+
+
 def train(
     store: Store,
     specs: Sequence[TrainSpec],
@@ -188,8 +201,8 @@ def train(
             # Another process may have finished some of them before it let go.
             open_ = [i for i, folder in enumerate(folders) if checkpoint.history(folder, group[i].id) is None]
             if open_:
-                some = ([group[i] for i in open_], [feds[i] for i in open_], [folders[i] for i in open_])
-                harness.train(*some, place, "stacked" if place.type == "cuda" else "alone", progress)
+                unfinished = ([group[i] for i in open_], [feds[i] for i in open_], [folders[i] for i in open_])
+                harness.train(*unfinished, place, "stacked" if place.type == "cuda" else "alone", progress)
             for spec, fed in zip(group, feds, strict=True):
                 clients.write_clients(store, spec, fed)
     for spec in specs:
@@ -223,20 +236,20 @@ def mend(
 def titles(jobs: Sequence[Sequence[TrainSpec]]) -> list[str]:
     """A name for each of several jobs; those of one `title` are distinguished by the settings that differ, e.g. task.lr=0.05."""
     plain = [title(specs) for specs in jobs]
-    found = []
+    titled = []
     for name, specs in zip(plain, jobs, strict=True):
-        rivals = [_spelt_out(other[0]) for other, own in zip(jobs, plain, strict=True) if own == name]
+        rivals = [_spelt_out(other[0]) for other, plain_title in zip(jobs, plain, strict=True) if plain_title == name]
         differing = {one: v for one, v in _spelt_out(specs[0]).items() if any(r.get(one) != v for r in rivals)}
-        found.append(name + "".join(f" {one}={value}" for one, value in differing.items()))
-    return found
+        titled.append(name + "".join(f" {one}={value}" for one, value in differing.items()))
+    return titled
 
 
 def _spelt_out(spec: TrainSpec) -> dict[str, Any]:
     """The fields of a specification and of its schedule, with the settings of its optimisers: "batch", "task.lr"."""
-    found = {name: value for name, value in spec.model_dump().items() if name != "schedule"}
+    fields = {name: value for name, value in spec.model_dump().items() if name != "schedule"}
     for name, value in spec.schedule.model_dump().items():
-        found |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, dict) else {name: value}
-    return found
+        fields |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, dict) else {name: value}
+    return fields
 
 
 def title(specs: Sequence[TrainSpec]) -> str:

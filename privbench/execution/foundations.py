@@ -34,7 +34,7 @@ def lost_artifact(store: Store, cell: CellSpec, spec: TrainSpec) -> Path | None:
         return store.train(spec)
     round_ = history.resolve_round(cell.round, rounds)
     folder = store.artifact(cell, spec, round_)
-    networks = not active_server.rounds(cell) or active_server.is_kept(folder, round_)
+    networks = not active_server.rounds(cell) or active_server.is_stored(folder, round_)
     whole = artifact_files.complete(folder) or artifact_upgrade.is_old(folder)
     return None if networks and whole else folder
 

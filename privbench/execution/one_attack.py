@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from privbench import applicability, registry
+from privbench import registry
 from privbench.errors import AttackRefused, UserError
+from privbench.execution import applicability
 from privbench.observation import active_server
 from privbench.observation import knowledge as known
 from privbench.types import Artifact, Knowledge, Outcome, Progress, Reconstruction, no_progress
@@ -34,14 +35,16 @@ def attack_artifact(
         handed = known.only(attack.needs, whole, name).to(place)
         listening = _listener.set(progress)
         try:
-            found = attack.reconstruct(seen.to(place), handed, seed, _tell)
+            reconstruction = attack.reconstruct(seen.to(place), handed, seed, _tell)
         finally:
             _listener.reset(listening)
     except UserError as error:
         raise AttackRefused(str(error)) from error
-    if fault := _fault(found, seen):
+    if fault := _fault(reconstruction, seen):
         raise UserError(f"{name} should return a Reconstruction of {seen.victims} victims, but {fault}")
-    return found._replace(**{n: t.cpu() for n, t in found._asdict().items() if isinstance(t, torch.Tensor)})
+    return reconstruction._replace(
+        **{n: t.cpu() for n, t in reconstruction._asdict().items() if isinstance(t, torch.Tensor)}
+    )
 
 
 _listener: ContextVar[Progress] = ContextVar("listener", default=no_progress)
@@ -52,14 +55,14 @@ def _tell(done: int, total: int, what: str) -> None:
     _listener.get()(done, total, what)
 
 
-def _fault(found: Any, seen: Artifact) -> str:
+def _fault(answer: Any, seen: Artifact) -> str:
     """What an attack of a user's own returned in place of a reconstruction, in words; nothing where all is as it should be."""
-    if not isinstance(found, Reconstruction):
-        return f"it returned {'nothing' if found is None else f'a {type(found).__name__}'}"
+    if not isinstance(answer, Reconstruction):
+        return f"it returned {'nothing' if answer is None else f'a {type(answer).__name__}'}"
     v, b = seen.victims, seen.batch_size
     wanted = {"images": (v, b, *seen.image_shape), "labels": (v, b), "loss": (v,), "restart": (v,)}
     for name in (*wanted, "trace"):
-        t = getattr(found, name)
+        t = getattr(answer, name)
         if not isinstance(t, torch.Tensor):
             return f"`{name}` is of type {type(t).__name__}"
         fits = tuple(t.shape) == wanted[name] if name in wanted else t.ndim == 2 and len(t) == v and t.shape[1] > 0
@@ -67,11 +70,11 @@ def _fault(found: Any, seen: Artifact) -> str:
             return f"`{name}` has shape {tuple(t.shape)}, not {wanted.get(name, f'({v}, T)')}"
         if name in ("images", "loss", "trace") and not t.is_floating_point():
             return f"`{name}` is of {t.dtype}, not floating point"
-    if found.outcome is None:
+    if answer.outcome is None:
         return ""
-    if not isinstance(found.outcome, torch.Tensor) or tuple(found.outcome.shape) != (v,):
+    if not isinstance(answer.outcome, torch.Tensor) or tuple(answer.outcome.shape) != (v,):
         return f"`outcome` should be a tensor of shape ({v},) or None"
-    codes = set(found.outcome.tolist())
+    codes = set(answer.outcome.tolist())
     return (
         "" if codes <= set(Outcome) else f"`outcome` holds {sorted(codes - set(Outcome))}, which are none of Outcome's"
     )
@@ -85,26 +88,32 @@ def check_needs(name: str, attack: Any, seen: Artifact) -> None:
 
 
 def check_offered(
-    name: str, needs: frozenset[str], offers: frozenset[str], method: str, shares: Sequence[str], *, update: bool
+    name: str, needs: frozenset[str], offers: frozenset[str], method: str, shared_parts: Sequence[str], *, update: bool
 ) -> None:
     """The same of what artifacts offer: of single gradients, or with `update` of whole local updates."""
     given = offers | set(known.FIELDS)
     missing = sorted(needs - given)
     if not missing:
         return
+    if "aggregate" in missing:
+        raise AttackRefused(
+            f"{name} takes one client's message out of a sum, but here every message arrives by itself; add --defense "
+            f"secure-aggregation, or try --attack {registry.STRONG}"
+        )
     if not update and all(need.startswith("update") for need in missing):
         raise AttackRefused(f"{name} {active_server.NEEDS_UPDATES}")
     if update and all(need.startswith("gradient") for need in missing):
         raise AttackRefused(
-            f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; try --attack update-matching"
+            f"{name} needs the {', '.join(missing)}, but this artifact holds whole local updates; "
+            f"try --attack {registry.OF_UPDATES}"
         )
     ways = [
         other
         for other in registry.ATTACKS
         if registry.resolve("attack", other).needs <= given and other not in registry.FLOORS
     ]
-    way = next((name for name in ("staged", *ways) if name in ways), "grey")
+    way = next((name for name in (registry.STRONG, *ways) if name in ways), registry.FLOORS[0])
     raise AttackRefused(
-        f"{name} needs the {', '.join(missing)}, but {method} shares only [{', '.join(shares) or 'nothing'}]; "
+        f"{name} needs the {', '.join(missing)}, but {method} shares only [{', '.join(shared_parts) or 'nothing'}]; "
         f"try --attack {way}, or --attack ladder for every one that can be made"
     )

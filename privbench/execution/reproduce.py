@@ -1,8 +1,6 @@
 """Is a record what its own specification gives? Runs it again in a fresh folder and compares everything but time and place.
 
 On the machine that made a record, with the same versions and thread count, the result is the same bit for bit: every draw comes
-from privbench import written_defense
-from privbench import written_defense
 from a named stream, and the numbers do not depend on which worker process computed them. Elsewhere (another processor, a GPU,
 another torch) sums are taken in another order; what differs is then listed, with the two environments.
 """
@@ -10,7 +8,7 @@ another torch) sums are taken in another order; what differs is then listed, wit
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +26,16 @@ from privbench.system import cpu, machine
 
 PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of the environment, what bits depend on
 # Never the same twice, or the place itself.
-TIMED = ("seconds", "train_seconds", "attack_seconds", "peak_memory_mib", "machine")
-MOST_THREADS = 4096  # that a record may ask for
+TIMED = ("seconds", "train_seconds", "attack_seconds", "aggregation_seconds", "peak_memory_mib", "machine")
 APART = ("environment", "notes")  # printed, not compared: notes may mention the environment
 
 
-def cell_of(found: Record) -> CellSpec:
+def cell_of(record: Record) -> CellSpec:
     """The specification that a record holds, as it was run; UserError when it hashes to another name than the record's."""
-    cell = found.cell
-    if cell.id != found.id:
+    cell = record.cell
+    if cell.id != record.id:
         raise UserError(
-            f"record {found.id} cannot be run again: its specification hashes to {cell.id} here, so another version of privbench "
+            f"record {record.id} cannot be run again: its specification hashes to {cell.id} here, so another version of privbench "
             "made it, or it was altered"
         )
     return cell
@@ -50,11 +47,12 @@ def check_trusted(cell: CellSpec) -> None:
     named = [
         ("method", train.method),
         ("dataset", train.dataset),
-        ("defense", written_defense.parts(train.defense).name),
+        *(("defense", each.name) for each in written_defense.members(train.defense)),
         *([("attack", cell.attack)] if cell.attack is not None else []),
         *([("dataset", images)] if images != knowledge.SAME else []),
     ]
     foreign = [name for kind, name in named if name not in registry.KINDS[kind]]
+    foreign += [train.backbone] if registry.is_code(train.backbone) else []
     missing = tuple(name for name in dict.fromkeys(foreign) if name not in trust.added())
     if missing:
         raise UserError(
@@ -64,7 +62,7 @@ def check_trusted(cell: CellSpec) -> None:
 
 
 def again(
-    found: Record, root: Path, fresh: Path, data_root: Path | None, progress: worker_pool.JobProgress, outcome:
+    record: Record, root: Path, fresh: Path, data_root: Path | None, progress: worker_pool.JobProgress, outcome:
     worker_pool.Outcome, *, attack_only: bool = False,
 ) -> Record:  # fmt: skip
     """The record made again under `fresh`, which must be empty, with the threads and on the kind of device of the first time.
@@ -73,7 +71,7 @@ def again(
     """
     if fresh.exists() and any(fresh.iterdir()):
         raise UserError(f"{fresh} is not empty, and a result is reproduced in a fresh folder")
-    cell, old, new = cell_of(found), Store(root), Store(fresh)
+    cell, old, new = cell_of(record), Store(root), Store(fresh)
     check_trusted(cell)
     # What is compared at the end, and refused there where it is another cell's.
     for seed in cell.seeds:
@@ -86,15 +84,17 @@ def again(
                 raise UserError(
                     f"there is no training run {spec.id} under {root}; leave --attack-only out to train it again"
                 )
-            shutil.copytree(old.train(spec), new.train(spec), symlinks=True)
-    device, threads = str(found.environment.get("device")), found.environment.get("threads")
+            # Scores are made again: only networks are taken over.
+            scores = shutil.ignore_patterns(Store.GENERATORS.format(samples="*"))
+            shutil.copytree(old.train(spec), new.train(spec), symlinks=True, ignore=scores)
+    device, threads = str(record.environment.get("device")), record.environment.get("threads")
     if threads is None:
         raise UserError(
-            f"record {found.id} does not say with how many threads it was made (environment.threads), so that its bits cannot be "
+            f"record {record.id} does not say with how many threads it was made (environment.threads), so that its bits cannot be "
             "compared; run its command again"
         )
-    if device not in ("cpu", "cuda") or type(threads) is not int or not 1 <= threads <= MOST_THREADS:
-        raise UserError(f"record {found.id} was made on {device!r} with {threads!r} threads, which no machine has")
+    if device not in ("cpu", "cuda") or type(threads) is not int or not 1 <= threads <= schema.MOST_THREADS:
+        raise UserError(f"record {record.id} was made on {device!r} with {threads!r} threads, which no machine has")
     trials = cell_jobs.trials_of([cell], fresh, data_root, device)
     workers = cpu.cores() if threads == 1 and machine.device(device).type == "cpu" else 1
     before = torch.get_num_threads()
@@ -104,7 +104,7 @@ def again(
     finally:
         torch.set_num_threads(before)
     if failures:
-        raise UserError(f"{found.id} could not be run again: {failures[0]}")
+        raise UserError(f"{record.id} could not be run again: {failures[0]}")
     return schema.read(summary.finish_cell(new, cell))
 
 
@@ -113,17 +113,24 @@ def differences(first: Record, second: Record, old: Path, new: Path) -> list[str
 
     Reconstructions under the roots `old` and `new` are compared bit by bit where the old ones are still there.
     """
-    then, now = (r.model_dump(mode="json", exclude=set(APART), serialize_as_any=True) for r in (first, second))
-    lines = list(_unlike(then, now, ""))
+    lines = unlike_records(first, second)
     cell = cell_of(second)
     for seed in compared(second, old, new):
         before, after = (summary.result(Store(root), cell, seed)[0] for root in (old, new))
         lines += [
             f"seed {seed}: tensor '{name}' differs"
             for name in sorted(set(before) | set(after))
-            if not _same_bits(before.get(name), after.get(name))
+            if not same_bits(before.get(name), after.get(name))
         ]
     return lines
+
+
+def unlike_records(first: Record, second: Record, without: Sequence[str] = ()) -> list[str]:
+    """One line per number or word that two records do not share, but for time, place and the fields `without`; NaN equals NaN."""
+    # What an attack's class says of the defence is no measurement, and older records do not have it.
+    apart: Any = dict.fromkeys((*APART, *without), True) | {"knowledge": {"not_modelled"}}
+    then, now = (r.model_dump(mode="json", exclude=apart, serialize_as_any=True) for r in (first, second))
+    return list(unlike(then, now, ""))
 
 
 def compared(first: Record, old: Path, new: Path) -> list[int]:
@@ -148,19 +155,23 @@ def moved(first: Record, second: Record) -> list[str]:
     ]
 
 
-def _unlike(a: Any, b: Any, where: str) -> Iterator[str]:
+def unlike(a: Any, b: Any, where: str) -> Iterator[str]:
+    """One line per entry that two JSON values do not share, but for what is TIMED; `where` is the name that both lie under."""
     if isinstance(a, dict) and isinstance(b, dict):
+        # Ciphertexts of a secure sum compress to other sizes every time.
+        measured = (*TIMED, "bytes_up") if a.get("aggregation_seconds") and b.get("aggregation_seconds") else TIMED
         for name in sorted(a.keys() | b.keys()):
-            if name not in TIMED:
-                yield from _unlike(a.get(name), b.get(name), f"{where}.{name}" if where else name)
+            if name not in measured:
+                yield from unlike(a.get(name), b.get(name), f"{where}.{name}" if where else name)
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         for i, (x, y) in enumerate(zip(a, b, strict=True)):
-            yield from _unlike(x, y, f"{where}[{i}]")
+            yield from unlike(x, y, f"{where}[{i}]")
     elif a != b:
         yield f"{where}: {a!r} then, {b!r} now"
 
 
-def _same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+def same_bits(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    """Whether both are there with the same bits."""
     if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
         return False
     return bool(torch.equal(a.contiguous().flatten().view(torch.uint8), b.contiguous().flatten().view(torch.uint8)))

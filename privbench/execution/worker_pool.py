@@ -88,7 +88,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, progress: JobProgress, outcome: 
             waiting = deque(jobs)
             while waiting:
                 job = waiting.popleft()
-                result = _attempt(job, partial(progress, job.title))
+                result = attempt(job, partial(progress, job.title))
                 if isinstance(result, Busy):
                     waiting.append(postponed(job, result))
                 else:
@@ -152,18 +152,18 @@ def _in_processes(
     return lost, list(waiting)
 
 
-def _attempt(job: Job, progress: Progress) -> Result:
-    """Runs a job. The traceback of an error that no user caused goes to its log."""
+def attempt(job: Job, progress: Progress) -> Result:
+    """Runs a job; returns how it ended. The traceback of an error that no user caused goes to its log. Raises Interrupted."""
     with suppress(OSError):
         job.log.unlink(missing_ok=True)
 
-    def heard(done: int, total: int, what: str) -> None:
+    def checked_progress(done: int, total: int, what: str) -> None:
         # A stop may come where no exception gets through, as within a destructor: then it is noticed here.
         interrupts.check()
         progress(done, total, what)
 
     try:
-        job.run(heard)
+        job.run(checked_progress)
         interrupts.check()
     except Interrupted:
         raise
@@ -231,7 +231,7 @@ def _end_with_parent() -> None:
 
 
 def _work(job: Job) -> Result:
-    return _attempt(job, lambda done, total, what: _messages.put((job.title, done, total, what)))
+    return attempt(job, lambda done, total, what: _messages.put((job.title, done, total, what)))
 
 
 def _drain(messages: Any, progress: JobProgress) -> None:

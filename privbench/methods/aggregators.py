@@ -27,7 +27,7 @@ from privbench.methods.base import (
     RoundClock,
     Stage,
     UniformClass,
-    kept,
+    classifier_draws,
 )
 
 AGGREGATORS = ("ave", "kd", "kdc")
@@ -46,7 +46,7 @@ def phases(aggregator: str, terms: Sequence[str] = CROSSED) -> tuple[Phase, ...]
     if aggregator == "ave":
         return ()
     y: Draw = UniformClass() if aggregator == "kd" else ClassByCount()
-    draws = {"z": Normal(), "y": y} | kept()
+    draws = {"z": Normal(), "y": y} | classifier_draws()
     loss: Loss = distillation_loss
     if aggregator == "kdc":
         loss = partial(crossed_distillation_loss, terms=terms)
@@ -70,7 +70,7 @@ def distillation_loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor
     z, y = batch.noise["z"], batch.noise["y"]
     with torch.no_grad():
         teachers = [c.classifier(c.generator(z, y)) for c in nets.clients]  # (5)
-    student = nets.classifier(nets.generator(z, y), batch.noise.get("kept"))
+    student = nets.classifier(nets.generator(z, y), batch.drawn())
     return ensemble_divergence(student, teachers, nets.weights)  # (6)
 
 
@@ -82,7 +82,7 @@ def crossed_distillation_loss(
     kl1 crosses nothing: C(G); kl2 trains C on the clients' features: C(G_i); kl3 trains G against their classifiers: C_i(G).
     tau_{i,y} = n_i^y / sum_j n_j^y.
     """
-    z, y, mask = batch.noise["z"], batch.noise["y"], batch.noise.get("kept")
+    z, y, drawn = batch.noise["z"], batch.noise["y"], batch.drawn()
     tau = nets.counts[:, y] / nets.counts.sum(0)[y].clamp_min(1)  # [K, B]
     h = nets.generator(z, y)
     total = torch.zeros_like(tau[0])
@@ -91,9 +91,9 @@ def crossed_distillation_loss(
             h_i = client.generator(z, y)
             teacher = client.classifier(h_i)
         if "kl1" in terms:
-            total = total + tau_i * divergence(nets.classifier(h, mask), teacher)  # (10)
+            total = total + tau_i * divergence(nets.classifier(h, drawn), teacher)  # (10)
         if "kl2" in terms:
-            total = total + tau_i * divergence(nets.classifier(h_i, mask), teacher)  # (11)
+            total = total + tau_i * divergence(nets.classifier(h_i, drawn), teacher)  # (11)
         if "kl3" in terms:
             total = total + tau_i * divergence(client.classifier(h), teacher)  # (11)
     return total.mean()

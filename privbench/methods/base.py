@@ -15,12 +15,21 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from privbench.data.tasks import TaskShape
 from privbench.errors import UserError
 from privbench.hyperparameters import Share
 from privbench.networks.base import Discriminator
+from privbench.networks.bottleneck import Bottleneck
 from privbench.networks.model import Model
 from privbench.tensors import Parts
 from privbench.types import CLASSIFICATION
+
+
+class ClassifierDraws(NamedTuple):
+    """What one pass through a classifier under training draws (`classifier_draws`); None where a stage does not draw it."""
+
+    mask: Tensor | None = None  # [B, c, s, s] bool, which features dropout keeps; [B, 0] without dropout
+    eps: Tensor | None = None  # [B, k] the noise of its bottleneck; [B, 0] without one
 
 
 class MiniBatch(NamedTuple):
@@ -37,12 +46,19 @@ class MiniBatch(NamedTuple):
         assert self.features is not None, "only phases with `features` hold them"
         return self.features
 
+    def drawn(self, name: str = "kept") -> ClassifierDraws:
+        """The draws of one pass through the classifier, by the name that `classifier_draws` was given."""
+        return ClassifierDraws(self.noise.get(name), self.noise.get(f"{name} eps"))
+
 
 class RoundClock(NamedTuple):
     """Where in training a loss is evaluated."""
 
     round: int  # r = 1 .. rounds
     rounds: int
+
+
+NOT_DRAWN = ClassifierDraws()
 
 
 class Nets:
@@ -67,6 +83,7 @@ class Nets:
     ) -> None:
         self.model, self.params, self.buffers, self.trains = model, params, buffers, trains
         self.after: Parts = {}
+        self._divergences: list[Tensor] = []
         self._received, self.clients, self._weights, self._counts = received, clients, weights, counts
 
     @property
@@ -87,7 +104,7 @@ class Nets:
         assert self._counts is not None, "only server stages of a method that uploads label counts know them"
         return self._counts
 
-    def _call(self, part: str, *inputs: Tensor) -> Tensor:
+    def _call(self, part: str, *inputs: Tensor | None) -> Tensor:
         train = part in self.trains
         state = self.after.get(part, self.buffers.get(part, {}))
         output, after = self.model.net(part).apply(self.params[part], state, *inputs, train=train)
@@ -99,19 +116,37 @@ class Nets:
         """h = E(x): [B, C, H, W] -> [B, c, s, s]."""
         return self._call("extractor", images)
 
-    def classifier(self, features: Tensor, kept: Tensor | None = None) -> Tensor:
+    def classifier(self, features: Tensor, drawn: ClassifierDraws = NOT_DRAWN) -> Tensor:
         """Logits C(h): [B, c, s, s] -> [B, Y].
 
-        `kept` [B, c, s, s] bool is dropout in training: C sees h / (1 - p) where it is true and 0 elsewhere, p = model.dropout.
-        UserError: C is trained with dropout and gets no such draw, so that the setting would do nothing.
+        In training `drawn` has what is random. Of dropout, C sees h / (1 - p) where `mask` is true and 0 elsewhere, p =
+        model.dropout. Its bottleneck samples by `eps`, and the pass counts in `penalised`; it takes the mean without.
+        UserError: C is trained and does not get a draw that it needs, so that the setting would do nothing.
         """
-        rate = self.model.dropout
-        if rate and kept is None and "classifier" in self.trains:
+        rate, trained = self.model.dropout, "classifier" in self.trains
+        if rate and drawn.mask is None and trained:
             raise UserError(
-                f"dropout={rate:g} needs a loss that draws which features are kept (privbench.methods.base.kept), but this "
-                "method's does not; leave dropout at 0"
+                f"dropout={rate:g} needs a loss that draws which features are kept (privbench.methods.base.classifier_draws), but "
+                "this method's does not; leave dropout at 0"
             )
-        return self._call("classifier", features * kept / (1 - rate) if rate and kept is not None else features)
+        entering = features * drawn.mask / (1 - rate) if rate and drawn.mask is not None else features
+        if not self.model.bottleneck:
+            return self._call("classifier", entering)
+        if drawn.eps is None and trained:
+            raise UserError(
+                "a bottleneck needs a loss that draws its noise (privbench.methods.base.classifier_draws), but this method's does "
+                "not; leave out the defence that asks for one"
+            )
+        if drawn.eps is not None:
+            bottleneck = cast("Bottleneck", self.model.classifier)
+            self._divergences.append(bottleneck.divergence(self.params["classifier"], entering).mean())
+        return self._call("classifier", entering, drawn.eps)
+
+    def penalised(self, loss: Tensor) -> Tensor:
+        """A stage's loss + beta KL of the bottleneck, the mean over the loss's sampled passes; the loss itself without any."""
+        if not self._divergences:
+            return loss
+        return loss + self.model.kl_weight * torch.stack(self._divergences).mean()
 
     def generator(self, noise: Tensor, labels: Tensor) -> Tensor:
         """G(z, y): [B, z], [B] -> [B, c, s, s]."""
@@ -194,6 +229,15 @@ class DropoutMask:
 
 
 @dataclass(frozen=True)
+class BottleneckNoise:
+    """eps ~ N(0, I), by which a bottleneck samples."""
+
+    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
+        """[*shape, k]; [*shape, 0] without a bottleneck, where nothing is drawn."""
+        return torch.randn(*shape, known.model.bottleneck, generator=rng)
+
+
+@dataclass(frozen=True)
 class Stage:
     """One loss descended over some parts; `optimiser` names an entry of the schedule ("task", "generator", "server")."""
 
@@ -202,6 +246,8 @@ class Stage:
     loss: Loss
     optimiser: str
     draws: Mapping[str, Draw] = field(default_factory=dict)
+    # What of a client's data the loss reads: images (and their labels), or labels alone.
+    reads: Literal["images", "labels"] = "images"
 
 
 @dataclass(frozen=True)
@@ -232,10 +278,11 @@ class Method(ABC):
     parts: ClassVar[tuple[str, ...]]  # networks a client holds
     shared_parts: ClassVar[tuple[str, ...]]  # those of them that leave the client, every round; no other ever does
     serves: ClassVar[tuple[str, ...]] = ()  # networks of the server alone, which clients receive and never train
+    # Whether its classifier sees real images; else accuracy is that of one trained on what it generates.
+    trains_on_images: ClassVar[bool] = True
     keeps: ClassVar[tuple[str, ...]] = ()  # shared parts whose copy at the client survives the broadcast
-    usual_dropout: ClassVar[
-        Mapping[str, float]
-    ] = {}  # of the method's own paper, by backbone; none where it is not named
+    # Of the method's own paper, by backbone; none where it is not named.
+    usual_dropout: ClassVar[Mapping[str, float]] = {}
 
     @property
     def uploads_counts(self) -> bool:
@@ -256,12 +303,44 @@ class Method(ABC):
     def client(self) -> tuple[Phase, ...]:
         """What a client does in one round, after it overwrote its shared parts with the broadcast."""
 
+    @property
+    def client_tasks(self) -> TaskShape | None:
+        """The few-shot tasks on which clients train, one in each round; None where they train on all their images."""
+        return None
+
+    @property
+    def test_tasks(self) -> TaskShape | None:
+        """The tasks by which a meta-learner is validated and tested; None where every client's own network is."""
+        return None
+
+    def counts_for(self, images: int) -> int:
+        """What a client with so many training images counts for in the server's mean."""
+        return images
+
+    def server_rate(self, clock: RoundClock) -> float:
+        """How far the server's networks go from the broadcast towards the mean of the uploads: all the way."""
+        return 1.0
+
     def notes(self) -> tuple[str, ...]:
         """What a reader of its numbers must know of a choice that its name and settings do not show; part of every record."""
         return ()
 
     def server(self) -> tuple[Phase, ...]:
         """What the server does after the weighted average of the uploads: by default nothing."""
+        return ()
+
+    def participants(self, round_: int, clients: int) -> tuple[int, ...]:
+        """Which of K clients take part in round r = 1, 2, ..., ascending: by default all of them.
+
+        A client that does not take part receives, trains and sends nothing in that round.
+        """
+        return tuple(range(clients))
+
+    def measuring(self) -> tuple[Phase, ...]:
+        """What every client trains after a round for its accuracy alone, on what the server then holds (`nets.received`).
+
+        Nothing of it is sent, so that it reads no images. By default nothing: the networks of the clients are measured as they are.
+        """
         return ()
 
     def observed(self) -> Stage:
@@ -285,17 +364,21 @@ def at_least(least: float, **settings: float) -> None:
             raise ValueError(f"{name} should be at least {least}, but {value} was given")
 
 
-def kept(*names: str) -> dict[str, Draw]:
-    """The draws of a stage that trains a classifier, for dropout: one per pass through it, by default the one named "kept"."""
-    return {name: DropoutMask() for name in names or ("kept",)}
+def classifier_draws(*names: str) -> dict[str, Draw]:
+    """The draws of a stage that trains a classifier, for dropout and for a bottleneck: one of each per pass through it.
+
+    By default there is one pass, "kept". A draw's name is part of its random stream's (privbench/seeds.py).
+    """
+    passes = names or ("kept",)
+    return {name: DropoutMask() for name in passes} | {f"{name} eps": BottleneckNoise() for name in passes}
 
 
 def cross_entropy_stage(parts: tuple[str, ...] = ("extractor", "classifier")) -> Phase:
     """Local training of E and C on L_cls (Eq. 1), shared by all methods without an extra term."""
-    return Phase((Stage("task", parts, classification_loss, "task", kept()),), "local_epochs")
+    return Phase((Stage("task", parts, classification_loss, "task", classifier_draws()),), "local_epochs")
 
 
 def classification_loss(nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
     """L_cls = CE(C_i(E_i(x)), y) (FedCG Eq. 1)."""
-    logits = nets.classifier(nets.extractor(batch.images), batch.noise.get("kept"))
+    logits = nets.classifier(nets.extractor(batch.images), batch.drawn())
     return torch.nn.functional.cross_entropy(logits, batch.labels)

@@ -26,7 +26,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.methods import aggregators
-from privbench.methods.base import Draw, Method, MiniBatch, Nets, Normal, Phase, RoundClock, Stage, at_least, kept
+from privbench.methods.base import (
+    Draw,
+    Method,
+    MiniBatch,
+    Nets,
+    Normal,
+    Phase,
+    RoundClock,
+    Stage,
+    at_least,
+    classifier_draws,
+)
 
 EPS = 1e-5
 
@@ -62,9 +73,9 @@ class FedCG(Method):
     def client(self) -> tuple[Phase, ...]:
         """Algorithm 1: the classification network, then the generative network with the extractor frozen."""
         z: dict[str, Draw] = {"z": Normal()}
-        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", z | kept())
+        task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", z | classifier_draws())
         disc = Stage("discriminator", ("discriminator",), self.discriminator_loss, "generator", z)
-        gen = Stage("generator", ("generator",), self.generator_loss, "generator", z)
+        gen = Stage("generator", ("generator",), self.generator_loss, "generator", z, reads="labels")
         return Phase((task,), "local_epochs"), Phase((disc, gen), "generator_epochs", features=True)
 
     def server(self) -> tuple[Phase, ...]:
@@ -79,7 +90,7 @@ class FedCG(Method):
     def task_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """L_task = L_cls + gamma L_mse (Eq. 1-3)."""
         h = nets.extractor(batch.images)
-        l_cls = F.cross_entropy(nets.classifier(h, batch.noise.get("kept")), batch.labels)  # (1)
+        l_cls = F.cross_entropy(nets.classifier(h, batch.drawn()), batch.labels)  # (1)
         gamma = self.gamma(clock)
         if gamma == 0:
             return l_cls

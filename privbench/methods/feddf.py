@@ -16,7 +16,16 @@ import torch
 from torch import Tensor
 
 from privbench.methods.aggregators import ensemble_divergence
-from privbench.methods.base import Method, MiniBatch, Nets, Phase, RoundClock, Stage, cross_entropy_stage, kept
+from privbench.methods.base import (
+    Method,
+    MiniBatch,
+    Nets,
+    Phase,
+    RoundClock,
+    Stage,
+    classifier_draws,
+    cross_entropy_stage,
+)
 
 BOTH = ("extractor", "classifier")
 
@@ -35,12 +44,12 @@ class FedDF(Method):
 
     def server(self) -> tuple[Phase, ...]:
         """Ensemble distillation on public images."""
-        stage = Stage("distillation", BOTH, self.distillation_loss, "server", kept())
+        stage = Stage("distillation", BOTH, self.distillation_loss, "server", classifier_draws())
         return (Phase((stage,), "server_steps", public=True),)
 
     def distillation_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """KL( softmax(sum_i w_i C_i(E_i(x))) || softmax(C(E(x))) )."""
         with torch.no_grad():
             teachers = [client.classifier(client.extractor(batch.images)) for client in nets.clients]
-        student = nets.classifier(nets.extractor(batch.images), batch.noise.get("kept"))
+        student = nets.classifier(nets.extractor(batch.images), batch.drawn())
         return ensemble_divergence(student, teachers, nets.weights)

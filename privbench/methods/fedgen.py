@@ -38,8 +38,8 @@ from privbench.methods.base import (
     UniformClass,
     at_least,
     classification_loss,
+    classifier_draws,
     cross_entropy_stage,
-    kept,
 )
 from privbench.methods.fedcg import mode_seeking
 
@@ -70,7 +70,7 @@ class FedGen(Method):
 
     def client(self) -> tuple[Phase, ...]:
         """The classification network, with imitated features beside the real ones."""
-        draws = DRAWS | kept("kept", "kept_imitated")
+        draws = DRAWS | classifier_draws("kept", "kept_imitated")
         return (Phase((Stage("task", self.parts, self.task_loss, "task", draws),), "local_epochs"),)
 
     def server(self) -> tuple[Phase, ...]:
@@ -92,7 +92,7 @@ class FedGen(Method):
         if clock.round == 1:
             return l_cls
         z, y = batch.noise["z"], batch.noise["y"]
-        imitated = nets.classifier(nets.received.generator(z, y), batch.noise.get("kept_imitated"))
+        imitated = nets.classifier(nets.received.generator(z, y), batch.drawn("kept_imitated"))
         return l_cls + self.weight * F.cross_entropy(imitated, y)
 
     def generator_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:

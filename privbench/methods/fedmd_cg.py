@@ -55,8 +55,8 @@ from privbench.methods.base import (
     RoundClock,
     Stage,
     at_least,
+    classifier_draws,
     cross_entropy_stage,
-    kept,
 )
 
 TASK = ("cls", "cls_global", "mse_global", "kl_global")
@@ -129,7 +129,7 @@ class FedMDCG(Method):
     def client(self) -> tuple[Phase, ...]:
         """The local model from the global generator, then the local generator from the local model."""
         drawn: dict[str, Draw] = {"z": Normal(), "z_hat": Normal(), "y": ClassByCount()}
-        drawn |= kept("kept", "kept_imitated", "kept_resampled")
+        drawn |= classifier_draws("kept", "kept_imitated", "kept_resampled")
         task = Stage("task", ("extractor", "classifier"), self.task_loss, "task", drawn)
         local = Stage("generator", ("generator",), self.generator_loss, "generator", {"z": Normal()})
         return Phase((task,), "local_epochs"), Phase((local,), "generator_epochs")
@@ -162,14 +162,14 @@ class FedMDCG(Method):
         """L of the local model (Eq. 1-4)."""
         noise, y, ramp = batch.noise, batch.labels, self.ramp(clock)
         h, imitated = nets.extractor(batch.images), nets.received.generator(noise["z"], y)
-        logits = nets.classifier(h, noise.get("kept"))
+        logits = nets.classifier(h, batch.drawn())
 
         def cls_global() -> Tensor:
             resampled = nets.received.generator(noise["z_hat"], noise["y"])
-            return F.cross_entropy(nets.classifier(resampled, noise.get("kept_resampled")), noise["y"])
+            return F.cross_entropy(nets.classifier(resampled, batch.drawn("kept_resampled")), noise["y"])
 
         def kl_global() -> Tensor:
-            return divergence(logits, nets.classifier(imitated, noise.get("kept_imitated"))).mean()
+            return divergence(logits, nets.classifier(imitated, batch.drawn("kept_imitated"))).mean()
 
         return self.total(
             {
@@ -211,8 +211,8 @@ def diversity_loss(kind: int, f: Tensor, z: Tensor, y: Tensor, classes: int, sca
     differences, of noise that of squared ones, as in the code published with FedGen.
     """
     onehot = torch.eye(classes, dtype=z.dtype, device=z.device)[y]
-    told = torch.cat([z, onehot], 1) if kind == 1 else z
-    gaps, noise_gaps = (t[:, None] - t for t in (f.flatten(1), told))
+    latent = torch.cat([z, onehot], 1) if kind == 1 else z
+    gaps, noise_gaps = (t[:, None] - t for t in (f.flatten(1), latent))
     if scale == "literal":
         # The norm's gradient at j = k is 0.
         apart, distance = (torch.linalg.vector_norm(gap, dim=2) for gap in (gaps, noise_gaps))

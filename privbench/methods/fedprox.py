@@ -20,7 +20,7 @@ from privbench.methods.base import (
     Stage,
     at_least,
     classification_loss,
-    kept,
+    classifier_draws,
 )
 
 BOTH = ("extractor", "classifier")
@@ -42,7 +42,7 @@ class FedProx(Method):
 
     def client(self) -> tuple[Phase, ...]:
         """h_i over E_i and C_i."""
-        return (Phase((Stage("task", BOTH, self.task_loss, "task", kept()),), "local_epochs"),)
+        return (Phase((Stage("task", BOTH, self.task_loss, "task", classifier_draws()),), "local_epochs"),)
 
     def task_loss(self, nets: Nets, batch: MiniBatch, clock: RoundClock) -> Tensor:
         """h_i = L_cls + mu/2 ||theta - theta_g||^2 (Eq. 2), theta = (E_i, C_i)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -34,10 +34,27 @@ class Discriminator(Net, Protocol):
         ...
 
 
+@runtime_checkable
+class ExtractorWithSlopes(Net, Protocol):
+    """An extractor that says how steeply its features depend on the image."""
+
+    def slopes(self, params: Params, images: Tensor) -> Tensor:
+        """||dh_i/dx||_2 of every feature: images [B, C, H, W] -> [B, n]."""
+        ...
+
+
 class Classifier(Net, Protocol):
     """C of one backbone."""
 
-    logits_layer: ClassVar[str]  # the linear layer whose bias is added to the logits
+    @property
+    def features_layer(self) -> str | None:
+        """The linear layer that the features enter; None where they enter a convolution."""
+        ...
+
+    @property
+    def logits_layer(self) -> str:
+        """The linear layer whose bias is added to the logits."""
+        ...
 
 
 @runtime_checkable

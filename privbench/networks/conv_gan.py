@@ -6,8 +6,9 @@
        LeakyReLU(.2)  SN-Conv(256,512) BN LeakyReLU(.2)  SN-Conv(512,1)                           -> [B] LOGIT
 
 c x s x s is the extractor's output. With LeNet-5 (16 x 5 x 5) all convolutions have kernel 2, stride 1 and no padding, as
-published; for ResNet-18 the paper says that kernels and strides match the extractor, not which: see KERNELS. D has G's, in
-reverse. No convolution has a bias. Initial weights: convolutions N(0, 0.02), batch-norm scale N(1, 0.02), shift 0,
+published; for ResNet-18 the paper says that kernels and strides match the extractor, not which: see KERNELS, which also has the
+backbones that the paper does not. Their features lie in other ranges, and G ends as their extractor does, without a sigmoid. D has
+G's kernels, in reverse. No convolution has a bias. Initial weights: convolutions N(0, 0.02), batch-norm scale N(1, 0.02), shift 0,
 embeddings N(0, 1) (torch's default). D returns the logit, not the sigmoid, so that the losses can use the stable form of
 binary cross-entropy.
 """
@@ -22,42 +23,48 @@ from torch import Tensor
 from privbench.networks.layers import (
     SpectralProduct,
     as_matrix,
-    batch_norm_init,
     conv_transpose2x2,
-    named_batch_norm,
+    named_norm,
+    norm_init,
     patches2x2,
     power_iteration,
     spectral_norm,
+    within,
 )
 from privbench.tensors import Params
 
 NOISE_DIM = 100
 SLOPE = 0.2
 STEP = (2, 1, 0)
+ONE = (1, 1, 0)
 KERNELS = {  # side s of the features -> (kernel, stride, padding) of G's convolutions, from 1x1 to s x s
+    1: (ONE, ONE, ONE, ONE),  # features without a place: linear layers
+    3: (STEP, STEP, (3, 1, 1), (3, 1, 1)),  # ConvNet: 1 2 3 3 3
+    8: (STEP, (4, 2, 1), (4, 2, 1), (3, 1, 1)),  # ResNet-18, 64x64 images: 1 2 4 8 8
     5: (STEP, STEP, STEP, STEP),  # LeNet-5: 1 2 3 4 5
     4: (STEP, STEP, STEP, (3, 1, 1)),  # ResNet-18, 32x32 images: 1 2 3 4 4
     28: ((4, 1, 0), (4, 1, 0), (4, 2, 1), (4, 2, 1)),  # ResNet-18, 224x224 images: 1 4 7 14 28
 }
 
 
-def _norm_init(name: str, width: int, rng: torch.Generator) -> tuple[Params, Params]:
-    params, buffers = batch_norm_init(name, width)
+def _norm_init(name: str, width: int, rng: torch.Generator, norm: str = "batch") -> tuple[Params, Params]:
+    params, buffers = norm_init(name, width, norm)
     return params | {f"{name}.weight": 1 + 0.02 * torch.randn(width, generator=rng)}, buffers
 
 
 def _norm(x: Tensor, name: str, params: Params, buffers: Params, train: bool) -> tuple[Tensor, Params]:
-    x, state = named_batch_norm(x, name, params, buffers, train=train)
+    x, state = named_norm(x, name, params, buffers, train=train)
     return F.leaky_relu(x, SLOPE), state
 
 
 @dataclass(frozen=True)
 class Generator:
-    """G: noise [B, 100], labels [B] -> features [B, channels, side, side] in (0, 1)."""
+    """G: noise [B, 100], labels [B] -> features [B, channels, side, side] within `limits`."""
 
     classes: int
     channels: int
     side: int
+    limits: tuple[float, float] = (0.0, 1.0)
 
     def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         """Weights N(0, 0.02), as the reference implementation."""
@@ -83,7 +90,7 @@ class Generator:
             if i < 3:
                 x, state = _norm(x, f"norm{i}", params, buffers, train)
                 after |= state
-        return torch.sigmoid(x), after
+        return within(x, self.limits), after
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,7 @@ class Discriminator:
     classes: int
     channels: int
     side: int
+    norm: str = "batch"  # or "group"
 
     def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         """Weights N(0, 0.02); the spectral-norm vectors u are unit Gaussian directions."""
@@ -103,7 +111,7 @@ class Discriminator:
             params[f"down{i}.weight"] = 0.02 * torch.randn(widths[i + 1], widths[i], kernel, kernel, generator=rng)
             buffers[f"down{i}.u"] = F.normalize(torch.randn(widths[i + 1], generator=rng), dim=0)
             if i < 3:
-                more, state = _norm_init(f"norm{i}", widths[i + 1], rng)
+                more, state = _norm_init(f"norm{i}", widths[i + 1], rng, self.norm)
                 params |= more
                 buffers |= state
         return params, buffers
@@ -132,8 +140,8 @@ class Discriminator:
             x, after[f"down{i}.u"] = convolve(x, params[f"down{i}.weight"], u, shape, turns, train)
             if i < 3:
                 state, normed = buffers, []
-                for own in x.chunk(turns):
-                    y, changed = _norm(own, f"norm{i}", params, state, train)
+                for chunk in x.chunk(turns):
+                    y, changed = _norm(chunk, f"norm{i}", params, state, train)
                     normed.append(y)
                     state = state | changed
                     after |= changed
@@ -146,14 +154,14 @@ def _spectral_product(
 ) -> tuple[Tensor, Tensor]:
     """(2x2 convolution by W / sigma of H batches end to end, u after them)."""
     matrix = as_matrix(weight)
-    found = [power_iteration(matrix, u, train=train)]
-    while train and len(found) < turns:
-        found.append(power_iteration(matrix, found[-1].u, train=True))
-    us, vs, sigmas = (torch.stack(each) for each in zip(*found, strict=True))
+    iterations = [power_iteration(matrix, u, train=train)]
+    while train and len(iterations) < turns:
+        iterations.append(power_iteration(matrix, iterations[-1].u, train=True))
+    us, vs, sigmas = (torch.stack(each) for each in zip(*iterations, strict=True))
     patches = patches2x2(x)
-    rows = patches.view(len(found), -1, patches.shape[-1])
+    rows = patches.view(len(iterations), -1, patches.shape[-1])
     product: Tensor = SpectralProduct.apply(rows, matrix, us, vs, sigmas)
-    return product.view(*patches.shape[:3], -1).permute(0, 3, 1, 2), found[-1].u
+    return product.view(*patches.shape[:3], -1).permute(0, 3, 1, 2), iterations[-1].u
 
 
 def _spectral_conv(
@@ -161,9 +169,9 @@ def _spectral_conv(
 ) -> tuple[Tensor, Tensor]:
     """The same with kernel, stride and padding `shape`."""
     each = []
-    for own in F.conv2d(x, weight, stride=shape[1], padding=shape[2]).chunk(turns):
+    for chunk in F.conv2d(x, weight, stride=shape[1], padding=shape[2]).chunk(turns):
         sigma, u = spectral_norm(weight, u, train=train)
-        each.append(own / sigma)
+        each.append(chunk / sigma)
     return torch.cat(each), u
 
 

@@ -5,7 +5,8 @@
 
 The paper says "three fully connected layers with BatchNorm" and noise dimension 128. Its widths, the activations and where the
 normalisation sits are ours: after the first two layers, as in FedCG's generator, and a sigmoid at the end, because the
-extractors' features lie in (0, 1). Initial weights are torch's defaults.
+extractors' features lie in (0, 1); of a backbone whose features do not, G ends as its extractor does. Initial weights are torch's
+defaults.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.networks.base import Net
-from privbench.networks.layers import batch_norm, uniform_init
+from privbench.networks.layers import batch_norm, uniform_init, within
 from privbench.tensors import Params
 
 NOISE_DIM = 128
@@ -27,10 +28,11 @@ SLOPE = 0.2
 
 @dataclass(frozen=True)
 class Generator:
-    """G: noise [B, 128], labels [B] -> features [B, c, s, s] in (0, 1)."""
+    """G: noise [B, 128], labels [B] -> features [B, c, s, s] within `limits`."""
 
     classes: int
     shape: tuple[int, int, int]
+    limits: tuple[float, float] = (0.0, 1.0)
 
     def init(self, rng: torch.Generator) -> tuple[Params, Params]:
         """torch's default initialisation."""
@@ -61,7 +63,7 @@ class Generator:
                 train=train,
             )
             x = F.leaky_relu(x, SLOPE)
-        x = torch.sigmoid(F.linear(x, params["fc2.weight"], params["fc2.bias"]))
+        x = within(F.linear(x, params["fc2.weight"], params["fc2.bias"]), self.limits)
         return x.unflatten(1, self.shape), after
 
 
@@ -88,7 +90,7 @@ class Discriminator:
         """Logits of H batches of features, as from H calls in turn, and the state after the last."""
         logits, after = [], dict[str, Tensor]()
         for features in batches:
-            own, changed = self.apply(params, buffers | after, features, labels, train=train)
-            logits.append(own)
+            output, changed = self.apply(params, buffers | after, features, labels, train=train)
+            logits.append(output)
             after |= changed
         return tuple(logits), after

@@ -15,6 +15,9 @@ from privbench.tensors import Params
 
 BN_MOMENTUM = 0.1  # torch's defaults, as the reference implementation uses
 BN_EPS = 1e-5
+GROUPS = 32
+# The ranges of features: of sigmoids, of ReLU, and of anything else.
+UNIT, POSITIVE, UNBOUNDED = (0.0, 1.0), (0.0, math.inf), (-math.inf, math.inf)
 # A linear layer by oneDNN; None where this torch has none.
 ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 LARGE = 2**19  # multiplications from which on a product is quicker by oneDNN than by MKL
@@ -26,13 +29,18 @@ def conv_then_average_pool(images: Tensor, weight: Tensor, bias: Tensor) -> Tens
     Pooling is linear, so the mean of four shifted kernels does both: exact, and a third faster on a CPU.
     images [B, C, H, W], weight [c, C, k, k] -> [B, c, (H-k+1)/2, (W-k+1)/2]; H-k+1 must be even.
     """
+    return F.conv2d(images, pooled_kernel(weight), bias, stride=2)
+
+
+def pooled_kernel(weight: Tensor) -> Tensor:
+    """The kernel [c, C, k+1, k+1] of stride 2 that is a convolution by [c, C, k, k] with 2x2 average pooling behind it."""
     shifted = (
         F.pad(weight, (0, 1, 0, 1))
         + F.pad(weight, (1, 0, 0, 1))
         + F.pad(weight, (0, 1, 1, 0))
         + F.pad(weight, (1, 0, 1, 0))
     )
-    return F.conv2d(images, shifted / 4, bias, stride=2)
+    return shifted / 4
 
 
 def times(x: Tensor, matrix: Tensor) -> Tensor:
@@ -166,34 +174,62 @@ def padded_conv(x: Tensor, weight: Tensor, stride: int) -> Tensor:
     return F.conv2d(x, weight, stride=stride, padding=padding)
 
 
-def batch_norm_init(name: str, width: int) -> tuple[Params, Params]:
-    """(scale 1 and shift 0, running mean 0 and variance 1) of the batch norm `name`, as torch.nn.BatchNorm2d."""
+def norm_init(name: str, width: int, norm: str = "batch") -> tuple[Params, Params]:
+    """Scale 1 and shift 0 of the normalisation `name`, as torch.nn.BatchNorm2d.
+
+    A "batch" norm has running mean 0 and variance 1, too; a "group" norm has no running statistics.
+    """
     params = {f"{name}.weight": torch.ones(width), f"{name}.bias": torch.zeros(width)}
+    if norm == "group":
+        return params, {}
     return params, {f"{name}.mean": torch.zeros(width), f"{name}.var": torch.ones(width)}
 
 
-def named_batch_norm(x: Tensor, name: str, params: Params, buffers: Params, *, train: bool) -> tuple[Tensor, Params]:
-    """The batch norm `name` of a network: (output, its running statistics after the call)."""
-    own = params[f"{name}.weight"], params[f"{name}.bias"], buffers[f"{name}.mean"], buffers[f"{name}.var"]
-    x, mean, var = batch_norm(x, *own, train=train)
+def named_norm(x: Tensor, name: str, params: Params, buffers: Params, *, train: bool) -> tuple[Tensor, Params]:
+    """The normalisation `name` of a network: (output, its running statistics after the call).
+
+    Without running statistics it is group norm (Wu, He, ECCV 2018, arXiv 1803.08494) of GROUPS groups, which treats every image
+    alone.
+    """
+    scale, shift = params[f"{name}.weight"], params[f"{name}.bias"]
+    if f"{name}.mean" not in buffers:
+        return group_norm(x, math.gcd(GROUPS, x.shape[1]), scale, shift), {}
+    x, mean, var = batch_norm(x, scale, shift, buffers[f"{name}.mean"], buffers[f"{name}.var"], train=train)
     return x, {f"{name}.mean": mean, f"{name}.var": var}
 
 
+def group_norm(x: Tensor, groups: int, scale: Tensor, shift: Tensor) -> Tensor:
+    """torch's group norm of [B, c, ...], in operations that vmap takes in any memory layout."""
+    grouped = x.reshape(len(x), groups, -1)
+    variance, mean = torch.var_mean(grouped, 2, correction=0, keepdim=True)
+    normal = ((grouped - mean) * torch.rsqrt(variance + BN_EPS)).reshape(x.shape)
+    wide = (-1, *(1,) * (x.ndim - 2))
+    return normal * scale.view(wide) + shift.view(wide)
+
+
 def batch_norm(
-    x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, var: Tensor, *, train: bool
+    x: Tensor,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    *,
+    train: bool,
+    momentum: float | Tensor = BN_MOMENTUM,
+    eps: float = BN_EPS,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Batch normalisation of [B, c, ...]: (output, running mean, running variance), as torch.nn.BatchNorm2d.
 
     In train mode the batch statistics normalise and the running ones move towards them (unbiased variance); in eval
-    mode the running ones normalise and are returned unchanged.
+    mode the running ones normalise and are returned unchanged. Without `scale` and `shift` the output is normalised alone.
     """
     if not train:
-        return F.batch_norm(x, mean, var, scale, shift, training=False, eps=BN_EPS), mean, var
+        return F.batch_norm(x, mean, var, scale, shift, training=False, eps=eps), mean, var
     # Without running statistics of its own torch's batch norm changes nothing in place, which vmap would refuse.
-    x, batch_mean, inverse_std = torch.native_batch_norm(x, scale, shift, None, None, True, BN_MOMENTUM, BN_EPS)
+    x, batch_mean, inverse_std = torch.native_batch_norm(x, scale, shift, None, None, True, BN_MOMENTUM, eps)
     count = x.numel() // x.shape[1]
-    batch_var = (inverse_std.detach().square().reciprocal() - BN_EPS) * (count / max(count - 1, 1))
-    return x, torch.lerp(mean, batch_mean.detach(), BN_MOMENTUM), torch.lerp(var, batch_var, BN_MOMENTUM)
+    batch_var = (inverse_std.detach().square().reciprocal() - eps) * (count / max(count - 1, 1))
+    return x, torch.lerp(mean, batch_mean.detach(), momentum), torch.lerp(var, batch_var, momentum)
 
 
 class PowerIteration(NamedTuple):
@@ -222,8 +258,8 @@ def spectral_norm(weight: Tensor, u: Tensor, *, train: bool) -> tuple[Tensor, Te
     A layer without bias divides its small output by sigma instead of its large weight: the same value, a third of the cost.
     """
     matrix = weight.flatten(1)
-    found = power_iteration(matrix, u, train=train)
-    return found.u @ (matrix @ found.v), found.u
+    iteration = power_iteration(matrix, u, train=train)
+    return iteration.u @ (matrix @ iteration.v), iteration.u
 
 
 class SpectralProduct(torch.autograd.Function):
@@ -265,6 +301,19 @@ class SpectralProduct(torch.autograd.Function):
 def _unit(x: Tensor) -> Tensor:
     """x / max(|x|, 1e-12), as torch.nn.functional.normalize of a vector."""
     return x / torch.linalg.vector_norm(x).clamp_min(1e-12)
+
+
+def named_linear(params: Params, name: str, x: Tensor) -> Tensor:
+    """The linear layer `name` of a network: x [B, n] -> [B, m]; its bias may come one per image, [B, m]."""
+    weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+    return F.linear(x, weight, bias) if bias.ndim == 1 else F.linear(x, weight) + bias
+
+
+def within(x: Tensor, limits: tuple[float, float]) -> Tensor:
+    """x through the activation whose values are those between `limits`: a sigmoid, ReLU, or nothing."""
+    if limits == UNIT:
+        return torch.sigmoid(x)
+    return F.relu(x) if limits == POSITIVE else x
 
 
 def uniform_init(shape: tuple[int, ...], fan_in: int, rng: torch.Generator) -> Tensor:

@@ -1,7 +1,7 @@
 """An active server: it sends crafted networks in place of its broadcast, in the attacked round and perhaps some before it.
 
 An attack with `active = True` has `craft(model, broadcast, knowledge, seed) -> Networks`, which may return nothing and so be
-honest; `knowledge.look` says how large the victim batches are and what defends them. Its field `active_rounds`, where it has
+honest; `knowledge.expected` says how large the victim batches are and what defends them. Its field `active_rounds`, where it has
 one, says for how many rounds before the attacked one the server has been sending them: with n such rounds and an attack after
 round r it is honest for r - n rounds, crafts once from what it would send then, and sends that at the start of each of the
 rounds r - n + 1 .. r and once more in the attacked one. The clients train on it as on any broadcast (harness.train_round, on
@@ -16,17 +16,24 @@ from typing import Any
 
 import torch
 
-from privbench import registry, seeds
+from privbench import registry, seeds, written_defense
 from privbench.errors import AttackRefused, Damaged, UserError
 from privbench.methods.base import Method
 from privbench.observation import knowledge as known
 from privbench.observation import local_update, observe
 from privbench.spec import CellSpec
 from privbench.system import files
-from privbench.training import checkpoint, harness
-from privbench.training.harness import Setup
-from privbench.training.state import Replica, Snapshot
-from privbench.types import ActiveAttack, ExpectedUpload, Knowledge, Networks, Progress, no_progress
+from privbench.training import checkpoint, federation, harness
+from privbench.training.state import Isolated, Replica, Setup, Snapshot
+from privbench.types import (
+    ActiveAttack,
+    ExpectedUpload,
+    IsolatingAttack,
+    Knowledge,
+    Networks,
+    Progress,
+    no_progress,
+)
 
 TOO_EARLY = "works through rounds of training, and round 0 is before any"
 LOG = logging.getLogger("privbench")
@@ -44,12 +51,21 @@ def rounds(cell: CellSpec) -> int:
 def sent(cell: CellSpec, setup: Setup, shot: Snapshot, data_root: Path | None) -> Snapshot:
     """The snapshot with what the attacked clients receive: crafted by an active attack, else the honest broadcast.
 
-    A snapshot of `trained` holds what was crafted already. AttackRefused: an attack that cannot craft these networks, or crafts
-    a part the method does not broadcast.
+    A snapshot of `trained` holds what was crafted already. An attack with `craft_others` sends something else to all clients but
+    its target. AttackRefused: an attack that cannot craft these networks, or crafts a part the method does not broadcast.
     """
     if not cell.active or rounds(cell):
         return shot
-    return shot._replace(server=crafted(cell, setup, shot.server, shot.round, data_root, None))
+    attack, clients = _attack(cell), len(shot.clients)
+    server = crafted(cell, setup, shot.server, shot.round, data_root, None)
+    if not isinstance(attack, IsolatingAttack):
+        return shot._replace(server=server)
+    if attack.target >= clients:
+        raise AttackRefused(
+            f"{cell.attack} was given target={attack.target}, but there are {clients} clients, from 0 on"
+        )
+    others = _sent(cell, setup, shot.server, attack.craft_others(setup.model, _broadcast(shot.server)))
+    return shot._replace(server=server, isolated=Isolated(attack.target, others))
 
 
 def trained(
@@ -68,7 +84,7 @@ def trained(
     begin at the latest whole state that the run in `honest` kept. AttackRefused as `sent`, where the method does not send what
     the attack needs, and before the first round.
     """
-    if is_kept(folder, round_):
+    if is_stored(folder, round_):
         try:
             return checkpoint.load_snapshot(folder, setup.spec.id, round_, folder.name)
         except Damaged as error:
@@ -87,25 +103,25 @@ def trained(
         harness.train_round([setup], [state], "alone")
     state.server = server
     accuracy = {str(entry["round"]): entry["validation_accuracy"] for entry in state.history[first:]}
-    found = {"artifact": folder.name, "active_rounds": round_ - first, "validation_accuracy": accuracy}
-    files.write_digested(folder / HISTORY, found)
+    summary = {"artifact": folder.name, "active_rounds": round_ - first, "validation_accuracy": accuracy}
+    files.write_digested(folder / HISTORY, summary)
     checkpoint.save_snapshot(folder, setup.spec, state, folder.name)
     return checkpoint.load_snapshot(folder, setup.spec.id, round_, folder.name)
 
 
-def is_kept(folder: Path, round_: int) -> bool:
+def is_stored(folder: Path, round_: int) -> bool:
     """Whether what `trained` writes is there, how the clients fared included."""
     return (folder / HISTORY).exists() and checkpoint.snapshot_path(folder, round_).exists()
 
 
-def told(folder: Path) -> dict[str, Any]:
+def crafted_rounds(folder: Path) -> dict[str, Any]:
     """What a record's `knowledge` says of crafted rounds before the attacked one: how many there were; {} without any."""
     path = folder / HISTORY
     if not path.exists():
         return {}
-    found = files.read_digested(path)
-    files.check_identity(path, found, artifact=folder.name)
-    return {"active_rounds": found["active_rounds"]}
+    summary = files.read_digested(path)
+    files.check_identity(path, summary, artifact=folder.name)
+    return {"active_rounds": summary["active_rounds"]}
 
 
 def too_early(cell: CellSpec) -> bool:
@@ -115,7 +131,8 @@ def too_early(cell: CellSpec) -> bool:
 
 def lacking(cell: CellSpec, method: Method) -> str:
     """What a cell's attack needs and its method does not send, in words, before anything is trained; nothing where all is met."""
-    given = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update")
+    summed = "aggregate" in written_defense.create(cell.train.defense, cell.train.where).places
+    given = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update", summed=summed)
     needs: frozenset[str] = registry.resolve("attack", cell.attack or "").needs
     missing = sorted(needs - given - set(known.FIELDS))
     if missing and cell.observe != "update" and all(need.startswith("update") for need in missing):
@@ -130,25 +147,41 @@ def crafted(
 
     Crafted on the CPU, whatever trains, and from the attacker's seed, as its attack is.
     """
-    name, model, device = str(cell.attack), setup.model, setup.device
+    name, model = str(cell.attack), setup.model
     attack, shape = _attack(cell), (model.channels, model.image_size, model.image_size)
-    images, _ = known.auxiliary(setup.federation, cell.auxiliary, data_root, shape, setup.spec.seed)
-    broadcast = Networks(server.params, server.buffers).to(torch.device("cpu"))
+    images, _ = known.auxiliary(
+        federation.as_known(setup.spec, setup.federation), cell.auxiliary, data_root, shape, setup.spec.seed
+    )
+    broadcast = _broadcast(server)
+    sizes = tuple(map(setup.method.counts_for, map(len, setup.labels))) if "aggregate" in setup.defense.places else (1,)
     whole = Knowledge(
         auxiliary=images,
-        expected=ExpectedUpload(cell.batch_size, setup.defense, cell.wire, local_update.local_steps(cell)),
+        expected=ExpectedUpload(
+            cell.batch_size * len(sizes), setup.defense, cell.wire, local_update.local_steps(cell), sizes
+        ),
         cache=cache,
     )
     handed = known.only(attack.needs, whole, name).to(torch.device("cpu"))
     try:
-        found = attack.craft(model, broadcast, handed, seeds.of_attacker(setup.spec.id, round_))
+        networks = attack.craft(model, broadcast, handed, seeds.of_attacker(setup.spec.id, round_))
     except UserError as error:
         raise AttackRefused(str(error)) from error
-    foreign = sorted({*found.params, *found.buffers} - set(server.params))
-    if foreign:
-        raise AttackRefused(f"{name} crafts the {', '.join(foreign)}, which {setup.spec.method} does not broadcast")
-    found = found.to(device)
-    return Replica(server.params | found.params, server.buffers | found.buffers)
+    return _sent(cell, setup, server, networks)
+
+
+def _broadcast(server: Replica) -> Networks:
+    """What an honest server would send."""
+    return Networks(server.params, server.buffers).to(torch.device("cpu"))
+
+
+def _sent(cell: CellSpec, setup: Setup, server: Replica, networks: Networks) -> Replica:
+    """The broadcast with the crafted networks in place of some; AttackRefused for a part that is not broadcast."""
+    if foreign := sorted({*networks.params, *networks.buffers} - set(server.params)):
+        raise AttackRefused(
+            f"{cell.attack} crafts the {', '.join(foreign)}, which {setup.spec.method} does not broadcast"
+        )
+    networks = networks.to(setup.device)
+    return Replica(server.params | networks.params, server.buffers | networks.buffers)
 
 
 def _attack(cell: CellSpec) -> ActiveAttack:

@@ -1,4 +1,4 @@
-"""An artifact and its truth on disk: an observation of one round, with one client behind each message, and a file apart from it.
+"""An artifact and its truth on disk: an observation of one round, one client or all behind each message, and a file apart from it.
 
 observation/                   what the server saw (privbench/observation_format)
 observation-truth.safetensors  the victims' images and labels by round and table of messages, and the id of the observation
@@ -6,7 +6,6 @@ observation-truth.safetensors  the victims' images and labels by round and table
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,17 @@ import torch
 from torch import Tensor
 
 from privbench.errors import Damaged, UserError
+from privbench.observation import artifact_tables
+from privbench.observation.artifact_tables import OTHERS
 from privbench.observation.format import files, schema
 from privbench.observation.format.files import NewRound, Stored
 from privbench.observation.format.networks import model_of
-from privbench.observation.format.schema import COUNTS, DOWN, Messages, Origin, RoundEntry, SetupEntry
+from privbench.observation.format.schema import COUNTS, DOWN, Broadcast, Messages, Origin, SetupEntry
 from privbench.spec import TrainSpec
 from privbench.system import files as storage
 from privbench.system.file_headers import Declared
 from privbench.tensors import Parts
-from privbench.types import Artifact, LocalSteps, LocalTraining, Truth
+from privbench.types import Artifact, LocalSteps, LocalTraining, Networks, Truth
 
 # Of an artifact among results: the folder, and the file beside it.
 OBSERVATION = "observation"
@@ -36,28 +37,30 @@ def save(artifact: Artifact, folder: Path, origin: Origin | None = None, preset:
 
     UserError where it does not keep to the format.
     """
-    setup, messages, tensors = files.unfitting(folder, lambda: _described(artifact))
-    rounds = [NewRound(artifact.round, messages, tensors)]
+    setup, one = files.unfitting(folder, lambda: _described(artifact))
+    rounds = [one]
     observation: str = files.unfitting(folder, lambda: files.write(folder, setup, rounds, origin, preset))
     return observation
 
 
 def load(folder: Path) -> Artifact:
-    """Reads an artifact; UserError when it is missing, damaged, foreign, not sound, or more than one round of single clients."""
+    """Reads an artifact; UserError when it is missing, damaged, foreign, not sound, or more than one round."""
     return of(files.read(folder))
 
 
 def of(stored: Stored) -> Artifact:
     """The artifact of an observation whose index is read; UserError as `load`."""
     setup = stored.index.setup
-    entry, victims, weights = _single(stored)
+    entry, victims, weights = artifact_tables.single(stored)
     tensors = files.read_round(stored, entry)
-    assert setup.networks is not None, "checked by _single"
+    assert setup.networks is not None, "checked by artifact_tables.single"
     channels, height, width = setup.image_shape
     # The content of a message is in its own groups; the other stays empty.
     kinds: dict[str, Parts] = {"gradient": {}, "update": {}}
-    kinds[victims.kind] = _group(tensors, victims.name, "parameters")
-    local, training = victims.local, setup.training
+    if victims.kind in kinds:
+        kinds[victims.kind] = _group(tensors, victims.name, "parameters")
+    message_of = range(len(victims.members)) if victims.victims is None else victims.victims
+    local, training, target = victims.local, setup.training, victims.target
     return Artifact(
         method=setup.method,
         dataset=setup.dataset,
@@ -69,8 +72,8 @@ def of(stored: Stored) -> Artifact:
         buffers=_group(tensors, DOWN, "buffers"),
         uploads={} if weights is None else _group(tensors, weights.name, "parameters"),
         upload_buffers={} if weights is None else _group(tensors, weights.name, "buffers"),
-        client=torch.tensor([client for (client,) in victims.members]),
-        batch_size=victims.batch_size or 0,
+        client=torch.tensor([victims.members[m][0] if target is None else target for m in message_of]),
+        batch_size=victims.attacked_images or 0,
         image_shape=(channels, height, width),
         labels=tensors.get(f"{victims.name}/labels"),
         defense=setup.defense.model_dump(exclude_unset=True),
@@ -83,6 +86,16 @@ def of(stored: Stored) -> Artifact:
         training=None
         if training is None
         else LocalTraining(training.optimiser.model_dump(exclude_unset=True), training.batch, training.steps),
+        member_weights=None
+        if victims.weights is None
+        else torch.tensor([victims.weights[m] for m in message_of], dtype=torch.float64),
+        target=target,
+        others=None
+        if target is None
+        else Networks(_group(tensors, OTHERS, "parameters"), _group(tensors, OTHERS, "buffers")),
+        upload_client=None
+        if victims.victims is None or victims.weights is not None
+        else torch.tensor([each[0] for each in victims.members]),
     )
 
 
@@ -99,7 +112,7 @@ def preset(folder: Path) -> str | None:
 def save_truth(truth: Truth, path: Path, observation: Path) -> None:
     """Writes the ground truth of an observation beside, never inside, it."""
     stored = files.read(observation)
-    entry, victims, _ = _single(stored)
+    entry, victims, _ = artifact_tables.single(stored)
     info = {"observation": stored.id, "victims": [{"round": entry.round, "messages": victims.name}]}
     prefix = f"{entry.round}/{victims.name}"
     tensors = {f"{prefix}/images": truth.images, f"{prefix}/labels": truth.labels}
@@ -112,13 +125,13 @@ def load_truth(path: Path, observation: Path) -> Truth:
 
 
 def _truth(path: Path, stored: Stored) -> Truth:
-    entry, victims, _ = _single(stored)
+    entry, victims, _ = artifact_tables.single(stored)
     declared, info = storage.load_header(path, "truth")
     if not info:
         raise UserError(f"{path} is of an earlier privbench and does not say whose truth it is; {AGAIN}")
     if info.get("observation") != stored.id:
         raise UserError(f"{path} is the truth of another observation than {stored.folder}; {AGAIN}")
-    prefix, count, size = f"{entry.round}/{victims.name}", len(victims.members), victims.batch_size or 0
+    prefix, count, size = f"{entry.round}/{victims.name}", victims.scored, victims.attacked_images or 0
     wanted = {
         f"{prefix}/images": Declared(torch.float32, (count, size, *stored.index.setup.image_shape)),
         f"{prefix}/labels": Declared(torch.int64, (count, size)),
@@ -172,86 +185,95 @@ def complete(folder: Path) -> bool:
 def check_origin(stored: Stored, whose: Origin) -> None:
     """UserError where an observation is not the one that should lie in its place."""
     if stored.index.origin != whose:
-        found = stored.index.origin
-        said = "no run" if found is None else f"{found.artifact} (run {found.run}, seed {found.seed})"
+        origin = stored.index.origin
+        said = "no run" if origin is None else f"{origin.artifact} (run {origin.run}, seed {origin.seed})"
         raise UserError(
             f"{stored.folder} holds the observation of {said}, not of {whose.artifact} (run {whose.run}, seed {whose.seed}); "
             f"remove {stored.folder.parent} and run the same command again"
         )
 
 
-def _single(stored: Stored) -> tuple[RoundEntry, Messages, Messages | None]:
-    """(the round, the attacked messages, the weights that clients sent) of an observation that is an artifact; else UserError."""
-    index, folder = stored.index, stored.folder
-    if len(index.rounds) != 1:
-        raise UserError(f"{folder} holds {len(index.rounds)} rounds; attacks of this privbench take one")
-    entry, networks = index.rounds[0], index.setup.networks
-    if networks is None:
-        raise UserError(f"{folder} names no networks; attacks of this privbench take its own alone")
-    if any(len(each) > 1 for table in entry.messages for each in table.members):
-        raise UserError(f"{folder} holds sums over clients; attacks of this privbench take messages of one")
-    victims = [table for table in entry.messages if table.kind != "weights"]
-    weights = [table for table in entry.messages if table.kind == "weights"]
-    if len(victims) != 1 or len(weights) > 1:
-        raise UserError(
-            f"{folder} holds {len(victims)} tables of gradients or updates and {len(weights)} of weights; attacks of this "
-            "privbench take one, and at most one"
-        )
-    if victims[0].batch_size is None or (victims[0].kind == "update") != (victims[0].local is not None):
-        raise UserError(f"{folder} does not say how its messages came about; attacks of this privbench ask for it")
-    clients = [client for (client,) in victims[0].members]
-    if weights and [client for (client,) in weights[0].members] != list(range(len(weights[0].members))):
-        raise UserError(f"{folder} does not hold the weights of every client in turn; attacks of this privbench do")
-    if weights and max(clients) >= len(weights[0].members):
-        raise UserError(f"{folder} holds no weights of client {max(clients)}, whose message is there")
-    if wrong := {t.dtype for t in entry.tensors.values()} - {"float32", "int64"}:
-        raise UserError(f"{folder} holds {', '.join(sorted(wrong))}; attacks of this privbench take float32")
-    if sum(split is not None and split[0] == victims[0].name and split[1] == "buffers"
-           for split in map(schema.split, entry.tensors)):  # fmt: skip
-        raise UserError(f"{folder} holds buffers of {victims[0].name}; attacks of this privbench know none")
-    return entry, victims[0], weights[0] if weights else None
-
-
-def _described(artifact: Artifact) -> tuple[SetupEntry, tuple[Messages, ...], dict[str, Tensor]]:
-    """(set-up, tables of messages, tensors) of an artifact; ValueError where a number is out of bounds."""
+def _described(artifact: Artifact) -> tuple[SetupEntry, NewRound]:
+    """(set-up, round) of an artifact; ValueError where a number is out of bounds."""
     training, local = artifact.training, artifact.local
     setup: dict[str, Any] = {
         "method": artifact.method,
         "dataset": artifact.dataset,
-        "networks": asdict(artifact.model),
+        "networks": artifact.model.written(),
         "image_shape": list(artifact.image_shape),
         "classes": artifact.model.classes,
         "shared_parts": list(artifact.shared_parts),
         "defense": dict(artifact.defense),
         "training": None if training is None else training._asdict() | {"optimiser": dict(training.optimiser)},
     }
+    if not artifact.gradients and not artifact.updates:
+        return _of_weights(artifact, setup)
     kind, sent = ("gradient", artifact.gradients) if local is None else ("update", artifact.updates)
     victims: dict[str, Any] = {
         "name": kind,
         "kind": kind,
-        "members": [[client] for client in artifact.client.tolist()],
-        "batch_size": artifact.batch_size,
+        "members": _members(artifact),
+        "batch_size": artifact.batch_size * (1 if artifact.target is None else len(_members(artifact)[0])),
         "local": None if local is None else local._asdict() | {"optimiser": dict(local.optimiser)},
         "imitated": artifact.imitated,
     }
+    if artifact.member_weights is not None:
+        victims["weights"] = artifact.member_weights.tolist()
+    if artifact.target is not None:
+        victims["target"] = artifact.target
     tables = [victims]
-    tensors = storage.flatten(artifact.weights, f"{DOWN}/parameters") | storage.flatten(
-        artifact.buffers, f"{DOWN}/buffers"
-    )
+    tensors = _networks(DOWN, artifact.weights, artifact.buffers)
     tensors |= storage.flatten(sent, f"{kind}/parameters")
+    apart: list[dict[str, Any]] = []
+    if artifact.others is not None:
+        apart = [{"name": OTHERS, "clients": [each for each in _members(artifact)[0] if each != artifact.target]}]
+        tensors |= _networks(OTHERS, artifact.others.params, artifact.others.buffers)
     if artifact.uploads:
         clients = len(next(iter(next(iter(artifact.uploads.values())).values())))
-        members = [[client] for client in range(clients)]
+        summed = artifact.member_weights is not None
+        members = _members(artifact)[:1] if summed else [[client] for client in range(clients)]
         empty = {"batch_size": None, "local": None, "imitated": 0}
         tables.append({"name": "weights", "kind": "weights", "members": members, **empty})
-        tensors |= storage.flatten(artifact.uploads, "weights/parameters")
-        tensors |= storage.flatten(artifact.upload_buffers, "weights/buffers")
+        tensors |= _networks("weights", artifact.uploads, artifact.upload_buffers)
     if artifact.labels is not None:
         tensors[f"{kind}/labels"] = artifact.labels
     if artifact.label_counts is not None:
         tensors[COUNTS] = artifact.label_counts
     messages = tuple(Messages.model_validate(table, strict=True) for table in tables)
-    return SetupEntry.model_validate(setup, strict=True), messages, tensors
+    broadcasts = tuple(Broadcast.model_validate(each, strict=True) for each in apart)
+    return SetupEntry.model_validate(setup, strict=True), NewRound(artifact.round, messages, tensors, broadcasts)
+
+
+def _of_weights(artifact: Artifact, setup: dict[str, Any]) -> tuple[SetupEntry, NewRound]:
+    """The same of an artifact whose weights are attacked themselves."""
+    table: dict[str, Any] = {
+        "name": "weights", "kind": "weights", "batch_size": artifact.batch_size, "local": None, "imitated": 0,
+        "victims": artifact.upload_of.tolist(),
+    }  # fmt: skip
+    if artifact.member_weights is not None:
+        table |= {"members": _members(artifact)[:1], "weights": artifact.member_weights[:1].tolist()}
+    elif artifact.upload_client is not None:
+        table["members"] = [[client] for client in artifact.upload_client.tolist()]
+    tensors = _networks(DOWN, artifact.weights, artifact.buffers)
+    tensors |= _networks("weights", artifact.uploads, artifact.upload_buffers)
+    if artifact.labels is not None:
+        tensors["weights/labels"] = artifact.labels
+    if artifact.label_counts is not None:
+        tensors[COUNTS] = artifact.label_counts
+    messages = (Messages.model_validate(table, strict=True),)
+    return SetupEntry.model_validate(setup, strict=True), NewRound(artifact.round, messages, tensors)
+
+
+def _networks(table: str, params: Parts, buffers: Parts) -> dict[str, Tensor]:
+    """Parameters and buffers by their names in a table."""
+    return storage.flatten(params, f"{table}/parameters") | storage.flatten(buffers, f"{table}/buffers")
+
+
+def _members(artifact: Artifact) -> list[list[int]]:
+    """The clients behind each upload, ascending."""
+    if artifact.member_weights is None:
+        return [[client] for client in artifact.client.tolist()]
+    return [torch.nonzero(row)[:, 0].tolist() for row in artifact.member_weights]
 
 
 def _group(tensors: dict[str, Tensor], table: str, group: str) -> Parts:

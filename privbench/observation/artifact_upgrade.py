@@ -62,5 +62,9 @@ def _artifact(tensors: dict[str, Tensor], info: dict[str, Any]) -> Artifact:
         local=LocalSteps(**info["local"]) if "local" in info else None,
         imitated=info.get("imitated", 0),
         training=LocalTraining(**info["training"]) if "training" in info else None,
+        member_weights=None,
+        target=None,
+        others=None,
+        upload_client=None,
         **{group: files.unflatten(tensors, group) for group in artifacts.GROUPS},
     )

@@ -56,22 +56,22 @@ def _as_safetensors(stored: files.Stored, into: Path) -> list[Path]:
 
 def _as_npz(stored: files.Stored, into: Path) -> list[Path]:
     """The index as it is, but for what it says of files: names, sizes, digests, and float32 in place of bfloat16."""
-    told: dict[str, Any] = stored.index.model_dump(mode="json", exclude_unset=True) | {"origin": None}
-    for entry, described in zip(stored.index.rounds, told["rounds"], strict=True):
+    index: dict[str, Any] = stored.index.model_dump(mode="json", exclude_unset=True) | {"origin": None}
+    for entry, described in zip(stored.index.rounds, index["rounds"], strict=True):
         data = _archive(files.read_round(stored, entry))
         path = into / Path(entry.file).with_suffix(".npz").name
         storage.write_bytes(path, data)
         described |= {"file": path.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for tensor in described["tensors"].values():
             tensor["dtype"] = tensor["dtype"].replace("bfloat16", "float32")
-    files.write_content(into, {"privbench": NPZ, "version": VERSION, "id": stored.id, **told})
-    return [into / files.INDEX, *(into / each["file"] for each in told["rounds"])]
+    files.write_content(into, {"privbench": NPZ, "version": VERSION, "id": stored.id, **index})
+    return [into / files.INDEX, *(into / each["file"] for each in index["rounds"])]
 
 
 def _archive(tensors: dict[str, torch.Tensor]) -> bytes:
     """The same tensors as NumPy's archive, which knows no bfloat16."""
     whole = {name: (t.float() if t.dtype == torch.bfloat16 else t).numpy() for name, t in tensors.items()}
-    found = io.BytesIO()
+    file = io.BytesIO()
     # Its stub takes every name for allow_pickle.
-    np.savez(found, **whole)  # type: ignore[arg-type]
-    return found.getvalue()
+    np.savez(file, **whole)  # type: ignore[arg-type]
+    return file.getvalue()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from privbench import data, registry
 from privbench.data.dataset import sound
+from privbench.defending import described
 from privbench.errors import UserError
 from privbench.observation import observe
 from privbench.seeds import stream
@@ -82,19 +83,19 @@ def auxiliary(
         )
     labels, meaning = _labels(name, classes, federation.classes)
     forbidden = digests(client.train.images for client in federation.clients)
-    kept = []
+    remaining = []
     for pool in pools:
-        own = torch.tensor([digest not in forbidden for digest in _digests(pool.images)], dtype=torch.bool)
-        kept.append(Images(pool.images[own], labels[pool.labels[own]]))
-    total = sum(len(pool.labels) for pool in kept)
+        disjoint = torch.tensor([digest not in forbidden for digest in _digests(pool.images)], dtype=torch.bool)
+        remaining.append(Images(pool.images[disjoint], labels[pool.labels[disjoint]]))
+    total = sum(len(pool.labels) for pool in remaining)
     if not total:
         raise UserError(f"no image of {name} is left as an auxiliary image; choose another data set with --auxiliary")
     if share < 1:
         count = max(1, round(share * total))
         chosen = torch.randperm(total, generator=stream(seed, "auxiliary", name))[:count].sort().values
-        everything = Images(torch.cat([k.images for k in kept]), torch.cat([k.labels for k in kept]))
-        kept = [Images(everything.images[chosen], everything.labels[chosen])]
-    batch = observe.pooled(kept, shape[-1])
+        everything = Images(torch.cat([k.images for k in remaining]), torch.cat([k.labels for k in remaining]))
+        remaining = [Images(everything.images[chosen], everything.labels[chosen])]
+    batch = observe.pooled(remaining, shape[-1])
     info = {
         "dataset": name,
         "share": share,
@@ -105,16 +106,16 @@ def auxiliary(
     return batch, info
 
 
-def _labels(name: str, own: tuple[str, ...], theirs: tuple[str, ...]) -> tuple[Tensor, str]:
+def _labels(name: str, classes: tuple[str, ...], attacked: tuple[str, ...]) -> tuple[Tensor, str]:
     """What each class of the auxiliary data set is called in the attacked one: ([Y'] int64, how they were matched)."""
-    if set(own) <= set(theirs):
-        return torch.tensor([theirs.index(each) for each in own]), "by name"
-    if len(own) > len(theirs):
+    if set(classes) <= set(attacked):
+        return torch.tensor([attacked.index(each) for each in classes]), "by name"
+    if len(classes) > len(attacked):
         raise UserError(
-            f"auxiliary data set {name} has {len(own)} classes, more than the {len(theirs)} of the victims' data set; "
+            f"auxiliary data set {name} has {len(classes)} classes, more than the {len(attacked)} of the victims' data set; "
             "choose another with --auxiliary"
         )
-    return torch.arange(len(own)), "by position"
+    return torch.arange(len(classes)), "by position"
 
 
 def digests(sets: Iterable[Tensor]) -> set[bytes]:
@@ -134,28 +135,30 @@ def initial(replica: Replica) -> Networks:
 
 def of_client(snapshot: Snapshot, client: int) -> Networks:
     """The networks that client takes its gradient at: the broadcast ones and its own private ones."""
-    own, server = snapshot.clients[client], snapshot.server
-    return _classification(own.params | server.params, own.buffers | server.buffers)
+    state, server = snapshot.clients[client], snapshot.server
+    return _classification(state.params | server.params, state.buffers | server.buffers)
 
 
-def oracle(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks]:
-    """Attacked client -> its own networks."""
+def oracle(snapshot: Snapshot, seen: Artifact) -> dict[int, Networks] | None:
+    """Attacked client -> its own networks; None where uploads are sums over clients."""
+    if seen.member_weights is not None:
+        return None
     return {k: of_client(snapshot, k) for k in sorted(set(seen.client.tolist()))}
 
 
 def colluder(snapshot: Snapshot, seen: Artifact, federation: Federation) -> dict[int, Colluder] | None:
-    """Attacked client -> the next client, never itself; None where there is no other client."""
+    """Attacked client -> the next client, never itself; None where there is no other client, and where uploads are sums of all."""
     clients = len(snapshot.clients)
-    if clients < 2:
+    if clients < 2 or seen.member_weights is not None:
         return None
-    found = {}
+    colluders = {}
     for k in sorted(set(seen.client.tolist())):
         other = (k + 1) % clients
-        theirs, forbidden = federation.clients[other].train, digests([federation.clients[k].train.images])
-        own = torch.tensor([digest not in forbidden for digest in _digests(theirs.images)], dtype=torch.bool)
-        images = observe.pooled([Images(theirs.images[own], theirs.labels[own])], seen.model.image_size)
-        found[k] = Colluder(*of_client(snapshot, other), images)
-    return found
+        train, forbidden = federation.clients[other].train, digests([federation.clients[k].train.images])
+        disjoint = torch.tensor([digest not in forbidden for digest in _digests(train.images)], dtype=torch.bool)
+        images = observe.pooled([Images(train.images[disjoint], train.labels[disjoint])], seen.model.image_size)
+        colluders[k] = Colluder(*of_client(snapshot, other), images)
+    return colluders
 
 
 def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
@@ -175,8 +178,18 @@ def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
 
 def uses(attack: Any) -> frozenset[str]:
     """What an attack reads where the artifact has it, beside its needs."""
-    found: frozenset[str] = getattr(attack, "uses", frozenset())
-    return found
+    offers: frozenset[str] = getattr(attack, "uses", frozenset())
+    return offers
+
+
+def not_modelled(attack: Any, description: Mapping[str, Any]) -> list[str]:
+    """What the described defence does (privbench.described.kinds) that an attack has no form for; sorted.
+
+    An attack says in `knows` what it has a form for. One that reads no gradient and no update has nothing to know.
+    """
+    if not any(name.startswith(("gradient", "update")) for name in attack.needs | uses(attack)):
+        return []
+    return sorted(described.kinds(description) - getattr(attack, "knows", frozenset()))
 
 
 def pooled(attack: Any, seen: Artifact) -> int | None:
@@ -195,8 +208,8 @@ def tag(attack: Any, offered: Collection[str] | None = None) -> str:
 
     In general what it uses is followed by WHERE_SHARED. Gradients and updates of any part are in `knowledge` already.
     """
-    found = sorted(use for use in uses(attack) if use.partition(":")[0] not in ("gradient", "update"))
-    words = [(use.partition(":")[2] or use).replace("_", " ") for use in found if offered is None or use in offered]
+    names = sorted(use for use in uses(attack) if use.partition(":")[0] not in ("gradient", "update"))
+    words = [(use.partition(":")[2] or use).replace("_", " ") for use in names if offered is None or use in offered]
     return "".join([attack.knowledge, *(f" + {word}{WHERE_SHARED if offered is None else ''}" for word in words)])
 
 

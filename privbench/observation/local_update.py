@@ -13,19 +13,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from privbench.data.tasks import TaskShape
+from privbench.defense import Defense
 from privbench.methods.base import Method, MiniBatch, Phase, RoundClock, Stage
 from privbench.networks.model import Model
 from privbench.seeds import stream
-from privbench.spec import SGD, Adam, CellSpec, Optimiser, Schedule
+from privbench.spec import SGD, CellSpec, Optimiser, Schedule, optimiser
 from privbench.tensors import Parts
-from privbench.training.engine import PhaseRun, Plan, StageContext, run_alone
+from privbench.training import defended, per_example
+from privbench.training.engine import PhaseRun, Plan, PrivateSample, StageContext, run_alone
 from privbench.training.state import Replica, Snapshot
-from privbench.types import CLASSIFICATION, Defense, LocalSteps, LocalTraining
+from privbench.types import CLASSIFICATION, LocalSteps, LocalTraining
 
 
 def local_steps(cell: CellSpec) -> LocalSteps | None:
@@ -40,16 +42,18 @@ def local_steps(cell: CellSpec) -> LocalSteps | None:
     return LocalSteps(steps, optimiser.model_dump(), batch)
 
 
-def local_training(schedule: Schedule, samples: Sequence[int]) -> LocalTraining:
-    """How clients with that many training images train on the task by a schedule."""
-    each = [schedule.client_steps or schedule.local_epochs * math.ceil(n / schedule.batch) for n in samples]
-    return LocalTraining(schedule.task.model_dump(), schedule.batch, round(median(each)))
+def local_training(schedule: Schedule, samples: Sequence[int], shape: TaskShape | None = None) -> LocalTraining:
+    """How clients with that many training images train on the task by a schedule; `shape`: on few-shot tasks."""
+    batch = schedule.batch
+    if shape is not None:
+        batch, samples = min(batch, shape.support), [shape.support]
+    each = [schedule.client_steps or schedule.local_epochs * math.ceil(n / batch) for n in samples]
+    return LocalTraining(schedule.task.model_dump(), batch, round(median(each)))
 
 
 def optimiser_of(local: LocalSteps) -> Optimiser:
     """The optimiser that a client's steps were taken by."""
-    setting: dict[str, Any] = dict(local.optimiser)
-    return SGD(**setting) if "kind" in setting else Adam(**setting)
+    return optimiser(local.optimiser)
 
 
 def client_update(  # noqa: PLR0913 (what a local update depends on)
@@ -67,28 +71,30 @@ def client_update(  # noqa: PLR0913 (what a local update depends on)
 
     `batch` holds the draws of every step, [K, N, ...] of the N images in all. The shuffles are the first draws from `rng`.
     """
-    own, server = snapshot.clients[client], snapshot.server
-    before = {p: {n: t.clone() for n, t in (own.params | server.params)[p].items()} for p in CLASSIFICATION}
-    replica = Replica(before, {p: dict((own.buffers | server.buffers)[p]) for p in CLASSIFICATION})
+    (params, buffers), server = snapshot.networks(client), snapshot.received(client)
+    before = {p: {n: t.clone() for n, t in params[p].items()} for p in CLASSIFICATION}
+    replica = Replica(before, {p: dict(buffers[p]) for p in CLASSIFICATION})
     loss = method.observed().loss
     phase = Phase((Stage("local", CLASSIFICATION, loss, "task"),), "local_epochs")
-    job = PhaseRun(model, phase, clock, {"task": optimiser_of(local)})
-    order = taken(local, len(batch.labels), rng)
+    job = PhaseRun(model, phase, clock, {"local": optimiser_of(local)})
+    samples, sample = len(batch.labels), None
+    if "example" in defense.places:
+        drawn = per_example.poisson(samples, local.batch or samples, local.steps, rng)
+        order, sample = drawn.rows, PrivateSample(drawn.taken, drawn.expected, batch.labels.new_zeros(local.steps, 0))
+    else:
+        order = taken(local, samples, rng)
     every = torch.arange(len(order))[:, None]
     plan = Plan(
         lambda step: batch.images[order[step]],
         batch.labels[order],
         {"local": {n: t[every, order] for n, t in batch.noise.items()}},
+        sample=sample,
     )
     shared = tuple(p for p in CLASSIFICATION if p in method.shared_parts)
-
-    def protect(parts: Parts) -> Parts:
-        return {p: defense.protect(t, rng) if p in shared else t for p, t in parts.items()}
-
-    at_steps = protect if defense.where == "step" else lambda parts: parts
+    at_steps = defended.local(defense, shared, rng)
     run_alone(job, [replica], [StageContext((server.params, server.buffers), (), None)], [plan], [at_steps])
     change = {p: {n: replica.params[p][n] - t for n, t in before[p].items()} for p in shared}
-    return protect(change) if defense.where == "update" else change
+    return defense.message(change, rng) if "message" in defense.places else change
 
 
 def taken(local: LocalSteps, samples: int, rng: torch.Generator) -> Tensor:

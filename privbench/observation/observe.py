@@ -3,36 +3,38 @@
 Batch norm (ResNet-18): the gradient of a batch of several images is taken in train mode, as in training, so that the batch's own
 statistics normalise it and nothing but the batch determines them. The gradient of ONE image is taken in eval mode, on the running
 statistics with which its client starts the round (broadcast with shared parts, private with private ones), as in the code released
-with Geiping et al. 2020: one image has no batch statistics (privbench.networks.model.train_mode). LeNet-5 knows no such difference.
+with Geiping et al. 2020: one image has no batch statistics (Model.train_mode). LeNet-5 knows no such difference.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from privbench.data.dataset import SIDE
 from privbench.data.readers.resize import pixels
+from privbench.defense import Defense
 from privbench.errors import UserError
 from privbench.methods.base import Method, MiniBatch, Nets, RoundClock, SamplingContext
-from privbench.networks.model import Model, train_mode
-from privbench.observation import local_update, wire
+from privbench.networks.model import Model
+from privbench.observation import chosen_victims, defended_upload, local_update, secure_sums, wire
 from privbench.seeds import stream
 from privbench.tensors import Parts
-from privbench.training.state import Snapshot
+from privbench.training.state import Isolated, Snapshot
 from privbench.types import (
     CLASSIFICATION,
     TELL_CLASSES,
     Artifact,
     Batch,
-    Defense,
     Federation,
     Images,
     LocalSteps,
     LocalTraining,
+    Networks,
     Truth,
 )
 
@@ -40,58 +42,19 @@ AUXILIARY_BYTES = 2**30
 FLOAT_BYTES = 4
 
 
-def offers(method: Method, *, labels_known: bool = False, update: bool = False) -> frozenset[str]:
-    """What the artifacts of a method will offer (Artifact.offers), known before training; `update`: of whole updates."""
+def offers(method: Method, *, labels_known: bool = False, update: bool = False, summed: bool = False) -> frozenset[str]:
+    """What the artifacts of a method will offer (Artifact.offers), known before training.
+
+    `update`: of whole updates; `summed`: of sums over clients.
+    """
     sent = [f"{'update' if update else 'gradient'}:{part}" for part in CLASSIFICATION if part in method.shared_parts]
     sent += ["gradient"] if sent and not update else []
     sent += [f"upload:{part}" for part in method.shared_parts if part not in CLASSIFICATION]
     sent += [f"broadcast:{part}" for part in (*method.shared_parts, *method.serves)]
     sent += ["label_counts"] if method.uploads_counts else []
     sent += ["labels"] if labels_known else []
+    sent += ["aggregate"] if summed else []
     return frozenset([*sent, "classes"] if TELL_CLASSES & {*sent} else sent)
-
-
-def check_victims(federation: Federation, victims: int, batch_size: int) -> None:
-    """UserError unless every client has the training images for its victims: batches of its own, clients in turn."""
-    clients = len(federation.clients)
-    sizes = [len(client.train.labels) for client in federation.clients]
-    most = min(size // batch_size * clients + k for k, size in enumerate(sizes))
-    if victims <= most:
-        return
-    if not most:
-        raise UserError(
-            f"--batch-size {batch_size} was asked for, but client {sizes.index(min(sizes)) + 1} has only {min(sizes)} training "
-            f"images; lower it to {min(sizes)}, or raise --per-client"
-        )
-    each = "an image each" if batch_size == 1 else f"{batch_size} images each"
-    sizes_ = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
-    raise UserError(
-        f"{victims} victims a seed were asked for, {each}, but the {clients} clients with {sizes_} training "
-        f"images each have enough for {most}; lower --victims or --batch-size, or raise --per-client"
-    )
-
-
-def choose_victims(
-    federation: Federation, victims: int, batch_size: int, seed: int, image_size: int = SIDE
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Victim images [V, B, C, H, W] in [0, 1], labels [V, B] and clients [V]: training images, clients in turn.
-
-    The choice depends on data, seed, V and B alone, so every method is attacked on the same images.
-    """
-    check_victims(federation, victims, batch_size)
-    clients = len(federation.clients)
-    images, labels, owners = [], [], []
-    shuffles = [
-        torch.randperm(len(c.train.labels), generator=stream(seed, "victims", k))
-        for k, c in enumerate(federation.clients)
-    ]
-    for v in range(victims):
-        k, turn = v % clients, v // clients
-        index = shuffles[k][turn * batch_size : (turn + 1) * batch_size]
-        images.append(pixels(federation.clients[k].train.images[index], image_size))
-        labels.append(federation.clients[k].train.labels[index])
-        owners.append(k)
-    return torch.stack(images), torch.stack(labels), torch.tensor(owners)
 
 
 def auxiliary(federation: Federation, image_size: int = SIDE) -> Batch:
@@ -118,17 +81,30 @@ def client_gradient(
     method: Method,
     parts: tuple[str, ...],
     clock: RoundClock,
+    *,
+    train: bool,
 ) -> Parts:
-    """grad over `parts` of the observed loss of one victim batch, at the networks client `client` starts the round with."""
-    own, server = snapshot.clients[client], snapshot.server
-    params = {p: {n: t.detach() for n, t in (own.params | server.params)[p].items()} for p in CLASSIFICATION}
+    """grad over `parts` of the observed loss of one victim batch, at the networks client `client` starts the round with.
+
+    `train`: in train mode, as in training (privbench.networks.model.Model.train_mode).
+    """
+    whole, buffers = snapshot.networks(client)
+    params = {p: {n: t.detach() for n, t in whole[p].items()} for p in CLASSIFICATION}
     leaves = [params[p][n].requires_grad_() for p in parts for n in params[p]]
-    trains = CLASSIFICATION if train_mode(len(batch.images)) else ()
+    trains = CLASSIFICATION if train else ()
+    server = snapshot.received(client)
     received = Nets(model, server.params, server.buffers)
-    nets = Nets(model, params, own.buffers | server.buffers, trains, received=received)
-    loss = method.observed().loss(nets, batch, clock)
+    nets = Nets(model, params, buffers, trains, received=received)
+    loss = nets.penalised(method.observed().loss(nets, batch, clock))
     grads = iter(torch.autograd.grad(loss, leaves))
     return {p: {n: next(grads) for n in params[p]} for p in parts}
+
+
+def _by_image(view: Callable[..., Parts], batch: MiniBatch, parts: tuple[str, ...]) -> list[Parts]:
+    """The gradient of every image of a batch by itself."""
+    rows = [slice(b, b + 1) for b in range(len(batch.labels))]
+    each = [MiniBatch(batch.images[r], batch.labels[r], {n: t[r] for n, t in batch.noise.items()}) for r in rows]
+    return [view(one, parts=parts) for one in each]
 
 
 def observe(  # noqa: PLR0913 (what an observation depends on)
@@ -151,18 +127,31 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
 ) -> tuple[Artifact, Truth]:
     """Everything the server holds about V victim batches (whole updates where there are `local` steps), and the truth.
 
+    Where the defence adds messages up, each of the V uploads is the sum over all clients, of a batch of each. Victims are all of
+    these images, or those of the one client whose message the server made stand alone (`Snapshot.isolated`). Of a method whose
+    clients send weights alone (`Artifact.upload_client`), the victims are training images of those whose message there was.
+
     `form` is the number format in which the clients send; `rounds` are those of the whole training, on which the weights of some
     losses depend; by default the attacked one is the last.
     """
-    images, labels, clients = choose_victims(federation, victims, batch_size, seed, model.image_size)
-    visible = tuple(p for p in CLASSIFICATION if p in method.shared_parts)
-    if not visible:
-        raise UserError(f"{method_name} sends nothing that depends on a training image, so there is nothing to attack")
+    chosen_victims.check_sent(method_name, method, update=local is not None, round_=str(snapshot.round))
+    visible, everyone = chosen_victims.visible(method), len(federation.clients)
+    of = chosen_victims.senders(method, snapshot.round, everyone)
+    summed = "aggregate" in defense.places and len(of) > 1
+    sizes = [method.counts_for(len(federation.clients[k].train.labels)) for k in of]
+    if summed and len(of) < everyone:
+        raise UserError(
+            f"sums over {len(of)} of {everyone} clients of {method_name} cannot be observed yet, only sums over all"
+        )
+    images, labels, clients = chosen_victims.choose_victims(
+        federation, victims, batch_size, seed, model.image_size, method.client_tasks, summed=summed, of=of
+    )
+    trained = tuple(p for p in CLASSIFICATION if p in method.observed().trains) if visible else ()
     clock = RoundClock(snapshot.round + 1, snapshot.round + 1 if rounds is None else rounds)
     counts = federation.label_counts() if method.uploads_counts else None
     shape = (batch_size,) if local is None else (local.steps, batch_size)
     sent = []
-    for v, k in enumerate(clients.tolist()):
+    for v, k in enumerate(clients.tolist() if visible else ()):
         noise = {
             name: draw.sample(shape, SamplingContext(model, counts), stream(seed, "victims", v, name))
             for name, draw in method.observed().draws.items()
@@ -172,35 +161,64 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
             rng = local_update.defence_stream(seed, v)
             sent.append(local_update.client_update(model, snapshot, k, batch, method, defense, local, clock, rng))
             continue
-        exact = client_gradient(model, snapshot, k, batch, method, visible, clock)
         rng = stream(seed, "victims", v, "defence")
-        sent.append({p: defense.protect(g, rng) for p, g in exact.items()})
+
+        view = partial(
+            client_gradient, model, snapshot, k, method=method, clock=clock, train=model.train_mode(len(batch.images))
+        )
+        by_image = partial(_by_image, view, batch, trained)
+        exact = defended_upload.represented(
+            defense, partial(view, batch, parts=visible), model, snapshot.networks(k), images[v]
+        )
+        sent.append(defended_upload.gradient(defense, exact, by_image, visible, rng))
     sent = [wire.rounded(parts, form) for parts in sent]
-    uploads = [u[0] for u in snapshot.uploads]
-    upload_buffers = [u[1] for u in snapshot.uploads]
+    uploads = snapshot.uploads if visible else [snapshot.uploads[k] for k in of]
+    if summed:
+        sent, uploads = (
+            secure_sums.of_messages(defense, sent, sizes, seed),
+            secure_sums.of_networks(defense, uploads, sizes, seed),
+        )
+        counts = None if counts is None else secure_sums.of_counts(defense, counts, seed)
+        images, labels, clients = _of_sums(images, labels, victims, snapshot.isolated)
     artifact = Artifact(
         method=method_name,
         dataset=dataset,
         model=model,
         round=snapshot.round,
         shared_parts=tuple(method.shared_parts),
-        gradients=_stack(sent) if local is None else {},
+        gradients=_stack(sent) if sent and local is None else {},
         weights=snapshot.server.params,
         buffers=snapshot.server.buffers,
-        uploads=_stack(uploads),
-        upload_buffers=_stack(upload_buffers),
+        uploads=_stack([u[0] for u in uploads]),
+        upload_buffers=_stack([u[1] for u in uploads]),
         client=clients,
-        batch_size=batch_size,
+        batch_size=labels.shape[1],
         image_shape=(int(images.shape[2]), int(images.shape[3]), int(images.shape[4])),
         labels=labels if labels_known else None,
         label_counts=counts,
-        defense=wire.described(defense.describe(), form),
+        defense=defended_upload.described(
+            defense, local, batch_size, form, [n / sum(sizes) for n in sizes] if summed else (1.0,)
+        ),
         updates={} if local is None else _stack(sent),
         local=local,
-        imitated=0 if local is not None else batch_size * method.imitated(clock),
+        imitated=0 if local is not None else labels.shape[1] * method.imitated(clock),
         training=training,
+        member_weights=secure_sums.shares(sizes, victims) if summed else None,
+        target=None if snapshot.isolated is None else snapshot.isolated.target,
+        others=None
+        if snapshot.isolated is None
+        else Networks(snapshot.isolated.others.params, snapshot.isolated.others.buffers),
+        upload_client=None if visible or summed else torch.tensor(of),
     )
     return artifact, Truth(images, labels)
+
+
+def _of_sums(images: Tensor, labels: Tensor, victims: int, isolated: Isolated | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(images, labels, clients) of V sums, from those of the V K batches behind them: of all clients, or of an isolated one."""
+    each = [t.unflatten(0, (victims, -1)) for t in (images, labels)]
+    if isolated is None:
+        return each[0].flatten(1, 2), each[1].flatten(1, 2), torch.zeros(victims, dtype=torch.int64)
+    return each[0][:, isolated.target], each[1][:, isolated.target], torch.full((victims,), isolated.target)
 
 
 def _stack(each: list[Parts]) -> Parts:

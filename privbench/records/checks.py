@@ -26,7 +26,7 @@ class CheckMessage(BaseModel):
 
 
 class AttackedUpload(Protocol):
-    """What the checks need of one attacked upload (privbench.records.schema.Victim has it all)."""
+    """What the checks need of one attacked upload (privbench.records.entries.Victim has it all)."""
 
     @property
     def seed(self) -> int:
@@ -66,24 +66,24 @@ class AttackedUpload(Protocol):
 
 def zero_gradient(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """Nothing was there to attack."""
-    found = sum(v.gradient_norm == 0 for v in victims)
-    return _told("zero-gradient", found, victims, "sent a gradient of zeros alone, so there was nothing to attack")
+    count = sum(v.gradient_norm == 0 for v in victims)
+    return _message("zero-gradient", count, victims, "sent a gradient of zeros alone, so there was nothing to attack")
 
 
 def not_finite(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """NaN or infinity in the gradient, the objective or the image."""
-    found = sum(v.gradient_norm is None or (v.gradient_norm > 0 and v.outcome == "diverged") for v in victims)
-    return _told(
-        "not-finite", found, victims, "have a gradient, objective or image that is not finite; the attack failed there"
+    count = sum(v.gradient_norm is None or (v.gradient_norm > 0 and v.outcome == "diverged") for v in victims)
+    return _message(
+        "not-finite", count, victims, "have a gradient, objective or image that is not finite; the attack failed there"
     )
 
 
 def loss_did_not_fall(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """The attack ended no better, by its own objective, than it began."""
-    found = sum(bool(v.gradient_norm) and v.outcome != "diverged" and v.loss_fell is False for v in victims)
-    return _told(
+    count = sum(bool(v.gradient_norm) and v.outcome != "diverged" and v.loss_fell is False for v in victims)
+    return _message(
         "loss-did-not-fall",
-        found,
+        count,
         victims,
         "ended with an objective no lower than at the start: the attack did nothing",
     )
@@ -93,16 +93,16 @@ def duplicate_victims(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """One picture attacked twice within a seed counts twice in every mean and narrows every interval."""
     counts = Counter((v.seed, image) for v in victims for image in v.images)
     twice = sum(any(counts[v.seed, image] > 1 for image in v.images) for v in victims)
-    return _told(
+    return _message(
         "duplicate-victims", twice, victims, "hold an image that another victim or place of the same seed holds too"
     )
 
 
 def auxiliary_overlap(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """The attacker, or a floor, was given what it should reconstruct."""
-    found = sum(v.in_auxiliary for v in victims)
-    return _told(
-        "auxiliary-overlap", found, victims, "have an original among the auxiliary images, which must be disjoint"
+    count = sum(v.in_auxiliary for v in victims)
+    return _message(
+        "auxiliary-overlap", count, victims, "have an original among the auxiliary images, which must be disjoint"
     )
 
 
@@ -120,6 +120,17 @@ def few(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     ]
 
 
+def defense_unknown(not_modelled: Sequence[str]) -> list[CheckMessage]:
+    """The attack has no form for something that the defence does (privbench.observation.knowledge.not_modelled)."""
+    if not not_modelled:
+        return []
+    sentence = (
+        f"this attacker does not know the defence (it has no form for: {', '.join(not_modelled)}), so a low score says nothing of "
+        "one that does"
+    )
+    return [CheckMessage(name="defence-unknown", sentence=sentence)]
+
+
 CHECKS: tuple[Callable[[Sequence[AttackedUpload]], list[CheckMessage]], ...] = (
     zero_gradient, not_finite, loss_did_not_fall, duplicate_victims, auxiliary_overlap, few,
 )  # fmt: skip
@@ -127,18 +138,18 @@ CHECKS: tuple[Callable[[Sequence[AttackedUpload]], list[CheckMessage]], ...] = (
 
 def of_victims(victims: Sequence[AttackedUpload]) -> list[CheckMessage]:
     """Every check that one cell's victims fail."""
-    return [flag for check in CHECKS for flag in check(victims)]
+    return [message for check in CHECKS for message in check(victims)]
 
 
-def _told(name: str, found: int, victims: Sequence[AttackedUpload], what: str) -> list[CheckMessage]:
-    return [CheckMessage(name=name, sentence=f"{found} of {len(victims)} victims {what}")] if found else []
+def _message(name: str, count: int, victims: Sequence[AttackedUpload], what: str) -> list[CheckMessage]:
+    return [CheckMessage(name=name, sentence=f"{count} of {len(victims)} victims {what}")] if count else []
 
 
-def names(flags: Iterable[CheckMessage]) -> str:
+def names(messages: Iterable[CheckMessage]) -> str:
     """The names alone, each once, as a table's cell holds them; "-" for none."""
-    return ", ".join(each_name(flags)) or "-"
+    return ", ".join(each_name(messages)) or "-"
 
 
-def each_name(flags: Iterable[CheckMessage]) -> list[str]:
+def each_name(messages: Iterable[CheckMessage]) -> list[str]:
     """The names of some check messages, each once, in the order of their first appearance."""
-    return list(dict.fromkeys(flag.name for flag in flags))
+    return list(dict.fromkeys(message.name for message in messages))

@@ -24,8 +24,8 @@ def write_clients(store: Store, spec: TrainSpec, fed: Federation) -> None:
     """Writes clients.json, from which the label histogram is drawn without training or reading the data again."""
     if files.to_write(store.clients(spec)):
         public = 0 if fed.public is None else len(fed.public.labels)
-        found = Clients(list(fed.classes), partition.census(fed), public)
-        files.write_digested(store.clients(spec), {"spec": spec.id, **found._asdict()})
+        content = Clients(list(fed.classes), partition.census(fed), public)
+        files.write_digested(store.clients(spec), {"spec": spec.id, **content._asdict()})
 
 
 def read_clients(store: Store, spec: TrainSpec) -> Clients:

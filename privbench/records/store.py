@@ -3,6 +3,8 @@
 Hidden files beside them: locks (.lock, .seed-<s>.lock, with the process that has them in ...-by) and files half-written.
 
 runs/train/<id>/       checkpoints, snapshots, history, predictions, clients.json (who holds how many images of which class);
+                       audit-<canaries>.json, what canaries prove of its epsilon;
+                       generators-<samples>.json, scores of generators of images;
                        error.txt, the traceback of the last attempt where it ended in an internal error
 runs/artifacts/<id>/   observation/, what the server saw, and, in a file of its own, observation-truth.safetensors
 runs/cache/            what attacks train, each file named by all that it depends on (attacks/common/training_cache.py), and by
@@ -21,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from privbench.errors import Damaged, UserError
 from privbench.observation import local_update
@@ -40,6 +42,8 @@ class Store:
 
     root: Path
 
+    GENERATORS: ClassVar[str] = "generators-{samples}.json"
+
     def train(self, spec: TrainSpec) -> Path:
         """The folder of a training run."""
         return self._folder("train", spec.id)
@@ -47,6 +51,14 @@ class Store:
     def clients(self, spec: TrainSpec) -> Path:
         """The label counts of a training run's clients, written when it starts."""
         return self.train(spec) / "clients.json"
+
+    def audit(self, spec: TrainSpec, canaries: int) -> Path:
+        """What so many canaries prove of the epsilon of a training run; all cells of the run share it."""
+        return self.train(spec) / f"audit-{canaries}.json"
+
+    def generators(self, spec: TrainSpec, samples: int) -> Path:
+        """The scores of a training run's generators by so many samples; all cells of the run share them."""
+        return self.train(spec) / self.GENERATORS.format(samples=samples)
 
     def cell(self, cell: CellSpec) -> Path:
         """The folder of a cell."""
@@ -89,11 +101,11 @@ class Store:
     def read_failure(self, cell: CellSpec) -> tuple[str, bool]:
         """(reason, refused) as they were written; UserError when the file is damaged, altered or another cell's."""
         path = self.failure(cell)
-        found = files.read_digested(path)
-        files.check_identity(path, found, cell=cell.id)
-        if not isinstance(found.get("reason"), str) or not isinstance(found.get("refused"), bool):
+        failure = files.read_digested(path)
+        files.check_identity(path, failure, cell=cell.id)
+        if not isinstance(failure.get("reason"), str) or not isinstance(failure.get("refused"), bool):
             raise UserError(f"{path} is damaged (no reason in it); remove it and run the same command again")
-        return found["reason"], found["refused"]
+        return failure["reason"], failure["refused"]
 
     def artifact(self, cell: CellSpec, train: TrainSpec, round_: int) -> Path:
         """The folder of the artifact that a cell attacks at one seed: shared by every attack on it.
@@ -119,12 +131,12 @@ class Store:
     def run(self, run: str) -> TrainSpec | None:
         """The specification of the training run with that id; None where there is none. UserError where it is damaged."""
         path = self._folder("train", run) / "spec.json"
-        found = _specification(TrainSpec, path) if path.is_file() else None
-        return found if found is not None and found.id == run else None
+        spec = _specification(TrainSpec, path) if path.is_file() else None
+        return spec if spec is not None and spec.id == run else None
 
     def trained(self) -> list[tuple[Path, TrainSpec]]:
         """Every training run on disk, finished or not; without those of `earlier` revisions."""
-        return [(folder, spec) for folder, spec in self._kept("train", TrainSpec) if folder.name == spec.id]
+        return [(folder, spec) for folder, spec in self._specifications("train", TrainSpec) if folder.name == spec.id]
 
     def check_writable(self) -> None:
         """Checks early, before any computing, that results can be written here, and clears up after runs that were killed."""
@@ -159,23 +171,26 @@ class Store:
 
     def cells(self) -> list[CellSpec]:
         """Every cell on disk, finished or not; without those of `earlier` revisions."""
-        return [cell for folder, cell in self._kept("cells", CellSpec) if folder.name == cell.id]
+        return [cell for folder, cell in self._specifications("cells", CellSpec) if folder.name == cell.id]
 
     def earlier(self) -> list[Path]:
         """Folders whose specification has another name by now: of another revision of training or attack, and read no more."""
-        kept = [*self._kept("train", TrainSpec, told=True), *self._kept("cells", CellSpec, told=True)]
-        return [folder for folder, spec in kept if folder.name != spec.id]
+        specifications = [
+            *self._specifications("train", TrainSpec, quietly=True),
+            *self._specifications("cells", CellSpec, quietly=True),
+        ]
+        return [folder for folder, spec in specifications if folder.name != spec.id]
 
-    def _kept(self, kind: str, form: type[Spec], *, told: bool = False) -> list[tuple[Path, Spec]]:
-        """Every folder whose specification can be read; the others are left out, with a line each unless `told`."""
-        found = []
+    def _specifications(self, kind: str, form: type[Spec], *, quietly: bool = False) -> list[tuple[Path, Spec]]:
+        """Every folder whose specification can be read; the others are left out, with a line each unless `quietly`."""
+        pairs = []
         for path in sorted(self.root.glob(f"{kind}/*/spec.json")):
             try:
-                found.append((self._folder(kind, path.parent.name), _specification(form, path)))
+                pairs.append((self._folder(kind, path.parent.name), _specification(form, path)))
             except UserError as error:
-                if not told:
+                if not quietly:
                     LOG.warning("left out: %s", error)
-        return found
+        return pairs
 
     def _folder(self, kind: str, name: str) -> Path:
         """A folder of results; UserError where it, or the one of its kind, is a link that leads elsewhere."""

@@ -12,15 +12,28 @@ from torch import Tensor
 
 from privbench.errors import UserError
 from privbench.records import schema
+from privbench.records.entries import (
+    AttackCost,
+    AttackedSeed,
+    ClientMetrics,
+    Cost,
+    Curve,
+    KnowledgeUsed,
+    SeedResult,
+    SeedTraining,
+    Victim,
+)
+from privbench.records.schema import SCHEMA, AttackRecord, Record
 from privbench.records.store import Store
+from privbench.scoring import metrics
 from privbench.spec import CellSpec, TrainSpec, checked
 from privbench.system import files, machine
-from privbench.training import checkpoint, evaluation, history, metrics, training_files
+from privbench.training import checkpoint, evaluation, history, training_files
 from privbench.training.state import Prediction
 
 
 @lru_cache(maxsize=64)
-def training(folder: Path, run: str) -> schema.SeedTraining:
+def training(folder: Path, run: str) -> SeedTraining:
     """What the finished training run with that id in a folder gave; several cells share it.
 
     UserError: a file of it is damaged or another run's, or its history and its predictions do not belong together.
@@ -31,22 +44,24 @@ def training(folder: Path, run: str) -> schema.SeedTraining:
         raise UserError(f"run {run} is not trained to the end; run `privbench train` with the same options first")
     predictions = checkpoint.predictions(folder, run)
     best = history.best_rounds(rounds) if rounds else [0] * len(predictions)
-    told = [rounds[r - 1]["test_accuracy"][k] for k, r in enumerate(best) if r]
-    if rounds and not _same([evaluation.right(prediction) for prediction in predictions], told):
+    accuracies = [rounds[r - 1]["test_accuracy"][k] for k, r in enumerate(best) if r]
+    if rounds and not _same([evaluation.right(prediction) for prediction in predictions], accuracies):
         raise UserError(
             f"the accuracy in {folder / checkpoint.FINISHED} is not that of {folder / checkpoint.PREDICTIONS}, so one of them was "
             "altered or is another run's; move the folder away and run the same command again"
         )
-    own = [rounds[r - 1]["consistency"][k] if r and rounds[r - 1]["consistency"] else None for k, r in enumerate(best)]
+    consistencies = [
+        rounds[r - 1]["consistency"][k] if r and rounds[r - 1]["consistency"] else None for k, r in enumerate(best)
+    ]
     best_round = history.best_round(rounds)
     with training_files.reading(folder / checkpoint.FINISHED):
-        return schema.SeedTraining(
+        return SeedTraining(
             seed=spec.seed,
             best_round=best_round,
             global_accuracy=rounds[best_round - 1]["global_accuracy"] if rounds else None,
             clients=[
                 client_metrics(prediction, round_, loss)
-                for prediction, round_, loss in zip(predictions, best, own, strict=True)
+                for prediction, round_, loss in zip(predictions, best, consistencies, strict=True)
             ],
             rounds=[
                 history.Round(
@@ -61,15 +76,15 @@ def training(folder: Path, run: str) -> schema.SeedTraining:
         )
 
 
-def client_metrics(prediction: Prediction, round_: int, consistency: float | None) -> schema.ClientMetrics:
+def client_metrics(prediction: Prediction, round_: int, consistency: float | None) -> ClientMetrics:
     """Everything that one client's test logits say."""
     probabilities, labels = prediction.logits.double().softmax(1).numpy(), prediction.labels.numpy()
-    found = metrics.classification(prediction.logits.numpy(), labels)  # as the accuracy per round is
+    scores = metrics.classification(prediction.logits.numpy(), labels)  # as the accuracy per round is
     curves = metrics.one_vs_rest(probabilities, labels)
-    return schema.ClientMetrics(
+    return ClientMetrics(
         round=round_,
         samples=len(labels),
-        **found._replace(confusion=found.confusion.tolist())._asdict(),
+        **scores._replace(confusion=scores.confusion.tolist())._asdict(),
         auc=metrics.macro_auc(curves),
         auc_by_class=[None if curve is None else curve.auc for curve in curves],
         roc=[None if curve is None else _stored(curve) for curve in curves],
@@ -77,10 +92,81 @@ def client_metrics(prediction: Prediction, round_: int, consistency: float | Non
     )
 
 
-def _stored(curve: metrics.Roc) -> schema.Curve:
+def _stored(curve: metrics.Roc) -> Curve:
     rates = (curve.false_positive_rate, curve.true_positive_rate)
     false_positive_rate, true_positive_rate = (rate.round(metrics.DECIMALS).tolist() for rate in rates)
-    return schema.Curve(false_positive_rate=false_positive_rate, true_positive_rate=true_positive_rate)
+    return Curve(false_positive_rate=false_positive_rate, true_positive_rate=true_positive_rate)
+
+
+def summarise(
+    *,
+    id: str,  # noqa: A002 (the field's name)
+    cell: CellSpec,
+    trials: Sequence[Mapping[str, Any]],
+) -> Record:
+    """The record of a cell from what each seed gave: trials, one per seed, each with its `training`.
+
+    An `AttackRecord` where the trials have victims.
+    """
+    first = trials[0]
+    common: dict[str, Any] = {
+        "schema_version": SCHEMA,
+        "id": id,
+        "cell": cell,
+        "classes": first["classes"],
+        "class_names": list(first["class_names"]),
+        "client_domains": first.get("client_domains"),
+        "environment": dict(first["environment"]),
+        "notes": list(dict.fromkeys([*(note for trial in trials for note in trial["notes"]), *_mixed(trials)])),
+    }
+    cost: dict[str, Any] = {
+        "train_seconds": sum(t["cost"]["train_seconds"] for t in trials),
+        "peak_memory_mib": max(t["cost"]["peak_memory_mib"] for t in trials),
+    }
+    if "victims" not in first:
+        return Record(**common, cost=Cost(**cost), seeds=[SeedResult(**_of_seed(trial)) for trial in trials])
+    return AttackRecord(
+        **common,
+        knowledge=KnowledgeUsed(**first["knowledge"]),
+        guarantee="; ".join(dict.fromkeys(trial["guarantee"] for trial in trials)),
+        cost=AttackCost(
+            **cost,
+            attack_seconds=sum(t["cost"]["attack_seconds"] for t in trials),
+            gradient_evaluations=sum(t["cost"]["gradient_evaluations"] for t in trials),
+        ),
+        seeds=[
+            AttackedSeed(
+                **_of_seed(trial),
+                round=trial["round"],
+                accuracy_at_round=list(trial["accuracy_at_round"]),
+                victims=[Victim(**victim) for victim in trial["victims"]],
+            )
+            for trial in trials
+        ],
+    )
+
+
+def _of_seed(trial: Mapping[str, Any]) -> dict[str, Any]:
+    """What the result of a seed, attacked or not, gives to a record."""
+    return {
+        "seed": trial["training"].seed,
+        "accuracy": list(trial["accuracy"]),
+        "label_counts": trial["label_counts"],
+        "training": trial["training"],
+        "privacy": trial.get("privacy"),
+        "audit": trial.get("audit"),
+        "generators": trial.get("generators"),
+    }
+
+
+def _mixed(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A note for each way in which the seeds were not computed alike; the record's environment is the first seed's."""
+    notes = []
+    for key in ("privbench", "torch", "device", "machine"):
+        values = list(dict.fromkeys(str(trial["environment"].get(key)) for trial in trials))
+        if len(values) > 1:
+            notes.append(f"the seeds differ in {key}: {', '.join(values)}")
+    return notes
 
 
 def finish_cell(store: Store, cell: CellSpec) -> Path:
@@ -88,10 +174,10 @@ def finish_cell(store: Store, cell: CellSpec) -> Path:
     path = store.record(cell)
     with training_files.reading(store.cell(cell)):
         trials = [_trial(store, cell, spec) for spec in cell.train_specs()]
-        found = schema.summarise(id=cell.id, cell=cell, trials=trials)
+        record = summarise(id=cell.id, cell=cell, trials=trials)
     for path_of in (store.failure, store.log):
         path_of(cell).unlink(missing_ok=True)
-    schema.write(found, path)
+    schema.write(record, path)
     return path
 
 
@@ -101,16 +187,16 @@ def _trial(store: Store, cell: CellSpec, spec: TrainSpec) -> dict[str, Any]:
     UserError: what `result` and `training` refuse, and a result of another round or of another training than the one on disk.
     """
     folder = store.train(spec)
-    found, own = result(store, cell, spec.seed)[1], training(folder, spec.id)
+    measured, trained = result(store, cell, spec.seed)[1], training(folder, spec.id)
     rounds, path = checkpoint.history(folder, spec.id) or [], store.result(cell, spec.seed)
     if cell.attack is not None:
-        files.check_identity(path, found, round=history.resolve_round(cell.round, rounds))
-    if rounds and not _same(found["accuracy"], history.selected_accuracy(rounds)):
+        files.check_identity(path, measured, round=history.resolve_round(cell.round, rounds))
+    if rounds and not _same(measured["accuracy"], history.selected_accuracy(rounds)):
         raise UserError(
             f"{path} was made of another training than the one in {folder} (other accuracies); remove it and run the same command "
             "again"
         )
-    return found | {"training": own, "notes": [*found["notes"], *moved(spec.seed, rounds)]}
+    return measured | {"training": trained, "notes": [*measured["notes"], *moved(spec.seed, rounds)]}
 
 
 def _same(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -135,14 +221,14 @@ def result(store: Store, cell: CellSpec, seed: int) -> tuple[dict[str, Tensor], 
     path = store.result(cell, seed)
     tensors: dict[str, Tensor] = {}
     if cell.attack is None:
-        found = files.read_digested(path)
+        measured = files.read_digested(path)
     else:
-        tensors, found = files.load_tensors(path, "reconstruction")
+        tensors, measured = files.load_tensors(path, "reconstruction")
     run = cell.train.model_copy(update={"seed": seed}).id
-    files.check_identity(path, found, cell=cell.id, spec=run, seed=seed)
-    if any(victim["seed"] != seed for victim in found.get("victims", ())):
+    files.check_identity(path, measured, cell=cell.id, spec=run, seed=seed)
+    if any(victim["seed"] != seed for victim in measured.get("victims", ())):
         raise UserError(f"{path} is damaged (victims of another seed); remove it and run the same command again")
-    return tensors, found
+    return tensors, measured
 
 
 def _finite(value: float) -> float | None:

@@ -36,10 +36,10 @@ def to_schema_3(value: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a schema 3 record of a schema 2 record's; KeyError or TypeError where it is damaged."""
     spec = value["spec"]
     attacked = spec["attack"] is not None
-    told = ("id", "cost", "environment", "notes", *(("guarantee",) if attacked else ()))
+    names = ("id", "cost", "environment", "notes", *(("guarantee",) if attacked else ()))
     content = {
         "schema_version": 3,
-        **{name: value[name] for name in told},
+        **{name: value[name] for name in names},
         "cell": _cell(value["id"], spec, bool(attacked and value["knowledge"].get("active"))).model_dump(mode="json"),
         "classes": spec["classes"],
         "class_names": list(spec["class_names"]),
@@ -62,52 +62,52 @@ def check_summaries(value: Mapping[str, Any]) -> None:
 
 def _cell(id_: str, spec: Mapping[str, Any], active: bool) -> CellSpec:
     """The specification whose schema 2 name is `id_`, or the plainest one."""
-    found = list(_candidates(spec, active))
-    return next((cell for cell in found if _id(cell, spec) == id_), found[0])
+    candidates = list(_candidates(spec, active))
+    return next((cell for cell in candidates if _id(cell, spec) == id_), candidates[0])
 
 
 def _candidates(spec: Mapping[str, Any], active: bool) -> Iterator[CellSpec]:
     train = {name: spec[name] for name in TrainSpec.model_fields if name in spec} | {"seed": 0}
-    own = {name: spec[name] for name in CellSpec.model_fields if name in spec and name != "train"}
+    fields = {name: spec[name] for name in CellSpec.model_fields if name in spec and name != "train"}
     if spec["attack"] is None:
-        own["victims"] = 0  # which the record of an accuracy cell does not write
+        fields["victims"] = 0  # which the record of an accuracy cell does not write
     local = spec.get("local") or {"steps": None, "optimiser": {}}
     lr = local["optimiser"].get("lr") if local["optimiser"].get("kind") == "sgd" else None
     revisions = range(MOST_REVISIONS) if spec["attack"] is not None else (0,)
     for steps, rate, revision in product(dict.fromkeys((local["steps"], None)), dict.fromkeys((lr, None)), revisions):
         changes = {"local_steps": steps, "local_lr": rate, "attack_revision": revision, "active": active}
-        yield checked(CellSpec, own | {"train": train} | changes)
+        yield checked(CellSpec, fields | {"train": train} | changes)
 
 
 def _id(cell: CellSpec, spec: Mapping[str, Any]) -> str:
     """The name that schema 2 gave a cell: of the fields that there were, whichever came since."""
-    told = {name: value for name, value in cell.model_dump(mode="json").items() if name in (*spec, *ADDED)}
-    told["train"] = {name: value for name, value in told["train"].items() if name in (*spec, "seed")}
-    told["train"]["schedule"] = spec["schedule"]
+    fields = {name: value for name, value in cell.model_dump(mode="json").items() if name in (*spec, *ADDED)}
+    fields["train"] = {name: value for name, value in fields["train"].items() if name in (*spec, "seed")}
+    fields["train"]["schedule"] = spec["schedule"]
     training, attacks = REVISIONS
-    own = [cell.attack_revision] if cell.attack_revision else []
-    revision = training if cell.attack is None else [training, attacks, *own]
-    text = json.dumps([revision, CellSpec.__name__, told], sort_keys=True)
+    revision_of_attack = [cell.attack_revision] if cell.attack_revision else []
+    revision = training if cell.attack is None else [training, attacks, *revision_of_attack]
+    text = json.dumps([revision, CellSpec.__name__, fields], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _knowledge(known: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in known.items() if name != "active"}
-    return {"tag_in_general": known["tag"], "rung": None, "uses": [], "auxiliary": None} | kept
+    fields = {name: value for name, value in known.items() if name != "active"}
+    return {"tag_in_general": known["tag"], "rung": None, "uses": [], "auxiliary": None} | fields
 
 
 def _seed(value: Mapping[str, Any], i: int) -> dict[str, Any]:
     training = value["training"][i]
-    own = {
+    fields = {
         "seed": training["seed"],
         "accuracy": value["accuracy"]["per_client"][i],
         "label_counts": value["label_counts"][i],
         "training": training,
     }
     if value["spec"]["attack"] is None:
-        return own
+        return fields
     victims = [_victim(v, value["spec"]["attack"]) for v in value["victims"] if v["seed"] == training["seed"]]
-    return own | {
+    return fields | {
         "round": value["rounds"][i],
         "accuracy_at_round": [value["accuracy_at_round"]],
         "victims": victims,
@@ -115,7 +115,7 @@ def _seed(value: Mapping[str, Any], i: int) -> dict[str, Any]:
 
 
 def _victim(victim: Mapping[str, Any], attack: str) -> dict[str, Any]:
-    kept = {name: value for name, value in victim.items() if name != "failed"}
+    fields = {name: value for name, value in victim.items() if name != "failed"}
     outcome = "reconstructed"
     if attack not in registry.FLOORS:
         if victim["gradient_norm"] == 0:
@@ -124,4 +124,4 @@ def _victim(victim: Mapping[str, Any], attack: str) -> dict[str, Any]:
             outcome = "diverged"
         elif any(abs(victim["psnr_db"] - floor) < SAME_DB for floor in victim["floors"].values()):
             outcome = "gave up"
-    return kept | {"outcome": outcome}
+    return fields | {"outcome": outcome}

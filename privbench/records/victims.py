@@ -29,7 +29,7 @@ from privbench.types import Artifact, Outcome, Reconstruction, Truth
 def described(
     seen: Artifact,
     truth: Truth,
-    found: Reconstruction,
+    reconstruction: Reconstruction,
     scores: ImageScores,
     *,
     seed: int,
@@ -37,9 +37,9 @@ def described(
     auxiliary: set[str],
     is_floor: bool,
 ) -> list[dict[str, Any]]:
-    """One entry per victim, with the fields of schema.Victim; `auxiliary` are the digests of the attacker's images."""
-    ended = outcomes(seen, found, is_floor=is_floor)
-    norms, fell, images = gradient_norms(seen), loss_fell(found.trace), image_scores.originals(truth)
+    """One entry per victim, with the fields of entries.Victim; `auxiliary` are the digests of the attacker's images."""
+    ended = outcomes(seen, reconstruction, is_floor=is_floor)
+    norms, fell, images = gradient_norms(seen), loss_fell(reconstruction.trace), image_scores.originals(truth)
     return [
         {
             "seed": seed,
@@ -54,7 +54,7 @@ def described(
             "identification": float(scores.identification[v]),
             "label_accuracy": float(scores.label_accuracy[v]),
             "gradient_norm": _finite(norms[v]),
-            "loss": _finite(found.loss[v]),
+            "loss": _finite(reconstruction.loss[v]),
             "loss_fell": fell[v],
             "outcome": ended[v],
             "floors": {floor: values[v] for floor, values in floors.items()},
@@ -63,15 +63,19 @@ def described(
     ]
 
 
-def outcomes(seen: Artifact, found: Reconstruction, *, is_floor: bool) -> list[str]:
+def outcomes(seen: Artifact, reconstruction: Reconstruction, *, is_floor: bool) -> list[str]:
     """How the attack on each victim ended, in words [V]."""
-    told = torch.zeros(seen.victims, dtype=torch.int64) if found.outcome is None else found.outcome.cpu()
-    broken = (~(tensors.finite_rows(found.images) & found.loss.isfinite())).cpu()
-    absent, flat = gradient_norms(seen) == 0, is_flat(found.images)
+    declared = (
+        torch.zeros(seen.victims, dtype=torch.int64) if reconstruction.outcome is None else reconstruction.outcome.cpu()
+    )
+    broken = (~(tensors.finite_rows(reconstruction.images) & reconstruction.loss.isfinite())).cpu()
+    absent, flat = gradient_norms(seen) == 0, is_flat(reconstruction.images)
     if is_floor:
-        told, absent, flat = torch.zeros_like(told), torch.zeros_like(absent), torch.zeros_like(flat)
+        declared, absent, flat = torch.zeros_like(declared), torch.zeros_like(absent), torch.zeros_like(flat)
     words = []
-    for said, nothing, bad, plain in zip(told.tolist(), absent.tolist(), broken.tolist(), flat.tolist(), strict=True):
+    for said, nothing, bad, plain in zip(
+        declared.tolist(), absent.tolist(), broken.tolist(), flat.tolist(), strict=True
+    ):
         outcome = Outcome(said)
         if nothing:
             outcome = Outcome.NOT_APPLICABLE
@@ -86,8 +90,10 @@ def outcomes(seen: Artifact, found: Reconstruction, *, is_floor: bool) -> list[s
 def is_flat(images: Tensor) -> Tensor:
     """Whether all B images of a victim are of one colour each, [V, B, C, H, W] -> [V] bool.
 
-    That is, clipped to [0, 1], no channel varies by 1/255 or more.
+    That is, clipped to [0, 1], no channel varies by 1/255 or more. Vectors, [V, B, D, 1, 1], are no pictures and never flat.
     """
+    if images.shape[3:] == (1, 1):
+        return torch.zeros(len(images), dtype=torch.bool)
     pixels = images.clamp(0, 1).flatten(3)
     return (pixels.amax(3) - pixels.amin(3) < 1 / 255).flatten(1).all(1).cpu()
 
@@ -104,22 +110,30 @@ class _Unseen(NamedTuple):
     outcome: str
 
 
-def checks_without_truth(seen: Artifact, found: Reconstruction) -> list[CheckMessage]:
+def checks_without_truth(seen: Artifact, reconstruction: Reconstruction) -> list[CheckMessage]:
     """The checks that need no truth: of an artifact and what an attack made of it. The number of victims is not checked."""
-    norms, fell = gradient_norms(seen), loss_fell(found.trace)
-    ended = outcomes(seen, found, is_floor=False)
+    norms, fell = gradient_norms(seen), loss_fell(reconstruction.trace)
+    ended = outcomes(seen, reconstruction, is_floor=False)
     each = [
-        _Unseen(0, [], False, _finite(norms[v]), _finite(found.loss[v]), fell[v], ended[v]) for v in range(seen.victims)
+        _Unseen(0, [], False, _finite(norms[v]), _finite(reconstruction.loss[v]), fell[v], ended[v])
+        for v in range(seen.victims)
     ]
     return [
-        flag for check in (checks.zero_gradient, checks.not_finite, checks.loss_did_not_fall) for flag in check(each)
+        message
+        for check in (checks.zero_gradient, checks.not_finite, checks.loss_did_not_fall)
+        for message in check(each)
     ]
 
 
 def gradient_norms(seen: Artifact) -> Tensor:
-    """The Euclidean norm of all that was observed of each victim's gradient or update, as the server got it: [V] float64."""
-    observed = (seen.gradients | seen.updates).values()
-    squares = [t.double().flatten(1).square().sum(1) for part in observed for t in part.values()]
+    """The Euclidean norm of all that was observed of each victim's gradient or update, as the server got it: [V] float64.
+
+    Where clients send weights alone, that of what the victim's client sent.
+    """
+    observed = seen.gradients | seen.updates
+    if not observed:
+        observed = {part: {n: t[seen.upload_of] for n, t in net.items()} for part, net in seen.uploads.items()}
+    squares = [t.double().flatten(1).square().sum(1) for part in observed.values() for t in part.values()]
     return sum(squares[1:], squares[0]).sqrt()
 
 

@@ -1,35 +1,27 @@
 """Options that several commands share, each declared once: frozen dataclasses whose fields are options of the command line.
 
-    @app.command()
-    @flattened
-    def train(run: RunOptions = RunOptions(), training: TrainingOptions = TrainingOptions(), ...) -> None: ...
-
-`flattened` gives the command one option per field in place of such a parameter, with the instance's values as defaults, and passes
-the dataclass filled in. Imports no torch, so that --help answers immediately.
+A command takes one as a parameter (privbench/cli/flattening.py). Imports no torch, so that --help answers immediately.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperOption
 
 from privbench import names, registry, trust, written_defense
 from privbench.errors import UserError
+from privbench.requests.words import settings, several
 
 DEFAULT_OUT = Path("runs")
-Datasets = list[tuple[str, tuple[str, ...] | None]]
 Partition = Annotated[
     str | None,
     typer.Option(
-        "--partition", help="iid, domain (one per client) or dirichlet; default as published for the data set."
+        "--partition",
+        help="iid, domain (one per client), classes (of its own per client) or dirichlet; default as published for the data set.",
     ),
 ]
 Preset = Annotated[str, typer.Option(help="smoke (seconds), quick (minutes, not the published schedule) or paper.")]
@@ -68,8 +60,8 @@ Defenses = Annotated[
     typer.Option(
         "--defense",
         metavar="NAME[:SETTINGS]",
-        help="none, gaussian:VARIANCE, NAME:KEY=VALUE,KEY=VALUE, or package.module:Class:...; repeatable: a column each, "
-        "and a curve over the values of one defence.",
+        help="none, gaussian:VARIANCE, NAME:KEY=VALUE,KEY=VALUE, package.module:Class:..., or several at once: A+B; repeatable: "
+        "a column each, and a curve over the values of one defence.",
     ),
 ]
 Victims = Annotated[int | None, typer.Option(min=1, help="Attacked uploads per seed; default from the preset.")]
@@ -93,10 +85,11 @@ def trusted(texts: list[str] | None) -> list[str] | None:
     for text in texts or []:
         if text.startswith(registry.FOLDER):
             trust.add(registry.dataset(text))
-        elif re.fullmatch(names.CODE, code := written_defense.parts(text).name):
-            trust.add(code)
-        else:
-            raise UserError(f"--trust takes package.module:Class or folder:PATH, but '{text}' was given")
+            continue
+        for each in written_defense.members(text):
+            if not re.fullmatch(names.CODE, each.name):
+                raise UserError(f"--trust takes package.module:Class or folder:PATH, but '{text}' was given")
+            trust.add(each.name)
     return texts
 
 
@@ -112,6 +105,26 @@ Trust = Annotated[
 ]
 
 
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Only part I of N, for N machines; `privbench merge` puts their folders together.",
+    ),
+]
+
+
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="local|ray[:ADDRESS]",
+        help="Where jobs run: processes of this machine, or tasks of the Ray cluster at an address HOST:PORT. With ,gpus=0.5 two "
+        "jobs share a GPU.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class PlaceOptions:
     """Where work is done and where it lies."""
@@ -120,6 +133,7 @@ class PlaceOptions:
     data_dir: DataDir = None
     out: Out = DEFAULT_OUT
     trust: Trust = None
+    engine: Engine = "local"
 
 
 @dataclass(frozen=True)
@@ -131,8 +145,15 @@ class RunOptions:
     ] = "fedavg"
     dataset: DatasetName = "photos"
     defense: Defenses = None
-    backbone: Annotated[str, typer.Option(help="Networks: lenet5 or resnet18.")] = "lenet5"
-    image_size: Annotated[int, typer.Option(help="Side of the images: 32, or 224 (resnet18).")] = 32
+    backbone: Annotated[
+        str,
+        typer.Option(
+            help="Networks: lenet5, resnet18, mlp, convnet, resnet18-torchvision, vit, or package.module:Name."
+        ),
+    ] = "lenet5"
+    image_size: Annotated[
+        int, typer.Option(help="Side of the images: 32; with a ResNet-18 also 224, torchvision's also 64.")
+    ] = 32
     clients: Clients = None
     per_client: PerClient = None
     domains: Domains = None
@@ -218,12 +239,12 @@ class TrainingOptions:
             "batch": self.batch,
             "task.lr": self.lr,
         }
-        found: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+        changes: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
         for name, value in settings(self.schedule).items():
-            if name in found:
+            if name in changes:
                 raise UserError(f"{name} is given twice: by its own option and by --schedule")
-            found[name] = value
-        return found
+            changes[name] = value
+        return changes
 
 
 @dataclass(frozen=True)
@@ -233,8 +254,8 @@ class AttackOptions:
     attack: Annotated[
         list[str] | None,
         typer.Option(
-            help="Attack, repeatable, or 'ladder': every attack whose needs can be met; "
-            "default: the paper's own for the method, and 'staged'."
+            help="Attack, repeatable; 'ladder': those that have been best of what knows as much; 'ladder:all': every one. "
+            f"Default: the paper's own for the method, and '{registry.STRONG}'."
         ),
     ] = None
     also: Annotated[
@@ -273,6 +294,13 @@ class AttackOptions:
     wire: Annotated[str, typer.Option(help="The number format of what clients send: float32, bf16 or fp16.")] = (
         "float32"
     )
+    audit: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Measure a claimed epsilon with so many canaries, e.g. 1000: a lower bound stands beside it. 0: no audit.",
+        ),
+    ] = 0
     auxiliary: Annotated[
         str,
         typer.Option(
@@ -282,126 +310,21 @@ class AttackOptions:
     ] = "same"
 
     def is_ladder(self) -> bool:
-        """Whether every attack is asked for; UserError for `also` without it."""
-        if self.also and registry.LADDER not in (self.attack or []):
+        """Whether a ladder is asked for; UserError for `also` without it."""
+        is_ladder = bool(registry.LADDERS & set(self.attack or []))
+        if self.also and not is_ladder:
             raise UserError("--also goes with --attack ladder; name attacks with --attack")
-        return registry.LADDER in (self.attack or [])
+        return is_ladder
 
     def named(self) -> list[str]:
-        """The attacks that are asked for by name, each once."""
+        """The attacks that are asked for, each once, "ladder" and "ladder:all" as they are; UserError for a name that is none."""
         self.is_ladder()
-        return list(
-            dict.fromkeys(name for name in (*(self.attack or []), *(self.also or [])) if name != registry.LADDER)
-        )
+        named = list(dict.fromkeys((*(self.attack or []), *(self.also or []))))
+        for name in named:
+            if name not in registry.LADDERS:
+                registry.typed("attack", name)
+        return named
 
     def rounds(self) -> list[str]:
         """The attacked rounds as they were written, each once; "best" where none is."""
         return list(dict.fromkeys(each.strip() for each in ",".join(self.round_ or ["best"]).split(",")))
-
-
-class Once(TyperCommand):
-    """A command whose options that take one value may be given once, where otherwise the last would silently count."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuses a second value."""
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        single = [each for each in order if isinstance(each, TyperOption) and not (each.multiple or each.is_flag)]
-        for option in single:
-            if single.count(option) > 1:
-                raise UserError(f"{option.opts[0]} is given {single.count(option)} times, but takes one value")
-        return list(super().parse_args(ctx, args))
-
-
-F = TypeVar("F", bound=Callable[..., None])
-
-
-def flattened(command: F) -> F:
-    """The command with one parameter per field of every parameter whose default is an instance of a dataclass."""
-    parts: dict[str, type] = {}
-    flat: list[inspect.Parameter] = []
-    hints = get_type_hints(command, include_extras=True)
-    for parameter in inspect.signature(command).parameters.values():
-        group = parameter.default
-        if not is_dataclass(group) or isinstance(group, type):
-            flat.append(parameter.replace(annotation=hints[parameter.name]))
-            continue
-        parts[parameter.name] = type(group)
-        own = get_type_hints(type(group), include_extras=True)
-        flat += [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.POSITIONAL_OR_KEYWORD,
-                default=getattr(group, field.name),
-                annotation=own[field.name],
-            )
-            for field in fields(group)
-        ]
-
-    @wraps(command)
-    def call(**values: Any) -> None:
-        groups = {
-            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)}) for name, kind in parts.items()
-        }
-        command(**values, **groups)
-
-    call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
-    return call  # type: ignore[return-value]
-
-
-def several(together: str | None, each: list[str] | None) -> tuple[str, ...] | None:
-    """Names given together, with commas, and one by one; None where there are none."""
-    found = [name.strip() for name in (together or "").split(",") if name.strip()] + (each or [])
-    return tuple(found) or None
-
-
-def settings(pairs: list[str] | None) -> dict[str, Any]:
-    """name=value of each pair, with numbers and booleans read as such; UserError for one without "="."""
-    found: dict[str, Any] = {}
-    for pair in pairs or []:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise UserError(f"a setting is written name=value, but '{pair}' was given")
-        found[name] = value(text)
-    return found
-
-
-def value(text: str) -> float | int | str | bool:
-    """A setting's value as the command line has it."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def data_sets(text: str | None, each: list[str] | None) -> Datasets | None:
-    """Data sets with their domains: those named together, plain names, and those named one by one; None where none is."""
-    together = [] if text is None else text.replace(",", " ").split()
-    if text is not None and not together:
-        raise UserError("--datasets names no data set")
-    for token in together:
-        if token.startswith(registry.FOLDER) and not _is_folder(token) and len(together) > 1:
-            raise UserError(
-                f"there is no {token}; a path with blanks or commas in it is named by --dataset, one at a time"
-            )
-    return [_with_domains(token) for token in [*together, *(each or [])]] or None
-
-
-def default_data_sets(preset: str, full: bool) -> str | None:
-    """Those of the attack table: for a first look `photos` alone, else the embedded ones."""
-    return "photos" if preset == "quick" and not full else "photos digits digits4"
-
-
-def _with_domains(token: str) -> tuple[str, tuple[str, ...] | None]:
-    """NAME or NAME:DOMAIN+DOMAIN; the NAME of a user's own folder has a colon too, and its path may have more."""
-    colons = token.count(":") > token.startswith(registry.FOLDER) and not _is_folder(token)
-    name, colon, domains = token.rpartition(":") if colons else (token, "", "")
-    return registry.typed("dataset", name), tuple(domains.split("+")) if colon else None
-
-
-def _is_folder(token: str) -> bool:
-    return token.startswith(registry.FOLDER) and Path(token.removeprefix(registry.FOLDER)).expanduser().is_dir()

@@ -4,50 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
 from privbench import presets, registry, spec, written_defense
 from privbench.errors import UserError
+from privbench.execution import ladder
 from privbench.observation import knowledge
-from privbench.requests.options import AttackOptions, RunOptions, TrainingOptions, settings
-from privbench.spec import CellSpec, TrainSpec
+from privbench.requests.options import AttackOptions, RunOptions, TrainingOptions
+from privbench.requests.words import settings
+from privbench.spec import CellSpec, Strict, TrainSpec
 
 
 def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOptions) -> list[CellSpec]:
     """Every attack on every defence at every attacked round; UserError for what cannot be, before anything is computed."""
     sent = shared_parts(registry.typed("method", run.method))
-    for name in attacks.named():
-        registry.typed("attack", name)
+    asked = attacks.named()
     images = auxiliary(attacks.auxiliary)
     trains = [train_spec(run, training, defense) for defense in defenses(run.defenses(), training.where)]
-    usual = ["update-matching"] if attacks.observe == "update" else default_attacks(sent)
-    names = [*registry.ATTACKS, *attacks.named()] if attacks.is_ladder() else attacks.named() or usual
-    given = settings(attacks.attack_set)
-    of_each = registry.settings_of_each(names, given) if attacks.is_ladder() else dict.fromkeys(names, given)
-    for name, own in of_each.items():
-        registry.create(registry.resolve("attack", name), own)
+    usual = [registry.OF_UPDATES] if attacks.observe == "update" else default_attacks(sent)
+    named, given = asked or usual, settings(attacks.attack_set)
+    every = ladder.every(named)
+    of_each = registry.settings_of_each(every, given) if attacks.is_ladder() else dict.fromkeys(every, given)
+    for name, settings_of_attack in of_each.items():
+        registry.create(registry.resolve("attack", name), settings_of_attack)
+    seen = fields_of(CellSpec, attacks) | {"auxiliary": images}
     return [
         presets.cell_spec(
-            training.preset,
-            train,
-            name,
-            seeds=training.seeds,
-            first_seed=training.first_seed,
-            round_=round_,
-            victims=attacks.victims,
-            batch_size=attacks.batch_size,
-            labels_known=attacks.labels_known,
-            auxiliary=images,
-            observe=attacks.observe,
-            local_steps=attacks.local_steps,
-            local_lr=attacks.local_lr,
-            local_batch=attacks.local_batch,
-            wire=attacks.wire,
-            attack_settings=of_each[name],
+            training.preset, train, round_=round_, seeds=training.seeds, first_seed=training.first_seed,
+            **seen | {"attack": name, "attack_settings": of_each[name]},
         )
         for round_ in attacks.rounds()
         for train in trains
-        for name in dict.fromkeys(names)
-    ]
+        for name in ladder.members(named, ladder.of_training(train, attacks.batch_size, attacks.observe))
+    ]  # fmt: skip
 
 
 def train_specs(run: RunOptions, training: TrainingOptions, searched: str | None = None) -> list[TrainSpec]:
@@ -65,45 +54,42 @@ def train_spec(
 ) -> TrainSpec:
     """The specification of a run; `searched` is one more setting, name=value, of the method or else of the schedule."""
     method = registry.resolve("method", registry.typed("method", run.method))
-    own, changes = settings(run.set_), training.changes()
+    method_settings, changes = settings(run.set_), training.changes()
     for name, value in settings([searched] if searched else []).items():
         of_method = [field.name for field in fields(method)]
         if name not in (*of_method, *presets.SCHEDULE_NAMES):
             known = (*of_method, *presets.SCHEDULE_NAMES)
             raise UserError(f"neither {method.__name__} nor a schedule has a '{name}'; {spec.nearest(name, known)}")
-        (own if name in of_method else changes)[name] = value
-    registry.create(method, own)
-    return presets.train_spec(
-        training.preset,
-        registry.typed("dataset", run.dataset),
-        run.method,
-        backbone=run.backbone,
-        image_size=run.image_size,
-        defense=defense,
-        where=training.where,
-        domains=run.chosen_domains(),
-        how=training.partition,
-        omega=training.omega,
-        min_per_client=training.min_per_client,
-        clients=run.clients,
-        per_client=run.per_client,
-        method_settings=own,
-        protocol=training.protocol,
-        flip=training.flip,
-        measured=training.measured,
-        equal_work=training.equal_work,
-        changes=changes,
-    )
+        (method_settings if name in of_method else changes)[name] = value
+    registry.create(method, method_settings)
+    asked = fields_of(TrainSpec, run) | {
+        "dataset": registry.typed("dataset", run.dataset),
+        "backbone": registry.typed_backbone(run.backbone),
+        "domains": run.chosen_domains(),
+        "defense": defense,
+        "method_settings": method_settings,
+    }
+    return presets.train_spec(training.preset, **asked, **choices(training) | {"changes": changes})
+
+
+def choices(training: TrainingOptions) -> dict[str, Any]:
+    """What is asked of a run whatever is trained on whatever, as `presets.train_spec` takes it."""
+    return fields_of(TrainSpec, training) | {"equal_work": training.equal_work, "changes": training.changes()}
+
+
+def fields_of(kind: type[Strict], options: RunOptions | TrainingOptions | AttackOptions) -> dict[str, Any]:
+    """The options that are fields of a specification: both have the same names."""
+    return {field.name: getattr(options, field.name) for field in fields(options) if field.name in kind.model_fields}
 
 
 def defenses(texts: Sequence[str], where: str) -> list[str]:
     """Defences as specifications write them, each once; UserError for a wrong name or value, or a place that none of them has."""
-    found = list(dict.fromkeys(written_defense.canonical(written_defense.typed(each), where) for each in texts))
-    if where != "update" and texts and not written_defense.has_place(found):
+    written = list(dict.fromkeys(written_defense.canonical(written_defense.typed(each), where) for each in texts))
+    if where != "update" and texts and not written_defense.has_place(written):
         raise UserError(
-            f"--where {where} is where a defence acts, but {', '.join(found)} has no such choice; leave it out"
+            f"--where {where} is where a defence acts, but {', '.join(written)} has no such choice; leave it out"
         )
-    return found
+    return written
 
 
 def auxiliary(text: str) -> str:
@@ -117,13 +103,13 @@ def auxiliary(text: str) -> str:
 def default_attacks(sent: Sequence[str]) -> list[str]:
     """The paper's own attack on what a method sends, and the strong one."""
     if "classifier" not in sent:
-        return ["dlg", "extractor-matching"]
-    return ["feature-statistics" if "generator" in sent else "dlg", "staged"]
+        return [registry.OF_GRADIENTS, registry.OF_EXTRACTORS]
+    return [registry.OF_GENERATORS if "generator" in sent else registry.OF_GRADIENTS, registry.STRONG]
 
 
 def shared_parts(method: str) -> tuple[str, ...]:
     """The parts that a method sends; UserError where it sends none, so that there is nothing to attack."""
-    shares: tuple[str, ...] = registry.resolve("method", method).shared_parts
-    if not shares:
+    shared: tuple[str, ...] = registry.resolve("method", method).shared_parts
+    if not shared:
         raise UserError(f"{method} sends nothing that depends on a training image, so there is nothing to attack")
-    return shares
+    return shared

@@ -74,11 +74,15 @@ def assignment(image: Tensor, truth: Tensor) -> Tensor:
 
     A gradient does not contain the order of a batch; Hungarian method, scipy. Both [B, C, H, W].
     """
-    own, true = (x.clamp(0, 1).flatten(1).double() for x in (image, truth))
-    cost = torch.cdist(own, true, compute_mode="donot_use_mm_for_euclid_dist").square()
-    rows, columns = linear_sum_assignment(cost.numpy())
-    order = torch.empty(len(rows), dtype=torch.int64)
-    order[torch.from_numpy(columns)] = torch.from_numpy(rows)
+    return assigned(*(x.clamp(0, 1).flatten(1).double() for x in (image, truth)))
+
+
+def assigned(rows: Tensor, truth: Tensor) -> Tensor:
+    """The same of any rows [B, n]."""
+    cost = torch.cdist(rows, truth, compute_mode="donot_use_mm_for_euclid_dist").square()
+    chosen, columns = linear_sum_assignment(cost.numpy())
+    order = torch.empty(len(chosen), dtype=torch.int64)
+    order[torch.from_numpy(columns)] = torch.from_numpy(chosen)
     return order
 
 
@@ -95,16 +99,18 @@ def aligned(images: Tensor, truth: Truth) -> tuple[Tensor, Tensor]:
     return images, failed
 
 
-def score(found: Reconstruction, truth: Truth, features: Features | None = None) -> ImageScores:
+def score(reconstruction: Reconstruction, truth: Truth, features: Features | None = None) -> ImageScores:
     """Scores of V victim batches; raises ValueError when the reconstruction has another shape than the truth."""
-    if found.images.shape != truth.images.shape or found.labels.shape != truth.labels.shape:
-        raise ValueError(f"reconstruction {tuple(found.images.shape)} does not fit truth {tuple(truth.images.shape)}")
-    images, failed = aligned(found.images, truth)
+    if reconstruction.images.shape != truth.images.shape or reconstruction.labels.shape != truth.labels.shape:
+        raise ValueError(
+            f"reconstruction {tuple(reconstruction.images.shape)} does not fit truth {tuple(truth.images.shape)}"
+        )
+    images, failed = aligned(reconstruction.images, truth)
     return ImageScores(
         psnr_db(images, truth.images).clamp_max(CAP_DB).mean(1),
         psnr_raw_db(images, truth.images).clamp_max(CAP_DB).mean(1),
         ssim(images, truth.images).mean(1),
-        _label_accuracy(found.labels.cpu(), truth.labels),
+        label_accuracy(reconstruction.labels.cpu(), truth.labels),
         identification(images, truth.images),
         None if features is None else feature_error(images, truth.images, features),
         learned_distance.lpips(images, truth.images),
@@ -112,9 +118,9 @@ def score(found: Reconstruction, truth: Truth, features: Features | None = None)
     )
 
 
-def psnr_of(found: Reconstruction, truth: Truth) -> Tensor:
+def psnr_of(reconstruction: Reconstruction, truth: Truth) -> Tensor:
     """The clipped, capped PSNR in dB alone: [V]."""
-    return psnr_db(aligned(found.images, truth)[0], truth.images).clamp_max(CAP_DB).mean(1)
+    return psnr_db(aligned(reconstruction.images, truth)[0], truth.images).clamp_max(CAP_DB).mean(1)
 
 
 def identification(images: Tensor, truth: Tensor) -> Tensor:
@@ -124,8 +130,8 @@ def identification(images: Tensor, truth: Tensor) -> Tensor:
     distance share the hit, so that one and the same image returned for every victim scores 1/V, which is chance.
     """
     victims, batch = images.shape[:2]
-    own, true = (x.clamp(0, 1).double().flatten(0, 1).flatten(1) for x in (images, truth))
-    distance = torch.cdist(own, true, compute_mode="donot_use_mm_for_euclid_dist")
+    pixels, true = (x.clamp(0, 1).double().flatten(0, 1).flatten(1) for x in (images, truth))
+    distance = torch.cdist(pixels, true, compute_mode="donot_use_mm_for_euclid_dist")
     nearest = (distance == distance.min(1, keepdim=True).values).double().view(victims, batch, victims, batch)
     share = nearest.sum(3) / nearest.sum((2, 3))[..., None]  # [V, B, V]
     return share.diagonal(dim1=0, dim2=2).mean(0)
@@ -139,8 +145,8 @@ def feature_error(images: Tensor, truth: Tensor, features: Features) -> Tensor:
     errors = []
     with torch.no_grad():
         for v, (image, true) in enumerate(zip(images, truth, strict=True)):
-            own, goal = (features(v, x.clamp(0, 1).float()).double().flatten(1) for x in (image, true))
-            errors.append(((own - goal).norm(dim=1) / goal.norm(dim=1).clamp_min(1e-12)).mean())
+            restored, goal = (features(v, x.clamp(0, 1).float()).double().flatten(1) for x in (image, true))
+            errors.append(((restored - goal).norm(dim=1) / goal.norm(dim=1).clamp_min(1e-12)).mean())
     return torch.stack(errors)
 
 
@@ -159,12 +165,12 @@ def originals(truth: Truth) -> list[list[str]]:
     return [digests(batch) for batch in truth.images]
 
 
-def _label_accuracy(found: Tensor, truth: Tensor) -> Tensor:
+def label_accuracy(labels: Tensor, truth: Tensor) -> Tensor:
     """Share of a batch's labels in common, whatever their order: [V]."""
     shares = []
-    for own, true in zip(found.tolist(), truth.tolist(), strict=True):
+    for labels_of_batch, true in zip(labels.tolist(), truth.tolist(), strict=True):
         left = list(true)
-        for label in own:
+        for label in labels_of_batch:
             if label in left:
                 left.remove(label)
         shares.append(1 - len(left) / len(true))

@@ -9,7 +9,6 @@ other only.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import io
 import warnings
@@ -43,8 +42,9 @@ def _network() -> Distance:
     # It greets on the standard output, and torchvision warns of news of its own.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lpips = importlib.import_module("lpips")
-        network: Distance = lpips.LPIPS(net="alex").eval()
+        from lpips import LPIPS
+
+        network: Distance = LPIPS(net="alex").eval()
     return network
 
 
@@ -60,6 +60,6 @@ def lpips(images: Tensor, truth: Tensor, network: Distance | None = None) -> Ten
     values = []
     with torch.no_grad():
         for image, true in zip(images, truth, strict=True):
-            own, goal = (2 * x.clamp(0, 1).float().expand(-1, 3, -1, -1) - 1 for x in (image, true))
-            values.append(network(own, goal).double().mean())
+            restored, goal = (2 * x.clamp(0, 1).float().expand(-1, 3, -1, -1) - 1 for x in (image, true))
+            values.append(network(restored, goal).double().mean())
     return torch.stack(values)

@@ -37,7 +37,7 @@ Counts = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Placed(Protocol):
-    """Where a number was measured (privbench.records.schema.Victim says it)."""
+    """Where a number was measured (privbench.records.entries.Victim says it)."""
 
     @property
     def seed(self) -> int:
@@ -88,10 +88,28 @@ def _interval(values: tuple[float, ...], places: tuple[tuple[int, int], ...], se
     mean, seeds = float(data.mean()), len({seed for seed, _ in places})
     if float(np.ptp(data)) == 0:
         return Interval(mean, mean, mean, seeds)
-    means = _shares(places, seeds_fixed) @ data
+    wider = 1.0 if seeds_fixed else expansion(seeds)
+    return _within(mean, _shares(places, seeds_fixed) @ data, wider, seeds)
+
+
+def interval_of_resamples(values: Sequence[float], resamples: Sequence[Counts], places: Sequence[Placed]) -> Interval:
+    """The mean of numbers that are each of a whole client, e.g. an area under a curve, with the same interval.
+
+    `resamples` holds, of each, what it is on RESAMPLES resamples of the client's images: [RESAMPLES], the bootstrap's last level.
+    Raises ValueError as `interval`.
+    """
+    every = tuple((p.seed, p.client) for p in places)
+    data, drawn = np.asarray(values, dtype=np.float64), np.stack(resamples, axis=1)
+    if len(data) != len(every) or drawn.shape != (RESAMPLES, len(data)) or not np.isfinite(drawn).all():
+        raise ValueError("an interval needs at least one value, a place and finite resamples for each")
+    seeds = len({seed for seed, _ in every})
+    return _within(float(data.mean()), (_shares(every, False) * drawn).sum(1), expansion(seeds), seeds)
+
+
+def _within(mean: float, means: Counts, wider: float, seeds: int) -> Interval:
+    """The interval of the resamples' means, its distances from the mean multiplied."""
     tail = (1 - CONFIDENCE) / 2
     low, high = (float(q) for q in np.quantile(means, [tail, 1 - tail]))
-    wider = 1.0 if seeds_fixed else expansion(seeds)
     # The mean lies within its interval, also where one seed of few has most of the victims.
     return Interval(mean, min(mean, mean + wider * (low - mean)), max(mean, mean + wider * (high - mean)), seeds)
 
@@ -113,12 +131,12 @@ def resampled(places: tuple[tuple[int, int], ...], seeds_fixed: bool = False) ->
     """
     rng = np.random.default_rng(stream(0, "bootstrap").initial_seed())
     order = sorted(range(len(places)), key=lambda i: places[i])
-    by_seed = [list(own) for _, own in groupby(order, key=lambda i: places[i][0])]
+    by_seed = [list(members_of_one) for _, members_of_one in groupby(order, key=lambda i: places[i][0])]
     counts = np.zeros((RESAMPLES, len(places)))
     once = np.ones(RESAMPLES, dtype=np.int64)
     drawn_seeds = np.ones((RESAMPLES, len(by_seed)), dtype=np.int64) if seeds_fixed else _drawn(rng, once, len(by_seed))
     for times, members in zip(drawn_seeds.T, by_seed, strict=True):
-        by_client = [list(own) for _, own in groupby(members, key=lambda i: places[i][1])]
+        by_client = [list(members_of_one) for _, members_of_one in groupby(members, key=lambda i: places[i][1])]
         for again, victims in zip(_drawn(rng, times, len(by_client)).T, by_client, strict=True):
             counts[:, victims] = _drawn(rng, again, len(victims))
     counts.setflags(write=False)
@@ -139,10 +157,10 @@ def _drawn(rng: np.random.Generator, times: np.ndarray[Any, Any], members: int) 
 
 def seed_means(values: Sequence[float], places: Sequence[Placed]) -> list[float]:
     """The mean of each seed's values, in the order of their first coming."""
-    found: dict[int, list[float]] = {}
+    by_seed: dict[int, list[float]] = {}
     for value, place in zip(values, places, strict=True):
-        found.setdefault(place.seed, []).append(value)
-    return [float(np.mean(own)) for own in found.values()]
+        by_seed.setdefault(place.seed, []).append(value)
+    return [float(np.mean(seed_values)) for seed_values in by_seed.values()]
 
 
 def seed_level_p(values: Sequence[float], places: Sequence[Placed]) -> float | None:

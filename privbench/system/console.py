@@ -44,6 +44,11 @@ def messages() -> Console:
     return Console(stderr=True)
 
 
+def announce(line: str) -> None:
+    """Prints one line to the standard error at once: what was understood, before the import of torch, which takes seconds."""
+    print(one_line(line), file=sys.stderr, flush=True)
+
+
 def forgiving() -> None:
     """Lets the standard streams print characters that they have no code for as escapes, in place of failing."""
     for stream in (sys.stdout, sys.stderr):

@@ -126,10 +126,10 @@ def _declared(name: str, entry: Any) -> tuple[Declared, tuple[int, int]]:
         raise ValueError(f"tensor '{short(name)}' has no shape but {short(shape)}")
     if not _counts(place) or len(place) != 2:
         raise ValueError(f"tensor '{short(name)}' has no place but {short(place)}")
-    found = Declared(DTYPES[dtype], tuple(shape))
-    if place[1] - place[0] != found.nbytes:
+    tensor = Declared(DTYPES[dtype], tuple(shape))
+    if place[1] - place[0] != tensor.nbytes:
         raise ValueError(f"tensor '{short(name)}' of shape {short(shape)} does not take {place[1] - place[0]} bytes")
-    return found, (place[0], place[1])
+    return tensor, (place[0], place[1])
 
 
 def _counts(value: Any) -> bool:

@@ -127,8 +127,8 @@ def read_json(path: Path) -> Any:
 
 def content_digest(content: Mapping[str, Any]) -> str:
     """SHA-256 of some content as canonical JSON: names sorted, no spaces, without the digest itself."""
-    own = {name: value for name, value in content.items() if name != DIGEST}
-    return hashlib.sha256(json.dumps(own, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    digested = {name: value for name, value in content.items() if name != DIGEST}
+    return hashlib.sha256(json.dumps(digested, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write_digested(path: Path, content: Mapping[str, Any]) -> None:
@@ -168,9 +168,9 @@ def check_identity(path: Path, said: Mapping[str, Any], **wanted: Any) -> None:
     for name, value in wanted.items():
         if name in said and said[name] != value:
             word = IDENTITY.get(name, name)
-            found = short(repr(said[name]))
+            other = short(repr(said[name]))
             raise UserError(
-                f"{path} belongs to {word} {found}, not to {word} {value!r}: an intact file in the wrong place; remove it and run "
+                f"{path} belongs to {word} {other}, not to {word} {value!r}: an intact file in the wrong place; remove it and run "
                 "the same command again"
             )
 

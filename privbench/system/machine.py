@@ -63,12 +63,12 @@ def trained_on(place: torch.device) -> dict[str, Any]:
 
 def kinds(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The kinds of machine that a run's rounds were trained on, in the order in which it met them: one unless it was moved."""
-    found: list[dict[str, Any]] = []
+    each_kind: list[dict[str, Any]] = []
     for entry in history:
-        own = entry.get("machine")
-        if own is not None and own not in found:
-            found.append(own)
-    return found
+        kind = entry.get("machine")
+        if kind is not None and kind not in each_kind:
+            each_kind.append(kind)
+    return each_kind
 
 
 @cache

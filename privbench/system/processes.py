@@ -30,12 +30,12 @@ def left_behind(name: str, age: float) -> bool:
     A process of this machine is gone where there is none of its number, or one that began at another time. For any other machine
     the age decides.
     """
-    found = MARK.search(name)
-    if found is None:
+    match = MARK.search(name)
+    if match is None:
         return EARLIER.match(name) is not None and age > DAY
-    if found["machine"] != _machine():
+    if match["machine"] != _machine():
         return age > DAY
-    pid, started = int(found["pid"]), int(found["started"])
+    pid, started = int(match["pid"]), int(match["started"])
     if not _lives(pid):
         return True
     now = _started(pid)

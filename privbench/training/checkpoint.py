@@ -21,22 +21,17 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from privbench.errors import Damaged, UserError
 from privbench.spec import TrainSpec
 from privbench.system import files
-from privbench.tensors import Parts
-from privbench.training import training_files
+from privbench.training import named_tensors, training_files
 from privbench.training.history import best_round
-from privbench.training.state import Moments, Prediction, Replica, Snapshot
+from privbench.training.state import Prediction, Snapshot, State
 from privbench.types import CLASSIFICATION
-
-if TYPE_CHECKING:
-    from privbench.training.state import State
 
 CHECKPOINT, PREVIOUS, PREDICTIONS, FINISHED, SPEC = (
     "checkpoint.safetensors",
@@ -69,14 +64,14 @@ def save_full(folder: Path, spec: TrainSpec, state: State) -> None:
 
 
 def _write(path: Path, spec: TrainSpec, state: State) -> None:
-    tensors = _replica_tensors(state.server, "server")
+    tensors = named_tensors.replica_tensors(state.server, "server")
     for k, (client, upload) in enumerate(zip(state.clients, state.uploads, strict=True)):
-        tensors |= _replica_tensors(client, f"client{k}") | _network_tensors(upload, f"upload{k}")
-    tensors |= _prediction_tensors(state.predictions)
-    steps = {
-        name: {stage: m.steps for stage, m in replica.moments.items()}
-        for name, replica in _named(state.server, state.clients)
-    }
+        tensors |= named_tensors.replica_tensors(client, f"client{k}") | named_tensors.network_tensors(
+            upload, f"upload{k}"
+        )
+    tensors |= named_tensors.prediction_tensors(state.predictions)
+    replicas = {"server": state.server, **{f"client{k}": client for k, client in enumerate(state.clients)}}
+    steps = {name: {stage: m.steps for stage, m in each.moments.items()} for name, each in replicas.items()}
     info = {
         "spec": spec.id,
         "round": state.round,
@@ -133,29 +128,31 @@ def _whole(path: Path, spec: TrainSpec, device: torch.device, **wanted: int) -> 
 
 def _read(path: Path, spec: TrainSpec, device: torch.device, **wanted: int) -> State:
     """A checkpoint; Damaged, or UserError when it is of another run or round."""
-    from privbench.training.state import State
-
     tensors, info = files.load_tensors(path, "checkpoint")
     with training_files.reading(path):
         training_files.CheckpointHeader.model_validate(info)
         files.check_identity(path, info, spec=spec.id, **wanted)
         training_files.check_history(info["history"], info["round"])
         tensors = {name: t.to(device) for name, t in tensors.items()}
-        clients = [_replica(tensors, f"client{k}", info["steps"][f"client{k}"]) for k in range(info["clients"])]
-        uploads = [_networks(tensors, f"upload{k}") for k in range(info["clients"])]
-        server = _replica(tensors, "server", info["steps"]["server"])
-        return State(info["round"], server, clients, uploads, info["history"], _predictions(tensors))
+        clients = [
+            named_tensors.replica_of(tensors, f"client{k}", info["steps"][f"client{k}"]) for k in range(info["clients"])
+        ]
+        uploads = [named_tensors.networks_of(tensors, f"upload{k}") for k in range(info["clients"])]
+        server = named_tensors.replica_of(tensors, "server", info["steps"]["server"])
+        return State(info["round"], server, clients, uploads, info["history"], named_tensors.predictions(tensors))
 
 
 def save_snapshot(folder: Path, spec: TrainSpec, state: State, artifact: str | None = None) -> None:
     """Writes round-NNNN.safetensors; `artifact` names the folder where the networks are not the run's but an active server's."""
-    tensors = _network_tensors((state.server.params, state.server.buffers), "server")
-    private = [p for p in CLASSIFICATION if p not in state.server.params]
+    tensors = named_tensors.network_tensors((state.server.params, state.server.buffers), "server")
     for k, (client, (params, buffers)) in enumerate(zip(state.clients, state.uploads, strict=True)):
-        own = ({p: client.params[p] for p in private}, {p: client.buffers[p] for p in private})
+        private = [p for p in training_files.SNAPSHOT_PARTS if p in client.params and p not in state.server.params]
+        private_networks = ({p: client.params[p] for p in private}, {p: client.buffers[p] for p in private})
         sent = [p for p in params if p not in CLASSIFICATION]
         upload = ({p: params[p] for p in sent}, {p: buffers[p] for p in sent})
-        tensors |= _network_tensors(own, f"client{k}") | _network_tensors(upload, f"upload{k}")
+        tensors |= named_tensors.network_tensors(private_networks, f"client{k}") | named_tensors.network_tensors(
+            upload, f"upload{k}"
+        )
     info = {"spec": spec.id, "round": state.round, "clients": len(state.clients), "artifact": artifact}
     files.save_tensors(snapshot_path(folder, state.round), "snapshot", tensors, info)
 
@@ -175,20 +172,20 @@ def load_snapshot(folder: Path, run: str, round_: int, artifact: str | None = No
         names = range(info["clients"])
         return Snapshot(
             info["round"],
-            _replica(tensors, "server", {}),
-            [_replica(tensors, f"client{k}", {}) for k in names],
-            [_networks(tensors, f"upload{k}") for k in names],
+            named_tensors.replica_of(tensors, "server", {}),
+            [named_tensors.replica_of(tensors, f"client{k}", {}) for k in names],
+            [named_tensors.networks_of(tensors, f"upload{k}") for k in names],
         )
 
 
 def keep(folder: Path, spec: TrainSpec, state: State) -> None:
     """After a round, and before the first: writes its checkpoint and snapshot, and drops earlier ones that need not stay.
 
-    Which of them stay, `kept_rounds` says.
+    Which of them stay, `stored_rounds` says.
     """
     save_snapshot(folder, spec, state)
     save(folder, spec, state)
-    snapshots, checkpoints = kept_rounds(spec, state.history)
+    snapshots, checkpoints = stored_rounds(spec, state.history)
     for number in _numbers(folder, "round"):
         if number not in snapshots and number < state.round:
             _drop(snapshot_path(folder, number))
@@ -200,7 +197,7 @@ def keep(folder: Path, spec: TrainSpec, state: State) -> None:
                 _drop(full_path(folder, number))
 
 
-def kept_rounds(spec: TrainSpec, rounds: Sequence[dict[str, Any]]) -> tuple[set[int], set[int]]:
+def stored_rounds(spec: TrainSpec, rounds: Sequence[dict[str, Any]]) -> tuple[set[int], set[int]]:
     """(the rounds whose snapshot stays, those whose whole checkpoint stays) of a run with that history.
 
     Snapshots stay of every `keep_every`-th round, whole checkpoints of FULL_ROUNDS where the schedule is LONG; both of the first,
@@ -266,8 +263,8 @@ def history(folder: Path, run: str) -> list[dict[str, Any]] | None:
     path = folder / FINISHED
     if not path.exists():
         return None
-    kept = max(_numbers(folder, "full"), default=0)
-    way = f"remove it, and the same command trains the run again from {f'round {kept}' if kept else 'the beginning'}"
+    last = max(_numbers(folder, "full"), default=0)
+    way = f"remove it, and the same command trains the run again from {f'round {last}' if last else 'the beginning'}"
     try:
         value = files.read_digested(path)
     except Damaged as error:
@@ -286,16 +283,16 @@ def predictions(folder: Path, run: str) -> list[Prediction]:
     tensors, info = files.load_tensors(path, "predictions")
     files.check_identity(path, info, spec=run)
     with training_files.reading(path):
-        found = _predictions(tensors)
-        for each in found:
+        each_client = named_tensors.predictions(tensors)
+        for each in each_client:
             training_files.check_prediction(each.logits, each.labels)
-        return found
+        return each_client
 
 
 def save_predictions(folder: Path, spec: TrainSpec, each: Sequence[Prediction]) -> None:
     """Writes each client's test logits and labels."""
     info = {"spec": spec.id, "clients": len(each)}
-    files.save_tensors(folder / PREDICTIONS, "predictions", _prediction_tensors(each), info)
+    files.save_tensors(folder / PREDICTIONS, "predictions", named_tensors.prediction_tensors(each), info)
 
 
 def progress(folder: Path, run: str) -> int | None:
@@ -308,42 +305,3 @@ def progress(folder: Path, run: str) -> int | None:
                 files.check_identity(path, info, spec=run)
                 return training_files.SnapshotHeader.model_validate(info).round
     return max(_numbers(folder, "full"), default=None)
-
-
-def _named(server: Replica, clients: list[Replica]) -> list[tuple[str, Replica]]:
-    return [("server", server), *((f"client{k}", c) for k, c in enumerate(clients))]
-
-
-def _prediction_tensors(each: Sequence[Prediction]) -> dict[str, Tensor]:
-    return {f"prediction{k}/{name}": t for k, one in enumerate(each) for name, t in one._asdict().items()}
-
-
-def _predictions(tensors: dict[str, Tensor]) -> list[Prediction]:
-    clients = sum(name.startswith("prediction") for name in tensors) // len(Prediction._fields)
-    return [
-        Prediction(**{name: tensors[f"prediction{k}/{name}"].cpu() for name in Prediction._fields})
-        for k in range(clients)
-    ]
-
-
-def _network_tensors(networks: tuple[Parts, Parts], name: str) -> dict[str, Tensor]:
-    params, buffers = networks
-    return files.flatten(params, f"{name}/params") | files.flatten(buffers, f"{name}/buffers")
-
-
-def _replica_tensors(replica: Replica, name: str) -> dict[str, Tensor]:
-    tensors = _network_tensors((replica.params, replica.buffers), name)
-    for stage, m in replica.moments.items():
-        tensors |= {f"{name}/mean/{stage}": m.mean, f"{name}/square/{stage}": m.square}
-    return tensors
-
-
-def _networks(tensors: dict[str, Tensor], name: str) -> tuple[Parts, Parts]:
-    params = files.unflatten(tensors, f"{name}/params")
-    buffers = files.unflatten(tensors, f"{name}/buffers")
-    return params, {part: buffers.get(part, {}) for part in params}
-
-
-def _replica(tensors: dict[str, Tensor], name: str, steps: dict[str, int]) -> Replica:
-    moments = {s: Moments(tensors[f"{name}/mean/{s}"], tensors[f"{name}/square/{s}"], n) for s, n in steps.items()}
-    return Replica(*_networks(tensors, name), moments)

@@ -24,11 +24,25 @@ from privbench.networks.model import Model
 from privbench.spec import SGD, Adam, Optimiser
 from privbench.system.cpu import threads
 from privbench.tensors import Parts
+from privbench.training import per_example
 from privbench.training.state import Moments, Replica
 
 ADAM_EPS = 1e-8
+LATE = 1e9
 KERNEL_AXES = 4  # of a convolution's weight, [o, i, k, k]
-Protect = Callable[[Parts], Parts]  # a defence bound to one replica's random stream
+
+
+class LocalDefense(NamedTuple):
+    """A defence bound to one replica's random stream, at its places in local training; None where it has none there."""
+
+    step: Callable[[Parts], Parts] | None = None  # of the gradient over the shared parts
+    example: Callable[[Parts, Tensor, float], Parts] | None = None  # privbench.defense.Defense.example
+    representation: Callable[[Parts, Model, tuple[Parts, Parts], Tensor], Parts] | None = (
+        None  # the same, representation
+    )
+
+
+UNDEFENDED = LocalDefense()
 
 
 class StageContext(NamedTuple):
@@ -40,20 +54,54 @@ class StageContext(NamedTuple):
     counts: Tensor | None = None  # [K, Y]; server stages of methods that upload label counts
 
 
+class PrivateSample(NamedTuple):
+    """Which rows of a plan's mini-batches were drawn, for a defence that acts on every image."""
+
+    taken: Tensor  # [steps, B] bool
+    expected: float  # images per mini-batch
+    labels: Tensor  # [steps, L] drawn uniformly, for stages that read labels alone: they are to learn nothing of the client's
+
+
 class Plan(NamedTuple):
     """One replica's mini-batches of one epoch, all drawn beforehand."""
 
     images: Callable[[int], Tensor]  # step -> [B, C, H, W] in [0, 1]
     labels: Tensor  # [steps, B]
     noise: Mapping[str, Mapping[str, Tensor]]  # stage -> draw -> [steps, B, ...]
-    features: Callable[[int], Tensor] | None = (
-        None  # step -> [B, c, s, s] in place of the images, in phases with `features`
-    )
+    # step -> [B, c, s, s] in place of the images, in phases with `features`
+    features: Callable[[int], Tensor] | None = None
+    # Of mini-batches that are Poisson samples, whose rows are padded.
+    sample: PrivateSample | None = None
 
     @property
     def steps(self) -> int:
         """How many mini-batches."""
         return len(self.labels)
+
+    @property
+    def rows(self) -> int:
+        """B, padding included."""
+        return self.labels.shape[1]
+
+    def taken(self, step: int) -> Tensor:
+        """Which rows of a Poisson sample are images of the mini-batch: [B] bool."""
+        assert self.sample is not None, "only Poisson samples are padded"
+        return self.sample.taken[step]
+
+    def reads_images(self, stage: Stage) -> bool:
+        """Whether the stage's gradients are taken image by image."""
+        return self.sample is not None and stage.reads == "images"
+
+    def batch(self, stage: Stage, step: int, seen: tuple[Tensor, Tensor | None]) -> MiniBatch:
+        """One mini-batch as the stage sees it, of what `seen` gave.
+
+        With Poisson samples a stage that reads labels alone gets uniform ones, and neither images nor features.
+        """
+        noise = {name: t[step] for name, t in self.noise[stage.name].items()}
+        if self.sample is not None and stage.reads == "labels":
+            return MiniBatch(self.labels.new_zeros(0, dtype=torch.float32), self.sample.labels[step], noise, None)
+        images, features = seen
+        return MiniBatch(images, self.labels[step], noise, features)
 
     def seen(self, step: int) -> tuple[Tensor, Tensor | None]:
         """(images, features) of one mini-batch, of which the phase sees one kind."""
@@ -69,7 +117,7 @@ class PhaseRun(NamedTuple):
     model: Model
     phase: Phase
     clock: RoundClock
-    optimisers: Mapping[str, Optimiser]
+    optimisers: Mapping[str, Optimiser]  # by stage
 
 
 Pieces = list[Tensor]
@@ -77,6 +125,9 @@ Pieces = list[Tensor]
 
 def adam(params: Pieces, grads: Pieces, means: Pieces, squares: Pieces, steps: Pieces, setting: Adam) -> None:
     """Adam's step `steps` (the first is 1) in place, each tensor with its own count: torch's fused Adam."""
+    if not setting.bias_correction:
+        # After that many steps 1 - beta^t is 1.
+        steps = [torch.full_like(step, LATE) for step in steps]
     torch._fused_adam_(
         params, grads, means, squares, [], steps, amsgrad=False, maximize=False,
         lr=setting.lr, beta1=setting.beta1, beta2=setting.beta2, eps=ADAM_EPS, weight_decay=setting.weight_decay,
@@ -149,7 +200,7 @@ def loss_of(
             weights=around.weights,
             counts=around.counts,
         )
-        return stage.loss(nets, batch, job.clock), nets.after
+        return nets.penalised(stage.loss(nets, batch, job.clock)), nets.after
 
     return loss
 
@@ -170,14 +221,14 @@ def run_alone(
     replicas: Sequence[Replica],
     around: Sequence[StageContext],
     plans: Sequence[Plan],
-    protects: Sequence[Protect],
+    defenses: Sequence[LocalDefense],
 ) -> list[dict[str, float]]:
     """One epoch, every replica by itself; returns each replica's mean loss by stage.
 
     As many run at a time as there are threads to use, each on one thread: networks this small gain nothing from two. So the
     numbers do not depend on how many threads there are.
     """
-    each = list(zip(replicas, around, plans, protects, strict=True))
+    each = list(zip(replicas, around, plans, defenses, strict=True))
     done: list[dict[str, float]] = []
     with one_thread() as before:
         while rest := each[len(done) :]:
@@ -190,24 +241,28 @@ def run_alone(
     return done
 
 
-def _run_one(job: PhaseRun, replica: Replica, around: StageContext, plan: Plan, protect: Protect) -> dict[str, float]:
+def _run_one(
+    job: PhaseRun, replica: Replica, around: StageContext, plan: Plan, defense: LocalDefense
+) -> dict[str, float]:
     workings = [_Working(stage, job, [replica]) for stage in job.phase.stages]
     # Views, made once: steps are taken in place, so that they always show the parameters as they are.
     fixed = _replace(replica.params, workings, 0)
     trained = [_map(lambda t: t.detach().requires_grad_(), w.layout.views(w.flat[0])) for w in workings]
     for step in range(plan.steps):
-        images, features = plan.seen(step)
+        seen = plan.seen(step)
         for working, leaves in zip(workings, trained, strict=True):
-            stage = working.stage
-            noise = {k: v[step] for k, v in plan.noise[stage.name].items()}
-            batch = MiniBatch(images, plan.labels[step], noise, features)
-            loss, after = working.loss(leaves, fixed, replica.buffers, around, batch)
-            flat_leaves = [leaves[part][name] for part, name, _ in working.layout.entries]
-            grads = torch.autograd.grad(loss, flat_leaves, materialize_grads=True)
-            named: Parts = {}
-            for (part, name, _), grad in zip(working.layout.entries, grads, strict=True):
-                named.setdefault(part, {})[name] = grad
-            working.step_one(protect(named))
+            batch = plan.batch(working.stage, step, seen)
+            arguments = (leaves, fixed, replica.buffers, around, batch)
+            if plan.reads_images(working.stage):
+                taken = plan.taken(step)
+                each = per_example.gradients(working.loss, *arguments)
+                gradient = _of_sample(defense, each.gradients, plan, step)
+                loss, after = per_example.mean(each.loss, taken), each.after
+            else:
+                loss, after = working.loss(*arguments)
+                nets = fixed, replica.buffers
+                gradient = _stepped(defense, working.gradient(loss, leaves), job, working.stage, nets, batch.images)
+            working.step_one(gradient)
             working.total += loss.detach()[None]
             replica.buffers = _merge(replica.buffers, after)
     for working in workings:
@@ -215,12 +270,28 @@ def _run_one(job: PhaseRun, replica: Replica, around: StageContext, plan: Plan, 
     return {w.stage.name: float(w.total[0]) / max(plan.steps, 1) for w in workings}
 
 
+def _stepped(
+    defense: LocalDefense, gradient: Parts, job: PhaseRun, stage: Stage, nets: tuple[Parts, Parts], images: Tensor
+) -> Parts:
+    """A step's gradient after the defence; a stage that sees no images has no representation of one."""
+    if defense.representation is not None and images.numel() and stage.reads == "images":
+        gradient = defense.representation(gradient, job.model, nets, images)
+    return gradient if defense.step is None else defense.step(gradient)
+
+
+def _of_sample(defense: LocalDefense, gradients: Parts, plan: Plan, step: int) -> Parts:
+    assert plan.sample is not None, "only Poisson samples are padded"
+    assert defense.example is not None, "Poisson samples come with a defence of every image"
+    gradient = defense.example(gradients, plan.taken(step), plan.sample.expected)
+    return gradient if defense.step is None else defense.step(gradient)
+
+
 def run_stacked(
     job: PhaseRun,
     replicas: Sequence[Replica],
     around: Sequence[StageContext],
     plans: Sequence[Plan],
-    protects: Sequence[Protect],
+    defenses: Sequence[LocalDefense],
 ) -> list[dict[str, float]]:
     """One epoch of all replicas at once; a replica that has no more mini-batches rests untouched."""
     workings = [_Working(stage, job, replicas) for stage in job.phase.stages]
@@ -228,6 +299,7 @@ def run_stacked(
     buffers = _stack([r.buffers for r in replicas])
     surroundings = _stack(around)
     steps = torch.tensor([plan.steps for plan in plans])
+    rows = max(plan.rows for plan in plans)
     for step in range(int(steps.max())):
         active = torch.nonzero(steps > step).flatten().tolist()
         everyone = len(active) == len(replicas)
@@ -235,19 +307,28 @@ def run_stacked(
         def pick(tree: Any, rows: list[int] | None = None if everyone else active) -> Any:
             return tree if rows is None else _map(lambda t: t[rows], tree)
 
-        images, features = _stack([plans[i].seen(step) for i in active])
-        labels = torch.stack([plans[i].labels[step] for i in active])
+        seen = [plans[i].seen(step) for i in active]
         for working in workings:
             stage = working.stage
-            drawn = [{k: v[step] for k, v in plans[i].noise[stage.name].items()} for i in active]
-            batch = MiniBatch(images, labels, _stack(drawn), features)
+            by_image = plans[0].reads_images(stage)
+            each_batch = [plans[i].batch(stage, step, s) for i, s in zip(active, seen, strict=True)]
+            batch = _stack([_map(lambda t: _padded(t, rows), b) for b in each_batch] if by_image else each_batch)
             trained = working.layout.views(pick(working.flat))
             fixed = pick(_replace(params, workings, None))
             arguments = (trained, fixed, pick(buffers), pick(surroundings), batch)
             axes = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, arguments)
-            gradient = vmap(grad_and_value(working.loss, has_aux=True), in_dims=axes)
-            grads, (losses, after) = gradient(*arguments)
-            grads = _stack([protects[i](_map(itemgetter(j), grads)) for j, i in enumerate(active)])
+            if by_image:
+                each = vmap(partial(per_example.gradients, working.loss), in_dims=axes)(*arguments)
+                taken = torch.stack([_padded(plans[i].taken(step), rows) for i in active])
+                losses, after = vmap(per_example.mean)(each.loss, taken), each.after
+                one = [_map(partial(_rows_of, j, plans[i].rows), each.gradients) for j, i in enumerate(active)]
+                grads = _stack([_of_sample(defenses[i], g, plans[i], step) for i, g in zip(active, one, strict=True)])
+            else:
+                gradient = vmap(grad_and_value(working.loss, has_aux=True), in_dims=axes)
+                grads, (losses, after) = gradient(*arguments)
+                whole = grads, (fixed, pick(buffers)), batch.images
+                each_gradient = [(defenses[i], _map(itemgetter(j), whole)) for j, i in enumerate(active)]
+                grads = _stack([_stepped(d, g, job, stage, nets, images) for d, (g, nets, images) in each_gradient])
             working.step(working.layout.flatten(grads, 1), None if everyone else active)
             working.total[active] += losses.detach()
             buffers = _merge(buffers, after) if everyone else _scatter(buffers, after, active)
@@ -258,11 +339,21 @@ def run_stacked(
     return [{w.stage.name: float(w.total[i]) / max(plans[i].steps, 1) for w in workings} for i in range(len(replicas))]
 
 
+def _rows_of(replica: int, rows: int, t: Tensor) -> Tensor:
+    """What is of one replica, without padding: [R, B, ...] -> [rows, ...]."""
+    return t[replica, :rows]
+
+
+def _padded(t: Tensor, rows: int) -> Tensor:
+    """[rows, ...] with zeros after what there is."""
+    return t if len(t) == rows else torch.cat([t, t.new_zeros(rows - len(t), *t.shape[1:])])
+
+
 class _Working:
     """One stage's trained parameters and moments of R replicas, laid out as [R, P] for the length of an epoch."""
 
     def __init__(self, stage: Stage, job: PhaseRun, replicas: Sequence[Replica]) -> None:
-        self.stage, self.setting, self.loss = stage, job.optimisers[stage.optimiser], loss_of(stage, job)
+        self.stage, self.setting, self.loss = stage, job.optimisers[stage.name], loss_of(stage, job)
         self.layout = ParameterLayout(replicas[0].params, stage.trains)
         self.flat = _rows([self.layout.flatten(r.params) for r in replicas])
         moments = [r.moments.get(stage.name) or self._fresh() for r in replicas]
@@ -273,6 +364,16 @@ class _Working:
 
     def _fresh(self) -> Moments:
         return Moments(torch.zeros_like(self.flat[0]), torch.zeros_like(self.flat[0]), 0)
+
+    def gradient(self, loss: Tensor, leaves: Parts) -> Parts:
+        """d loss / d leaves, by part and parameter."""
+        flat_leaves = [leaves[part][name] for part, name, _ in self.layout.entries]
+        named: Parts = {}
+        for (part, name, _), grad in zip(
+            self.layout.entries, torch.autograd.grad(loss, flat_leaves, materialize_grads=True), strict=True
+        ):
+            named.setdefault(part, {})[name] = grad
+        return named
 
     def step(self, grad: Tensor, active: list[int] | None = None) -> None:
         """One step of the `active` replicas (all by default) by gradients [R, P]."""

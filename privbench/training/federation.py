@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from pathlib import Path
 
-from privbench import data
-from privbench.data import partition
+from privbench import data, registry
+from privbench.data import partition, tasks
 from privbench.data.dataset import Dataset, sound
 from privbench.data.paper_setup import PROTOCOLS
 from privbench.errors import UserError
+from privbench.methods.base import Method
 from privbench.spec import TrainSpec
 from privbench.types import Federation
 
@@ -50,7 +51,13 @@ def read(dataset: str, root: Path | None, domains: tuple[str, ...] | None, image
 
 
 def of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
-    """The federation of a training run; UserError when the user's folder is no longer what the run was specified on."""
+    """The federation of a training run, with a note; UserError as `of_data`, and where its method cannot have the data."""
+    fed, note = of_data(spec, root)
+    return fed, "; ".join(part for part in (note, _check_tasks(spec, fed)) if part)
+
+
+def of_data(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
+    """The same for any method; UserError when it cannot be, or the user's folder has changed since it was specified."""
     if spec.content is not None and data.content(spec.dataset) != spec.content:
         raise UserError(f"the files of {spec.dataset} have changed since this run began; run the command again")
     fed, note = laid_out(
@@ -67,3 +74,30 @@ def of(spec: TrainSpec, root: Path | None) -> tuple[Federation, str]:
         spec.protocol,
     )
     return fed._replace(flip=fed.flip and spec.flip), note
+
+
+def method_of(spec: TrainSpec) -> Method:
+    """The method of a training run, with its settings."""
+    method: Method = registry.create(registry.resolve("method", spec.method), spec.method_settings)
+    return method
+
+
+def as_known(spec: TrainSpec, federation: Federation) -> Federation:
+    """A federation as an attacker of the run knows it: of a method that learns from tasks with the names of classes in a task."""
+    shape = method_of(spec).client_tasks
+    return federation if shape is None else tasks.relabelled(federation, shape.ways)
+
+
+def _check_tasks(spec: TrainSpec, fed: Federation) -> str:
+    """A note on the classes of test tasks; UserError unless a method that learns from tasks, and it alone, can have the data."""
+    method = method_of(spec)
+    if method.client_tasks is None or method.test_tasks is None:
+        if fed.by_class:
+            raise UserError(
+                f"{spec.dataset} is split by class, so that {spec.method} would be tested on classes that no client has; try "
+                f"--method {registry.OF_TASKS}, or another data set"
+            )
+        return ""
+    tasks.check(fed, method.client_tasks, method.test_tasks)
+    where = registry.short(spec.dataset)
+    return "" if fed.by_class else f"{where} is not split by class: test tasks are of classes that clients train on"

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from privbench.errors import UserError
+
+
+def is_none(value: object) -> bool:
+    """Whether there is nothing to write."""
+    return value is None
 
 
 class StrictModel(BaseModel):
@@ -33,22 +38,43 @@ class ModelAccuracy(StrictModel):
     test: list[float]
 
 
+class TaskScores(StrictModel):
+    """A meta-learner on the test tasks of all clients, percent; intervals are 95% over tasks."""
+
+    ways: int
+    shots: int
+    tasks: int
+    accuracy: float
+    half_width: float  # of the interval
+    # The same tasks from the networks that training began with, without meta-learning: by as many steps, and by five times as many.
+    untrained_accuracy: float
+    untrained_half_width: float
+    untrained_longer_accuracy: float
+    untrained_longer_half_width: float
+
+
 class Round(StrictModel):
     """One round of one seed: lists have one entry per client. A loss that was not finite is None."""
 
     round: int  # from 1
-    loss: dict[str, list[float | None]]  # by stage, mean over its last epoch; a stage of the server has one entry
+    # By stage, mean over its last epoch; one entry per client that took part, or one of the server.
+    loss: dict[str, list[float | None]]
     validation_accuracy: list[float]  # percent, of the measured models, as the next
     test_accuracy: list[float]
     global_accuracy: float  # percent, of the weighted average of all measured models on all clients' test images
-    models: dict[
-        str, ModelAccuracy
-    ] = {}  # of the personal, the uploaded and the broadcast model; none in older records
+    # Of the personal, the uploaded and the broadcast model; none in older records.
+    models: dict[str, ModelAccuracy] = {}
     consistency: list[float | None]  # empty for methods whose clients have no generator
-    bytes_up: list[int]  # what each client sent
+    bytes_up: list[int]  # what each client sent; 0 where it did not take part, as the next
     bytes_down: list[int]  # what each client received
+    # Which clients took part, from 0; None: all of them. Not written then, so that other records stay as they are.
+    participants: list[int] | None = Field(None, exclude_if=is_none)
     seconds: float  # of training, without evaluation
+    # Of hiding, adding up and opening the clients' messages, where the server gets their sum alone; all clients in turn.
+    aggregation_seconds: float | None = None
     machine: Machine | None = None  # None in a record from before it was noted
+    # Of a meta-learner alone; not written elsewhere.
+    tasks: TaskScores | None = Field(None, exclude_if=lambda value: value is None)
 
 
 def selected_accuracy(history: Sequence[dict[str, Any]]) -> list[float]:

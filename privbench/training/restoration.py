@@ -14,9 +14,8 @@ from typing import Any
 from privbench.errors import Damaged, UserError
 from privbench.spec import TrainSpec
 from privbench.training import checkpoint, evaluation, harness
-from privbench.training.harness import Setup
 from privbench.training.history import best_rounds, selected_accuracy
-from privbench.training.state import Prediction
+from privbench.training.state import Prediction, Setup
 from privbench.types import Progress, no_progress
 
 LOG = logging.getLogger("privbench")
@@ -31,7 +30,7 @@ def missing(folder: Path, spec: TrainSpec) -> list[Path]:
     rounds = checkpoint.history(folder, spec.id)
     if rounds is None:
         return [folder / checkpoint.FINISHED]
-    snapshots, checkpoints = checkpoint.kept_rounds(spec, rounds)
+    snapshots, checkpoints = checkpoint.stored_rounds(spec, rounds)
     whole = [checkpoint.full_path(folder, number) for number in sorted(checkpoints)]
     paths = [
         folder / checkpoint.SPEC,
@@ -67,7 +66,7 @@ def restore(setup: Setup, folder: Path, progress: Progress = no_progress) -> Non
         LOG.warning("%s; what is lost is made again by training", why)
     gone = set(missing(folder, spec))
     rounds = checkpoint.history(folder, spec.id) or []
-    snapshots, checkpoints = checkpoint.kept_rounds(spec, rounds)
+    snapshots, checkpoints = checkpoint.stored_rounds(spec, rounds)
     snapshots = {number for number in snapshots if checkpoint.snapshot_path(folder, number) in gone}
     checkpoints = {number for number in checkpoints if checkpoint.full_path(folder, number) in gone}
     if numbers := sorted(snapshots | checkpoints):
@@ -93,11 +92,11 @@ def predictions_again(setup: Setup, folder: Path, progress: Progress = no_progre
     rounds = checkpoint.history(folder, setup.spec.id) or []
     best = best_rounds(rounds) if rounds else []
     state = harness.state_at(setup, folder, max(best, default=0), progress)
-    found = state.predictions or harness.predict(setup, state)
+    predictions = state.predictions or evaluation.predictions(setup, state)
     # As text: the accuracy of a client without test images is nan.
-    if best and str([evaluation.right(p) for p in found]) != str(selected_accuracy(rounds)):
+    if best and str([evaluation.right(p) for p in predictions]) != str(selected_accuracy(rounds)):
         raise _other_numbers(folder)
-    return found
+    return predictions
 
 
 def _check_accuracies(folder: Path, again: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]]) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from privbench.training.state import Moments, Snapshot, State
 
 AGAIN = "remove it and run the same command again"
+# Of a client's private networks those that a snapshot holds: what its gradient depends on, and a generator, which is scored.
+SNAPSHOT_PARTS = (*CLASSIFICATION, "generator")
 Natural = Annotated[int, Field(ge=0, le=2**53)]
 Clients = Annotated[int, Field(ge=1, le=100_000)]
 
@@ -100,14 +102,14 @@ def check_state(state: State, like: State) -> None:
     if state.round != len(state.history):
         raise ValueError(f"round {state.round} after a history of {len(state.history)} rounds")
     pairs = [(state.server, like.server), *zip(state.clients, like.clients, strict=True)]
-    for found, wanted in pairs:
-        _check_parts(found.params, wanted.params)
-        _check_parts(found.buffers, wanted.buffers)
-        _check_moments(found.moments, wanted.params)
-    for found_upload, wanted_upload in zip(state.uploads, like.uploads, strict=True):
-        for mine, theirs in zip(found_upload, wanted_upload, strict=True):
-            _check_parts(mine, theirs)
-    _check_told(state, len(like.clients))
+    for replica, wanted in pairs:
+        _check_parts(replica.params, wanted.params)
+        _check_parts(replica.buffers, wanted.buffers)
+        _check_moments(replica.moments, wanted.params)
+    for upload, wanted_upload in zip(state.uploads, like.uploads, strict=True):
+        for parts, wanted_parts in zip(upload, wanted_upload, strict=True):
+            _check_parts(parts, wanted_parts)
+    _check_predictions(state, len(like.clients))
 
 
 def _check_moments(moments: Mapping[str, Moments], params: Parts) -> None:
@@ -125,7 +127,7 @@ def _check_moments(moments: Mapping[str, Moments], params: Parts) -> None:
             raise ValueError(f"the optimiser of stage {stage} does not fit")
 
 
-def _check_told(state: State, clients: int) -> None:
+def _check_predictions(state: State, clients: int) -> None:
     """Of every client, or of none yet, what it predicts; of every client what the history says."""
     if len(state.predictions) not in (0, clients):
         raise ValueError(f"predictions of {len(state.predictions)} clients in place of {clients}")
@@ -145,12 +147,12 @@ def check_snapshot(shot: Snapshot, like: State) -> None:
     _check_parts(shot.server.params, like.server.params)
     _check_parts(shot.server.buffers, like.server.buffers)
     for client, wanted in zip(shot.clients, like.clients, strict=True):
-        private = [part for part in CLASSIFICATION if part not in like.server.params]
+        private = [part for part in SNAPSHOT_PARTS if part in wanted.params and part not in like.server.params]
         _check_parts(client.params, {part: wanted.params[part] for part in private})
         _check_parts(client.buffers, {part: wanted.buffers[part] for part in private})
     for upload, sent in zip(shot.uploads, like.uploads, strict=True):
-        for mine, theirs in zip(upload, sent, strict=True):
-            _check_parts(mine, {part: net for part, net in theirs.items() if part not in CLASSIFICATION})
+        for parts, wanted_parts in zip(upload, sent, strict=True):
+            _check_parts(parts, {part: net for part, net in wanted_parts.items() if part not in CLASSIFICATION})
 
 
 def check_prediction(logits: Tensor, labels: Tensor) -> None:
@@ -161,11 +163,11 @@ def check_prediction(logits: Tensor, labels: Tensor) -> None:
         raise ValueError("labels that are no classes")
 
 
-def _check_parts(found: Parts, wanted: Parts) -> None:
-    mine, theirs = (
-        {f"{part}.{name}": (tuple(t.shape), t.dtype) for part, net in parts.items() for name, t in net.items()}
-        for parts in (found, wanted)
+def _check_parts(parts: Parts, wanted: Parts) -> None:
+    kinds, wanted_kinds = (
+        {f"{part}.{name}": (tuple(t.shape), t.dtype) for part, net in networks.items() for name, t in net.items()}
+        for networks in (parts, wanted)
     )
-    if mine != theirs:
-        name = min(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+    if kinds != wanted_kinds:
+        name = min(name for name in kinds.keys() | wanted_kinds.keys() if kinds.get(name) != wanted_kinds.get(name))
         raise ValueError(f"{name} does not fit the networks of its run")

@@ -6,17 +6,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from privbench.records.schema import AttackRecord, Record
-from reports.documents import catalogue, findings, model_accuracy, published
+from reports.documents import benchmarks, catalogue, findings, model_accuracy, published
 from reports.documents.pages import Blocks
-from reports.tables import accuracy_table, attack_table, report_files
+from reports.tables import attack_table, nearest, report_files
 from reports.tables.report import Report
+from reports.tables.training import accuracy_table, communication
 
-PHOTOS, CIFAR10 = "quick-photos", "published-cifar10"
+PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN = "quick-photos", "published-cifar10", "papers-attack", "securegan-cost"
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
 PRIVATE = ("FedSplit", "FedCG")
 # The printed table that CIFAR-10 is compared with.
 TABLES = ["FedCG 1"]
+# Of the settings of the papers' attack that all columns have, the nearest.
+MOST_SETTINGS = 12
 
 
 def _body(report: Report) -> str:
@@ -44,13 +47,26 @@ def _accuracy_table(records: Sequence[Record]) -> str:
     return _body(whole._replace(tables=whole.tables[-1:]))
 
 
+def _papers_attack(preset: str) -> Callable[[Path], str]:
+    """A block made of the records of the papers' attack in one preset."""
+
+    def text(root: Path) -> str:
+        records = [r for r in published.attacked(root, PAPERS_ATTACK) if r.cell.preset == preset]
+        return _body(nearest.report(records, MOST_SETTINGS))
+
+    return text
+
+
 BLOCKS: Blocks = {
     "attacks": catalogue.attacks,
+    "backbones": catalogue.backbones,
+    "benchmarks": benchmarks.section,
     "datasets": catalogue.datasets,
     "defenses": catalogue.defenses,
     "make-targets": catalogue.make_targets,
     "methods": catalogue.methods,
     "rungs": catalogue.rungs,
+    SECURE_GAN: lambda root: _body(communication.report(published.read(published.path_of(root, SECURE_GAN)))),
     "studies": catalogue.studies,
     "what-each-method-shares": catalogue.what_is_sent,
     PHOTOS: _photos(_attack_table),
@@ -66,4 +82,6 @@ BLOCKS: Blocks = {
     f"{CIFAR10}-models": _cifar10(model_accuracy.table),
     f"{CIFAR10}-nearest": _cifar10(model_accuracy.nearest, TABLES),
     f"{CIFAR10}-setting": _cifar10(model_accuracy.schedule),
+    PAPERS_ATTACK: _papers_attack("quick"),
+    f"{PAPERS_ATTACK}-published-schedule": _papers_attack("paper"),
 }

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from privbench.system import files
-from reports.documents import published
+from reports.documents import benchmarks, published
 from reports.documents.blocks import CIFAR10, PHOTOS
 from reports.figures import curves, scatter
 from reports.records import grouping
@@ -27,6 +28,10 @@ def _cifar10_curves(root: Path, stem: Path) -> list[Path]:
     return curves.write(records, grouping.setting(records[0].cell), ("loss", "accuracy"), stem)
 
 
+def _benchmarks(name: str, root: Path, stem: Path) -> list[Path]:
+    return benchmarks.draw(root, name, stem)
+
+
 IMAGES: dict[str, Callable[[Path, Path], list[Path]]] = {
     "photos-scatter": _photos_scatter,
     f"{CIFAR10}-curves": _cifar10_curves,
@@ -34,10 +39,16 @@ IMAGES: dict[str, Callable[[Path, Path], list[Path]]] = {
 
 
 def write(root: Path, target: Path) -> list[Path]:
-    """Draws every figure anew from the records under `root`, as PNG files of the folder `target`."""
+    """Draws every figure anew from the records under `root`, as PNG files of the folder `target`.
+
+    Those of benchmarks are drawn where a run is committed.
+    """
+    drawings = dict(IMAGES)
+    if (root / benchmarks.FILE).exists():
+        drawings |= {name: partial(_benchmarks, name) for name in benchmarks.FIGURES}
     paths = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, draw in IMAGES.items():
+        for name, draw in drawings.items():
             (drawn,) = (path for path in draw(root, Path(folder) / name) if path.suffix == ".png")
             path = target / drawn.name
             files.write_bytes(path, drawn.read_bytes())

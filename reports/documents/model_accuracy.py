@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from scipy import stats
-
 from privbench.errors import UserError
 from privbench.records.schema import Record
 from privbench.scoring.statistics import LEAST_SEEDS
-from reports.documents.findings import machines
-from reports.records import published
-from reports.records.labels import NONE, label, place, span, spread_text, unique
+from reports.records import comparison, published
+from reports.records.labels import label, place, unique
+from reports.records.number_text import NONE, span, spread_text
 from reports.tables import render
+from reports.tables.sentences import machines
 
 # Record's name of a model -> in words.
 MODELS = {
@@ -34,8 +33,8 @@ RECORDS = "results/records/quick-photos.jsonl.xz"
 
 def by_label(records: Sequence[Record]) -> dict[str, Record]:
     """Method and defence -> the first of its records, in the published order."""
-    some = sorted(records, key=lambda r: place(r.cell))
-    return {name: next(r for r in some if label(r.cell) == name) for name in unique(label(r.cell) for r in some)}
+    ordered = sorted(records, key=lambda r: place(r.cell))
+    return {name: next(r for r in ordered if label(r.cell) == name) for name in unique(label(r.cell) for r in ordered)}
 
 
 def accuracies(record: Record, model: str) -> list[float]:
@@ -65,27 +64,17 @@ def _rounds_text(record: Record) -> str:
     return f"{span(best)} / {span(run)}"
 
 
-def paired_difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
-    """(mean, low, high) of one less the other, seed by seed: 95% interval of Student's t; ValueError below two seeds."""
-    if len(one) != len(other) or len(one) < 2:
-        raise ValueError("paired differences need two seeds or more, and the same ones")
-    each = [a - b for a, b in zip(one, other, strict=True)]
-    mean = fmean(each)
-    half = float(stats.t.ppf(0.975, len(each) - 1)) * stdev(each) / len(each) ** 0.5
-    return mean, mean - half, mean + half
-
-
 def cost(records: Sequence[Record], name: str, base: str) -> str:
     """A line a model: accuracy of one method less another's, in points; UserError where their seeds differ."""
-    own, other = (by_label(records)[each] for each in (name, base))
-    if own.cell.seeds != other.cell.seeds:
+    record, other = (by_label(records)[each] for each in (name, base))
+    if record.cell.seeds != other.cell.seeds:
         raise UserError(f"{name} and {base} have other seeds, so that no differences are paired")
     lines = []
     for model in MODELS:
-        mean, low, high = paired_difference(accuracies(own, model), accuracies(other, model))
-        verdict = _verdict(low, high, len(own.seeds))
+        mean, low, high = comparison.paired_means(accuracies(record, model), accuracies(other, model))
+        verdict = _verdict(low, high, len(record.seeds))
         lines.append(f"- The {model} model: {mean:+.2f} points [{low:+.2f}, {high:+.2f}]. {verdict}")
-    how = f"{name} minus {base}, seed by seed; 95% interval of Student's t over {len(own.seeds)} seeds."
+    how = f"{name} minus {base}, seed by seed; 95% interval of Student's t over {len(record.seeds)} seeds."
     return "\n".join([*lines, "", f"{how} [Records]({RECORDS}). {machines(records)}."])
 
 
@@ -99,14 +88,14 @@ def nearest(records: Sequence[Record], tables: Sequence[str]) -> str:
     """A line a method: which of its models comes nearest to the printed accuracy, to a tenth of a point."""
     lines = []
     for name, record in by_label(records).items():
-        found = published.of(record.cell, "accuracy", tables)
+        printed = published.of(record.cell, "accuracy", tables)
         measured = {model: round(fmean(each), 1) for model in MODELS if (each := accuracies(record, model))}
-        if found is None or not measured:
+        if printed is None or not measured:
             continue
-        least = min(abs(value - found.value) for value in measured.values())
-        near = [model for model, value in measured.items() if abs(value - found.value) == least]
+        least = min(abs(value - printed.value) for value in measured.values())
+        near = [model for model, value in measured.items() if abs(value - printed.value) == least]
         of = f"the {' and the '.join(near)} model" if len(near) < len(measured) else "all three models alike"
-        lines.append(f"- {name}: {found.value:.2f}% is printed. Nearest: {of}, {measured[near[0]]:.1f}%.")
+        lines.append(f"- {name}: {printed.value:.2f}% is printed. Nearest: {of}, {measured[near[0]]:.1f}%.")
     counts = sorted({len(r.seeds) for r in records})
     if counts[0] < LEAST_SEEDS:
         lines += ["", f"Seeds: {span(counts)}. Below {LEAST_SEEDS} seeds this is an observation and no finding."]
@@ -115,10 +104,10 @@ def nearest(records: Sequence[Record], tables: Sequence[str]) -> str:
 
 def schedule(records: Sequence[Record]) -> str:
     """One sentence: how the runs of a page were trained; UserError where they were not trained alike."""
-    told = unique(_schedule_text(r) for r in records)
-    if len(told) > 1:
-        raise UserError(f"these runs have several schedules: {' | '.join(told)}")
-    return told[0]
+    schedules = unique(_schedule_text(r) for r in records)
+    if len(schedules) > 1:
+        raise UserError(f"these runs have several schedules: {' | '.join(schedules)}")
+    return schedules[0]
 
 
 def _schedule_text(record: Record) -> str:

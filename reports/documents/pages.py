@@ -30,10 +30,10 @@ def names(text: str, page: Path) -> list[str]:
 def rendered(text: str, page: Path, root: Path, blocks: Blocks) -> str:
     """The page with every block rendered anew; UserError for marks that do not pair up and for a block that is not known."""
     parts = []
-    for name, own in _parts(text, page):
+    for name, content in _parts(text, page):
         if name.strip() and name.strip() not in blocks:
             raise UserError(f"{page}: there is no block '{name.strip()}'; known: {', '.join(sorted(blocks))}")
-        parts.append(_block(name, blocks[name.strip()](root).strip()) if name else own)
+        parts.append(_block(name, blocks[name.strip()](root).strip()) if name else content)
     return "".join(parts)
 
 
@@ -45,7 +45,7 @@ def _block(name: str, content: str) -> str:
 
 def _parts(text: str, page: Path) -> Iterator[tuple[str, str]]:
     """(name of a block behind its indentation, its content) and ("", what stands between blocks), line by line."""
-    name, own, is_code = "", "", False
+    name, content, is_code = "", "", False
     for line in text.splitlines(keepends=True):
         is_code = is_code != (line.lstrip().startswith("```") and not name)
         begins = None if is_code else BEGIN.fullmatch(line.strip())
@@ -55,10 +55,10 @@ def _parts(text: str, page: Path) -> Iterator[tuple[str, str]]:
         if ends and not name:
             raise UserError(f"{page}: a block ends that did not begin")
         if begins or ends:
-            yield name, own
-            name, own = line[: len(line) - len(line.lstrip())] + begins[1] if begins else "", ""
+            yield name, content
+            name, content = line[: len(line) - len(line.lstrip())] + begins[1] if begins else "", ""
         else:
-            own += line
+            content += line
     if name:
         raise UserError(f"{page}: block '{name.strip()}' does not end with {END}")
-    yield name, own
+    yield name, content

@@ -5,53 +5,36 @@ A page of docs/results that has no such file says so in a line of its own (NO_RE
 
 from __future__ import annotations
 
-import json
-import lzma
 from functools import cache
 from pathlib import Path
 
-from privbench.errors import UserError
-from privbench.records import schema
+from privbench.records import record_lines
 from privbench.records.schema import AttackRecord, Record
-from privbench.system import files
 from reports.records import labels
 
 FOLDER = Path("docs/results")
-ENDING = ".jsonl.xz"
 NO_RECORDS = "No records of this table are committed"
 
 
 def path_of(root: Path, name: str) -> Path:
     """Where the records of a table lie."""
-    return root / FOLDER / "records" / f"{name}{ENDING}"
+    return root / FOLDER / "records" / f"{name}{record_lines.ENDING}"
 
 
 @cache
 def read(path: Path) -> tuple[Record, ...]:
     """The records of one table, those of the best round first; UserError where one is damaged or altered."""
-    if not path.exists():
-        raise UserError(f"there are no records at {path}")
-    with lzma.open(path, "rt", encoding="utf-8") as lines:
-        found = [schema.of_value(json.loads(line), path) for line in lines]
     return tuple(
-        sorted(found, key=lambda r: (not labels.round_place(r.cell.round)[0], labels.round_place(r.cell.round)))
+        sorted(
+            record_lines.read(path),
+            key=lambda r: (not labels.round_place(r.cell.round)[0], labels.round_place(r.cell.round)),
+        )
     )
 
 
 def attacked(root: Path, name: str) -> list[AttackRecord]:
     """The records of attacks of one table."""
     return [r for r in read(path_of(root, name)) if isinstance(r, AttackRecord)]
-
-
-def write(records: list[Record], path: Path) -> None:
-    """Commits the records of a table, each as its record file holds it; the same records give the same bytes."""
-    lines = []
-    for record in records:
-        content = record.model_dump(mode="json", serialize_as_any=True)
-        version = content.pop("schema_version")
-        digest = schema.content_digest_of(record)
-        lines.append(json.dumps({"schema_version": version, files.DIGEST: digest, **content}))
-    files.write_bytes(path, lzma.compress(("\n".join(lines) + "\n").encode(), preset=9))
 
 
 def without_records(root: Path) -> list[str]:

@@ -28,18 +28,18 @@ Panels = dict[str, dict[Any, Record]]  # setting -> value -> record
 
 def panels(records: Sequence[Record], key: grouping.Setting) -> Panels:
     """Every setting with two values or more, its values in order."""
-    own = list(grouping.chosen(records, key).values())
-    base = next((r for r in own if not settings_of(r.cell)), None)
-    found: Panels = {}
-    for name in unique(name for r in own for name in settings_of(r.cell)):
-        alone = [r for r in own if list(settings_of(r.cell)) == [name]]
+    chosen = list(grouping.chosen(records, key).values())
+    base = next((r for r in chosen if not settings_of(r.cell)), None)
+    varied: Panels = {}
+    for name in unique(name for r in chosen for name in settings_of(r.cell)):
+        alone = [r for r in chosen if list(settings_of(r.cell)) == [name]]
         values = {settings_of(r.cell)[name]: r for r in alone}
         if base is not None:
             defaults = {f.name: f.default for f in fields(registry.resolve("method", base.cell.train.method))}
             values.setdefault(defaults[name], base)
         if len(values) > 1:
-            found[name] = dict(sorted(values.items(), key=lambda item: (isinstance(item[0], str), item[0])))
-    return found
+            varied[name] = dict(sorted(values.items(), key=lambda item: (isinstance(item[0], str), item[0])))
+    return varied
 
 
 def accuracies(r: Record) -> list[float]:
@@ -54,11 +54,19 @@ def report(records: Sequence[Record]) -> Report:
         body = []
         for name, values in panels(records, key).items():
             for value, r in values.items():
-                own = accuracies(r)
+                percents = accuracies(r)
                 body.append(
-                    [f"{name} = {value}", f"{median(own):.2f}", f"{min(own):.2f}", f"{max(own):.2f}", str(len(own))]
+                    [
+                        f"{name} = {value}",
+                        f"{median(percents):.2f}",
+                        f"{min(percents):.2f}",
+                        f"{max(percents):.2f}",
+                        str(len(percents)),
+                    ]
                 )
-                numbers += [{"setting": grouping.title(key), "name": name, "value": value, "accuracy": a} for a in own]
+                numbers += [
+                    {"setting": grouping.title(key), "name": name, "value": value, "accuracy": a} for a in percents
+                ]
         if body:
             forms.append(
                 Table(f"{grouping.title(key)}: test accuracy, %", ["", "median", "lowest", "highest", "n"], body)
@@ -72,11 +80,11 @@ def report(records: Sequence[Record]) -> Report:
 
 def write(records: Sequence[Record], key: grouping.Setting, stem: Path) -> list[Path]:
     """One panel per setting; nothing where no setting varies."""
-    found = panels(records, key)
-    if not found:
+    varied = panels(records, key)
+    if not varied:
         return []
-    figure, drawn = style.panels(len(found), PANEL_INCHES, sharey=True)
-    for axes, (name, values) in zip(drawn, found.items(), strict=True):
+    figure, drawn = style.panels(len(varied), PANEL_INCHES, sharey=True)
+    for axes, (name, values) in zip(drawn, varied.items(), strict=True):
         _panel(axes, name, values)
         if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
             axes.set_ylabel("test accuracy, %", fontsize=style.FONT_POINTS)

@@ -1,4 +1,4 @@
-"""Per-client bars: what each method gives each client over training alone, one strip per method.
+"""Per-client bars: what each method gives each client over training alone, one panel per method.
 
 Gain is accuracy less that of `local`, in percentage points; RTA is their ratio (NFL-CGAN: RTA_i = acc_i(method) / acc_i(Local)).
 A pure function of records: both are of the same client and seed, then averaged over seeds.
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 
 from privbench.records.schema import Record
-from privbench.training import metrics
+from privbench.scoring import metrics
 from reports.figures.drawing import style
 from reports.figures.drawing.line_styles import BLUE, VERMILION
 from reports.records import grouping, remarks
-from reports.records.labels import NONE
+from reports.records.number_text import NONE
 from reports.tables.report import Report, Table
 
-STRIP_INCHES = 0.36
+PANEL_INCHES = 0.36
 MARGIN_INCHES = 0.45  # of the clients' names
 LABEL_INCHES = 1.1  # of a method's name
 ABOVE, BELOW = BLUE, VERMILION
@@ -53,12 +53,12 @@ def values(r: Record, local: Record, kind: BarKind) -> list[Value]:
     both = [seed for seed in r.cell.seeds if seed in local.cell.seeds]
     a = [r.accuracy.per_client[r.cell.seeds.index(seed)] for seed in both]
     b = [local.accuracy.per_client[local.cell.seeds.index(seed)] for seed in both]
-    return [_spread(own) for own in zip(*(kind.of(x, y) for x, y in zip(a, b, strict=True)), strict=True)]
+    return [_spread(each_seed) for each_seed in zip(*(kind.of(x, y) for x, y in zip(a, b, strict=True)), strict=True)]
 
 
-def _spread(own: Sequence[float | None]) -> Value:
-    there = [value for value in own if value is not None]
-    if len(there) < len(own):
+def _spread(over_seeds: Sequence[float | None]) -> Value:
+    there = [value for value in over_seeds if value is not None]
+    if len(there) < len(over_seeds):
         return None, None
     return fmean(there), stdev(there) if len(there) > 1 else None
 
@@ -74,9 +74,9 @@ def client_names(r: Record) -> list[str]:
 
 def compared(records: Sequence[Record], key: grouping.Setting) -> tuple[Record | None, dict[str, Record]]:
     """(`local` in one setting, every other method); without the one there is nothing to compare."""
-    own = grouping.chosen(records, key)
-    local = next((r for r in own.values() if r.cell.train.method == "local"), None)
-    return local, {name: r for name, r in own.items() if r is not local}
+    chosen = grouping.chosen(records, key)
+    local = next((r for r in chosen.values() if r.cell.train.method == "local"), None)
+    return local, {name: r for name, r in chosen.items() if r is not local}
 
 
 def report(records: Sequence[Record], name: str) -> Report:
@@ -86,19 +86,21 @@ def report(records: Sequence[Record], name: str) -> Report:
         local, others = compared(records, key)
         if local is None:
             continue
-        own = {label: values(r, local, kind) for label, r in others.items()}
+        by_label = {label: values(r, local, kind) for label, r in others.items()}
         body = [
             [label, *(_text(v, kind) for v in each), _text((_spread([mean for mean, _ in each])[0], None), kind)]
-            for label, each in own.items()
+            for label, each in by_label.items()
         ]
         names = client_names(local)
         headings = [f"client {name}" if name.isdigit() else name for name in names]
         forms.append(Table(grouping.title(key), ["", *headings, "mean"], body))
         numbers += [
-            _number(key, label, name, v) for label, each in own.items() for name, v in zip(names, each, strict=True)
+            _number(key, label, name, v)
+            for label, each in by_label.items()
+            for name, v in zip(names, each, strict=True)
         ]
-    told = [line for key in grouping.settings(records) for line in grouping.searched(records, key)]
-    notes = [*remarks.training_header(records), f"{kind.title} of each client, +- over seeds.", *told]
+    searched = [line for key in grouping.settings(records) for line in grouping.searched(records, key)]
+    notes = [*remarks.training_header(records), f"{kind.title} of each client, +- over seeds.", *searched]
     return Report(kind.title, notes, forms, numbers)
 
 
@@ -119,13 +121,13 @@ def write(records: Sequence[Record], key: grouping.Setting, name: str, stem: Pat
     local, others = compared(records, key)
     if local is None or not others:
         return []
-    own = {label: values(r, local, kind) for label, r in others.items()}
-    strip = min(STRIP_INCHES, (style.PAGE_HEIGHT_INCHES - 2 * MARGIN_INCHES) / len(own))
-    figure = style.new_figure(style.COLUMN_INCHES, strip * len(own) + MARGIN_INCHES)
+    by_label = {label: values(r, local, kind) for label, r in others.items()}
+    height = min(PANEL_INCHES, (style.PAGE_HEIGHT_INCHES - 2 * MARGIN_INCHES) / len(by_label))
+    figure = style.new_figure(style.COLUMN_INCHES, height * len(by_label) + MARGIN_INCHES)
     figure.set_layout_engine("constrained", hspace=0.0, h_pad=0.012)
-    panels = figure.subplots(len(own), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
-    for axes, label, each in zip(panels, style.series_names(list(own)), own.values(), strict=True):
-        _strip(axes, label, each, kind)
+    panels = figure.subplots(len(by_label), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    for axes, label, each in zip(panels, style.series_names(list(by_label)), by_label.values(), strict=True):
+        _panel(axes, label, each, kind)
     names = client_names(local)
     style.name_ticks(panels[-1], names)
     panels[-1].set_xlabel("client", fontsize=style.FONT_POINTS)
@@ -133,7 +135,7 @@ def write(records: Sequence[Record], key: grouping.Setting, name: str, stem: Pat
     return style.save(figure, stem)
 
 
-def _strip(axes: Axes, label: str, each: Sequence[Value], kind: BarKind) -> None:
+def _panel(axes: Axes, label: str, each: Sequence[Value], kind: BarKind) -> None:
     heights = [0.0 if mean is None else mean - kind.baseline for mean, _ in each]  # no bar where there is no value
     colours = [ABOVE if height >= 0 else BELOW for height in heights]
     axes.bar(range(len(each)), heights, bottom=kind.baseline, color=colours, width=0.72, linewidth=0)

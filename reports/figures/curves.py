@@ -1,4 +1,4 @@
-"""Curves over rounds: training loss and test accuracy, and the consistency of generator and classifier.
+"""Curves over rounds: losses, test accuracy, and the consistency of generator and classifier.
 
 A pure function of records: mean over clients, then over seeds; of few curves the band is the standard deviation over seeds.
 Where seeds stopped early at different rounds, a curve ends with the first of them.
@@ -16,7 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from privbench.records.schema import Record
 from privbench.training.history import Round
-from reports.figures.drawing import style
+from reports.figures.drawing import line_ends, style
+from reports.figures.drawing.direct_labels import Point
 from reports.figures.drawing.line_styles import series_styles_of
 from reports.records import grouping, remarks
 from reports.tables.report import Report, Table
@@ -31,13 +32,17 @@ class Quantity(NamedTuple):
     """One number a round."""
 
     title: str
-    of: Callable[[Round], Sequence[float | None]]  # per client
+    of: Callable[[Round], Sequence[float | None]]  # per client, of losses per client that took part
     digits: int
     log: bool = False
 
 
 QUANTITIES = {
     "loss": Quantity("training loss (task)", lambda entry: entry.loss.get("task", []), 3, log=True),
+    "discriminator": Quantity(
+        "discriminator's loss, nats", lambda entry: entry.loss.get("discriminator", []), 3, log=True
+    ),
+    "generator": Quantity("generator's loss, nats", lambda entry: entry.loss.get("generator", []), 3, log=True),
     "accuracy": Quantity("test accuracy, %", lambda entry: entry.test_accuracy, 2),
     "consistency": Quantity("consistency loss, nats", lambda entry: entry.consistency, 3, log=True),
 }
@@ -47,13 +52,13 @@ def series(r: Record, quantity: Quantity) -> list[tuple[float, float]]:
     """(mean, standard deviation over seeds; 0 for one) of each round; empty where a value is missing."""
     seeds = []
     for training in r.training:
-        own: list[float] = []
+        means: list[float] = []
         for entry in training.rounds:
             each = [value for value in quantity.of(entry) if value is not None]
             if not each or len(each) < len(quantity.of(entry)):
                 break
-            own.append(fmean(each))
-        seeds.append(own)
+            means.append(fmean(each))
+        seeds.append(means)
     together = zip(*seeds, strict=False)
     return [(fmean(values), stdev(values) if len(values) > 1 else 0.0) for values in together]
 
@@ -64,14 +69,14 @@ def report(records: Sequence[Record], names: Sequence[str], title: str) -> Repor
     for key in grouping.settings(records):
         for name in names:
             quantity = QUANTITIES[name]
-            own = {label: series(r, quantity) for label, r in grouping.chosen(records, key).items()}
-            own = {label: curve for label, curve in own.items() if curve}
-            if not own:
+            curves = {label: series(r, quantity) for label, r in grouping.chosen(records, key).items()}
+            curves = {label: curve for label, curve in curves.items() if curve}
+            if not curves:
                 continue
-            body = [[label, *_ends(curve, quantity), str(len(curve))] for label, curve in own.items()]
+            body = [[label, *_ends(curve, quantity), str(len(curve))] for label, curve in curves.items()]
             heading = f"{grouping.title(key)}: {quantity.title}"
             forms.append(Table(heading, ["", "first round", "lowest", "highest", "last round", "rounds"], body))
-            numbers += [_number(key, label, name, n, v) for label, c in own.items() for n, v in enumerate(c)]
+            numbers += [_number(key, label, name, n, v) for label, c in curves.items() for n, v in enumerate(c)]
     notes = [
         *remarks.training_header(records),
         *(line for key in grouping.settings(records) for line in grouping.searched(records, key)),
@@ -99,24 +104,33 @@ def _number(key: grouping.Setting, label: str, name: str, round_: int, value: tu
 
 def write(records: Sequence[Record], key: grouping.Setting, names: Sequence[str], stem: Path) -> list[Path]:
     """One panel per quantity of one setting, a curve per method; nothing where no curve has two rounds."""
-    own = grouping.chosen(records, key)
-    panels = {name: {label: series(r, QUANTITIES[name]) for label, r in own.items()} for name in names}
+    chosen = grouping.chosen(records, key)
+    panels = {name: {label: series(r, QUANTITIES[name]) for label, r in chosen.items()} for name in names}
     panels = {name: curves for name, curves in panels.items() if any(len(curve) > 1 for curve in curves.values())}
-    labels = [label for label in own if any(curves[label] for curves in panels.values())]
+    labels = [label for label in chosen if any(curves[label] for curves in panels.values())]
     if not labels:
         return []
     series_styles = series_styles_of(labels)
     figure, drawn = style.panels(len(panels), PANEL_INCHES, large=True, sharex=True)
-    lost = False
+    lost, ends = False, []
+    shown = dict(zip(labels, style.series_names(grouping.legend_names(labels)), strict=True))
     for axes, (name, curves) in zip(drawn, panels.items(), strict=True):
+        ends.append(
+            (
+                axes,
+                [
+                    Point(shown[label], series_styles[label]["color"], len(curves[label]), curves[label][-1][0])
+                    for label in labels
+                    if curves[label]
+                ],
+            )
+        )
         _panel(axes, {label: curves[label] for label in labels}, series_styles, QUANTITIES[name])
-        lost |= _mark_ends(axes, {label: curves[label] for label in labels if ends_early(own[label], curves[label])})
+        lost |= _mark_ends(axes, {label: curves[label] for label in labels if ends_early(chosen[label], curves[label])})
     drawn[-1].set_xlabel("round", fontsize=style.FONT_POINTS)
     style.heading(figure, grouping.title(key))
-    shown = style.series_names(grouping.legend_names(labels))
-    handles = [style.handle(short, **series_styles[label]) for label, short in zip(labels, shown, strict=True)]
-    handles += [style.handle("not finite from here on", **NOT_FINITE)] if lost else []
-    style.legend(figure, handles)
+    handles = [style.handle(short, **series_styles[label]) for label, short in shown.items()]
+    line_ends.draw(figure, ends, handles, [style.handle("not finite from here on", **NOT_FINITE)] if lost else [])
     return style.save(figure, stem)
 
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from privbench.records.schema import Record
 from reports.figures import client_bars, curves
 from reports.records import grouping, published
-from reports.records.labels import measured_otherwise, published_text
+from reports.records.number_text import measured_otherwise, published_text
 from reports.records.published import Published
-from reports.tables.accuracy_table import METRICS
 from reports.tables.report import Report, Table
+from reports.tables.training.accuracy_table import METRICS
 
 LEADER = "nfl-cgan"
 COLUMNS = ["", "what", "here", "published", "difference"]
@@ -44,10 +44,10 @@ def relative_test_accuracy(
     for name, r in others.items():
         each = [mean for mean, _ in client_bars.values(r, local, client_bars.KINDS["rta"])]
         there = [mean for mean in each if mean is not None]
-        found = {f"rta_client_{k + 1}": mean for k, mean in enumerate(each) if mean is not None}
+        quantities = {f"rta_client_{k + 1}": mean for k, mean in enumerate(each) if mean is not None}
         if there and len(there) == len(each):
-            found |= {"rta_min": min(there), "rta_mean": fmean(there), "rta_max": max(there)}
-        yield name, r, found
+            quantities |= {"rta_min": min(there), "rta_mean": fmean(there), "rta_max": max(there)}
+        yield name, r, quantities
 
 
 def training_loss(records: Sequence[Record], key: grouping.Setting) -> Iterator[tuple[str, Record, Quantities]]:
@@ -107,16 +107,16 @@ def lines(records: Sequence[Record], name: str, first: Sequence[str] = ()) -> li
 
 def beside(report: Report, records: Sequence[Record], name: str, first: Sequence[str] = ()) -> Report:
     """A report with the published numbers of its kind as a last table; as it is where nothing is published."""
-    found = lines(records, name, first) if name in KINDS else []
-    if not found:
+    derived_numbers = lines(records, name, first) if name in KINDS else []
+    if not derived_numbers:
         return report
     kind = KINDS[name]
     body = [
         [f"{line.setting}, {line.row}", _what(line.metric), *_texts(line, kind.digits)]
-        for line in found
+        for line in derived_numbers
     ]  # fmt: skip
-    sources = ", ".join(sorted({line.printed.source for line in found}))
-    notes = [f"{kind.title}: {sources}.", *measured_otherwise(line.printed for line in found)]
+    sources = ", ".join(sorted({line.printed.source for line in derived_numbers}))
+    notes = [f"{kind.title}: {sources}.", *measured_otherwise(line.printed for line in derived_numbers)]
     numbers = [
         {
             "setting": line.setting,
@@ -127,7 +127,7 @@ def beside(report: Report, records: Sequence[Record], name: str, first: Sequence
             "difference": line.measured - line.printed.value,
             "source": line.printed.source,
         }
-        for line in found
+        for line in derived_numbers
     ]
     return report._replace(
         tables=[*report.tables, Table(kind.title, COLUMNS, body, notes=notes)], numbers=[*report.numbers, *numbers]

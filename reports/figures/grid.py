@@ -49,8 +49,8 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Method and attack in one line."""
-        return f"{self.method}, {self.attack}"
+        """Method, where there is one, and attack in one line."""
+        return f"{self.method}, {self.attack}" if self.method else self.attack
 
 
 class Size(NamedTuple):
@@ -80,14 +80,14 @@ class GridLine(NamedTuple):
 
 def lines_of(rows: Sequence[Row]) -> list[GridLine]:
     """Rows in their order; those that are the same bit for bit, failures included, become one."""
-    found: list[GridLine] = []
+    lines: list[GridLine] = []
     for row in rows:
-        twin = next((line for line in found if _same(line.first, row)), None)
+        twin = next((line for line in lines if _same(line.first, row)), None)
         if twin is None:
-            found.append(GridLine([row]))
+            lines.append(GridLine([row]))
         else:
             twin.members.append(row)
-    return found
+    return lines
 
 
 def _same(a: Row, b: Row) -> bool:
@@ -101,7 +101,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(torch.all((a == b) | (a.isnan() & b.isnan())))
 
 
-def kept(lines: Sequence[GridLine], most: int) -> list[GridLine]:
+def select_lines(lines: Sequence[GridLine], most: int) -> list[GridLine]:
     """At most so many lines in their order: the strongest of each method and knowledge, then the others.
 
     Among both, the strongest of every method comes first, then the second of each, and so on. All floors count as one method.
@@ -112,8 +112,8 @@ def kept(lines: Sequence[GridLine], most: int) -> list[GridLine]:
     }
     rank: dict[int, tuple[bool, int]] = {}
     for method in unique(_group(line) for line in lines):
-        own = [i for i, line in enumerate(lines) if _group(line) == method]
-        ordered = sorted(own, key=lambda i: (i not in strongest, -lines[i].strength, i))
+        indices = [i for i, line in enumerate(lines) if _group(line) == method]
+        ordered = sorted(indices, key=lambda i: (i not in strongest, -lines[i].strength, i))
         rank |= {i: (i not in strongest, place) for place, i in enumerate(ordered)}
     chosen = sorted(range(len(lines)), key=lambda i: (rank[i], i))[:most]
     return [lines[i] for i in sorted(chosen)]
@@ -128,21 +128,24 @@ def _group(line: GridLine) -> str:
 
 
 def write(
-    originals: Tensor,
+    originals: Tensor | None,
     rows: Sequence[Row],
     stem: Path,
     size: Size = Size(),  # noqa: B008 (immutable)
     endings: Sequence[str] = style.ENDINGS,
     *,
     others: int = 0,
+    remark: str = "",
 ) -> list[Path]:
-    """Writes `stem`.png and `stem`.pdf; originals [V, C, H, W], of which at most `size.columns` are drawn.
+    """Writes `stem`.png and `stem`.pdf; originals [V, C, H, W], of which at most `size.columns` are drawn; None: nobody has them.
 
-    `others` is how many attacks have no row, because they are on other images.
+    `others` is how many attacks have no row, because they are on other images; `remark` is a sentence to stand under the grid.
     """
-    columns = min(len(originals), size.columns)
+    victims = len(rows[0].images if originals is None else originals)
+    columns = min(victims, size.columns)
     every = lines_of(rows)
-    shown = kept(every, size.rows - 1)
+    first = 0 if originals is None else 1
+    shown = select_lines(every, size.rows - first)
     members = [row for line in shown for row in line.members]
     short: dict[str, str] = {}
     for names in (unique(row.method for row in members), unique(row.attack for row in members)):
@@ -151,17 +154,18 @@ def write(
     wide = max(style.width_inches(part, style.FONT_POINTS) for text in labels for part in text.split("\n")) + 0.22
     cell = min(CELL_INCHES, (style.PAGE_INCHES - wide) / columns)
     spill = sum(max(0.0, _label_inches(text) - cell - NUMBER_INCHES) for text in labels)
-    tall = cell * (len(shown) + 1) + (NUMBER_INCHES + GAP_INCHES) * len(shown) + spill
+    tall = cell * (len(shown) + first) + (NUMBER_INCHES + GAP_INCHES) * len(shown) + spill
     figure = style.new_figure(wide + cell * columns, tall)
     figure.set_layout_engine("constrained", w_pad=0.02, h_pad=0.01, wspace=0.0, hspace=0.0, rect=(0.006, 0, 0.994, 1))
-    cells = figure.subplots(len(shown) + 1, columns, squeeze=False)
-    _draw(cells[0], "original", originals[:columns], None, cell)
-    for axes, text, line in zip(cells[1:], labels, shown, strict=True):
+    cells = figure.subplots(len(shown) + first, columns, squeeze=False)
+    if originals is not None:
+        _draw(cells[0], "original", originals[:columns], None, cell)
+    for axes, text, line in zip(cells[first:], labels, shown, strict=True):
         psnr = line.first.psnr_db
         _draw(axes, text, line.first.images[:columns], None if psnr is None else psnr[:columns], cell)
-    remark = left_out(every, shown, len(originals), columns, others)
-    if remark:
-        style.footnote(figure, remark)
+    under = " ".join(text for text in (remark, left_out(every, shown, victims, columns, others)) if text)
+    if under:
+        style.footnote(figure, under)
     return style.save(figure, stem, endings)
 
 

@@ -39,7 +39,7 @@ def write(panels: Sequence[Panel], classes: Sequence[str], stem: Path) -> list[P
     row = max(ROW_INCHES[0], min(ROW_INCHES[1], 3.6 / len(classes)))
     height = row * len(classes) + MARGIN_INCHES
     figure, drawn = style.panels(len(panels), height, large=True, page=most_clients > MOST_IN_COLUMN)
-    most = max(count for panel in panels for own in panel.counts for count in own)
+    most = max(count for panel in panels for client_counts in panel.counts for count in client_counts)
     largest = 72 * 0.97 * min(style.axis_inches(drawn[0]) / most_clients, row)  # points: dots touch, but cover none
     for axes, panel in zip(drawn, panels, strict=True):
         _draw(axes, panel, classes, most, largest)
@@ -56,12 +56,14 @@ def write(panels: Sequence[Panel], classes: Sequence[str], stem: Path) -> list[P
 
 
 def _draw(axes: Axes, panel: Panel, classes: Sequence[str], most: int, largest: float) -> None:
-    dots = [(k, y, count) for k, own in enumerate(panel.counts) for y, count in enumerate(own) if count]
+    dots = [
+        (k, y, count) for k, client_counts in enumerate(panel.counts) for y, count in enumerate(client_counts) if count
+    ]
     axes.scatter(
         [k for k, _, _ in dots], [y for _, y, _ in dots], s=[_diameter(n, most, largest) ** 2 for _, _, n in dots],
         color=BLUE, linewidths=0, alpha=0.85, clip_on=False, zorder=3,
     )  # fmt: skip
-    totals = [sum(own) for own in panel.counts]
+    totals = [sum(client_counts) for client_counts in panel.counts]
     upright = [f"{name}\n{total:,}" for name, total in zip(panel.clients, totals, strict=True)]
     style.name_ticks(axes, [f"{name}: {total:,}" for name, total in zip(panel.clients, totals, strict=True)], upright)
     every = math.ceil(len(classes) / MOST_NAMES)

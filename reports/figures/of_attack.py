@@ -26,7 +26,7 @@ from reports.figures import grid, label_histogram, scatter
 from reports.figures.drawing import style
 from reports.figures.label_histogram import Panel
 from reports.records import grouping, labels
-from reports.records.published import papers_own
+from reports.records.published import papers_attack_on
 from reports.records.quotable import is_quotable
 from reports.tables import variants
 
@@ -37,11 +37,11 @@ def attacked(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRe
     """Scatter plots and grids of every setting of some cells; `records` are those of `cells`, in the same order."""
     paths = []
     for key, name in stems(records).items():
-        own = [(cell, r) for cell, r in zip(cells, records, strict=True) if grouping.setting(r.cell) == key]
-        paths += scatter.write([r for _, r in own], files.inside(folder, f"{name}-scatter"))
-        for round_ in dict.fromkeys(cell.round for cell, _ in own):
-            some = sorted((cell for cell, _ in own if cell.round == round_), key=labels.cell_place)
-            paths += write_grid(store, some, min(some[0].seeds), files.inside(folder, f"{name}-grid-{round_}"))
+        in_setting = [(cell, r) for cell, r in zip(cells, records, strict=True) if grouping.setting(r.cell) == key]
+        paths += scatter.write([r for _, r in in_setting], files.inside(folder, f"{name}-scatter"))
+        for round_ in dict.fromkeys(cell.round for cell, _ in in_setting):
+            of_round = sorted((cell for cell, _ in in_setting if cell.round == round_), key=labels.cell_place)
+            paths += write_grid(store, of_round, min(of_round[0].seeds), files.inside(folder, f"{name}-grid-{round_}"))
     return paths
 
 
@@ -105,7 +105,7 @@ def write_grid(
             grid.Row(
                 method, f"{attack} ({setting})" if setting else f"{attack}", images[:, 0].clamp(0, 1),
                 score_db if is_quotable(cell.preset) else None, known.get("rung") or "", known.get("tag") or "",
-                is_papers=cell.attack == papers_own(cell.train.method),
+                is_papers=cell.attack == papers_attack_on(cell.train.method),
             )
         )  # fmt: skip
     return grid.write(chosen[0][2].images[:, 0], drawn, stem, size, endings, others=len(loaded) - len(chosen))

@@ -17,14 +17,17 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from privbench import registry
 from privbench.records.schema import Record
 from privbench.system import files
-from reports.figures.drawing import style
+from reports.figures.drawing import line_ends, style
+from reports.figures.drawing.direct_labels import Point
 from reports.figures.drawing.line_styles import series_styles_of
 from reports.records import grouping, published, remarks
-from reports.records.labels import NONE, measured_otherwise, published_text, spread_text, unique
-from reports.tables.accuracy_table import METRICS
+from reports.records.labels import unique
+from reports.records.number_text import NONE, measured_otherwise, published_text, spread_text
 from reports.tables.report import Report, Table
+from reports.tables.training.accuracy_table import METRICS
 
-ACCURACIES = ("accuracy", "global_accuracy")  # what is drawn of a study's metrics
+# What is drawn of a study's metrics, and the names of its axes.
+AXES = {"accuracy": "accuracy, own model, %", "global_accuracy": "accuracy, averaged, %"}
 PANEL_INCHES = 1.75
 FACTOR = 1.05  # by which neighbouring methods are moved apart along omega, so that their bars do not hide each other
 MOST_OF_GAP = 0.4  # of the way to the next omega, which all methods together take at most
@@ -54,11 +57,11 @@ def comparisons(records: Sequence[Record]) -> list[Key]:
 def curves(records: Sequence[Record], key: Key) -> Curves:
     """Every row of one comparison over its omegas, in increasing order."""
     dealt = [r for r in records if r.cell.train.partition == "dirichlet" and comparison(r) == key]
-    found: Curves = {}
+    rows: Curves = {}
     for setting in grouping.settings(dealt):
         for name, r in grouping.chosen(dealt, setting).items():
-            found.setdefault(name, {})[omega_of(r)] = r
-    return {name: dict(sorted(points.items())) for name, points in found.items()}
+            rows.setdefault(name, {})[omega_of(r)] = r
+    return {name: dict(sorted(points.items())) for name, points in rows.items()}
 
 
 def report(records: Sequence[Record], metrics: Sequence[str], first: Sequence[str] = ()) -> Report:
@@ -121,19 +124,21 @@ def write(
         return []
     series_styles = series_styles_of(list(lines))
     figure, drawn = style.panels(len(panels), PANEL_INCHES, large=True, sharex=True)
+    shown = dict(zip(lines, style.series_names(grouping.legend_names(list(lines))), strict=True))
+    ends = []
     for axes, metric in zip(drawn, panels, strict=True):
-        _panel(axes, lines, series_styles, metric, first)
+        last = _panel(axes, lines, series_styles, metric, first)
+        ends.append((axes, [Point(shown[name], series_styles[name]["color"], *end) for name, end in last.items()]))
     drawn[-1].set_xlabel("omega (small: few classes a client)", fontsize=style.FONT_POINTS)
     style.heading(figure, title(key))
-    shown = style.series_names(grouping.legend_names(list(lines)))
-    handles = [style.handle(short, **series_styles[name]) for name, short in zip(lines, shown, strict=True)]
+    handles, others = [style.handle(short, **series_styles[name]) for name, short in shown.items()], []
     if any(
         published.of(r.cell, metric, first) for points in lines.values() for r in points.values() for metric in panels
     ):
-        handles.append(
+        others.append(
             style.handle("published", color="0.3", marker="o", markerfacecolor="none", linestyle="", markersize=5)
         )
-    style.legend(figure, handles)
+    line_ends.draw(figure, ends, handles, others)
     dataset, _, _, nets, _ = key
     name = "-".join(part for part in ("omega", registry.stem(dataset), nets[:8]) if part)
     return style.save(figure, files.inside(folder, name))
@@ -146,19 +151,23 @@ def _points(points: dict[float, Record], metric: str) -> dict[float, tuple[float
 
 def _panel(
     axes: Axes, lines: Curves, series_styles: Mapping[str, dict[str, Any]], metric: str, first: Sequence[str]
-) -> None:
+) -> dict[str, tuple[float, float]]:
+    """One metric; where the line of each row ends."""
     axes.set_xscale("log")
+    ends = {}
     omegas = sorted({omega for points in lines.values() for omega in points})
     nearest = min(high / low for low, high in pairwise(omegas))
     factor = min(FACTOR, nearest ** (MOST_OF_GAP / max(1, len(lines) - 1)))
     for i, (name, points) in enumerate(lines.items()):
-        found, series_style = _points(points, metric), series_styles[name]
+        values, series_style = _points(points, metric), series_styles[name]
         move = factor ** (i - (len(lines) - 1) / 2)
-        means, spreads = [mean for mean, _ in found.values()], [std or 0.0 for _, std in found.values()]
+        means, spreads = [mean for mean, _ in values.values()], [std or 0.0 for _, std in values.values()]
         axes.errorbar(
-            [omega * move for omega in found], means, yerr=spreads if any(spreads) else None,
+            [omega * move for omega in values], means, yerr=spreads if any(spreads) else None,
             linewidth=1.1, markersize=3.5, elinewidth=0.6, capsize=1.2, capthick=0.6, **series_style,
         )  # fmt: skip
+        if values:
+            ends[name] = (max(values) * move, means[-1])
         for omega, r in points.items():
             printed = published.of(r.cell, metric, first)
             if printed is not None:
@@ -167,5 +176,6 @@ def _panel(
     axes.xaxis.set_major_locator(FixedLocator(omegas))
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_ylabel(METRICS[metric].short, fontsize=style.FONT_POINTS)
+    axes.set_ylabel(AXES.get(metric, METRICS[metric].short), fontsize=style.FONT_POINTS)
     style.plain(axes)
+    return ends

@@ -21,8 +21,9 @@ from matplotlib.transforms import ScaledTranslation
 
 from privbench import registry
 from privbench.records.schema import AttackRecord
-from reports.figures.drawing import style
-from reports.figures.drawing.line_styles import line_look
+from reports.figures.drawing import line_ends, style
+from reports.figures.drawing.direct_labels import Point
+from reports.figures.drawing.line_styles import line_style
 from reports.records import grouping
 from reports.records.labels import attacker_text, label, place, unique
 from reports.records.measured import ORACLE, Measured, strongest
@@ -31,11 +32,14 @@ from reports.tables import ladder
 
 PANEL_INCHES = 1.75
 SINGLE_INCHES = 2.0  # of one method by itself
+MOST_NAMED = 2  # panels; beside more of them there is no room for names
+FLOOR_NAME = "best floor"
 LARGEST_MARKER, SMALLEST_MARKER = 6.0, 2.5  # points
 FLOOR: dict[str, Any] = {"color": "0.45", "linestyle": (0, (4, 2)), "linewidth": 0.9}
 ORACLE_LINE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (1, 1.4)), "linewidth": 1.1}
 KNEE_DB, PRESSED = 30.0, 4.0  # above the knee the scale is pressed so many times
 TALL_DB = 50.0  # once something is as tall
+SIDE_POINTS = 9.0  # beside the first and the last round: of half a marker, and of lines that are moved aside
 STEP_POINTS = 1.6  # between the lines of one panel
 LEAST_GAP_INCHES = 0.07  # between the names of two ticks
 
@@ -52,16 +56,22 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     methods = unique(label(r.cell) for r in sorted(attacks, key=lambda r: place(r.cell)))
     tags = unique(map(attacker_text, sorted(attacks, key=lambda r: ladder.order(r)[:2])))
     series_styles = {tag: _series_style(tags, tag, [r for r in attacks if attacker_text(r) == tag]) for tag in tags}
-    figure, panels = style.panels(
-        len(methods), PANEL_INCHES if len(methods) > 1 else SINGLE_INCHES, sharex=True, sharey=True
-    )
+    height = PANEL_INCHES if len(methods) > 1 else SINGLE_INCHES
+    # One or two panels stand beneath each other: that leaves room for names beside them.
+    figure, panels = style.panels(len(methods), height, large=len(methods) <= MOST_NAMED, sharex=True, sharey=True)
     rounds = {fmean(r.rounds): _round_text(r) for r in sorted(attacks, key=lambda r: fmean(r.rounds))}
     top = max(r.scores.psnr_db for r in attacks)
     tall = top > TALL_DB
     across = len({axes.get_subplotspec().colspan.start for axes in panels})  # type: ignore[union-attr]
     wide = figure.get_figwidth() / across
+    names = {tag: f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}" for tag in tags}
+    ends = []
     for axes, name, short in zip(panels, methods, style.series_names(methods), strict=True):
-        _panel(axes, [r for r in attacks if label(r.cell) == name], series_styles)
+        last = _panel(axes, [r for r in attacks if label(r.cell) == name], series_styles)
+        floor = Point(FLOOR_NAME, FLOOR["color"], *last.pop(FLOOR_NAME))
+        ends.append(
+            (axes, [*(Point(names[tag], series_styles[tag]["color"], *end) for tag, end in last.items()), floor])
+        )
         _axes(axes, rounds, wide - 0.45)
         if tall:
             _press(axes, top)
@@ -70,11 +80,12 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     style.name_axes(panels, "round attacked", "PSNR, dB")
     pressed = f"\nabove {KNEE_DB:g} dB at 1/{PRESSED:g} of the height" if tall else ""
     style.heading(figure, grouping.title(grouping.setting(attacks[0].cell)) + pressed)
-    handles = [
-        style.handle(f"{ladder.rungs([r for r in attacks if attacker_text(r) == tag])} {tag}", **series_style)
-        for tag, series_style in series_styles.items()
-    ]
-    style.legend(figure, [*handles, style.handle("best floor", **FLOOR)])
+    handles = [style.handle(names[tag], **series_style) for tag, series_style in series_styles.items()]
+    handles.append(style.handle(FLOOR_NAME, **FLOOR))
+    if len(methods) <= MOST_NAMED:
+        line_ends.draw(figure, ends, handles)
+    else:
+        style.legend(figure, handles)
     return style.save(figure, stem)
 
 
@@ -83,7 +94,7 @@ def points(records: Sequence[AttackRecord]) -> list[tuple[float, Measured]]:
     by_round: dict[float, list[AttackRecord]] = {}
     for r in records:
         by_round.setdefault(fmean(r.rounds), []).append(r)
-    return [(when, strongest(some)) for when, some in sorted(by_round.items())]
+    return [(when, strongest(attacks)) for when, attacks in sorted(by_round.items())]
 
 
 def _series_style(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) -> dict[str, Any]:
@@ -92,47 +103,53 @@ def _series_style(tags: Sequence[str], tag: str, alike: Sequence[AttackRecord]) 
         return ORACLE_LINE
     step = (LARGEST_MARKER - SMALLEST_MARKER) / max(1, len(tags) - 1)
     size = LARGEST_MARKER - step * tags.index(tag)
-    return line_look(tags.index(tag)) | {"markersize": size, "linewidth": 0.9}
+    return line_style(tags.index(tag)) | {"markersize": size, "linewidth": 0.9}
 
 
-def _panel(axes: Axes, records: Sequence[AttackRecord], series_styles: dict[str, dict[str, Any]]) -> None:
-    """One method."""
+def _panel(
+    axes: Axes, records: Sequence[AttackRecord], series_styles: dict[str, dict[str, Any]]
+) -> dict[str, tuple[float, float]]:
+    """One method; where the line of each tag ends, and that of the floor."""
     floor = [(when, row.floor.psnr_db, row.floor_db) for when, row in points(records)]
     rounds = [when for when, *_ in floor]
     axes.plot(rounds, [mean for _, mean, _ in floor], zorder=20, **FLOOR)
     axes.fill_between(
         rounds, [i.low for *_, i in floor], [i.high for *_, i in floor], color="0.85", linewidth=0, zorder=0
     )
+    ends = {FLOOR_NAME: floor[-1][:2]}
     for i, (tag, series_style) in enumerate(series_styles.items()):
         # So much to the side that the bars of one round do not lie on each other.
         aside = (i - (len(series_styles) - 1) / 2) * STEP_POINTS / 72
         moved = axes.transData + ScaledTranslation(aside, 0, axes.figure.dpi_scale_trans)
-        own = points([r for r in records if attacker_text(r) == tag])
-        if not own:
+        line = points([r for r in records if attacker_text(r) == tag])
+        if not line:
             continue
-        psnr = [row.psnr_db for _, row in own]
+        psnr = [row.psnr_db for _, row in line]
         # The limits of an axis leave out what is drawn aside.
         axes.update_datalim(
-            [(when, end) for when, row in own for end in (row.psnr_db.low, row.psnr_db.high, row.psnr_db.mean)]
+            [(when, end) for when, row in line for end in (row.psnr_db.low, row.psnr_db.high, row.psnr_db.mean)]
         )
         axes.errorbar(
-            [when for when, _ in own], [p.mean for p in psnr],
+            [when for when, _ in line], [p.mean for p in psnr],
             yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
             elinewidth=0.6, capsize=1.2, capthick=0.6, zorder=3 + i, transform=moved, **series_style,
         )  # fmt: skip
+        ends[tag] = (line[-1][0], psnr[-1].mean)
+    return ends
 
 
 def _axes(axes: Axes, rounds: dict[float, str], inches: float) -> None:
     """The scale of rounds; `inches` is about how wide the axis is drawn."""
     if min(rounds) < 1:
         axes.set_xscale("symlog", linthresh=1, linscale=0.7)
-        axes.set_xlim(-0.15, max(rounds) * 1.15 + 0.1)
     else:
         axes.set_xscale("log")
-        room = (max(rounds) / min(rounds)) ** 0.08
-        axes.set_xlim(min(rounds) / room, max(rounds) * room)
+    ends = axes.transScale.transform([(min(rounds), 1), (max(rounds), 1)])[:, 0]
+    beside = SIDE_POINTS / 72 / inches * (ends[1] - ends[0])
+    wide = axes.transScale.inverted().transform([(ends[0] - beside, 1), (ends[1] + beside, 1)])
+    axes.set_xlim(wide[0, 0], wide[1, 0])
     named = _apart(axes, rounds, inches)
-    axes.xaxis.set_major_locator(FixedLocator(list(rounds)))
+    axes.xaxis.set_major_locator(FixedLocator(named))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda x, _: next((rounds[r] for r in named if abs(x - r) < 1e-9), ""))
     style.plain(axes)
@@ -169,8 +186,8 @@ def _apart(axes: Axes, rounds: dict[float, str], inches: float) -> list[float]:
         half = style.width_inches(rounds[r], style.SMALL_POINTS) / 2 + LEAST_GAP_INCHES / 2
         return middle - half, middle + half
 
-    kept: list[float] = []
+    named: list[float] = []
     for r in sorted(rounds, key=lambda r: (r != min(rounds), rounds[r].isdigit(), r)):
-        if all(span(r)[1] <= span(k)[0] or span(k)[1] <= span(r)[0] for k in kept):
-            kept.append(r)
-    return kept
+        if all(span(r)[1] <= span(k)[0] or span(k)[1] <= span(r)[0] for k in named):
+            named.append(r)
+    return named

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from privbench.records.schema import Record
-from privbench.training import metrics
+from privbench.scoring import metrics
 from reports.figures.drawing import style
 from reports.figures.drawing.line_styles import series_styles_of
 from reports.records import grouping, remarks
-from reports.records.labels import NONE, spread_text
+from reports.records.number_text import NONE, spread_text
 from reports.records.published import of
 from reports.tables.report import Report, Table
 
@@ -29,8 +29,8 @@ PANEL_INCHES = 2.5
 
 def average(r: Record) -> np.ndarray | None:
     """The mean true-positive rate on GRID, [191]; None without any curve."""
-    found = [curve for t in r.training for client in t.clients for curve in client.roc if curve is not None]
-    rates = [(curve.false_positive_rate, curve.true_positive_rate) for curve in found]
+    curves = [curve for t in r.training for client in t.clients for curve in client.roc if curve is not None]
+    rates = [(curve.false_positive_rate, curve.true_positive_rate) for curve in curves]
     return metrics.mean_roc(rates, GRID) if rates else None
 
 
@@ -40,15 +40,15 @@ def report(records: Sequence[Record]) -> Report:
     for key in grouping.settings(records):
         body = []
         for label, r in grouping.chosen(records, key).items():
-            found, auc = of(r.cell, "auc"), r.averages.auc
+            printed, auc = of(r.cell, "auc"), r.averages.auc
             text = NONE if auc.mean is None else spread_text(auc.mean, auc.std, 3)
-            body.append([label, text, NONE if found is None else f"{found.value:.3f}"])
+            body.append([label, text, NONE if printed is None else f"{printed.value:.3f}"])
             numbers += _numbers(key, label, average(r))
         forms.append(
             Table(f"{grouping.title(key)}: area under the macro-averaged ROC curve", ["", "AUC", "published"], body)
         )
-    told = [line for key in grouping.settings(records) for line in grouping.searched(records, key)]
-    return Report("ROC curves", [*remarks.training_header(records), *told], forms, numbers)
+    searched = [line for key in grouping.settings(records) for line in grouping.searched(records, key)]
+    return Report("ROC curves", [*remarks.training_header(records), *searched], forms, numbers)
 
 
 def _numbers(key: grouping.Setting, label: str, curve: np.ndarray | None) -> list[dict[str, Any]]:
@@ -62,14 +62,18 @@ def _numbers(key: grouping.Setting, label: str, curve: np.ndarray | None) -> lis
 
 def write(records: Sequence[Record], key: grouping.Setting, stem: Path) -> list[Path]:
     """One panel of one setting, the areas in the legend; nothing without any curve."""
-    own = {label: (r, curve) for label, r in grouping.chosen(records, key).items() if (curve := average(r)) is not None}
-    if not own:
+    by_label = {
+        label: (r, curve) for label, r in grouping.chosen(records, key).items() if (curve := average(r)) is not None
+    }
+    if not by_label:
         return []
-    series_styles = series_styles_of(list(own))
+    series_styles = series_styles_of(list(by_label))
     figure, (axes,) = style.panels(1, PANEL_INCHES)
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.7, linestyle=(0, (2, 2)))
     handles = []
-    for index, ((label, (r, curve)), name) in enumerate(zip(own.items(), style.series_names(list(own)), strict=True)):
+    for index, ((label, (r, curve)), name) in enumerate(
+        zip(by_label.items(), style.series_names(list(by_label)), strict=True)
+    ):
         axes.plot(GRID, curve, linewidth=1.0, markersize=3.5, markevery=(6 + 3 * index, 45), **series_styles[label])
         area = "" if r.averages.auc.mean is None else f" {r.averages.auc.mean:.3f}"
         handles.append(style.handle(name + area, **series_styles[label]))

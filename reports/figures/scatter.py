@@ -45,9 +45,9 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     series_styles = {name: series_style | {"linestyle": ""} for name, series_style in series_styles_of(names).items()}
     rounds = {asked: [r for r in records if r.cell.round == asked] for asked in unique(r.cell.round for r in records)}
     figure, panels = _panels(len(rounds))
-    every = [_spreads(own, names, series_styles) for own in rounds.values()]
-    for axes, (asked, own), spreads in zip(panels, rounds.items(), every, strict=True):
-        _draw(axes, own, spreads, series_styles)
+    every = [_spreads(of_round, names, series_styles) for of_round in rounds.values()]
+    for axes, (asked, of_round), spreads in zip(panels, rounds.items(), every, strict=True):
+        _draw(axes, of_round, spreads, series_styles)
         title = f"{asked} round" if asked in ("best", "last") else f"round {asked_text(asked)}"
         axes.set_title(title, fontsize=style.FONT_POINTS)
     style.name_axes(panels, "test accuracy, %", "PSNR, strongest attack, dB")
@@ -56,7 +56,7 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     covered = [_bars(axes, spreads) for axes, spreads in zip(panels, every, strict=True)]
     short = dict(zip(names, style.series_names(names), strict=True))
     has_published = any(published(r.cell)[0] and of_papers_attack(r.cell) for r in records)
-    floors = [_floor(own) for own in rounds.values()]
+    floors = [_floor(of_round) for of_round in rounds.values()]
     if has_published or not _named(figure, panels, every, covered, floors, short):
         _legend(figure, {short[name]: series_styles[name] for name in names}, has_published=has_published)
     return style.save(figure, stem)
@@ -83,18 +83,18 @@ def _panels(number: int) -> tuple[Figure, list[Axes]]:
 
 def _spreads(records: Sequence[AttackRecord], names: Sequence[str], series_styles: SeriesStyles) -> list[ErrorBar]:
     """Of every method that was attacked, in the order of their names."""
-    found = []
+    bars = []
     for name in names:
-        own = [r for r in records if label(r.cell) == name]
-        if not own:
+        attacks = [r for r in records if label(r.cell) == name]
+        if not attacks:
             continue
-        best = strongest(own)
+        best = strongest(attacks)
         psnr, accuracy = best.psnr_db, best.first.accuracy
         std = accuracy.std or 0.0
         point = Point(name, series_styles[name]["color"], accuracy.mean, psnr.mean)
         ends = (min(psnr.low, psnr.mean), max(psnr.high, psnr.mean))
-        found.append(ErrorBar(point, (accuracy.mean - std, accuracy.mean + std), ends))
-    return found
+        bars.append(ErrorBar(point, (accuracy.mean - std, accuracy.mean + std), ends))
+    return bars
 
 
 def _floor(records: Sequence[AttackRecord]) -> float:
@@ -183,12 +183,12 @@ def _named(
         drawn += [name] if name is not None else []
         taken = [*bars, line, *(each.get_window_extent() for each in drawn[-1:])]
         points = [s.point._replace(name=_wrapped(short[s.point.name])) for s in spreads]
-        found = None if name is None else direct_labels.draw(axes, points, taken)
-        if found is None:
+        names = None if name is None else direct_labels.draw(axes, points, taken)
+        if names is None:
             for each in drawn:
                 each.remove()
             return False
-        drawn += found
+        drawn += names
     # Names stand beside their points only as long as the panels stay where they are.
     figure.set_layout_engine("none")
     return True

@@ -10,7 +10,9 @@ from privbench.records.schema import AttackRecord
 from privbench.records.store import Store
 from privbench.spec import CellSpec
 from reports.records import knowledge_sets
-from reports.records.labels import group, is_ceiling
+from reports.records.labels import group
+from reports.records.measured import strongest
+from reports.records.number_text import NONE
 
 # Of a training run, what a method may have otherwise than FedAvg and still be compared with it.
 _FREE = frozenset({"method", "method_settings", "defense", "where", "schedule"})
@@ -28,7 +30,7 @@ def references(store: Store, records: Sequence[AttackRecord]) -> list[AttackReco
     wanted = {_comparable(r.cell) for r in lacking}
     together = frozenset[str]().union(*(knowledge_sets.knowledge_of(r) for r in records))
     known = knowledge_sets.implied(together | {"gradient", knowledge_sets.NATURAL})
-    found = []
+    ceilings = []
     for cell in store.cells() if wanted else ():
         if (
             cell.attack is None
@@ -38,12 +40,12 @@ def references(store: Store, records: Sequence[AttackRecord]) -> list[AttackReco
         ):
             continue
         try:
-            own = schema.read(store.record(cell))
+            record = schema.read(store.record(cell))
         except UserError:
             continue
-        if isinstance(own, AttackRecord) and knowledge_sets.knowledge_of(own) <= known:
-            found.append(own)
-    return found
+        if isinstance(record, AttackRecord) and knowledge_sets.knowledge_of(record) <= known:
+            ceilings.append(record)
+    return ceilings
 
 
 def _comparable(cell: CellSpec) -> tuple[object, ...]:
@@ -51,3 +53,14 @@ def _comparable(cell: CellSpec) -> tuple[object, ...]:
     train = {name: value for name, value in cell.train.model_dump(mode="json").items() if name not in _FREE}
     schedule = cell.train.schedule.model_dump(mode="json", include=set(_TASK))
     return (*group(cell), cell.seeds, cell.victims, str(sorted(train.items())), str(sorted(schedule.items())))
+
+
+def ceiling_of(records: Sequence[AttackRecord]) -> str:
+    """The strongest attack on undefended FedAvg among some records, dB."""
+    undefended = [r for r in records if is_ceiling(r.cell)]
+    return f"{strongest(undefended).psnr_db.mean:.2f}" if undefended else NONE
+
+
+def is_ceiling(cell: CellSpec) -> bool:
+    """Whether a cell is of undefended FedAvg."""
+    return cell.train.method == "fedavg" and cell.train.defense == "none"

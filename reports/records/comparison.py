@@ -11,14 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
+from statistics import fmean, stdev
 from typing import NamedTuple
 
-from privbench.records.schema import AttackRecord, Victim
+from scipy import stats
+
+from privbench.records.entries import Victim
+from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.scoring.statistics import LEAST_SEEDS, Interval
 from reports.records import measured
-from reports.records.labels import NONE, group, groups, label, place, range_text, title_of, unique
+from reports.records.labels import group, groups, label, place, title_of, unique
 from reports.records.measured import Measured, strongest
+from reports.records.number_text import NONE, range_text
 from reports.records.quotable import quotable
 
 ALPHA = 0.05
@@ -72,30 +77,48 @@ def between_methods(records: Sequence[AttackRecord]) -> list[Comparison]:
 def between_methods_of_each(records: Sequence[AttackRecord]) -> list[Comparison]:
     """The same for each of the tables that some records make; each table's p values are adjusted by themselves.
 
-    Smoke runs are not compared: they test the plumbing alone.
+    Smoke runs are not compared: they test that every part runs, and nothing else.
     """
     records = quotable(records)
     several = len(groups(records)) > 1
-    found = []
+    comparisons = []
     for key in groups(records):
-        own = between_methods([r for r in records if group(r.cell) == key])
-        found += [c._replace(name=f"{title_of(key)}: {c.name}") if several else c for c in own]
-    return found
+        of_group = between_methods([r for r in records if group(r.cell) == key])
+        comparisons += [c._replace(name=f"{title_of(key)}: {c.name}") if several else c for c in of_group]
+    return comparisons
 
 
 def against_floor(rows: Sequence[Measured], names: Sequence[str]) -> list[Comparison]:
     """Each row's attack against its best floor on the same victims."""
     pairs = []
-    for name, own in zip(names, rows, strict=True):
-        overlap = _overlap(own.psnr_db, own.floor_db)
-        pairs.append(_Pair(f"{name} - {own.floor.name}", (own.first.id,), own.gains, own.victims, overlap))
+    for name, row in zip(names, rows, strict=True):
+        overlap = _overlap(row.psnr_db, row.floor_db)
+        pairs.append(_Pair(f"{name} - {row.floor.name}", (row.first.id,), row.gains, row.victims, overlap))
     return _tested(pairs)
 
 
+def paired(pairs: Sequence[tuple[str, Measured, Measured]]) -> list[Comparison]:
+    """The first of each named pair less the second, victim by victim; pairs without a common victim are left out."""
+    return _tested([_paired(name, a, b) for name, a, b in pairs])
+
+
+def paired_means(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """(mean, low, high) of one less the other, seed by seed: 95% interval of Student's t; ValueError below two seeds."""
+    if len(one) != len(other) or len(one) < 2:
+        raise ValueError("paired differences need two seeds or more, and the same ones")
+    each = [a - b for a, b in zip(one, other, strict=True)]
+    mean = fmean(each)
+    half = float(stats.t.ppf(0.975, len(each) - 1)) * stdev(each) / len(each) ** 0.5
+    return mean, mean - half, mean + half
+
+
 def _pair(a: Measured, b: Measured) -> _Pair:
-    found, victims = measured.differences(a, b)
-    name = f"{label(a.first.cell)} - {label(b.first.cell)}"
-    return _Pair(name, (a.first.id, b.first.id), found, victims, _overlap(a.psnr_db, b.psnr_db))
+    return _paired(f"{label(a.first.cell)} - {label(b.first.cell)}", a, b)
+
+
+def _paired(name: str, a: Measured, b: Measured) -> _Pair:
+    differences, victims = measured.differences(a, b)
+    return _Pair(name, (a.first.id, b.first.id), differences, victims, _overlap(a.psnr_db, b.psnr_db))
 
 
 def _overlap(a: Interval, b: Interval) -> bool:

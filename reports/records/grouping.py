@@ -79,43 +79,45 @@ def settings(records: Sequence[Record]) -> list[Setting]:
 
 def chosen(records: Sequence[Record], key: Setting) -> dict[str, Record]:
     """One record per row of one setting, in the order of the records; of several the best by validation accuracy."""
-    found: dict[str, Record] = {}
+    by_row: dict[str, Record] = {}
     for r in records:
         if setting(r.cell) != key:
             continue
         name = row(r.cell)
-        if name not in found or validation_accuracy(r) > validation_accuracy(found[name]):
-            found[name] = r
-    return found
+        if name not in by_row or validation_accuracy(r) > validation_accuracy(by_row[name]):
+            by_row[name] = r
+    return by_row
 
 
 def best_searched(records: Sequence[R]) -> list[R]:
     """The records of every row's chosen settings alone, in order: of FedProx those with one mu, whatever attacked them."""
-    own = {(key, name): _settings(r.cell) for key in settings(records) for name, r in chosen(records, key).items()}
-    return [r for r in records if _settings(r.cell) == own[setting(r.cell), row(r.cell)]]
+    chosen_settings = {
+        (key, name): _settings(r.cell) for key in settings(records) for name, r in chosen(records, key).items()
+    }
+    return [r for r in records if _settings(r.cell) == chosen_settings[setting(r.cell), row(r.cell)]]
 
 
 def searched(records: Sequence[Record], key: Setting) -> list[str]:
     """Which value of a searched setting stands for its method, one line per setting of a row that has several."""
-    told = []
+    lines = []
     for name, r in chosen(records, key).items():
         rivals = [_settings(o.cell) for o in records if setting(o.cell) == key and row(o.cell) == name]
         for one, best in _settings(r.cell).items():
-            values = unique(own[one] for own in rivals if one in own)
+            values = unique(rival[one] for rival in rivals if one in rival)
             if len(values) > 1:
                 listed = ", ".join(_text(value) for value in values)
-                told.append(
+                lines.append(
                     f"{short_title(key)}, {name}: {one} {_text(best)}, the best of {listed} by validation accuracy."
                 )
-    return told
+    return lines
 
 
 def _settings(cell: CellSpec) -> dict[str, Any]:
     """The settings of a method and the fields of its schedule, optimisers spelt out: "mu", "task.lr"."""
-    found: dict[str, Any] = dict(cell.train.method_settings)
+    flat: dict[str, Any] = dict(cell.train.method_settings)
     for name, value in cell.train.schedule.model_dump().items():
-        found |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, Mapping) else {name: value}
-    return found
+        flat |= {f"{name}.{one}": v for one, v in value.items()} if isinstance(value, Mapping) else {name: value}
+    return flat
 
 
 def _text(value: object) -> str:

@@ -36,8 +36,8 @@ def knowledge_of(record: AttackRecord) -> frozenset[str]:
     for need in [*record.knowledge.needs, *record.knowledge.uses]:
         source, colon, part = need.partition(":")
         atoms.add(part if source in ("upload", "broadcast") else source if colon else need)
-    told = where_shared(record.knowledge.tag)  # by a record from before `uses`
-    atoms |= {part for part in told if part in shared_parts(record.cell.train.method)}
+    parts = where_shared(record.knowledge.tag)  # by a record from before `uses`
+    atoms |= {part for part in parts if part in shared_parts(record.cell.train.method)}
     atoms |= {NATURAL} & set(record.knowledge.tag.split(" + "))
     return frozenset(atoms | {ACTIVE} if record.cell.active else atoms)
 
@@ -48,18 +48,18 @@ def implied(atoms: frozenset[str]) -> frozenset[str]:
     An active server sees the gradients that a passive one sees. Who has images knows what images are like. Gradients, updates and
     labels tell classes.
     """
-    found = set(atoms)
-    found |= {"gradient"} if ACTIVE in found else set()
-    found |= {NATURAL} if "auxiliary" in found else set()
-    found |= {"classes"} if found & TELL_CLASSES else set()
-    return frozenset(found)
+    closure = set(atoms)
+    closure |= {"gradient"} if ACTIVE in closure else set()
+    closure |= {NATURAL} if "auxiliary" in closure else set()
+    closure |= {"classes"} if closure & TELL_CLASSES else set()
+    return frozenset(closure)
 
 
 def lies_within(less: AttackRecord, more: AttackRecord) -> bool:
     """Whether the second attacker had all that the first had; auxiliary images of another choice are other knowledge."""
-    own = knowledge_of(less)
-    same_images = less.cell.auxiliary == more.cell.auxiliary or "auxiliary" not in own
-    return same_images and own <= implied(knowledge_of(more))
+    needed = knowledge_of(less)
+    same_images = less.cell.auxiliary == more.cell.auxiliary or "auxiliary" not in needed
+    return same_images and needed <= implied(knowledge_of(more))
 
 
 def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
@@ -90,12 +90,12 @@ def rows(
     """
     attacks = [r for r in column if r.attack not in registry.FLOORS]
     every = attacks if among is None else [r for r in among if r.attack not in registry.FLOORS]
-    found = []
+    ladder_rows = []
     for each in unique(map(text, every)):
         owners = [r for r in every if text(r) == each]
         if rivals := within(attacks, owners):
-            found.append(LadderRow(each, [r for r in attacks if text(r) == each], strongest(rivals)))
-    return found
+            ladder_rows.append(LadderRow(each, [r for r in attacks if text(r) == each], strongest(rivals)))
+    return ladder_rows
 
 
 def within(attacks: Sequence[AttackRecord], owners: Sequence[AttackRecord]) -> list[AttackRecord]:
@@ -108,6 +108,6 @@ def within(attacks: Sequence[AttackRecord], owners: Sequence[AttackRecord]) -> l
     ]
 
 
-def distinct(found: Sequence[LadderRow]) -> list[Measured]:
+def distinct(rows: Sequence[LadderRow]) -> list[Measured]:
     """The best of some rows, each once: an attack may be the best of several."""
-    return list({tuple(r.id for r in row.best.attacks): row.best for row in found}.values())
+    return list({tuple(r.id for r in row.best.attacks): row.best for row in rows}.values())

@@ -1,35 +1,31 @@
-"""The published form of the attack table: one column per method, the paper's attack and the strongest one side by side."""
+"""What tables and figures call a cell: its column, its group, its round, and what its attacker knows, in words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from privbench import registry, written_defense
 from privbench.data import partition
 from privbench.data.paper_setup import PROTOCOLS
+from privbench.defending.described import JOINED, NONE
 from privbench.errors import UserError
 from privbench.observation.knowledge import WHERE_SHARED
 from privbench.observation.local_update import local_steps
 from privbench.records.schema import AttackRecord
-from privbench.scoring.statistics import Interval
 from privbench.spec import CellSpec
-from reports.records import measured
-from reports.records.measured import strongest
-from reports.records.published import Published, of, of_papers_attack, papers_own
-from reports.records.quotable import is_quotable
+from reports.records.published import Published, of
 
 # In the published order.
 NAMES = {
     "local": "Local", "fedavg": "FedAvg", "fedprox": "FedProx", "feddf": "FedDF", "fedper": "FedPer", "fedsplit": "FedSplit",
     "lg-fedavg": "LG-FedAvg", "fedgen": "FedGen", "fedcg": "FedCG", "nfl-cgan": "NFL-CGAN", "fedmd-cg": "FedMD-CG",
+    "dp-gan": "DP-GAN", "secure-gan": "SecureGAN", "reptile": "Reptile",
 }  # fmt: skip
+DEFENSES = {"dp-sgd": "DP-SGD", "dp-adam": "DP-Adam", "dp-fedavg": "DP-FedAvg"}
 SEARCHED = ("mu", "ramp_rounds")  # settings of a method that the papers searched, or that belong to a preset
 FIRST = ("FedCG 2", "FedCG-arXiv 2")  # beside attacks, accuracy is that of the papers' table of attacks
-MEASURED_OTHERWISE = "†"  # behind a published value that is measured otherwise than here
-NONE = "-"  # there is no such number
-FEW = "*"  # behind an interval over few seeds
 MISSING = "missing"  # there should be one; the reason stands under "Gaps"
 REFUSED = "refused"  # there cannot be one: the attack's needs are not met
 
@@ -47,102 +43,6 @@ class Gap(NamedTuple):
     def attack(self) -> str:
         """The attack's name; nothing of an accuracy cell."""
         return self.cell.attack or ""
-
-
-class PublishedTable(NamedTuple):
-    """One table of the published form."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-
-
-def compact(
-    records: Sequence[AttackRecord], gaps: Sequence[Gap] = (), references: Sequence[AttackRecord] = ()
-) -> list[PublishedTable]:
-    """The published form, one table for every data set, round and setting; a method whose cells are missing keeps its column.
-
-    `references` are attacks on undefended FedAvg from outside the table (reports/records/ceiling.py).
-    """
-    specs = [r.cell for r in records] + [g.cell for g in gaps]
-    forms = []
-    for key in unique(group(cell) for cell in specs):
-        some = [r for r in records if group(r.cell) == key]
-        lost = [g for g in gaps if group(g.cell) == key]
-        order = sorted([r.cell for r in some] + [g.cell for g in lost], key=place)
-        columns = unique(label(cell) for cell in order)
-        firsts = [next(cell for cell in order if label(cell) == c) for c in columns]
-        own = [[r for r in some if label(r.cell) == c] for c in columns]
-        missing = [[g.attack for g in lost if label(g.cell) == c] for c in columns]
-        ceiling = ceiling_of([*some, *(r for r in references if group(r.cell) == key)])
-        rows = _form_rows(firsts, own, missing, ceiling)
-        if not is_quotable(firsts[0].preset):
-            rows = [row for row in rows if not row[0].endswith(", dB")]
-        forms.append(PublishedTable(title_of(key), ["", *columns], rows))
-    return forms
-
-
-def _form_rows(
-    specs: Sequence[CellSpec], own: Sequence[list[AttackRecord]], missing: Sequence[list[str]], ceiling: str
-) -> list[list[str]]:
-    """The rows over columns; each column with its records and the attacks that are missing."""
-
-    def row(name: str, text: Callable[[list[AttackRecord]], str]) -> list[str]:
-        return [name, *(text(records) if records else MISSING for records in own)]
-
-    def plain(records: list[AttackRecord], lost: list[str]) -> str:
-        found = papers_attack(records)
-        if found is not None:
-            return range_text(measured.of(found).psnr_db)
-        return MISSING if not records or papers_own(records[0].cell.train.method) in lost else NONE
-
-    def which(records: list[AttackRecord], lost: list[str]) -> str:
-        if not records:
-            return MISSING
-        best = strongest(records)
-        known = "; ".join(unique(knowledge_text(r) for r in best.attacks))
-        floor = measured.returned_text(best)
-        return (
-            f"{best.name} ({known})"
-            + (f"; {floor}" if floor else "")
-            + (f"; {', '.join(lost)} missing" if lost else "")
-        )
-
-    return [
-        row("accuracy of the trained method, %", lambda r: spread_text(r[0].accuracy.mean, r[0].accuracy.std)),
-        *_published_row("  published, %", [of(cell, "accuracy", FIRST) for cell in specs]),
-        row("attacked round", lambda r: rounds_text(r[0])),
-        ["PSNR, the paper's attack, dB", *(plain(r, lost) for r, lost in zip(own, missing, strict=True))],
-        ["  the paper's attack", *(papers_own(cell.train.method) or NONE for cell in specs)],
-        *_published_row("  published, dB", [of_papers_attack(cell) for cell in specs]),
-        row("PSNR, strongest attack here, dB", lambda r: range_text(strongest(r).psnr_db)),
-        ["  which", *(which(r, lost) for r, lost in zip(own, missing, strict=True))],
-        row("  gain over the floor, dB", lambda r: range_text(strongest(r).gain_db, sign=True)),
-        row("floor, dB", lambda r: f"{r[0].floor.psnr_db:.2f} ({r[0].floor.name})"),
-        ["ceiling (undefended FedAvg), dB", *(ceiling for _ in own)],
-        row("n / failures", lambda r: f"{span(sorted({x.scores.n for x in r}))} / {max(x.scores.failures for x in r)}"),
-    ]
-
-
-def _published_row(name: str, values: Sequence[Published | None]) -> list[list[str]]:
-    """The row of published values; none where nothing is published of any column."""
-    return [[name, *map(published_text, values)]] if any(values) else []
-
-
-def papers_attack(own: Sequence[AttackRecord]) -> AttackRecord | None:
-    """The record of the papers' own attack among those of one method, if it was made."""
-    return next((r for r in own if r.cell.attack == papers_own(r.cell.train.method)), None)
-
-
-def ceiling_of(records: Sequence[AttackRecord]) -> str:
-    """The strongest attack on undefended FedAvg among some records, dB."""
-    undefended = [r for r in records if is_ceiling(r.cell)]
-    return f"{strongest(undefended).psnr_db.mean:.2f}" if undefended else NONE
-
-
-def is_ceiling(cell: CellSpec) -> bool:
-    """Whether a cell is of undefended FedAvg."""
-    return cell.train.method == "fedavg" and cell.train.defense == "none"
 
 
 def group(cell: CellSpec) -> tuple[Any, ...]:
@@ -216,7 +116,7 @@ def partition_text(cell: CellSpec) -> str:
     if how == "dirichlet":
         return f"Dirichlet({cell.train.omega:g})"
     usual = partition.DEFAULTS.get(cell.train.dataset, (how,))[0]
-    return "" if how == usual else {"iid": "IID", "domain": "by domain"}[how]
+    return "" if how == usual else {"iid": "IID", "domain": "by domain", "classes": "by class"}[how]
 
 
 def conditions_text(cell: CellSpec) -> str:
@@ -232,7 +132,7 @@ def place(cell: CellSpec) -> tuple[int, str, tuple[float, ...], str]:
     """Columns stand in the published order, weaker noise first."""
     names = list(NAMES)
     method = names.index(cell.train.method) if cell.train.method in names else len(names)
-    name = written_defense.parts(cell.train.defense).name.removeprefix("none")
+    name = written_defense.joined(cell.train.defense).removeprefix("none")
     values = tuple(written_defense.numbers(cell.train.defense).values())
     return (method, name, values, f"{cell.train.defense} {cell.train.where}")
 
@@ -255,11 +155,35 @@ def label(cell: CellSpec) -> str:
     name = NAMES.get(method, method) + _settings_text(cell)
     if cell.train.defense == "none":
         return name
-    kind, items = written_defense.parts(cell.train.defense)
-    values = ", ".join(f"{key} {value}" if key else value for key, value in items)
     where = " (every step)" if cell.train.where == "step" else ""
-    shown = kind.capitalize() if kind in registry.DEFENSES else kind
-    return f"{name} + {f'{shown} {values}'.strip()}{where}"
+    return f"{name} + {_defense_text(cell.train.defense)}{where}"
+
+
+def defense_name(name: str) -> str:
+    """A defence's name as tables write it, of several those of all; a user's own as it is."""
+    words = (DEFENSES.get(one, one.capitalize() if one in registry.DEFENSES else one) for one in name.split(JOINED))
+    return f" {JOINED} ".join(words)
+
+
+def family_name(cell: CellSpec) -> str:
+    """The method and its defence without their settings, e.g. "FedAvg + Gaussian"."""
+    name = NAMES.get(cell.train.method, cell.train.method)
+    if cell.train.defense == NONE:
+        return name
+    return f"{name} + {defense_name(written_defense.joined(cell.train.defense))}"
+
+
+def _defense_text(text: str) -> str:
+    """Defences with their settings, e.g. "Gaussian 0.1", "DP-SGD (epsilon 8)", "Gaussian (variance 0.1, clip 1) + Sign"."""
+    return f" {JOINED} ".join(_one_defense_text(*each) for each in written_defense.members(text))
+
+
+def _one_defense_text(kind: str, items: written_defense.Items) -> str:
+    name = defense_name(kind)
+    if not any(key for key, _ in items) and kind not in DEFENSES:
+        return " ".join([name, *(value for _, value in items)])
+    values = ", ".join(f"{key or written_defense.first_field(kind)} {value}" for key, value in items)
+    return f"{name} ({values})"
 
 
 def settings_of(cell: CellSpec) -> dict[str, Any]:
@@ -342,42 +266,6 @@ def rounds_text(record: AttackRecord) -> str:
 def published(cell: CellSpec) -> tuple[Published | None, Published | None]:
     """(accuracy, PSNR) of exactly this cell: a PSNR stands beside the papers' own attack alone."""
     return of(cell, "accuracy", FIRST), of(cell, "psnr_db")
-
-
-def published_text(found: Published | None, digits: int = 2) -> str:
-    """A published value, marked where the paper measures it otherwise than the suite, or the sign that there is none."""
-    if found is None:
-        return NONE
-    return spread_text(found.value, found.std, digits) + (MEASURED_OTHERWISE if found.note else "")
-
-
-def measured_otherwise(values: Iterable[Published | None]) -> list[str]:
-    """One line per way in which some published values are measured otherwise than here."""
-    notes: dict[str, list[str]] = {}
-    for value in values:
-        if value is not None and value.note:
-            notes.setdefault(value.note, []).append(value.source)
-    return [f"{MEASURED_OTHERWISE} {', '.join(unique(sources))}: {note}." for note, sources in notes.items()]
-
-
-def spread_text(mean: float, std: float | None, digits: int = 2) -> str:
-    """A mean with its standard deviation, where there is one."""
-    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} +- {std:.{digits}f}"
-
-
-def range_text(range_: Interval, *, sign: bool = False, digits: int = 2) -> str:
-    """A mean with its interval, marked where the seeds are few."""
-    plus = "+" if sign else ""
-    # Rounded first, and 0 added, as what rounds to zero has no sign.
-    mean, low, high = (
-        f"{round(value, digits) + 0.0:{plus}.{digits}f}" for value in (range_.mean, range_.low, range_.high)
-    )
-    return f"{mean} [{low}, {high}]{FEW if range_.is_few else ''}"
-
-
-def span(values: Sequence[Any]) -> str:
-    """One value, or the first and the last of some sorted ones."""
-    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
 def unique(values: Iterable[T]) -> list[T]:

@@ -10,16 +10,19 @@ shares of both. A row of a ladder may then lie below one with less knowledge: ro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import fmean
 from typing import Any
 
 from privbench import registry
-from privbench.records.schema import AttackRecord, Floor, Name, Scores, Victim, best_floor, scores_of
+from privbench.records.entries import Name, Victim
+from privbench.records.means import Floor, Scores, best_floor, scores_of
+from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
+from reports.records.published import papers_attack_on
 
 ORACLE = "L8"  # the rung of the references, which have the victim's own networks
 EQUAL_DB = 1e-4  # two images that are equal up to rounding score the same to within it
@@ -92,50 +95,52 @@ def of(record: AttackRecord) -> Measured:
     return Measured((record,), tuple(record.victims))
 
 
-def returned(own: Measured) -> dict[str, int]:
+def returned(row: Measured) -> dict[str, int]:
     """Floor -> of how many victims the attack returned that very image in place of a reconstruction.
 
     Decided by the score: the floor's to EQUAL_DB, which is more than rounding and far less than two images differ by chance.
     """
-    if own.first.attack in registry.FLOORS:
+    if row.first.attack in registry.FLOORS:
         return {}
-    found: Counter[str] = Counter()
-    for v in own.victims:
+    counts: Counter[str] = Counter()
+    for v in row.victims:
         same = [name for name, psnr in v.floors.items() if abs(v.psnr_db - psnr) < EQUAL_DB]
         if same and v.outcome != "diverged":
-            found[next((name for name in (own.floor.name, "class-mean") if name in same), same[0])] += 1
-    return dict(found)
+            counts[next((name for name in (row.floor.name, "class-mean") if name in same), same[0])] += 1
+    return dict(counts)
 
 
-def returned_text(own: Measured) -> str:
+def returned_text(row: Measured) -> str:
     """The same in words, e.g. "returned the class mean for 29 of 80"; nothing where it never did."""
-    n = len(own.victims)
+    n = len(row.victims)
     names = {name: f"the {name.replace('-', ' ')}" if name != "grey" else "grey" for name in registry.FLOORS}
-    each = [f"{names[name]}{f' for {count} of {n}' if count < n else ''}" for name, count in returned(own).items()]
+    each = [f"{names[name]}{f' for {count} of {n}' if count < n else ''}" for name, count in returned(row).items()]
     return f"returned {' and '.join(each)}" if each else ""
 
 
-def attackers(own: Sequence[AttackRecord]) -> list[AttackRecord]:
+def attackers(records: Sequence[AttackRecord]) -> list[AttackRecord]:
     """Those that are no reference; all where there is nothing else."""
-    return [r for r in own if r.knowledge.rung != ORACLE] or list(own)
+    return [r for r in records if r.knowledge.rung != ORACLE] or list(records)
 
 
-def best_record(own: Sequence[AttackRecord]) -> AttackRecord:
+def best_record(records: Sequence[AttackRecord]) -> AttackRecord:
     """The record with the highest mean PSNR over all victims: for pictures and orders, not for numbers that are printed."""
-    return max(attackers(own), key=lambda r: r.scores.psnr_db)
+    return max(attackers(records), key=lambda r: r.scores.psnr_db)
 
 
-def strongest(own: Sequence[AttackRecord]) -> Measured:
-    """Of some attacks on the same victims the strongest, chosen on one half and reported on the other, both ways.
+def strongest(records: Sequence[AttackRecord]) -> Measured:
+    """Of some attacks the strongest, chosen on one half of the victims and reported on the other, both ways.
 
-    References are no attackers and stand only where there is nothing else. A single victim is its own half.
+    References are no attackers and stand only where there is nothing else. A single victim is its own half. Attacks on other
+    victims, as on sums over clients and on one client in them, have halves of their own.
     """
-    rivals = attackers(own)
+    rivals = attackers(records)
     if len(rivals) == 1:
         return of(rivals[0])
-    half = _halves(tuple(sorted({name for own in {r.names for r in rivals} for name in own})))
-    if len(set(half.values())) < 2:
+    groups = _groups({r.names for r in rivals})
+    if any(len(group) < 2 for group in groups):
         return of(best_record(rivals))
+    half = {name: part for group in groups for name, part in _halves(tuple(sorted(group))).items()}
     chosen = []
     for other in (1, 0):
         means = [
@@ -145,13 +150,22 @@ def strongest(own: Sequence[AttackRecord]) -> Measured:
         chosen.append(rivals[means.index(max(means))])
     if chosen[0] is chosen[1]:
         return of(chosen[0])
-    kept = [v for mine, r in enumerate(chosen) for v in r.victims if half[v.name] == mine]
-    return Measured(tuple(chosen), tuple(sorted(kept, key=lambda v: v.name)))
+    victims = [v for part, r in enumerate(chosen) for v in r.victims if half[v.name] == part]
+    return Measured(tuple(chosen), tuple(sorted(victims, key=lambda v: v.name)))
 
 
 def halves(victims: Sequence[Victim]) -> dict[Name, int]:
     """Victim -> 0 or 1, the same for every attack on the same victims; see above."""
     return _halves(tuple(sorted({v.name for v in victims})))
+
+
+def _groups(each: Iterable[Sequence[Name]]) -> list[set[Name]]:
+    """The victims of some attacks, together where an attack has some of both."""
+    groups: list[set[Name]] = []
+    for names in each:
+        shared = [group for group in groups if not group.isdisjoint(names)]
+        groups = [group for group in groups if group not in shared] + [set(names).union(*shared)]
+    return groups
 
 
 @lru_cache(maxsize=64)
@@ -169,26 +183,26 @@ def differences(first: Measured, second: Measured) -> tuple[list[float], list[Vi
     return [v.psnr_db - other[v.seed, *v.images] for v in common], common
 
 
-def psnr_columns(own: Measured) -> dict[str, Any]:
+def psnr_columns(row: Measured) -> dict[str, Any]:
     """The PSNR and the best floor of one row of a CSV file, dB; alike in every table of attacks."""
-    floor = own.first.floor
+    floor = row.first.floor
     return {
-        "psnr_db": own.scores.psnr_db,
-        "psnr_low": own.psnr_db.low,
-        "psnr_high": own.psnr_db.high,
-        "psnr_raw_db": own.scores.psnr_raw_db,
+        "psnr_db": row.scores.psnr_db,
+        "psnr_low": row.psnr_db.low,
+        "psnr_high": row.psnr_db.high,
+        "psnr_raw_db": row.scores.psnr_raw_db,
         "floor": floor.name,
         "floor_db": floor.psnr_db,
     }
 
 
-def score_columns(own: Measured) -> dict[str, Any]:
+def score_columns(row: Measured) -> dict[str, Any]:
     """The gain in dB and the other scores of such a row."""
-    s = own.scores
+    s = row.scores
     return {
-        "gain_db": own.gain_db.mean,
-        "gain_low": own.gain_db.low,
-        "gain_high": own.gain_db.high,
+        "gain_db": row.gain_db.mean,
+        "gain_low": row.gain_db.low,
+        "gain_high": row.gain_db.high,
         "ssim": s.ssim,
         "feature_error": s.feature_error,
         "lpips": s.lpips,
@@ -200,5 +214,10 @@ def score_columns(own: Measured) -> dict[str, Any]:
         "n": s.n,
         "failures": s.failures,
         "not_applicable": s.not_applicable,
-        "seeds": " ".join(map(str, own.first.cell.seeds)),
+        "seeds": " ".join(map(str, row.first.cell.seeds)),
     }
+
+
+def papers_attack(records: Sequence[AttackRecord]) -> AttackRecord | None:
+    """The record of the papers' own attack among those of one method, if it was made."""
+    return next((r for r in records if r.cell.attack == papers_attack_on(r.cell.train.method)), None)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from privbench import registry
 from privbench.data.paper_setup import PROTOCOLS
 from privbench.spec import CellSpec, TrainSpec
-from reports.studies import definition, study_files
+from reports.studies import definition, study_cells, study_files
 
 # Fields that may have any value beside a published one, and why; all others must be equal.
 FREE = {
@@ -45,8 +45,8 @@ READING = {
     "local_steps": None,
     "local_lr": None,
 }
-# The papers' own attack on methods that share a generator, Eq. 8; of every other method it is Eq. 7.
-PLAIN = dict.fromkeys(("fedcg", "nfl-cgan", "fedmd-cg"), "feature-statistics")
+# The papers' own attack on methods that share a generator, Eq. 8; of every other method it is Eq. 7. SecureGAN's paper has none.
+PLAIN = dict.fromkeys(("fedcg", "nfl-cgan", "fedmd-cg"), "feature-statistics") | {"secure-gan": ""}
 PLAIN_OTHERWISE = "dlg"
 PSNR = "psnr_db"
 PRESET = "paper"
@@ -88,7 +88,7 @@ class PublishedRow(NamedTuple):
     method: str
     defense: str
     settings: Mapping[str, Any]  # of the method, as far as the row names them
-    layout: Mapping[str, Any]  # fields of a training specification that the row names
+    train_fields: Mapping[str, Any]  # fields of a training specification that the row names
     metric: str  # METRICS, and of one client or round "rta_client_2", "loss_round_5", "loss_last"
     value: float
     std: float | None
@@ -108,7 +108,7 @@ def rows() -> tuple[PublishedRow, ...]:
 
 
 def _read(row: Mapping[str, str]) -> PublishedRow:
-    layout, part = _layout(re.sub(r" \(.*\)", "", row["setting"]))
+    train_fields, part = _train_fields(re.sub(r" \(.*\)", "", row["setting"]))
     method, defense, settings = _method(row["method"])
     return PublishedRow(
         row["source"],
@@ -117,7 +117,7 @@ def _read(row: Mapping[str, str]) -> PublishedRow:
         method,
         defense,
         settings,
-        layout,
+        train_fields,
         METRICS[row["metric"]] + part,
         float(row["value"]),
         float(row["std"]) if row["std"] else None,
@@ -125,26 +125,26 @@ def _read(row: Mapping[str, str]) -> PublishedRow:
     )
 
 
-def _layout(setting: str) -> tuple[dict[str, Any], str]:
+def _train_fields(setting: str) -> tuple[dict[str, Any], str]:
     """(fields of a training specification, which client or round), e.g. of "lenet5,4 clients,client B"; ValueError if unknown."""
-    layout: dict[str, Any] = {}
+    train_fields: dict[str, Any] = {}
     part = ""
     for word in setting.split(","):
         if word in ("iid", "domains"):
-            layout["partition"] = {"iid": "iid", "domains": "domain"}[word]
-        elif found := re.fullmatch(r"(\d+) clients", word):
-            layout["clients"] = int(found[1])
-        elif found := re.fullmatch(r"dirichlet ([\d.]+)", word):
-            layout |= {"partition": "dirichlet", "omega": float(found[1])}
+            train_fields["partition"] = {"iid": "iid", "domains": "domain"}[word]
+        elif matched := re.fullmatch(r"(\d+) clients", word):
+            train_fields["clients"] = int(matched[1])
+        elif matched := re.fullmatch(r"dirichlet ([\d.]+)", word):
+            train_fields |= {"partition": "dirichlet", "omega": float(matched[1])}
         elif word in ("lenet5", "resnet18"):
-            layout["backbone"] = word
-        elif found := re.fullmatch(r"client ([A-D])", word):
-            part = f"_client_{ord(found[1]) - ord('A') + 1}"
+            train_fields["backbone"] = word
+        elif matched := re.fullmatch(r"client ([A-D])", word):
+            part = f"_client_{ord(matched[1]) - ord('A') + 1}"
         elif word in ("after the fifth round", "final"):
             part = {"after the fifth round": "_round_5", "final": "_last"}[word]
         else:
             raise ValueError(f"published.csv has a setting that nothing reads: {word}")
-    return layout, part
+    return train_fields, part
 
 
 def _method(name: str) -> tuple[str, str, dict[str, Any]]:
@@ -178,7 +178,7 @@ def printed(source: str, table: str, dataset: str, method: str, defense: str, me
     )
 
 
-def papers_own(method: str) -> str:
+def papers_attack_on(method: str) -> str:
     """The attack by which the papers measured a method."""
     return PLAIN.get(method, PLAIN_OTHERWISE)
 
@@ -190,20 +190,20 @@ def of(cell: CellSpec, metric: str, first: Sequence[str] = ()) -> Published | No
     which come in the order of the file.
     """
     # The index takes a second to make; no other preset has anything in it.
-    found = (
+    claims = (
         {}
         if cell is None or cell.preset != PRESET
         else _printed().get((metric, _key(cell, attacked=metric == PSNR)), {})
     )
-    claim = next((claim for claim in (*first, *found) if claim in found), None)
-    return None if claim is None else found[claim]
+    claim = next((claim for claim in (*first, *claims) if claim in claims), None)
+    return None if claim is None else claims[claim]
 
 
 def of_papers_attack(cell: CellSpec) -> Published | None:
     """The published PSNR of a cell's upload, whatever attacks it: of the same cell attacked as in the papers."""
     if cell.attack is None:
         return None
-    return of(cell.model_copy(update={"attack": papers_own(cell.train.method)}), PSNR)
+    return of(cell.model_copy(update={"attack": papers_attack_on(cell.train.method)}), PSNR)
 
 
 def _key(cell: CellSpec, *, attacked: bool) -> str:
@@ -241,33 +241,33 @@ def _plain(name: str, value: Any) -> Any:
 def _printed() -> dict[tuple[str, str], dict[str, Published]]:
     """(metric, key of a cell) -> the values that are printed of it, by claim, in the order of the file."""
     claims: dict[str, list[tuple[definition.Study, list[CellSpec]]]] = {}
-    for own in map(definition.read, study_files.names()):
-        cells = definition.cells(own, PRESET) if own.tables else []
-        for claim in own.tables:
-            claims.setdefault(claim, []).append((own, cells))
-    found: dict[tuple[str, str], dict[str, Published]] = {}
+    for study in map(definition.read, study_files.names()):
+        cells = study_cells.of(study, PRESET) if study.tables else []
+        for claim in study.tables:
+            claims.setdefault(claim, []).append((study, cells))
+    printed: dict[tuple[str, str], dict[str, Published]] = {}
     for row in rows():
-        for own, cells in claims.get(row.claim, []):
+        for study, cells in claims.get(row.claim, []):
             notes = [
                 m.how
-                for m in own.measured
+                for m in study.measured
                 if row.metric.startswith(m.metrics) and (not m.methods or row.method in m.methods)
             ]
-            note = "; ".join([*notes, *filter(None, [PROTOCOLS[own.protocol].differs])])
+            note = "; ".join([*notes, *filter(None, [PROTOCOLS[study.protocol].differs])])
             value = Published(row.value, row.std, _origin(row), note)
-            for cell in cells_of(row, own, cells):
-                found.setdefault((row.metric, _key(cell, attacked=row.metric == PSNR)), {})[row.claim] = value
-    return found
+            for cell in cells_of(row, study, cells):
+                printed.setdefault((row.metric, _key(cell, attacked=row.metric == PSNR)), {})[row.claim] = value
+    return printed
 
 
-def cells_of(row: PublishedRow, own: definition.Study, cells: Sequence[CellSpec]) -> list[CellSpec]:
+def cells_of(row: PublishedRow, study: definition.Study, cells: Sequence[CellSpec]) -> list[CellSpec]:
     """The cells of a study that a row is printed of: one, or one per value that the paper searched.
 
     Settings that the row does not name have their default where the study varies them.
     """
     alike = [cell for cell in cells if _fits(row, cell)]
     every = [effective(cell.train) for cell in alike]
-    searched = {name for column in own.column for name in column.search}
+    searched = {name for column in study.column for name in column.search}
     varied = {name for one in every for name in one if one[name] != every[0][name]} - searched
     chosen = []
     for cell, one in zip(alike, every, strict=True):
@@ -285,12 +285,12 @@ def _fits(row: PublishedRow, cell: CellSpec) -> bool:
         return False
     if registry.target("method", train.method) != registry.target("method", row.method):
         return False
-    if any(getattr(train, name) != value for name, value in row.layout.items()):
+    if any(getattr(train, name) != value for name, value in row.train_fields.items()):
         return False
     if row.metric != PSNR:
         return True
     taken = all(getattr(cell, name) == value for name, value in READING.items())
-    return taken and cell.attack == papers_own(train.method)
+    return taken and cell.attack == papers_attack_on(train.method)
 
 
 def _origin(row: PublishedRow) -> str:

@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from privbench.records.schema import AttackRecord
+from privbench.records.schema import Record
 
-SMOKE = "smoke"  # the preset that tests the plumbing alone
+R = TypeVar("R", bound=Record)
+
+SMOKE = "smoke"  # the preset that tests that every part runs, and nothing else
 NOT_SHOWN = "(smoke)"  # in place of a score
-PLUMBING = (
-    "smoke tests the plumbing: every part runs, on networks that have learned nothing, so no score is shown; "
-    "--preset quick measures."
-)
+SMOKE_NOTE = "smoke tests that every part runs. Its networks have learned nothing, so no score is shown; --preset quick measures."
 # Words in the names of columns that hold a score, in tables ("PSNR dB") and in CSV files ("psnr_low", "floor_grey_db").
 _WORDS = {"psnr", "gain", "db", "ssim", "lpips", "error"}
 _PUBLISHED = "published"  # begins the names of columns of other people's numbers
@@ -28,13 +27,13 @@ def is_quotable(preset: str | None) -> bool:
     return preset != SMOKE
 
 
-def quotable(records: Sequence[AttackRecord]) -> list[AttackRecord]:
+def quotable(records: Sequence[R]) -> list[R]:
     """Those of some records whose scores may be shown, in the same order: of the others no figure is drawn."""
     return [r for r in records if is_quotable(r.cell.preset)]
 
 
-def is_plumbing(records: Sequence[Any]) -> bool:
-    """Whether no score of some records may be shown, and PLUMBING says why."""
+def is_smoke(records: Sequence[Any]) -> bool:
+    """Whether no score of some records may be shown, and SMOKE_NOTE says why."""
     return not any(is_quotable(r.cell.preset) for r in records)
 
 

@@ -9,28 +9,17 @@ from privbench import registry
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
 from reports.records import measured, table_checks
-from reports.records.labels import (
-    FEW,
-    NONE,
-    Gap,
-    asked_text,
-    group,
-    label,
-    measured_otherwise,
-    papers_attack,
-    published,
-    round_label,
-    span,
-    unique,
-)
-from reports.records.measured import strongest
+from reports.records.labels import Gap, asked_text, group, label, published, round_label, unique
+from reports.records.measured import papers_attack, strongest
+from reports.records.number_text import FEW, NONE, measured_otherwise, span
 from reports.records.published import Published, of_papers_attack
-from reports.records.quotable import PLUMBING, is_plumbing, is_quotable
+from reports.records.quotable import SMOKE_NOTE, is_quotable, is_smoke
 
 LARGE_GAP_DB = 3.0  # a difference from the published value that deserves a sentence
 LARGE_GAP_PERCENT = 3.0  # the same for accuracy
 CAVEAT = "A failed inversion is no proof of privacy: it bounds this attacker, not the next one."
 NOT_PUBLISHED = "NOT the published schedule"
+NOT_BESIDE = "No published value stands beside it"
 
 
 def header(records: Sequence[AttackRecord]) -> list[str]:
@@ -56,26 +45,26 @@ def whose(records: Sequence[Record]) -> str:
     return " or ".join(unique(r.cell.train.measured for r in records))
 
 
-def of_few_seeds(records: Sequence[AttackRecord]) -> list[str]:
+def of_few_seeds(records: Sequence[Record]) -> list[str]:
     """What the mark of few seeds means, where there are any."""
     counts = sorted({len(r.seeds) for r in records if len(r.seeds) < LEAST_SEEDS})
     if not counts:
         return []
-    told = f"'{FEW}': fewer than {LEAST_SEEDS} seeds, too few for a verdict"
+    text = f"'{FEW}': fewer than {LEAST_SEEDS} seeds, too few for a verdict"
     if counts[-1] > 1:
-        told += "; the interval is widened for so few"
+        text += "; the interval is widened for so few"
     if counts[0] == 1:
-        told += "; of one seed it is over its victims alone and says nothing of training again"
-    return [told + "."]
+        text += "; of one seed it is over its victims alone and says nothing of training again"
+    return [text + "."]
 
 
-def training_header(records: Sequence[Record]) -> list[str]:
-    """What a reader must know before the first number of training."""
+def training_header(records: Sequence[Record], beside: str = NOT_BESIDE) -> list[str]:
+    """What a reader must know before the first number of training; `beside`: of published values where a preset is shorter."""
     notes = unique(f"Note: {note}." for r in records for note in r.notes)
-    return [*_circumstances(records, ""), *notes]
+    return [*_circumstances(records, "", beside), *notes]
 
 
-def _circumstances(records: Sequence[Record], counted: str) -> list[str]:
+def _circumstances(records: Sequence[Record], counted: str, beside: str = NOT_BESIDE) -> list[str]:
     presets = unique(r.cell.preset for r in records)
     machines = unique(
         f"{e['device']}: {e['machine']}, {e['cores']} core(s), torch {e['torch']}"
@@ -85,11 +74,11 @@ def _circumstances(records: Sequence[Record], counted: str) -> list[str]:
     dates = sorted({r.environment["date"] for r in records})
     lines = [f"Preset {', '.join(presets)}; seeds {' or '.join(seeds)}; {counted}{'; '.join(machines)}; {span(dates)}."]
     if not all(map(is_quotable, presets)):
-        lines.append(PLUMBING[0].upper() + PLUMBING[1:])
+        lines.append(SMOKE_NOTE[0].upper() + SMOKE_NOTE[1:])
     if presets != ["paper"]:
         lines.append(
-            f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. No published value "
-            "stands beside it; `--preset paper` runs the published settings."
+            f"This is {NOT_PUBLISHED}: fewer rounds, images and seeds at a higher learning rate. {beside}; "
+            "`--preset paper` runs the published settings."
         )
     attacked = [r for r in records if isinstance(r, AttackRecord)]
     absent = unique(e.get("lpips", "") for e in (r.environment for r in attacked if r.scores.lpips is None))
@@ -107,11 +96,11 @@ def _mus(records: Sequence[Record]) -> list[str]:
 
 def _sources(records: Sequence[AttackRecord]) -> str:
     values = _published(records)
-    found = sorted({value.source for value in values})
+    sources = sorted({value.source for value in values})
     none = f"('{NONE}': none)"
     return (
-        f"published values are those of {', '.join(found)} {none}."
-        if found
+        f"published values are those of {', '.join(sources)} {none}."
+        if sources
         else "nothing was published for these cells."
     )
 
@@ -126,26 +115,26 @@ def remarks(records: Sequence[AttackRecord], references: Sequence[AttackRecord] 
 
     Of smoke runs, that they test the set-up alone. `references` as `table_checks.by_record` takes them.
     """
-    if is_plumbing(records):
-        return [PLUMBING, *of_training(records)]
+    if is_smoke(records):
+        return [SMOKE_NOTE, *of_training(records)]
     columns: dict[tuple[Any, ...], list[AttackRecord]] = {}
     for r in records:
         columns.setdefault((*group(r.cell), label(r.cell)), []).append(r)
-    told = [line for own in columns.values() for line in _against_published(own)]
-    return unique([*table_checks.lines(records, references), *told, *of_training(records)])
+    differences = [line for column in columns.values() for line in _against_published(column)]
+    return unique([*table_checks.lines(records, references), *differences, *of_training(records)])
 
 
 def of_training(records: Sequence[AttackRecord]) -> list[str]:
     """Methods that did not train, by data set, and what is noted of the data."""
-    told = []
+    lines = []
     for dataset in unique(r.cell.train.dataset for r in records):
-        some = [r for r in records if r.cell.train.dataset == dataset]
-        chance = unique(f"{label(r.cell)} ({r.accuracy.mean:.1f}%)" for r in some if _near_chance(r))
+        of_dataset = [r for r in records if r.cell.train.dataset == dataset]
+        chance = unique(f"{label(r.cell)} ({r.accuracy.mean:.1f}%)" for r in of_dataset if _near_chance(r))
         if chance:
-            told.append(
+            lines.append(
                 f"{registry.short(dataset)}: accuracy near chance, so these methods did not train: {'; '.join(chance)}."
             )
-    return [*told, *unique(f"note: {note}." for r in records for note in r.notes)]
+    return [*lines, *unique(f"note: {note}." for r in records for note in r.notes)]
 
 
 def _against_published(records: Sequence[AttackRecord]) -> list[str]:
@@ -153,29 +142,40 @@ def _against_published(records: Sequence[AttackRecord]) -> list[str]:
     first = records[0]
     place = f"{registry.short(first.cell.train.dataset)}, {label(first.cell)}"
     accuracy, psnr = published(first.cell)[0], of_papers_attack(first.cell)
-    told = []
+    lines = []
     if psnr is not None and psnr.value < first.floor.psnr_db:
-        told.append(
+        lines.append(
             f"{place}: the published {psnr.value:.2f} dB lies below the {first.floor.psnr_db:.2f} dB that the {first.floor.name} "
             "image scores on these victims: it reports an attack that failed, not protection."
         )
     attacked = [r for r in records if r.attack not in registry.FLOORS]
     if psnr is not None and attacked:
-        best, own = strongest(attacked), papers_attack(attacked)
+        best, papers = strongest(attacked), papers_attack(attacked)
         each = {"the strongest attack here": best}
-        each |= {"the paper's attack": measured.of(own)} if own is not None else {}
-        found = [(who, row.name, row.scores.psnr_db) for who, row in each.items()]
-        if any(abs(mean - psnr.value) > LARGE_GAP_DB for _, _, mean in found):
-            texts = [f"{who}, {name}, {mean:.2f} ({mean - psnr.value:+.1f})" for who, name, mean in found]
-            told.append(f"{place}, round {round_label(first)}: published {psnr.value:.2f} dB; {'; '.join(texts)}.")
+        each |= {"the paper's attack": measured.of(papers)} if papers is not None else {}
+        scores = [(who, row.name, row.scores.psnr_db) for who, row in each.items()]
+        if any(abs(mean - psnr.value) > LARGE_GAP_DB for _, _, mean in scores):
+            texts = [f"{who}, {name}, {mean:.2f} ({mean - psnr.value:+.1f})" for who, name, mean in scores]
+            lines.append(f"{place}, round {round_label(first)}: published {psnr.value:.2f} dB; {'; '.join(texts)}.")
     off = first.accuracy.mean - accuracy.value if accuracy is not None else 0.0
     if accuracy is not None and abs(off) > LARGE_GAP_PERCENT:
-        told.append(f"{place}: accuracy {first.accuracy.mean:.2f}%, published {accuracy.value:.2f}% ({off:+.1f}).")
-    return told
+        lines.append(f"{place}: accuracy {first.accuracy.mean:.2f}%, published {accuracy.value:.2f}% ({off:+.1f}).")
+    return lines
 
 
 def _near_chance(record: AttackRecord) -> bool:
     return record.accuracy.mean < 1.5 * 100 / record.classes
+
+
+def left_out(records: Sequence[AttackRecord], gaps: Sequence[Gap]) -> list[str]:
+    """One line with the attacks that were neither made nor refused, as a ladder leaves out those that are never the best."""
+    named = {r.cell.attack for r in records} | {gap.attack for gap in gaps}
+    missing = [name for name in registry.ATTACKS if name not in named]
+    return (
+        [f"Not among the attacks: {', '.join(missing)}. `--attack {registry.WHOLE_LADDER}` makes them."]
+        if missing
+        else []
+    )
 
 
 def gap_lines(gaps: Sequence[Gap]) -> list[str]:
@@ -185,6 +185,6 @@ def gap_lines(gaps: Sequence[Gap]) -> list[str]:
         names = (registry.short(g.cell.train.dataset), label(g.cell), g.attack)
         rounds.setdefault((*names, g.reason), []).append(asked_text(g.cell.round))
     return [
-        f"{dataset}, {name}, {attack}, round {', '.join(unique(own))}: {reason}"
-        for (dataset, name, attack, reason), own in rounds.items()
+        f"{dataset}, {name}, {attack}, round {', '.join(unique(asked))}: {reason}"
+        for (dataset, name, attack, reason), asked in rounds.items()
     ]

@@ -5,6 +5,7 @@ not-monotone            an attack scores lower than one whose knowledge is a par
 oracle-fails            the reference, with the victim's own networks, does not beat the floor: nothing else here was tested
 fedavg-fails            undefended FedAvg keeps its images, though it is known to give them away: the attacks are weak
 no-control              neither an oracle nor undefended FedAvg was attacked beside it: a failure says nothing
+audit-refutes           canaries show that the claimed epsilon is too small
 overlapping-intervals   a difference between methods, or a gain, is claimed whose intervals overlap: it rests on the pairing alone
 
 Checks are about one run, not about training again: "surely" is here an interval over other victims of these very networks.
@@ -22,7 +23,7 @@ from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
 from privbench.spec import CellSpec
-from reports.records import comparison, knowledge_sets, measured
+from reports.records import comparison, guarantees, knowledge_sets, measured
 from reports.records.labels import (
     attacker_text,
     group,
@@ -30,12 +31,12 @@ from reports.records.labels import (
     knowledge_text,
     label,
     networks,
-    range_text,
     title_of,
     unique,
     update_text,
 )
 from reports.records.measured import ORACLE, Measured, best_record, strongest
+from reports.records.number_text import range_text
 
 # What an attack on undefended FedAvg reaches at least where `known_to_leak` says so.
 UNTRAINED_DB, TRAINED_DB = 24.0, 22.0
@@ -49,44 +50,44 @@ def by_record(
 
     `references` are attacks on undefended FedAvg from outside the table (reports/records/ceiling.py).
     """
-    found = {r.id: [*r.messages, *below_floor(r)] for r in records}
+    messages = {r.id: [*r.messages, *below_floor(r), *guarantees.refuted(r)] for r in records}
     for key in groups(records):
-        own = [r for r in records if group(r.cell) == key]
-        beside = [*own, *(r for r in references if group(r.cell) == key)]
-        for name in unique(label(r.cell) for r in own):
-            column = [r for r in own if label(r.cell) == name]
-            for r, flag in (
+        of_group = [r for r in records if group(r.cell) == key]
+        beside = [*of_group, *(r for r in references if group(r.cell) == key)]
+        for name in unique(label(r.cell) for r in of_group):
+            column = [r for r in of_group if label(r.cell) == name]
+            for r, message in (
                 *not_monotone(column), *oracle_fails(column), *fedavg_fails(column), *no_control(column, beside),
                 *overlapping_floor(column),
             ):  # fmt: skip
-                found[r.id].append(flag)
-        for r, flag in overlapping(own):
-            found[r.id].append(flag)
-    return found
+                messages[r.id].append(message)
+        for r, message in overlapping(of_group):
+            messages[r.id].append(message)
+    return messages
 
 
 def lines(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> list[str]:
     """One line per failed check, with the rows that share it."""
-    found = by_record(records, references)
+    messages = by_record(records, references)
     rows: dict[tuple[str, str], list[AttackRecord]] = {}
     for r in records:
-        for flag in found[r.id]:
-            rows.setdefault((flag.name, flag.sentence), []).append(r)
-    return [f"{name}: {_rows(some, records)}: {sentence}." for (name, sentence), some in rows.items()]
+        for message in messages[r.id]:
+            rows.setdefault((message.name, message.sentence), []).append(r)
+    return [f"{name}: {_rows(flagged, records)}: {sentence}." for (name, sentence), flagged in rows.items()]
 
 
-def _rows(some: Sequence[AttackRecord], every: Sequence[AttackRecord]) -> str:
-    if len(some) == len(every) > 1:
+def _rows(flagged: Sequence[AttackRecord], every: Sequence[AttackRecord]) -> str:
+    if len(flagged) == len(every) > 1:
         return "every row"
-    told = []
-    for key in groups(some):
-        own = [r for r in some if group(r.cell) == key]
+    texts = []
+    for key in groups(flagged):
+        of_group = [r for r in flagged if group(r.cell) == key]
         each = [
-            f"{attack} on {', '.join(unique(label(r.cell) for r in own if r.attack == attack))}"
-            for attack in unique(r.attack for r in own)
+            f"{attack} on {', '.join(unique(label(r.cell) for r in of_group if r.attack == attack))}"
+            for attack in unique(r.attack for r in of_group)
         ]
-        told.append(f"{title_of(key)}: {'; '.join(each)}")
-    return " | ".join(told)
+        texts.append(f"{title_of(key)}: {'; '.join(each)}")
+    return " | ".join(texts)
 
 
 def below_floor(r: AttackRecord) -> list[CheckMessage]:
@@ -105,8 +106,8 @@ def gain_below_floor(
     if round(gain_db.high, 2) >= 0 or attack in registry.FLOORS:
         return []
     if identifies(identification, n, chance):
-        told = "below the floor in PSNR, yet it identifies the victims' images better than chance: noisy, and no protection"
-        return [CheckMessage(name="below-floor", sentence=told)]
+        sentence = "below the floor in PSNR, yet it identifies the victims' images better than chance: noisy, and no protection"
+        return [CheckMessage(name="below-floor", sentence=sentence)]
     return [CheckMessage(name="below-floor", sentence="below the floor, so this says nothing about privacy")]
 
 
@@ -125,7 +126,7 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Che
     """
     attacks = [measured.of(r) for r in _attacks(column) if r.scores.not_applicable < r.scores.n]
     attacks.sort(key=lambda one: -one.scores.psnr_db)
-    told = []
+    raised = []
     for more in attacks:
         for less in attacks:
             above = knowledge_sets.knows_more(more.first, less.first)
@@ -135,9 +136,9 @@ def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Che
                     f"knows more than {less.first.attack} ({knowledge_text(less.first)}) and scores lower, {_db(more)} against "
                     f"{_db(less)} dB, by more than chance, so this attack is broken or badly tuned"
                 )
-                told.append((more.first, CheckMessage(name="not-monotone", sentence=sentence)))
+                raised.append((more.first, CheckMessage(name="not-monotone", sentence=sentence)))
                 break
-    return told
+    return raised
 
 
 def oracle_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
@@ -175,12 +176,14 @@ def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Che
     return [(r, CheckMessage(name="fedavg-fails", sentence=sentence))] if fails else []
 
 
-def no_control(column: Sequence[AttackRecord], own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
+def no_control(
+    column: Sequence[AttackRecord], of_group: Sequence[AttackRecord]
+) -> list[tuple[AttackRecord, CheckMessage]]:
     """The strongest attack of a column without an oracle, where the table `own` has no attack on undefended FedAvg either."""
     attacks = _attacks(column)
     if not attacks or any(r.knowledge.rung == ORACLE for r in attacks):
         return []
-    if any(map(_undefended, _attacks(own))):
+    if any(map(_undefended, _attacks(of_group))):
         return []
     sentence = (
         "neither an oracle nor undefended FedAvg was attacked beside it, so nothing shows what these attacks can do here, and a "
@@ -212,9 +215,9 @@ def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord
     ]
 
 
-def overlapping(own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
+def overlapping(records: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
     """Claimed differences between the methods of one table whose intervals overlap; reported for the first of the two."""
-    by_id = {r.id: r for r in own}
+    by_id = {r.id: r for r in records}
     return [
         (
             by_id[c.ids[0]],
@@ -223,7 +226,7 @@ def overlapping(own: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMe
                 sentence=f"{c.name}: the two intervals overlap, so the difference rests on the paired test alone",
             ),
         )
-        for c in comparison.between_methods(own)
+        for c in comparison.between_methods(records)
         if c.differ and c.intervals_overlap
     ]
 

@@ -1,8 +1,8 @@
 """How long a study will take, printed before it starts: an estimate from measured costs, for this machine and what is left to do.
 
-Every kind of work has a cost in CPU seconds, measured in the quick preset on `photos` with one thread of a reference machine
-(AMD EPYC, 2026-11-22): of a mini-batch of a client's training and of its generator's, and of an attacked victim. A fixed piece
-of training, timed there and here, says how many times slower this machine is. Jobs are distributed as
+Every kind of work has a cost in CPU seconds, measured in the quick preset on `photos` (GANs of images on `digits`) with one thread
+of a reference machine (AMD EPYC, 2026-11-22): of a mini-batch of a client's training and of its generator's, and of an attacked
+victim. A fixed piece of training, timed there and here, says how many times slower this machine is. Jobs are distributed as
 privbench/execution/worker_pool.py does, one a core, so that the longest may decide.
 
 What the estimate leaves out: early stopping (the number is then too high), other work on the machine, and a machine whose
@@ -18,7 +18,10 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from privbench import registry, written_defense
 from privbench.execution.cell_jobs import Trial
+from privbench.methods import participation
+from privbench.methods.base import Method
 from privbench.networks.model import Model
 from privbench.records.store import Store
 from privbench.seeds import stream
@@ -30,6 +33,10 @@ from privbench.training import checkpoint
 CALIBRATION = 0.19
 STEP = 0.0033  # of a mini-batch of a client
 GENERATOR_STEP = 0.072  # the same of FedCG's generator and discriminator, with its share of the server's distillation
+# Of a GAN of images, by mini-batch of 16: of D and G, the same where D's gradients are clipped one by one, and of the classifier
+# that measures what G is worth.
+IMAGE_GAN_STEP, CLIPPED_GAN_STEP, MEASURING_STEP = 0.026, 0.075, 0.0058
+IMAGE_GANS, IMAGE_GAN_BATCH = ("dp-gan", "secure-gan"), 16
 # Of one step of L-BFGS on one victim.
 ATTACK_STEP = {"dlg": 0.0034, "feature-statistics": 0.0036}
 # Of one victim as a whole, by what `staged` sees: after training, and in round 0.
@@ -99,6 +106,8 @@ def cost(trial: Trial) -> float | None:
 
 def training(spec: TrainSpec) -> float | None:
     """The whole schedule of the methods of the attack table."""
+    if spec.backbone == "lenet5" and spec.method in IMAGE_GANS:
+        return generative_training(spec)
     if spec.backbone != "lenet5" or spec.method not in ("fedavg", "fedsplit", "lg-fedavg", "fedcg"):
         return None
     schedule = spec.schedule
@@ -109,8 +118,23 @@ def training(spec: TrainSpec) -> float | None:
     return schedule.rounds * of_a_round
 
 
+def generative_training(spec: TrainSpec) -> float:
+    """The whole schedule of a GAN of images, of each client in the rounds in which it takes part, and of all that measures it."""
+    schedule, clients = spec.schedule, range(spec.clients)
+    method: Method = registry.create(registry.resolve("method", spec.method), spec.method_settings)
+    clipped = "example" in written_defense.create(spec.defense, spec.where).places
+    steps = schedule.client_steps or -(-spec.per_client // schedule.batch)
+    epochs = (1, 1) if schedule.client_steps else (schedule.generator_epochs, schedule.local_epochs)
+    turns = sum(participation.rounds_of(method, k, spec.clients, schedule.rounds) for k in clients)
+    gan = turns * epochs[0] * steps * (CLIPPED_GAN_STEP if clipped else IMAGE_GAN_STEP)
+    measuring = schedule.rounds * spec.clients * epochs[1] * steps * MEASURING_STEP
+    return (gan + measuring) * schedule.batch / IMAGE_GAN_BATCH
+
+
 def attacking(cell: CellSpec) -> float | None:
-    """All victims of one seed."""
+    """All victims of one seed; nothing where none is attacked, or no descent is made."""
+    if cell.attack in (None, "generated-images"):
+        return 0.0
     if cell.batch_size > 1 or cell.observe != "gradient" or cell.train.backbone != "lenet5":
         return None
     if cell.attack in ATTACK_STEP:

@@ -10,7 +10,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from privbench import applicability, registry
+from privbench import registry
+from privbench.execution import applicability
 from privbench.observation import active_server
 from privbench.records.schema import AttackRecord
 from privbench.records.store import Store
@@ -51,9 +52,9 @@ def write(
     """Every report of several methods; `records` are those of `cells`, in the same order."""
     paths = report_files.write(ladder_summary.report(records, gaps), folder / "summary")
     for key, name in of_attack.stems(records).items():
-        own = [r for r in records if grouping.setting(r.cell) == key]
+        of_setting = [r for r in records if grouping.setting(r.cell) == key]
         lost = [gap for gap in gaps if grouping.setting(gap.cell) == key]
-        paths += report_files.write(ladder.report(own, lost), files.inside(folder, f"ladder-{name}"))
+        paths += report_files.write(ladder.report(of_setting, lost), files.inside(folder, f"ladder-{name}"))
     return paths + curves(records, folder) + grids(store, cells, records, folder, SHOWN_ROUNDS, strongest=True)
 
 
@@ -86,12 +87,12 @@ def grids(
     paths = []
     for block in ladder.blocks([r for r in records if r.cell.round in rounds]):
         first = block.every[0]
-        own = _strongest(block) if strongest else [
+        shown = _strongest(block) if strongest else [
             r for r in block.every if r.attack not in registry.FLOORS or r.attack == first.floor.name
         ]  # fmt: skip
         method = f"-{_stem(label(first.cell))}" if len(methods) > 1 else ""
         stem = files.inside(folder, f"{names[grouping.setting(first.cell)]}{method}-grid-{first.cell.round}")
-        paths += of_attack.write_grid(store, [by_id[r.id] for r in own], min(first.cell.seeds), stem)
+        paths += of_attack.write_grid(store, [by_id[r.id] for r in shown], min(first.cell.seeds), stem)
     return paths
 
 

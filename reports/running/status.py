@@ -69,9 +69,9 @@ def _begun(store: Store, cell: CellSpec, seed: int) -> str:
 
 def counts(states: Sequence[CellStatus]) -> str:
     """E.g. "12 of 20 cells done, 1 failed, 7 not run"."""
-    found = {word: sum(state.word == word for state in states) for word in WORDS}
-    rest = [f"{number} {word}" for word, number in found.items() if number and word != DONE]
-    return ", ".join([f"{found[DONE]} of {len(states)} cells done", *rest])
+    numbers = {word: sum(state.word == word for state in states) for word in WORDS}
+    rest = [f"{number} {word}" for word, number in numbers.items() if number and word != DONE]
+    return ", ".join([f"{numbers[DONE]} of {len(states)} cells done", *rest])
 
 
 COLUMNS = ["cell", "attack", "round", "state"]
@@ -80,14 +80,17 @@ MOST_NAMED = 4  # attacks of one row
 
 def listing(cells: Sequence[CellSpec], states: Sequence[CellStatus]) -> list[tuple[str, list[list[str]]]]:
     """(heading, rows of COLUMNS) of each setting; attacks of one cell and round that are in one state share a row."""
-    found: dict[grouping.Setting, dict[tuple[str, str, str], list[str]]] = {}
+    by_setting: dict[grouping.Setting, dict[tuple[str, str, str], list[str]]] = {}
     for cell, state in zip(cells, states, strict=True):
         round_ = labels.asked_text(cell.round) if cell.attack else ""
         row = (_name(cell), round_, state.word + (f": {state.why}" if state.why else ""))
-        found.setdefault(grouping.setting(cell), {}).setdefault(row, []).append(cell.attack or "")
+        by_setting.setdefault(grouping.setting(cell), {}).setdefault(row, []).append(cell.attack or "")
     return [
-        (grouping.title(key), [[name, _attacks(own), round_, state] for (name, round_, state), own in body.items()])
-        for key, body in found.items()
+        (
+            grouping.title(key),
+            [[name, _attacks(attacks), round_, state] for (name, round_, state), attacks in body.items()],
+        )
+        for key, body in by_setting.items()
     ]
 
 
@@ -104,10 +107,10 @@ def _name(cell: CellSpec) -> str:
 def reasons(cells: Sequence[CellSpec], states: Sequence[CellStatus]) -> list[str]:
     """One line per reason for which cells are not done, with how many and which."""
     open_ = [(cell, state) for cell, state in zip(cells, states, strict=True) if state.word != DONE]
-    told = []
+    lines = []
     for word, why in unique((state.word, state.why) for _, state in open_):
-        own = [cell for cell, state in open_ if (state.word, state.why) == (word, why)]
-        which = unique(f"{cell.train.dataset} {grouping.row(cell)}" for cell in own)
+        alike = [cell for cell, state in open_ if (state.word, state.why) == (word, why)]
+        which = unique(f"{cell.train.dataset} {grouping.row(cell)}" for cell in alike)
         few = ", ".join(which[:3]) + (f" and {len(which) - 3} more" if len(which) > 3 else "")
-        told.append(f"{word} ({len(own)}): {few}" + (f": {why}" if why else ""))
-    return told
+        lines.append(f"{word} ({len(alike)}): {few}" + (f": {why}" if why else ""))
+    return lines

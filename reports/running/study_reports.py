@@ -14,39 +14,40 @@ from reports.figures import (
     box_plots,
     client_bars,
     curves,
-    defense_curve,
     derived,
-    feature_pca,
+    epsilon_curve,
     of_attack,
     omega_curve,
     roc,
+    sweep_curve,
 )
-from reports.records import grouping
+from reports.figures.of_networks import feature_pca, samples
+from reports.records import generators, grouping
 from reports.records.labels import Gap
-from reports.records.quotable import is_plumbing
+from reports.records.quotable import is_smoke
 from reports.running import ladder_cells, status
 from reports.running.status import CellStatus
 from reports.studies.definition import Study
-from reports.tables import (
-    ablation,
-    accuracy_table,
-    attack_table,
-    baselines,
-    ladder_summary,
-    nearest,
-    report_files,
-    terminal,
-    variants,
-)
+from reports.tables import attack_table, baselines, ladder_summary, nearest, report_files, sweep, terminal, variants
 from reports.tables.report import Page, Report, Table, without_scores
+from reports.tables.training import ablation, accuracy_table, communication, generator_table, task_table
 
+GENERATOR = "generator"
 NAMES = (
     "accuracy", "omega", "pca", "ablation", "attack", "ladder", "baselines", "gain", "rta", "roc", "curves", "consistency",
-    "box-plots", "clients", "nearest", "variants",
+    "box-plots", "clients", "nearest", "variants", GENERATOR, "stability", "communication", "tasks",
 )  # fmt: skip
 OF_ATTACKS = {"baselines": baselines.report, "nearest": nearest.report, "variants": variants.report}
-CURVES = {"curves": ("loss", "accuracy"), "consistency": ("consistency",)}
-CURVE_TITLES = {"curves": "Loss and accuracy curves", "consistency": "Consistency of generator and classifier"}
+CURVES = {
+    "curves": ("loss", "accuracy"),
+    "consistency": ("consistency",),
+    "stability": ("discriminator", "generator", "accuracy"),
+}
+CURVE_TITLES = {
+    "curves": "Loss and accuracy curves",
+    "consistency": "Consistency of generator and classifier",
+    "stability": "Stability of the generative networks",
+}
 
 
 def write(
@@ -67,21 +68,43 @@ def write(
     for name in study.reports:
         if name == "pca":
             paths += _principal_components(store, cells, records, folder, data_dir)
+        elif name == GENERATOR:
+            paths += _generators(store, cells, records, folder, data_dir)
         elif name == "omega":
             paths += _against_omega(study, records, folder)
+        elif name == "tasks":
+            paths += _of_tasks(records, folder)
         else:
             paths += _write_one(name, study, store, cells, records, gaps, folder, references)
-    return paths
+    return paths + (_of_sweep(study, records, folder) if study.sweep else [])
 
 
 def _against_omega(study: Study, records: Sequence[Record], folder: Path) -> list[Path]:
     """The curves of every data set that has several omegas."""
     keys = omega_curve.comparisons(records)
-    metrics = [metric for metric in study.metrics if metric in omega_curve.ACCURACIES]
+    metrics = [metric for metric in study.metrics if metric in omega_curve.AXES]
     paths = report_files.write(omega_curve.report(records, metrics, study.tables), folder / "omega") if keys else []
     for key in keys:
         paths += omega_curve.write(records, key, metrics, folder, study.tables)
     return paths
+
+
+def _of_sweep(study: Study, records: Sequence[Record], folder: Path) -> list[Path]:
+    """The table and the curves of what a study sweeps."""
+    paths = report_files.write(_swept(study, records), folder / "sweep")
+    return paths + sweep_curve.of_study(study.sweep, records, folder)
+
+
+def _swept(study: Study, records: Sequence[Record]) -> Report:
+    """Of smoke runs without scores."""
+    whole = sweep.report(study.sweep, records)
+    return without_scores(whole) if is_smoke(records) else whole
+
+
+def _of_tasks(records: Sequence[Record], folder: Path) -> list[Path]:
+    """The table of meta-learners; of smoke runs without scores."""
+    whole = task_table.report(records)
+    return report_files.write(without_scores(whole) if is_smoke(records) else whole, folder / "tasks")
 
 
 def _principal_components(
@@ -90,12 +113,42 @@ def _principal_components(
     """The panels of every setting, from networks and images on disk."""
     paths: list[Path] = []
     for key in grouping.settings(records):
-        own = [(cell, r) for cell, r in zip(cells, records, strict=True) if grouping.setting(r.cell) == key]
-        found = feature_pca.clouds(store, [cell for cell, _ in own], data_dir)
+        pairs = [(cell, r) for cell, r in zip(cells, records, strict=True) if grouping.setting(r.cell) == key]
+        clouds = feature_pca.clouds(store, [cell for cell, _ in pairs], data_dir)
         stem = files.inside(folder, f"pca-{grouping.stem(key)}")
-        paths += report_files.write(feature_pca.report(key, found, [r for _, r in own]), stem)
-        paths += feature_pca.write(key, found, own[0][1].class_names, stem)
+        paths += report_files.write(feature_pca.report(key, clouds, [r for _, r in pairs]), stem)
+        paths += feature_pca.write(key, clouds, pairs[0][1].class_names, stem)
     return paths
+
+
+def _generators(
+    store: Store, cells: Sequence[CellSpec], records: Sequence[Record], folder: Path, data_dir: Path | None
+) -> list[Path]:
+    """The scores of generators of images and what they make, from networks and images on disk."""
+    scored = {r.id for r in generators.are_some(records)}
+    if not scored:
+        return []
+    paths = report_files.write(_of_generators(records), folder / GENERATOR)
+    for key in grouping.settings(records):
+        chosen = {name: r for name, r in grouping.chosen(records, key).items() if r.id in scored}
+        rows = [(name, cell) for name, r in chosen.items() for cell in cells if cell.id == r.id]
+        if not rows:
+            continue
+        stem, title = files.inside(folder, f"samples-{grouping.stem(key)}"), grouping.title(key)
+        classes = next(iter(chosen.values())).class_names
+        paths += samples.write(samples.compared(store, rows, data_dir), classes, title, stem)
+        for name, cell in rows:
+            blocks, others = samples.over_rounds(store, cell, data_dir)
+            of_row = stem.with_name(f"{stem.name}-{samples.file_name(name)}")
+            remark = f"{others} more clients" if others else ""
+            paths += samples.write(blocks, classes, f"{name}, {title}", of_row, remark)
+    return paths
+
+
+def _of_generators(records: Sequence[Record]) -> Report:
+    """Of smoke runs without scores."""
+    report = generator_table.report(records)
+    return without_scores(report) if is_smoke(records) else report
 
 
 def _write_one(
@@ -109,20 +162,21 @@ def _write_one(
     references: Sequence[AttackRecord],
 ) -> list[Path]:
     pairs_of = [(cell, r) for cell, r in zip(cells, records, strict=True) if isinstance(r, AttackRecord)]
-    kept = {r.id for r in grouping.best_searched([r for _, r in pairs_of])}
-    pairs_of = [(cell, r) for cell, r in pairs_of if r.id in kept]
+    best_ids = {r.id for r in grouping.best_searched([r for _, r in pairs_of])}
+    pairs_of = [(cell, r) for cell, r in pairs_of if r.id in best_ids]
     attacked = [r for _, r in pairs_of]
     if name == "accuracy":
         whole = accuracy_table.report(records, gaps, study.metrics, study.tables)
         return report_files.write(derived.beside(whole, records, name, study.tables), folder / name)
-    if name == "ablation":
-        return report_files.write(ablation.report(records, gaps, study.metrics), folder / name)
+    if name in ("ablation", "communication"):
+        whole = communication.report(records) if name != "ablation" else ablation.report(records, gaps, study.metrics)
+        return report_files.write(whole, folder / name)
     if name == "attack":
         lost = [gap for gap in gaps if gap.cell.attack is not None]
         paths = (
             report_files.write(attack_table.report(attacked, lost, references), folder / "table") if attacked else []
         )
-        paths += defense_curve.curves(attacked, folder)
+        paths += sweep_curve.curves(attacked, folder) + epsilon_curve.curves(attacked, folder)
         return paths + of_attack.attacked(store, [cell for cell, _ in pairs_of], attacked, folder)
     if name == "ladder":
         return ladder_cells.write(store, [cell for cell, _ in pairs_of], attacked, gaps, folder) if attacked else []
@@ -141,9 +195,9 @@ def _write_one(
             roc.report(records), records, folder, name, lambda key, stem: roc.write(records, key, stem)
         )
     if name in CURVES:
-        own = derived.beside(curves.report(records, CURVES[name], CURVE_TITLES[name]), records, name, study.tables)
+        report = derived.beside(curves.report(records, CURVES[name], CURVE_TITLES[name]), records, name, study.tables)
         return _with_figures(
-            own, records, folder, name, lambda key, stem: curves.write(records, key, CURVES[name], stem)
+            report, records, folder, name, lambda key, stem: curves.write(records, key, CURVES[name], stem)
         )
     if name == "box-plots":
         return _with_figures(
@@ -155,7 +209,7 @@ def _write_one(
 def _of_attacks(name: str, records: Sequence[AttackRecord]) -> Report:
     """One of OF_ATTACKS; of smoke runs without scores."""
     report = OF_ATTACKS[name](records)
-    return without_scores(report) if is_plumbing(records) else report
+    return without_scores(report) if is_smoke(records) else report
 
 
 def _with_figures(
@@ -177,16 +231,17 @@ def _with_figures(
 
 
 def write_page(
-    study: Study, cells: Sequence[CellSpec], found: Sequence[CellStatus], paths: Sequence[Path], folder: Path
+    study: Study, cells: Sequence[CellSpec], states: Sequence[CellStatus], paths: Sequence[Path], folder: Path
 ) -> list[Path]:
     """report.md and report.html: what the study is, how far every cell is, and every table and figure of it."""
     tables = [
-        Table(heading, status.COLUMNS, body, words=True, is_part=True) for heading, body in status.listing(cells, found)
+        Table(heading, status.COLUMNS, body, words=True, is_part=True)
+        for heading, body in status.listing(cells, states)
     ]
     page = Report(
         study.title,
-        [f"{study.about} Source: {study.source}.", f"{status.counts(found)}."],
-        [Table("Cells", (), (), status.reasons(cells, found)), *tables],
+        [f"{study.about} Source: {study.source}.", f"{status.counts(states)}."],
+        [Table("Cells", (), (), status.reasons(cells, states)), *tables],
         [],
         pages=[Page(f"{path.stem} (also .csv, .tex)", path.stem) for path in paths if path.suffix == ".md"],
         images=[path.name for path in paths if path.suffix == ".png"],
@@ -204,9 +259,9 @@ def show(
     first: Sequence[str] = (),
 ) -> None:
     """The study's first report on the terminal; `first` are notes that go before all others."""
-    found = _first(study, records, gaps, references)
-    if found is not None:
-        name, report = found
+    named_report = _first(study, records, gaps, references)
+    if named_report is not None:
+        name, report = named_report
         terminal.show(report, folder / f"{name}.md", to, first)
 
 
@@ -215,6 +270,8 @@ def _first(
 ) -> tuple[str, Report] | None:
     """(the name of its file, the report) that a study shows; None where it has no records."""
     attacked = [r for r in records if isinstance(r, AttackRecord)]
+    if study.sweep:
+        return "sweep", _swept(study, records)
     if "attack" in study.reports:
         best, lost = grouping.best_searched(attacked), [gap for gap in gaps if gap.cell.attack is not None]
         return ("table", attack_table.report(best, lost, references)) if best else None
@@ -225,5 +282,7 @@ def _first(
             return name, _of_attacks(name, attacked)
     if "ablation" in study.reports:
         return "ablation", ablation.report(records, gaps, study.metrics)
+    if GENERATOR in study.reports and generators.are_some(records):
+        return GENERATOR, _of_generators(records)
     whole = accuracy_table.report(records, gaps, study.metrics, study.tables)
     return "accuracy", whole._replace(tables=whole.tables[: len(study.metrics)])

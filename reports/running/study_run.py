@@ -6,7 +6,6 @@ Cells fail alone. Why one failed is kept beside it until it is tried again; what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -15,93 +14,38 @@ from privbench import data, registry
 from privbench.errors import Interrupted, UserError
 from privbench.execution import beforehand, cell_jobs, foundations
 from privbench.execution.progress import CONSOLE, JobBars
+from privbench.execution.sweep import engines, shards
+from privbench.execution.sweep.shards import Shard
 from privbench.records.schema import AttackRecord, Record
 from privbench.records.store import Store
-from privbench.requests.options import PlaceOptions, TrainingOptions
+from privbench.requests.options import PlaceOptions
 from privbench.spec import CellSpec
-from privbench.system import console as consoles
 from privbench.system import cpu, files, machine
-from privbench.system.console import Console
 from privbench.training import federation
 from reports.records import ceiling
 from reports.records.labels import REFUSED, Gap
 from reports.running import forecast, ladder_cells, status, study_reports
 from reports.running.status import CellStatus
-from reports.studies import definition
+from reports.running.study_plan import few
 from reports.studies.definition import Study
-from reports.tables import ladder_summary, render
-
-# Of the attack table that may be published.
-FULL_VICTIMS, FULL_SEEDS = 64, 5
-# A seed of the same at a first look.
-FIRST_VICTIMS = 8
-MOST_FILES = 8  # that one line names
-Datasets = Sequence[tuple[str, tuple[str, ...] | None]]
-
-
-def plan(
-    name: str,
-    training: TrainingOptions,
-    datasets: Datasets | None,
-    *,
-    methods: Sequence[str] | None = None,
-    rounds: Sequence[str] | None = None,
-    victims: int | None = None,
-    defenses: Sequence[str] = (),
-) -> tuple[Study, list[CellSpec]]:
-    """(the study, its cells as asked for, with `defenses` in place of its own); UserError when nothing of it is left."""
-    chosen = definition.read(name)
-    choices = definition.Choices(
-        how=training.partition,
-        omega=training.omega,
-        min_per_client=training.min_per_client,
-        where=training.where,
-        protocol=training.protocol,
-        flip=training.flip,
-        measured=training.measured,
-        equal_work=training.equal_work,
-        changes=training.changes(),
-        defenses=tuple(defenses),
-    )
-    cells = definition.cells(
-        chosen,
-        training.preset,
-        datasets,
-        methods=methods,
-        rounds=rounds,
-        seeds=training.seeds,
-        first_seed=training.first_seed,
-        victims=victims,
-        choices=choices,
-    )
-    if not cells:
-        raise UserError(f"the study '{name}' has no cell of these methods on these data sets")
-    return chosen, cells
-
-
-def plan_table(
-    training: TrainingOptions,
-    datasets: Datasets | None,
-    *,
-    full: bool = False,
-    victims: int | None = None,
-    defenses: Sequence[str] = (),
-) -> tuple[Study, list[CellSpec]]:
-    """The attack table: in `quick` a first look with few victims and one seed, unless `full` asks for the one to publish."""
-    if training.preset == "quick":
-        training = replace(training, seeds=training.seeds or (FULL_SEEDS if full else 1))
-        victims = victims or (FULL_VICTIMS if full else FIRST_VICTIMS)
-    return plan("attack-table", training, datasets, victims=victims, defenses=defenses)
 
 
 def execute(
-    cells: Sequence[CellSpec], out: Path, data_dir: Path | None, device: str, *, strict: bool = False
+    cells: Sequence[CellSpec],
+    out: Path,
+    data_dir: Path | None,
+    device: str,
+    *,
+    strict: bool = False,
+    shard: Shard | None = None,
+    engine: str = engines.LOCAL,
 ) -> list[CellStatus]:
     """Runs what is not recorded and says how far every cell is. Raises Interrupted, after finished cells are recorded.
 
     A cell of which it is known beforehand that it cannot be made is refused before anything is trained; with `strict`, so is all.
+    With a `shard`, only its training runs are made and attacked. `engine` is what --engine names (execution/sweep/engines.py).
     """
-    store = Store(out)
+    run_jobs, store = engines.of(engine), Store(out)
     store.check_writable()
     recorded = [store.record(cell).exists() for cell in cells]
     for cell in cells:
@@ -116,28 +60,29 @@ def execute(
         if cell.id in reasons:
             store.write_failure(cell, reasons[cell.id], refused=True)
     able = [cell for cell in at_hand if cell.id not in reasons]
-    jobs = {job.title: job for job in cell_jobs.trials_of(able, out, data_dir, device)}
+    runs = None if shard is None else shards.runs(cells, shard)
+    jobs = {job.title: job for job in cell_jobs.trials_of(able, out, data_dir, device, runs)}
     try:
         with JobBars(len(jobs)) as bars:
             outcome = partial(_ended, store, jobs, bars)
-            failures = cell_jobs.run_cells(able, out, data_dir, device, bars.progress, outcome)
+            failures = cell_jobs.run_cells(able, out, data_dir, device, bars.progress, outcome, runs, run_jobs)
     except Interrupted:
         cell_jobs.record_finished(store, able)
         CONSOLE.say(status.counts([status.of(store, cell, absent) for cell in cells]))
         raise
-    found = [
+    states = [
         status.of(store, cell, absent)._replace(is_new=not was_there)
         for cell, was_there in zip(cells, recorded, strict=True)
     ]
-    if failures:
-        return found
+    if failures or shard is not None:
+        return states
     # Nothing failed, so what is not there was there.
     gone = "was deleted while the command ran; the same command makes it again"
     return [
         CellStatus(status.FAILED, f"{store.cell(cell)} {gone}")
         if state.word in (status.NOT_RUN, status.INTERRUPTED)
         else state
-        for cell, state in zip(cells, found, strict=True)
+        for cell, state in zip(cells, states, strict=True)
     ]
 
 
@@ -159,21 +104,30 @@ def absent_data(
     Where files are missing, the data set is tried all the same: it may download itself, or the chosen domains may be there. Without
     `fetch` nothing is tried, and chosen domains count as there.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    # Checksums of large files: taken once for all cells.
+    present: set[str] = set()
     for cell in cells:
         name, domains = cell.train.dataset, cell.train.domains
-        if name in found or store.record(cell).exists() or name.startswith(registry.FOLDER) or (domains and not fetch):
+        if (
+            name in reasons
+            or name in present
+            or store.record(cell).exists()
+            or name.startswith(registry.FOLDER)
+            or (domains and not fetch)
+        ):
             continue
         if not any(line.startswith("missing") for line in data.check(name, data_dir)):
+            present.add(name)
             continue
         if not fetch:
-            found[name] = f"`privbench data check {name}` says which files go where"
+            reasons[name] = f"`privbench data check {name}` says which files go where"
             continue
         try:
             federation.read(name, data_dir, domains, cell.train.image_size)
         except UserError as error:
-            found[name] = str(error)
-    return found
+            reasons[name] = str(error)
+    return reasons
 
 
 def check_there(store: Store, cells: Sequence[CellSpec], states: Sequence[CellStatus], paths: Sequence[Path]) -> None:
@@ -195,18 +149,18 @@ def check_there(store: Store, cells: Sequence[CellSpec], states: Sequence[CellSt
 
 
 def sorted_out(
-    cells: Sequence[CellSpec], found: Sequence[CellStatus]
+    cells: Sequence[CellSpec], states: Sequence[CellStatus]
 ) -> tuple[list[CellSpec], list[Record], list[Gap]]:
     """(the cells that are done, their records, a gap for each other one)."""
-    done = [cell for cell, state in zip(cells, found, strict=True) if state.record is not None]
-    records = [state.record for state in found if state.record is not None]
+    done = [cell for cell, state in zip(cells, states, strict=True) if state.record is not None]
+    records = [state.record for state in states if state.record is not None]
     gaps = [
         Gap(
             cell,
             state.why or "the same command runs it",
             state.word,
         )
-        for cell, state in zip(cells, found, strict=True)
+        for cell, state in zip(cells, states, strict=True)
         if state.record is None
     ]
     return done, records, gaps
@@ -241,74 +195,41 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions) -> 
         *forecast.lines(cell_jobs.trials_of(cells, place.out, place.data_dir, place.device), place.device),
     ]:
         CONSOLE.say(line)
-    found = execute(cells, place.out, place.data_dir, place.device)
+    states = execute(cells, place.out, place.data_dir, place.device, engine=place.engine)
     folder, store = files.inside(place.out, f"{chosen.name}-{cells[0].preset}"), Store(place.out)
-    done, records, gaps = sorted_out(cells, found)
+    done, records, gaps = sorted_out(cells, states)
     gaps = [*unmet, *gaps]
     if not records:
-        raise UserError(f"no cell of '{chosen.name}' could be run: {found[0].why}")
+        raise UserError(f"no cell of '{chosen.name}' could be run: {states[0].why}")
     references = ceiling.references(store, [r for r in records if isinstance(r, AttackRecord)])
     with CONSOLE.status("drawing the reports"):
         paths = study_reports.write(chosen, store, done, records, gaps, folder, place.data_dir, references)
-    paths += study_reports.write_page(chosen, cells, found, paths, folder)
-    check_there(store, cells, found, paths)
-    return Studied(chosen, list(cells), found, folder, records, references, gaps, paths)
+    paths += study_reports.write_page(chosen, cells, states, paths, folder)
+    check_there(store, cells, states, paths)
+    return Studied(chosen, list(cells), states, folder, records, references, gaps, paths)
 
 
-def show_study(ended: Studied) -> None:
-    """Prints how far every cell is and the study's tables; UserError when a cell is left open."""
-    to = consoles.results()
-    tell_files(ended.paths, ended.folder, to)
-    _print_state(ended.cells, ended.states, to)
-    study_reports.show(
-        ended.study, ended.records, ended.gaps, to, ended.folder, ended.references, few(ended.study, ended.cells)
+def run_shard(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions, shard: Shard) -> str:
+    """Runs or resumes one shard of a study, and says in a line what there is of it; no reports, as other shards have the rest.
+
+    UserError where some of it could not be made.
+    """
+    cells, _ = ladder_cells.applicable(cells) if chosen.is_ladder else (cells, [])
+    states = execute(cells, place.out, place.data_dir, place.device, shard=shard, engine=place.engine)
+    store, runs = Store(place.out), shards.runs(cells, shard)
+    settled = (REFUSED, status.NO_DATA)
+    wanted = [
+        store.result(cell, spec.seed)
+        for cell, state in zip(cells, states, strict=True)
+        for spec in cell.train_specs()
+        if spec.id in runs and state.word not in settled
+    ]
+    done = sum(path.exists() for path in wanted)
+    line = (
+        f"shard {shard.part} of {shard.parts}: {len(runs)} training run(s), {done} of {len(wanted)} results; privbench merge "
+        "INTO FOLDER... puts shards together"
     )
-    if open_ := ended.unfinished():
-        raise UserError(f"{len(open_)} of {len(ended.states)} cells are unfinished: {open_[0].why}")
-
-
-def few(chosen: Study, cells: Sequence[CellSpec]) -> list[str]:
-    """What a reader must know of an attack table with too few victims or seeds to be published; else nothing."""
-    line = first_look(cells) if chosen.name == "attack-table" else ""
-    return [line] if line else []
-
-
-def first_look(cells: Sequence[CellSpec]) -> str:
-    """One line where the attack table has too few victims or seeds to be published, with what gives enough; else ""."""
-    victims, seeds = (min(each) for each in ([c.victims for c in cells], [len(c.seeds) for c in cells]))
-    if victims >= FULL_VICTIMS and seeds >= FULL_SEEDS:
-        return ""
-    return (
-        f"A first look: {victims} victims a seed, {seeds} seed{'s' if seeds > 1 else ''}. The table to publish "
-        f"({FULL_VICTIMS} victims a seed, {FULL_SEEDS} seeds): make attack-table FULL=1, or privbench table --full"
-    )
-
-
-def tell_files(paths: Sequence[Path], folder: Path, to: Console) -> None:
-    """One line for all files that were written: the pages and pictures, without their other forms."""
-    names = [path.name for ending in (".md", ".png") for path in paths if path.suffix == ending]
-    more = f" and {len(names) - MOST_FILES} more" if len(names) > MOST_FILES else ""
-    to.say(f"wrote {len(paths)} files to {folder}: {', '.join(names[:MOST_FILES])}{more}")
-
-
-def _print_state(cells: Sequence[CellSpec], found: Sequence[CellStatus], to: Console) -> None:
-    to.say(status.counts(found))
-    for line in status.reasons(cells, found):
-        to.print(f"- {line}")
-
-
-def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: Path | None) -> None:
-    """Prints how far every cell is; runs and writes nothing."""
-    store, to = Store(out), consoles.results()
-    cells, unmet = ladder_cells.applicable(cells) if chosen.is_ladder else (cells, [])
-    absent = absent_data(store, cells, data_dir, fetch=False)
-    found = [status.of(store, cell, absent) for cell in cells]
-    short = [state._replace(why="" if state.word == status.NO_DATA else state.why) for state in found]
-    for heading, body in status.listing(cells, short):
-        render.show(heading, status.COLUMNS, body, to, words=True)
-    to.say(f"{chosen.title}: {status.counts(found)}")
-    for line in status.reasons(cells, found):
-        if line.startswith(status.NO_DATA):
-            to.print(f"- {line}")
-    if unmet:
-        render.show("Left out", ladder_summary.GAP_COLUMNS, ladder_summary.gap_rows(unmet), to, words=True)
+    failed = [state.why for state in states if state.word in (status.FAILED, status.DAMAGED)]
+    if done < len(wanted) or failed:
+        raise UserError(f"{line}; {failed[0] if failed else 'run the same command again'}")
+    return line

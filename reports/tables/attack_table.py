@@ -6,7 +6,7 @@ record with floor, interval, gain, knowledge, n, failures and seeds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -14,12 +14,10 @@ import pandas as pd
 from privbench.records import checks
 from privbench.records.checks import CheckMessage
 from privbench.records.schema import AttackRecord
-from reports.records import comparison, measured, quotable, table_checks
+from reports.records import comparison, guarantees, measured, quotable, table_checks
+from reports.records.ceiling import ceiling_of
 from reports.records.labels import (
-    NONE,
     Gap,
-    ceiling_of,
-    compact,
     fields_of,
     group,
     groups,
@@ -28,18 +26,18 @@ from reports.records.labels import (
     label,
     pooled_text,
     published,
-    published_text,
-    range_text,
     round_label,
-    spread_text,
     title_of,
 )
+from reports.records.number_text import NONE, published_text, range_text, spread_text
 from reports.records.remarks import CAVEAT, gap_lines, header, remarks
+from reports.tables.published_form import compact
 from reports.tables.report import Report, Table
 
 PAPER_COLUMNS = (
     "method",
     "attack",
+    "epsilon",
     "PSNR dB",
     "raw PSNR dB",
     "gain dB",
@@ -56,28 +54,40 @@ def report(
 ) -> Report:
     """The whole table; `references` as `labels.compact` takes them."""
     records = in_order(records)
-    every, told = long_rows(records, references), remarks(records, references)
+    every, remark_lines = long_rows(records, references), remarks(records, references)
     tables = [Table(*form) for form in compact(records, gaps, references)]
-    if tests := comparison.between_methods_of_each(records):
-        rows = comparison.rows(tests)
-        tables.append(
-            Table("Between methods", comparison.COLUMNS, rows, text=[comparison.HOW], is_detail=True, on_paper=())
-        )
+    tables += between_methods(records)
     for key in groups(records):
-        own = [row for r, row in zip(records, every, strict=True) if group(r.cell) == key]
-        body = [list(row.values()) for row in own]
+        group_rows = [row for r, row in zip(records, every, strict=True) if group(r.cell) == key]
+        body = [list(row.values()) for row in group_rows]
         tables.append(
-            Table(f"Every record: {title_of(key)}", list(own[0]), body, is_detail=True, on_paper=PAPER_COLUMNS)
+            Table(
+                f"Every record: {title_of(key)}",
+                list(group_rows[0]),
+                body,
+                is_detail=True,
+                on_paper=[name for name in PAPER_COLUMNS if name in group_rows[0]],
+            )
         )
     missing = gap_lines(gaps)
-    tables += [Table(title, (), (), lines) for title, lines in (("Gaps", missing), ("Remarks", told)) if lines]
+    tables += [Table(title, (), (), lines) for title, lines in (("Gaps", missing), ("Remarks", remark_lines)) if lines]
     return Report(
         "Attack table",
-        header(records),
+        [*header(records), *guarantees.how(records)],
         tables,
         _numbers(records, references),
-        messages=[*(f"missing: {line}" for line in missing), *told, CAVEAT],
+        messages=[*(f"missing: {line}" for line in missing), *remark_lines, CAVEAT],
         caption=f"[95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}",
+    )
+
+
+def between_methods(records: Sequence[AttackRecord]) -> list[Table]:
+    """Every pair of methods of each table, paired by victim; nothing where there is no pair."""
+    rows = comparison.rows(comparison.between_methods_of_each(records))
+    return (
+        [Table("Between methods", comparison.COLUMNS, rows, text=[comparison.HOW], is_detail=True, on_paper=())]
+        if rows
+        else []
     )
 
 
@@ -86,26 +96,32 @@ def long_rows(records: Sequence[AttackRecord], references: Sequence[AttackRecord
     ceilings = {
         key: ceiling_of([r for r in (*records, *references) if group(r.cell) == key]) for key in groups(records)
     }
-    found = table_checks.by_record(records, references)
-    rows = [_long_row(record, ceilings[group(record.cell)], found[record.id]) for record in records]
+    messages = table_checks.by_record(records, references)
+    rows = [
+        _long_row(record, ceilings[group(record.cell)], messages[record.id], guarantees.cells(record, records))
+        for record in records
+    ]
     return [quotable.cells(r.cell.preset, row, NONE) for r, row in zip(records, rows, strict=True)]
 
 
-def _long_row(r: AttackRecord, ceiling: str, told: Sequence[CheckMessage]) -> dict[str, str]:
+def _long_row(
+    r: AttackRecord, ceiling: str, messages: Sequence[CheckMessage], epsilon: Mapping[str, str]
+) -> dict[str, str]:
     accuracy, psnr = published(r.cell)
-    own, s = measured.of(r), r.scores
+    row, s = measured.of(r), r.scores
     return {
         "data set": r.cell.train.dataset,
         "round": round_label(r),
         "method": label(r.cell),
-        "attack": r.attack + (f" ({floor})" if (floor := measured.returned_text(own)) else ""),
+        "attack": r.attack + (f" ({floor})" if (floor := measured.returned_text(row)) else ""),
         "knowledge": f"{knowledge_text(r)}{pooled_text(r)}; labels {r.knowledge.labels}",
         "accuracy": spread_text(r.accuracy.mean, r.accuracy.std),
+        **epsilon,
         "accuracy of the attacked networks": f"{r.accuracy_at_round:.1f}",
-        "PSNR dB": range_text(own.psnr_db),
+        "PSNR dB": range_text(row.psnr_db),
         "raw PSNR dB": NONE if s.psnr_raw_db is None else f"{s.psnr_raw_db:.2f}",
         "floor dB": f"{r.floor.psnr_db:.2f} ({r.floor.name})",
-        "gain dB": range_text(own.gain_db, sign=True),
+        "gain dB": range_text(row.gain_db, sign=True),
         "ceiling dB": ceiling,
         "SSIM": f"{s.ssim:.3f}",
         "feature error": NONE if s.feature_error is None else f"{s.feature_error:.3f}",
@@ -120,7 +136,7 @@ def _long_row(r: AttackRecord, ceiling: str, told: Sequence[CheckMessage]) -> di
         "published PSNR dB": published_text(psnr),
         "PSNR - published": NONE if psnr is None else f"{s.psnr_db - psnr.value:+.2f}",
         "seconds": f"{r.cost.attack_seconds:.0f}",
-        "checks": checks.names(told),
+        "checks": checks.names(messages),
     }
 
 
@@ -130,8 +146,9 @@ def frame(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = 
 
 
 def _numbers(records: Sequence[AttackRecord], references: Sequence[AttackRecord]) -> list[dict[str, Any]]:
-    found = table_checks.by_record(records, references)
-    return [quotable.numbers(r.cell.preset, _csv_row(r, found[r.id])) for r in records]
+    messages = table_checks.by_record(records, references)
+    rows = [_csv_row(r, messages[r.id]) | guarantees.columns(r, records) for r in records]
+    return [quotable.numbers(r.cell.preset, row) for r, row in zip(records, rows, strict=True)]
 
 
 def in_short(records: Sequence[AttackRecord], references: Sequence[AttackRecord] = ()) -> Report:
@@ -139,13 +156,13 @@ def in_short(records: Sequence[AttackRecord], references: Sequence[AttackRecord]
     return Report("Attack table", header(records), [Table(*form) for form in compact(records, (), references)], [])
 
 
-def _csv_row(r: AttackRecord, told: Sequence[CheckMessage]) -> dict[str, Any]:
+def _csv_row(r: AttackRecord, messages: Sequence[CheckMessage]) -> dict[str, Any]:
     accuracy, psnr = published(r.cell)
-    kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "clients", "batch_size")
-    own = measured.of(r)
+    columns = ("preset", "dataset", "method", "defense", "where", "attack", "round", "clients", "batch_size")
+    row = measured.of(r)
     return {
         "id": r.id,
-        **fields_of(r.cell, kept),
+        **fields_of(r.cell, columns),
         "observe": r.cell.observe,
         "backbone": r.cell.train.backbone,
         "image_size": r.cell.train.image_size,
@@ -156,10 +173,10 @@ def _csv_row(r: AttackRecord, told: Sequence[CheckMessage]) -> dict[str, Any]:
         "accuracy_percent": r.accuracy.mean,
         "accuracy_std": r.accuracy.std,
         "accuracy_at_round_percent": r.accuracy_at_round,
-        **measured.psnr_columns(own),
+        **measured.psnr_columns(row),
         **{f"floor_{name}_db": value for name, value in r.floors.items()},
-        **measured.score_columns(own),
-        **{f"returned_{name}": measured.returned(own).get(name, 0) for name in r.floors},
+        **measured.score_columns(row),
+        **{f"returned_{name}": measured.returned(row).get(name, 0) for name in r.floors},
         "published_accuracy_percent": None if accuracy is None else accuracy.value,
         "published_accuracy_std": None if accuracy is None else accuracy.std,
         "published_psnr_db": None if psnr is None else psnr.value,
@@ -168,6 +185,6 @@ def _csv_row(r: AttackRecord, told: Sequence[CheckMessage]) -> dict[str, Any]:
         "attack_seconds": r.cost.attack_seconds,
         "gradient_evaluations": r.cost.gradient_evaluations,
         "guarantee": r.guarantee,
-        "checks": " ".join(checks.each_name(told)),
+        "checks": " ".join(checks.each_name(messages)),
         **{name: r.environment[name] for name in ("device", "machine", "torch", "date")},
     }

@@ -13,8 +13,9 @@ from privbench.records.schema import AttackRecord
 from privbench.scoring import statistics
 from privbench.scoring.statistics import Interval
 from reports.records import measured
-from reports.records.labels import NONE, group, groups, label, papers_attack, published, range_text, title_of, unique
-from reports.records.measured import Measured, strongest
+from reports.records.labels import group, groups, label, published, title_of, unique
+from reports.records.measured import Measured, papers_attack, strongest
+from reports.records.number_text import NONE, range_text
 from reports.records.remarks import header
 from reports.tables.report import Report, Table
 
@@ -33,16 +34,16 @@ def report(records: Sequence[AttackRecord]) -> Report:
     """One table per data set and round: the papers' attack and the strongest one on both sides."""
     forms, numbers = [], []
     for key in groups(records):
-        own = [r for r in records if group(r.cell) == key and r.cell.train.defense == "none"]
+        undefended = [r for r in records if group(r.cell) == key and r.cell.train.defense == "none"]
         body = []
-        for name in unique(label(r.cell) for r in own):
-            mine = [r for r in own if label(r.cell) == name]
-            rivals = [r for r in own if r.cell.train.method == AGAINST.get(mine[0].cell.train.method)]
+        for name in unique(label(r.cell) for r in undefended):
+            attacks = [r for r in undefended if label(r.cell) == name]
+            rivals = [r for r in undefended if r.cell.train.method == AGAINST.get(attacks[0].cell.train.method)]
             if not rivals:
                 continue
             for what, one, other in (
-                ("the paper's", plain(mine), plain(rivals)),
-                ("strongest", strongest(mine), strongest(rivals)),
+                ("the paper's", plain(attacks), plain(rivals)),
+                ("strongest", strongest(attacks), strongest(rivals)),
             ):
                 if one is not None and other is not None:
                     body.append([name, f"{what}: {one.name}", *_cells(one, other)])
@@ -57,10 +58,10 @@ def report(records: Sequence[AttackRecord]) -> Report:
     )
 
 
-def plain(own: Sequence[AttackRecord]) -> Measured | None:
+def plain(records: Sequence[AttackRecord]) -> Measured | None:
     """The papers' own attack."""
-    found = papers_attack(own)
-    return None if found is None else measured.of(found)
+    record = papers_attack(records)
+    return None if record is None else measured.of(record)
 
 
 def difference(one: Measured, other: Measured) -> Interval | None:

@@ -14,25 +14,14 @@ from typing import Any, NamedTuple
 from privbench import registry
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
-from reports.records import comparison, knowledge_sets, measured, quotable, table_checks
+from reports.records import comparison, guarantees, knowledge_sets, measured, quotable, table_checks
 from reports.records.comparison import Comparison
 from reports.records.knowledge_sets import LadderRow
-from reports.records.labels import (
-    NONE,
-    Gap,
-    fields_of,
-    group,
-    knowledge_text,
-    label,
-    place,
-    pooled_text,
-    range_text,
-    title_of,
-    unique,
-)
+from reports.records.labels import Gap, fields_of, group, knowledge_text, label, place, pooled_text, title_of, unique
 from reports.records.measured import ORACLE, Measured, strongest
-from reports.records.quotable import PLUMBING, is_plumbing, is_quotable
-from reports.records.remarks import CAVEAT, gap_lines, header, remarks
+from reports.records.number_text import NONE, range_text
+from reports.records.quotable import SMOKE_NOTE, is_quotable, is_smoke
+from reports.records.remarks import CAVEAT, gap_lines, header, left_out, remarks
 from reports.tables.report import Report, Table
 
 HOW = "A row is the best attack whose knowledge lies within the row's; it may need less."
@@ -59,22 +48,22 @@ class Block(NamedTuple):
 
 def blocks(records: Sequence[AttackRecord]) -> list[Block]:
     """One block per table, method and defence, in the published order."""
-    found = []
+    all_blocks = []
     for key in unique(group(r.cell) for r in records):
-        own = sorted((r for r in records if group(r.cell) == key), key=lambda r: place(r.cell))
-        for name in unique(label(r.cell) for r in own):
-            every = sorted((r for r in own if label(r.cell) == name), key=order)
+        of_group = sorted((r for r in records if group(r.cell) == key), key=lambda r: place(r.cell))
+        for name in unique(label(r.cell) for r in of_group):
+            every = sorted((r for r in of_group if label(r.cell) == name), key=order)
             rows = knowledge_sets.rows(every)
             best = knowledge_sets.distinct(rows)
             floor = every[0].floor
             floor_text = (
                 f"floor {floor.psnr_db:.2f} dB ({floor.name})" if is_quotable(key[3]) else f"floor {floor.name}"
             )
-            names = [f"{knowledge_text(own.first)} ({own.name})" for own in best]
+            names = [f"{knowledge_text(row.first)} ({row.name})" for row in best]
             tests = comparison.against_floor(best, names) if is_quotable(key[3]) else []
             floors = next((measured.of(r) for r in every if r.attack == floor.name), None)
-            found.append(Block(f"{name}: {title_of(key)}", floor_text, floors, rows, every, tests))
-    return found
+            all_blocks.append(Block(f"{name}: {title_of(key)}", floor_text, floors, rows, every, tests))
+    return all_blocks
 
 
 def rung(record: AttackRecord) -> str:
@@ -84,8 +73,8 @@ def rung(record: AttackRecord) -> str:
 
 def rungs(records: Sequence[AttackRecord]) -> str:
     """The rungs of some attacks, e.g. "L1-L2"."""
-    found = sorted({rung(r) for r in records})
-    return found[0] if len(found) == 1 else f"{found[0]}-{found[-1]}"
+    names = sorted({rung(r) for r in records})
+    return names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}"
 
 
 def order(record: AttackRecord) -> tuple[str, str, float]:
@@ -94,16 +83,19 @@ def order(record: AttackRecord) -> tuple[str, str, float]:
 
 
 def row(
-    own: Measured, messages: dict[str, list[checks.CheckMessage]], known: str = "", among: Sequence[AttackRecord] = ()
+    attack: Measured,
+    messages: dict[str, list[checks.CheckMessage]],
+    known: str = "",
+    among: Sequence[AttackRecord] = (),
 ) -> dict[str, str]:
     """One row's cells under COLUMNS, of an attack or of what is `known`; `among` are all attacks that need all of that."""
-    s, floor = own.scores, measured.returned_text(own)
+    s, floor = attack.scores, measured.returned_text(attack)
     cells = {
-        "rung": rungs(among or own.attacks),
-        "knowledge": f"{known or knowledge_text(own.first)}{pooled_text(own.first)}",
-        "strongest attack": own.name + (f" ({floor})" if floor else ""),
-        "PSNR dB": range_text(own.psnr_db),
-        "gain over the floor dB": range_text(own.gain_db, sign=True),
+        "rung": rungs(among or attack.attacks),
+        "knowledge": f"{known or knowledge_text(attack.first)}{pooled_text(attack.first)}",
+        "strongest attack": attack.name + (f" ({floor})" if floor else ""),
+        "PSNR dB": range_text(attack.psnr_db),
+        "gain over the floor dB": range_text(attack.gain_db, sign=True),
         "worst 5%, dB": f"{s.worst_db:.2f}",
         "above 20 dB": f"{100 * s.exposed:.0f}%",
         "SSIM": f"{s.ssim:.3f}",
@@ -111,11 +103,11 @@ def row(
         "identified": f"{100 * s.identification:.0f}% (chance {100 * s.identification_chance:.3g}%)",
         "labels right": f"{100 * s.label_accuracy:.0f}%",
         "n / failures": f"{s.n} / {s.failures}",
-        "seconds": f"{sum(r.cost.attack_seconds for r in own.attacks):.1f}",
-        "gradient evaluations": f"{sum(r.cost.gradient_evaluations for r in own.attacks):,}",
-        "checks": checks.names(flag for r in own.attacks for flag in messages[r.id]),
+        "seconds": f"{sum(r.cost.attack_seconds for r in attack.attacks):.1f}",
+        "gradient evaluations": f"{sum(r.cost.gradient_evaluations for r in attack.attacks):,}",
+        "checks": checks.names(message for r in attack.attacks for message in messages[r.id]),
     }
-    return quotable.cells(own.first.cell.preset, cells, NONE)
+    return quotable.cells(attack.first.cell.preset, cells, NONE)
 
 
 def best_rows(block: Block, messages: dict[str, list[checks.CheckMessage]]) -> list[dict[str, str]]:
@@ -129,10 +121,10 @@ def strongest_line(block: Block) -> str:
     attacks = [r for r in block.every if r.attack not in registry.FLOORS]
     if not attacks:
         return f"{block.floor}; no attack was run."
-    if is_plumbing(block.every):
-        return PLUMBING
-    own = strongest(attacks)
-    known = "; ".join(unique(knowledge_text(r) for r in own.attacks))
+    if is_smoke(block.every):
+        return SMOKE_NOTE
+    best = strongest(attacks)
+    known = "; ".join(unique(knowledge_text(r) for r in best.attacks))
     references = [r for r in attacks if rung(r) == ORACLE]
     reference = (
         f" Reference, with the victim's own networks: {range_text(strongest(references).psnr_db)} dB."
@@ -140,39 +132,57 @@ def strongest_line(block: Block) -> str:
         else ""
     )
     return (
-        f"{block.floor[0].upper()}{block.floor[1:]}; strongest attack: {own.name} ({known}), "
-        f"{range_text(own.psnr_db)} dB, {range_text(own.gain_db, sign=True)} dB over the floor, n = {own.scores.n}, "
-        f"{own.scores.failures} failed.{_verdict(own)}{reference} The defence gives {own.first.guarantee}."
+        f"{block.floor[0].upper()}{block.floor[1:]}; strongest attack: {best.name} ({known}), "
+        f"{range_text(best.psnr_db)} dB, {range_text(best.gain_db, sign=True)} dB over the floor, n = {best.scores.n}, "
+        f"{best.scores.failures} failed.{_verdict(best)}{reference} The defence gives {best.first.guarantee}."
+        f"{_audited(best.first)}"
     )
 
 
-def _verdict(own: Measured) -> str:
-    """Whether the floor is surely beaten, where that needs a sentence."""
-    if own.is_sure:
+def _audited(record: AttackRecord) -> str:
+    """What an audit proves of the guarantee, where there was one."""
+    proved = guarantees.proved(record)
+    if proved is None:
         return ""
-    if own.gain_db.is_few:
-        return f" {len(own.first.seeds)} seed(s) are too few to say whether any attack surely beats the floor."
+    return (
+        f" An audit with {proved.canaries:,} canaries shows that epsilon is at least {proved.lower_bound:.2f}; it could have shown "
+        f"{proved.provable:.2f}."
+    )
+
+
+def _verdict(best: Measured) -> str:
+    """Whether the floor is surely beaten, where that needs a sentence."""
+    if best.is_sure:
+        return ""
+    if best.gain_db.is_few:
+        return f" {len(best.first.seeds)} seed(s) are too few to say whether any attack surely beats the floor."
     return " No attack surely beats the floor, which bounds these attacks and is no proof of privacy."
 
 
 def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
     """The whole ladder: what methods give away against each other, then the blocks."""
-    messages, found = table_checks.by_record(records), blocks(records)
+    messages, all_blocks = table_checks.by_record(records), blocks(records)
     tables = []
     if tests := comparison.between_methods_of_each(records):
         rows = comparison.rows(tests)
         tables.append(Table("Between methods", comparison.COLUMNS, rows, text=[comparison.HOW], on_paper=()))
-    tables += [table for block in found for table in _tables(block, messages)]
-    missing, told = gap_lines(gaps), remarks(records)
+    tables += [table for block in all_blocks for table in _tables(block, messages)]
+    missing, remark_lines = gap_lines(gaps), remarks(records)
     tables += [
-        Table(title, (), (), lines) for title, lines in (("Not run", missing), ("Doubts and remarks", told)) if lines
+        Table(title, (), (), lines)
+        for title, lines in (("Not run", missing), ("Checks and remarks", remark_lines))
+        if lines
     ]
     return Report(
         "Attack ladder",
-        [*header(records), HOW],
+        [*header(records), HOW, *left_out(records, gaps)],
         tables,
-        [quotable.numbers(r.cell.preset, _csv_row(r, messages[r.id])) for block in found for r in block.every],
-        messages=[*(f"not run: {line}" for line in missing), *told, CAVEAT],
+        [
+            quotable.numbers(r.cell.preset, _csv_row(r, messages[r.id]) | guarantees.columns(r, records))
+            for block in all_blocks
+            for r in block.every
+        ],
+        messages=[*(f"not run: {line}" for line in missing), *remark_lines, CAVEAT],
         caption=f"[95% interval over seeds, clients and victims]. {measured.CHOSEN} {CAVEAT}",
     )
 
@@ -181,13 +191,13 @@ def _tables(block: Block, messages: dict[str, list[checks.CheckMessage]]) -> lis
     """The strongest attacks of one block, then every attack and the tests, which stand in the files alone."""
     every = [row(measured.of(r), messages) for r in block.every]
     names = ["attack" if name == "strongest attack" else name for name in COLUMNS]
-    found = [
+    tables = [
         Table(block.title, SHORT, _cells(best_rows(block, messages), SHORT), text=[strongest_line(block)]),
         Table("Every attack", names, _cells(every, COLUMNS), is_part=True, is_detail=True, on_paper=()),
     ]
     if block.tests:
         rows = comparison.rows(block.tests)
-        found.append(
+        tables.append(
             Table(
                 "Against the floor, paired",
                 comparison.COLUMNS,
@@ -197,7 +207,7 @@ def _tables(block: Block, messages: dict[str, list[checks.CheckMessage]]) -> lis
                 on_paper=(),
             )
         )
-    return found
+    return tables
 
 
 def _cells(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> list[list[str]]:
@@ -205,18 +215,18 @@ def _cells(rows: Sequence[dict[str, str]], columns: Sequence[str]) -> list[list[
 
 
 def _csv_row(r: AttackRecord, messages: Sequence[checks.CheckMessage]) -> dict[str, Any]:
-    own = measured.of(r)
-    kept = ("preset", "dataset", "method", "defense", "where", "attack", "round", "victims", "batch_size")
+    row = measured.of(r)
+    columns = ("preset", "dataset", "method", "defense", "where", "attack", "round", "victims", "batch_size")
     return {
         "id": r.id,
-        **fields_of(r.cell, kept),
+        **fields_of(r.cell, columns),
         "observe": r.cell.observe,
         "attacked_rounds": " ".join(map(str, r.rounds)),
         "rung": rung(r),
         "knowledge": knowledge_text(r),
         "uploads_pooled": r.knowledge.pools,
-        **measured.psnr_columns(own),
-        **measured.score_columns(own),
+        **measured.psnr_columns(row),
+        **measured.score_columns(row),
         "attack_seconds": r.cost.attack_seconds,
         "gradient_evaluations": r.cost.gradient_evaluations,
         "guarantee": r.guarantee,

@@ -61,9 +61,9 @@ def _markdown_row(row: Sequence[str]) -> str:
 
 def _markdown_cell(text: str) -> str:
     plain, stands_out, print_ = _read(text)
-    told = [_markdown_inline(part).replace("|", r"\|") for part in (plain, print_)]
-    told[0] = bold(told[0]) if stands_out else told[0]
-    return " ".join([told[0], small(told[1])]) if print_ else told[0]
+    parts = [_markdown_inline(part).replace("|", r"\|") for part in (plain, print_)]
+    parts[0] = bold(parts[0]) if stands_out else parts[0]
+    return " ".join([parts[0], small(parts[1])]) if print_ else parts[0]
 
 
 def link(text: str, path: str) -> str:
@@ -87,7 +87,7 @@ def _markdown_inline(text: str) -> str:
     text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", re.sub(r"&(?=#?\w+;)", "&amp;", text))
     text = re.sub(r"\](?=[(:])", r"]\\", text)
     # Inside of a word an underscore is one.
-    return re.sub(r"(?<![^\W_])_+|_+(?![^\W_])", lambda found: found[0].replace("_", r"\_"), text)
+    return re.sub(r"(?<![^\W_])_+|_+(?![^\W_])", lambda match: match[0].replace("_", r"\_"), text)
 
 
 def latex(columns: Sequence[str], rows: Rows, caption: str) -> str:
@@ -131,8 +131,8 @@ def tex(text: str) -> str:
     plain, stands_out, print_ = _read(text)
     indent = r"\quad " if text.startswith("  ") else ""
     words = " ".join(_tex_word(word) for word in plain.split())
-    told = [rf"\textbf{{{words}}}"] if stands_out else [words] if words else []
-    return indent + " ".join([*told, *([rf"{{\scriptsize {tex(print_)}}}"] if print_ else [])])
+    parts = [rf"\textbf{{{words}}}"] if stands_out else [words] if words else []
+    return indent + " ".join([*parts, *([rf"{{\scriptsize {tex(print_)}}}"] if print_ else [])])
 
 
 def _tex_word(word: str) -> str:
@@ -165,9 +165,9 @@ def small(text: str) -> str:
 
 def _read(cell: str) -> tuple[str, bool, str]:
     """A cell as (text, whether it stands out, small print)."""
-    found = _MARKED.fullmatch(cell)
-    assert found is not None, "any text is a cell"
-    return found["text"], found["bold"] is not None, found["small"] or ""
+    match = _MARKED.fullmatch(cell)
+    assert match is not None, "any text is a cell"
+    return match["text"], match["bold"] is not None, match["small"] or ""
 
 
 def _styled(cell: str) -> Text:

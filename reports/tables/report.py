@@ -10,9 +10,42 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from reports.records.quotable import NOT_SHOWN, PLUMBING
+from reports.records.quotable import NOT_SHOWN, SMOKE_NOTE
 
 SCORE = re.compile(r"[+-]?\d+\.\d")
+
+
+class Picture(NamedTuple):
+    """An image that an HTML page holds within itself, and that a click enlarges."""
+
+    title: str
+    # What it shows, for who does not see it.
+    description: str
+    png: bytes
+
+
+class Entry(NamedTuple):
+    """What stands behind one row of a table: an HTML page folds it up under its title."""
+
+    # Where a row leads; letters, digits and hyphens.
+    anchor: str
+    title: str
+    # Pairs of a name and a text.
+    facts: Sequence[tuple[str, str]]
+    notes: Sequence[str] = ()
+    # What makes the row again.
+    command: str = ""
+
+
+class OnPage(NamedTuple):
+    """What an HTML page has of a table beyond its other forms."""
+
+    # By which a reader filters its rows, and may then sort them by any column; (): the table stays as it is.
+    filters: Sequence[str] = ()
+    # The anchor of each row's entry.
+    anchors: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
+    entries: Sequence[Entry] = ()
 
 
 class Table(NamedTuple):
@@ -34,6 +67,7 @@ class Table(NamedTuple):
     is_detail: bool = False
     # The columns that LaTeX's page has room for, None: all of them, (): the table is left out there.
     on_paper: Sequence[str] | None = None
+    on_page: OnPage = OnPage()
 
 
 class Page(NamedTuple):
@@ -68,4 +102,4 @@ def without_scores(report: Report) -> Report:
         for table in report.tables
     ]
     numbers = [{name: math.nan if isinstance(v, float) else v for name, v in row.items()} for row in report.numbers]
-    return report._replace(tables=tables, notes=[PLUMBING, *report.notes], numbers=numbers)
+    return report._replace(tables=tables, notes=[SMOKE_NOTE, *report.notes], numbers=numbers)

@@ -5,6 +5,8 @@ What stands in a report may come from records, and so from anybody: each form es
 
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -13,6 +15,7 @@ from urllib.parse import quote
 
 import pandas as pd
 from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
 
 from privbench.system import files, printable
 from privbench.system.printable import one_line
@@ -100,8 +103,47 @@ def _comments(texts: Sequence[str]) -> str:
 
 
 def html(report: Report) -> str:
-    """One page that needs no other file but its images, for a screen of any width and for paper; it has no scripts."""
-    return _page().render(report=report)
+    """One page for a screen of any width and for paper; it needs no other file but `report.images`, and no network.
+
+    Only where rows can be filtered or pictures enlarged it has a script (report.js). Without scripts all of it stands there.
+    """
+    style, script = _part("report.css"), ""
+    if any(table.on_page.filters or table.on_page.pictures for table in report.tables):
+        script = _part("report.js")
+    return _page().render(
+        report=report, style=Markup(style), script=Markup(script), policy=_policy(report, style, script)
+    )
+
+
+def _policy(report: Report, style: str, script: str) -> str:
+    """The Content-Security-Policy: the page's style and script by their digests, its images, and nothing else.
+
+    So whatever a name from a file would smuggle in, a browser neither runs nor fetches.
+    """
+    images = "data: 'self' file:" if report.images else "data:"
+    parts = [
+        "default-src 'none'",
+        f"style-src {_digest(style)}",
+        f"img-src {images}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return "; ".join([*parts, *([f"script-src {_digest(script)}"] if script else [])])
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _data(png: bytes) -> str:
+    """An image as an address that holds it."""
+    return f"data:image/png;base64,{b64encode(png).decode()}"
+
+
+@cache
+def _part(name: str) -> str:
+    """A file of this package."""
+    return (resources.files("reports.tables") / name).read_text(encoding="utf-8")
 
 
 @cache
@@ -110,6 +152,5 @@ def _page() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    environment.filters |= {"cell": render.cell, "plain": one_line, "address": quote}
-    text = (resources.files("reports.tables") / "report.html").read_text(encoding="utf-8")
-    return environment.from_string(text)
+    environment.filters |= {"cell": render.cell, "plain": one_line, "address": quote, "data": _data}
+    return environment.from_string(_part("report.html"))

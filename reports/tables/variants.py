@@ -6,14 +6,17 @@ A pure function of records. Beside each mean PSNR stand the best floor of the sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
+from privbench import registry
 from privbench.errors import UserError
 from privbench.presets import settings_of_attack
 from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
 from reports.records import grouping, measured, remarks
-from reports.records.labels import NONE, asked_text, label, range_text, unique, update_text
+from reports.records.labels import asked_text, label, unique, update_text
+from reports.records.number_text import NONE, range_text
 from reports.tables.report import Report, Table
 
 PLAINEST = "as set by default"
@@ -23,10 +26,10 @@ def report(records: Sequence[AttackRecord]) -> Report:
     """One table per data set and attack."""
     forms = []
     for key in grouping.settings(records):
-        own = [r for r in records if grouping.setting(r.cell) == key]
+        of_setting = [r for r in records if grouping.setting(r.cell) == key]
         forms += [
-            _form(f"{grouping.title(key)}: {attack}", [r for r in own if r.cell.attack == attack])
-            for attack in unique(r.cell.attack for r in own)
+            _form(f"{grouping.title(key)}: {attack}", [r for r in of_setting if r.cell.attack == attack])
+            for attack in unique(r.cell.attack for r in of_setting)
         ]
     numbers = [
         {
@@ -40,14 +43,14 @@ def report(records: Sequence[AttackRecord]) -> Report:
     return Report("Variants of an attack", remarks.header(records), forms, numbers)
 
 
-def _form(title: str, own: Sequence[AttackRecord]) -> Table:
-    columns = unique(label(r.cell) for r in own)
+def _form(title: str, records: Sequence[AttackRecord]) -> Table:
+    columns = unique(label(r.cell) for r in records)
     body = []
-    for name in unique(setting_words(r.cell) for r in own):
+    for name in unique(setting_words(r.cell) for r in records):
         cells = [name]
         for column in columns:
-            found = [r for r in own if (setting_words(r.cell), label(r.cell)) == (name, column)]
-            cells += _cells(found[0]) if found else [NONE, NONE, NONE]
+            matching = [r for r in records if (setting_words(r.cell), label(r.cell)) == (name, column)]
+            cells += _cells(matching[0]) if matching else [NONE, NONE, NONE]
         body.append(cells)
     return Table(title, ["", *(text for c in columns for text in (f"{c}, dB", "floor", "failed"))], body)
 
@@ -62,13 +65,14 @@ def setting_words(cell: CellSpec) -> str:
 
 
 def unusual_settings(cell: CellSpec) -> dict[str, Any]:
-    """The attack's settings that differ from its preset's."""
+    """The attack's settings that differ from its preset's, also those that an older preset left at the attack's defaults."""
     try:
         usual = settings_of_attack(cell.preset, str(cell.attack), cell.train.backbone)
+        defaults = {f.name: f.default for f in fields(registry.resolve("attack", str(cell.attack))) if f.name in usual}
     except UserError:
         # A class that only the record names is not imported.
-        usual = {}
-    return {name: value for name, value in cell.attack_settings.items() if usual.get(name) != value}
+        usual, defaults = {}, {}
+    return {name: value for name, value in (defaults | cell.attack_settings).items() if usual.get(name) != value}
 
 
 def words(cell: CellSpec, settings: Mapping[str, Any]) -> str:

@@ -5,7 +5,8 @@ import torch
 
 from attacks.common import closed_form, labels
 from attacks.dlg import DLG
-from attacks.feature_statistics import FeatureStatistics, statistics
+from attacks.feature_statistics import FeatureStatistics
+from attacks.features.generator_statistics import statistics
 from attacks.floors import ClassMean, DatasetMean, Grey
 from attacks.grnn import GRNN
 from attacks.idlg import IDLG
@@ -36,15 +37,18 @@ QUICK = {
     "unsplit": (UnSplit(turns=2, steps=6), ("classifier",)),
     "unsplit with a shared extractor": (UnSplit(turns=2, steps=6), ("extractor", "classifier")),
     "staged": (Staged(steps=6, feature_steps=6, peel_iterations=1), ("extractor", "classifier")),
-    "staged without peeling": (Staged(steps=6, feature_steps=6, peel_iterations=0), ("extractor", "classifier")),
+    "staged without layerwise inversion": (
+        Staged(steps=6, feature_steps=6, peel_iterations=0),
+        ("extractor", "classifier"),
+    ),
     "staged through a surrogate": (Staged(steps=6, feature_steps=6), ("classifier",)),
 }
 
 
 def test_closed_form_features_are_the_true_features():
     x = smooth_images(3)
-    found = closed_form.closed_form(artifact(x, Y))
-    torch.testing.assert_close(found, logits(networks(), x)[1].double(), atol=1e-6, rtol=0)
+    features = closed_form.closed_form(artifact(x, Y))
+    torch.testing.assert_close(features, logits(networks(), x)[1].double(), atol=1e-6, rtol=0)
 
 
 def test_closed_form_features_average_out_noise_over_rows():
@@ -71,16 +75,16 @@ def test_labels_of_single_images_are_always_right():
 
 def test_label_counts_of_batches_are_right_at_the_untrained_network():
     y = torch.tensor([1, 1, 7, 3, 0, 0, 0, 0])
-    found = labels.recover(artifact(smooth_images(8), y, batch_size=4))
-    assert found.tolist() == [[1, 1, 3, 7], [0, 0, 0, 0]]
+    recovered = labels.recover(artifact(smooth_images(8), y, batch_size=4))
+    assert recovered.tolist() == [[1, 1, 3, 7], [0, 0, 0, 0]]
 
 
 def test_labels_under_noise_come_from_the_whole_last_layer():
     x, y = smooth_images(40), torch.arange(40) % 10
     shown = artifact(x, y, noise=0.1)
     bias_alone = shown.gradients["classifier"]["fc3.bias"].argmin(1) == y
-    found = labels.recover(shown)[:, 0] == y
-    assert bias_alone.float().mean() < 0.95 < found.float().mean()
+    correct = labels.recover(shown)[:, 0] == y
+    assert bias_alone.float().mean() < 0.95 < correct.float().mean()
 
 
 def test_a_class_is_as_probable_as_the_noise_leaves_it():
@@ -103,14 +107,14 @@ def test_known_labels_are_taken_as_they_are():
 @pytest.mark.parametrize("name", QUICK)
 def test_an_attack_lowers_its_own_objective(name):
     attack, parts = QUICK[name]
-    found = attack.reconstruct(artifact(smooth_images(2), Y[:2], parts), NOTHING, 0)
-    assert (found.trace[:, -1] < found.trace[:, 0]).all()
-    assert torch.equal(found.loss, found.trace[:, -1])
-    assert found.images.shape == (2, 1, 1, 32, 32)
+    reconstruction = attack.reconstruct(artifact(smooth_images(2), Y[:2], parts), NOTHING, 0)
+    assert (reconstruction.trace[:, -1] < reconstruction.trace[:, 0]).all()
+    assert torch.equal(reconstruction.loss, reconstruction.trace[:, -1])
+    assert reconstruction.images.shape == (2, 1, 1, 32, 32)
     least = (
         3 if name == "staged" else 6
     )  # layer by layer: grey, the step that victims share, and one of the victim's own
-    assert found.gradient_evaluations >= 2 * least
+    assert reconstruction.gradient_evaluations >= 2 * least
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -138,15 +142,15 @@ def test_staged_comes_close_on_an_untrained_network_and_plain_dlg_does_not():
 def test_a_hopeless_inversion_ends_plain_instead_of_noisy():
     x = smooth_images(2)
     for shown in (artifact(x, Y[:2], ("classifier",)), artifact(x, Y[:2], noise=0.1)):
-        found = psnr_db(Staged(steps=20).reconstruct(shown, NOTHING, 0).images[:, 0], x)
+        psnr = psnr_db(Staged(steps=20).reconstruct(shown, NOTHING, 0).images[:, 0], x)
         grey = psnr_db(Grey().reconstruct(shown, NOTHING, 0).images[:, 0], x)
-        assert (found > grey - 1).all()
+        assert (psnr > grey - 1).all()
 
 
 def test_a_batch_gradient_is_matched_without_closed_forms():
-    found = Staged(steps=10).reconstruct(artifact(smooth_images(2), Y[:2], batch_size=2), NOTHING, 0)
-    assert found.images.shape == (1, 2, 1, 32, 32)
-    assert found.trace[0, -1] < 0.8 * found.trace[0, 0]
+    reconstruction = Staged(steps=10).reconstruct(artifact(smooth_images(2), Y[:2], batch_size=2), NOTHING, 0)
+    assert reconstruction.images.shape == (1, 2, 1, 32, 32)
+    assert reconstruction.trace[0, -1] < 0.8 * reconstruction.trace[0, 0]
 
 
 def test_the_generators_statistics_are_those_of_its_samples_given_the_label():

@@ -19,5 +19,5 @@ def test_the_documented_attack_runs(repository, tmp_path, monkeypatch):
     attack = registry.resolve("attack", registry.typed("attack", "mine_layerwise:Layerwise"))
     shown = artifact(smooth_images(1), torch.tensor([1]))
     one_attack.check_needs("mine_layerwise:Layerwise", attack, shown)
-    found = attack(iterations=4).reconstruct(shown, Knowledge(), 0, lambda *_: None)
-    assert psnr_db(found.images[0], smooth_images(1)) > 30
+    reconstruction = attack(iterations=4).reconstruct(shown, Knowledge(), 0, lambda *_: None)
+    assert psnr_db(reconstruction.images[0], smooth_images(1)) > 30

@@ -35,20 +35,20 @@ def masks(count):
 
 def shown(parts=("classifier",), batch_size=1, noise=0.0, count=4):
     """(artifact, true features, masks): gradients of a classifier that sees m h / (1 - p), by plain autograd."""
-    x, kept, own = smooth_images(count), masks(count), networks()
-    gradients = {part: {name: [] for name in own[part]} for part in parts}
+    x, keep, weights = smooth_images(count), masks(count), networks()
+    gradients = {part: {name: [] for name in weights[part]} for part in parts}
     rng = torch.Generator().manual_seed(1)
     for rows in torch.arange(count).split(batch_size):
-        params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in own.items()}
+        params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in weights.items()}
         h = logits(params, x[rows])[1]
-        found, _ = MODEL.classifier.linear_layers(params["classifier"], h * kept[rows] / (1 - RATE))
-        F.cross_entropy(found, Y[rows]).backward()
+        out, _ = MODEL.classifier.linear_layers(params["classifier"], h * keep[rows] / (1 - RATE))
+        F.cross_entropy(out, Y[rows]).backward()
         for part in parts:
             for name, t in params[part].items():
                 gradients[part][name].append(t.grad + noise**0.5 * torch.randn(t.shape, generator=rng))
     plain = artifact(x, Y[:count], parts, batch_size=batch_size, noise=noise, known=True)
     stacked = {part: {name: torch.stack(each) for name, each in net.items()} for part, net in gradients.items()}
-    return replace(plain, model=DROPPING, gradients=stacked), logits(own, x)[1].double(), kept
+    return replace(plain, model=DROPPING, gradients=stacked), logits(weights, x)[1].double(), keep
 
 
 def as_if_without(seen):
@@ -56,21 +56,21 @@ def as_if_without(seen):
     return replace(seen, model=MODEL)
 
 
-def mean_psnr(found):
+def mean_psnr(reconstruction):
     x = smooth_images(4)
-    return float(psnr_db(found.images.flatten(0, 1), x).mean())
+    return float(psnr_db(reconstruction.images.flatten(0, 1), x).mean())
 
 
 def test_the_kept_features_are_recovered_exactly_and_the_dropped_ones_are_unknown():
-    seen, true, kept = shown()
+    seen, true, keep = shown()
     h, known = closed_form.of_single(seen)
-    assert 0.7 < kept.float().mean() < 0.9
-    assert torch.equal(known, kept)
-    torch.testing.assert_close(h[kept], true[kept], atol=1e-6, rtol=0)
+    assert 0.7 < keep.float().mean() < 0.9
+    assert torch.equal(known, keep)
+    torch.testing.assert_close(h[keep], true[keep], atol=1e-6, rtol=0)
     for v, c in ((0, 0), (3, 15)):
-        expected = true[v, c][kept[v, c]].mean()
-        torch.testing.assert_close(h[v, c][~kept[v, c]], expected.expand(int((~kept[v, c]).sum())), atol=1e-6, rtol=0)
-    torch.testing.assert_close(closed_form.seen(seen), true * kept / (1 - RATE), atol=1e-6, rtol=0)
+        expected = true[v, c][keep[v, c]].mean()
+        torch.testing.assert_close(h[v, c][~keep[v, c]], expected.expand(int((~keep[v, c]).sum())), atol=1e-6, rtol=0)
+    torch.testing.assert_close(closed_form.seen(seen), true * keep / (1 - RATE), atol=1e-6, rtol=0)
 
 
 def test_without_dropout_every_feature_is_what_was_seen():
@@ -86,18 +86,18 @@ def test_under_noise_features_are_right_on_average_and_their_variance_is_that_of
     squares = true.square().flatten(1).mean(1)
     # m / (1 - p) has mean 1 and variance p / (1 - p), so the mean of 1,600 features has sqrt(squares / 4 / 1600).
     assert abs(float((h - true).mean())) < 4 * float(squares.mean() / 4 / 1600) ** 0.5
-    told, of_noise = closed_form.noise_variance(seen), closed_form.noise_variance(as_if_without(seen))
+    variance, of_noise = closed_form.noise_variance(seen), closed_form.noise_variance(as_if_without(seen))
     # The energy of 400 features of about the same size varies by 2.5% with the mask, four times which is allowed.
-    torch.testing.assert_close(told, of_noise + RATE / (1 - RATE) * squares, rtol=0.1, atol=0)
-    assert (told > 10 * of_noise).all()
+    torch.testing.assert_close(variance, of_noise + RATE / (1 - RATE) * squares, rtol=0.1, atol=0)
+    assert (variance > 10 * of_noise).all()
 
 
 def test_a_channel_that_was_dropped_whole_takes_the_mean_of_the_others():
     h, known = torch.rand(2, 4, 3, 3), torch.ones(2, 4, 3, 3, dtype=torch.bool)
     known[0, 1] = False
-    found = closed_form.imputed(h, known).h
-    torch.testing.assert_close(found[0, 1], h[0][[0, 2, 3]].mean().expand(3, 3))
-    assert torch.equal(found[1], h[1])
+    imputed = closed_form.imputed(h, known).h
+    torch.testing.assert_close(imputed[0, 1], h[0][[0, 2, 3]].mean().expand(3, 3))
+    assert torch.equal(imputed[1], h[1])
 
 
 @pytest.mark.parametrize(
@@ -119,43 +119,46 @@ def test_who_knows_of_dropout_reconstructs_more_than_who_takes_zeros_for_feature
 
 @pytest.mark.parametrize("exactly", [True, False], ids=["through the logit", "through the features"])
 def test_an_inversion_does_not_look_at_what_was_dropped(exactly):
-    seen, _, kept = shown()
+    seen, _, keep = shown()
     h, known = closed_form.of_single(seen)
     other = h.where(known, torch.rand(h.shape, generator=torch.Generator().manual_seed(2), dtype=h.dtype))
     prior, net = inversion.learned(WHOLE.auxiliary, 10, h), networks()["extractor"]
 
-    def found(h):
+    def inverted(h):
         variance = torch.full((4,), 1e-4, dtype=h.dtype)
         return inversion.invert(MODEL, [net], prior, h, Y, variance, exact=exactly, steps=5, known=known)
 
-    assert torch.equal(found(h).x, found(other).x)
-    assert not torch.equal(found(h).x, inversion.invert(
+    assert torch.equal(inverted(h).x, inverted(other).x)
+    assert not torch.equal(inverted(h).x, inversion.invert(
         MODEL, [net], prior, h, Y, torch.full((4,), 1e-4, dtype=h.dtype), exact=exactly, steps=5
     ).x)  # fmt: skip
-    torch.testing.assert_close(inversion.spread(h, known)[0], h[0][kept[0]].var())
-    own, start = problem.make(seen, 0), problem.grey_start(seen)
+    torch.testing.assert_close(inversion.spread(h, known)[0], h[0][keep[0]].var())
+    posed, start = problem.make(seen, 0), problem.grey_start(seen)
     ends = [
-        Staged(feature_steps=5).invert(own, closed_form.Features(t, known).batched(), None, start).x for t in (h, other)
+        Staged(feature_steps=5).descents.invert(posed, closed_form.Features(t, known).batched(), None, start).x
+        for t in (h, other)
     ]
     assert torch.equal(*ends)
     gap = gradient_distance.feature_distance(h[0] + 1, h[0], known[0])
-    assert float(gap) == pytest.approx(1 / float(h[0][kept[0]].var(correction=0)))
+    assert float(gap) == pytest.approx(1 / float(h[0][keep[0]].var(correction=0)))
 
 
 def test_a_batch_whose_masks_differ_is_separated_and_its_images_attacked_one_by_one():
-    seen, true, kept = shown(batch_size=2, count=2)
-    found = disaggregation.disaggregate(seen, 0)
-    assert found.sound.all()
-    told = closed_form.undropped(DROPPING, found.h, closed_form.BLURRED)
-    order = (found.h[0][:, None] - true * kept / (1 - RATE)).flatten(2).norm(dim=2).argmin(1)
+    seen, true, keep = shown(batch_size=2, count=2)
+    separated = disaggregation.disaggregate(seen, 0)
+    assert separated.sound.all()
+    undropped = closed_form.undropped(DROPPING, separated.h, closed_form.BLURRED)
+    order = (separated.h[0][:, None] - true * keep / (1 - RATE)).flatten(2).norm(dim=2).argmin(1)
     assert sorted(order.tolist()) == [0, 1]
-    assert torch.equal(told.known[0], kept[order])
-    torch.testing.assert_close(told.h[0][told.known[0]], true[order][kept[order]], atol=2e-3, rtol=0)
+    assert torch.equal(undropped.known[0], keep[order])
+    torch.testing.assert_close(undropped.h[0][undropped.known[0]], true[order][keep[order]], atol=2e-3, rtol=0)
     aware, unaware = (Oracle(steps=80).reconstruct(each, WHOLE, 0) for each in (seen, as_if_without(seen)))
     true_images = smooth_images(2)[None]
 
-    def best_order(found):
-        each = torch.stack([psnr_db(found.images, true_images), psnr_db(found.images.flip(1), true_images)])
+    def best_order(reconstruction):
+        each = torch.stack(
+            [psnr_db(reconstruction.images, true_images), psnr_db(reconstruction.images.flip(1), true_images)]
+        )
         return float(each.mean(2).amax(0).mean())
 
     assert best_order(aware) > best_order(unaware) + 1
@@ -163,29 +166,31 @@ def test_a_batch_whose_masks_differ_is_separated_and_its_images_attacked_one_by_
 
 def test_gradient_matching_simulates_the_mask_that_it_saw():
     seen, _, _ = shown(("extractor", "classifier"))
-    own, x = problem.make(seen, 0), smooth_images(4).double()[:, None]
+    posed, x = problem.make(seen, 0), smooth_images(4).double()[:, None]
 
-    def gap(own, v):
-        observed = {name: t[v] for name, t in own.observed.items()}
+    def gap(posed, v):
+        observed = {name: t[v] for name, t in posed.observed.items()}
         return float(
-            gradient_distance.relative_distance(gradient_distance.gradient_products(own, x[v], own.labels[v], observed))
+            gradient_distance.relative_distance(
+                gradient_distance.gradient_products(posed, x[v], posed.labels[v], observed)
+            )
         )
 
     unaware = problem.make(as_if_without(seen), 0)
     for v in range(4):
         # The images' own gradients, in single precision.
-        assert gap(own, v) < 1e-9
+        assert gap(posed, v) < 1e-9
         assert gap(unaware, v) > 1e-4
-    found = DLG(steps=8).reconstruct(seen, WHOLE, 0)
-    assert (found.trace[:, -1] < found.trace[:, 0]).all()
+    reconstruction = DLG(steps=8).reconstruct(seen, WHOLE, 0)
+    assert (reconstruction.trace[:, -1] < reconstruction.trace[:, 0]).all()
 
 
-def test_an_extractor_that_is_a_victims_own_is_told_from_another_under_dropout_too():
+def test_an_extractor_that_is_a_victims_own_is_distinguished_from_another_under_dropout_too():
     seen, _, _ = shown()
     real = shadow_federation.real(seen, WHOLE, 0, "test")
     assert torch.equal(real.known, masks(4))
-    own, other = networks()["extractor"], networks(1)["extractor"]
-    assert known_extractor.fitting(real, {0: own}, 40, 0, lambda *_: None) == {0}
+    extractor, other = networks()["extractor"], networks(1)["extractor"]
+    assert known_extractor.fitting(real, {0: extractor}, 40, 0, lambda *_: None) == {0}
     assert known_extractor.fitting(real, {0: other}, 40, 0, lambda *_: None) == set()
 
 
@@ -198,12 +203,12 @@ def test_a_shadow_federations_victims_lose_features_as_the_real_ones_do():
     assert without.known is None
     assert torch.equal(other.h[other.known], without.h[other.known])
     assert not torch.equal(other.h, without.h)
-    some = shadow_federation.select(real, torch.tensor([2, 0]))
-    assert torch.equal(some.known, real.known[[2, 0]])
+    selected = shadow_federation.select(real, torch.tensor([2, 0]))
+    assert torch.equal(selected.known, real.known[[2, 0]])
 
 
-def test_cleared_gradients_of_a_loud_classifier_keep_what_entered_it():
-    seen, true, kept = shown()
+def test_cleared_gradients_of_a_saturated_classifier_keep_what_entered_it():
+    seen, true, keep = shown()
     again = closed_form.of_single(saturated.denoised(seen))
-    assert torch.equal(again.known, kept)
-    torch.testing.assert_close(again.h[kept], true[kept], atol=1e-5, rtol=0)
+    assert torch.equal(again.known, keep)
+    torch.testing.assert_close(again.h[keep], true[keep], atol=1e-5, rtol=0)

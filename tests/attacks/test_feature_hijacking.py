@@ -77,10 +77,10 @@ def test_the_distance_to_class_means_is_eq_2_but_for_a_constant():
     mean = imitated.mean(0)
     eq_2 = torch.stack([(h[0] - g).square().mean() for g in imitated]).mean()
     torch.testing.assert_close(eq_2 - (imitated - mean).square().mean(), (h[0] - mean).square().mean())
-    own = to_class_means(MODEL, extractor, Batch(auxiliary.images[:1], torch.tensor([4])))
-    assert float(own(h[:1], torch.tensor([4]))) == 0
-    assert float(own(h[1:2], torch.tensor([4]))) == pytest.approx(float((h[1] - h[0]).square().mean()))
-    assert float(own(h[1:2], torch.tensor([5]))) == 0  # of a class without images
+    distance = to_class_means(MODEL, extractor, Batch(auxiliary.images[:1], torch.tensor([4])))
+    assert float(distance(h[:1], torch.tensor([4]))) == 0
+    assert float(distance(h[1:2], torch.tensor([4]))) == pytest.approx(float((h[1] - h[0]).square().mean()))
+    assert float(distance(h[1:2], torch.tensor([5]))) == 0  # of a class without images
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +114,12 @@ def test_hijacked_clients_move_towards_the_pilot_and_honest_ones_do_not(hijacked
     distance = to_class_means(setup.model, extractor, know.auxiliary)
 
     def gap(client: Replica, k: int) -> float:
-        own = setup.federation.clients[k].train
-        h = surrogate_training.extract(setup.model, client.params["extractor"], own.images / 255)
-        return float(distance(h, own.labels))
+        images = setup.federation.clients[k].train
+        h = surrogate_training.extract(setup.model, client.params["extractor"], images.images / 255)
+        return float(distance(h, images.labels))
 
-    for k, (mine, theirs) in enumerate(zip(shot.clients, honest.clients, strict=True)):
-        assert gap(mine, k) < 0.8 * gap(theirs, k)
+    for k, (hijacked_client, honest_client) in enumerate(zip(shot.clients, honest.clients, strict=True)):
+        assert gap(hijacked_client, k) < 0.8 * gap(honest_client, k)
 
 
 @pytest.mark.thorough
@@ -130,16 +130,16 @@ def test_hijacking_beats_the_floor_on_digits(hijacked):
         victims=12, batch_size=1, labels_known=False, seed=0,
     )  # fmt: skip
     made = attack.reconstruct(seen, know, seeds.of_attacker(setup.spec.id, 3))
-    found = score(made, truth)
+    scores = score(made, truth)
     floor = score(ClassMean().reconstruct(seen, know, 0), truth)
-    assert found.label_accuracy.min() == 1
-    assert (found.psnr_db - floor.psnr_db).mean() > 2
+    assert scores.label_accuracy.min() == 1
+    assert (scores.psnr_db - floor.psnr_db).mean() > 2
     assert (made.loss < 0.5 * made.trace[:, 0]).all()
 
 
 def shown(crafted, **changes):
-    own = dataclasses.replace(artifact(smooth_images(3), Y, ("classifier",)), weights=crafted.params)
-    return dataclasses.replace(own, round=2, **changes)
+    seen = dataclasses.replace(artifact(smooth_images(3), Y, ("classifier",)), weights=crafted.params)
+    return dataclasses.replace(seen, round=2, **changes)
 
 
 def test_the_shadow_is_hijacked_by_a_pilot_of_other_images(crafted, tmp_path):
@@ -184,25 +184,25 @@ def test_uploads_that_say_nothing_are_set_aside_and_the_others_end_as_without_th
     alone = ATTACK.reconstruct(seen.select(torch.tensor([0, 2])), know, 0)
     for value in (torch.nan, torch.inf, 0.0):
         broken = planted(seen, 1, value)
-        found = ATTACK.reconstruct(broken, know, 0)
+        reconstruction = ATTACK.reconstruct(broken, know, 0)
         for field in ("images", "labels", "loss", "trace", "restart"):
-            assert torch.equal(getattr(found, field)[[0, 2]], getattr(alone, field)), (value, field)
-        assert found.loss[1].isnan()
-        assert (found.images[1] == 0.5).all()
+            assert torch.equal(getattr(reconstruction, field)[[0, 2]], getattr(alone, field)), (value, field)
+        assert reconstruction.loss[1].isnan()
+        assert (reconstruction.images[1] == 0.5).all()
         assert ATTACK.reconstruct(broken.select(torch.tensor([1])), know, 0).loss.isnan().all()
 
 
 def test_hijacked_batches_are_attacked_image_by_image(crafted, monkeypatch):
     monkeypatch.setattr(disaggregation, "RESTARTS", 4)
-    own = networks() | {"classifier": crafted.params["classifier"]}
-    batch = artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), ("classifier",), batch_size=2, own=own)
+    params = networks() | {"classifier": crafted.params["classifier"]}
+    batch = artifact(smooth_images(4), torch.tensor([7, 3, 0, 4]), ("classifier",), batch_size=2, weights=params)
     handed = []
     monkeypatch.setattr(
         SurrogateAttack, "of_single",
         lambda _self, one, *_: handed.append(one) or Grey().reconstruct(one, Knowledge(), 0),
     )  # fmt: skip
-    found = ATTACK.reconstruct(batch, Knowledge(images_like_the_victims()), 0)
+    reconstruction = ATTACK.reconstruct(batch, Knowledge(images_like_the_victims()), 0)
     assert [(one.victims, one.batch_size) for one in handed] == [(4, 1)]
-    assert found.images.shape == (2, 2, 1, 32, 32)
+    assert reconstruction.images.shape == (2, 2, 1, 32, 32)
     with pytest.raises(UserError, match=r"has rank 2.*but the artifact says batch size 1"):
         ATTACK.reconstruct(dataclasses.replace(batch, batch_size=1), Knowledge(images_like_the_victims()), 0)

@@ -3,13 +3,15 @@
 import pytest
 import torch
 
-from attacks.common import descend, gradient_distance, labels, priors, problem
-from attacks.common.descend import each_of
+from attacks.common import adam, gradient_distance, labels, lbfgs, priors, problem
+from attacks.common.batched import each_of
 from attacks.dlg import DLG
 from attacks.feature_statistics import FeatureStatistics
+from attacks.features import signal_decoder
+from attacks.features.gradient_signals import Signals, noised, simulated
+from attacks.features.untrained_generator import draw, weight_shapes
 from attacks.floors import Grey
-from attacks.grnn import draw, weight_shapes
-from attacks.learned_inverse import LearnedInverse, Signals, noised, simulated
+from attacks.learned_inverse import LearnedInverse
 from attacks.matching import Matching
 from attacks.unsplit import UnSplit
 from privbench.errors import UserError
@@ -30,27 +32,27 @@ def psnr(attack, shown, x, know=NOTHING):
 def test_signed_adam_in_a_box_equals_torchs_adam_on_signs():
     target = torch.tensor([[0.9, -0.4, 0.1]], dtype=torch.float64)
     x = torch.full((1, 3), 0.5, dtype=torch.float64)
-    found = descend.adam(
+    end = adam.minimise(
         lambda x, data: (x - data["t"]).square().sum(), x, {"t": target}, steps=16, lr=0.1, sign=True, box=(0.0, 1.0)
     )
-    own = x.clone().requires_grad_()
-    optimiser = torch.optim.Adam([own], lr=0.1)
+    leaf = x.clone().requires_grad_()
+    optimiser = torch.optim.Adam([leaf], lr=0.1)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [6, 10, 14], gamma=0.1)
     losses, points = [], []
     for _ in range(17):
         optimiser.zero_grad()
-        loss = (own - target).square().sum()
+        loss = (leaf - target).square().sum()
         loss.backward()
         losses.append(loss.item())
-        points.append(own.detach().clone())
-        own.grad.sign_()
+        points.append(leaf.detach().clone())
+        leaf.grad.sign_()
         optimiser.step()
         schedule.step()
         with torch.no_grad():
-            own.clamp_(0, 1)
+            leaf.clamp_(0, 1)
     best = min(range(17), key=losses.__getitem__)
-    torch.testing.assert_close(found.x, points[best], atol=1e-6, rtol=0)
-    assert found.loss.item() == pytest.approx(losses[best], rel=1e-5)
+    torch.testing.assert_close(end.x, points[best], atol=1e-6, rtol=0)
+    assert end.loss.item() == pytest.approx(losses[best], rel=1e-5)
 
 
 def test_absolute_variation_by_hand():
@@ -59,14 +61,14 @@ def test_absolute_variation_by_hand():
 
 
 def test_dlg_on_soft_labels_finds_the_label():
-    found = DLG(steps=60, labels="descended").reconstruct(artifact(smooth_images(3), Y), NOTHING, 0)
-    assert found.labels[:, 0].tolist() == Y.tolist()
+    reconstruction = DLG(steps=60, labels="descended").reconstruct(artifact(smooth_images(3), Y), NOTHING, 0)
+    assert reconstruction.labels[:, 0].tolist() == Y.tolist()
 
 
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_dlg_starts_from_uniform_noise_by_default(restarts):
     shown = artifact(smooth_images(2), Y[:2])
-    own, shape = problem.make(shown, 7), (1, 1, 32, 32)
+    posed, shape = problem.make(shown, 7), (1, 1, 32, 32)
     noise = [
         torch.rand(shape, generator=stream(7, "attacker", "start", v, r), dtype=torch.float64)
         for v in range(2)
@@ -75,17 +77,17 @@ def test_dlg_starts_from_uniform_noise_by_default(restarts):
 
     def objective(x, data):
         products = gradient_distance.gradient_products(
-            own, x, data["labels"], {name: data[name] for name in own.observed}
+            posed, x, data["labels"], {name: data[name] for name in posed.observed}
         )
         return gradient_distance.squared_distance(products)
 
-    end = descend.lbfgs(objective, torch.stack(noise), problem.data(own, restarts), steps=8)
-    found = DLG(steps=8, restarts=restarts).reconstruct(shown, NOTHING, 7)
+    end = lbfgs.minimise(objective, torch.stack(noise), problem.data(posed, restarts), steps=8)
+    reconstruction = DLG(steps=8, restarts=restarts).reconstruct(shown, NOTHING, 7)
     losses = end.loss.view(2, restarts)
-    assert torch.equal(found.loss, losses.min(1).values)
-    assert torch.equal(found.images, end.x.view(2, restarts, *shape)[torch.arange(2), losses.argmin(1)])
+    assert torch.equal(reconstruction.loss, losses.min(1).values)
+    assert torch.equal(reconstruction.images, end.x.view(2, restarts, *shape)[torch.arange(2), losses.argmin(1)])
     assert torch.equal(
-        found.images, DLG(steps=8, restarts=restarts, start="noise").reconstruct(shown, NOTHING, 7).images
+        reconstruction.images, DLG(steps=8, restarts=restarts, start="noise").reconstruct(shown, NOTHING, 7).images
     )
 
 
@@ -103,7 +105,7 @@ def test_dlg_from_grey_ends_lower_and_nearer_than_from_noise(labels):
 
 
 @pytest.mark.parametrize("optimiser", ["lbfgs", "adam"])
-def test_eq_7_and_eq_8_begin_where_they_are_told_and_descend_as_they_are_told(optimiser):
+def test_eq_7_and_eq_8_begin_and_descend_as_their_settings_say(optimiser):
     shown = artifact(smooth_images(2), Y[:2], parts=("classifier",))
     normal = [
         torch.randn((1, 1, 32, 32), generator=stream(7, "attacker", "start", v, 0), dtype=torch.float64)
@@ -203,9 +205,9 @@ def test_simulated_labels_are_distributed_as_those_recovered_from_noisy_gradient
     x, y = smooth_images(1), Y[:1]
     seen = artifact(x.expand(many, -1, -1, -1), y.expand(many), noise=variance)
     recovered = labels.probabilities(seen)[:, 0]
-    own = problem.make(seen.select(torch.arange(1)), 0, torch.float32)
-    clean = simulated(own, Batch(x, y), told=False)
-    made = noised(Signals(*(t.expand(many, -1) for t in clean)), own, False, torch.Generator().manual_seed(1)).y
+    posed = problem.make(seen.select(torch.arange(1)), 0, torch.float32)
+    clean = simulated(posed, Batch(x, y), labels_known=False)
+    made = noised(Signals(*(t.expand(many, -1) for t in clean)), posed, False, torch.Generator().manual_seed(1)).y
     # Probabilities of 800 draws: their means differ by sampling alone, 4 standard errors of a difference.
     error = 4 * (recovered.var(0) / many + made.double().var(0) / many).sqrt() + 1e-6
     assert ((made.double().mean(0) - recovered.mean(0)).abs() < error).all(), (made.mean(0), recovered.mean(0))
@@ -216,8 +218,8 @@ def test_a_learned_inverse_knows_the_label_where_the_gradient_says_nothing():
     y = torch.arange(200) // 20
     flat = (0.05 + 0.1 * y)[:, None, None, None].expand(200, 1, 32, 32).contiguous()
     seen = artifact(flat[::20], y[::20], noise=1e3, known=True)
-    found = LearnedInverse(epochs=60).reconstruct(seen, Knowledge(auxiliary=Batch(flat, y)), 0)
-    level = found.images.mean((1, 2, 3, 4))
+    reconstruction = LearnedInverse(epochs=60).reconstruct(seen, Knowledge(auxiliary=Batch(flat, y)), 0)
+    level = reconstruction.images.mean((1, 2, 3, 4))
     error = (level - flat[::20].mean((1, 2, 3))).abs().mean()
     assert error < 0.1, level  # 0.25 without the label: then one brightness answers for all
 
@@ -227,11 +229,11 @@ def test_a_learned_inverse_beats_grey_under_noise_and_is_trained_once(tmp_path, 
     x, other = images[:3], Batch(images[3:], torch.arange(300) % 10)
     shown = artifact(x, Y, noise=1e-8)
     attack, know = LearnedInverse(epochs=20), Knowledge(auxiliary=other, cache=tmp_path)
-    found = attack.reconstruct(shown, know, 0)
-    assert psnr_db(found.images[:, 0], x).mean() > psnr(Grey(), shown, x).mean() + 1
-    assert (found.trace[:, -1] < found.trace[:, 0]).all()
-    monkeypatch.setattr(LearnedInverse, "_train", None)
-    assert torch.equal(found.images, attack.reconstruct(shown, know, 0).images)
+    reconstruction = attack.reconstruct(shown, know, 0)
+    assert psnr_db(reconstruction.images[:, 0], x).mean() > psnr(Grey(), shown, x).mean() + 1
+    assert (reconstruction.trace[:, -1] < reconstruction.trace[:, 0]).all()
+    monkeypatch.setattr(signal_decoder, "train", None)
+    assert torch.equal(reconstruction.images, attack.reconstruct(shown, know, 0).images)
 
 
 @pytest.mark.parametrize(

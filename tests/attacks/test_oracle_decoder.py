@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import oracle_decoder
 from attacks.floors import ClassMean
 from attacks.oracle_decoder import OracleDecoder
-from attacks.shadow import learned_decoder, shadow_federation
+from attacks.shadow import learned_decoder, shadow_federation, true_extractor_decoder
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Batch, Knowledge, Networks, Outcome
 from tests.builders.small_artifacts import artifact, images_like_the_victims, networks, smooth_images
@@ -26,8 +25,8 @@ def shown(**options):
     return artifact(smooth_images(3), Y, ("classifier",), **options)
 
 
-def scores(found):
-    return psnr_db(found.images[:, 0], smooth_images(3))
+def scores(reconstruction):
+    return psnr_db(reconstruction.images[:, 0], smooth_images(3))
 
 
 def test_it_beats_the_class_mean_through_the_true_extractor_and_not_through_another():
@@ -42,18 +41,22 @@ def test_it_beats_the_class_mean_through_the_true_extractor_and_not_through_anot
 
 def test_under_noise_the_decoder_sees_features_as_noisy_as_the_victims():
     seen = shown(noise=1e-8)
-    found = ATTACK.reconstruct(seen, whole(), 0)
-    assert found.images.isfinite().all()
-    copies = oracle_decoder.seen(world_of(seen), networks()["extractor"], images_like_the_victims(20), 0, "training")
-    assert len(copies) == oracle_decoder.NOISY_COPIES
-    clean = oracle_decoder.seen(world_of(shown()), networks()["extractor"], images_like_the_victims(20), 0, "training")
+    reconstruction = ATTACK.reconstruct(seen, whole(), 0)
+    assert reconstruction.images.isfinite().all()
+    copies = true_extractor_decoder.seen(
+        server_view(seen), networks()["extractor"], images_like_the_victims(20), 0, "training"
+    )
+    assert len(copies) == true_extractor_decoder.NOISY_COPIES
+    clean = true_extractor_decoder.seen(
+        server_view(shown()), networks()["extractor"], images_like_the_victims(20), 0, "training"
+    )
     assert len(clean) == 1
     spread = float((torch.stack(copies) - clean[0]).std())
     # Of 8 x 20 x 400 draws the standard deviation has a relative error of 0.3%.
-    assert spread == pytest.approx(float(world_of(seen).noise.median()) ** 0.5, rel=0.02)
+    assert spread == pytest.approx(float(server_view(seen).noise.median()) ** 0.5, rel=0.02)
 
 
-def world_of(seen):
+def server_view(seen):
     return shadow_federation.real(seen, whole(), 0, "a test")
 
 
@@ -61,21 +64,21 @@ def test_the_share_comes_from_images_that_the_decoder_was_not_trained_on(monkeyp
     trained = []
     fitted = learned_decoder.fitted
 
-    def watched(own, *rest):
-        trained.append(own.auxiliary)
-        return fitted(own, *rest)
+    def watched(view, *rest):
+        trained.append(view.auxiliary)
+        return fitted(view, *rest)
 
     monkeypatch.setattr(learned_decoder, "fitted", watched)
     images = images_like_the_victims(100).images
-    made = ATTACK._train(world_of(shown()), networks()["extractor"], 0)
+    made = true_extractor_decoder.trained(server_view(shown()), networks()["extractor"], ATTACK.decoder_steps, 0)
     assert 0 <= float(made["share"]) <= 1
-    assert torch.equal(trained[0].images, images[torch.arange(100) % oracle_decoder.HELD_OUT != 0])
+    assert torch.equal(trained[0].images, images[torch.arange(100) % true_extractor_decoder.HELD_OUT != 0])
 
 
 def test_with_too_few_auxiliary_images_it_gives_up():
     few = whole()
     few = replace(few, auxiliary=Batch(*(t[:3] for t in few.auxiliary)))
-    found = ATTACK.reconstruct(shown(), few, 0)
-    assert found.outcome.tolist() == [Outcome.GAVE_UP] * 3
+    reconstruction = ATTACK.reconstruct(shown(), few, 0)
+    assert reconstruction.outcome.tolist() == [Outcome.GAVE_UP] * 3
     means = learned_decoder.class_means(shadow_federation.real(shown(), few, 0, "a test"))
-    assert torch.equal(found.images[:, 0], means[Y])
+    assert torch.equal(reconstruction.images[:, 0], means[Y])

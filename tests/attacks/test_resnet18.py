@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from attacks.common import closed_form, gradient_distance, labels, priors, problem
-from attacks.common.descend import CHUNK, chunk_size
-from attacks.features import layerwise
+from attacks.common.batched import CHUNK, chunk_size
+from attacks.features import layer_equations
 from privbench import presets, registry
 from privbench.errors import UserError
 from privbench.execution import one_attack
@@ -28,8 +28,8 @@ def networks():
     """Double-precision networks whose running statistics are not the initial ones: parameters and buffers by part."""
     params, buffers = {}, {}
     for part in ("extractor", "classifier"):
-        own, state = MODEL.net(part).init(stream(0, part))
-        params[part] = {n: t.double() for n, t in own.items()}
+        initial, state = MODEL.net(part).init(stream(0, part))
+        params[part] = {n: t.double() for n, t in initial.items()}
         buffers[part] = {
             n: t.double() + 0.3 * torch.rand(len(t), generator=stream(0, part, n)) for n, t in state.items()
         }
@@ -37,7 +37,7 @@ def networks():
 
 
 def plain_gradient(params, buffers, x, y, parts, train):
-    leaves = {p: {n: t.clone().requires_grad_() for n, t in own.items()} for p, own in params.items()}
+    leaves = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in params.items()}
     h, _ = MODEL.net("extractor").apply(leaves["extractor"], buffers["extractor"], x, train=train)
     logits, _ = MODEL.net("classifier").apply(leaves["classifier"], buffers["classifier"], h, train=train)
     F.cross_entropy(logits, y).backward()
@@ -50,8 +50,8 @@ def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, train, par
     params, buffers = networks()
     x, x_true = torch.rand(2, batch, 1, 32, 32, dtype=torch.float64, generator=stream(0, "x"))
     y = torch.arange(batch)
-    own, observed = (plain_gradient(params, buffers, images, y, parts, train) for images in (x, x_true))
-    by_hand = sum(((own[name] - observed[name]) ** 2).sum().item() for name in own)
+    simulated, observed = (plain_gradient(params, buffers, images, y, parts, train) for images in (x, x_true))
+    by_hand = sum(((simulated[name] - observed[name]) ** 2).sum().item() for name in simulated)
     products = gradient_distance.gradient_products(problem_of(params, buffers, train, MODEL), x, y, observed)
     assert set(products) == set(observed)
     assert gradient_distance.squared_distance(products).item() == pytest.approx(
@@ -62,7 +62,7 @@ def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, train, par
 @pytest.fixture(scope="module")
 def observed(narrow_resnet, tmp_path_factory):
     """Artifacts of one round of FedSplit and of the untrained FedAvg, read back from disk."""
-    found = {}
+    artifacts_of = {}
     federation = digits_federation((16, 16))
     for method, rounds, victims, batch_size in (("fedsplit", 1, 2, 1), ("fedavg", 0, 1, 2)):
         folder = tmp_path_factory.mktemp(method)
@@ -78,14 +78,14 @@ def observed(narrow_resnet, tmp_path_factory):
             victims=victims, batch_size=batch_size, labels_known=False, seed=0,
         )  # fmt: skip
         artifacts.save(seen, folder / "artifact")
-        found[method] = artifacts.load(folder / "artifact"), truth, shot
-    return found
+        artifacts_of[method] = artifacts.load(folder / "artifact"), truth, shot
+    return artifacts_of
 
 
 def test_one_images_gradient_is_taken_on_running_statistics_and_depends_on_the_image(observed):
     seen, truth, shot = observed["fedsplit"]
     for v, k in enumerate(seen.client.tolist()):
-        params, buffers = ({**own, **shared} for own, shared in zip(
+        params, buffers = ({**private, **shared} for private, shared in zip(
             (shot.clients[k].params, shot.clients[k].buffers), (shot.server.params, shot.server.buffers), strict=True
         ))  # fmt: skip
         both = [{p: parts[p] for p in ("extractor", "classifier")} for parts in (params, buffers)]
@@ -129,24 +129,24 @@ def test_there_are_no_closed_form_features_and_no_layerwise_inversion(observed):
     with pytest.raises(
         UserError, match="layerwise inversion solves LeNet-5's equations, but the networks are resnet18"
     ):
-        layerwise.layers(problem.make(seen, 0), gaussian)
+        layer_equations.linear_maps(problem.make(seen, 0), gaussian)
 
 
 @pytest.mark.parametrize("method", ["fedsplit", "fedavg"])
 def test_staged_lowers_its_objective_without_closed_forms(method, observed):
     """One image in eval mode through a surrogate; two images in train mode. The other attacks: tests/test_command_line.py."""
     seen, truth, _ = observed[method]
-    found = one_attack.attack_artifact("staged", {"steps": 1}, seen, Knowledge(), 0, CPU, lambda *_: None)
-    assert found.images.shape == truth.images.shape
-    assert (found.trace[:, -1] < found.trace[:, 0]).all()
+    reconstruction = one_attack.attack_artifact("staged", {"steps": 1}, seen, Knowledge(), 0, CPU, lambda *_: None)
+    assert reconstruction.images.shape == truth.images.shape
+    assert (reconstruction.trace[:, -1] < reconstruction.trace[:, 0]).all()
 
 
 def test_every_floor_can_be_scored(observed):
     seen, truth, _ = observed["fedsplit"]
     whole = Knowledge(auxiliary=observe.auxiliary(digits_federation((16, 16))))
     for name in registry.FLOORS:
-        found = one_attack.attack_artifact(name, {}, seen, whole, 0, CPU, lambda *_: None)
-        assert found.images.shape == truth.images.shape
+        reconstruction = one_attack.attack_artifact(name, {}, seen, whole, 0, CPU, lambda *_: None)
+        assert reconstruction.images.shape == truth.images.shape
 
 
 def test_a_network_with_the_wrong_statistics_is_named(observed, tmp_path):

@@ -7,13 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from attacks.common import closed_form, problem
-from attacks.common.updates import as_gradient, noise_variance, with_steady_rows, without_adam
+from attacks.common.updates import as_gradient, local_change, noise_variance, with_steady_rows, without_adam
 from attacks.floors import ClassMean, Grey
-from attacks.update_matching import (
-    EXPLAINED,
-    UpdateMatching,
-    local_change,
-)
+from attacks.update_matching import EXPLAINED, UpdateMatching
 from defenses.gaussian import Gaussian
 from privbench import presets
 from privbench.errors import UserError
@@ -57,17 +53,17 @@ def seen_by(untrained, local, batch_size=2, victims=2):
 class PlainLoop:
     """The local steps by torch.optim in one precision, one victim: where they end, and how they got there."""
 
-    def __init__(self, own, images, labels, name, dtype):
+    def __init__(self, posed, images, labels, name, dtype):
         local, optimiser, settings = OPTIMISERS[name]
-        self.start = {f"{p}/{n}": t.to(dtype) for p, net in own.weights.items() for n, t in net.items()}
+        self.start = {f"{p}/{n}": t.to(dtype) for p, net in posed.weights.items() for n, t in net.items()}
         self.leaves = {n: t.clone().requires_grad_() for n, t in self.start.items()}
         # By step: the gradients (weight decay included), and by how much a change of them moves the parameters.
         self.gradients, self.slopes = [], []
         descent = optimiser(list(self.leaves.values()), **settings)
         for step in range(1, local.steps + 1):
             descent.zero_grad()
-            parts = {p: {n: self.leaves[f"{p}/{n}"] for n in net} for p, net in own.weights.items()}
-            F.cross_entropy(logits(parts, images.to(dtype), own.model)[0], labels).backward()
+            parts = {p: {n: self.leaves[f"{p}/{n}"] for n in net} for p, net in posed.weights.items()}
+            F.cross_entropy(logits(parts, images.to(dtype), posed.model)[0], labels).backward()
             decay = settings["weight_decay"]
             self.gradients.append({n: (t.grad + decay * t).detach().double() for n, t in self.leaves.items()})
             descent.step()
@@ -96,12 +92,12 @@ def test_the_observed_and_the_simulated_update_equal_a_plain_loop(name, untraine
     """
     local, *_ = OPTIMISERS[name]
     seen, truth = seen_by(untrained, local)
-    own = problem.make(as_gradient(seen, local), 0)
+    posed = problem.make(as_gradient(seen, local), 0)
     for v in range(2):
         plain, single = (
-            PlainLoop(own, truth.images[v], truth.labels[v], name, dtype) for dtype in (torch.float64, torch.float32)
+            PlainLoop(posed, truth.images[v], truth.labels[v], name, dtype) for dtype in (torch.float64, torch.float32)
         )
-        made = local_change(own, truth.images[v].double(), truth.labels[v], local)
+        made = local_change(posed, truth.images[v].double(), truth.labels[v], local)
         for key, start in plain.start.items():
             part, n = key.split("/")
             expected = plain.change(key)
@@ -121,9 +117,9 @@ def test_a_client_with_more_data_than_a_step_takes_draws_mini_batches_from_shuff
     assert order.shape == (4, 2)
     assert all(sorted(order[i : i + 2].flatten().tolist()) == [0, 1, 2, 3] for i in (0, 2))
     seen, truth = seen_by(untrained, local, batch_size=4, victims=1)
-    own = problem.make(as_gradient(seen, local), 0)
+    posed = problem.make(as_gradient(seen, local), 0)
     taken = local_update.taken(local, 4, local_update.defence_stream(0, 0))
-    leaves = {p: {n: t.clone().requires_grad_() for n, t in own.weights[p].items()} for p in own.weights}
+    leaves = {p: {n: t.clone().requires_grad_() for n, t in posed.weights[p].items()} for p in posed.weights}
     descent = torch.optim.SGD([t for net in leaves.values() for t in net.values()], lr=0.2, weight_decay=1e-3)
     for rows in taken:
         descent.zero_grad()
@@ -131,7 +127,7 @@ def test_a_client_with_more_data_than_a_step_takes_draws_mini_batches_from_shuff
         descent.step()
     for part, net in leaves.items():
         for n, t in net.items():
-            plain = (t - own.weights[part][n]).detach()
+            plain = (t - posed.weights[part][n]).detach()
             # The engine's weights are single-precision numbers of at most 1, so each of four steps rounds by 6e-8.
             torch.testing.assert_close(seen.updates[part][n][0].double(), plain, rtol=1e-4, atol=4 * 6e-8)
 
@@ -139,10 +135,10 @@ def test_a_client_with_more_data_than_a_step_takes_draws_mini_batches_from_shuff
 def test_mini_batches_are_matched_by_steps_on_all_images(untrained):
     local = LocalSteps(4, {"kind": "sgd", "lr": 0.01, "weight_decay": 0.0}, 2)
     seen, truth = seen_by(untrained, local, batch_size=4, victims=2)
-    found = UpdateMatching(steps=20, start_steps=20, feature_steps=20).reconstruct(seen, Knowledge(), 0)
+    reconstruction = UpdateMatching(steps=20, start_steps=20, feature_steps=20).reconstruct(seen, Knowledge(), 0)
     grey = Grey().reconstruct(seen, Knowledge(), 0)
-    assert (score(found, truth).psnr_db > score(grey, truth).psnr_db + 1).all()
-    assert torch.equal(found.labels, truth.labels.sort(1).values)
+    assert (score(reconstruction, truth).psnr_db > score(grey, truth).psnr_db + 1).all()
+    assert torch.equal(reconstruction.labels, truth.labels.sort(1).values)
 
 
 def test_images_per_step_are_part_of_a_cells_name_and_of_its_steps(tmp_path):
@@ -163,8 +159,8 @@ def test_clients_that_count_steps_send_an_update_of_so_many():
     train = presets.train_spec("paper", "fmnist", "fedmd-cg", changes={"client_steps": 7})
     cell = presets.cell_spec("paper", train, "update-matching", observe="update", batch_size=32, local_batch=16)
     assert local_update.local_steps(cell)[::2] == (7, 16)
-    own = presets.cell_spec("paper", train, "update-matching", observe="update", local_steps=3)
-    assert local_update.local_steps(own).steps == 3
+    counted = presets.cell_spec("paper", train, "update-matching", observe="update", local_steps=3)
+    assert local_update.local_steps(counted).steps == 3
 
 
 def test_one_step_of_sgd_is_a_gradient(untrained):
@@ -190,13 +186,15 @@ def test_an_update_survives_the_disk_and_offers_itself(untrained, tmp_path):
 def test_simulated_steps_beat_the_floor_and_one_gradient(untrained):
     seen, truth = seen_by(untrained, SGD, batch_size=1)
     attack = UpdateMatching(steps=20, start_steps=20, feature_steps=20)
-    found = attack.reconstruct(seen, Knowledge(), 0)
+    reconstruction = attack.reconstruct(seen, Knowledge(), 0)
     grey = Grey().reconstruct(seen, Knowledge(), 0)
-    assert (score(found, truth).psnr_db > score(grey, truth).psnr_db + 2).all()
-    assert torch.equal(found.labels, truth.labels)
-    assert (found.trace[:, -1] < found.trace[:, 0]).all()
+    assert (score(reconstruction, truth).psnr_db > score(grey, truth).psnr_db + 2).all()
+    assert torch.equal(reconstruction.labels, truth.labels)
+    assert (reconstruction.trace[:, -1] < reconstruction.trace[:, 0]).all()
     alone, _ = seen_by(untrained, SGD, batch_size=1, victims=1)
-    torch.testing.assert_close(attack.reconstruct(alone, Knowledge(), 0).images[0], found.images[0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        attack.reconstruct(alone, Knowledge(), 0).images[0], reconstruction.images[0], atol=1e-4, rtol=0
+    )
 
 
 def one_step(x, y, **changes):
@@ -235,10 +233,10 @@ def test_only_one_undefended_step_of_adam_is_taken_back(change):
 def test_one_step_of_adam_gives_the_image_away_and_several_end_grey_instead_of_in_noise():
     x, y = smooth_images(2), torch.tensor([3, 0])
     attack = UpdateMatching(steps=50, start_steps=2, feature_steps=2)
-    found = attack.reconstruct(one_step(x, y)[0], Knowledge(), 0)
+    reconstruction = attack.reconstruct(one_step(x, y)[0], Knowledge(), 0)
     grey = Grey().reconstruct(one_step(x, y)[0], Knowledge(), 0)
-    assert (psnr_db(found.images, x[:, None]) > psnr_db(grey.images, x[:, None]) + 4).all()
-    assert torch.equal(found.labels[:, 0], y)
+    assert (psnr_db(reconstruction.images, x[:, None]) > psnr_db(grey.images, x[:, None]) + 4).all()
+    assert torch.equal(reconstruction.labels[:, 0], y)
     early = replace(attack, steps=2).reconstruct(update(x, y, ADAM), Knowledge(), 0)
     assert (early.images == 0.5).all()
     assert (early.loss > EXPLAINED).all()
@@ -262,15 +260,15 @@ def test_an_update_under_noise_is_matched_by_its_likelihood(noised, monkeypatch)
     """Against the objective without the noise, from the same first images; 3 images, on the networks of one seed."""
     seen, x = noised
     attack = UpdateMatching(steps=40, start_steps=20, feature_steps=20)
-    found = attack.reconstruct(seen, Knowledge(), 0)
+    reconstruction = attack.reconstruct(seen, Knowledge(), 0)
     monkeypatch.setattr("attacks.update_matching.noise_variance", lambda _: 0.0)
     unaware = attack.reconstruct(seen, Knowledge(), 0)
     mean = [
         float(psnr_db(each.images[:, 0], x).mean())
-        for each in (found, unaware, Grey().reconstruct(seen, Knowledge(), 0))
+        for each in (reconstruction, unaware, Grey().reconstruct(seen, Knowledge(), 0))
     ]
     assert mean[0] > max(mean[1:]) + 1, mean
-    assert (found.loss < found.trace[:, 0]).all()
+    assert (reconstruction.loss < reconstruction.trace[:, 0]).all()
 
 
 @pytest.mark.parametrize(
@@ -289,7 +287,7 @@ def test_the_variance_of_noise_at_every_step_is_that_of_what_the_steps_leave():
     """The defence's own noise on three steps of SGD of zero gradients, 10,000 entries: 5 standard errors of a variance."""
     rng, steps, many = torch.Generator().manual_seed(0), torch.zeros(10_000), 3
     for _ in range(many):
-        steps -= 0.2 * Gaussian(0.5, "step").protect({"w": torch.zeros(10_000)}, rng)["w"]
+        steps -= 0.2 * Gaussian(0.5, "step").step({"c": {"w": torch.zeros(10_000)}}, rng)["c"]["w"]
     seen = replace(update(smooth_images(1), torch.tensor([3]), SGD), defense=Gaussian(0.5, "step").describe())
     assert float(steps.var()) == pytest.approx(noise_variance(seen), rel=5 * (2 / 10_000) ** 0.5)
 
@@ -325,6 +323,6 @@ def test_updates_have_the_floor_of_their_class_as_gradients_have(name, untrained
     assert "classes" in seen.offers()
     assert "gradient:classifier" not in seen.offers()
     images = torch.linspace(0, 1, 10)[:, None, None, None].expand(10, 1, 32, 32)
-    found = ClassMean().reconstruct(seen, Knowledge(auxiliary=Batch(images, torch.arange(10))), 0)
-    assert torch.equal(found.labels.sort(1).values, truth.labels.sort(1).values)
-    assert torch.equal(found.images[:, :, 0, 0, 0], found.labels / 9)
+    reconstruction = ClassMean().reconstruct(seen, Knowledge(auxiliary=Batch(images, torch.arange(10))), 0)
+    assert torch.equal(reconstruction.labels.sort(1).values, truth.labels.sort(1).values)
+    assert torch.equal(reconstruction.images[:, :, 0, 0, 0], reconstruction.labels / 9)

@@ -18,7 +18,7 @@ BASE = {"needs": frozenset(), "knowledge": "nothing", "reconstruct": lambda *_: 
 
 
 @pytest.fixture
-def mine(monkeypatch):
+def as_plugin(monkeypatch):
     """Puts a class under the name mine:Attack."""
 
     def put(plugin):
@@ -45,17 +45,17 @@ def frozen(**attributes):
         (frozen(reconstruct=None), "has no method `reconstruct`"),
     ],
 )  # fmt: skip
-def test_a_class_that_is_no_attack_gets_one_line(plugin, fault, mine):
-    with pytest.raises(UserError) as told:
-        registry.resolve("attack", mine(plugin))
-    assert str(told.value).startswith(f"attack 'mine:Attack' {fault}")
-    assert str(told.value).endswith("; docs/extending.md shows one")
+def test_a_class_that_is_no_attack_gets_one_line(plugin, fault, as_plugin):
+    with pytest.raises(UserError) as error:
+        registry.resolve("attack", as_plugin(plugin))
+    assert str(error.value).startswith(f"attack 'mine:Attack' {fault}")
+    assert str(error.value).endswith("; docs/extending.md shows one")
 
 
-def test_a_method_and_a_defence_that_are_no_dataclass_get_one_line(mine):
+def test_a_method_and_a_defence_that_are_no_dataclass_get_one_line(as_plugin):
     for kind in ("method", "defense"):
         with pytest.raises(UserError, match=rf"{kind} 'mine:Attack' should be a class with @dataclass"):
-            registry.resolve(kind, mine(object))
+            registry.resolve(kind, as_plugin(object))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_a_method_and_a_defence_that_are_no_dataclass_get_one_line(mine):
         (lambda r: r._replace(trace=r.trace[:, :0]), "`trace` has shape (2, 0), not (2, T)"),
     ],
 )
-def test_what_is_no_reconstruction_gets_one_line(changed, fault, mine):
+def test_what_is_no_reconstruction_gets_one_line(changed, fault, as_plugin):
     seen = artifact(smooth_images(2), torch.tensor([1, 2]))
-    name = mine(frozen(reconstruct=lambda _, *given: changed(Grey().reconstruct(*given))))
-    with pytest.raises(UserError) as told:
+    name = as_plugin(frozen(reconstruct=lambda _, *given: changed(Grey().reconstruct(*given))))
+    with pytest.raises(UserError) as error:
         one_attack.attack_artifact(name, {}, seen, Knowledge(), 0, torch.device("cpu"), lambda *_: None)
-    assert str(told.value) == f"mine:Attack should return a Reconstruction of 2 victims, but {fault}"
+    assert str(error.value) == f"mine:Attack should return a Reconstruction of 2 victims, but {fault}"

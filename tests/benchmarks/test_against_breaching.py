@@ -15,10 +15,10 @@ def test_the_network_handed_over_has_the_observed_gradient():
     net = against.network(seen).double()
     for v in range(2):
         loss = F.cross_entropy(net(2 * truth.images[v].double() - 1), truth.labels[v])
-        own = torch.autograd.grad(loss, list(net.parameters()))
+        gradients = torch.autograd.grad(loss, list(net.parameters()))
         observed = against.gradients_in_order(seen, v, net)
-        assert len(own) == len(observed) == 10
-        for g, o in zip(own, observed, strict=True):
+        assert len(gradients) == len(observed) == 10
+        for g, o in zip(gradients, observed, strict=True):
             assert (g - o).norm() < 1e-5 * g.norm()
 
 
@@ -51,7 +51,7 @@ def test_without_the_package_one_line_says_how_to_get_it(monkeypatch, capsys, tm
     ],
 )
 def test_time_to_a_target(workers, target, expected):
-    made = [[Victim([Moment(s, 2 * s, p) for s, p in looks], 1) for looks in own] for own in workers]
+    made = [[Victim([Moment(s, 2 * s, p) for s, p in moments], 1) for moments in victims] for victims in workers]
     assert against.reached(made, target) == expected
     doubled = None if expected is None else 2 * expected
     assert against.reached(made, target, "cpu_seconds") == doubled

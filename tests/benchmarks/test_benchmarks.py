@@ -13,10 +13,13 @@ import torch
 from attacks.common import gradient_distance, problem
 from attacks.dlg import DLG
 from benchmarks import __main__ as bench
-from benchmarks import against_breaching, measure, plots, work
-from benchmarks.measure import Row, Rows, Way
+from benchmarks import against_breaching, work
+from benchmarks.measure import Rows, Way
 from privbench.execution import worker_pool
 from privbench.types import Knowledge
+from reports.figures import speed
+from reports.records import benchmark_rows
+from reports.records.benchmark_rows import BenchmarkRow
 from tests.builders.small_artifacts import UNIT, error_of_squared_distance
 
 CPU = torch.device("cpu")
@@ -26,15 +29,17 @@ def test_the_kernel_that_is_timed_is_the_gradient_of_dlg_s_objective_in_the_usua
     """To rounding: Eq. 7 is a small rest of large norms, and loses as many digits as it is smaller than they are."""
     seen = work.victims(2)
     gradient, loss = work.dlg_gradient(seen)()
-    own, start = problem.make(seen, 0), problem.random_start(seen, 1, 0)
+    posed, start = problem.make(seen, 0), problem.random_start(seen, 1, 0)
     for v, objective in enumerate(work.plain.objectives(seen)):
         x = start[v].clone().requires_grad_()
-        theirs = objective(x)
-        (slope,) = torch.autograd.grad(theirs, x)
-        known = {name: t[v] for name, t in problem.data(own).items()}
-        products = gradient_distance.gradient_products(own, start[v], known["labels"], problem.observed_of(own, known))
+        usual_loss = objective(x)
+        (slope,) = torch.autograd.grad(usual_loss, x)
+        known = {name: t[v] for name, t in problem.data(posed).items()}
+        products = gradient_distance.gradient_products(
+            posed, start[v], known["labels"], problem.observed_of(posed, known)
+        )
         error = error_of_squared_distance(products)
-        torch.testing.assert_close(loss[v], theirs.detach(), rtol=0, atol=error)
+        torch.testing.assert_close(loss[v], usual_loss.detach(), rtol=0, atol=error)
         # The slope is twice a product with g - G, which errs relative to its length as Eq. 7 does relative to its root.
         lost = (error / float(loss[v])) ** 0.5 * UNIT**0.5
         torch.testing.assert_close(gradient[v], slope, rtol=0, atol=lost * float(slope.abs().max()))
@@ -48,8 +53,8 @@ def test_the_loop_over_victims_lowers_that_objective_as_dlg_does():
     images = work.plain.dlg(seen, 15)
     begin = DLG(steps=0).reconstruct(seen, Knowledge(), 0).loss
     assert (fast.loss < 0.05 * begin).all()
-    for objective, found, first in zip(work.plain.objectives(seen), images, begin, strict=True):
-        assert float(objective(found).detach()) < 0.05 * float(first)
+    for objective, image, first in zip(work.plain.objectives(seen), images, begin, strict=True):
+        assert float(objective(image).detach()) < 0.05 * float(first)
 
 
 @pytest.mark.parametrize(("method", "defense"), [("fedavg", "gaussian:0.1"), ("fedsplit", "none")])
@@ -69,9 +74,9 @@ def test_a_round_that_is_timed_learns_what_the_usual_way_learns_and_counts():
         loop.round()
         assert state.round == count
     for part, module in loop.server.items():
-        theirs = work.plain.values(module, part, state.server.params[part])
+        usual = work.plain.values(module, part, state.server.params[part])
         for name, ours in state.server.params[part].items():
-            torch.testing.assert_close(ours, theirs[name], rtol=1e-4, atol=2e-5)
+            torch.testing.assert_close(ours, usual[name], rtol=1e-4, atol=2e-5)
     assert not state.history  # nothing was evaluated
 
 
@@ -86,8 +91,7 @@ def in_threads(monkeypatch):
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["one process", "whole"])
 def test_every_row_runs_in_a_short_form(whole, tmp_path, capsys, monkeypatch, in_threads):
     """`make bench BENCH_ARGS="--short --repeats 1"`, the race against the package included as far as privbench runs it."""
-    if not whole:  # two rows are of processes of their own, which take seconds to begin
-        monkeypatch.setattr(work, "first_step", lambda: 1.0)
+    if not whole:  # six processes of their own
         monkeypatch.setattr(work, "peak_memory_mib", lambda *_: 1.0)
     reach = against_breaching.Reach("way", [2.0])
     monkeypatch.setattr(against_breaching, "installed", lambda: True)
@@ -97,8 +101,10 @@ def test_every_row_runs_in_a_short_form(whole, tmp_path, capsys, monkeypatch, in
     ]
     monkeypatch.setattr(against_breaching, "compare", lambda dataset, victims, repeats: races)
     bench.main(1, "cpu", tmp_path / "b.json", short=True)
-    rows, environment = measure.load(tmp_path / "b.json")
+    rows, environment = benchmark_rows.load(tmp_path / "b.json")
     assert environment["device"] == "cpu"
+    assert environment["repeats"] == 1
+    assert all(load >= 0 for load in environment["load"])
     # Each of the published form's rows has one here: only the curves have fewer points.
     assert Counter(row.group for row in rows) == {
         "start": 2, "memory": 1, "way": 2 + 4 + 4 + 5 + 2 * 5 + 1 + 1, "scaling": 6, "kernel": 3, "projection": 3
@@ -135,18 +141,18 @@ def test_rows_are_saved_printed_and_drawn(tmp_path):
     plain = rows.measure("way", "work", "plain", lambda: next(ticks))
     ours = rows.measure("way", "work", "ours", lambda: next(ticks), plain=plain)
     assert (plain.median, ours.times) == (2.0, 10.0)
-    rows.add(Row("way", "work", "GPU", note=bench.NO_GPU))
+    rows.add(BenchmarkRow("way", "work", "GPU", note=bench.NO_GPU))
     for x in (1.0, 2.0):
-        rows.add(Row("scaling", "growth", f"{x:g}", [x], x=x))
-    measure.save(rows.rows, {"machine": "here"}, tmp_path / "b.json")
-    again, environment = measure.load(tmp_path / "b.json")
+        rows.add(BenchmarkRow("scaling", "growth", f"{x:g}", [x], x=x))
+    benchmark_rows.save(rows.rows, {"machine": "here"}, tmp_path / "b.json")
+    again, environment = benchmark_rows.load(tmp_path / "b.json")
     assert environment == {"machine": "here"}
     assert again == rows.rows
     assert len(json.loads((tmp_path / "b.json").read_text())["rows"][0]["values"]) == 3
-    lines = measure.markdown(again).splitlines()
+    lines = benchmark_rows.markdown(again).splitlines()
     assert "| work | ours | 0.2 s | 0.1-0.4 | 10.0x |  |" in lines
     assert f"| work | GPU | not measured |  |  | {bench.NO_GPU} |" in lines
-    made = plots.draw(again, tmp_path)
+    made = speed.draw(again, tmp_path)
     assert sorted(p.name for p in made) == ["scaling.pdf", "scaling.png", "speedup.pdf", "speedup.png"]
 
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import chaos_child, chaos_life, chaos_report
-from benchmarks.chaos_life import Fault, Folder
+from benchmarks.chaos import child, life, page
+from benchmarks.chaos.life import Fault, Folder
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the campaign finds processes under /proc")
@@ -21,36 +21,36 @@ from benchmarks.chaos_life import Fault, Folder
     ids=["one life", "short form"],
 )
 def test_a_few_kills_leave_what_an_undisturbed_run_leaves(words, lives, repository):
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "benchmarks.chaos", "--short", "--seed", "5", *words],
         cwd=repository, capture_output=True, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(repository)},
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"**{lives} of {lives} folders ended the same" in done.stdout, done.stdout
-    assert int(re.search(r"was disturbed (\d+) times", done.stdout)[1]) >= lives
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert f"**{lives} of {lives} folders ended the same" in completed.stdout, completed.stdout
+    assert int(re.search(r"was disturbed (\d+) times", completed.stdout)[1]) >= lives
 
 
 @pytest.mark.parametrize(
-    ("found", "fault"),
+    ("files", "fault"),
     [
         ({"a": b"1"}, "missing: b"),
         ({"a": b"1", "b": b"2", "c": b""}, "left over: c"),
         ({"a": b"1", "b": b"3"}, "different: b"),
     ],
 )
-def test_a_file_that_is_not_as_it_was_is_a_fault(found, fault):
+def test_a_file_that_is_not_as_it_was_is_a_fault(files, fault):
     expected = {"a": b"1", "b": b"2"}
-    chaos_life.compare(expected, dict(expected))
+    life.compare(expected, dict(expected))
     with pytest.raises(Fault, match=fault):
-        chaos_life.compare(found, expected)
+        life.compare(files, expected)
 
 
 STOPPED = "privbench: stopped by SIGTERM; everything finished is on disk, and the same command continues from there\n"
 
 
 @pytest.mark.parametrize(
-    ("status", "number", "said", "verdict"),
+    ("status", "number", "output", "verdict"),
     [
         (0, "SIGTERM", "wrote x", True),
         (130, "SIGTERM", STOPPED, False),
@@ -62,10 +62,10 @@ STOPPED = "privbench: stopped by SIGTERM; everything finished is on disk, and th
         (130, "SIGINT", "Traceback (most recent call last)\n" + STOPPED, "an error after SIGINT"),
     ],
 )
-def test_how_a_killed_process_may_end(status, number, said, verdict, tmp_path):
+def test_how_a_killed_process_may_end(status, number, output, verdict, tmp_path):
     folder = Folder(tmp_path / "life", 1)
-    folder.log.write_text(said)
-    number = getattr(chaos_life.signal, number)
+    folder.log.write_text(output)
+    number = getattr(life.signal, number)
     if isinstance(verdict, bool):
         assert folder.judge(status, number) is verdict
     else:
@@ -80,9 +80,9 @@ def test_a_tree_holds_every_file_but_locks_and_headers_in_any_order(tmp_path):
         text = json.dumps(header).encode()
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "t.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + b"data")
-    found = chaos_life.tree(tmp_path)
-    assert set(found) == {"record.json", ".record.json.tmp", "a/t.safetensors", "b/t.safetensors"}
-    assert found["a/t.safetensors"] == found["b/t.safetensors"]
+    files = life.tree(tmp_path)
+    assert set(files) == {"record.json", ".record.json.tmp", "a/t.safetensors", "b/t.safetensors"}
+    assert files["a/t.safetensors"] == files["b/t.safetensors"]
 
 
 def test_the_page_counts_and_names_faults():
@@ -90,14 +90,14 @@ def test_the_page_counts_and_names_faults():
         {"number": 0, "kills": {"event SIGKILL": 1, "moment SIGINT": 2}, "fault": "", "event": 3, "what": ""},
         {"number": 1, "kills": {"disk": 1}, "fault": "left over: x", "event": 0, "what": "a disk of 5 bytes"},
     ]
-    page = chaos_report.text(chaos_report.Campaign(lives, {1: 10}, 0, 60.0, False))
-    assert "disturbed 4 times in 2 output folders" in page
-    assert "**1 of 2 folders ended the same" in page
-    assert "| signal at an event point | 1 | 0 | 0 |" in page
-    assert "| signal at a random moment | 0 | 0 | 2 |" in page
-    assert "left out: no tmpfs may be mounted here" in page
-    assert "- life 1 (a disk of 5 bytes): left over: x" in page
-    assert "10 of them on 1 core; 1 of them were met" in page
+    text = page.text(page.Campaign(lives, {1: 10}, 0, 60.0, False))
+    assert "disturbed 4 times in 2 output folders" in text
+    assert "**1 of 2 folders ended the same" in text
+    assert "| signal at an event point | 1 | 0 | 0 |" in text
+    assert "| signal at a random moment | 0 | 0 | 2 |" in text
+    assert "left out: no tmpfs may be mounted here" in text
+    assert "- life 1 (a disk of 5 bytes): left over: x" in text
+    assert "10 of them on 1 core; 1 of them were met" in text
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals cannot be blocked here")
@@ -109,8 +109,8 @@ def test_a_file_is_cut_short_only_where_its_process_dies_of_the_signal(number, b
     """Workers block SIGINT, and a parent turns it into an exception: both go on, and a disk that works loses nothing then."""
     number, sent = getattr(signal, number), []
     monkeypatch.setattr(os, "kill", lambda pid, which: sent.append((pid, which)))
-    trap = chaos_child.Trap(1, number, "process", 0.5)
-    events = chaos_child.Events(tmp_path, trap, SimpleNamespace(value=0), SimpleNamespace(value=0))
+    trap = child.Trap(1, number, "process", 0.5)
+    events = child.Events(tmp_path, trap, SimpleNamespace(value=0), SimpleNamespace(value=0))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {number} if blocked else ())
     # Other tests in this process may have left handlers of the command.
     handlers = {each: signal.signal(each, handler) for each, handler in (

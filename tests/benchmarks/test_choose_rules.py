@@ -73,8 +73,8 @@ def test_from_initial_is_taken_as_each_rule_says():
 
 def test_the_decoder_s_shares_take_off_what_a_hand_computes():
     # 2 s 1 - 2 s^2: 0.8 gives 0.32, 0.8 / 2 gives 0.48, the best share of 1 / 2 gives 0.5
-    found = [choose_rules.of_decoder(how)(one()) for how in ("validated", "energy", "best")]
-    assert found == pytest.approx([320, 480, 500])
+    gains = [choose_rules.of_decoder(how)(one()) for how in ("validated", "energy", "best")]
+    assert gains == pytest.approx([320, 480, 500])
 
 
 def test_today_s_rules_stand_first_and_are_those_of_the_attacks():
@@ -99,12 +99,12 @@ def test_the_report_holds_every_cell_and_rule():
 
 def test_a_small_trial_from_training_to_report(tmp_path, monkeypatch):
     monkeypatch.setattr(choose_rules, "VICTIMS", 4)
-    found = choose_rules.trial("fedsplit:digits:11:last", tmp_path, None, "smoke")
-    assert set(found["recipes"]) == {"surrogate", "aligned", FROM_INITIAL}
-    for own in found["recipes"].values():
-        assert [len(each) for each in own["psnr_db"]] == [4] * len(TAUS)
-        assert len(own["shadow_db"]) == len(TAUS) + 1
-    floor = torch.tensor(found["class_mean_db"])
+    trial = choose_rules.trial("fedsplit:digits:11:last", tmp_path, None, "smoke")
+    assert set(trial["recipes"]) == {"surrogate", "aligned", FROM_INITIAL}
+    for of_recipe in trial["recipes"].values():
+        assert [len(each) for each in of_recipe["psnr_db"]] == [4] * len(TAUS)
+        assert len(of_recipe["shadow_db"]) == len(TAUS) + 1
+    floor = torch.tensor(trial["class_mean_db"])
     assert (floor > 5).all()
-    assert len(found["decoder"]["answer_squared"]) == 4
-    assert "fedsplit:digits:11:last" in choose_rules.report([found])
+    assert len(trial["decoder"]["answer_squared"]) == 4
+    assert "fedsplit:digits:11:last" in choose_rules.report([trial])

@@ -20,18 +20,18 @@ TOLERANCE = 1e-2
 
 
 def test_the_shipped_constants_are_those_of_the_measured_photographs():
-    found = photograph_prior.constants([photograph.measured for photograph in PHOTOGRAPHS.values()])
-    assert found == Constants(priors.CHROMA, priors.STRENGTH, priors.MEAN)
+    constants = photograph_prior.constants([photograph.measured for photograph in PHOTOGRAPHS.values()])
+    assert constants == Constants(priors.CHROMA, priors.STRENGTH, priors.MEAN)
 
 
 def test_every_photograph_at_hand_measures_what_is_written_down():
-    found = {name: photograph_prior.at_hand(photograph) for name, photograph in PHOTOGRAPHS.items()}
-    assert found["officer"] is not None  # in matplotlib, which the project needs
-    for name, file in found.items():
+    files = {name: photograph_prior.at_hand(photograph) for name, photograph in PHOTOGRAPHS.items()}
+    assert files["officer"] is not None  # in matplotlib, which the project needs
+    for name, file in files.items():
         if file is not None:
             photograph = PHOTOGRAPHS[name]
-            own = photograph_prior.measure(photograph_prior.crops(photograph_prior.pixels(photograph, file), name))
-            assert own == pytest.approx(photograph.measured, rel=TOLERANCE), name
+            measured = photograph_prior.measure(photograph_prior.crops(photograph_prior.pixels(photograph, file), name))
+            assert measured == pytest.approx(photograph.measured, rel=TOLERANCE), name
 
 
 def test_no_data_set_holds_one_of_the_photographs():
@@ -62,8 +62,8 @@ def test_a_drawn_image_of_the_prior_measures_its_strength_and_chroma():
 
 
 def test_attacks_without_images_of_their_own_declare_what_they_know_of_photographs():
-    told = {name for name in ATTACKS if "natural images" in resolve("attack", name).knowledge}
-    assert told == {"staged", "analytic-features"}
+    declaring = {name for name in ATTACKS if "natural images" in resolve("attack", name).knowledge}
+    assert declaring == {"staged", "analytic-features"}
 
 
 def test_photographs_count_alike():

@@ -26,14 +26,14 @@ def order(trials):
 
 
 def test_every_column_comes_with_the_first_seed_before_any_comes_with_another(tmp_path):
-    found = order(published.jobs(small(), tmp_path, None, "cpu", stacked=False))
+    ordered = order(published.jobs(small(), tmp_path, None, "cpu", stacked=False))
     columns = [("digits", "fedavg"), ("digits", "fedcg"), ("photos", "local")]
-    assert found == [(*column, (seed,), 1) for seed in (100, 101) for column in columns]
+    assert ordered == [(*column, (seed,), 1) for seed in (100, 101) for column in columns]
 
 
 def test_on_a_gpu_the_seeds_of_a_column_train_together_and_are_measured_apart(tmp_path):
-    found = order(published.jobs(small()[:1], tmp_path, None, "cpu", stacked=True))
-    assert found == [
+    ordered = order(published.jobs(small()[:1], tmp_path, None, "cpu", stacked=True))
+    assert ordered == [
         ("digits", "fedavg", (100, 101), 0),
         ("digits", "fedavg", (100,), 1),
         ("digits", "fedavg", (101,), 1),

@@ -55,17 +55,17 @@ def cifar_torchvision(root: Path, monkeypatch: pytest.MonkeyPatch, per_file: int
     labels = rng(1).integers(0, 10, 6 * per_file)
     pixels = rng(2).integers(0, 256, (6 * per_file, 3072), np.uint8)
     for k, file in enumerate(cifar10.TORCHVISION[:-1]):
-        own = slice(k * per_file, (k + 1) * per_file)
-        write(root / file.path, pickle.dumps({"data": pixels[own], "labels": labels[own].tolist()}))
+        rows = slice(k * per_file, (k + 1) * per_file)
+        write(root / file.path, pickle.dumps({"data": pixels[rows], "labels": labels[rows].tolist()}))
     write(root / cifar10.TORCHVISION[-1].path, pickle.dumps({"label_names": list(cifar10.CLASSES)}))
     layout = as_published(cifar10.TORCHVISION, root, "md5")
     monkeypatch.setattr(cifar10, "TORCHVISION", layout)
     monkeypatch.setattr(cifar10, "LAYOUTS", (cifar10.BINARY, layout))
-    theirs = download.torchvision_datasets().CIFAR10
+    torchvision_cifar = download.torchvision_datasets().CIFAR10
     named = [[Path(file.path).name, file.digests[0]] for file in layout]
-    monkeypatch.setattr(theirs, "train_list", named[:5])
-    monkeypatch.setattr(theirs, "test_list", named[5:6])
-    monkeypatch.setattr(theirs, "meta", theirs.meta | {"md5": named[6][1]})
+    monkeypatch.setattr(torchvision_cifar, "train_list", named[:5])
+    monkeypatch.setattr(torchvision_cifar, "test_list", named[5:6])
+    monkeypatch.setattr(torchvision_cifar, "meta", torchvision_cifar.meta | {"md5": named[6][1]})
     return pixels.reshape(-1, 3, 32, 32), labels
 
 
@@ -193,5 +193,5 @@ def domainnet(
                 if k < 5:
                     lines["train" if k < 3 else "test"].append(f"{domain}/{name}/{path.name} {label}\n")
         if lists:
-            for part, own in lines.items():
-                (root / "domainnet" / f"{domain}_{part}.txt").write_text("".join(own))
+            for part, listed in lines.items():
+                (root / "domainnet" / f"{domain}_{part}.txt").write_text("".join(listed))

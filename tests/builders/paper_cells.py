@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from privbench.records.schema import Record
 from privbench.spec import CellSpec
-from reports.studies import definition
+from reports.studies import definition, study_cells
 
 R = TypeVar("R", bound=Record)
 
@@ -13,7 +13,7 @@ R = TypeVar("R", bound=Record)
 @cache
 def paper_cells(name: str) -> list[CellSpec]:
     """Every cell of a study in the paper preset."""
-    return definition.cells(definition.read(name), "paper")
+    return study_cells.of(definition.read(name), "paper")
 
 
 def paper_cell(name: str, **wanted: Any) -> CellSpec:
@@ -27,11 +27,11 @@ def paper_cell(name: str, **wanted: Any) -> CellSpec:
 
 def in_paper(record: R, name: str = "attack-table", **wanted: Any) -> R:
     """The record as one of a study's cells in the paper preset; what was attacked and how, and the seeds, stay its own."""
-    own = {field: getattr(record.cell.train, field) for field in ("dataset", "method", "defense")}
-    return trained_as(record, paper_cell(name, **own, **wanted))
+    options = {field: getattr(record.cell.train, field) for field in ("dataset", "method", "defense")}
+    return trained_as(record, paper_cell(name, **options, **wanted))
 
 
 def trained_as(record: R, cell: CellSpec) -> R:
     """The record with the training and the preset of a cell."""
-    own = record.cell.model_copy(update={"train": cell.train, "preset": cell.preset})
-    return record.model_copy(update={"cell": own})
+    cell_of_record = record.cell.model_copy(update={"train": cell.train, "preset": cell.preset})
+    return record.model_copy(update={"cell": cell_of_record})

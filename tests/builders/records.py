@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from privbench.presets import train_spec
-from privbench.records.schema import ClientMetrics, Curve, KnowledgeUsed, SeedTraining, Victim, summarise
+from privbench.records.entries import ClientMetrics, Curve, KnowledgeUsed, SeedTraining, Victim
+from privbench.records.summary import summarise
 from privbench.spec import CellSpec, TrainSpec
 from privbench.training.history import Round
 
@@ -49,20 +50,20 @@ def cell_of(
     settings = {"dataset": dataset, "method": method, "defense": defense, "clients": 4, "method_settings": {}}
     if dataset in ("digit5", "office10", "domainnet", "digits4"):
         settings["partition"] = "domain"
-    own = {
+    of_cell = {
         "preset": "quick", "attack": attack, "round": round_ if attack else "best", "victims": 4 if attack else 0,
         "seeds": seeds,
     }  # fmt: skip
     of_training = {name: value for name, value in changes.items() if name in TRAIN}
-    own |= {name: value for name, value in changes.items() if name not in TRAIN}
-    return CellSpec.model_validate(own | {"train": usual | settings | of_training})
+    of_cell |= {name: value for name, value in changes.items() if name not in TRAIN}
+    return CellSpec.model_validate(of_cell | {"train": usual | settings | of_training})
 
 
 def changed_cell(cell: CellSpec, **changes: Any) -> CellSpec:
     """The same cell with other fields of its own or of its training's."""
     train = cell.train.model_copy(update={name: value for name, value in changes.items() if name in TRAIN})
-    own = {name: value for name, value in changes.items() if name not in TRAIN}
-    return cell.model_copy(update=own | {"train": train})
+    of_cell = {name: value for name, value in changes.items() if name not in TRAIN}
+    return cell.model_copy(update=of_cell | {"train": train})
 
 
 def changed(record: Any, **changes: Any) -> Any:
@@ -110,7 +111,7 @@ def record(
 ) -> Any:
     """The record of a cell; without an attack of an accuracy cell."""
     rng = torch.Generator().manual_seed(len(method) + len(attack or ""))
-    spec = changes.pop("spec", {})
+    spec, per_seed = changes.pop("spec", {}), changes.pop("per_seed", {})
     facts = {name: spec.pop(name) for name in ("client_domains",) if name in spec}
     cell = cell_of(method, defense, attack, dataset, round_, seeds, spec)
     trials = list[dict[str, Any]]()
@@ -149,6 +150,8 @@ def record(
         )  # fmt: skip
     for trial, environment in zip(trials, changes.pop("environments", []), strict=False):
         trial["environment"].update(environment)
+    for trial in trials:
+        trial.update(per_seed)
     for change in changes.pop("victims", []):
         trials[0]["victims"][0].update(change)
     assert not changes, f"unknown changes {sorted(changes)}"

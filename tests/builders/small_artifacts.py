@@ -13,8 +13,9 @@ from torch import Tensor
 from attacks.common.gradient_distance import Products
 from attacks.common.problem import InversionProblem
 from privbench.data.digits import load as load_digits
-from privbench.networks.layers import uniform_init
-from privbench.networks.model import Model
+from privbench.defense import Defense
+from privbench.networks.layers import POSITIVE, uniform_init
+from privbench.networks.model import LastInputs, Model
 from privbench.scoring.statistics import Interval, interval
 from privbench.seeds import stream
 from privbench.tensors import Params, Parts
@@ -42,7 +43,10 @@ class OneConvolution(Model):
     """
 
     feature_shape = (8, 14, 14)
+    feature_range = POSITIVE
+    last_inputs = LastInputs(0.5, False)  # as every number so far was measured with
     classifier = property(lambda self: self)
+    features_layer = "fc1"
     logits_layer = "fc3"
     widths: ClassVar[dict[str, tuple[int, int]]] = {"fc1": (1568, 120), "fc2": (120, 84), "fc3": (84, 10)}
 
@@ -87,7 +91,7 @@ UNIT = 64 * torch.finfo(torch.float64).eps
 
 def error_of_squared_distance(products: Mapping[str, Products]) -> float:
     """What ||g - G||^2 may err by in another order of summation: its terms |g|^2, g.G and |G|^2 cancel, their errors do not."""
-    return UNIT * sum(float(p.own + 2 * p.cross.abs() + p.observed) for p in products.values())
+    return UNIT * sum(float(p.candidate + 2 * p.cross.abs() + p.observed) for p in products.values())
 
 
 def smooth_images(count: int, channels: int = 1) -> Tensor:
@@ -128,16 +132,16 @@ def artifact(
     batch_size: int = 1,
     noise: float = 0.0,
     known: bool = False,
-    own: Parts | None = None,
+    weights: Parts | None = None,
     model: Model | None = None,
 ) -> Artifact:
-    """An artifact of victims [V x B] with the gradients of `parts` at the networks `own`; `noise` is a variance."""
+    """An artifact of victims [V x B] with the gradients of `parts` at the networks `weights`; `noise` is a variance."""
     model = model or MODEL
-    own = own or networks(model=model)
+    weights = weights or networks(model=model)
     gradients: dict[str, dict[str, list[Tensor]]] = {part: {} for part in parts}
     rng = torch.Generator().manual_seed(5)
     for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
-        params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in own.items()}
+        params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in weights.items()}
         F.cross_entropy(logits(params, x, model)[0], y).backward()
         for part in parts:
             for name, t in params[part].items():
@@ -149,13 +153,45 @@ def artifact(
     return Artifact(
         method="test", dataset="digits", model=model, round=0, shared_parts=parts,
         gradients={p: {n: torch.stack(g) for n, g in part.items()} for p, part in gradients.items()},
-        weights={p: own[p] for p in parts}, buffers={p: {} for p in parts},
+        weights={p: weights[p] for p in parts}, buffers={p: {} for p in parts},
         uploads={"generator": {n: t[None] for n, t in uploads.items()}} if shares_generator else {},
         upload_buffers={"generator": {n: t[None] for n, t in buffers.items()}} if shares_generator else {},
         client=torch.zeros(len(images) // batch_size, dtype=torch.int64), batch_size=batch_size,
         image_shape=(1, 32, 32), labels=labels.view(-1, batch_size) if known else None,
         defense={"name": "gaussian", "variance": noise, "where": "step"} if noise else {"name": "none"},
     )  # fmt: skip
+
+
+def defended(
+    defense: Defense,
+    images: Tensor,
+    labels: Tensor,
+    parts: tuple[str, ...] = ("extractor", "classifier"),
+    batch: int = 1,
+) -> Artifact:
+    """An artifact whose gradients of `parts` went through a defence of every image or of the message, described as it says."""
+    rng, sent = torch.Generator().manual_seed(6), []
+    by_image = artifact(images, labels).gradients
+    for rows in torch.arange(len(images)).split(batch):
+        each = {p: {n: t[rows] for n, t in net.items()} for p, net in by_image.items()}
+        if "example" in defense.places:
+            made = defense.example(each, torch.ones(batch, dtype=torch.bool), batch, rng)
+            sent.append({p: made[p] for p in parts})
+        else:
+            sent.append(defense.message({p: {n: t.mean(0) for n, t in each[p].items()} for p in parts}, rng))
+    variance = defense.noise_variance(batch)
+    return replace(
+        artifact(images, labels, parts, batch),
+        gradients={p: {n: torch.stack([one[p][n] for one in sent]) for n in sent[0][p]} for p in parts},
+        defense=defense.describe() | ({"variance": variance} if variance else {}),
+    )
+
+
+@cache
+def digits(count: int) -> Batch:
+    """The first test digits, as images in [0, 1]."""
+    test = load_digits(Path()).domains["all"].test
+    return Batch(test.images[:count].float() / 255, test.labels[:count])
 
 
 @cache
@@ -165,9 +201,9 @@ def trained_on_digits(count: int = 12, seed: int = 0) -> tuple[Artifact, Tensor,
     400 steps of Adam on 600 training digits, 92% to 95% of the test digits right; the attacker knows the other 600, and victims
     are test digits.
     """
-    own, test, known = central_network(400, seed)
+    params, test, known = central_network(400, seed)
     x, y = (t[:count] for t in test)
-    seen = artifact(x, y, ("classifier",), own=own)
+    seen = artifact(x, y, ("classifier",), weights=params)
     return replace(seen, round=2, uploads={}, upload_buffers={}), x, known
 
 
@@ -176,22 +212,24 @@ def central_network(steps: int, seed: int = 0, model: Model | None = None) -> tu
     """Networks after `steps` of Adam on 600 training digits, the test digits, and the other training digits."""
     digits = load_digits(Path()).domains["all"]
     train, test = ((one.images.float() / 255, one.labels) for one in (digits.train, digits.test))
-    own = {part: {n: t.requires_grad_() for n, t in net.items()} for part, net in networks(seed, model=model).items()}
-    optimiser = torch.optim.Adam([t for net in own.values() for t in net.values()], lr=3e-3)
+    params = {
+        part: {n: t.requires_grad_() for n, t in net.items()} for part, net in networks(seed, model=model).items()
+    }
+    optimiser = torch.optim.Adam([t for net in params.values() for t in net.values()], lr=3e-3)
     rng = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         index = torch.randint(600, (32,), generator=rng)
         optimiser.zero_grad()
-        F.cross_entropy(logits(own, train[0][index], model)[0], train[1][index]).backward()
+        F.cross_entropy(logits(params, train[0][index], model)[0], train[1][index]).backward()
         optimiser.step()
-    own = {part: {n: t.detach() for n, t in net.items()} for part, net in own.items()}
-    return own, Batch(*test), Batch(*(t[600:] for t in train))
+    params = {part: {n: t.detach() for n, t in net.items()} for part, net in params.items()}
+    return params, Batch(*test), Batch(*(t[600:] for t in train))
 
 
-def update(images: Tensor, labels: Tensor, local: LocalSteps, own: Parts | None = None) -> Artifact:
+def update(images: Tensor, labels: Tensor, local: LocalSteps, weights: Parts | None = None) -> Artifact:
     """An artifact of FedAvg's whole local updates, one image [V, C, H, W] each, by torch's own optimiser."""
-    before = own or networks()
-    found: dict[str, dict[str, list[Tensor]]] = {"extractor": {}, "classifier": {}}
+    before = weights or networks()
+    sent: dict[str, dict[str, list[Tensor]]] = {"extractor": {}, "classifier": {}}
     for x, y in zip(images.split(1), labels.split(1), strict=True):
         params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in before.items()}
         leaves = [t for net in params.values() for t in net.values()]
@@ -202,15 +240,15 @@ def update(images: Tensor, labels: Tensor, local: LocalSteps, own: Parts | None 
             optimiser.step()
         for part, net in params.items():
             for name, t in net.items():
-                found[part].setdefault(name, []).append((t - before[part][name]).detach())
-    changes = {p: {n: torch.stack(t) for n, t in net.items()} for p, net in found.items()}
-    return replace(artifact(images, labels, own=before), gradients={}, updates=changes, local=local)
+                sent[part].setdefault(name, []).append((t - before[part][name]).detach())
+    changes = {p: {n: torch.stack(t) for n, t in net.items()} for p, net in sent.items()}
+    return replace(artifact(images, labels, weights=before), gradients={}, updates=changes, local=local)
 
 
 def made_by(local: LocalSteps, leaves: Sequence[Tensor]) -> torch.optim.Optimizer:
     """torch's optimiser for the client's local steps."""
-    own: dict[str, Any] = dict(local.optimiser)
-    if own.pop("kind", "adam") == "sgd":
-        return torch.optim.SGD(leaves, **own)
-    betas = own.pop("beta1"), own.pop("beta2")
-    return torch.optim.Adam(leaves, betas=betas, **own)
+    settings: dict[str, Any] = dict(local.optimiser)
+    if settings.pop("kind", "adam") == "sgd":
+        return torch.optim.SGD(leaves, **settings)
+    betas = settings.pop("beta1"), settings.pop("beta2")
+    return torch.optim.Adam(leaves, betas=betas, **settings)

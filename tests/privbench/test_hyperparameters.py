@@ -29,25 +29,25 @@ def numeric(kind):
 
 
 @pytest.fixture
-def told(command, tmp_path, monkeypatch):
+def run_command(command, tmp_path, monkeypatch):
     """Runs the command in an empty folder: (status, what it printed as an error after the line that says what was asked)."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words):
         ran = command(*words)
-        asked, _, rest = ran.err.partition("\n")
-        assert asked.startswith((*(f"{word}: " for word in words[:1]), "privbench: "))
-        return ran.status, ran.err if asked.startswith("privbench: ") else rest
+        first_line, _, rest = ran.err.partition("\n")
+        assert first_line.startswith((*(f"{word}: " for word in words[:1]), "privbench: "))
+        return ran.status, ran.err if first_line.startswith("privbench: ") else rest
 
     return call
 
 
-def refused(told, kind, name, setting, value):
+def refused(run_command, kind, name, setting, value):
     """Asserts that the command refuses a value in one line that names the setting, and leaves nothing behind."""
     words = {"attack": ["attack", "--attack", name, "--attack-set"], "method": ["train", "--method", name, "--set"]}[
         kind
     ]
-    status, text = told(*words, f"{setting}={value}", "--dataset", "digits", "--preset", "smoke")
+    status, text = run_command(*words, f"{setting}={value}", "--dataset", "digits", "--preset", "smoke")
     assert status == 2, (name, setting, value)
     assert len(text.strip().splitlines()) == 1, text
     assert text.startswith("privbench: ")
@@ -66,7 +66,7 @@ def refused_at_once(kind, name, setting, value):
 
 
 @pytest.mark.parametrize("kind", ["attack", "method"])
-def test_a_negative_setting_and_one_that_is_no_number_get_one_line(kind, told, tmp_path):
+def test_a_negative_setting_and_one_that_is_no_number_get_one_line(kind, run_command, tmp_path):
     """Through the command line the first setting of every plug-in."""
     pairs = numeric(kind)
     assert len(pairs) >= {"attack": 60, "method": 15}[kind]
@@ -75,7 +75,7 @@ def test_a_negative_setting_and_one_that_is_no_number_get_one_line(kind, told, t
         for value in (-1, math.nan):
             refused_at_once(kind, name, setting, value)
             if firsts[name] == setting:
-                refused(told, kind, name, setting, value)
+                refused(run_command, kind, name, setting, value)
     assert not list(tmp_path.iterdir())  # refused before anything was computed
 
 
@@ -89,6 +89,7 @@ MAY_BE_ZERO = {
     *(("update-matching", s) for s in ("weight", "feature_steps", "start_steps")),
     *((name, "shadow_rounds") for name in ("surrogate", *ALIGNED)),
     *((name, "align_weight") for name in ALIGNED), ("feature-hijacking", "shadow_rounds"), ("imprint", "rehearsal_images"),
+    ("model-inconsistency", "rehearsal_images"), ("model-inconsistency", "target"),
 }  # fmt: skip
 
 
@@ -111,25 +112,25 @@ def test_every_setting_may_be_what_it_is_by_default_and_at_the_edge_of_its_range
 
 
 @pytest.mark.parametrize("value", ["-1", "nan", "inf", "few"])
-def test_a_defence_out_of_its_range_gets_one_line(value, told):
-    status, text = told("attack", "--defense", f"gaussian:{value}")
+def test_a_defence_out_of_its_range_gets_one_line(value, run_command):
+    status, text = run_command("attack", "--defense", f"gaussian:{value}")
     assert status == 2
     assert len(text.strip().splitlines()) == 1
     assert "gaussian" in text.lower()
 
 
-def test_with_several_attacks_a_setting_is_checked_for_each(told):
-    status, text = told("attack", "--attack", "dlg", "--attack", "staged", "--attack-set", "feature_steps=3")
+def test_with_several_attacks_a_setting_is_checked_for_each(run_command):
+    status, text = run_command("attack", "--attack", "dlg", "--attack", "staged", "--attack-set", "feature_steps=3")
     assert (status, text) == (2, "privbench: DLG has no setting 'feature_steps'; did you mean 'steps'?\n") or (
         status == 2 and text.startswith("privbench: DLG has no setting 'feature_steps'; known: ")
     )
-    status, text = told("attack", "--attack", "ladder", "--attack-set", "steps=0", "--dataset", "digits")
+    status, text = run_command("attack", "--attack", "ladder", "--attack-set", "steps=0", "--dataset", "digits")
     assert status == 2
     assert text == "privbench: DLG: steps should be at least 1, but 0 was given; its default is 300\n"
 
 
 @dataclass(frozen=True)
-class Mine:
+class Bounded:
     """A plug-in of a user's own."""
 
     plain: float = -1.0  # no range
@@ -143,22 +144,22 @@ class Mine:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"share": 1.5}, "Mine: share should be at most 1.0, but 1.5 was given; its default is 0.5"),
-        ({"share": -0.5}, "Mine: share should be at least 0.0, but -0.5 was given; its default is 0.5"),
-        ({"rate": 0}, "Mine: rate should be above 0.0, but 0 was given; its default is 1.0"),
-        ({"times": True}, "Mine: times takes a whole number, but True was given; its default is 1"),
-        ({"times": 2.0}, "Mine: times takes a whole number, but 2.0 was given; its default is 1"),
-        ({"plain": "x"}, "Mine: plain takes a finite number, but 'x' was given; its default is -1.0"),
-        ({"plain": 10**400}, "Mine: plain takes a finite number, but 1000"),
+        ({"share": 1.5}, "Bounded: share should be at most 1.0, but 1.5 was given; its default is 0.5"),
+        ({"share": -0.5}, "Bounded: share should be at least 0.0, but -0.5 was given; its default is 0.5"),
+        ({"rate": 0}, "Bounded: rate should be above 0.0, but 0 was given; its default is 1.0"),
+        ({"times": True}, "Bounded: times takes a whole number, but True was given; its default is 1"),
+        ({"times": 2.0}, "Bounded: times takes a whole number, but 2.0 was given; its default is 1"),
+        ({"plain": "x"}, "Bounded: plain takes a finite number, but 'x' was given; its default is -1.0"),
+        ({"plain": 10**400}, "Bounded: plain takes a finite number, but 1000"),
     ],
 )
 def test_a_users_own_range_is_kept(given, message):
     with pytest.raises(UserError) as caught:
-        registry.create(Mine, given)
+        registry.create(Bounded, given)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
 def test_what_lies_within_passes_as_it_was_given():
-    own = registry.create(Mine, {"plain": -3, "share": 1, "rate": 1e-9, "size": (1, 2), "foreign": "anything"})
-    assert own == Mine(plain=-3, share=1, rate=1e-9, size=(1, 2), foreign="anything")
+    created = registry.create(Bounded, {"plain": -3, "share": 1, "rate": 1e-9, "size": (1, 2), "foreign": "anything"})
+    assert created == Bounded(plain=-3, share=1, rate=1e-9, size=(1, 2), foreign="anything")

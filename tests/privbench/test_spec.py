@@ -9,7 +9,7 @@ import pytest
 from attacks.dlg import DLG
 from attacks.imprint import Imprint
 from privbench import presets, registry, spec
-from privbench.cli import commands
+from privbench.cli import listing
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
 from privbench.records.store import Store
@@ -90,20 +90,24 @@ def images_a_round(schedule, per_client):
 
 
 def test_with_equal_work_every_method_goes_through_as_many_images_a_round():
-    def told(method, **asked):
-        found = presets.train_spec("paper", "cifar10", method, protocol="fedcg", **asked)
-        return images_a_round(found.schedule, found.per_client)
+    def images_of(method, **options):
+        train_spec = presets.train_spec("paper", "cifar10", method, protocol="fedcg", **options)
+        return images_a_round(train_spec.schedule, train_spec.per_client)
 
-    assert told("fedavg") == told("fedcg") == (40_000, 32_000)
-    assert told("fedmd-cg") == (1280, 3200)
-    assert told("nfl-cgan") == (20_000, 16_000)
+    assert images_of("fedavg") == images_of("fedcg") == (40_000, 32_000)
+    assert images_of("fedmd-cg") == (1280, 3200)
+    assert images_of("nfl-cgan") == (20_000, 16_000)
     for method in ("fedmd-cg", "nfl-cgan"):
-        clients, server = told(method, equal_work=True)
+        clients, server = images_of(method, equal_work=True)
         # A last batch is filled up: less than one batch an epoch more.
         assert 40_000 <= clients < 40_000 + 20 * 64
         assert server == 32_000
-    own = presets.train_spec("paper", "cifar10", "fedmd-cg", protocol="fedcg", equal_work=True).schedule
-    assert (own.batch, own.task, own.patience) == (64, spec.SGD(kind="sgd", lr=0.05, weight_decay=1e-4), 100)
+    schedule = presets.train_spec("paper", "cifar10", "fedmd-cg", protocol="fedcg", equal_work=True).schedule
+    assert (schedule.batch, schedule.task, schedule.patience) == (
+        64,
+        spec.SGD(kind="sgd", lr=0.05, weight_decay=1e-4),
+        100,
+    )
     dealt = [
         presets.train_spec("paper", "fmnist", m, protocol="fedmd-cg", equal_work=True).schedule
         for m in ("fedavg", "nfl-cgan")
@@ -124,10 +128,16 @@ def test_settings_at_their_usual_values_are_not_written():
     plain = presets.train_spec("quick", "digits", "fedavg")
     assert not {"protocol", "flip", "measured"} & set(plain.model_dump())
     others = [{"protocol": "fedmd-cg"}, {"flip": False}, {"measured": "uploaded"}]
-    each = [presets.train_spec("quick", "digits", "fedavg", **asked) for asked in others]
+    each = [presets.train_spec("quick", "digits", "fedavg", **options) for options in others]
     assert len({plain.id, *(one.id for one in each)}) == 4
     for one in each:
         assert spec.checked(spec.TrainSpec, one.model_dump(mode="json")) == one
+
+
+def test_in_the_paper_preset_the_papers_attack_has_the_setting_that_came_nearest_to_its_printed_values():
+    for attack in ("dlg", "feature-statistics"):
+        assert presets.settings_of_attack("paper", attack) == {"start": "grey", "steps": 1000}
+        assert "start" not in presets.settings_of_attack("quick", attack)
 
 
 def test_published_seeds_begin_at_100():
@@ -162,7 +172,7 @@ def test_settings_of_dirichlet_are_named_by_the_runs_they_concern_alone():
     assert not {"omega", "min_per_client", "content"} & set(iid.model_dump())
     dealt = presets.train_spec("quick", "digits", "fedavg", omega=0.1)
     assert (dealt.partition, dealt.omega, dealt.min_per_client, dealt.clients) == ("dirichlet", 0.1, 16, 4)
-    assert presets.train_spec("quick", "digits", "fedavg", how="dirichlet").omega == 1
+    assert presets.train_spec("quick", "digits", "fedavg", partition="dirichlet").omega == 1
     assert presets.train_spec("smoke", "digits", "fedavg", min_per_client=3).min_per_client == 3
     others = [{"omega": 1.0}, {"omega": 0.1, "min_per_client": 9}, {}]
     assert len({dealt.id, *(presets.train_spec("quick", "digits", "fedavg", **each).id for each in others)}) == 4
@@ -245,14 +255,14 @@ def test_an_attack_that_was_changed_gives_its_own_cells_new_names_and_no_others(
         return [presets.cell_spec("smoke", train, one) for one in (name, "staged", None)]
 
     old = made()
-    before, kept = [cell.id for cell in old], Store(Path("runs")).artifact(old[0], train, 2)
+    before, artifact = [cell.id for cell in old], Store(Path("runs")).artifact(old[0], train, 2)
     monkeypatch.setattr(attack, "revision", 7, raising=False)
     assert [cell.id for cell in old] == before  # a cell keeps the revision that it was specified at
     cells = made()
     assert cells[0].id != before[0]
     assert [cell.id for cell in cells[1:]] == before[1:]
     # What an active server crafts is its attack's work too; other artifacts are what honest clients sent.
-    assert (Store(Path("runs")).artifact(cells[0], train, 2) == kept) == (name == "dlg")
+    assert (Store(Path("runs")).artifact(cells[0], train, 2) == artifact) == (name == "dlg")
 
 
 @pytest.mark.parametrize(
@@ -279,8 +289,8 @@ def test_a_cell_keeps_the_name_that_it_had_when_some_attacks_answered_for_others
 def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_path, monkeypatch, capsys):
     train = presets.train_spec("smoke", "digits", "fedavg")
     store, cell = Store(tmp_path), presets.cell_spec("smoke", train, "dlg")
-    for folder, kept in ((store.cell(cell), cell), (store.train(train), train)):
-        files.write_json(folder / "spec.json", kept.model_dump(mode="json"))
+    for folder, specification in ((store.cell(cell), cell), (store.train(train), train)):
+        files.write_json(folder / "spec.json", specification.model_dump(mode="json"))
     assert ([c.id for c in store.cells()], [s.id for _, s in store.trained()]) == ([cell.id], [train.id])
     assert store.earlier() == []
     old = [store.train(train), store.cell(cell)]
@@ -289,7 +299,7 @@ def test_cells_and_runs_of_earlier_revisions_are_not_mistaken_for_todays(tmp_pat
     assert store.earlier() == old[1:]
     monkeypatch.setattr(spec, "REVISION", 99)
     assert (store.cells(), store.trained(), store.earlier()) == ([], [], old)
-    commands.list_runs(tmp_path)
+    listing.list_runs(tmp_path)
     assert "not listed: 2 folder(s) of earlier revisions" in capsys.readouterr().out
 
 
@@ -304,10 +314,10 @@ def test_a_specification_that_cannot_be_read_costs_its_folder_alone_and_is_named
     infinite, empty = tmp_path / "train" / "a" / "spec.json", tmp_path / "cells" / "b" / "spec.json"
     files.write_json(infinite, train.model_dump(mode="json") | {"schedule": broken})
     files.write_bytes(empty, b"")
-    commands.list_runs(tmp_path)
-    told = capsys.readouterr().out
-    assert train.id in told
-    assert cell.id in told
+    listing.list_runs(tmp_path)
+    printed = capsys.readouterr().out
+    assert train.id in printed
+    assert cell.id in printed
     assert len(caplog.messages) == 2
     assert re.search(
         f"left out: {re.escape(str(infinite))} is no specification .*lr: Input should be", caplog.messages[0]

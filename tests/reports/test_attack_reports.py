@@ -23,7 +23,7 @@ from reports.figures.drawing import style
 from reports.records import grouping
 from reports.records.labels import Gap, label, published, update_text
 from reports.records.remarks import remarks
-from reports.studies import definition
+from reports.studies import definition, study_cells
 from reports.tables import attack_table, ladder, ladder_summary, render, report, report_files, terminal
 from tests.builders.paper_cells import in_paper
 from tests.builders.records import record
@@ -38,20 +38,20 @@ FIVE = [
 
 
 def five():
-    own = {"fedcg": "feature-statistics"}
+    papers_attack = {"fedcg": "feature-statistics"}
     return [
         record(m, d, attack, psnr=p, round_=r)
         for r in ("best", "0")
         for m, d in FIVE
-        for attack, p in ((own.get(m, "dlg"), 9.0), ("staged", 20.0))
+        for attack, p in ((papers_attack.get(m, "dlg"), 9.0), ("staged", 20.0))
     ]
 
 
 @pytest.mark.parametrize("dataset", ["cifar10", "digit5", "office10"])
 @pytest.mark.parametrize(("method", "defense"), FIVE)
 def test_every_cell_of_the_published_table_is_shipped(dataset, method, defense):
-    own = {"fedcg": "feature-statistics"}.get(method, "dlg")
-    accuracy, psnr = published(in_paper(record(method, defense, own, dataset=dataset)).cell)
+    attack = {"fedcg": "feature-statistics"}.get(method, "dlg")
+    accuracy, psnr = published(in_paper(record(method, defense, attack, dataset=dataset)).cell)
     assert psnr.value > 5
     assert 30 < accuracy.value < 90
 
@@ -141,7 +141,7 @@ def test_records_of_different_settings_never_share_a_table():
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("options", "text"),
     [
         ({"observe": "gradient"}, ""),
         ({"observe": "update"}, "whole updates of 1 step"),  # the smoke preset's local epochs
@@ -149,41 +149,44 @@ def test_records_of_different_settings_never_share_a_table():
         ({"observe": "update", "local_steps": 3, "local_lr": 0.1}, "whole updates of 3 SGD steps at 0.1"),
     ],
 )
-def test_a_record_and_the_cell_it_is_of_tell_the_same_of_whole_updates(asked, text, tmp_path):
+def test_a_record_and_the_cell_it_is_of_tell_the_same_of_whole_updates(options, text, tmp_path):
     """A finished cell and a missing one (a Gap) belong to one table."""
     train = train_spec("smoke", "digits", "fedavg", clients=2, changes={"rounds": 0})
-    cell = cell_spec("smoke", train, "grey", seeds=1, victims=1, **asked)
+    cell = cell_spec("smoke", train, "grey", seeds=1, victims=1, **options)
     assert cell_jobs.run_cells([cell], tmp_path, None, "cpu", lambda *_: None, lambda *_: None) == []
-    found = read(Store(tmp_path).record(cell)).cell
-    assert found == cell
-    assert update_text(found) == text
+    recorded = read(Store(tmp_path).record(cell)).cell
+    assert recorded == cell
+    assert update_text(recorded) == text
 
 
 def without(attacks, method="fedcg"):
     lost = [r for r in five() if r.cell.train.method == method and r.cell.attack in attacks]
-    kept = [r for r in five() if not (r.cell.train.method == method and r.cell.attack in attacks)]
-    return kept, [Gap(r.cell, "the disk is full") for r in lost]
+    finished = [r for r in five() if not (r.cell.train.method == method and r.cell.attack in attacks)]
+    return finished, [Gap(r.cell, "the disk is full") for r in lost]
 
 
 def test_a_missing_attack_stays_a_gap_with_its_reason():
-    kept, gaps = without({"feature-statistics"})
-    table = columns_of(attack_table.compact(kept, gaps)[0])
+    finished, gaps = without({"feature-statistics"})
+    table = columns_of(attack_table.compact(finished, gaps)[0])
     assert table["PSNR, the paper's attack, dB"]["FedCG"] == "missing"
     assert table["PSNR, strongest attack here, dB:which"]["FedCG"].endswith("; feature-statistics missing")
-    text = report_files.markdown(attack_table.report(kept, gaps))
+    text = report_files.markdown(attack_table.report(finished, gaps))
     assert "- cifar10, FedCG, feature-statistics, round best, 0 (untrained): the disk is full" in text
-    assert "the disk is full" in report_files.latex(attack_table.report(kept, gaps))
+    assert "the disk is full" in report_files.latex(attack_table.report(finished, gaps))
 
 
 def test_a_method_whose_cells_are_all_missing_keeps_its_column_and_its_published_value():
-    kept, gaps = without({"feature-statistics", "staged"})
-    form = attack_table.compact(kept, gaps)[0]
+    finished, gaps = without({"feature-statistics", "staged"})
+    form = attack_table.compact(finished, gaps)[0]
     assert form.columns == attack_table.compact(five())[0].columns
-    own = {name: cells["FedCG"] for name, cells in columns_of(form).items()}
-    assert own["PSNR, strongest attack here, dB"] == own["floor, dB"] == "missing"
-    kept, gaps = list(map(in_paper, kept)), [gap._replace(cell=in_paper(record(**cell_of(gap))).cell) for gap in gaps]
-    own = {name: cells["FedCG"] for name, cells in columns_of(attack_table.compact(kept, gaps)[0]).items()}
-    assert own["PSNR, the paper's attack, dB:published, dB"] == "8.99 +- 0.05"
+    fedcg = {name: cells["FedCG"] for name, cells in columns_of(form).items()}
+    assert fedcg["PSNR, strongest attack here, dB"] == fedcg["floor, dB"] == "missing"
+    finished, gaps = (
+        list(map(in_paper, finished)),
+        [gap._replace(cell=in_paper(record(**cell_of(gap))).cell) for gap in gaps],
+    )
+    fedcg = {name: cells["FedCG"] for name, cells in columns_of(attack_table.compact(finished, gaps)[0]).items()}
+    assert fedcg["PSNR, the paper's attack, dB:published, dB"] == "8.99 +- 0.05"
 
 
 def cell_of(gap):
@@ -191,18 +194,18 @@ def cell_of(gap):
 
 
 def test_a_published_value_below_the_floor_is_called_a_failed_attack():
-    told = "\n".join(attack_table.remarks(list(map(in_paper, five()))))
-    assert "published 6.23 dB lies below the 14.00 dB that the class-mean image scores" in told
-    assert "note: half of the data" in told
-    assert "the published 24.14" not in told
+    text = "\n".join(attack_table.remarks(list(map(in_paper, five()))))
+    assert "published 6.23 dB lies below the 14.00 dB that the class-mean image scores" in text
+    assert "note: half of the data" in text
+    assert "the published 24.14" not in text
 
 
-def test_a_disagreement_with_the_published_value_is_told_once_per_column_and_never_of_floors():
+def test_a_disagreement_with_the_published_value_is_reported_once_per_column_and_never_of_floors():
     cells = [in_paper(record("fedcg", attack=a, psnr=p)) for a, p in
              (("grey", 30.0), ("feature-statistics", 5.0), ("surrogate", 16.0), ("decoder", 14.0))]  # fmt: skip
-    (told,) = (line for line in attack_table.remarks(cells) if "published 8.99 dB;" in line)
+    (remark,) = (line for line in attack_table.remarks(cells) if "published 8.99 dB;" in line)
     one, other = (cells[k].scores.psnr_db for k in (2, 1))
-    assert told == (
+    assert remark == (
         f"cifar10, FedCG, round best (7-8): published 8.99 dB; the strongest attack here, surrogate, {one:.2f} "
         f"({one - 8.99:+.1f}); the paper's attack, feature-statistics, {other:.2f} ({other - 8.99:+.1f})."
     )
@@ -212,14 +215,14 @@ def test_a_disagreement_with_the_published_value_is_told_once_per_column_and_nev
 
 
 def test_accuracy_is_held_against_the_published_one_in_the_paper_preset_alone():
-    told = "FedCG: accuracy 42.25%, published 47.52% (-5.3)"
-    assert not any(told in line for line in attack_table.remarks([record("fedcg")]))
-    assert any(told in line for line in attack_table.remarks([in_paper(record("fedcg"))]))
+    remark = "FedCG: accuracy 42.25%, published 47.52% (-5.3)"
+    assert not any(remark in line for line in attack_table.remarks([record("fedcg")]))
+    assert any(remark in line for line in attack_table.remarks([in_paper(record("fedcg"))]))
 
 
-def test_failed_victims_are_told():
-    told = attack_table.remarks([record(victims=[{"outcome": "diverged"}])])
-    assert any("1 of 8 victims have a gradient, objective or image that is not finite" in line for line in told)
+def test_failed_victims_are_reported():
+    lines = attack_table.remarks([record(victims=[{"outcome": "diverged"}])])
+    assert any("1 of 8 victims have a gradient, objective or image that is not finite" in line for line in lines)
 
 
 def test_the_csv_holds_every_record_at_full_precision():
@@ -313,7 +316,7 @@ def test_a_smoke_table_shows_no_score_and_says_what_smoke_is_for():
         report_files.latex(attack_table.report(cells)),
         printed(cells, 100),
     ):
-        assert "plumbing" in text
+        assert "tests that every part runs" in " ".join(text.split())
         assert not any(score in text for score in scores)
     assert all(
         any(score in report_files.markdown(attack_table.report([record()])) for score in [one]) for one in scores
@@ -398,13 +401,13 @@ def test_the_scatter_has_one_panel_per_round_side_by_side(tmp_path):
 @pytest.fixture
 def figure(monkeypatch):
     """The last figure that was drawn, laid out."""
-    kept = []
-    monkeypatch.setattr(style, "save", lambda figure, stem: kept.append(figure) or [])
+    figures = []
+    monkeypatch.setattr(style, "save", lambda figure, stem: figures.append(figure) or [])
 
     def of(records, tmp_path):
         scatter.write(records, tmp_path / "scatter")
-        kept[-1].draw_without_rendering()
-        return kept[-1]
+        figures[-1].draw_without_rendering()
+        return figures[-1]
 
     return of
 
@@ -444,7 +447,7 @@ def test_bars_that_would_lie_on_each_other_are_drawn_apart(figure, tmp_path):
 
 
 def test_the_attack_table_study_has_the_five_published_columns():
-    cells = definition.cells(definition.read("attack-table"), "quick", [("digits", None), ("photos", None)], seeds=1)
+    cells = study_cells.of(definition.read("attack-table"), "quick", [("digits", None), ("photos", None)], seeds=1)
     columns = {(c.train.method, c.train.defense) for c in cells}
     assert columns == set(FIVE)
     assert len(cells) == 2 * 5 * 2 * 2

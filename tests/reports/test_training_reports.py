@@ -10,27 +10,30 @@ from PIL import Image
 from privbench import registry
 from privbench import spec as specs
 from privbench.presets import SCHEDULES, changed
-from privbench.records.schema import Curve
+from privbench.records.entries import Curve
+from privbench.scoring import metrics
 from privbench.system.console import Console
-from privbench.training import metrics
 from reports.figures import box_plots, client_bars, curves, of_attack, roc
 from reports.figures.drawing import style
 from reports.records import grouping, measured, remarks
 from reports.records.labels import Gap, label
 from reports.running import study_reports
 from reports.studies import definition
-from reports.tables import ablation, accuracy_table, attack_table, baselines, render, report_files
+from reports.tables import attack_table, baselines, render, report_files
+from reports.tables.training import ablation, accuracy_table
 from tests.builders.paper_cells import in_paper, paper_cell, trained_as
 from tests.builders.records import record, training, with_training, with_victims
 
 
 def trained(method="fedavg", accuracy=40.0, seeds=(0, 1), **spec):
     """An accuracy record on CIFAR-10 of two clients at `accuracy` and `accuracy` + 4 plus the seed."""
-    own = {"partition": "iid", "method_settings": {}, "backbone": "lenet5", "image_size": 32, **spec}
-    r = record(method, attack=None, seeds=seeds, spec=own)
+    changes = {"partition": "iid", "method_settings": {}, "backbone": "lenet5", "image_size": 32, **spec}
+    r = record(method, attack=None, seeds=seeds, spec=changes)
     per_client = [[accuracy + seed, accuracy + 4] for seed in seeds]
-    trainings = [training(seed, own, generator=method == "fedcg") for seed, own in zip(seeds, per_client, strict=True)]
-    name = f"{method}-{accuracy}-{sorted(own['method_settings'].items())}"
+    trainings = [
+        training(seed, both, generator=method == "fedcg") for seed, both in zip(seeds, per_client, strict=True)
+    ]
+    name = f"{method}-{accuracy}-{sorted(changes['method_settings'].items())}"
     return with_training(r, trainings, per_client).model_copy(update={"id": name})
 
 
@@ -61,26 +64,26 @@ def test_the_best_mean_is_bold_and_published_values_stand_beside_with_the_differ
 
 @pytest.mark.parametrize(("options", "whose"), [({}, "personal"), ({"measured": "broadcast"}, "broadcast")])
 def test_the_tables_say_whose_accuracy_counts(options, whose):
-    told = f"Every client's {whose} model at its best validation round"
-    own = [trained("fedavg", **options)]
-    assert any(note.startswith(told) for note in accuracy_table.report(own, [], ["accuracy"]).notes)
-    assert any(note.startswith(told) for note in ablation.report(own, [], ["accuracy"]).notes)
+    whose_model = f"Every client's {whose} model at its best validation round"
+    records = [trained("fedavg", **options)]
+    assert any(note.startswith(whose_model) for note in accuracy_table.report(records, [], ["accuracy"]).notes)
+    assert any(note.startswith(whose_model) for note in ablation.report(records, [], ["accuracy"]).notes)
     attacked = record("fedavg", spec=options)
     assert any(f"over clients of the {whose} model at its" in line for line in remarks.header([attacked]))
 
 
 def test_a_value_that_the_paper_measures_otherwise_is_marked_and_explained():
-    own = trained("fedavg", dataset="fmnist")
+    r = trained("fedavg", dataset="fmnist")
     cell = paper_cell("fedmd-cg-table1", dataset="fmnist", omega=1.0, method="fedavg")
-    own = trained_as(own, cell)
-    report = accuracy_table.report([own], [], ["accuracy", "global_accuracy"], ("FedMD-CG 1",))
+    r = trained_as(r, cell)
+    report = accuracy_table.report([r], [], ["accuracy", "global_accuracy"], ("FedMD-CG 1",))
     assert form_of(report, 1)["FedAvg"]["published"].endswith("†")
     notes = [note for note in report.notes if note.startswith("† FedMD-CG Table 1: ")]
     assert len(notes) == 1
     assert report.numbers[0]["measured_otherwise"] in notes[0]
 
 
-def test_the_lowest_is_best_where_lower_is_better_and_equal_ones_are_not_told_apart():
+def test_the_lowest_is_best_where_lower_is_better_and_equal_ones_are_not_distinguished():
     report = accuracy_table.report(three(), [], ["false_positive_rate"])
     assert [name for name, cells in form_of(report).items() if render.is_bold(cells["cifar10"])] == ["FedCG"]
     same = [trained("local", 40.0), trained("fedavg", 40.0)]
@@ -98,9 +101,9 @@ def test_nothing_published_stands_beside_other_clients_or_data():
 
 def test_a_missing_cell_is_named_by_its_state():
     lost = trained("fedgen")
-    own = [in_paper(r, "fedcg-table1") for r in three()]
+    finished = [in_paper(r, "fedcg-table1") for r in three()]
     lost = in_paper(lost, "fedcg-table1")
-    report = accuracy_table.report(own, [Gap(lost.cell, "the disk is full", "failed")], ["accuracy"])
+    report = accuracy_table.report(finished, [Gap(lost.cell, "the disk is full", "failed")], ["accuracy"])
     assert form_of(report)["FedGen"] == {"cifar10": "failed"}
     assert form_of(report, 1)["FedGen"] == {"cifar10": "failed", "published": "44.98 +- 0.49", "difference": "-"}
 
@@ -120,8 +123,8 @@ def test_a_searched_learning_rate_is_chosen_by_validation_not_by_test():
     records = []
     for lr, validation in rates.items():
         own_schedule = specs.Schedule(**changed(schedule, {"task.kind": "sgd", "task.lr": lr}))
-        own = trained("fedavg", 90.0 - validation, schedule=own_schedule)
-        records.append(with_training(own, [training(s, [validation, validation]) for s in (0, 1)]))
+        untrained = trained("fedavg", 90.0 - validation, schedule=own_schedule)
+        records.append(with_training(untrained, [training(s, [validation, validation]) for s in (0, 1)]))
     assert grouping.best_searched(records) == [records[1]]
     (key,) = grouping.settings(records)
     (line,) = grouping.searched(records, key)
@@ -130,11 +133,11 @@ def test_a_searched_learning_rate_is_chosen_by_validation_not_by_test():
 
 def prox(mu, attack, psnr, validation):
     """An attacked record of FedProx whose best validation accuracy is `validation` at both clients."""
-    own = {"partition": "iid", "method_settings": {"mu": mu}}
-    r = record("fedprox", attack=attack, psnr=psnr, spec=own)
+    changes = {"partition": "iid", "method_settings": {"mu": mu}}
+    r = record("fedprox", attack=attack, psnr=psnr, spec=changes)
     trainings = [training(seed, [validation, validation]) for seed in (0, 1)]
-    found = with_training(r, trainings, [[validation - 1] * 2] * 2)
-    return found.model_copy(update={"id": f"{mu} {attack}"})
+    searched = with_training(r, trainings, [[validation - 1] * 2] * 2)
+    return searched.model_copy(update={"id": f"{mu} {attack}"})
 
 
 def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_path, monkeypatch):
@@ -143,10 +146,12 @@ def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_pat
                prox(0.01, "staged", 18.0, 50.0), record("fedavg", spec={"partition": "iid"})]  # fmt: skip
     assert [r.id for r in grouping.best_searched(records)] == ["0.01 dlg", "0.01 staged", records[4].id]
     seen = []
-    monkeypatch.setattr(of_attack, "attacked", lambda store, cells, own, folder: seen.append((cells, own)) or [])
+    monkeypatch.setattr(
+        of_attack, "attacked", lambda store, cells, selected, folder: seen.append((cells, selected)) or []
+    )
     cells = [f"cell of {r.id}" for r in records]
-    own = definition.read("attack-all")
-    study_reports.write(own, None, cells, records, [], tmp_path)
+    study = definition.read("attack-all")
+    study_reports.write(study, None, cells, records, [], tmp_path)
     assert [r.id for r in seen[0][1]] == ["0.01 dlg", "0.01 staged", records[4].id]
     assert seen[0][0] == cells[2:]
     text = (tmp_path / "table.md").read_text()
@@ -158,7 +163,7 @@ def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_pat
     strong = next(r for r in records if r.id == "0.01 staged").scores.psnr_db
     assert column["PSNR, strongest attack here, dB"].startswith(f"{strong:.2f}")
     show = Console(record=True, width=200)
-    study_reports.show(own, records, [], show, tmp_path)
+    study_reports.show(study, records, [], show, tmp_path)
     assert "mu 1." not in show.export_text()
 
 
@@ -169,8 +174,8 @@ def test_reports_of_training_tell_the_chosen_mu():
 
 
 def test_cells_that_differ_in_the_attack_alone_count_once():
-    own = {"partition": "iid", "method_settings": {}}
-    attacked = [record(attack=a, spec=own) for a in ("dlg", "staged")]
+    dealt = {"partition": "iid", "method_settings": {}}
+    attacked = [record(attack=a, spec=dealt) for a in ("dlg", "staged")]
     assert len(accuracy_table.report(attacked, [], ["accuracy"]).tables[0].rows) == 1
 
 
@@ -222,8 +227,8 @@ def test_the_arithmetic_of_the_reports_is_that_of_the_metrics(monkeypatch):
 
 
 def test_clients_by_domain_carry_its_name(tmp_path, drawn):
-    own = {"partition": "domain", "domains": None, "client_domains": ["svhn", "usps"]}
-    both = [trained(m, a, dataset="digits4", **own) for m, a in (("local", 38.0), ("fedavg", 41.0))]
+    dealt = {"partition": "domain", "domains": None, "client_domains": ["svhn", "usps"]}
+    both = [trained(m, a, dataset="digits4", **dealt) for m, a in (("local", 38.0), ("fedavg", 41.0))]
     report = client_bars.report(both, "gain")
     assert report.tables[0].columns == ["", "svhn", "usps", "mean"]
     assert [n["client"] for n in report.numbers] == ["svhn", "usps"]
@@ -260,10 +265,10 @@ def test_the_average_roc_is_the_mean_true_positive_rate_at_each_false_positive_r
     line = Curve(false_positive_rate=[0.0, 1.0], true_positive_rate=[0.0, 1.0])
     clients = [c.model_copy(update={"roc": [steps, line, None]}) for c in r.training[0].clients]
     r = with_training(r, [r.training[0].model_copy(update={"clients": clients})])
-    found = dict(zip(roc.GRID.round(6).tolist(), roc.average(r), strict=True))
-    assert found[0.0] == pytest.approx((0.4 + 0.0) / 2)  # the upper end of a vertical step
-    assert found[0.25] == pytest.approx((0.7 + 0.25) / 2)
-    assert found[0.8] == pytest.approx((1.0 + 0.8) / 2)
+    average = dict(zip(roc.GRID.round(6).tolist(), roc.average(r), strict=True))
+    assert average[0.0] == pytest.approx((0.4 + 0.0) / 2)  # the upper end of a vertical step
+    assert average[0.25] == pytest.approx((0.7 + 0.25) / 2)
+    assert average[0.8] == pytest.approx((1.0 + 0.8) / 2)
     area = np.trapezoid(roc.average(r), roc.GRID)
     assert area == pytest.approx((0.85 + 0.5) / 2, abs=1e-3)
 
@@ -276,11 +281,11 @@ def lambdas():
 
 def test_box_plots_stand_in_order_with_the_default_among_them():
     records = lambdas()
-    found = box_plots.panels(records, grouping.setting(records[0].cell))
-    assert {name: list(values) for name, values in found.items()} == {
+    panels = box_plots.panels(records, grouping.setting(records[0].cell))
+    assert {name: list(values) for name, values in panels.items()} == {
         "lambda1": [0.5, 1.0, 1.5], "lambda2": [0.5, 1.0, 1.5],
     }  # fmt: skip
-    assert box_plots.accuracies(found["lambda1"][1.5]) == [41.5, 45.5, 42.5, 45.5]
+    assert box_plots.accuracies(panels["lambda1"][1.5]) == [41.5, 45.5, 42.5, 45.5]
 
 
 def test_the_ablation_compares_with_the_method_as_published():
@@ -316,10 +321,10 @@ def test_reconstructions_are_compared_on_the_same_victims():
 
 @pytest.fixture
 def drawn(monkeypatch):
-    found = []
+    figures = []
     save = style.save
-    monkeypatch.setattr(style, "save", lambda figure, stem: found.append(figure) or save(figure, stem))
-    return found
+    monkeypatch.setattr(style, "save", lambda figure, stem: figures.append(figure) or save(figure, stem))
+    return figures
 
 
 def draw(name, records, folder):

@@ -75,9 +75,9 @@ def forged(root: Path, cell: spec.CellSpec, **changes: Any) -> str:
     `changes` are of the cell, or of its training where they are no fields of a cell.
     """
     value = cell.model_dump(mode="json")
-    own = {name: each for name, each in changes.items() if name in spec.CellSpec.model_fields}
-    value |= own
-    value["train"] |= {name: each for name, each in changes.items() if name not in own}
+    of_cell = {name: each for name, each in changes.items() if name in spec.CellSpec.model_fields}
+    value |= of_cell
+    value["train"] |= {name: each for name, each in changes.items() if name not in of_cell}
     other = spec.checked(spec.CellSpec, value)
     folder = shutil.copytree(Store(root).cell(cell), Store(root).cell(other))
     (folder / "spec.json").write_text(json.dumps(value))

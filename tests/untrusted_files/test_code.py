@@ -15,7 +15,7 @@ from reports.records import labels
 from tests.untrusted_files.conftest import FIRST, GREY, edit, forged
 
 CALLS = ["shutil:rmtree", "site:addsitedir", "runpy:run_path", "os:listdir"]
-MINE = """
+STRANGERS_CODE = """
 from dataclasses import dataclass
 from typing import ClassVar
 from pathlib import Path
@@ -35,11 +35,11 @@ def load(root):
 
 
 @pytest.fixture
-def mine(tmp_path, monkeypatch):
+def was_imported(tmp_path, monkeypatch):
     """A module on the Python path that leaves a file when it is imported; whether it was."""
     folder = tmp_path / "modules"
     folder.mkdir()
-    (folder / "strangers_code.py").write_text(MINE)
+    (folder / "strangers_code.py").write_text(STRANGERS_CODE)
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "strangers_code", raising=False)
     yield (folder / "was_imported").exists
@@ -59,12 +59,12 @@ def folder(tmp_path):
 
 def artifact_of(root, dataset, target):
     """An artifact of the run whose index names another data set, with its truth: the words that attack it."""
-    own = Store(root).artifact(GREY, FIRST, 2)
-    seen = own / artifact_files.OBSERVATION
+    folder = Store(root).artifact(GREY, FIRST, 2)
+    seen = folder / artifact_files.OBSERVATION
     artifact_files.save(
         artifact_files.load(seen), target, artifact_files.origin(seen).model_copy(update={"dataset": dataset})
     )
-    return "attack", "--artifact", target, "--truth", own / artifact_files.TRUTH, "--attack", "grey"
+    return "attack", "--artifact", target, "--truth", folder / artifact_files.TRUTH, "--attack", "grey"
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -105,24 +105,29 @@ FOREIGN = [
     {"defense": "strangers_code:Mine:0.1"},
     {"dataset": "strangers_code:load"},
     {"auxiliary": "strangers_code:load:0.5"},
+    {"backbone": "strangers_code:Mine"},
 ]
 
 
-def test_no_command_imports_what_records_name(root, mine, command, tmp_path):
+def test_no_command_imports_what_records_name(root, was_imported, command, tmp_path):
     names = {forged(root, GREY, **changes): str(*changes.values()) for changes in FOREIGN}
     listed = command("list", "runs", "--out", root)
     grid = command("grid", "--dataset", "digits", "--round", "last", "--out", root, "--target", tmp_path / "grid.png")
     assert (grid.status, (tmp_path / "grid.png").exists()) == (0, True), grid.err
+    page = command("report", root, "--html", "--out", tmp_path / "page.html")
+    compared = command("compare", root, root, "--out", tmp_path)
+    assert (page.status, compared.status) == (0, 0), page.err + compared.err
     for run, name in names.items():
         assert run in listed.out
+        assert run in (tmp_path / "page.html").read_text()
         assert command("show", run, "--out", root).status == 0
         refused = command("reproduce", run, "--out", root)
         assert (refused.status, refused.err.count("\n")) == (2, 2)
         assert f"--trust {name.removesuffix(':0.1').removesuffix(':0.5')}" in refused.err
-    assert not mine()
+    assert not was_imported()
 
 
-def test_what_is_typed_or_trusted_is_used_and_no_other_command_uses_it(tmp_path, mine, command, monkeypatch):
+def test_what_is_typed_or_trusted_is_used_and_no_other_command_uses_it(tmp_path, was_imported, command, monkeypatch):
     words = ["attack", "--preset", "smoke", "--seeds", "1", "--dataset", "digits", "--clients", "2", "--rounds", "0"]
     assert command(*words, "--attack", "strangers_code:Mine", "--out", tmp_path).status == 0
     (path,) = tmp_path.glob("cells/*")
@@ -130,7 +135,7 @@ def test_what_is_typed_or_trusted_is_used_and_no_other_command_uses_it(tmp_path,
     assert "--trust strangers_code:Mine" in command("reproduce", path.name, "--out", tmp_path).err
     ran = command("reproduce", path.name, "--attack-only", "--out", tmp_path, "--trust", "strangers_code:Mine")
     assert (ran.status, "reproduced bit for bit" in ran.out) == (0, True)
-    assert mine()
+    assert was_imported()
 
 
 def test_a_folder_of_this_machine_is_read_where_the_user_names_it_alone(root, tmp_path, command, monkeypatch):
@@ -157,10 +162,11 @@ def test_every_command_that_reads_results_can_be_told_what_to_trust():
     reading = {
         name: [parameter.name for parameter in one.params]
         for name, one in group.commands.items()
-        if any(parameter.name == "out" for parameter in one.params)
+        if {"out", "into"} & {parameter.name for parameter in one.params}
     }
-    assert len(reading) == 10
-    assert [name for name, own in reading.items() if "trust" not in own] == []
+    assert {"attack", "merge", "report", "compare", "audit", "show", "grid", "list"} < reading.keys()
+    # An export is written into a folder, and no file of a capture names code (tests/privbench/auditing/test_captures.py).
+    assert {name for name, options in reading.items() if "trust" not in options} == {"audit", "export"}
 
 
 @pytest.mark.parametrize("name", ["dlg", "a b:c", "mine:", ":Mine", "mine:a.b", "../x:y"])
@@ -175,27 +181,27 @@ def test_a_defence_may_be_trusted_with_its_value(command, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["method", "attack", "defense", "dataset"])
-def test_python_code_names_what_it_uses(kind, mine):
+def test_python_code_names_what_it_uses(kind, was_imported):
     name = "strangers_code:load" if kind == "dataset" else "strangers_code:Mine"
     with pytest.raises(UserError, match=f"{kind} '{name}' is code .* --trust {name}"):
         registry.resolve(kind, name)
     with pytest.raises(UserError, match="--trust"):
         registry.module(kind, name)
-    assert not mine()
+    assert not was_imported()
     trust.add(name)
     if kind == "dataset":
         with pytest.raises(UserError, match="should be a function that says it returns a Dataset"):
             registry.resolve(kind, name)
     else:
         assert registry.resolve(kind, name).__name__ == "Mine"
-    assert mine()
+    assert was_imported()
 
 
 @pytest.mark.parametrize("ask", [data.load, data.check, lambda name, _: data.fetch(name)])
-def test_no_way_to_a_data_set_imports_a_name_that_nobody_named(ask, mine):
+def test_no_way_to_a_data_set_imports_a_name_that_nobody_named(ask, was_imported):
     with pytest.raises(UserError, match="--trust strangers_code:load"):
         ask("strangers_code:load", None)
-    assert not mine()
+    assert not was_imported()
 
 
 def test_the_name_of_a_setting_is_no_format_string(root):

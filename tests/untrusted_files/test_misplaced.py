@@ -44,14 +44,14 @@ def look_again(root):
     shutil.rmtree(Store(root).artifact(GREY, FIRST, 2))
 
 
-def refused(command, root, *words, told):
+def refused(command, root, *words, expected):
     """A command that ends with one line, which holds some words, below the line that says what was asked for."""
-    done = command(*words, "--out", root)
-    assert done.status == 2, done.out
-    *asked, line = done.err.splitlines()
-    assert len(asked) <= 1
+    ended = command(*words, "--out", root)
+    assert ended.status == 2, ended.out
+    *request_lines, line = ended.err.splitlines()
+    assert len(request_lines) <= 1
     assert line.startswith("privbench: ")
-    for word in told:
+    for word in expected:
         assert word in line
 
 
@@ -59,15 +59,15 @@ def refused(command, root, *words, told):
 
 
 @pytest.mark.parametrize(
-    ("run", "round_", "told"),
+    ("run", "round_", "message"),
     [(SECOND, 2, f"belongs to run '{SECOND.id}', not to run '{FIRST.id}'"), (FIRST, 1, "belongs to round 1, not to round 2")],
 )  # fmt: skip
-def test_a_snapshot_of_another_run_or_round_is_not_attacked(run, round_, told, root):
+def test_a_snapshot_of_another_run_or_round_is_not_attacked(run, round_, message, root):
     folder = Store(root).train(FIRST)
     shutil.copyfile(checkpoint.snapshot_path(Store(root).train(run), round_), checkpoint.snapshot_path(folder, 2))
     look_again(root)
     (failure,) = ran([GREY], root)
-    assert told in failure
+    assert message in failure
     assert "\n" not in failure
     assert not Store(root).record(GREY).exists()
 
@@ -87,13 +87,13 @@ def test_a_snapshot_of_an_active_server_and_one_of_the_run_do_not_pass_for_each_
         checkpoint.load_snapshot(sent, FIRST.id, 2, sent.name)
 
 
-def test_what_an_active_server_did_is_told_of_its_own_artifact_alone(tmp_path):
+def test_what_an_active_server_did_is_said_of_its_own_artifact_alone(tmp_path):
     for name, count in (("a", 1), ("b", 2)):
         files.write_digested(tmp_path / name / active_server.HISTORY, {"artifact": name, "active_rounds": count})
-    assert active_server.told(tmp_path / "a") == {"active_rounds": 1}
+    assert active_server.crafted_rounds(tmp_path / "a") == {"active_rounds": 1}
     shutil.copyfile(tmp_path / "b" / active_server.HISTORY, tmp_path / "a" / active_server.HISTORY)
     with pytest.raises(UserError, match="belongs to artifact 'b', not to artifact 'a'"):
-        active_server.told(tmp_path / "a")
+        active_server.crafted_rounds(tmp_path / "a")
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def without(*names):
 
 
 @pytest.mark.parametrize(
-    ("change", "forge", "told"),
+    ("change", "forge", "message"),
     [
         (best_accuracy, False, "its digest does not fit its content"),
         (lambda v: (without("digest")(v), best_accuracy(v)), False, "is not that of"),
@@ -148,11 +148,11 @@ def without(*names):
         (lambda v: v.update(history={}), True, "no history in it"),
     ],
 )
-def test_an_edited_history_is_refused(change, forge, told, root, command):
+def test_an_edited_history_is_refused(change, forge, message, root, command):
     edit(Store(root).train(FIRST) / checkpoint.FINISHED, change, forge=forge)
-    refused(command, root, "show", FIRST.id, told=[told])
+    refused(command, root, "show", FIRST.id, expected=[message])
     forget(root, GREY)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         summary.finish_cell(Store(root), GREY)
 
 
@@ -178,8 +178,8 @@ def test_predictions_that_are_not_those_of_the_history_are_refused_though_they_s
 
 def test_the_clients_of_another_run_are_not_drawn(root, command):
     shutil.copyfile(Store(root).clients(SECOND), Store(root).clients(FIRST))
-    refused(command, root, "partition", "--run", FIRST.id, told=[f"belongs to run '{SECOND.id}'"])
-    refused(command, root, "show", FIRST.id, told=[f"belongs to run '{SECOND.id}'"])
+    refused(command, root, "partition", "--run", FIRST.id, expected=[f"belongs to run '{SECOND.id}'"])
+    refused(command, root, "show", FIRST.id, expected=[f"belongs to run '{SECOND.id}'"])
     edit(Store(root).clients(SECOND), lambda v: v["clients"][0]["train"].reverse(), forge=False)
     with pytest.raises(UserError, match="its digest does not fit its content"):
         clients.read_clients(Store(root), SECOND)
@@ -189,7 +189,7 @@ def test_the_clients_of_another_run_are_not_drawn(root, command):
 
 
 @pytest.mark.parametrize(
-    ("cell", "other", "seed", "told"),
+    ("cell", "other", "seed", "message"),
     [
         (GREY, GREY, SECOND.seed, f"belongs to run '{SECOND.id}', not to run '{FIRST.id}'"),
         (GREY, MEAN, FIRST.seed, f"belongs to cell '{MEAN.id}', not to cell '{GREY.id}'"),
@@ -197,13 +197,13 @@ def test_the_clients_of_another_run_are_not_drawn(root, command):
         (TRAINED, OTHER, FIRST.seed, f"belongs to cell '{OTHER.id}', not to cell '{TRAINED.id}'"),
     ],
 )
-def test_the_result_of_another_cell_or_seed_is_refused(cell, other, seed, told, root, command):
+def test_the_result_of_another_cell_or_seed_is_refused(cell, other, seed, message, root, command):
     shutil.copyfile(Store(root).result(other, seed), Store(root).result(cell, FIRST.seed))
     if cell is GREY:
-        refused(command, root, "reproduce", cell.id, told=[told])
-        refused(command, root, "grid", "--dataset", "digits", "--round", "last", told=[told])
+        refused(command, root, "reproduce", cell.id, expected=[message])
+        refused(command, root, "grid", "--dataset", "digits", "--round", "last", expected=[message])
     forget(root, cell)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         summary.finish_cell(Store(root), cell)
 
 
@@ -211,7 +211,7 @@ OF_A_RESULT = ("cell", "spec", "digest")
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda v: v.update(seed=SECOND.seed), "belongs to seed 101, not to seed 100"),
         (lambda v: v.update(round=1), "belongs to round 1, not to round 2"),
@@ -219,10 +219,10 @@ OF_A_RESULT = ("cell", "spec", "digest")
         (lambda v: v.update(accuracy=[1.0, 2.0]), "was made of another training"),
     ],
 )
-def test_an_older_result_is_refused_where_what_it_says_does_not_fit(change, told, root):
+def test_an_older_result_is_refused_where_what_it_says_does_not_fit(change, message, root):
     edit_tensors(Store(root).result(GREY, FIRST.seed), lambda info: (without(*OF_A_RESULT)(info), change(info)))
     forget(root, GREY)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         summary.finish_cell(Store(root), GREY)
 
 
@@ -240,22 +240,22 @@ def test_an_edited_result_of_an_accuracy_cell_is_refused(root):
 @pytest.mark.parametrize("words", [("show",), ("reproduce",)])
 def test_the_record_of_another_cell_is_refused(words, root, command):
     shutil.copyfile(Store(root).record(MEAN), Store(root).record(GREY))
-    refused(command, root, *words, GREY.id, told=[f"is the record of cell {MEAN.id}, not of {GREY.id}"])
+    refused(command, root, *words, GREY.id, expected=[f"is the record of cell {MEAN.id}, not of {GREY.id}"])
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda v: v.update(id=GREY.id), f"is the record of cell {MEAN.id}, not of {GREY.id}"),
         (lambda v: v["cell"].update(v["cell"] | {"attack": "grey"}), f"is the record of cell {MEAN.id}"),
         (lambda v: v.update(id=GREY.id, cell=v["cell"] | {"attack": "grey"}, seeds=v["seeds"][:1]), "its seeds"),
     ],
 )
-def test_a_record_that_says_what_it_is_not_is_refused(change, told, root):
+def test_a_record_that_says_what_it_is_not_is_refused(change, message, root):
     path = Store(root).record(GREY)
     shutil.copyfile(Store(root).record(MEAN), path)
     edit(path, change)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         schema.read_of(GREY, path)
 
 
@@ -275,7 +275,7 @@ def test_an_older_record_with_an_edited_mean_is_refused(change, name, tmp_path):
         schema.read(path)
 
 
-def test_the_failure_of_another_cell_is_not_told_as_this_one_s(root):
+def test_the_failure_of_another_cell_is_not_reported_as_this_one_s(root):
     store = Store(root)
     store.write_failure(GREY, "the disk was full", refused=False)
     assert store.read_failure(GREY) == ("the disk was full", False)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privbench import spec
-from privbench.cli import commands
+from privbench.cli import attack_runs, listing
 from privbench.errors import UserError
 from privbench.execution import worker_pool
 from privbench.records import schema
@@ -32,9 +32,9 @@ def test_the_data_set_of_a_record_names_no_figure_outside(root, tmp_path):
     for cell in (GREY, MEAN):
         edit(Store(root).record(cell), lambda value: value["cell"]["train"].update(dataset=UP))
     before = everything(tmp_path)
-    with pytest.raises(UserError) as told:
-        commands.run_attacks([GREY, MEAN], PlaceOptions("cpu", None, root))
-    assert "dataset: should be a name such as digits" in str(told.value)
+    with pytest.raises(UserError) as error:
+        attack_runs.run_attacks([GREY, MEAN], PlaceOptions("cpu", None, root))
+    assert "dataset: should be a name such as digits" in str(error.value)
     assert everything(tmp_path) - before <= {Path(f"runs/attack-{GREY.id}")}
 
 
@@ -42,19 +42,19 @@ def test_the_data_set_of_a_record_names_no_figure_outside(root, tmp_path):
 @pytest.mark.parametrize("field", ["dataset", "domains", "method", "defense", "backbone", "content"])
 def test_no_name_of_a_training_run_leads_elsewhere(field, name):
     value = FIRST.model_dump(mode="json") | {field: [name, "b"] if field == "domains" else name}
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         spec.checked(spec.TrainSpec, value)
-    assert str(told.value).startswith(field)
-    assert "\n" not in str(told.value)
+    assert str(error.value).startswith(field)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("field", ["attack", "round", "preset", "auxiliary"])
 def test_no_name_of_a_cell_leads_elsewhere(field, name):
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         spec.checked(spec.CellSpec, GREY.model_dump(mode="json") | {field: name})
-    assert str(told.value).startswith(field)
-    assert "\n" not in str(told.value)
+    assert str(error.value).startswith(field)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -77,23 +77,23 @@ def test_the_names_that_users_have_stay_allowed(field, name):
     [("auxiliary", "same:0.1"), ("auxiliary", "folder:/a b/c:1e-2"), ("auxiliary", "flags:load:0.5"), ("round", "15")],
 )
 def test_the_names_of_cells_stay_allowed(field, name):
-    found = spec.checked(spec.CellSpec, GREY.model_dump(mode="json") | {field: name})
-    assert getattr(found, field) == name
+    checked_cell = spec.checked(spec.CellSpec, GREY.model_dump(mode="json") | {field: name})
+    assert getattr(checked_cell, field) == name
 
 
-def elsewhere(own, **changes):
+def elsewhere(record, **changes):
     """A record with names that no specification admits, as a fault elsewhere might let through."""
-    cell = own.cell.model_copy(update={name: v for name, v in changes.items() if name == "round"})
+    cell = record.cell.model_copy(update={name: v for name, v in changes.items() if name == "round"})
     train = cell.train.model_copy(update={name: v for name, v in changes.items() if name != "round"})
-    return own.model_copy(update={"cell": cell.model_copy(update={"train": train})})
+    return record.model_copy(update={"cell": cell.model_copy(update={"train": train})})
 
 
 DRAWN = {
-    "attacked": lambda store, own, folder: of_attack.attacked(store, [r.cell for r in own], own, folder),
-    "curves": lambda store, own, folder: ladder_cells.curves(own, folder),
-    "histograms": lambda store, own, folder: of_attack.histograms(own, folder),
-    "grids": lambda store, own, folder: ladder_cells.grids(
-        store, [r.cell for r in own], own, folder, [r.cell.round for r in own]
+    "attacked": lambda store, records, folder: of_attack.attacked(store, [r.cell for r in records], records, folder),
+    "curves": lambda store, records, folder: ladder_cells.curves(records, folder),
+    "histograms": lambda store, records, folder: of_attack.histograms(records, folder),
+    "grids": lambda store, records, folder: ladder_cells.grids(
+        store, [r.cell for r in records], records, folder, [r.cell.round for r in records]
     ),
 }
 
@@ -109,10 +109,10 @@ DRAWN = {
 def test_every_figure_is_checked_to_lie_in_its_folder(draw, changes, root, tmp_path):
     """Should a specification ever let such a name through. Domains stand in names of files where a data set has several layouts."""
     plain = schema.read(Store(root).record(GREY))
-    own = [elsewhere(plain, **changes), *([plain] if "domains" in changes else [])]
+    records = [elsewhere(plain, **changes), *([plain] if "domains" in changes else [])]
     before = everything(tmp_path)
     with pytest.raises(UserError, match="cannot be the name of a file in"):
-        DRAWN[draw](Store(root), own, tmp_path / "figures")
+        DRAWN[draw](Store(root), records, tmp_path / "figures")
     assert {path for path in everything(tmp_path) - before if not path.is_relative_to("figures")} == set()
 
 
@@ -140,8 +140,8 @@ def test_no_link_that_lies_in_a_folder_is_written_through(write, tmp_path):
     private, out = tmp_path / "private", tmp_path / "runs"
     private.write_text("the only copy")
     out.mkdir()
-    own = processes.mark()
-    names = {"check": f".writable{own}", "json": f".spec.json{own}", "log": "error.txt"}
+    mark = processes.mark()
+    names = {"check": f".writable{mark}", "json": f".spec.json{mark}", "log": "error.txt"}
     (out / names[write]).symlink_to(private)
     if write == "check":
         Store(out).check_writable()
@@ -203,7 +203,7 @@ def test_listings_leave_links_out_with_a_remark(root, tmp_path, caplog, capsys):
     for path in (store.train(FIRST), store.cell(MEAN)):
         moved_out(path, tmp_path)
     store.check_writable()
-    commands.list_runs(root)
+    listing.list_runs(root)
     lines = [record.getMessage() for record in caplog.records]
     assert all(f"{kind}/" in line and "is a link" in line for kind, line in zip(("train", "cells"), lines, strict=True))
     shown = capsys.readouterr().out

@@ -23,15 +23,15 @@ from privbench.system import files, places
 
 KIND = "decoded"
 FORMAT = 1  # raised where the same files would be decoded otherwise
-TOLD = 1_000  # from so many images on, a line says that they are read
+ANNOUNCED = 1_000  # from so many images on, a line says that they are read
 
 
 def read(paths: Sequence[Path]) -> Tensor:
     """The images of one class folder in their own colours, as `tree.read` gives them: [N, C, 32, 32] uint8."""
-    kept = _place(paths)
+    place = _place(paths)
     with suppress(UserError):
-        return files.load_tensors(kept, KIND)[0]["images"]
-    if len(paths) >= TOLD:
+        return files.load_tensors(place, KIND)[0]["images"]
+    if len(paths) >= ANNOUNCED:
         print(
             f"reading {len(paths):,} images of {paths[0].parent.name!r}; kept for later runs",
             file=sys.stderr,
@@ -39,12 +39,12 @@ def read(paths: Sequence[Path]) -> Tensor:
         )
     images = tree.read(paths, colour=False)
     # The name is taken anew: a file that changed while it was read is not kept under its old content.
-    if _place(paths) == kept:
+    if _place(paths) == place:
         with suppress(UserError, OSError):
-            for old in kept.parent.glob(f"{kept.name.partition('-')[0]}-*"):
+            for old in place.parent.glob(f"{place.name.partition('-')[0]}-*"):
                 old.unlink(missing_ok=True)
-            files.save_tensors(kept, KIND, {"images": images}, {})
-            files.sweep(kept.parent, kept.stat().st_mtime)
+            files.save_tensors(place, KIND, {"images": images}, {})
+            files.sweep(place.parent, place.stat().st_mtime)
     return images
 
 

@@ -62,28 +62,28 @@ def digest(path: Path, like: str = "") -> str:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def found(layouts: Sequence[Sequence[File]], root: Path) -> Sequence[File] | None:
+def present(layouts: Sequence[Sequence[File]], root: Path) -> Sequence[File] | None:
     """The first layout whose files are all there."""
     return next((files for files in layouts if all((root / file.path).exists() for file in files)), None)
 
 
 def nearest(layouts: Sequence[Sequence[File]], root: Path) -> Sequence[File]:
     """The layout that is there, else the one that lacks the fewest files in a folder that is begun, else the first."""
-    return found(layouts, root) or max(layouts, key=lambda files: sum((root / file.path).exists() for file in files))
+    return present(layouts, root) or max(layouts, key=lambda files: sum((root / file.path).exists() for file in files))
 
 
 def require(name: str, layouts: Sequence[Sequence[File]], root: Path, fetch: Fetch | None) -> Sequence[File]:
     """The layout that is there; fetches once when there is none. UserError: which files to put where."""
-    there = found(layouts, root)
+    there = present(layouts, root)
     if there is not None:
         return there
     reason = "it cannot be downloaded automatically"
     if fetch is not None:
         try:
-            download.into(root, fetch, lambda: found(layouts, root) is not None)
+            download.into(root, fetch, lambda: present(layouts, root) is not None)
         except UserError as error:
             reason = str(error)
-        there = found(layouts, root)
+        there = present(layouts, root)
         if there is not None:
             return there
     missing = ", ".join(file.path for file in nearest(layouts, root) if not (root / file.path).exists())

@@ -30,7 +30,7 @@ def arrays(data: bytes) -> dict[str, np.ndarray]:
     order = {b"IM": "<", b"MI": ">"}.get(data[126:HEADER])
     if order is None or data[:6] != b"MATLAB":
         raise ValueError("no level-5 MAT-file")
-    found = {}
+    matrices = {}
     at = HEADER
     while at < len(data):
         outer = _element(memoryview(data), at, order)
@@ -45,8 +45,8 @@ def arrays(data: bytes) -> dict[str, np.ndarray]:
             shape = np.frombuffer(dims.body, f"{order}i4")
             if values.kind in NUMBERS:
                 flat = np.frombuffer(values.body, order + NUMBERS[values.kind])
-                found[bytes(name.body).decode("ascii")] = flat.reshape(shape, order="F")
-    return found
+                matrices[bytes(name.body).decode("ascii")] = flat.reshape(shape, order="F")
+    return matrices
 
 
 def _parts(body: memoryview, order: str) -> list[Element]:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from privbench.data.dataset import SIDE
 
+PIXELS = 1024 * 32 * 32  # of one channel, that networks are given at once where nothing is trained
+
 
 def to_32(images: Tensor) -> Tensor:
     """[N, C, H, W] uint8 -> [N, C, 32, 32] uint8."""

@@ -85,9 +85,9 @@ def read(paths: Sequence[Path], *, colour: bool = True) -> Tensor:
     images = torch.empty(len(paths), channels, SIDE, SIDE, dtype=torch.uint8)
     with ThreadPoolExecutor(READERS) as readers:
         for begin in range(0, len(paths), AT_ONCE):
-            some = paths[begin : begin + AT_ONCE]
-            pictures = readers.map(partial(formats.picture, colour=colour, least=LEAST), some)
-            for k, (path, picture) in enumerate(zip(some, pictures, strict=True), start=begin):
+            batch = paths[begin : begin + AT_ONCE]
+            pictures = readers.map(partial(formats.picture, colour=colour, least=LEAST), batch)
+            for k, (path, picture) in enumerate(zip(batch, pictures, strict=True), start=begin):
                 if len(picture) != channels:
                     raise mixed(path, paths[0], grey=len(picture) == 1)
                 images[k] = to_32(picture[None])[0]

@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from privbench.errors import Damaged, Missing, UserError
 from privbench.observation.format import limits, networks, schema
 from privbench.observation.format.schema import FORMAT, VERSION, Index, Messages, Origin, RoundEntry, SetupEntry, Tensor
-from privbench.system import files
-from privbench.system.file_headers import read_header, short, strict_json
+from privbench.system import files, index_files
+from privbench.system.file_headers import read_header, short
 
 INDEX = "index.json"
 EXPANDED = 4  # levels of the index that have a line for each entry
-OWN = ("privbench", "version", "id", "sha256")  # fields of the file beside the Index
+OUTSIDE_INDEX = ("privbench", "version", "id", "sha256")  # fields of the file beside the Index
 
 
 class NewRound(NamedTuple):
@@ -29,6 +29,7 @@ class NewRound(NamedTuple):
     number: int
     messages: tuple[Messages, ...]
     tensors: Mapping[str, torch.Tensor]
+    broadcasts: tuple[schema.Broadcast, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ def write(
     with files.writing(path):
         path.unlink(missing_ok=True)
     entries = [_write_round(folder, each) for each in rounds]
-    told = {} if preset is None else {"preset": preset}
-    index = Index(setup=setup, rounds=entries, origin=origin, **told)
+    optional = {} if preset is None else {"preset": preset}
+    index = Index(setup=setup, rounds=entries, origin=origin, **optional)
     networks.check(index)
     write_index(folder, index)
     return observation_id(index)
@@ -60,14 +61,14 @@ def write(
 
 def write_index(folder: Path, index: Index) -> None:
     """Writes index.json of rounds that are on disk."""
-    told = index.model_dump(mode="json", exclude_unset=True)
-    content = {"privbench": FORMAT, "version": VERSION, "id": observation_id(index), **told}
+    fields = index.model_dump(mode="json", exclude_unset=True)
+    content = {"privbench": FORMAT, "version": VERSION, "id": observation_id(index), **fields}
     write_content(folder, content)
 
 
 def write_content(folder: Path, content: Mapping[str, Any]) -> None:
     """Writes index.json with the digest of its content."""
-    files.write_bytes(folder / INDEX, (_readable({**content, "sha256": digest(content)}) + "\n").encode())
+    files.write_bytes(folder / INDEX, (_readable({**content, "sha256": index_files.digest(content)}) + "\n").encode())
 
 
 def read(folder: Path) -> Stored:
@@ -78,21 +79,8 @@ def read(folder: Path) -> Stored:
     path = folder / INDEX
     if not files.no_way_out(path).is_file():
         raise Missing(_missing(folder))
-    try:
-        if path.stat().st_size > limits.INDEX_BYTES:
-            raise ValueError(f"it has more than {limits.INDEX_BYTES} bytes")
-        value = strict_json(path.read_bytes(), finite=True, depth=limits.INDEX_DEPTH)
-    except (OSError, ValueError) as error:
-        raise Damaged(f"{path} is damaged ({short(error)})") from error
-    if not isinstance(value, dict) or value.get("privbench") != FORMAT:
-        found = short(value.get("privbench", "a foreign file")) if isinstance(value, dict) else "a foreign file"
-        raise UserError(f"{path} is not the index of a privbench {FORMAT} but {found}")
-    if type(value.get("version")) is not int or value["version"] != VERSION:
-        raise UserError(f"{path} has format version {short(value.get('version'))}; this privbench reads {VERSION}")
-    content = {name: entry for name, entry in value.items() if name != "sha256"}
-    if value.get("sha256") != digest(content):
-        raise Damaged(f"{path} is damaged (its content does not match its checksum)")
-    index = _checked(path, {name: entry for name, entry in value.items() if name not in OWN})
+    value = index_files.read(path, FORMAT, VERSION, limits.INDEX_BYTES, limits.INDEX_DEPTH)
+    index = _checked(path, {name: entry for name, entry in value.items() if name not in OUTSIDE_INDEX})
     if value.get("id") != observation_id(index):
         raise Damaged(f"{path} is damaged (its id is not that of its content)")
     for each in index.rounds:
@@ -125,12 +113,7 @@ def are_classes(labels: torch.Tensor, classes: int) -> bool:
 
 def observation_id(index: Index) -> str:
     """SHA-256 of set-up and rounds as canonical JSON: the same wherever the observation lies."""
-    return digest(index.model_dump(mode="json", include={"setup", "rounds"}, exclude_unset=True))
-
-
-def digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of canonical JSON: names sorted, no spaces."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return index_files.digest(index.model_dump(mode="json", include={"setup", "rounds"}, exclude_unset=True))
 
 
 def unfitting(path: Path, check: Callable[[], Any]) -> Any:
@@ -158,6 +141,7 @@ def _write_round(folder: Path, new: NewRound) -> RoundEntry:
     files.write_tensors(path, dict(new.tensors))
     with path.open("rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()
+    optional = {"broadcasts": list(new.broadcasts)} if new.broadcasts else {}
     return RoundEntry(
         round=new.number,
         file=path.name,
@@ -165,6 +149,7 @@ def _write_round(folder: Path, new: NewRound) -> RoundEntry:
         sha256=content,
         messages=list(new.messages),
         tensors={name: _described(t.dtype, t.shape) for name, t in sorted(new.tensors.items())},
+        **optional,
     )
 
 

@@ -22,6 +22,7 @@ PIXELS = 2**30
 STEPS = 100_000  # local steps behind an update, which some attacks repeat; 20 epochs of 60,000 images in batches of 16 are 75,000
 IMITATED = 1_000_000  # features of a generator behind a message
 SAMPLES = 2**40  # images of one class at one client, as its label counts say
+BOTTLENECK = 65_536  # numbers in the bottleneck of a classifier; PRECODE's has 256
 PARAMETERS = 2**28  # of one network: 1 GiB of float32; ResNet-18 has 2^23.4
 TENSORS = 65_536  # in one round
 NAME = 300  # letters of a name

@@ -6,6 +6,7 @@ from typing import cast
 
 import torch
 
+from privbench import registry
 from privbench.networks.model import Model
 from privbench.observation.format import limits
 from privbench.observation.format.schema import (
@@ -27,7 +28,7 @@ Shapes = dict[str, tuple[int, ...]]  # by parameter or buffer
 
 def model_of(networks: NetworksEntry) -> Model:
     """The networks of a set-up; UserError where a backbone does not take images of that size."""
-    return Model(**networks.model_dump())
+    return registry.model(**networks.model_dump())
 
 
 def shapes(model: Model, part: str) -> tuple[Shapes, Shapes]:
@@ -60,6 +61,9 @@ class _Check:
 
     def run(self) -> None:
         down = self._table(DOWN, ())
+        for each in self.round.broadcasts or ():
+            if self._table(each.name, ()) != down:
+                raise ValueError(f"{self.where}: {each.name} should hold the same parts and shapes as {DOWN}")
         for table in self.round.messages:
             sent = self._table(table.name, (len(table.members),))
             if not sent:
@@ -67,7 +71,9 @@ class _Check:
             self._check_parts(table, sent, down)
             self._take_labels(table)
         counts = self.left.pop(COUNTS, None)
-        clients = max((k for t in self.round.messages for each in t.members for k in each), default=-1)
+        # Counts are added up with the messages.
+        each_client = [each for t in self.round.messages if t.weights is None for each in t.members if len(each) == 1]
+        clients = max((k for each in each_client for k in each), default=-1)
         if counts is not None and (
             counts.dtype != "int64"
             or len(counts.shape) != 2
@@ -80,23 +86,23 @@ class _Check:
 
     def _table(self, table: str, leading: tuple[int, ...]) -> dict[str, Shapes]:
         """The parameters of each part of a table, without the leading axis; takes them and their buffers."""
-        found = self._group(table, "parameters", leading)
+        parameters = self._group(table, "parameters", leading)
         buffers = self._group(table, "buffers", leading)
-        if extra := buffers.keys() - found.keys():
+        if extra := buffers.keys() - parameters.keys():
             raise ValueError(f"{self.where}: {table} has buffers of the {min(extra)}, but no parameters")
-        for part in found:
+        for part in parameters:
             if self.model is None:
                 continue
             if part not in PARTS:
                 raise ValueError(f"{self.where}: {self.setup.networks} have no part '{part}'")
             params, state = shapes(self.model, part)
-            self._compare(table, part, found[part], params, leading)
-            if table == DOWN or buffers.get(part):
+            self._compare(table, part, parameters[part], params, leading)
+            if not leading or buffers.get(part):
                 self._compare(table, part, buffers.get(part, {}), state, leading)
-        return found
+        return parameters
 
     def _group(self, table: str, group: str, leading: tuple[int, ...]) -> dict[str, Shapes]:
-        found: dict[str, Shapes] = {}
+        parts: dict[str, Shapes] = {}
         for part, entry, tensor in under(self.round.tensors, table, group):
             name = f"{table}/{group}/{part}/{entry}"
             del self.left[name]
@@ -104,13 +110,13 @@ class _Check:
                 raise ValueError(f"{self.where}: {name} is of {tensor.dtype}; {group} are of {', '.join(FLOATS)}")
             if tuple(tensor.shape[: len(leading)]) != leading:
                 raise ValueError(f"{self.where}: {name} should begin with {leading[0]} messages, not {tensor.shape}")
-            found.setdefault(part, {})[entry] = tuple(tensor.shape[len(leading) :])
-        return found
+            parts.setdefault(part, {})[entry] = tuple(tensor.shape[len(leading) :])
+        return parts
 
-    def _compare(self, table: str, part: str, found: Shapes, wanted: Shapes, leading: tuple[int, ...]) -> None:
-        for name in sorted(found.keys() | wanted.keys()):
-            if found.get(name) != wanted.get(name):
-                has = f"shape {(*leading, *found[name])}" if name in found else "nothing"
+    def _compare(self, table: str, part: str, declared: Shapes, wanted: Shapes, leading: tuple[int, ...]) -> None:
+        for name in sorted(declared.keys() | wanted.keys()):
+            if declared.get(name) != wanted.get(name):
+                has = f"shape {(*leading, *declared[name])}" if name in declared else "nothing"
                 should = f"shape {(*leading, *wanted[name])}" if name in wanted else "not be there"
                 raise ValueError(f"{self.where}: {table} of {part}.{name} should have {should}, but the file has {has}")
 
@@ -129,8 +135,8 @@ class _Check:
             return
         if table.batch_size is None or labels.dtype != "int64":
             raise ValueError(f"{self.where}: {table.name}/labels should be whole numbers of a known batch size")
-        if labels.shape != [len(table.members), table.batch_size]:
+        if labels.shape != [table.scored, table.attacked_images]:
             raise ValueError(
-                f"{self.where}: {table.name}/labels should have shape {(len(table.members), table.batch_size)}, "
+                f"{self.where}: {table.name}/labels should have shape {(table.scored, table.attacked_images)}, "
                 f"but the file has {tuple(labels.shape)}"
             )

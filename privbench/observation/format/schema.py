@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from privbench import names
+from privbench.networks.model import BACKBONES
 from privbench.observation.format import limits
 from privbench.spec import SGD, Adam
 
@@ -22,6 +24,7 @@ VERSION = 1
 DOWN = "broadcast"  # what begins the names of the tensors that the server sent
 COUNTS = "label_counts"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+WEIGHT_ROUNDING = 1e-9  # of the sum of a message's weights
 ITEM_BYTES = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int64": 8, "float64": 8}
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=limits.NAME, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -33,6 +36,21 @@ Scalar = bool | int | float | str | None
 Size = Annotated[int, Field(ge=0, le=2**40)]
 
 
+def _backbone(name: str) -> str:
+    # Whether code may be imported is said by privbench/trust.py.
+    if name not in BACKBONES and (len(name) > limits.NAME or not re.fullmatch(names.CODE, name)):
+        raise ValueError(f"should be one of {', '.join(BACKBONES)}, or package.module:Name")
+    return name
+
+
+Backbone = Annotated[str, AfterValidator(_backbone)]
+
+
+def is_zero(number: float) -> bool:
+    """Whether a number says that there is nothing."""
+    return not number
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -40,12 +58,16 @@ class _Strict(BaseModel):
 class NetworksEntry(_Strict):
     """The networks by name and size; nothing where they are an auditor's own module, which no file ever names."""
 
-    backbone: Literal["lenet5", "resnet18"]
+    backbone: Backbone
     channels: Annotated[int, Field(ge=1, le=limits.CHANNELS)]
     classes: Annotated[int, Field(ge=1, le=limits.CLASSES)]
     image_size: Annotated[int, Field(ge=1, le=limits.SIDE)]
-    gan: Literal["conv", "dense"]
+    gan: Literal["conv", "dense", "image"]
     dropout: Annotated[float, Field(ge=0, lt=1)]
+    norm: Literal["batch", "group"] = "batch"
+    # Not written where there is none, so that the digests of earlier observations stay.
+    bottleneck: Annotated[int, Field(ge=0, le=limits.BOTTLENECK, exclude_if=is_zero)] = 0
+    kl_weight: Annotated[float, Field(ge=0, exclude_if=is_zero)] = 0.0
 
 
 class TrainingEntry(_Strict):
@@ -103,11 +125,15 @@ class SetupEntry(_Strict):
         if channels > limits.CHANNELS or max(height, width) > limits.SIDE:
             raise ValueError(f"images of {channels}x{height}x{width} are larger than {limits.CHANNELS}x{limits.SIDE}^2")
         _different("shared_parts", self.shared_parts)
-        own = self.networks
-        if own is not None and (own.channels, own.image_size, own.image_size) != (channels, height, width):
+        networks = self.networks
+        if networks is not None and (networks.channels, networks.image_size, networks.image_size) != (
+            channels,
+            height,
+            width,
+        ):
             raise ValueError(f"the networks do not take images of {channels}x{height}x{width}")
-        if own is not None and own.classes != self.classes:
-            raise ValueError(f"the networks know {own.classes} classes, the set-up {self.classes}")
+        if networks is not None and networks.classes != self.classes:
+            raise ValueError(f"the networks know {networks.classes} classes, the set-up {self.classes}")
         return self
 
 
@@ -125,6 +151,17 @@ class Messages(_Strict):
     batch_size: Annotated[int, Field(ge=1, le=limits.BATCH_SIZE)] | None
     local: LocalStepsEntry | None  # of updates
     imitated: Annotated[int, Field(ge=0, le=limits.IMITATED)]  # features of a generator beside those of the images
+    # What each member counts for in its message, in the order of `members`; null, or absent, where a message is one client's.
+    weights: list[list[Annotated[float, Field(gt=0, le=1)]]] | None = None
+    # The one member of every sum whose images are attacked, where the others received another broadcast; null, or absent: all.
+    target: Annotated[int, Field(ge=0, lt=limits.CLIENTS)] | None = None
+    # Of weights that are attacked themselves: for each scored victim the message that holds it; absent otherwise.
+    victims: (
+        Annotated[
+            list[Annotated[int, Field(ge=0, lt=limits.MESSAGES)]], Field(min_length=1, max_length=limits.MESSAGES)
+        ]
+        | None
+    ) = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Messages:
@@ -133,11 +170,46 @@ class Messages(_Strict):
         for each in self.members:
             if any(a >= b for a, b in pairwise(each)):
                 raise ValueError(f"the members of a message should ascend, but {each[:8]} were given")
+        if self.weights is not None:
+            if [len(each) for each in self.weights] != [len(each) for each in self.members]:
+                raise ValueError("there should be a weight for each member of each message")
+            if any(abs(math.fsum(each) - 1) > WEIGHT_ROUNDING for each in self.weights):
+                raise ValueError("the weights of a message's members should add up to 1")
+        if self.target is not None:
+            self._check_target()
         if self.local is not None and self.kind != "update":
             raise ValueError(f"local steps belong to updates, but these messages are of kind '{self.kind}'")
-        if self.kind == "weights" and (self.batch_size is not None or self.imitated):
+        if self.kind == "weights" and (self.batch_size is not None or self.imitated) and self.victims is None:
             raise ValueError("weights have no batch of images")
         return self
+
+    def _check_target(self) -> None:
+        if self.weights is None or any(self.target not in each or len(each) < 2 for each in self.members):
+            raise ValueError(f"a target is a member of every sum, but {self.target} is none of these")
+        if len({len(each) for each in self.members}) > 1 or (self.batch_size or 0) % len(self.members[0]):
+            raise ValueError("sums with a target should have as many images of each member")
+
+    @model_validator(mode="after")
+    def _of_messages(self) -> Messages:
+        """`victims` against the messages."""
+        if self.victims is not None:
+            if self.kind != "weights" or self.batch_size is None or self.imitated or self.target is not None:
+                raise ValueError("victims are named of weights alone, with the number of images of each")
+            if max(self.victims) >= len(self.members):
+                raise ValueError(f"there are {len(self.members)} messages, and a victim of message {max(self.victims)}")
+        return self
+
+    @property
+    def attacked_images(self) -> int | None:
+        """Images of each message that are attacked; None where nothing is known of its images."""
+        if self.batch_size is None or self.target is None:
+            return self.batch_size
+        return self.batch_size // len(self.members[0])
+
+    @property
+    def scored(self) -> int:
+        """How many victims there are: one a message, unless `victims` says otherwise."""
+        return len(self.members if self.victims is None else self.victims)
 
 
 class Tensor(_Strict):
@@ -152,6 +224,21 @@ class Tensor(_Strict):
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
+class Broadcast(_Strict):
+    """What some clients received in place of the broadcast of all: tensors under its name, of the same parts and shapes."""
+
+    name: Word
+    clients: Annotated[
+        list[Annotated[int, Field(ge=0, lt=limits.CLIENTS)]], Field(min_length=1, max_length=limits.CLIENTS)
+    ]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Broadcast:
+        if any(a >= b for a, b in pairwise(self.clients)):
+            raise ValueError(f"the clients of a broadcast should ascend, but {self.clients[:8]} were given")
+        return self
+
+
 class RoundEntry(_Strict):
     """One round: what went down, what came up, and in which file."""
 
@@ -161,12 +248,18 @@ class RoundEntry(_Strict):
     sha256: Digest
     messages: Annotated[list[Messages], Field(max_length=limits.TABLES)]
     tensors: Annotated[dict[Annotated[str, StringConstraints(max_length=4 * limits.NAME)], Tensor], Field()]
+    # Where an active server did not send the same to all; null, or absent, where it did.
+    broadcasts: Annotated[list[Broadcast], Field(min_length=1, max_length=limits.TABLES)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> RoundEntry:
         if self.file != file_name(self.round):
             raise ValueError(f"the file of round {self.round} is {file_name(self.round)}, but {self.file} was given")
-        _different("tables of messages", [table.name for table in self.messages])
+        apart = self.broadcasts or []
+        if taken := {DOWN, COUNTS} & {each.name for each in apart}:
+            raise ValueError(f"no broadcast to some clients is called '{min(taken)}'")
+        _different("broadcasts and tables of messages", [*(b.name for b in apart), *(t.name for t in self.messages)])
+        _different("clients of several broadcasts", [str(client) for each in apart for client in each.clients])
         if len(self.tensors) > limits.TENSORS:
             raise ValueError(f"a round has {len(self.tensors)} tensors, more than {limits.TENSORS}")
         if (total := sum(t.nbytes for t in self.tensors.values())) > self.bytes:
@@ -180,9 +273,8 @@ class Origin(_Strict):
     run: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]  # TrainSpec.id
     seed: Annotated[int, Field(ge=0)]
     dataset: Annotated[str, StringConstraints(min_length=1, max_length=4_096)]  # as specifications name it
-    artifact: (
-        Text  # its name in privbench/records/store.py: run, round, victims, batch size, local steps, what was crafted
-    )
+    # Its name in privbench/records/store.py: run, round, victims, batch size, local steps, what was crafted.
+    artifact: Text
 
 
 class Index(_Strict):
@@ -200,7 +292,7 @@ class Index(_Strict):
         if any(a >= b for a, b in pairwise(numbers)):
             raise ValueError("the rounds should ascend")
         pixels = math.prod(self.setup.image_shape)
-        wanted = sum(len(t.members) * (t.batch_size or 0) * pixels for r in self.rounds for t in r.messages)
+        wanted = sum(t.scored * (t.batch_size or 0) * pixels for r in self.rounds for t in r.messages)
         if wanted > limits.PIXELS:
             raise ValueError(f"its messages stand for {wanted} numbers of images, more than {limits.PIXELS}")
         return self
@@ -216,8 +308,8 @@ def file_name(round_: int) -> str:
 
 def split(name: str) -> tuple[str, str, str, str] | None:
     """(table, "parameters" or "buffers", part, entry) of a tensor's name; None of a name of another form."""
-    found = re.fullmatch(r"([\w.\-]+)/(parameters|buffers)/([\w.\-]+)/([\w.\-]+)", name, re.ASCII)
-    return None if found is None else (found[1], found[2], found[3], found[4])
+    match = re.fullmatch(r"([\w.\-]+)/(parameters|buffers)/([\w.\-]+)/([\w.\-]+)", name, re.ASCII)
+    return None if match is None else (match[1], match[2], match[3], match[4])
 
 
 def under(tensors: dict[str, Tensor], table: str, group: str) -> Iterator[tuple[str, str, Tensor]]:

@@ -29,7 +29,7 @@ def drawable(text: str) -> str:
 
 def families(text: str) -> list[str]:
     """The fonts that draw a text, for matplotlib to fall back on in this order: first the usual one."""
-    others = dict.fromkeys(found for each in text if each != "\n" and (found := family(each)))
+    others = dict.fromkeys(font for each in text if each != "\n" and (font := family(each)))
     return [*rcParams["font.family"], *(name for name in others if name)]
 
 

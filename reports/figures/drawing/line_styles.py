@@ -1,6 +1,6 @@
 """How a series of a figure looks: colour, marker and dashes, one row of a table each.
 
-Every method has the same look in every figure. Any two rows differ in marker or dashes, so that print without colour suffices. The
+Every method has the same style in every figure. Any two rows differ in marker or dashes, so that print without colour suffices. The
 colours are those of Okabe and Ito (2008), without their yellow, which is too light on paper, and four darker ones after Tol (2021).
 """
 
@@ -15,10 +15,15 @@ COLOURS = (
     "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#332288", "#882255", "#999933", "#777777",
 )  # fmt: skip
 BLUE, ORANGE, VERMILION, GREEN, PINK, SKY, BLACK, INDIGO, WINE, OLIVE, GREY = COLOURS
+# Of one method each; points of groups go through COLOURS, whose number has no divisor in common with MARKERS'.
+TEAL, BROWN, PURPLE = "#44AA99", "#7F4F24", "#9467BD"
 SOLID, DASHED, DOTTED = "-", (0, (5, 1.5)), (0, (1.5, 1.2))
 DASH_DOT, LONG_DOT_DOT = (0, (5, 1.2, 1.2, 1.2)), (0, (7, 1.2, 1.2, 1.2, 1.2, 1.2))
 
-FOUR_POINTS = (4, 1, 0)  # a star; markers that are nearly round, as hexagons are, look alike in print
+THREE_POINTS, FOUR_POINTS = (
+    (3, 1, 0),
+    (4, 1, 0),
+)  # stars; markers that are nearly round, as hexagons are, look alike in print
 
 
 class SeriesStyle(NamedTuple):
@@ -46,6 +51,9 @@ METHODS: Mapping[str, SeriesStyle] = {
     "fedcg": SeriesStyle(PINK, "v", DASH_DOT),
     "nfl-cgan": SeriesStyle(ORANGE, FOUR_POINTS, DASHED),
     "fedmd-cg": SeriesStyle(VERMILION, "*", SOLID),
+    "dp-gan": SeriesStyle(TEAL, "s", LONG_DOT_DOT),
+    "secure-gan": SeriesStyle(PURPLE, THREE_POINTS, SOLID),
+    "reptile": SeriesStyle(BROWN, "^", DOTTED),
 }
 # Of everything else: methods with a defence or with settings, users' own methods, an attacker's knowledge.
 OTHERS = (
@@ -72,26 +80,26 @@ OF_NAME = {NAMES.get(name, name): series_style for name, series_style in METHODS
 ALIASES = {"FedSplit (LG-FedAvg)": "FedSplit"}
 
 
-def line_look(index: int) -> dict[str, Any]:
-    """The n-th look as matplotlib takes it, for series that are no methods; after the last one the first again."""
+def line_style(index: int) -> dict[str, Any]:
+    """The n-th style as matplotlib takes it, for series that are no methods; after the last one the first again."""
     return IN_ORDER[index % len(IN_ORDER)].line
 
 
-def point_look(index: int) -> tuple[str, str]:
+def point_style(index: int) -> tuple[str, str]:
     """(colour, marker) of the n-th of many groups of points, e.g. classes: no two of the first 132 are alike in both."""
     return COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
 
 
 def series_styles_of(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Each row's look, by its label (`labels.label`, `grouping.row`): a method's own, or the next that no other row has.
+    """Each row's style, by its label (`labels.label`, `grouping.row`): a method's own, or the next that no other row has.
 
-    Beyond `TABLE` looks come again.
+    Beyond `TABLE` styles repeat.
     """
-    own = {label: OF_NAME[name] for label in labels if (name := ALIASES.get(label, label)) in OF_NAME}
-    free = [series_style for series_style in (*OTHERS, *METHODS.values()) if series_style not in own.values()] or list(
-        TABLE
-    )
-    rest = [label for label in dict.fromkeys(labels) if label not in own]
-    return {label: series_style.line for label, series_style in own.items()} | {
+    of_methods = {label: OF_NAME[name] for label in labels if (name := ALIASES.get(label, label)) in OF_NAME}
+    free = [
+        series_style for series_style in (*OTHERS, *METHODS.values()) if series_style not in of_methods.values()
+    ] or list(TABLE)
+    rest = [label for label in dict.fromkeys(labels) if label not in of_methods]
+    return {label: series_style.line for label, series_style in of_methods.items()} | {
         label: free[i % len(free)].line for i, label in enumerate(rest)
     }

@@ -27,6 +27,7 @@ from matplotlib.ticker import LogFormatter
 
 from privbench.system import files
 from reports.figures.drawing.fonts import drawable, families, properties
+from reports.records.labels import NAMES
 
 COLUMN_INCHES = 3.25
 PAGE_INCHES = 6.75
@@ -39,8 +40,12 @@ MARGIN_INCHES = 0.55  # beside an axis, of its numbers and name
 TICK_CHARACTERS = 16  # of a tick that has a name
 LINE_SPACING = 1.25
 MOST_LEGEND_COLUMNS = 10
+# What keeps a line from breaking, and what is drawn in its place.
+UNBROKEN = str.maketrans({"\N{NO-BREAK SPACE}": " ", "\N{NON-BREAKING HYPHEN}": "-"})
 ENDINGS = (".png", ".pdf")
 DEFENCE = re.compile(r"\+ (\S+) (?=\d)")  # "+ Gaussian 0.1", which stays in one line
+# Names of methods that stay in one line, as "LG-FedAvg" does.
+HYPHENATED = re.compile("|".join(re.escape(name) for name in NAMES.values() if "-" in name))
 MODULE = re.compile(r"\b[A-Za-z_][\w.]*:(?=\w)")  # in front of a user's own class: "package.module:Class"
 
 
@@ -78,10 +83,10 @@ def panels(
     drawn = figure.subplots(down, across, squeeze=False, **options)
     for spare in drawn.flat[count:]:
         spare.remove()
-    kept = list(drawn.flat[:count])
-    for axes in kept:
+    used = list(drawn.flat[:count])
+    for axes in used:
         axes.tick_params(labelbottom=True)
-    return figure, kept
+    return figure, used
 
 
 def _across(count: int, choices: Sequence[int]) -> int:
@@ -107,10 +112,10 @@ def name_axes(panels: Sequence[Axes], x: str, y: str) -> None:
 
 def axis_inches(axes: Axes) -> float:
     """About how wide an axis is drawn, before the figure is laid out."""
-    own, whole = axes.get_subplotspec(), axes.get_figure()
-    assert own is not None, "a panel stands in a grid"
+    place, whole = axes.get_subplotspec(), axes.get_figure()
+    assert place is not None, "a panel stands in a grid"
     assert isinstance(whole, Figure), "and in a figure"
-    return whole.get_figwidth() / own.get_gridspec().ncols - MARGIN_INCHES
+    return whole.get_figwidth() / place.get_gridspec().ncols - MARGIN_INCHES
 
 
 def name_ticks(axes: Axes, names: Sequence[str], upright: Sequence[str] | None = None) -> None:
@@ -186,12 +191,14 @@ def wrapped(text: str, inches: float, points: float) -> list[str]:
     """The lines of a text, none wider than so many inches; a single word is broken where nothing else helps."""
     text = drawable(text)
     text = DEFENCE.sub("+\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text)
+    text = HYPHENATED.sub(lambda match: match[0].replace("-", "\N{NON-BREAKING HYPHEN}"), text)
     most = len(text)
     while True:
         lines = _Wrapper(max(1, most), break_on_hyphens=True).wrap(text) or [""]
+        lines = [line.translate(UNBROKEN) for line in lines]
         widest = max(width_inches(line, points) for line in lines)
         if widest <= inches or most <= 1:
-            return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+            return lines
         most = min(most - 1, int(max(map(len, lines)) * inches / widest))
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks.common import gradient_distance, priors, problem
-from attacks.common.descend import each_of
+from attacks.common.batched import each_of
 from tests.builders.small_artifacts import (
     artifact,
     error_of_squared_distance,
@@ -19,7 +19,7 @@ from tests.builders.small_artifacts import (
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("parts", [("extractor", "classifier"), ("classifier",)])
 def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, parts):
-    true, own = networks(0), {p: {n: t.double() for n, t in net.items()} for p, net in networks(1).items()}
+    true, foreign = networks(0), {p: {n: t.double() for n, t in net.items()} for p, net in networks(1).items()}
     y = torch.arange(batch)
     x, x_true = torch.rand(2, batch, 1, 32, 32, generator=torch.Generator().manual_seed(0)).double()
     gradients = []
@@ -46,16 +46,18 @@ def test_equation_7_equals_an_explicit_sum_over_all_parameters(batch, parts):
     assert gradient_distance.cosine_distance(products).item() == pytest.approx(
         1 - float(a @ b / a.norm() / b.norm()), rel=1e-9
     )
-    other = gradient_distance.squared_distance(gradient_distance.gradient_products(problem_of(own), x, y, gradients[1]))
+    other = gradient_distance.squared_distance(
+        gradient_distance.gradient_products(problem_of(foreign), x, y, gradients[1])
+    )
     assert other.item() != pytest.approx(by_hand, rel=1e-3)
 
 
 def test_the_true_image_has_distance_zero():
     params, x, y = networks(), smooth_images(1), torch.tensor([4])
-    own = {p: {n: t.double().requires_grad_() for n, t in net.items()} for p, net in params.items()}
-    F.cross_entropy(logits(own, x.double())[0], y).backward()
-    observed = {f"{p}/{n}": t.grad for p, net in own.items() for n, t in net.items()}
-    weights = {p: {n: t.detach() for n, t in net.items()} for p, net in own.items()}
+    leaves = {p: {n: t.double().requires_grad_() for n, t in net.items()} for p, net in params.items()}
+    F.cross_entropy(logits(leaves, x.double())[0], y).backward()
+    observed = {f"{p}/{n}": t.grad for p, net in leaves.items() for n, t in net.items()}
+    weights = {p: {n: t.detach() for n, t in net.items()} for p, net in leaves.items()}
     true, other = (
         gradient_distance.gradient_products(problem_of(weights), image, y, observed)
         for image in (x.double(), 1 - x.double())
@@ -68,37 +70,37 @@ def test_the_true_image_has_distance_zero():
 def test_observed_norms_summed_once_are_those_summed_at_every_evaluation(restarts):
     """Bit for bit, of three one-image victims and in every product of Eq. 7."""
     x = smooth_images(3)
-    own = problem.make(artifact(x, torch.tensor([3, 1, 4])), 0)
-    data, images = problem.data(own, restarts), problem.repeat(x.double()[:, None], restarts) * 0.9
+    posed = problem.make(artifact(x, torch.tensor([3, 1, 4])), 0)
+    data, images = problem.data(posed, restarts), problem.repeat(x.double()[:, None], restarts) * 0.9
 
     def products(observed_of):
         def of_one(image, known):
-            found = gradient_distance.gradient_products(own, image, known["labels"], observed_of(known))
-            return torch.stack([torch.stack(p) for p in found.values()])
+            terms = gradient_distance.gradient_products(posed, image, known["labels"], observed_of(known))
+            return torch.stack([torch.stack(p) for p in terms.values()])
 
         return each_of(of_one)(images, data)
 
-    handed_in = products(lambda known: problem.observed_of(own, known))
-    summed = products(lambda known: {name: known[name] for name in own.observed})
-    assert handed_in.shape == (3 * restarts, len(own.observed), 3)
+    handed_in = products(lambda known: problem.observed_of(posed, known))
+    summed = products(lambda known: {name: known[name] for name in posed.observed})
+    assert handed_in.shape == (3 * restarts, len(posed.observed), 3)
     assert torch.equal(handed_in, summed)
-    assert all(torch.equal(data[problem.squared(n)][0], t[0].square().sum()) for n, t in own.observed.items())
+    assert all(torch.equal(data[problem.squared(n)][0], t[0].square().sum()) for n, t in posed.observed.items())
 
 
 def test_observed_norms_are_the_same_bits_on_any_number_of_threads():
     """Of one victim too: torch splits a single long sum among its threads."""
-    own, before = problem.make(artifact(smooth_images(1), torch.tensor([3])), 0), torch.get_num_threads()
+    posed, before = problem.make(artifact(smooth_images(1), torch.tensor([3])), 0), torch.get_num_threads()
     rng = torch.Generator().manual_seed(0)
     drawn = [torch.randn(1, 120, 400, generator=rng, dtype=torch.float64) for _ in range(16)]
-    found = []
+    norms = []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append([problem.data(own._replace(observed={"w": t}))[problem.squared("w")] for t in drawn])
+            norms.append([problem.data(posed._replace(observed={"w": t}))[problem.squared("w")] for t in drawn])
     finally:
         torch.set_num_threads(before)
-    assert found[0][0].shape == (1,)
-    assert found[0] == found[1] == found[2]
+    assert norms[0][0].shape == (1,)
+    assert norms[0] == norms[1] == norms[2]
 
 
 def test_the_statistics_term_of_equation_8_by_hand():

@@ -34,9 +34,9 @@ def confident(params, strength=20.0):
 @pytest.fixture(params=["untrained", "sharp"])
 def shown(request, monkeypatch):
     """Two batches of four at networks with even, and with uneven predictions."""
-    own = networks() if request.param == "untrained" else confident(networks())
-    monkeypatch.setattr("tests.builders.small_artifacts.networks", lambda **_: own)
-    return artifact(smooth_images(8), SEVERAL, batch_size=4), own
+    params = networks() if request.param == "untrained" else confident(networks())
+    monkeypatch.setattr("tests.builders.small_artifacts.networks", lambda **_: params)
+    return artifact(smooth_images(8), SEVERAL, batch_size=4), params
 
 
 def test_the_fewest_of_each_class_are_never_more_than_there_are(shown):
@@ -48,16 +48,16 @@ def test_the_fewest_of_each_class_are_never_more_than_there_are(shown):
 
 def test_recovered_labels_keep_the_fewest_and_the_size(shown):
     seen, _ = shown
-    found = counts(labels.recover(seen))
-    assert (found >= labels.fewest(seen)).all()
-    assert found.sum(1).tolist() == [4, 4]
+    recovered = counts(labels.recover(seen))
+    assert (recovered >= labels.fewest(seen)).all()
+    assert recovered.sum(1).tolist() == [4, 4]
 
 
 def test_the_linear_system_gives_the_counts_where_predictions_do_not_depend_on_the_image(monkeypatch):
-    own = networks()
-    own["classifier"]["fc3.weight"] = torch.zeros_like(own["classifier"]["fc3.weight"])
-    own["classifier"]["fc3.bias"] = torch.linspace(-2, 2, 10)
-    monkeypatch.setattr("tests.builders.small_artifacts.networks", lambda **_: own)
+    params = networks()
+    params["classifier"]["fc3.weight"] = torch.zeros_like(params["classifier"]["fc3.weight"])
+    params["classifier"]["fc3.bias"] = torch.linspace(-2, 2, 10)
+    monkeypatch.setattr("tests.builders.small_artifacts.networks", lambda **_: params)
     y = torch.tensor([9, 9, 9, 8, 1, 9])
     seen = artifact(smooth_images(6), y, batch_size=6)
     torch.testing.assert_close(labels.expected_counts(seen), counts(y[None]).double(), atol=0.05, rtol=0)
@@ -69,14 +69,14 @@ def test_no_class_is_certain_under_a_defence():
 
 
 def test_separated_features_are_the_true_ones_of_distinct_classes(shown):
-    seen, own = shown
+    seen, params = shown
     seen = seen.select(torch.arange(1, seen.victims))
-    found = disaggregation.disaggregate(seen, 0)
-    true = logits(own, smooth_images(8))[1].double()[4:].flatten(1)
-    assert found.sound.all()
-    assert counts(found.labels).tolist() == counts(SEVERAL[None, 4:]).tolist()
+    separated = disaggregation.disaggregate(seen, 0)
+    true = logits(params, smooth_images(8))[1].double()[4:].flatten(1)
+    assert separated.sound.all()
+    assert counts(separated.labels).tolist() == counts(SEVERAL[None, 4:]).tolist()
     spread = (true - true.mean(0)).norm(dim=1).mean()
-    nearest = torch.cdist(found.h[0].flatten(1), true).min(0)
+    nearest = torch.cdist(separated.h[0].flatten(1), true).min(0)
     assert nearest.values.max() < 1e-3 * spread
     assert sorted(nearest.indices.tolist()) == [0, 1, 2, 3]
 
@@ -107,10 +107,10 @@ def test_staged_inverts_separated_features():
     x = smooth_images(2)
     seen = artifact(x, SEVERAL[2:4], batch_size=2)
     truth = Truth(x[None], SEVERAL[None, 2:4])
-    found = score(Staged(feature_steps=60, steps=40).reconstruct(seen, Knowledge(), 0), truth)
+    scores = score(Staged(feature_steps=60, steps=40).reconstruct(seen, Knowledge(), 0), truth)
     grey = score(Grey().reconstruct(seen, Knowledge(), 0), truth)
-    assert found.psnr_db[0] > grey.psnr_db[0] + 5
-    assert found.label_accuracy[0] == 1
+    assert scores.psnr_db[0] > grey.psnr_db[0] + 5
+    assert scores.label_accuracy[0] == 1
 
 
 def test_a_batch_size_that_the_rank_contradicts_is_refused_in_one_line():
@@ -142,15 +142,17 @@ def test_projections_call_no_matrix_low_in_rank_that_singular_values_do_not(most
 
 def crafted(batch_size, monkeypatch):
     """(the artifact of imprinted batches, their features, images) of twelve images."""
-    own, x, y = networks(), smooth_images(12), torch.arange(12) % 10
+    params, x, y = networks(), smooth_images(12), torch.arange(12) % 10
     other = smooth_images(212)[12:]
     assert torch.equal(smooth_images(212)[:12], x)
     know = Knowledge(
         Batch(other, torch.zeros(200, dtype=torch.int64)), expected=ExpectedUpload(batch_size, NoDefense())
     )
     sent = (
-        own
-        | Imprint(rehearsal_images=0).craft(MODEL, Networks(own, {"extractor": {}, "classifier": {}}), know, 0).params
+        params
+        | Imprint(rehearsal_images=0)
+        .craft(MODEL, Networks(params, {"extractor": {}, "classifier": {}}), know, 0)
+        .params
     )
     monkeypatch.setattr("tests.builders.small_artifacts.networks", lambda **_: sent)
     return artifact(x, y, batch_size=batch_size), logits(sent, x)[1].double(), x
@@ -158,10 +160,10 @@ def crafted(batch_size, monkeypatch):
 
 def test_an_imprinted_layer_holds_the_features_of_single_images(monkeypatch):
     seen, h, _ = crafted(6, monkeypatch)
-    found = gradient_bins.features_of(seen).h.flatten(2)
+    features = gradient_bins.features_of(seen).h.flatten(2)
     spread = (h - h.mean(0)).flatten(1).norm(dim=1).mean()
     apart = torch.stack(
-        [torch.cdist(f, t).min(0).values for f, t in zip(found, h.flatten(1).view(2, 6, -1), strict=True)]
+        [torch.cdist(f, t).min(0).values for f, t in zip(features, h.flatten(1).view(2, 6, -1), strict=True)]
     )
     assert (apart < 0.01 * spread).float().mean() > 0.6
 
@@ -169,8 +171,8 @@ def test_an_imprinted_layer_holds_the_features_of_single_images(monkeypatch):
 def test_imprint_beats_the_floor_on_a_batch_of_twelve(monkeypatch):
     seen, _, x = crafted(12, monkeypatch)
     truth = Truth(x[None], seen.client.new_zeros(1, 12))
-    found = score(Imprint(feature_steps=60).reconstruct(seen, Knowledge(), 0), truth)
-    assert found.psnr_db[0] > score(Grey().reconstruct(seen, Knowledge(), 0), truth).psnr_db[0] + 1
+    scores = score(Imprint(feature_steps=60).reconstruct(seen, Knowledge(), 0), truth)
+    assert scores.psnr_db[0] > score(Grey().reconstruct(seen, Knowledge(), 0), truth).psnr_db[0] + 1
 
 
 def test_imprint_refuses_an_honest_classifier():

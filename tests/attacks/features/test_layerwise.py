@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import staged
 from attacks.common import closed_form, priors, problem
-from attacks.features import layerwise
+from attacks.features import anchored_matching, layer_equations, layerwise, pooled_convolution
 from attacks.staged import Staged
 from privbench.networks.layers import conv_then_average_pool
 from privbench.networks.model import Model
@@ -31,15 +30,19 @@ def double(*shape, seed=0):
 def test_a_pooled_convolution_is_a_moved_window_of_its_input_or_of_its_pooled_input():
     weight, x = double(4, 3, 5, 5), double(1, 3, 14, 14, seed=1)
     by_net = conv_then_average_pool(x, weight, double(4) * 0).flatten()
-    torch.testing.assert_close(layerwise._moved(layerwise._unpool(weight), 14) @ x.flatten(), by_net)
-    torch.testing.assert_close(layerwise._moved(weight, 13) @ layerwise._pool(x).flatten(), by_net)
+    torch.testing.assert_close(
+        pooled_convolution.strided_matrix(pooled_convolution.unpool(weight), 14) @ x.flatten(), by_net
+    )
+    torch.testing.assert_close(
+        pooled_convolution.strided_matrix(weight, 13) @ pooled_convolution.pool(x).flatten(), by_net
+    )
 
 
 def test_a_correlation_is_the_weight_gradient():
     weight, x, delta = double(4, 3, 5, 5).requires_grad_(), double(1, 3, 14, 14, seed=1), double(4, 5, 5, seed=2)
     (conv_then_average_pool(x, weight, torch.zeros(4).double())[0] * delta).sum().backward()
-    found = layerwise._correlation(delta, 14) @ x[0].flatten(1).T  # [4 25, 3]
-    torch.testing.assert_close(found.T.reshape(3, 4, 5, 5).transpose(0, 1), weight.grad)
+    gradient = pooled_convolution.correlation(delta, 14) @ x[0].flatten(1).T  # [4 25, 3]
+    torch.testing.assert_close(gradient.T.reshape(3, 4, 5, 5).transpose(0, 1), weight.grad)
 
 
 @pytest.fixture(params=[1, 3])
@@ -51,40 +54,46 @@ def three(request, monkeypatch):
 
 
 def invertible(shown, victims):
-    """(case, features, prior, shared layers, equations) of the first victims."""
+    """(problem, features, prior, shared layers, equations) of the first victims."""
     posed, h = problem.make(shown, 0), closed_form.closed_form(shown)
     gaussian = priors.natural(*shown.image_shape[:2], 0.1, (15, 50), h)
-    own = layerwise.layers(posed, gaussian)
-    return posed, h, gaussian, own, layerwise.victims(posed, own, h, torch.arange(victims))
+    shared = layer_equations.linear_maps(posed, gaussian)
+    return posed, h, gaussian, shared, layer_equations.equations(posed, shared, h, torch.arange(victims))
 
 
 def in_colours(gaussian, images):
     """Images [n, C, H, W] in [0, 1] as layerwise inversion has them."""
     u = torch.einsum("kc,nchw->nkhw", gaussian.colours, 2 * images.double() - 1)
     w = gaussian._replace(colours=torch.eye(len(gaussian.colours)).double()).precision(u.flatten(1)).view_as(u)
-    return layerwise.LatentImages(u, w)
+    return layer_equations.LatentImages(u, w)
 
 
-def dense_step(own, one, z, u, factor, whole):
+def dense_step(shared, one, z, u, factor, whole):
     """Gauss-Newton in image space with derivatives by autograd: (J' E^-1 J + Sigma^-1)^-1 J' E^-1 (y - f + J u)."""
 
     def of_p(x):
-        p = layerwise._pool(torch.sigmoid(z.flatten() + k1 @ (x - u).flatten()).view_as(z)).flatten(1)
-        equations = torch.cat([one.certainty * (own.k2 @ p.flatten()) - one.z2, (one.d2 @ p.T - one.second).flatten()])
-        return torch.cat([equations, (p.flatten() - 0.5) / layerwise.POOLED_SPREAD]) / factor
+        p = pooled_convolution.pool(torch.sigmoid(z.flatten() + k1 @ (x - u).flatten()).view_as(z)).flatten(1)
+        equations = torch.cat(
+            [one.certainty * (shared.k2 @ p.flatten()) - one.z2, (one.d2 @ p.T - one.second).flatten()]
+        )
+        return torch.cat([equations, (p.flatten() - 0.5) / layer_equations.POOLED_SPREAD]) / factor
 
     def of_first(x):
-        some = layerwise.Victims(*(t[None] for t in one))
+        victim = layer_equations.Victims(*(t[None] for t in one))
         return (
-            (layerwise._first(own, some, layerwise._activations(own, x[None]), x[None]) - some.first) / one.error**0.5
+            (
+                layer_equations.first_gradient(shared, victim, layer_equations.activations(shared, x[None]), x[None])
+                - victim.first
+            )
+            / one.error**0.5
         )[0]
 
-    shape = own.gaussian.variance.shape
-    k1 = layerwise._moved(own.window, shape[-1])
+    shape = shared.gaussian.variance.shape
+    k1 = pooled_convolution.strided_matrix(shared.window, shape[-1])
     functions = [of_p, of_first] if whole else [of_p]
     j = torch.cat([torch.func.jacrev(f)(u).reshape(-1, u.numel()) for f in functions])
     gap = torch.cat([f(u).flatten() for f in functions])
-    root = own.gaussian._replace(colours=torch.eye(shape[0]).double()).root(torch.eye(u.numel()).double())
+    root = shared.gaussian._replace(colours=torch.eye(shape[0]).double()).root(torch.eye(u.numel()).double())
     whitened = torch.cat([j @ root, torch.eye(u.numel()).double()])
     target = torch.cat([j @ u.flatten() - gap, torch.zeros(u.numel()).double()])
     return (root @ torch.linalg.lstsq(whitened, target[:, None]).solution[:, 0]).view_as(u)
@@ -93,53 +102,55 @@ def dense_step(own, one, z, u, factor, whole):
 @pytest.mark.parametrize("level", ["rough", "all"])
 def test_a_step_equals_the_dense_one_in_image_space(shown, level):
     """One grey 32x32 victim, linearised half-way to its image."""
-    _, _, gaussian, own, some = invertible(shown, 1)
-    one, u = layerwise._pick(some, 0), 0.5 * in_colours(gaussian, smooth_images(1)).u
-    z, factor = layerwise._z1(own, u)[0], layerwise.FACTORS[level]
-    found = layerwise._newton(own, one, layerwise._pooled_normal(own, one), z, u[0], factor, level == "all").u
-    expected = dense_step(own, one, z, u[0], factor, level == "all")
+    _, _, gaussian, shared, equations = invertible(shown, 1)
+    one, u = layer_equations.pick(equations, 0), 0.5 * in_colours(gaussian, smooth_images(1)).u
+    z, factor = layer_equations.z1(shared, u)[0], layerwise.FACTORS[level]
+    step = layerwise._newton(shared, one, layer_equations.pooled_normal(shared, one), z, u[0], factor, level == "all").u
+    expected = dense_step(shared, one, z, u[0], factor, level == "all")
     assert (expected - u[0]).abs().max() > 0.1
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(step, expected, rtol=0, atol=1e-4)
 
 
 def test_matrices_made_block_by_block_equal_products_of_whole_matrices(three):
     """M and J1 Sigma J1' of dL/dW1, whose slope over the image is autograd's; and the shared step's covariance."""
     channels = three.image_shape[0]
-    _, _, gaussian, own, some = invertible(three, 1)
-    k1 = layerwise._moved(own.window, 32)
+    _, _, gaussian, shared, equations = invertible(three, 1)
+    k1 = pooled_convolution.strided_matrix(shared.window, 32)
     smooth = gaussian._replace(colours=torch.eye(channels).double()).covariance(torch.eye(channels * 1024).double())
-    torch.testing.assert_close(own.spread, k1 @ smooth @ k1.T)
-    one, u = layerwise._pick(some, 0), 0.1 * double(1, channels, 32, 32)
-    a = layerwise._activations(own, u)
+    torch.testing.assert_close(shared.spread, k1 @ smooth @ k1.T)
+    one, u = layer_equations.pick(equations, 0), 0.1 * double(1, channels, 32, 32)
+    a = layer_equations.activations(shared, u)
     delta = one.back * a[0] * (1 - a[0])
-    d1 = layerwise._correlation(delta, 32).unflatten(1, (32, 32))
+    d1 = pooled_convolution.correlation(delta, 32).unflatten(1, (32, 32))
 
     def first(x):
-        return layerwise._first(own, some, layerwise._activations(own, x), x)[0].flatten()
+        return layer_equations.first_gradient(shared, equations, layer_equations.activations(shared, x), x)[0].flatten()
 
     j1 = torch.func.jacrev(first)(u).flatten(1)
-    through, whole = layerwise._first_spread(own, d1, layerwise._bend(own, one, a[0], u[0]))
+    through, whole = layer_equations.first_spread(shared, d1, layer_equations.bend_of(shared, one, a[0], u[0]))
     scale = whole.diagonal().mean()
     torch.testing.assert_close(through / scale**0.5, j1 @ smooth @ k1.T / scale**0.5)
     torch.testing.assert_close(whole / scale, j1 @ smooth @ j1.T / scale)
-    slope = torch.sigmoid(own.b1) * (1 - torch.sigmoid(own.b1))
-    pooled = layerwise._pool(torch.diag(slope.flatten()).T.reshape(-1, *slope.shape)).flatten(1).T
-    covariance = pooled @ own.spread @ pooled.T
-    covariance.diagonal().add_(layerwise.COMMON_ERROR**2)
-    torch.testing.assert_close(own.common @ own.common.T, covariance)
+    slope = torch.sigmoid(shared.b1) * (1 - torch.sigmoid(shared.b1))
+    pooled = pooled_convolution.pool(torch.diag(slope.flatten()).T.reshape(-1, *slope.shape)).flatten(1).T
+    covariance = pooled @ shared.spread @ pooled.T
+    covariance.diagonal().add_(layer_equations.COMMON_ERROR**2)
+    torch.testing.assert_close(shared.common @ shared.common.T, covariance)
 
 
 def test_where_the_network_is_nearly_linear_the_shared_step_solves_the_equations_of_p(three):
     """Level 0 alone, and it is where Gauss-Newton of each victim would end, to half a hundredth of a pixel's range."""
-    posed, h, gaussian, own, some = invertible(three, 3)
+    posed, h, gaussian, shared, equations = invertible(three, 3)
     quick = layerwise.invert(posed, h, gaussian, 1, levels=1).x[:, 0]
     now = in_colours(gaussian, quick)
     grey = in_colours(gaussian, torch.full_like(quick, 0.5))
-    solved = layerwise._misfit(own, some, layerwise._activations(own, now.u))
-    assert (solved < 1e-6 * layerwise._misfit(own, some, layerwise._activations(own, grey.u))).all()
-    one = layerwise._pick(some, 0)
-    z = layerwise._z1(own, now.u[:1])[0]
-    alone = layerwise._newton(own, one, layerwise._pooled_normal(own, one), z, now.u[0], 1.0, False).u
+    solved = layer_equations.misfit(shared, equations, layer_equations.activations(shared, now.u))
+    assert (
+        solved < 1e-6 * layer_equations.misfit(shared, equations, layer_equations.activations(shared, grey.u))
+    ).all()
+    one = layer_equations.pick(equations, 0)
+    z = layer_equations.z1(shared, now.u[:1])[0]
+    alone = layerwise._newton(shared, one, layer_equations.pooled_normal(shared, one), z, now.u[0], 1.0, False).u
     assert (alone - now.u[0]).square().mean().sqrt() < 0.01
 
 
@@ -147,31 +158,33 @@ def test_victims_inverted_together_equal_each_victim_alone(three, monkeypatch):
     """Rounding, which sums in another order change, is magnified through errors of 3e-6: 5e-5 of a pixel's range."""
     monkeypatch.setattr(layerwise, "CHUNK", 2)
     posed, h, gaussian, _, _ = invertible(three, 3)
-    found = layerwise.invert(posed, h, gaussian, 8)
+    together = layerwise.invert(posed, h, gaussian, 8)
     for v in (0, 2):  # of the first chunk and of the second
         observed = {name: t[v : v + 1] for name, t in posed.observed.items()}
         one = posed._replace(observed=observed, labels=posed.labels[v : v + 1])
         alone = layerwise.invert(one, h[v : v + 1], gaussian, 8)
-        torch.testing.assert_close(found.x[v], alone.x[0], rtol=0, atol=5e-5)
-        torch.testing.assert_close(found.loss[v], alone.loss[0], rtol=1e-3, atol=0)
+        torch.testing.assert_close(together.x[v], alone.x[0], rtol=0, atol=5e-5)
+        torch.testing.assert_close(together.loss[v], alone.loss[0], rtol=1e-3, atol=0)
 
 
 def test_smooth_grey_images_come_back_almost_exactly(shown):
-    found = Staged().reconstruct(shown, Knowledge(), 0)
-    assert (psnr_db(found.images[:, 0], smooth_images(2)) > 45).all()
-    assert found.restart.tolist() == [0, 0]
+    reconstruction = Staged().reconstruct(shown, Knowledge(), 0)
+    assert (psnr_db(reconstruction.images[:, 0], smooth_images(2)) > 45).all()
+    assert reconstruction.restart.tolist() == [0, 0]
 
 
 def test_the_inverted_image_is_about_as_probable_as_the_true_one_and_grey_is_not(shown):
-    posed, h, gaussian, own, some = invertible(shown, 2)
-    found = layerwise.invert(posed, h, gaussian, 8)
-    own_images = in_colours(gaussian, found.x[:, 0])
-    torch.testing.assert_close(layerwise.neg_log_posterior(own, some, own_images), found.loss, rtol=1e-5, atol=0)
-    true = layerwise.neg_log_posterior(own, some, in_colours(gaussian, smooth_images(2)))
-    assert (found.loss < 1.5 * true).all()
-    assert (1.5 * true < 1e-3 * found.trace[:, 0]).all()
-    assert (found.trace.diff(dim=1) <= 0).all()
-    assert torch.equal(found.trace[:, -1], found.loss)
+    posed, h, gaussian, shared, equations = invertible(shown, 2)
+    inverted = layerwise.invert(posed, h, gaussian, 8)
+    inverted_images = in_colours(gaussian, inverted.x[:, 0])
+    torch.testing.assert_close(
+        layerwise.neg_log_posterior(shared, equations, inverted_images), inverted.loss, rtol=1e-5, atol=0
+    )
+    true = layerwise.neg_log_posterior(shared, equations, in_colours(gaussian, smooth_images(2)))
+    assert (inverted.loss < 1.5 * true).all()
+    assert (1.5 * true < 1e-3 * inverted.trace[:, 0]).all()
+    assert (inverted.trace.diff(dim=1) <= 0).all()
+    assert torch.equal(inverted.trace[:, -1], inverted.loss)
 
 
 def test_the_prior_is_a_covariance_and_colours_are_smoother_than_brightness():
@@ -189,26 +202,29 @@ def test_the_prior_is_a_covariance_and_colours_are_smoother_than_brightness():
 def test_a_victim_that_layerwise_inversion_fails_on_is_descended_on_and_spoils_no_other(shown):
     broken = artifact(smooth_images(2), Y)
     broken.gradients["extractor"]["conv2.weight"][1] *= -1  # no image has this gradient
-    found = Staged(steps=30, feature_steps=30).reconstruct(broken, Knowledge(), 0)
+    reconstruction = Staged(steps=30, feature_steps=30).reconstruct(broken, Knowledge(), 0)
     alone = Staged().reconstruct(shown, Knowledge(), 0)
-    torch.testing.assert_close(found.images[0], alone.images[0])
-    assert found.restart.tolist() == [0, 1]
+    torch.testing.assert_close(reconstruction.images[0], alone.images[0])
+    assert reconstruction.restart.tolist() == [0, 1]
     posed, h = problem.make(broken, 0), closed_form.closed_form(broken)
     inverted = layerwise.invert(posed, h, priors.natural(1, 32, 0.1, (15, 50), h), 8).x
-    assert staged._unexplained(posed, found.images)[1] < staged._unexplained(posed, inverted)[1]
+    assert (
+        anchored_matching.unexplained(posed, reconstruction.images)[1]
+        < anchored_matching.unexplained(posed, inverted)[1]
+    )
 
 
 def test_a_gradient_without_numbers_is_a_failed_victim_and_no_crash():
     broken = artifact(smooth_images(2), Y)
     broken.gradients["extractor"]["conv1.weight"][1] = torch.nan
-    found = Staged(steps=3, feature_steps=3).reconstruct(broken, Knowledge(), 0)
-    assert not found.loss[1].isfinite()
-    assert found.loss[0].isfinite()
-    assert found.images.isfinite().all()
+    reconstruction = Staged(steps=3, feature_steps=3).reconstruct(broken, Knowledge(), 0)
+    assert not reconstruction.loss[1].isfinite()
+    assert reconstruction.loss[0].isfinite()
+    assert reconstruction.images.isfinite().all()
 
 
 def test_noisy_and_batch_gradients_are_not_inverted_layer_by_layer():
     for shown in (artifact(smooth_images(2), Y, noise=1e-4), artifact(smooth_images(2), Y, batch_size=2)):
-        found = Staged(steps=3, feature_steps=3).reconstruct(shown, Knowledge(), 0)
+        reconstruction = Staged(steps=3, feature_steps=3).reconstruct(shown, Knowledge(), 0)
         without = Staged(steps=3, feature_steps=3, peel_iterations=0).reconstruct(shown, Knowledge(), 0)
-        assert torch.equal(found.images, without.images)
+        assert torch.equal(reconstruction.images, without.images)

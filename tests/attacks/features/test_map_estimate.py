@@ -5,7 +5,6 @@ from functools import cache
 import pytest
 import torch
 
-from attacks import posterior
 from attacks.common import gradient_distance, priors, problem
 from attacks.features import inversion, map_estimate
 from attacks.floors import Grey
@@ -25,13 +24,13 @@ Y = torch.arange(12) % 10
 @cache
 def surprised():
     """Six images unlike what the network was trained on, so that gradients stand out of noise of a studied variance."""
-    own, _, _ = central_network(400, 0)
+    params, _, _ = central_network(400, 0)
     x = smooth_images(6)
-    return artifact(x, Y[:6], own=own, noise=1e-3), x[:, None]
+    return artifact(x, Y[:6], weights=params, noise=1e-3), x[:, None]
 
 
 @cache
-def found():
+def reconstructed():
     return SHORT.reconstruct(surprised()[0], NOBODY, 0)
 
 
@@ -42,23 +41,23 @@ def scores(reconstruction, x):
 def test_it_beats_grey_on_noised_gradients_of_three_images():
     seen, x = surprised()
     seen = seen.select(torch.arange(3))
-    own = SHORT.reconstruct(seen, NOBODY, 0)
-    gain = scores(own, x[:3]) - scores(Grey().reconstruct(seen, NOBODY, 0), x[:3])
+    reconstruction = SHORT.reconstruct(seen, NOBODY, 0)
+    gain = scores(reconstruction, x[:3]) - scores(Grey().reconstruct(seen, NOBODY, 0), x[:3])
     assert gain.mean() > 1, gain
-    assert (own.loss < own.trace[:, 0]).all()
-    assert torch.equal(own.loss, own.trace[:, -1])
+    assert (reconstruction.loss < reconstruction.trace[:, 0]).all()
+    assert torch.equal(reconstruction.loss, reconstruction.trace[:, -1])
 
 
 @pytest.mark.thorough
 def test_it_beats_grey_surely_and_inverting_gradients_on_a_noised_gradient():
     seen, x = surprised()
-    own = scores(found(), x)
-    gain = own - scores(Grey().reconstruct(seen, NOBODY, 0), x)
+    psnr = scores(reconstructed(), x)
+    gain = psnr - scores(Grey().reconstruct(seen, NOBODY, 0), x)
     assert small_artifacts.over_victims(gain).low > 1, gain
     other = InvertingGradients(steps=100, restarts=1).reconstruct(seen, NOBODY, 0)
-    assert own.mean() > scores(other, x).mean() + 0.5, (own, scores(other, x))
-    assert (found().loss < found().trace[:, 0]).all()
-    assert torch.equal(found().loss, found().trace[:, -1])
+    assert psnr.mean() > scores(other, x).mean() + 0.5, (psnr, scores(other, x))
+    assert (reconstructed().loss < reconstructed().trace[:, 0]).all()
+    assert torch.equal(reconstructed().loss, reconstructed().trace[:, -1])
 
 
 def test_a_victim_with_others_ends_as_alone():
@@ -93,9 +92,9 @@ def test_under_hopeless_noise_the_answer_is_grey(batch):
 
 @pytest.mark.parametrize("batches", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_noised_batch_ends_nearer_than_grey(batches):
-    own, _, _ = central_network(400, 0)
+    params, _, _ = central_network(400, 0)
     x = smooth_images(4)
-    seen = artifact(x, Y[:4], batch_size=2, own=own, noise=1e-6).select(torch.arange(2 - batches, 2))
+    seen = artifact(x, Y[:4], batch_size=2, weights=params, noise=1e-6).select(torch.arange(2 - batches, 2))
     x = x.unflatten(0, (2, 2))[2 - batches :]
     end = Staged(feature_steps=30, steps=30).reconstruct(seen, NOBODY, 0)
     assert scores(end, x).mean() > scores(Grey().reconstruct(seen, NOBODY, 0), x).mean() + 1
@@ -103,15 +102,15 @@ def test_a_noised_batch_ends_nearer_than_grey(batches):
 
 def test_the_distance_of_directions_is_the_least_over_all_lengths():
     seen, x = surprised()
-    own = problem.make(seen, 0)
-    data = {n: t[0] for n, t in problem.data(own).items()}
+    posed = problem.make(seen, 0)
+    data = {n: t[0] for n, t in problem.data(posed).items()}
     for other in (x[1], 1 - x[0]):
         products = gradient_distance.gradient_products(
-            own, other.double(), data["labels"], problem.observed_of(own, data)
+            posed, other.double(), data["labels"], problem.observed_of(posed, data)
         )
-        a, b = (sum(getattr(p, f) for p in products.values()) for f in ("own", "cross"))
+        a, b = (sum(getattr(p, f) for p in products.values()) for f in ("candidate", "cross"))
         length = max(float(b / a), 0.0)
-        by_hand = sum(float(length**2 * p.own - 2 * length * p.cross + p.observed) for p in products.values())
+        by_hand = sum(float(length**2 * p.candidate - 2 * length * p.cross + p.observed) for p in products.values())
         assert gradient_distance.direction_distance(products).item() == pytest.approx(by_hand, rel=1e-9)
         assert by_hand <= gradient_distance.squared_distance(products)
 
@@ -142,8 +141,8 @@ def test_the_starts_are_the_mean_flat_images_and_different_draws(mean):
         for n in range(Staged().starts)
     ]
     brightness = (*([(1 + mean) / 2] * map_estimate.FIRST_FLAT), *map_estimate.FLAT)
-    for found, value in zip(images, brightness, strict=False):
-        torch.testing.assert_close(found, torch.full_like(found, value))
+    for start, value in zip(images, brightness, strict=False):
+        torch.testing.assert_close(start, torch.full_like(start, value))
     drawn = torch.stack(images[len(brightness) :]).flatten(0, 1)
     assert len({t.numpy().tobytes() for t in drawn}) == len(drawn) == 2 * (Staged().starts - len(brightness))
 
@@ -155,10 +154,10 @@ def test_a_victim_of_an_uncertain_class_has_a_wider_prior_and_one_of_a_certain_c
     level = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     learned = learned._replace(means=level[:, None].expand(2, 1024).contiguous())
     certain, even = torch.tensor([[[0.0, 1.0]], [[0.5, 0.5]]])
-    found = posterior.mixture(learned, torch.stack([certain, even]))
-    torch.testing.assert_close(found.mean, torch.stack([learned.means[1:], torch.zeros_like(learned.means[1:])]))
-    torch.testing.assert_close(found.variance[0, 0], learned.gaussian.variance)
-    more = found.variance[1, 0] - learned.gaussian.variance
+    mixed = map_estimate.mixture(learned, torch.stack([certain, even]))
+    torch.testing.assert_close(mixed.mean, torch.stack([learned.means[1:], torch.zeros_like(learned.means[1:])]))
+    torch.testing.assert_close(mixed.variance[0, 0], learned.gaussian.variance)
+    more = mixed.variance[1, 0] - learned.gaussian.variance
     assert float(more[0, 0, 0]) == pytest.approx(1024)  # of the coefficient of the mean, 32 times the brightness
     assert float(more.flatten()[1:].abs().max()) < 1e-9
 
@@ -167,9 +166,9 @@ def test_every_image_is_drawn_and_whitened_by_its_own_variance():
     gaussian = priors.photographed(3, 8, 0.8, (15.0, 50.0), torch.zeros((), dtype=torch.float64))
     wide = torch.stack([gaussian.variance, 4 * gaussian.variance])
     z = torch.randn(2, 192, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    own = gaussian._replace(variance=wide)
-    torch.testing.assert_close(own.root(z), torch.cat([gaussian.root(z[:1]), 2 * gaussian.root(z[1:])]))
-    torch.testing.assert_close(own.whitened(own.root(z)), z)
+    widened = gaussian._replace(variance=wide)
+    torch.testing.assert_close(widened.root(z), torch.cat([gaussian.root(z[:1]), 2 * gaussian.root(z[1:])]))
+    torch.testing.assert_close(widened.whitened(widened.root(z)), z)
     torch.testing.assert_close(
         gaussian.coefficients(gaussian.root(z)).square().sum((1, 2, 3)), gaussian.root(z).square().sum(1)
     )

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("small_shadows")
 
 C = ("classifier",)
 Y = torch.tensor([7, 3, 0, 4])
-OWN, FOREIGN = (Networks(networks(seed), {"extractor": {}, "classifier": {}}) for seed in (0, 1))
+VICTIM_NETWORKS, FOREIGN = (Networks(networks(seed), {"extractor": {}, "classifier": {}}) for seed in (0, 1))
 BRIEF = {
     "steps": 8, "exact_steps": 8, "members": 1, "train_steps": 4, "shadow_rounds": 1, "shadow_steps": 4, "align_steps": 4,
     "decoder_steps": 4,
@@ -52,11 +52,11 @@ def folder(tmp_path_factory):
 
 def known(attack, cache=None):
     """What an attack's needs name of everything; client 1's colluder holds its own extractor, client 0's does not."""
-    oracle = {0: OWN, 1: OWN}
+    oracle = {0: VICTIM_NETWORKS, 1: VICTIM_NETWORKS}
     # No images, so that whoever holds the right extractor has the oracle's prior to the bit.
     none = Batch(*(t[:0] for t in images_like_the_victims()))
-    colluder = {0: Colluder(*FOREIGN, none), 1: Colluder(*OWN, none)}
-    whole = Knowledge(images_like_the_victims(), initial=OWN, colluder=colluder, oracle=oracle, cache=cache)
+    colluder = {0: Colluder(*FOREIGN, none), 1: Colluder(*VICTIM_NETWORKS, none)}
+    whole = Knowledge(images_like_the_victims(), initial=VICTIM_NETWORKS, colluder=colluder, oracle=oracle, cache=cache)
     return knowledge.only(attack.needs, whole, "the attack")
 
 
@@ -89,28 +89,28 @@ def test_separated_features_lead_to_the_images_of_single_victims(attack, folder)
     x = smooth_images(4)
     truth = x.view(2, 2, 1, 32, 32)
     single = replace(artifact(x, Y, C), client=torch.tensor([1, 1, 0, 0]), uploads={}, upload_buffers={})
-    alone, found = run(attack, single), run(attack, shown(), folder)
-    ours, theirs = in_order(found.images, truth), alone.images.view(truth.shape)
-    assert psnr_db(ours, theirs).min() > 40
-    assert psnr_db(theirs, truth).min() > 18
-    assert [sorted(own) for own in found.labels.tolist()] == [[3, 7], [0, 4]]
-    torch.testing.assert_close(found.loss, alone.loss.view(2, 2).mean(1), rtol=0.05, atol=0)
-    assert loss_fell(found.trace) == [True, True]
+    alone, together = run(attack, single), run(attack, shown(), folder)
+    separated, alone_images = in_order(together.images, truth), alone.images.view(truth.shape)
+    assert psnr_db(separated, alone_images).min() > 40
+    assert psnr_db(alone_images, truth).min() > 18
+    assert [sorted(batch) for batch in together.labels.tolist()] == [[3, 7], [0, 4]]
+    torch.testing.assert_close(together.loss, alone.loss.view(2, 2).mean(1), rtol=0.05, atol=0)
+    assert loss_fell(together.trace) == [True, True]
 
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_every_attack_on_a_private_extractor_returns_a_batch_s_images(name, folder):
     seen = shown()
-    found = run(made(name), seen, folder)
-    assert found.images.shape == (2, 2, 1, 32, 32)
-    assert found.labels.shape == (2, 2)
-    assert found.loss.shape == found.restart.shape == (2,)
-    assert found.trace.shape[0] == 2
-    assert found.images.isfinite().all()
-    assert found.notes == ()
+    reconstruction = run(made(name), seen, folder)
+    assert reconstruction.images.shape == (2, 2, 1, 32, 32)
+    assert reconstruction.labels.shape == (2, 2)
+    assert reconstruction.loss.shape == reconstruction.restart.shape == (2,)
+    assert reconstruction.trace.shape[0] == 2
+    assert reconstruction.images.isfinite().all()
+    assert reconstruction.notes == ()
     if name in ("collusion", "initial-surrogate"):  # the one holds client 1's own extractor, the other both clients'
         oracle = run(made("oracle"), seen, folder)
-        same = [torch.equal(one, other) for one, other in zip(found.images, oracle.images, strict=True)]
+        same = [torch.equal(one, other) for one, other in zip(reconstruction.images, oracle.images, strict=True)]
         assert same == [True, name == "initial-surrogate"]
 
 
@@ -137,13 +137,13 @@ def floor_of(attack, seen):
 def test_a_batch_that_cannot_be_separated_ends_at_the_floor_and_leaves_the_other_alone(name, folder):
     x, attack = smooth_images(4)[[0, 0, 2, 3]], made(name)
     twins = shown(x, torch.tensor([7, 7, 0, 4]))
-    found, other = run(attack, twins, folder), run(attack, twins.select(torch.tensor([1])), folder)
-    assert torch.equal(found.images[0].float(), floor_of(attack, twins)[0])
-    assert found.labels[0].tolist() == [7, 7]
-    assert found.loss[0] == 0
-    assert loss_fell(found.trace)[0] is None
-    torch.testing.assert_close(found.images[1], other.images[0], atol=1e-4, rtol=0)
-    (note,) = found.notes
+    reconstruction, other = run(attack, twins, folder), run(attack, twins.select(torch.tensor([1])), folder)
+    assert torch.equal(reconstruction.images[0].float(), floor_of(attack, twins)[0])
+    assert reconstruction.labels[0].tolist() == [7, 7]
+    assert reconstruction.loss[0] == 0
+    assert loss_fell(reconstruction.trace)[0] is None
+    torch.testing.assert_close(reconstruction.images[1], other.images[0], atol=1e-4, rtol=0)
+    (note,) = reconstruction.notes
     assert note == (
         "1 of 2 batches of 2 images could not be separated into single features; for these the attack returns the class "
         "means, or grey without auxiliary images"
@@ -153,23 +153,23 @@ def test_a_batch_that_cannot_be_separated_ends_at_the_floor_and_leaves_the_other
 @pytest.mark.parametrize("name", PRIVATE)
 def test_noised_batches_end_at_the_floor_without_a_descent(name):
     seen, attack = shown(noise=1e-3), made(name)
-    found = run(attack, seen)
-    assert torch.equal(found.images, floor_of(attack, seen))
-    assert found.trace.shape == (2, 1)
-    assert found.gradient_evaluations == 0
-    told = "2 of 2 batches of 2 images are of defended gradients and so were not separated"
-    assert [note.split(" into")[0] for note in found.notes] == [told]
+    reconstruction = run(attack, seen)
+    assert torch.equal(reconstruction.images, floor_of(attack, seen))
+    assert reconstruction.trace.shape == (2, 1)
+    assert reconstruction.gradient_evaluations == 0
+    reason = "2 of 2 batches of 2 images are of defended gradients and so were not separated"
+    assert [note.split(" into")[0] for note in reconstruction.notes] == [reason]
 
 
 def test_a_broken_batch_is_a_failure_and_changes_no_other():
     seen, attack = shown(), made("oracle")
     gradients = {n: t.clone() for n, t in seen.gradients["classifier"].items()}
     gradients["fc2.weight"][0, 0, 0] = torch.nan
-    found = run(attack, replace(seen, gradients={"classifier": gradients}))
+    reconstruction = run(attack, replace(seen, gradients={"classifier": gradients}))
     alone = run(attack, seen.select(torch.tensor([1])))
-    assert torch.equal(found.images[1], alone.images[0])
-    assert found.loss[0].isnan()
-    assert (found.images[0] == 0.5).all()
+    assert torch.equal(reconstruction.images[1], alone.images[0])
+    assert reconstruction.loss[0].isnan()
+    assert (reconstruction.images[0] == 0.5).all()
 
 
 @pytest.mark.parametrize("name", PRIVATE)

@@ -51,28 +51,30 @@ SURROGATES = {
 
 
 def known(cache=None):
-    own = Networks(networks(), {"extractor": {}, "classifier": {}})
-    return Knowledge(images_like_the_victims(), initial=own, colluder=colluding(1), oracle={0: own}, cache=cache)
+    initial = Networks(networks(), {"extractor": {}, "classifier": {}})
+    return Knowledge(
+        images_like_the_victims(), initial=initial, colluder=colluding(1), oracle={0: initial}, cache=cache
+    )
 
 
 def colluding(seed, images=None, client=0):
     """A colluder of one client, with networks of a seed and some images: by default two, one of each of two classes."""
-    theirs = images or Batch(smooth_images(5)[3:], torch.tensor([3, 0]))
-    return {client: Colluder(networks(seed), {"extractor": {}, "classifier": {}}, theirs)}
+    batch = images or Batch(smooth_images(5)[3:], torch.tensor([3, 0]))
+    return {client: Colluder(networks(seed), {"extractor": {}, "classifier": {}}, batch)}
 
 
 def shown(count=3, **options):
     return artifact(smooth_images(count), Y[:count], ("classifier",), **options)
 
 
-def mean_psnr(found, count=3):
-    return float(psnr_db(found.images[:, 0], smooth_images(count)).mean())
+def mean_psnr(reconstruction, count=3):
+    return float(psnr_db(reconstruction.images[:, 0], smooth_images(count)).mean())
 
 
 def test_features_inverted_through_the_known_initial_extractor_give_the_image():
-    found = AnalyticFeatures(steps=120).reconstruct(shown(), known(), 0)
-    assert mean_psnr(found) > mean_psnr(Grey().reconstruct(shown(), known(), 0)) + 5
-    assert (found.trace[:, -1] < 0.1 * found.trace[:, 0]).all()
+    reconstruction = AnalyticFeatures(steps=120).reconstruct(shown(), known(), 0)
+    assert mean_psnr(reconstruction) > mean_psnr(Grey().reconstruct(shown(), known(), 0)) + 5
+    assert (reconstruction.trace[:, -1] < 0.1 * reconstruction.trace[:, 0]).all()
 
 
 def test_the_initial_extractor_of_a_trained_federation_fades_into_grey():
@@ -80,8 +82,11 @@ def test_the_initial_extractor_of_a_trained_federation_fades_into_grey():
     moved = {n: t + t.std() for n, t in seen.weights["classifier"].items()}
     late = dataclasses.replace(seen, weights={"classifier": moved})
     assert relative_change(moved, networks()["classifier"]) > 0.5
-    found, grey = AnalyticFeatures(steps=60).reconstruct(late, known(), 0), Grey().reconstruct(late, known(), 0)
-    assert mean_psnr(found) > mean_psnr(grey) - 1
+    reconstruction, grey = (
+        AnalyticFeatures(steps=60).reconstruct(late, known(), 0),
+        Grey().reconstruct(late, known(), 0),
+    )
+    assert mean_psnr(reconstruction) > mean_psnr(grey) - 1
 
 
 def test_the_oracle_is_above_every_rung_below():
@@ -182,53 +187,55 @@ def choice_of_initial():
 
 
 @pytest.mark.parametrize(
-    ("from_initial", "below", "own", "taken"),
+    ("from_initial", "below", "initial_error", "taken"),
     [(0, 5, 0.3, "from initial"), (5, 0, 0.3, "aligned"), (0, 5, math.inf, "aligned"), (0, 0, 0.3, "aligned")],
     ids=["it is the victims' own", "the other is", "its shadow validation trusts nothing", "both are alike"],
 )
 def test_surrogates_from_the_initial_networks_are_taken_where_they_explain_the_real_features_better(
-    from_initial, below, own, taken, monkeypatch
+    from_initial, below, initial_error, taken, monkeypatch
 ):
     """Planted: extractors of seeds `from_initial` and `below`, of which 0 is the victims' own; the shadow validations are given."""
     lower = selection.Choice("aligned", 0.1)
 
-    def theirs(view, seed):
+    def surrogates(view, seed):
         return shadow_federation.of_clients(view, {0: [networks(seed)["extractor"]]})
 
-    monkeypatch.setattr(alignment, "from_plain", lambda _, view, *__: theirs(view, below))
-    monkeypatch.setattr(alignment, "from_start", lambda _, view, *__: theirs(view, from_initial))
+    monkeypatch.setattr(alignment, "from_plain", lambda _, view, *__: surrogates(view, below))
+    monkeypatch.setattr(alignment, "from_start", lambda _, view, *__: surrogates(view, from_initial))
 
-    def best_of(some, steps, real, round_, seed, knowledge, progress):
-        if [recipe.name for recipe in some] == ["from initial"]:
+    def best_of(recipes, steps, real, round_, seed, knowledge, progress):
+        if [recipe.name for recipe in recipes] == ["from initial"]:
             assert knowledge.initial is not None
-            return selection.Choice("from initial", own)
-        assert [recipe.name for recipe in some] == ["surrogate", "aligned"]
+            return selection.Choice("from initial", initial_error)
+        assert [recipe.name for recipe in recipes] == ["surrogate", "aligned"]
         assert knowledge.initial is None
         return lower
 
     monkeypatch.setattr(selection, "best_of", best_of)
     chosen = choice_of_initial()
-    assert chosen == (lower if taken == "aligned" else selection.Choice("from initial", own))
+    assert chosen == (lower if taken == "aligned" else selection.Choice("from initial", initial_error))
 
 
-@pytest.mark.parametrize("own", [0.3, math.inf])
-def test_where_the_attacker_without_the_initial_networks_trusts_nothing_the_shadow_of_them_decides(own, monkeypatch):
-    choices = {"from initial": selection.Choice("from initial", own)}
+@pytest.mark.parametrize("initial_error", [0.3, math.inf])
+def test_where_the_attacker_without_the_initial_networks_trusts_nothing_the_shadow_of_them_decides(
+    initial_error, monkeypatch
+):
+    choices = {"from initial": selection.Choice("from initial", initial_error)}
     nothing = selection.Choice("none", math.inf)
-    monkeypatch.setattr(selection, "best_of", lambda some, *_: choices.get(some[0].name, nothing))
+    monkeypatch.setattr(selection, "best_of", lambda recipes, *_: choices.get(recipes[0].name, nothing))
     chosen = choice_of_initial()
-    assert chosen == (nothing if math.isinf(own) else choices["from initial"])
+    assert chosen == (nothing if math.isinf(initial_error) else choices["from initial"])
 
 
 def test_without_a_better_start_the_initial_networks_change_no_bit(monkeypatch):
     foreign = Networks(networks(1), {"extractor": {}, "classifier": {}})
     seen, whole = shown(), dataclasses.replace(known(), initial=foreign)
-    monkeypatch.setattr(selection, "best_of", lambda some, *_: selection.Choice(some[0].name, 0.1))
+    monkeypatch.setattr(selection, "best_of", lambda recipes, *_: selection.Choice(recipes[0].name, 0.1))
     monkeypatch.setattr(SurrogateAttack, "explains_more", lambda *_: False)
-    found = SURROGATES["initial-surrogate"].reconstruct(seen, whole, 0)
+    reconstruction = SURROGATES["initial-surrogate"].reconstruct(seen, whole, 0)
     below = SURROGATES["aligned-surrogate"].reconstruct(seen, dataclasses.replace(whole, initial=None), 0)
-    assert all(torch.equal(a, b) for a, b in zip(found[:5], below[:5], strict=True))
-    assert not torch.equal(found.images, ClassMean().reconstruct(seen, whole, 0).images)
+    assert all(torch.equal(a, b) for a, b in zip(reconstruction[:5], below[:5], strict=True))
+    assert not torch.equal(reconstruction.images, ClassMean().reconstruct(seen, whole, 0).images)
 
 
 def test_an_attacker_who_trusts_nothing_returns_the_class_mean_and_claims_no_descent():
@@ -236,21 +243,21 @@ def test_an_attacker_who_trusts_nothing_returns_the_class_mean_and_claims_no_des
         shown(),
         dataclasses.replace(known(), auxiliary=images_like_the_victims(3)),
     )  # too few for a shadow validation
-    found = Surrogate(**SHORT).reconstruct(seen, whole, 0)
+    reconstruction = Surrogate(**SHORT).reconstruct(seen, whole, 0)
     floor = ClassMean().reconstruct(seen, whole, 0)
-    assert found.trace.shape == (3, 1)
-    assert found.gradient_evaluations == 0
-    torch.testing.assert_close(found.images.float(), floor.images)
+    assert reconstruction.trace.shape == (3, 1)
+    assert reconstruction.gradient_evaluations == 0
+    torch.testing.assert_close(reconstruction.images.float(), floor.images)
 
 
 @pytest.mark.parametrize("name", ["collusion", "initial-surrogate"])
-def test_an_extractor_that_is_the_victims_own_is_told_from_another_and_inverted_as_the_oracle_s(name):
+def test_an_extractor_that_is_the_victims_own_is_distinguished_from_another_and_inverted_as_the_oracle_s(name):
     seen, whole = shown(), known()
-    own = dataclasses.replace(whole, colluder=colluding(0, whole.auxiliary))
+    colluder_knowledge = dataclasses.replace(whole, colluder=colluding(0, whole.auxiliary))
     both = Batch(*(torch.cat([t, t]) for t in whole.auxiliary))  # the colluder's images join the auxiliary ones
-    known_to_it = dataclasses.replace(own, auxiliary=both) if name == "collusion" else own
+    known_to_it = dataclasses.replace(colluder_knowledge, auxiliary=both) if name == "collusion" else colluder_knowledge
     oracle = Oracle(steps=25).reconstruct(seen, known_to_it, 0)
-    torch.testing.assert_close(SURROGATES[name].reconstruct(seen, own, 0).images, oracle.images)
+    torch.testing.assert_close(SURROGATES[name].reconstruct(seen, colluder_knowledge, 0).images, oracle.images)
     foreign = Networks(networks(1), {"extractor": {}, "classifier": {}})
     other = dataclasses.replace(whole, colluder=colluding(1), initial=foreign)
     assert not known_extractor.fitting(
@@ -308,28 +315,28 @@ def test_alignment_brings_the_features_moments_nearer():
 
 
 def test_the_shadow_s_victims_are_not_among_its_attackers_images():
-    own = shadow_federation.real(shown(), known(), 0, "test")
-    other, images = shadow_federation.shadow(own, 1, 2, 0, Knowledge())
-    mine = {image.numpy().tobytes() for image in other.auxiliary.images}
-    assert not mine & {image.numpy().tobytes() for image in images}
+    view = shadow_federation.real(shown(), known(), 0, "test")
+    other, images = shadow_federation.shadow(view, 1, 2, 0, Knowledge())
+    auxiliary_images = {image.numpy().tobytes() for image in other.auxiliary.images}
+    assert not auxiliary_images & {image.numpy().tobytes() for image in images}
     assert len(other.h) == len(images) == len(other.labels) == shadow_federation.CLIENTS * shadow_federation.VICTIMS
 
 
 def test_the_central_image_is_one_of_the_class():
     whole = known()
-    found = NearestAuxiliary().reconstruct(shown(), whole, 0)
-    for image, y in zip(found.images[:, 0], Y, strict=True):
-        own = whole.auxiliary.images[whole.auxiliary.labels == y]
-        assert any(torch.equal(image, each) for each in own)
+    reconstruction = NearestAuxiliary().reconstruct(shown(), whole, 0)
+    for image, y in zip(reconstruction.images[:, 0], Y, strict=True):
+        of_class = whole.auxiliary.images[whole.auxiliary.labels == y]
+        assert any(torch.equal(image, each) for each in of_class)
 
 
 @pytest.mark.parametrize(("seed", "fits"), [(5, True), (9, False)], ids=["as in the shadow", "foreign"])
 def test_the_decoder_keeps_its_answers_to_features_like_the_shadow_s_and_next_to_nothing_of_others(seed, fits):
     """Planted: D is trained and validated through the network of seed 5; the victims' features are of it or of a foreign one."""
     images, labels = images_like_the_victims(240)
-    own = shadow_federation.real(shown(), known(), 0, "test")._replace(auxiliary=Batch(images[40:], labels[40:]))
-    params = learned_decoder.train(own, [networks(5)["extractor"]], 60, 0)
-    means = learned_decoder.class_means(own)
+    view = shadow_federation.real(shown(), known(), 0, "test")._replace(auxiliary=Batch(images[40:], labels[40:]))
+    params = learned_decoder.train(view, [networks(5)["extractor"]], 60, 0)
+    means = learned_decoder.class_means(view)
 
     def read(extractor_seed, rows):
         h = surrogate_training.extract(MODEL, networks(extractor_seed)["extractor"], images[rows])
@@ -341,14 +348,14 @@ def test_the_decoder_keeps_its_answers_to_features_like_the_shadow_s_and_next_to
     share = float((answer * missing).sum() / answer.square().sum())
     validated = decoder_share.Share(min(share, 1.0), float(answer.square().mean()))
     answer, missing = read(seed, slice(20, 40))
-    kept = decoder_share.carried_over(validated, answer)
-    floor, whole, now = (float((missing - a * answer).square().mean()) for a in (0.0, validated.share, kept))
+    carried = decoder_share.carried_over(validated, answer)
+    floor, whole, now = (float((missing - a * answer).square().mean()) for a in (0.0, validated.share, carried))
     if fits:
-        assert kept > 0.8 * validated.share
+        assert carried > 0.8 * validated.share
         assert now < 0.6 * floor
     else:
         assert whole > 2 * floor  # what the shadow's share alone would cost
-        assert kept < 0.1 * validated.share
+        assert carried < 0.1 * validated.share
         assert now < 1.1 * floor
 
 
@@ -370,16 +377,16 @@ def test_a_broadcast_extractor_is_refused_in_one_line(name):
     seen = dataclasses.replace(both, uploads=private.uploads, upload_buffers=private.upload_buffers)
     with pytest.raises(AttackRefused) as error:
         one_attack.attack_artifact(name, {}, seen, known(), 0, torch.device("cpu"), no_progress)
-    told = f"{name} attacks private extractors, but test broadcasts its extractor; try --attack staged"
-    assert str(error.value) == told
+    message = f"{name} attacks private extractors, but test broadcasts its extractor; try --attack staged"
+    assert str(error.value) == message
 
 
 def test_without_noise_a_posterior_is_refused_in_one_line():
     seen = artifact(smooth_images(1), Y[:1])
     with pytest.raises(AttackRefused) as error:
         one_attack.attack_artifact("posterior", {}, seen, known(), 0, torch.device("cpu"), no_progress)
-    told = "posterior weighs the noise that uploads carry, but these carry none; try --attack staged"
-    assert str(error.value) == told
+    message = "posterior weighs the noise that uploads carry, but these carry none; try --attack staged"
+    assert str(error.value) == message
 
 
 def of_one_client(count=5):
@@ -389,10 +396,10 @@ def of_one_client(count=5):
 
 
 def test_no_victims_own_features_align_the_surrogate_that_it_is_inverted_through():
-    own, attack = of_one_client(5), SURROGATES["aligned-surrogate"]
-    moved = own._replace(h=own.h.index_add(0, torch.tensor([1]), torch.full_like(own.h[:1], 0.3)))
-    before, after = (alignment.from_plain(attack, each, 0, Knowledge()) for each in (own, moved))
-    fold = alignment.folds(own)
+    view, attack = of_one_client(5), SURROGATES["aligned-surrogate"]
+    moved = view._replace(h=view.h.index_add(0, torch.tensor([1]), torch.full_like(view.h[:1], 0.3)))
+    before, after = (alignment.from_plain(attack, each, 0, Knowledge()) for each in (view, moved))
+    fold = alignment.folds(view)
     assert fold.tolist() == [0, 1, 2, 3, 0]
     for v in range(5):
         same = all(torch.equal(t, after[v][0][n]) for n, t in before[v][0].items())
@@ -401,20 +408,20 @@ def test_no_victims_own_features_align_the_surrogate_that_it_is_inverted_through
 
 def test_two_other_victims_at_least_align_a_surrogate():
     for count, aligned in ((2, False), (3, True)):
-        own = of_one_client(count)._replace(moments={})
-        align = alignment.terms(own, 0, torch.arange(count) != 0)
-        h = own.h.float() + 0.1
-        assert bool(align(h, own.labels) > 0) == aligned
+        view = of_one_client(count)._replace(moments={})
+        align = alignment.terms(view, 0, torch.arange(count) != 0)
+        h = view.h.float() + 0.1
+        assert bool(align(h, view.labels) > 0) == aligned
 
 
 def test_a_decoder_reads_no_features_that_its_surrogates_were_aligned_to(monkeypatch):
-    own, attack = of_one_client(5), SURROGATES["decoder"]
-    members, used = alignment.from_plain(attack, own, 0, Knowledge()), []
+    real, attack = of_one_client(5), SURROGATES["decoder"]
+    members, used = alignment.from_plain(attack, real, 0, Knowledge()), []
     original = learned_decoder.train
     monkeypatch.setattr(
         learned_decoder, "train", lambda view, nets, *rest: used.append(nets) or original(view, nets, *rest)
     )
-    decoder_share.answers(own, members, attack.decoder_steps, 0, Knowledge())
+    decoder_share.answers(real, members, attack.decoder_steps, 0, Knowledge())
     assert [[id(net) for net in nets] for nets in used] == [[id(members[v][0])] for v in range(4)]
 
 
@@ -425,26 +432,28 @@ def test_a_colluders_images_are_used_on_its_own_clients_victims_alone(monkeypatc
     whole, given = dataclasses.replace(known(), colluder=both), []
     original = SurrogateAttack.of_single
 
-    def note(attack, some, handed, *rest):
-        given.append((some.client.tolist(), handed.auxiliary, list(handed.colluder)))
-        return original(attack, some, handed, *rest)
+    def note(attack, victims, handed, *rest):
+        given.append((victims.client.tolist(), handed.auxiliary, list(handed.colluder)))
+        return original(attack, victims, handed, *rest)
 
     monkeypatch.setattr(SurrogateAttack, "of_single", note)
-    found = SURROGATES["collusion"].reconstruct(seen, whole, 0)
+    reconstruction = SURROGATES["collusion"].reconstruct(seen, whole, 0)
     assert [(clients, colluders) for clients, _, colluders in given] == [([0], [0]), ([1, 1], [1])]
-    for (_, auxiliary, _), theirs in zip(given, (dark, bright), strict=True):
-        assert torch.equal(auxiliary.images, torch.cat([known().auxiliary.images, theirs.images]))
-        assert torch.equal(auxiliary.labels, torch.cat([known().auxiliary.labels, theirs.labels]))
+    for (_, auxiliary, _), colluder_batch in zip(given, (dark, bright), strict=True):
+        assert torch.equal(auxiliary.images, torch.cat([known().auxiliary.images, colluder_batch.images]))
+        assert torch.equal(auxiliary.labels, torch.cat([known().auxiliary.labels, colluder_batch.labels]))
     alone = SURROGATES["collusion"].reconstruct(seen.select(torch.tensor([1])), whole, 0)
-    torch.testing.assert_close(found.images[1], alone.images[0])  # client 0's own extractor, inverted to the end
-    assert found.labels[:, 0].tolist() == Y.tolist()
+    torch.testing.assert_close(
+        reconstruction.images[1], alone.images[0]
+    )  # client 0's own extractor, inverted to the end
+    assert reconstruction.labels[:, 0].tolist() == Y.tolist()
 
 
 def test_shadow_clients_train_as_the_attacked_ones_do_as_far_as_that_is_known():
-    own, e0 = of_one_client(), networks(3)["extractor"]
+    view, e0 = of_one_client(), networks(3)["extractor"]
 
     def moved(training, most=3):
-        other, images = shadow_federation.shadow(own._replace(training=training), 1, most, 0, Knowledge(), e0)
+        other, images = shadow_federation.shadow(view._replace(training=training), 1, most, 0, Knowledge(), e0)
         return float((other.h - surrogate_training.extract(MODEL, e0, images)).abs().max())
 
     still = LocalTraining({"kind": "sgd", "lr": 1e-12, "weight_decay": 0.0}, 16, 3)
@@ -453,7 +462,7 @@ def test_shadow_clients_train_as_the_attacked_ones_do_as_far_as_that_is_known():
     assert far > 1e-4
     assert moved(still._replace(optimiser={"kind": "sgd", "lr": 0.5, "weight_decay": 0.0}, steps=9), most=3) == far
     untold = LocalTraining(
-        surrogate_training.UNTOLD.model_dump(), surrogate_training.CLIENT_BATCH, shadow_federation.UNTOLD_STEPS
+        surrogate_training.USUAL_OPTIMISER.model_dump(), surrogate_training.CLIENT_BATCH, shadow_federation.USUAL_STEPS
     )
-    assert shadow_federation.training_of(own, 10_000) == untold
+    assert shadow_federation.training_of(view, 10_000) == untold
     assert moved(None) == moved(untold)

@@ -26,7 +26,7 @@ def digits():
 
 
 @pytest.fixture
-def told(tmp_path, capsys):
+def output_of(tmp_path, capsys):
     """Attacks images with their labels, written as files, and returns what is printed."""
 
     def call(images, labels, attack, *, scored=True, dataset="digits", **settings):
@@ -35,10 +35,8 @@ def told(tmp_path, capsys):
         truth = tmp_path / "truth.safetensors" if scored else None
         if truth is not None:
             artifacts.save_truth(Truth(images[:, None], labels[:, None]), truth, tmp_path / "seen")
-        is_ladder = attack == "ladder"
-        attacks = [] if is_ladder else [attack]
         path = tmp_path / "seen"
-        attack_file(path, truth, attacks, is_ladder, settings, "digits", "same", "cpu", None, tmp_path)
+        attack_file(path, truth, [attack], settings, "digits", "same", "cpu", None, tmp_path)
         return capsys.readouterr().out
 
     return call
@@ -50,10 +48,10 @@ def victims_of(fed, count=4):
     return pixels(client.images[:count], 32), client.labels[:count]
 
 
-def test_the_floor_and_the_paired_gain_stand_beside_the_score(told, digits):
+def test_the_floor_and_the_paired_gain_stand_beside_the_score(output_of, digits):
     fed, same = digits
     images, labels = victims_of(fed)
-    text = told(images, labels, "grey")
+    text = output_of(images, labels, "grey")
     seen = small_artifacts.artifact(images, labels)
     floor = image_scores.psnr_of(
         ClassMean().reconstruct(seen, Knowledge(auxiliary=same), 0), Truth(images[:, None], labels[:, None])
@@ -67,39 +65,39 @@ def test_the_floor_and_the_paired_gain_stand_beside_the_score(told, digits):
     assert names == ["few"]  # a floor below another is no failed attack
 
 
-def test_an_attack_below_the_floor_is_told(told, digits):
-    text = told(*victims_of(digits[0]), "dlg", steps=1)
+def test_an_attack_below_the_floor_is_reported(output_of, digits):
+    text = output_of(*victims_of(digits[0]), "dlg", steps=1)
     assert "  below-floor: " in text
 
 
-def test_victims_among_the_auxiliary_images_and_twice_are_told(told, digits):
+def test_victims_among_the_auxiliary_images_and_twice_are_reported(output_of, digits):
     fed, same = digits
     images, labels = victims_of(fed, 3)
     twice = torch.cat([images, images[:1], same.images[:1]]), torch.cat([labels, labels[:1], same.labels[:1]])
-    text = told(*twice, "grey")
+    text = output_of(*twice, "grey")
     assert "  auxiliary-overlap: 1 of 5 victims" in text
     assert "  duplicate-victims: 2 of 5 victims" in text
-    unscored = told(*twice, "grey", scored=False)
+    unscored = output_of(*twice, "grey", scored=False)
     assert "PSNR" not in unscored
     assert "duplicate" not in unscored
 
 
 @pytest.mark.parametrize("dataset", ["nowhere", "cifar10"])
-def test_without_the_images_of_its_data_set_the_floor_is_grey_and_says_so(dataset, told, digits, monkeypatch):
+def test_without_the_images_of_its_data_set_the_floor_is_grey_and_says_so(dataset, output_of, digits, monkeypatch):
     monkeypatch.delenv("PRIVBENCH_DATA", raising=False)
-    text = told(*victims_of(digits[0]), "grey", dataset=dataset)
+    text = output_of(*victims_of(digits[0]), "grey", dataset=dataset)
     assert text.startswith("note: the floor is that of a grey image alone")
     assert "dB (grey), gain +0.00 [+0.00, +0.00]* dB" in text
 
 
 def test_an_attack_that_crashes_on_a_file_leaves_its_traceback_and_the_others_are_made(
-    told, digits, tmp_path, monkeypatch
+    output_of, digits, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(Grey, "reconstruct", lambda *_: 1 // 0)
     with pytest.raises(UserError, match=r"grey: internal error: ZeroDivisionError: .*; see .*seen-grey-error\.txt$"):
-        told(*victims_of(digits[0], 1), "grey", scored=False)
+        output_of(*victims_of(digits[0], 1), "grey", scored=False)
     assert "1 // 0" in (tmp_path / "seen-grey-error.txt").read_text()
     monkeypatch.setattr("privbench.registry.ATTACKS", {n: registry.ATTACKS[n] for n in ("grey", "class-mean")})
-    text = told(*victims_of(digits[0], 1), "ladder", scored=False)
+    text = output_of(*victims_of(digits[0], 1), "ladder", scored=False)
     assert "grey: not run: internal error: ZeroDivisionError" in text
     assert "class-mean: 1 victims" in text

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from privbench import presets, registry
-from privbench.cli import catalogue, commands, plugin_facts
+from privbench.cli import attack_runs, catalogue, plugin_facts, training_runs
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
 from privbench.execution.progress import JobBars
@@ -14,31 +14,32 @@ from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions
 from privbench.system import files
 from privbench.training import checkpoint
-from reports.studies import definition
+from reports.studies import definition, study_cells
 from tests.builders.records import record
 
 
 @pytest.fixture
 def cells():
-    return definition.cells(definition.read("attack-table"), "smoke", [("digits", None)], seeds=1)[
-        :4
-    ]  # FedAvg: dlg, staged; best round, untrained
+    # FedAvg: dlg, staged; best round, untrained.
+    return study_cells.of(definition.read("attack-table"), "smoke", [("digits", None)], seeds=1)[:4]
 
 
 def finished(cell):
-    own = record(cell.train.method, cell.train.defense, cell.attack, "digits", round_=cell.round, seeds=cell.seeds)
-    return own.model_copy(update={"id": cell.id, "cell": cell})
+    record_of_cell = record(
+        cell.train.method, cell.train.defense, cell.attack, "digits", round_=cell.round, seeds=cell.seeds
+    )
+    return record_of_cell.model_copy(update={"id": cell.id, "cell": cell})
 
 
 def show(cells, out, monkeypatch, failing=()):
-    def run_cells(cells, root, data_root, device, progress, outcome):
+    def run_cells(cells, root, data_root, device, progress, outcome, *_):
         for cell in failing:
             outcome(cell_jobs.title([cell.train]), "the disk is full")
         return ["the disk is full"] * len(failing)
 
     monkeypatch.setattr(cell_jobs, "run_cells", run_cells)
-    monkeypatch.setattr(commands.of_attack, "attacked", lambda *_: [])
-    commands.show_attacked(commands.run_attacks(cells, PlaceOptions("cpu", None, out)))
+    monkeypatch.setattr(attack_runs.of_attack, "attacked", lambda *_: [])
+    attack_runs.show_attacked(attack_runs.run_attacks(cells, PlaceOptions("cpu", None, out)))
 
 
 def test_a_damaged_record_is_a_gap_and_hides_no_other(cells, tmp_path, monkeypatch, capsys):
@@ -94,20 +95,20 @@ def test_a_search_chooses_by_validation_accuracy_and_never_by_test_for_each_defe
             files.write_json(Store(tmp_path).train(each) / checkpoint.FINISHED, {"history": rounds})
             trials.setdefault(f"mu={mu}", []).append(each)
     # Histories alone, as if all that was trained were there.
-    monkeypatch.setattr(commands.restoration, "missing", lambda *_: [])
-    plain = {name: [each for each in own if each.defense == "none"] for name, own in trials.items()}
-    assert commands.search_and_show(plain, tmp_path, None, "cpu") == {"none": "mu=0.1"}
+    monkeypatch.setattr(training_runs.restoration, "missing", lambda *_: [])
+    plain = {name: [each for each in specs if each.defense == "none"] for name, specs in trials.items()}
+    assert training_runs.search_and_show(plain, tmp_path, None, "cpu") == {"none": "mu=0.1"}
     shown = capsys.readouterr().out
     assert "76.50" in shown
     assert "defence" not in shown
-    assert commands.search_and_show(trials, tmp_path, None, "cpu") == {"none": "mu=0.1", noise: "mu=0.001"}
+    assert training_runs.search_and_show(trials, tmp_path, None, "cpu") == {"none": "mu=0.1", noise: "mu=0.001"}
     shown = capsys.readouterr().out
     assert [line.replace("│", " ").split() for line in shown.splitlines() if "best" in line] == [
         ["none", "mu=0.1", "76.50", "15.00", "best"], [noise, "mu=0.001", "40.00", "1.50", "best"],
     ]  # fmt: skip
     nothing = {"mu=1": [presets.train_spec("smoke", "digits", "fedprox", changes={"rounds": 0})]}
     with pytest.raises(UserError, match="at least one round"):
-        commands.search_and_show(nothing, tmp_path, None, "cpu")
+        training_runs.search_and_show(nothing, tmp_path, None, "cpu")
 
 
 def test_the_shipped_facts_of_plug_ins_are_those_of_their_classes():
@@ -115,13 +116,13 @@ def test_the_shipped_facts_of_plug_ins_are_those_of_their_classes():
     assert catalogue.facts() == plugin_facts.every()
 
 
-def test_plug_ins_of_one_file_are_told_apart_in_a_listing(capsys, monkeypatch):
+def test_plug_ins_of_one_file_are_distinguished_in_a_listing(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     catalogue.list_plugins("attack", long=True)
-    told = {part.split("\n")[0]: part for part in re.split(r"\n(?=\S)", capsys.readouterr().out)}
-    assert "Every pixel 0.5." in told["grey"]
-    assert "the victim's class" in told["class-mean"]
-    assert "Zhu et al., NeurIPS 2019" in told["dlg"]
+    entries = {part.split("\n")[0]: part for part in re.split(r"\n(?=\S)", capsys.readouterr().out)}
+    assert "Every pixel 0.5." in entries["grey"]
+    assert "the victim's class" in entries["class-mean"]
+    assert "Zhu et al., NeurIPS 2019" in entries["dlg"]
 
 
 @pytest.mark.parametrize("kind", list(registry.KINDS))

@@ -89,13 +89,13 @@ def test_crops_of_one_purpose_share_no_pixel_with_those_of_another(height, width
     boxes = {
         purpose: photos.crop_boxes(height, width, purpose, 40, stream(seed, purpose)) for purpose in photos.PURPOSE
     }
-    for purpose, own in boxes.items():
-        for top, left, side in own:
+    for purpose, crops in boxes.items():
+        for top, left, side in crops:
             assert side >= 32
             assert 0 <= top <= height - side
             assert 0 <= left <= width - side
-        for other, theirs in boxes.items():
-            assert other == purpose or not columns(own) & columns(theirs)
+        for other, other_crops in boxes.items():
+            assert other == purpose or not columns(crops) & columns(other_crops)
 
 
 def test_a_crop_shows_its_place_in_the_photograph():

@@ -33,7 +33,7 @@ def test_cifar10_in_torchvisions_layout_equals_the_binary_layout(tmp_path, monke
     assert all("the published file" in line for line in data.check("cifar10", tmp_path))
 
 
-def test_a_reordered_copy_of_the_cifar10_test_set_is_told_from_the_published_one(tmp_path, monkeypatch):
+def test_a_reordered_copy_of_the_cifar10_test_set_is_distinguished_from_the_published_one(tmp_path, monkeypatch):
     folders.cifar_binary(tmp_path, monkeypatch)
     last = cifar10.BINARY[-1]
     known = (*cifar10.BINARY[:-1], last._replace(digests=("0" * 64, *last.digests)))
@@ -92,9 +92,9 @@ def test_a_mat_file_reads_as_scipy_reads_it(tmp_path, compressed):
         "long_name": np.eye(3),
     }
     scipy.io.savemat(path, values | {"text": "passed over"}, do_compression=compressed)
-    found = matfile.arrays(path.read_bytes())
+    arrays = matfile.arrays(path.read_bytes())
     for name in values:
-        assert np.array_equal(found[name], scipy.io.loadmat(path)[name])
+        assert np.array_equal(arrays[name], scipy.io.loadmat(path)[name])
 
 
 def test_usps_reads_the_same_from_both_of_its_copies(tmp_path, monkeypatch):
@@ -177,6 +177,8 @@ def test_a_wrong_choice_is_one_line(tmp_path, name, domains, message):
         ("emnist-letters", "EMNIST/raw/emnist-letters-train-images-idx3-ubyte"),
         ("emnist-balanced", "EMNIST/raw/emnist-balanced-train-images-idx3-ubyte"),
         ("domainnet", "domainnet/clipart"),
+        ("omniglot", "omniglot-py/images_background"),
+        ("miniimagenet", "miniimagenet/train"),
     ],
 )
 def test_without_files_and_network_the_error_says_which_files_to_put_where(tmp_path, name, first, monkeypatch):
@@ -199,8 +201,8 @@ def test_the_data_folder_is_the_one_given_else_the_environments_else_the_users_c
 
 
 def test_every_full_data_set_can_be_checked_and_fetched():
-    full = set(registry.DATASETS) - {"digits", "photos", "digits4"}
-    assert len(full) == 9
+    full = set(registry.DATASETS) - {"digits", "photos", "digits4", "glyphs"}
+    assert len(full) == 11
     for name in full:
         module = registry.module("dataset", name)
         assert callable(module.check)

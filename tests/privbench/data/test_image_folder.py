@@ -114,14 +114,17 @@ def test_a_split_keeps_copies_together_and_obeys_what_is_taken(shades, taken_sha
     try:
         rows = image_folder.split(images, taken, tree.Path("cat"), ("all", "cat"))
     except UserError:
-        own, free = {taken_shades[s] for s in shades if s in taken_shades}, {s for s in shades if s not in taken_shades}
-        assert len(own) + len(free) < 3
+        purposes, free = (
+            {taken_shades[s] for s in shades if s in taken_shades},
+            {s for s in shades if s not in taken_shades},
+        )
+        assert len(purposes) + len(free) < 3
         return
-    assert sorted(k for own in rows for k in own) == list(range(len(shades)))
+    assert sorted(k for indices in rows for k in indices) == list(range(len(shades)))
     assert all(rows)
     of = {}
-    for purpose, own in enumerate(rows):
-        for k in own:
+    for purpose, indices in enumerate(rows):
+        for k in indices:
             assert of.setdefault(shades[k], purpose) == purpose
             assert taken_shades.get(shades[k], purpose) == purpose
     assert before.items() <= taken.items()
@@ -288,7 +291,7 @@ def test_checking_a_folder_reads_every_image_and_names_each_damaged_one(tmp_path
     assert "07.png" in lines[2]
 
 
-def test_files_that_are_no_images_are_passed_over_and_told(tmp_path):
+def test_files_that_are_no_images_are_passed_over_and_reported(tmp_path):
     class_folders(tmp_path)
     (tmp_path / "README.txt").write_text("my pets")
     (tmp_path / "cat/notes.txt").write_text("nice ones")

@@ -32,8 +32,8 @@ def test_mnist_is_grey_resized_and_never_flipped(tmp_path, monkeypatch):
 def test_mnist_and_digit5_agree_on_the_files_and_fetch_them_in_the_same_way():
     assert digit5.PLACES["mnist"].layouts == mnist.LAYOUTS
     assert digit5.PLACES["mnist"].fetch is mnist.download
-    theirs = torchvision_datasets().MNIST
-    assert {name.removesuffix(".gz") for name, _ in theirs.resources} == {
+    torchvision_mnist = torchvision_datasets().MNIST
+    assert {name.removesuffix(".gz") for name, _ in torchvision_mnist.resources} == {
         file.path.rpartition("/")[2] for file in mnist.LAYOUTS[1]
     }
 
@@ -70,12 +70,14 @@ def test_emnist_is_put_upright_and_its_labels_start_at_zero(tmp_path, split, gzi
 @pytest.mark.parametrize("split", NAMES)
 def test_torchvision_reads_the_same_emnist_and_calls_its_classes_the_same(tmp_path, split):
     folders.emnist_files(tmp_path, split, gzipped=False)
-    own = data.load(NAMES[split], tmp_path)
-    theirs = torchvision_datasets().EMNIST(tmp_path, split=split, train=True)
+    loaded = data.load(NAMES[split], tmp_path)
+    expected = torchvision_datasets().EMNIST(tmp_path, split=split, train=True)
     first = emnist.SPLITS[split].first
-    assert tuple(theirs.classes[first:]) == own.classes
-    assert (theirs.targets - first).tolist() == own.domains["all"].train.labels.tolist()
-    assert torch.equal(resize.to_32(theirs.data.transpose(1, 2)[:, None].contiguous()), own.domains["all"].train.images)
+    assert tuple(expected.classes[first:]) == loaded.classes
+    assert (expected.targets - first).tolist() == loaded.domains["all"].train.labels.tolist()
+    assert torch.equal(
+        resize.to_32(expected.data.transpose(1, 2)[:, None].contiguous()), loaded.domains["all"].train.images
+    )
 
 
 def test_a_damaged_emnist_file_is_named(tmp_path):

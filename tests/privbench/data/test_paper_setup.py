@@ -63,8 +63,8 @@ def test_a_data_set_with_validation_images_of_its_own_keeps_its_split_under_ever
     for protocol in PROTOCOLS:
         for how, clients in (("iid", 2), ("domain", 1)):
             made = laid_out(data, protocol, clients, 10, how)
-            own = set().union(*(numbers(c.validation) for c in made.clients))
-            assert own == numbers(data.domains["domain 0"].validation), (protocol, how)
+            validation_numbers = set().union(*(numbers(c.validation) for c in made.clients))
+            assert validation_numbers == numbers(data.domains["domain 0"].validation), (protocol, how)
 
 
 def test_fedmd_cg_tests_on_an_even_split_of_the_whole_test_set_and_validates_on_training_images():
@@ -131,24 +131,24 @@ def test_no_published_test_image_is_trained_on_where_a_domain_is_halved():
 
 
 def test_the_paper_preset_takes_the_protocol_of_the_methods_own_paper():
-    def told(method, dataset, **asked):
-        found = presets.train_spec("paper", dataset, method, **asked)
-        return found.protocol, found.partition, found.clients, found.per_client, found.flip
+    def layout(method, dataset, **options):
+        spec = presets.train_spec("paper", dataset, method, **options)
+        return spec.protocol, spec.partition, spec.clients, spec.per_client, spec.flip
 
-    assert told("nfl-cgan", "fmnist") == ("nfl-cgan", "iid", 4, 15_000, False)
-    assert told("nfl-cgan", "cifar10") == ("nfl-cgan", "iid", 4, 12_500, False)
-    assert told("nfl-cgan", "office10")[:3] == ("nfl-cgan", "domain", 4)
-    assert told("fedmd-cg", "fmnist") == ("fedmd-cg", "dirichlet", 10, 6000, False)
-    assert told("fedcg", "fmnist") == ("fedcg", "iid", 4, 2000, True)
-    assert told("fedavg", "fmnist", protocol="nfl-cgan") == ("nfl-cgan", "iid", 4, 15_000, False)
-    assert told("nfl-cgan", "fmnist", protocol="fedcg") == ("fedcg", "iid", 4, 2000, True)
-    assert told("fedcg", "cifar10", flip=False)[4] is False
+    assert layout("nfl-cgan", "fmnist") == ("nfl-cgan", "iid", 4, 15_000, False)
+    assert layout("nfl-cgan", "cifar10") == ("nfl-cgan", "iid", 4, 12_500, False)
+    assert layout("nfl-cgan", "office10")[:3] == ("nfl-cgan", "domain", 4)
+    assert layout("fedmd-cg", "fmnist") == ("fedmd-cg", "dirichlet", 10, 6000, False)
+    assert layout("fedcg", "fmnist") == ("fedcg", "iid", 4, 2000, True)
+    assert layout("fedavg", "fmnist", protocol="nfl-cgan") == ("nfl-cgan", "iid", 4, 15_000, False)
+    assert layout("nfl-cgan", "fmnist", protocol="fedcg") == ("fedcg", "iid", 4, 2000, True)
+    assert layout("fedcg", "cifar10", flip=False)[4] is False
     quick = presets.train_spec("quick", "photos", "nfl-cgan")
     assert (quick.protocol, quick.flip) == ("fedcg", True)
     rounds = {d: presets.train_spec("paper", d, "fedmd-cg").schedule.rounds for d in ("fmnist", "cifar10")}
     assert rounds == {"fmnist": 100, "cifar10": 250}
     with pytest.raises(UserError, match="unknown protocol 'nfl_cgan'; did you mean 'nfl-cgan'"):
-        told("fedavg", "fmnist", protocol="nfl_cgan")
+        layout("fedavg", "fmnist", protocol="nfl_cgan")
 
 
 def test_a_run_is_flipped_where_both_its_data_set_and_its_specification_say_so(monkeypatch):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privbench import presets, registry
-from privbench.data import partition
+from privbench.data import client_shares, partition
 from privbench.data.dataset import Dataset, Domain
 from privbench.errors import UserError
 from privbench.seeds import stream
@@ -111,8 +111,8 @@ def test_iid_clients_are_disjoint_and_use_the_whole_test_set(case):
     ]
     whole = domain.test.labels.tolist() + ([] if domain.validation is None else domain.validation.labels.tolist())
     assert sorted(out) == sorted(whole)
-    kept = 0 if made.public is None else len(made.public.labels)
-    assert kept == min(public, train - clients * per_client)
+    public_images = 0 if made.public is None else len(made.public.labels)
+    assert public_images == min(public, train - clients * per_client)
     if validation is not None:
         for client in made.clients:
             assert set(client.validation.labels.tolist()) <= set(domain.validation.labels.tolist())
@@ -148,7 +148,7 @@ def test_clients_by_domain_hold_their_own_domain_only(domains, train, test, vali
 
 @given(st.integers(1, 200), st.integers(1, 20), st.integers(0, 5))
 def test_shares_are_disjoint_complete_and_even(samples, clients, seed):
-    shares = partition.splits(samples, clients, stream(seed, "test"))
+    shares = client_shares.splits(samples, clients, stream(seed, "test"))
     assert torch.equal(torch.cat(shares).sort().values, torch.arange(samples))
     assert len(shares) == clients
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -156,7 +156,7 @@ def test_shares_are_disjoint_complete_and_even(samples, clients, seed):
 
 @given(st.integers(0, 100))
 def test_halves_are_the_first_and_the_second_half(size):
-    first, second = partition.halves(torch.arange(size))
+    first, second = client_shares.halves(torch.arange(size))
     assert torch.equal(torch.cat([first, second]), torch.arange(size))
     assert 0 <= len(second) - len(first) <= 1
 
@@ -173,8 +173,8 @@ def test_the_seed_alone_decides_who_holds_what(make):
 def test_images_and_labels_stay_together():
     for client in iid(dataset(600, 100), 3, 150).clients:
         for part in (client.train, client.validation, client.test):
-            told = part.images[:, 0, 0, 0].long() * 256 + part.images[:, 1, 0, 0].long()
-            assert torch.equal(told, part.labels)
+            written = part.images[:, 0, 0, 0].long() * 256 + part.images[:, 1, 0, 0].long()
+            assert torch.equal(written, part.labels)
 
 
 def test_more_public_images_do_not_change_the_clients():
@@ -267,18 +267,18 @@ def dirichlet_cases(draw):
 @given(dirichlet_cases())
 def test_a_dirichlet_partition_gives_every_image_to_one_client_and_keeps_the_minimum(case):
     labels, clients, omega, minimum, seed = case
-    shares = partition.dirichlet(labels, clients, omega, minimum, stream(seed, "test"))
+    shares = client_shares.dirichlet(labels, clients, omega, minimum, stream(seed, "test"))
     assert len(shares) == clients
     assert torch.equal(torch.cat(shares).sort().values, torch.arange(len(labels)))
     assert min(len(share) for share in shares) >= minimum
-    again = partition.dirichlet(labels, clients, omega, minimum, stream(seed, "test"))
+    again = client_shares.dirichlet(labels, clients, omega, minimum, stream(seed, "test"))
     assert all(torch.equal(a, b) for a, b in zip(shares, again, strict=True))
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=8), st.integers(1, 8), st.integers(0, 9))
 def test_with_a_large_omega_every_client_gets_its_even_part_of_every_class(sizes, clients, seed):
     labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    for share in partition.dirichlet(labels, clients, 1e9, 0, stream(seed, "test")):
+    for share in client_shares.dirichlet(labels, clients, 1e9, 0, stream(seed, "test")):
         counts = torch.bincount(labels[share], minlength=len(sizes))
         assert ((counts - torch.tensor(sizes) / clients).abs() <= 1.1).all()
 
@@ -286,7 +286,7 @@ def test_with_a_large_omega_every_client_gets_its_even_part_of_every_class(sizes
 @given(st.integers(2, 8), st.integers(0, 30))
 def test_with_a_small_omega_every_class_goes_to_one_client(clients, seed):
     labels = torch.arange(10).repeat_interleave(50)
-    shares = partition.dirichlet(labels, clients, 1e-4, 0, stream(seed, "test"))
+    shares = client_shares.dirichlet(labels, clients, 1e-4, 0, stream(seed, "test"))
     counts = torch.stack([torch.bincount(labels[share], minlength=10) for share in shares])
     # P(the largest part of a class is below 0.999) is about K * ln(1000) * omega, 0.6%, for each of the ten classes.
     assert (counts.max(0).values >= 49).sum() >= 9
@@ -295,18 +295,18 @@ def test_with_a_small_omega_every_class_goes_to_one_client(clients, seed):
 @given(st.integers(0, 60))
 def test_a_minimum_that_most_draws_miss_is_kept_all_the_same(seed):
     labels = torch.arange(10).repeat_interleave(100)
-    free, kept = (partition.dirichlet(labels, 5, 0.3, minimum, stream(seed, "test")) for minimum in (0, 120))
-    assert min(len(share) for share in kept) >= 120
-    assert torch.equal(torch.cat(kept).sort().values, torch.arange(1000))
+    free, bounded = (client_shares.dirichlet(labels, 5, 0.3, minimum, stream(seed, "test")) for minimum in (0, 120))
+    assert min(len(share) for share in bounded) >= 120
+    assert torch.equal(torch.cat(bounded).sort().values, torch.arange(1000))
     if min(len(share) for share in free) >= 120:  # a first draw that will do is taken
-        assert all(torch.equal(a, b) for a, b in zip(free, kept, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(free, bounded, strict=True))
 
 
 def test_the_parts_are_those_of_a_dirichlet_distribution():
     labels = torch.zeros(10_000, dtype=torch.int64)
     for omega in (0.3, 1.0, 5.0):
         first = torch.tensor(
-            [len(partition.dirichlet(labels, 4, omega, 0, stream(s, "test"))[0]) / 10_000 for s in range(400)]
+            [len(client_shares.dirichlet(labels, 4, omega, 0, stream(s, "test"))[0]) / 10_000 for s in range(400)]
         )
         # A Dirichlet part of four: mean 1/4, variance (1/4)(3/4) / (4 omega + 1).
         variance = 3 / 16 / (4 * omega + 1)

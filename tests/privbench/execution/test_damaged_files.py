@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from benchmarks.chaos_life import content, tree
+from benchmarks.chaos.life import content, tree
 from privbench import presets
-from privbench.cli import commands
+from privbench.cli import listing, training_runs
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, reproduce, worker_pool
 from privbench.records import schema
@@ -61,7 +61,7 @@ def test_a_recorded_cell_keeps_no_traceback_of_an_earlier_attempt(store, monkeyp
     cell = CELLS[0]
     store.record(cell).unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("privbench.records.summary.schema.summarise", lambda **_: 1 / 0)
+        patch.setattr("privbench.records.summary.summarise", lambda **_: 1 / 0)
         assert len(go(store.root)[0]) == 1
     assert "ZeroDivisionError" in store.log(cell).read_text()
     assert go(store.root)[0] == []
@@ -119,9 +119,9 @@ def test_what_was_deleted_is_made_again_before_its_cells_are_recorded(names, sto
 def test_what_is_lost_is_not_made_of_other_numbers(store, caplog):
     """A run that was trained elsewhere: what is trained here would not belong to its history."""
     path = store.train(TRAIN) / checkpoint.FINISHED
-    told = files.read_digested(path)
-    told["history"][0]["validation_accuracy"][0] += 1
-    files.write_digested(path, told)
+    finished_run = files.read_digested(path)
+    finished_run["history"][0]["validation_accuracy"][0] += 1
+    files.write_digested(path, finished_run)
     lost = checkpoint.snapshot_path(store.train(TRAIN), 2)
     lost.unlink()
     open_again(store, CELLS[0])
@@ -133,8 +133,8 @@ def test_what_is_lost_is_not_made_of_other_numbers(store, caplog):
 def test_files_that_are_deleted_while_a_run_is_trained_are_there_at_its_end(tmp_path, finished, caplog):
     folder = Store(tmp_path).train(TRAIN)
 
-    def delete(done, *_):
-        if done == 1:
+    def delete(round_, *_):
+        if round_ == 1:
             checkpoint.snapshot_path(folder, 0).unlink(missing_ok=True)
 
     cell_jobs.train(Store(tmp_path), [TRAIN], None, "cpu", delete)
@@ -146,7 +146,7 @@ def test_files_that_are_deleted_while_a_run_is_trained_are_there_at_its_end(tmp_
 def test_training_asked_for_again_makes_again_what_a_run_has_lost(store, finished):
     for name in ("round-0001.safetensors", "predictions.safetensors", "clients.json"):
         (store.train(TRAIN) / name).unlink()
-    commands.train_all([TRAIN], store.root, None, "cpu")
+    training_runs.train_all([TRAIN], store.root, None, "cpu")
     assert tree(store.train(TRAIN)) == tree(Store(finished).train(TRAIN))
 
 
@@ -187,7 +187,7 @@ def test_a_damaged_history_names_itself_and_what_is_made_again(store, capsys, mo
     assert failure.startswith(f"{path} is damaged (not valid JSON: ")
     assert failure.endswith("); remove it, and the same command trains the run again from the beginning")
     assert status.of(store, CELLS[1], {}).word == status.DONE
-    commands.list_runs(store.root)
+    listing.list_runs(store.root)
     assert "is damaged" in capsys.readouterr().out
 
 
@@ -220,8 +220,8 @@ def test_a_start_tidies_a_run_that_was_killed_at_its_very_end(store):
 def test_a_run_whose_folder_is_deleted_says_so(tmp_path):
     gone = Store(tmp_path).train(TRAIN)
 
-    def delete(done, *_):
-        if done == 1:
+    def delete(round_, *_):
+        if round_ == 1:
             shutil.rmtree(gone)
 
     with pytest.raises(UserError, match=f"{gone} was deleted or emptied while its run was trained"):
@@ -231,7 +231,7 @@ def test_a_run_whose_folder_is_deleted_says_so(tmp_path):
 def test_a_command_never_ends_well_with_a_run_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_pool, "run_jobs", lambda *_: [])
     with pytest.raises(UserError, match="is gone, though its run was trained"):
-        commands.train_all([TRAIN], tmp_path, None, "cpu")
+        training_runs.train_all([TRAIN], tmp_path, None, "cpu")
 
 
 def test_a_command_whose_results_were_deleted_behind_it_says_so(store, tmp_path):
@@ -269,9 +269,9 @@ def test_only_cells_that_a_command_records_are_its_own(store):
 def test_a_cell_whose_results_are_deleted_before_its_record_is_written_says_so(store, monkeypatch):
     store.record(CELLS[0]).unlink()
     monkeypatch.setattr(cell_jobs, "record_finished", lambda *_: shutil.rmtree(store.cell(CELLS[0])) or [])
-    found = study_run.execute(CELLS, store.root, None, "cpu")
-    assert [state.word for state in found] == [status.FAILED, status.DONE, status.DONE]
-    assert found[0].why.startswith(f"{store.cell(CELLS[0])} was deleted while the command ran")
+    states = study_run.execute(CELLS, store.root, None, "cpu")
+    assert [state.word for state in states] == [status.FAILED, status.DONE, status.DONE]
+    assert states[0].why.startswith(f"{store.cell(CELLS[0])} was deleted while the command ran")
 
 
 @pytest.mark.parametrize("number", ["EROFS", "ENOSPC"])

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from attacks.common import descend
+from attacks.common import batched
 from privbench import presets
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, reproduce
@@ -25,9 +25,9 @@ def cell(attack="dlg", steps=5, **changes):
     return presets.cell_spec("smoke", train, attack, victims=4, attack_settings={"steps": steps}, **changes)
 
 
-def finished(root, own):
-    assert cell_jobs.run_cells([own], root, None, "cpu", quiet, quiet) == []
-    return schema.read(Store(root).record(own))
+def finished(root, spec):
+    assert cell_jobs.run_cells([spec], root, None, "cpu", quiet, quiet) == []
+    return schema.read(Store(root).record(spec))
 
 
 @pytest.fixture(scope="module")
@@ -37,80 +37,80 @@ def first(tmp_path_factory):
 
 
 def test_a_record_names_its_own_cell(first):
-    _, found = first
-    assert reproduce.cell_of(found) == cell()
-    assert reproduce.cell_of(found).id == found.id
+    _, record = first
+    assert reproduce.cell_of(record) == cell()
+    assert reproduce.cell_of(record).id == record.id
 
 
 @pytest.mark.parametrize("attack_only", [False, True])
 def test_a_result_is_reproduced_bit_for_bit_in_a_fresh_folder(first, tmp_path, attack_only):
-    root, found = first
+    root, record = first
     fresh = tmp_path / "fresh"
-    second = reproduce.again(found, root, fresh, None, quiet, quiet, attack_only=attack_only)
-    assert reproduce.differences(found, second, root, fresh) == []
-    assert reproduce.compared(found, root, fresh) == [100]
-    assert reproduce.moved(found, second) == []
+    second = reproduce.again(record, root, fresh, None, quiet, quiet, attack_only=attack_only)
+    assert reproduce.differences(record, second, root, fresh) == []
+    assert reproduce.compared(record, root, fresh) == [100]
+    assert reproduce.moved(record, second) == []
     assert len(list(fresh.glob("cells/*/seed-100.safetensors"))) == 1
 
 
 def test_a_reconstruction_that_is_gone_is_not_claimed_to_be_compared(first, tmp_path):
-    root, found = first
+    root, record = first
     shutil.copytree(root / "cells", tmp_path / "cells")
-    assert reproduce.compared(found, tmp_path, root) == [100]
+    assert reproduce.compared(record, tmp_path, root) == [100]
     Store(tmp_path).result(cell(), 100).unlink()
-    assert reproduce.compared(found, tmp_path, root) == []
-    assert reproduce.differences(found, found, tmp_path, root) == []
+    assert reproduce.compared(record, tmp_path, root) == []
+    assert reproduce.differences(record, record, tmp_path, root) == []
 
 
 def test_an_accuracy_cell_is_reproduced_though_it_has_no_reconstruction(tmp_path):
-    own = presets.cell_spec("smoke", cell().train, None)
-    found = finished(tmp_path / "a", own)
-    second = reproduce.again(found, tmp_path / "a", tmp_path / "b", None, quiet, quiet)
-    assert reproduce.differences(found, second, tmp_path / "a", tmp_path / "b") == []
-    assert reproduce.compared(found, tmp_path / "a", tmp_path / "b") == []
+    spec = presets.cell_spec("smoke", cell().train, None)
+    record = finished(tmp_path / "a", spec)
+    second = reproduce.again(record, tmp_path / "a", tmp_path / "b", None, quiet, quiet)
+    assert reproduce.differences(record, second, tmp_path / "a", tmp_path / "b") == []
+    assert reproduce.compared(record, tmp_path / "a", tmp_path / "b") == []
 
 
 def test_what_differs_is_named(first, tmp_path):
-    root, found = first
-    changed = found.victims[2].psnr_db + 1e-12
-    cost = found.cost.model_copy(update={"attack_seconds": 1e9})
-    victims = [v.model_copy(update={"psnr_db": changed} if i == 2 else {}) for i, v in enumerate(found.victims)]
-    other = with_victims(found, victims).model_copy(update={"cost": cost})
-    (line,) = reproduce.differences(found, other, root, tmp_path)
+    root, record = first
+    changed = record.victims[2].psnr_db + 1e-12
+    cost = record.cost.model_copy(update={"attack_seconds": 1e9})
+    victims = [v.model_copy(update={"psnr_db": changed} if i == 2 else {}) for i, v in enumerate(record.victims)]
+    other = with_victims(record, victims).model_copy(update={"cost": cost})
+    (line,) = reproduce.differences(record, other, root, tmp_path)
     assert line.startswith("seeds[0].victims[2].psnr_db: ")
-    moved = found.model_copy(update={"environment": found.environment | {"torch": "1.0"}})
-    assert reproduce.differences(found, moved, root, tmp_path) == []
-    assert reproduce.moved(found, moved) == [f"torch: {found.environment['torch']} then, 1.0 now"]
+    moved = record.model_copy(update={"environment": record.environment | {"torch": "1.0"}})
+    assert reproduce.differences(record, moved, root, tmp_path) == []
+    assert reproduce.moved(record, moved) == [f"torch: {record.environment['torch']} then, 1.0 now"]
 
 
 def test_a_reconstruction_that_differs_in_one_bit_is_named(first, tmp_path):
     from privbench.system import files
 
-    root, found = first
+    root, record = first
     tensors, info = files.load_tensors(Store(root).result(cell(), 100), "reconstruction")
     images = tensors["images"].clone()
     images[1, 0, 0, 3, 3] = torch.nextafter(images[1, 0, 0, 3, 3], torch.tensor(9.0))
     files.save_tensors(Store(tmp_path).result(cell(), 100), "reconstruction", tensors | {"images": images}, info)
-    assert reproduce.differences(found, found, root, tmp_path) == ["seed 100: tensor 'images' differs"]
+    assert reproduce.differences(record, record, root, tmp_path) == ["seed 100: tensor 'images' differs"]
 
 
 def test_an_altered_record_and_a_full_folder_are_refused(first, tmp_path):
-    root, found = first
-    altered = changed(found, victims=3)
+    root, record = first
+    altered = changed(record, victims=3)
     with pytest.raises(UserError, match="its specification hashes to"):
         reproduce.again(altered, root, tmp_path / "a", None, quiet, quiet)
     with pytest.raises(UserError, match="is not empty"):
-        reproduce.again(found, root, root, None, quiet, quiet)
+        reproduce.again(record, root, root, None, quiet, quiet)
     with pytest.raises(UserError, match="no training run"):
-        reproduce.again(found, tmp_path / "elsewhere", tmp_path / "b", None, quiet, quiet, attack_only=True)
+        reproduce.again(record, tmp_path / "elsewhere", tmp_path / "b", None, quiet, quiet, attack_only=True)
 
 
 @pytest.mark.parametrize("attack", ["dlg", "staged"])
 def test_the_chunk_size_changes_no_score_beyond_the_stated_tolerance(first, tmp_path, attack, monkeypatch):
     root, _ = first
-    own = cell(attack, steps=60)
-    whole = finished(root, own)
-    monkeypatch.setattr(descend, "CHUNK", 3)
+    spec = cell(attack, steps=60)
+    whole = finished(root, spec)
+    monkeypatch.setattr(batched, "CHUNK", 3)
     second = reproduce.again(whole, root, tmp_path / "chunks", None, quiet, quiet, attack_only=True)
     for a, b in zip(whole.victims, second.victims, strict=True):
         assert a.psnr_db == pytest.approx(b.psnr_db, abs=TOLERANCE_DB)

@@ -64,7 +64,7 @@ class Ran(NamedTuple):
     seen: list
     ended: dict
     failures: list
-    told: list  # what was logged
+    log_lines: list  # what was logged
 
 
 def watch():
@@ -75,9 +75,9 @@ def watch():
 @pytest.fixture(scope="module", params=[1, 2], ids=["one worker", "two workers"])
 def ran(request, tmp_path_factory):
     """One pool for all jobs that fail or end without ending others: a worker takes seconds to begin."""
-    folder, told = tmp_path_factory.mktemp("ran"), []
+    folder, log_lines = tmp_path_factory.mktemp("ran"), []
     listener = logging.Handler()
-    listener.emit = lambda entry: told.append(entry.getMessage())
+    listener.emit = lambda entry: log_lines.append(entry.getMessage())
     jobs = [
         Write("a", folder), Write("b", folder, "user"), Write("c", folder, "attack attacks.floors:Grey"),
         Write("d", folder, "attack attacks.dlg:DLG"), Write("e", folder, "bug"), Write("f", folder, "unpicklable"),
@@ -92,7 +92,7 @@ def ran(request, tmp_path_factory):
             failures = run_jobs(jobs, request.param, progress, outcome)
         finally:
             logging.getLogger("privbench").removeHandler(listener)
-    return Ran(request.param, folder, seen, ended, failures, told)
+    return Ran(request.param, folder, seen, ended, failures, log_lines)
 
 
 def test_one_job_that_fails_does_not_stop_the_others(ran):
@@ -127,8 +127,8 @@ def test_the_traceback_goes_once_the_job_ends_well(tmp_path):
     assert not (tmp_path / "log" / "a.txt").exists()
 
 
-def test_what_others_are_at_is_put_off_and_users_are_told_through_the_parent(ran):
-    assert sorted(ran.told) == ["g: process 7 on elsewhere is at work on it; other work first", "h is made again"]
+def test_what_others_are_at_is_put_off_and_messages_go_through_the_parent(ran):
+    assert sorted(ran.log_lines) == ["g: process 7 on elsewhere is at work on it; other work first", "h is made again"]
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def test_the_last_job_may_train_on_all_cores(tmp_path):
     assert ended == {"a": None, "b": None}
 
 
-def test_a_bug_is_told_even_where_its_traceback_cannot_be_written(tmp_path):
+def test_a_bug_is_reported_even_where_its_traceback_cannot_be_written(tmp_path):
     (tmp_path / "log").write_text("a file in the folder's place")
     _, ended, progress, outcome = watch()
     run_jobs([Write("a", tmp_path, "bug")], 1, progress, outcome)
@@ -209,7 +209,7 @@ class Tell(Write):
         logging.getLogger("privbench").warning("%s is made again", self.title)
 
 
-def test_an_interruption_is_told_apart_from_a_failure(tmp_path):
+def test_an_interruption_is_distinguished_from_a_failure(tmp_path):
     _, _, progress, outcome = watch()
     with pytest.raises(Interrupted):
         run_jobs([Write("a", tmp_path), Write("b", tmp_path, "interrupt")], 1, progress, outcome)

@@ -96,19 +96,19 @@ def test_discriminator_loss_is_equation_4(case):
     (params, buffers), _, batch = case
     nets = Nets(MODEL, params, buffers, ("discriminator",))
     extractor = torch_extractor(params["extractor"])
-    own = FedCG().discriminator_loss(nets, batch._replace(features=extractor(batch.images)), CLOCK).item()
+    loss = FedCG().discriminator_loss(nets, batch._replace(features=extractor(batch.images)), CLOCK).item()
     generator = torch_generator(params["generator"]).eval()
     discriminator = torch_discriminator(params["discriminator"], buffers["discriminator"]).train()
     real = discriminator(extractor(batch.images), batch.labels).sigmoid()
     fake = discriminator(generator(batch.noise["z"], batch.labels), batch.labels).sigmoid()
     loop = -sum(math.log(p) for p in real.tolist()) / B - sum(math.log(1 - p) for p in fake.tolist()) / B
-    assert own == pytest.approx(loop, rel=1e-4)
+    assert loss == pytest.approx(loop, rel=1e-4)
 
 
 def test_generator_loss_is_equation_4_with_the_mode_seeking_term(case):
     (params, buffers), _, batch = case
     nets = Nets(MODEL, params, buffers, ("generator",))
-    own = FedCG(diversity=0.2).generator_loss(nets, batch, CLOCK).item()
+    loss = FedCG(diversity=0.2).generator_loss(nets, batch, CLOCK).item()
     generator = torch_generator(params["generator"]).train()
     discriminator = torch_discriminator(params["discriminator"], buffers["discriminator"]).eval()
     fake = generator(batch.noise["z"], batch.labels)
@@ -116,7 +116,7 @@ def test_generator_loss_is_equation_4_with_the_mode_seeking_term(case):
     loop = -sum(math.log(p) for p in judged.tolist()) / B
     z_gap = sum((batch.noise["z"][i] - batch.noise["z"][i + 3]).abs().mean().item() for i in range(3)) / 3
     f_gap = sum((fake[i] - fake[i + 3]).abs().mean().item() for i in range(3)) / 3
-    assert own == pytest.approx(loop + 0.2 * z_gap / (f_gap + 1e-5), rel=1e-4)
+    assert loss == pytest.approx(loop + 0.2 * z_gap / (f_gap + 1e-5), rel=1e-4)
 
 
 def test_distillation_loss_is_equation_5_and_6(case):
@@ -124,7 +124,7 @@ def test_distillation_loss_is_equation_5_and_6(case):
     clients = tuple(Nets(MODEL, *each) for each in (parts(3), other))
     weights = torch.tensor([0.25, 0.75])
     nets = Nets(MODEL, params, buffers, ("generator", "classifier"), clients=clients, weights=weights)
-    own = aggregators.distillation_loss(nets, batch, CLOCK).item()
+    loss = aggregators.distillation_loss(nets, batch, CLOCK).item()
     z, y = batch.noise["z"], batch.noise["y"]
     teachers = [
         (torch_classifier(p["classifier"]), torch_generator(p["generator"]).eval()) for p, _ in (parts(3), other)
@@ -136,7 +136,7 @@ def test_distillation_loss_is_equation_5_and_6(case):
         logits = sum(w * c(g(z[i : i + 1], y[i : i + 1]))[0] for w, (c, g) in zip(weights, teachers, strict=True))
         p_c = logits.softmax(0).tolist()
         loop += sum(p_c[j] * (math.log(p_c[j]) - math.log(p_s[i][j])) for j in range(CLASSES)) / B
-    assert own == pytest.approx(loop, rel=1e-3, abs=1e-6)
+    assert loss == pytest.approx(loop, rel=1e-3, abs=1e-6)
 
 
 def test_the_received_generator_is_frozen_in_eval_mode(case):

@@ -11,6 +11,7 @@ from torch import nn
 
 from benchmarks import plain
 from privbench import presets, registry, written_defense
+from privbench.defense import Defense
 from privbench.errors import UserError
 from privbench.methods import aggregators
 from privbench.methods.base import ClassByCount, DropoutMask, MiniBatch, Nets, Phase, RoundClock, SamplingContext
@@ -115,8 +116,8 @@ def test_fedprox_adds_half_mu_times_the_squared_distance_to_the_broadcast():
         for name, t in params[part].items()
         for a, b in zip(t.flatten().tolist(), other[0][part][name].flatten().tolist(), strict=True)
     )
-    own = FedProx(mu=0.1).task_loss(nets, batch, CLOCK).item()
-    assert own == pytest.approx(l_cls + 0.05 * gap, rel=1e-5)
+    loss = FedProx(mu=0.1).task_loss(nets, batch, CLOCK).item()
+    assert loss == pytest.approx(l_cls + 0.05 * gap, rel=1e-5)
     assert FedProx(mu=0.0).task_loss(nets, batch, CLOCK).item() == pytest.approx(l_cls, rel=1e-5)
 
 
@@ -125,20 +126,20 @@ def test_feddf_distils_the_weighted_ensemble_on_the_images():
     nets = Nets(
         CONV, *student, ("extractor", "classifier"), clients=tuple(Nets(CONV, *c) for c in clients), weights=WEIGHTS
     )
-    own_e, own_c, _ = in_torch(student)
+    student_e, student_c, _ = in_torch(student)
     teachers = [in_torch(c)[:2] for c in clients]
     loop = 0.0
     for x in batch.images:
         logits = sum(w * one(c, one(e, x)) for w, (e, c) in zip(WEIGHTS, teachers, strict=True))
-        loop += kl(logits, one(own_c, one(own_e, x))) / B
+        loop += kl(logits, one(student_c, one(student_e, x))) / B
     assert FedDF().distillation_loss(nets, batch, CLOCK).item() == pytest.approx(loop, rel=1e-4)
 
 
 @pytest.mark.parametrize("model", [CONV, DENSE], ids=["conv", "dense"])
 def test_fedgens_client_learns_from_imitated_features_from_round_two_on(model):
-    own, broadcast, batch = parts(0, model), parts(7, model), mini_batch(model)
-    nets = Nets(model, *own, ("extractor", "classifier"), received=Nets(model, *broadcast))
-    (extractor, classifier, _), (_, _, generator) = in_torch(own, model), in_torch(broadcast, model)
+    client, broadcast, batch = parts(0, model), parts(7, model), mini_batch(model)
+    nets = Nets(model, *client, ("extractor", "classifier"), received=Nets(model, *broadcast))
+    (extractor, classifier, _), (_, _, generator) = in_torch(client, model), in_torch(broadcast, model)
     l_cls = l_gen = 0.0
     for i in range(B):
         l_cls += ce(one(classifier, one(extractor, batch.images[i])), batch.labels[i]) / B
@@ -152,7 +153,7 @@ def test_fedgens_client_learns_from_imitated_features_from_round_two_on(model):
 def test_fedgens_generator_is_trained_on_the_weighted_ensemble_and_diversity(model):
     server, clients, batch = parts(0, model), (parts(3, model), parts(7, model)), mini_batch(model)
     nets = Nets(model, *server, ("generator",), clients=tuple(Nets(model, *c) for c in clients), weights=WEIGHTS)
-    own = FedGen(diversity=0.3).generator_loss(nets, batch, CLOCK).item()
+    loss = FedGen(diversity=0.3).generator_loss(nets, batch, CLOCK).item()
     generator = in_torch(server, model)[2].train()
     z, y = batch.noise["z"], batch.noise["y"]
     h = generator(z, y)
@@ -161,7 +162,7 @@ def test_fedgens_generator_is_trained_on_the_weighted_ensemble_and_diversity(mod
         loop += ce(sum(w * one(in_torch(c, model)[1], h[i]) for w, c in zip(WEIGHTS, clients, strict=True)), y[i]) / B
     z_gap = sum((z[i] - z[i + 3]).abs().mean().item() for i in range(3)) / 3
     f_gap = sum((h[i] - h[i + 3]).abs().mean().item() for i in range(3)) / 3
-    assert own == pytest.approx(loop + 0.3 * z_gap / (f_gap + 1e-5), rel=1e-4)
+    assert loss == pytest.approx(loop + 0.3 * z_gap / (f_gap + 1e-5), rel=1e-4)
 
 
 def test_fedgen_in_fedmd_cgs_comparison_has_its_generator_with_128_noises():
@@ -173,9 +174,9 @@ def test_fedgen_in_fedmd_cgs_comparison_has_its_generator_with_128_noises():
 
 
 def test_nfl_cgan_drops_features_before_the_classifier_and_nowhere_else():
-    own, broadcast, batch = parts(0), parts(7), mini_batch()
-    nets = Nets(DROPPING, *own, ("extractor", "classifier"), received=Nets(DROPPING, *broadcast))
-    (extractor, classifier, _), (_, _, generator) = in_torch(own), in_torch(broadcast)
+    client, broadcast, batch = parts(0), parts(7), mini_batch()
+    nets = Nets(DROPPING, *client, ("extractor", "classifier"), received=Nets(DROPPING, *broadcast))
+    (extractor, classifier, _), (_, _, generator) = in_torch(client), in_torch(broadcast)
     alpha = 2 / (1 + math.exp(-10 * 3 / 50)) - 1
     loop = l_cls = 0.0
     for i in range(B):
@@ -185,7 +186,7 @@ def test_nfl_cgan_drops_features_before_the_classifier_and_nowhere_else():
         loop += alpha * (h - fake).square().sum().item() / 400 / B
     assert NFLCGAN().task_loss(nets, batch, CLOCK).item() == pytest.approx(l_cls + loop, rel=1e-5)
     assert l_cls != pytest.approx(loop, rel=1e-3)
-    without = [Nets(each, *own).classifier(nets.extractor(batch.images)) for each in (CONV, DROPPING)]
+    without = [Nets(each, *client).classifier(nets.extractor(batch.images)) for each in (CONV, DROPPING)]
     assert torch.equal(*without)  # in eval mode nothing is dropped
 
 
@@ -194,7 +195,7 @@ def test_the_student_of_nfl_cgan_is_distilled_with_dropout_and_its_teachers_with
     networks = tuple(Nets(DROPPING, *c) for c in clients)
     nets = Nets(DROPPING, *server, aggregators.STUDENT, clients=networks, weights=WEIGHTS)
     ((stage,),) = [phase.stages for phase in NFLCGAN().server()]
-    own = stage.loss(nets, batch, CLOCK).item()
+    loss = stage.loss(nets, batch, CLOCK).item()
     _, student, generator = in_torch(server)
     z, y = batch.noise["z"], batch.noise["y"]
     h = generator.train()(z, y) * batch.noise["kept"] / 0.8
@@ -203,45 +204,45 @@ def test_the_student_of_nfl_cgan_is_distilled_with_dropout_and_its_teachers_with
         teachers = [one(c, one(g, z[i], y[i])) for _, c, g in map(in_torch, clients)]
         ensemble = sum(w * t for w, t in zip(WEIGHTS, teachers, strict=True))
         loop += kl(ensemble, one(student, h[i])) / B
-    assert own == pytest.approx(loop, rel=1e-3)
-    assert set(stage.draws) == {"z", "y", "kept"}
+    assert loss == pytest.approx(loop, rel=1e-3)
+    assert set(stage.draws) == {"z", "y", "kept", "kept eps"}
 
 
-def dropped_loop(own, batch, mask="kept"):
+def dropped_loop(client, batch, mask="kept"):
     """L_cls with dropout 0.2 before the classifier, sample by sample."""
-    extractor, classifier, _ = in_torch(own)
+    extractor, classifier, _ = in_torch(client)
     rows = zip(batch.images, batch.labels, batch.noise[mask], strict=True)
-    return sum(ce(one(classifier, one(extractor, x) * kept / 0.8), y) for x, y, kept in rows) / B
+    return sum(ce(one(classifier, one(extractor, x) * keep / 0.8), y) for x, y, keep in rows) / B
 
 
 @pytest.mark.parametrize("name", ["local", "fedavg", "feddf", "fedper", "fedsplit", "fedprox"])
 def test_a_baseline_with_dropout_drops_features_in_training(name):
-    own, batch = parts(0), mini_batch()
+    client, batch = parts(0), mini_batch()
     method = registry.create(registry.resolve("method", name), {"dropout": 0.2})
     assert method.networks("lenet5")["dropout"] == 0.2
     ((stage,),) = [phase.stages for phase in method.client()]
     assert "kept" in stage.draws
-    nets = Nets(DROPPING, *own, stage.trains, received=Nets(DROPPING, *own))
-    assert stage.loss(nets, batch, CLOCK).item() == pytest.approx(dropped_loop(own, batch), rel=1e-5)
-    whole = Nets(CONV, *own, stage.trains, received=Nets(CONV, *own))
-    assert stage.loss(whole, batch, CLOCK).item() != pytest.approx(dropped_loop(own, batch), rel=1e-4)
+    nets = Nets(DROPPING, *client, stage.trains, received=Nets(DROPPING, *client))
+    assert stage.loss(nets, batch, CLOCK).item() == pytest.approx(dropped_loop(client, batch), rel=1e-5)
+    whole = Nets(CONV, *client, stage.trains, received=Nets(CONV, *client))
+    assert stage.loss(whole, batch, CLOCK).item() != pytest.approx(dropped_loop(client, batch), rel=1e-4)
 
 
 def test_fedgen_and_feddf_drop_what_their_trained_classifiers_see_and_nothing_else():
-    own, broadcast, batch = parts(0), parts(7), mini_batch()
-    nets = Nets(DROPPING, *own, ("extractor", "classifier"), received=Nets(DROPPING, *broadcast))
-    (_, classifier, _), (_, _, generator) = in_torch(own), in_torch(broadcast)
-    loop = dropped_loop(own, batch)
-    for z, y, kept in zip(*(batch.noise[name] for name in ("z", "y", "kept_imitated")), strict=True):
-        loop += ce(one(classifier, one(generator, z, y) * kept / 0.8), y) / B
+    client, broadcast, batch = parts(0), parts(7), mini_batch()
+    nets = Nets(DROPPING, *client, ("extractor", "classifier"), received=Nets(DROPPING, *broadcast))
+    (_, classifier, _), (_, _, generator) = in_torch(client), in_torch(broadcast)
+    loop = dropped_loop(client, batch)
+    for z, y, keep in zip(*(batch.noise[name] for name in ("z", "y", "kept_imitated")), strict=True):
+        loop += ce(one(classifier, one(generator, z, y) * keep / 0.8), y) / B
     assert FedGen(dropout=0.2).task_loss(nets, batch, CLOCK).item() == pytest.approx(loop, rel=1e-4)
     clients = tuple(Nets(DROPPING, *each) for each in (parts(3), parts(7)))
-    student = Nets(DROPPING, *own, ("extractor", "classifier"), clients=clients, weights=WEIGHTS)
-    (own_e, own_c, _), teachers = in_torch(own), [in_torch(c)[:2] for c in (parts(3), parts(7))]
+    student = Nets(DROPPING, *client, ("extractor", "classifier"), clients=clients, weights=WEIGHTS)
+    (student_e, student_c, _), teachers = in_torch(client), [in_torch(c)[:2] for c in (parts(3), parts(7))]
     loop = 0.0
-    for x, kept in zip(batch.images, batch.noise["kept"], strict=True):
+    for x, keep in zip(batch.images, batch.noise["kept"], strict=True):
         logits = sum(w * one(c, one(e, x)) for w, (e, c) in zip(WEIGHTS, teachers, strict=True))
-        loop += kl(logits, one(own_c, one(own_e, x) * kept / 0.8)) / B
+        loop += kl(logits, one(student_c, one(student_e, x) * keep / 0.8)) / B
     assert FedDF(dropout=0.2).distillation_loss(student, batch, CLOCK).item() == pytest.approx(loop, rel=1e-3)
 
 
@@ -287,8 +288,8 @@ def test_a_method_that_does_not_draw_what_is_kept_refuses_dropout_and_trains_wit
         harness.train_round([setup], [harness.initial(setup)], "alone")
 
 
-def fedmd_task_terms(own, broadcast, batch, ramp):
-    (extractor, classifier, _), (_, _, generator) = in_torch(own, DENSE), in_torch(broadcast, DENSE)
+def fedmd_task_terms(client, broadcast, batch, ramp):
+    (extractor, classifier, _), (_, _, generator) = in_torch(client, DENSE), in_torch(broadcast, DENSE)
     terms = dict.fromkeys(("cls", "cls_global", "mse_global", "kl_global"), 0.0)
     for i in range(B):
         z, y, y_hat = batch.noise["z"][i], batch.labels[i], batch.noise["y"][i]
@@ -307,11 +308,11 @@ def diversity_loop(kind, f, z, y, scale):
     total = 0.0
     for j in range(size):
         for k in range(size):
-            told = [
+            noises = [
                 row + [float(label == c) for c in range(CLASSES)] * (kind == 1) for row, label in zip(z, y, strict=True)
             ]
             gaps = [abs(a - b) for a, b in zip(f[j], f[k], strict=True)]
-            noise_gaps = [(a - b) ** 2 for a, b in zip(told[j], told[k], strict=True)]
+            noise_gaps = [(a - b) ** 2 for a, b in zip(noises[j], noises[k], strict=True)]
             if scale == "literal":
                 apart, d = math.sqrt(sum(gap**2 for gap in gaps)), math.sqrt(sum(noise_gaps))
             else:
@@ -322,8 +323,8 @@ def diversity_loop(kind, f, z, y, scale):
     return math.exp(-total / size**2)
 
 
-def fedmd_local_terms(own, batch, kind=2, scale="mean"):
-    extractor, classifier, generator = in_torch(own, DENSE)
+def fedmd_local_terms(client, batch, kind=2, scale="mean"):
+    extractor, classifier, generator = in_torch(client, DENSE)
     z, y = batch.noise["z"], batch.labels
     f = generator.train()(z, y)
     terms = dict.fromkeys(("kl_local", "mse_local", "cls_local"), 0.0)
@@ -339,22 +340,21 @@ def fedmd_local_terms(own, batch, kind=2, scale="mean"):
 @pytest.fixture(scope="module")
 def fedmd():
     """(method, the loops' terms per stage, the method's loss per stage) of one FedMD-CG client."""
-    own, broadcast, batch = parts(0, DENSE), parts(7, DENSE), mini_batch(DENSE)
-    own[0]["generator"] = parts(5, DENSE)[0]["generator"]
-    own[0]["generator"]["fc2.weight"] *= (
-        0.1  # so near to collapse, and with such noise, that not even the norms' exp(-distance) is 0
-    )
+    client, broadcast, batch = parts(0, DENSE), parts(7, DENSE), mini_batch(DENSE)
+    client[0]["generator"] = parts(5, DENSE)[0]["generator"]
+    # So near to collapse, and with such noise, that not even the norms' exp(-distance) is 0.
+    client[0]["generator"]["fc2.weight"] *= 0.1
     close = batch._replace(noise=batch.noise | {"z": batch.noise["z"] / 64})
     method = FedMDCG(lambda1=0.5, lambda2=2.0, lambda3=3.0, lambda4=0.5, lambda5=2.0, lambda6=30.0, ramp_power=2.0)
     clock = RoundClock(51, 100)
-    loops = fedmd_task_terms(own, broadcast, batch, 0.25) | fedmd_local_terms(own, batch)
+    loops = fedmd_task_terms(client, broadcast, batch, 0.25) | fedmd_local_terms(client, batch)
     for kind in (0, 1, 2):
-        loops[f"div {kind} mean"] = fedmd_local_terms(own, batch, kind)["div"]
-        loops[f"div {kind} literal"] = fedmd_local_terms(own, close, kind, "literal")["div"]
+        loops[f"div {kind} mean"] = fedmd_local_terms(client, batch, kind)["div"]
+        loops[f"div {kind} literal"] = fedmd_local_terms(client, close, kind, "literal")["div"]
 
     def losses(each):
-        task = Nets(DENSE, *own, ("extractor", "classifier"), received=Nets(DENSE, *broadcast))
-        local = Nets(DENSE, *own, ("generator",), received=Nets(DENSE, *broadcast))
+        task = Nets(DENSE, *client, ("extractor", "classifier"), received=Nets(DENSE, *broadcast))
+        local = Nets(DENSE, *client, ("generator",), received=Nets(DENSE, *broadcast))
         noise = close if each.diversity_scale == "literal" else batch
         return each.task_loss(task, batch, clock).item(), each.generator_loss(local, noise, clock).item()
 
@@ -397,8 +397,8 @@ def test_terms_that_are_switched_off_together_are_missing_together(terms, fedmd)
 def test_feature_level_alone_is_the_loss_without_its_comparison_of_logits(fedmd):
     """Tables 3 and 9-11 with AVE_agg: CE on imitated features stays, and goes in the other reading."""
     method, loops, losses = fedmd
-    own = losses(replace(method, aggregator="ave", without="kl_global"))[0]
-    assert own == pytest.approx(loops["cls"] + loops["cls_global"] + loops["mse_global"], rel=1e-4)
+    loss = losses(replace(method, aggregator="ave", without="kl_global"))[0]
+    assert loss == pytest.approx(loops["cls"] + loops["cls_global"] + loops["mse_global"], rel=1e-4)
     other = losses(replace(method, aggregator="ave", without="cls_global,kl_global"))[0]
     assert other == pytest.approx(loops["cls"] + loops["mse_global"], rel=1e-4)
 
@@ -408,11 +408,11 @@ def test_feature_level_alone_is_the_loss_without_its_comparison_of_logits(fedmd)
 def test_the_local_generator_descends_on_the_diversity_loss_that_is_chosen(kind, scale, fedmd):
     method, loops, losses = fedmd
     chosen = replace(method, diversity=kind, diversity_scale=scale)
-    own = losses(chosen)[1] - losses(replace(chosen, without="div"))[1]
-    assert own == pytest.approx(loops[f"div {kind} {scale}"], rel=2e-4)
-    assert 1e-2 < own < 29
+    div = losses(chosen)[1] - losses(replace(chosen, without="div"))[1]
+    assert div == pytest.approx(loops[f"div {kind} {scale}"], rel=2e-4)
+    assert 1e-2 < div < 29
     others = [loops[f"div {other} {scale}"] for other in (0, 1, 2) if other != kind]
-    assert all(own != pytest.approx(other, rel=2e-3) for other in others)
+    assert all(div != pytest.approx(other, rel=2e-3) for other in others)
 
 
 @pytest.mark.parametrize(("scale", "size"), [("mean", 0.5), ("literal", 0.02)])
@@ -421,10 +421,10 @@ def test_the_diversity_losses_are_equations_7_and_8(kind, scale, size):
     rng = torch.Generator().manual_seed(0)
     f, z = size * torch.rand(B, 16, 5, 5, generator=rng), torch.randn(B, 7, generator=rng)
     y = torch.tensor([0, 3, 3, 1, 0, 2])
-    own = diversity_loss(kind, f.requires_grad_(), z, y, CLASSES, scale)
-    assert own.item() == pytest.approx(diversity_loop(kind, f, z, y, scale), rel=1e-5)
-    assert 0.01 < own.item() < 0.9
-    assert torch.autograd.grad(own, f)[0].isfinite().all()
+    loss = diversity_loss(kind, f.requires_grad_(), z, y, CLASSES, scale)
+    assert loss.item() == pytest.approx(diversity_loop(kind, f, z, y, scale), rel=1e-5)
+    assert 0.01 < loss.item() < 0.9
+    assert torch.autograd.grad(loss, f)[0].isfinite().all()
 
 
 def test_unless_otherwise_specified_the_diversity_loss_is_l_div2_of_means():
@@ -472,8 +472,8 @@ def test_crossed_distillation_weighs_clients_by_their_label_counts(model):
             loops["kl2"] += tau * kl(one(c_g, h_i), teacher) / B
             loops["kl3"] += tau * kl(one(c_i, h[i]), teacher) / B
     for terms in (("kl1", "kl2", "kl3"), ("kl1",), ("kl2",), ("kl3",)):
-        own = aggregators.crossed_distillation_loss(nets, batch, CLOCK, terms=terms).item()
-        assert own == pytest.approx(sum(loops[t] for t in terms), rel=1e-3)
+        loss = aggregators.crossed_distillation_loss(nets, batch, CLOCK, terms=terms).item()
+        assert loss == pytest.approx(sum(loops[t] for t in terms), rel=1e-3)
 
 
 def test_switched_off_terms_reach_the_server():
@@ -485,12 +485,12 @@ def test_switched_off_terms_reach_the_server():
 def test_the_dense_discriminator_is_the_classifier_with_one_output():
     params, state = DENSE.net("discriminator").init(stream(0, "d"))
     h, y = torch.rand(B, 16, 5, 5), torch.arange(B) % CLASSES
-    own, _ = DENSE.net("discriminator").apply(params, state, h, y, train=True)
+    scores, _ = DENSE.net("discriminator").apply(params, state, h, y, train=True)
     fcs = [nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 1)]
     for i, fc in enumerate(fcs):
         fc.weight.data, fc.bias.data = params[f"fc{i + 1}.weight"], params[f"fc{i + 1}.bias"]
     net = nn.Sequential(nn.Flatten(), fcs[0], nn.Sigmoid(), fcs[1], nn.Sigmoid(), fcs[2])
-    torch.testing.assert_close(own, net(h)[:, 0])
+    torch.testing.assert_close(scores, net(h)[:, 0])
 
 
 def test_labels_are_drawn_as_often_as_all_clients_together_have_them():
@@ -501,9 +501,9 @@ def test_labels_are_drawn_as_often_as_all_clients_together_have_them():
 
 
 def test_dropout_keeps_the_share_asked_for():
-    kept = DropoutMask().sample((10, 5), SamplingContext(replace(CONV, dropout=0.2), None), torch.Generator())
-    assert kept.shape == (10, 5, 16, 5, 5)
-    assert kept.float().mean().item() == pytest.approx(0.8, abs=0.02)
+    mask = DropoutMask().sample((10, 5), SamplingContext(replace(CONV, dropout=0.2), None), torch.Generator())
+    assert mask.shape == (10, 5, 16, 5, 5)
+    assert mask.float().mean().item() == pytest.approx(0.8, abs=0.02)
     assert DropoutMask().sample((10, 5), SamplingContext(CONV, None), torch.Generator()).numel() == 0
 
 
@@ -557,16 +557,16 @@ def test_a_float_setting_takes_an_integer_and_the_limits_themselves_pass():
 
 
 @dataclasses.dataclass(frozen=True)
-class Typed:
+class Typed(Defense):
     """A plug-in of a user's own, with every type that is looked at and one that is not."""
 
     bits: int
     fast: bool = False
-    places: tuple[int, ...] = ()
+    layers: tuple[int, ...] = ()
 
 
 def test_whole_numbers_and_flags_are_looked_at_and_other_types_are_left_to_the_class():
-    assert registry.create(Typed, {"bits": 8, "fast": True, "places": (1,)}) == Typed(8, True, (1,))
+    assert registry.create(Typed, {"bits": 8, "fast": True, "layers": (1,)}) == Typed(8, True, (1,))
     with pytest.raises(UserError, match="Typed: fast takes true or false, but 1 was given"):
         registry.create(Typed, {"bits": 8, "fast": 1})
     assert written_defense.create(written_defense.typed(f"{__name__}:Typed:8"), "step") == Typed(8)

@@ -39,14 +39,14 @@ def test_transposed_2x2_convolution_as_a_product_equals_torchs(side, batch, laid
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(batch, 3, side, side, dtype=torch.float64, generator=rng)
     weight = laid(torch.randn(3, 7, 2, 2, dtype=torch.float64, generator=rng))
-    found = []
+    derivatives = []
     for way in (conv_transpose2x2, torch.nn.functional.conv_transpose2d):
         leaves = x.clone().requires_grad_(), weight.clone().requires_grad_()
         y = way(*leaves)
         first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
         second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
-        found.append((y, *first, *second))
-    torch.testing.assert_close(*found)
+        derivatives.append((y, *first, *second))
+    torch.testing.assert_close(*derivatives)
 
 
 @pytest.mark.parametrize("side", [2, 3, 5])
@@ -82,9 +82,9 @@ def test_a_large_product_equals_that_in_double_precision(transposed):
     y = times(*leaves)
     over_x, over_matrix = torch.autograd.grad(y, leaves, grad)
     eps = torch.finfo(torch.float32).eps
-    for found, left, right in ((y, x, matrix), (over_x, grad, matrix.T), (over_matrix, x.T, grad)):
+    for product, left, right in ((y, x, matrix), (over_x, grad, matrix.T), (over_matrix, x.T, grad)):
         exact, bound = left.double() @ right.double(), left.double().abs() @ right.double().abs()
-        assert ((found.double() - exact).abs() <= left.shape[1] * eps * bound).all()
+        assert ((product.double() - exact).abs() <= left.shape[1] * eps * bound).all()
 
 
 def test_the_products_of_many_networks_at_once_equal_each_alone():
@@ -124,9 +124,9 @@ def test_spectral_norm_equals_torch_over_several_steps():
         y = F.conv2d(x, weight) / sigma
         expected = layer(x)
         torch.testing.assert_close(y, expected)
-    (own,) = torch.autograd.grad(y.square().sum(), weight)
-    (theirs,) = torch.autograd.grad(expected.square().sum(), layer.weight_orig)
-    torch.testing.assert_close(own, theirs, rtol=1e-4, atol=1e-5)
+    (slope,) = torch.autograd.grad(y.square().sum(), weight)
+    (expected_slope,) = torch.autograd.grad(expected.square().sum(), layer.weight_orig)
+    torch.testing.assert_close(slope, expected_slope, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("train", [True, False])
@@ -142,9 +142,9 @@ def test_the_discriminator_of_two_batches_equals_two_calls_in_turn(model, train)
     labels = torch.arange(6)
     first, state = net.apply(params, buffers, real, labels, train=train)
     second, after = net.apply(params, buffers | state, fake, labels, train=train)
-    both, found = net.apply_in_turn(params, buffers, (real, fake), labels, train=train)
+    both, after_both = net.apply_in_turn(params, buffers, (real, fake), labels, train=train)
     torch.testing.assert_close(both, (first, second))
-    torch.testing.assert_close(dict(found), dict(state | after))
+    torch.testing.assert_close(dict(after_both), dict(state | after))
     inputs = [*params.values(), real, fake]
     grads = [
         torch.autograd.grad(a.sigmoid().mean() - b.sin().mean(), inputs, allow_unused=True)
@@ -161,8 +161,8 @@ def test_the_spectral_product_equals_the_layer_divided_by_sigma():
     sigma, _ = spectral_norm(weight, u, train=True)
     plain = F.conv2d(x, weight) / sigma
     matrix, patches = as_matrix(weight), patches2x2(x)
-    found = power_iteration(matrix, u, train=True)
-    y = SpectralProduct.apply(patches.flatten(0, 2)[None], matrix, *(t[None] for t in found))
+    vectors = power_iteration(matrix, u, train=True)
+    y = SpectralProduct.apply(patches.flatten(0, 2)[None], matrix, *(t[None] for t in vectors))
     y = y.view(4, 4, 4, 7).permute(0, 3, 1, 2)
     torch.testing.assert_close(y, plain)
     grads = [torch.autograd.grad(each.sin().sum(), weight)[0] for each in (y, plain)]
@@ -178,8 +178,8 @@ def test_lenet_equals_the_papers_layers_in_torch_nn():
         nn.Conv2d(3, 6, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Conv2d(6, 16, 5), nn.AvgPool2d(2), nn.Sigmoid(), nn.Flatten(),
         nn.Linear(400, 120), nn.Sigmoid(), nn.Linear(120, 84), nn.Sigmoid(), nn.Linear(84, 10),
     )  # fmt: skip
-    for own, theirs in zip([*e.values(), *c.values()], plain.parameters(), strict=True):
-        theirs.data = own
+    for weight, parameter in zip([*e.values(), *c.values()], plain.parameters(), strict=True):
+        parameter.data = weight
     x = torch.rand(2, 3, 32, 32)
     h, _ = model.net("extractor").apply(e, {}, x, train=True)
     logits, _ = model.net("classifier").apply(c, {}, h, train=True)

@@ -11,7 +11,7 @@ from privbench.errors import UserError
 from privbench.networks.layers import padded_conv
 from privbench.networks.model import Model, check_backbone
 from privbench.seeds import stream
-from privbench.training import harness
+from privbench.training import harness, phase_plans
 from tests.builders.federations import digits_federation
 
 STATISTICS = {"running_mean": "mean", "running_var": "var"}
@@ -22,7 +22,7 @@ def networks(model):
 
 
 @pytest.fixture(scope="module")
-def theirs():
+def torchvision_net():
     """torchvision's ResNet-18, also where its compiled operators do not load."""
     torchvision_datasets()
     from torchvision.models import resnet18
@@ -42,8 +42,8 @@ def from_torchvision(net, like):
     state = {}
     for name, value in net.state_dict().items():
         layer, _, kind = name.rpartition(".")
-        state[f"{layer}.{STATISTICS.get(kind, kind)}"] = value.clone()
-    return {part: tuple({n: state[n] for n in tensors} for tensors in own) for part, own in like.items()}
+        state[f"{layer}.{STATISTICS.get(kind, kind)}".removeprefix(".")] = value.clone()
+    return {part: tuple({n: state[n] for n in tensors} for tensors in parts) for part, parts in like.items()}
 
 
 def forward(net, images):
@@ -55,37 +55,37 @@ def forward(net, images):
 
 @pytest.mark.parametrize(("size", "batch"), [(32, 3), (224, 2)])
 @pytest.mark.parametrize("train", [True, False])
-def test_resnet_equals_torchvisions_modules_with_the_same_weights(theirs, train, size, batch):
+def test_resnet_equals_torchvisions_modules_with_the_same_weights(torchvision_net, train, size, batch):
     model = Model("resnet18", 3, 7, size)
-    own = from_torchvision(theirs, networks(model))
+    values = from_torchvision(torchvision_net, networks(model))
     x = torch.rand(batch, 3, size, size, dtype=torch.float64, generator=stream(0, "images"))
-    h, extractor_after = model.net("extractor").apply(*own["extractor"], x, train=train)
-    logits, classifier_after = model.net("classifier").apply(*own["classifier"], h, train=train)
-    expected_logits, expected_h = forward(theirs.train(train), x)
+    h, extractor_after = model.net("extractor").apply(*values["extractor"], x, train=train)
+    logits, classifier_after = model.net("classifier").apply(*values["classifier"], h, train=train)
+    expected_logits, expected_h = forward(torchvision_net.train(train), x)
     torch.testing.assert_close(h, expected_h)
     torch.testing.assert_close(logits, expected_logits)
-    after = from_torchvision(theirs, networks(model))
-    assert set(extractor_after) == set(own["extractor"][1])
+    after = from_torchvision(torchvision_net, networks(model))
+    assert set(extractor_after) == set(values["extractor"][1])
     torch.testing.assert_close(extractor_after, after["extractor"][1])
     torch.testing.assert_close(classifier_after, after["classifier"][1])
 
 
-def test_every_parameter_and_statistic_of_torchvisions_resnet_has_its_place(theirs):
-    own = networks(Model("resnet18", 3, 7))
-    names = [n for params, buffers in own.values() for n in (*params, *buffers)]
-    assert len(names) == len(set(names)) == len([n for n in theirs.state_dict() if "num_batches" not in n])
-    shapes = {n: t.shape for params, _ in own.values() for n, t in params.items()}
-    assert shapes == {n: p.shape for n, p in theirs.named_parameters()}
+def test_every_parameter_and_statistic_of_torchvisions_resnet_has_its_place(torchvision_net):
+    parts = networks(Model("resnet18", 3, 7))
+    names = [n for params, buffers in parts.values() for n in (*params, *buffers)]
+    assert len(names) == len(set(names)) == len([n for n in torchvision_net.state_dict() if "num_batches" not in n])
+    shapes = {n: t.shape for params, _ in parts.values() for n, t in params.items()}
+    assert shapes == {n: p.shape for n, p in torchvision_net.named_parameters()}
 
 
-def test_initial_values_are_spread_as_torchvisions(theirs):
+def test_initial_values_are_spread_as_torchvisions(torchvision_net):
     torch.manual_seed(1)
-    fresh = type(theirs)(type(theirs.layer1[0]), [2, 2, 2, 2], num_classes=7)
-    own = {n: t for params, _ in networks(Model("resnet18", 3, 7)).values() for n, t in params.items()}
+    fresh = type(torchvision_net)(type(torchvision_net.layer1[0]), [2, 2, 2, 2], num_classes=7)
+    initial = {n: t for params, _ in networks(Model("resnet18", 3, 7)).values() for n, t in params.items()}
     for name, parameter in fresh.state_dict().items():
         if parameter.numel() > 1000:
-            assert float(own[name].std() / parameter.std()) == pytest.approx(1, abs=0.05), name
-            assert abs(float(own[name].mean())) < 0.1 * float(parameter.std()), name
+            assert float(initial[name].std() / parameter.std()) == pytest.approx(1, abs=0.05), name
+            assert abs(float(initial[name].mean())) < 0.1 * float(parameter.std()), name
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_small_images_are_enlarged_a_mini_batch_at_a_time(size):
     each = presets.train_spec("smoke", "digits", "fedavg", backbone="resnet18", image_size=size, clients=2)
     setup = harness.prepare(each, federation, torch.device("cpu"))
     assert setup.images[0].shape == (20, 1, 32, 32)
-    shown = harness.client_plan(setup, 0, 1, setup.method.client()[0], 0).images(0)
+    shown = phase_plans.client_plan(setup, 0, 1, setup.method.client()[0], 0).images(0)
     assert shown.shape == (16, 1, size, size)
     assert 0 <= shown.min() < shown.max() <= 1
     small = federation.clients[0].train.images / 255
-    (own,) = torch.nn.functional.interpolate(shown[:1], (32, 32), mode="area")
-    assert (small - own).abs().mean((1, 2, 3)).min() < 0.02, "an enlarged image is none of the client's"
+    (reduced,) = torch.nn.functional.interpolate(shown[:1], (32, 32), mode="area")
+    assert (small - reduced).abs().mean((1, 2, 3)).min() < 0.02, "an enlarged image is none of the client's"
 
 
 def test_photos_are_resized_from_their_larger_originals_and_digits_stay_as_they_are():

@@ -41,17 +41,17 @@ class Halves:
 
     def reconstruct(self, artifact, knowledge, seed, progress):
         """Never asked here."""
-        raise AssertionError("these looks are not attacked")
+        raise AssertionError("these observations are not attacked")
 
 
 NAME = f"{__name__}:Halves"
 
 
 def cell_of(method="fedcg", attack=NAME, settings=None, **changes):
-    own = METHOD if method == "fedcg" else {}
+    method_settings = METHOD if method == "fedcg" else {}
     defense = changes.pop("defense", "none")
     train = presets.train_spec(
-        "smoke", "digits", method, defense=defense, method_settings=own, changes={"rounds": 4, **changes}
+        "smoke", "digits", method, defense=defense, method_settings=method_settings, changes={"rounds": 4, **changes}
     )
     return presets.cell_spec("smoke", train, registry.typed("attack", attack), attack_settings=settings)
 
@@ -70,8 +70,8 @@ def by_hand(cell, honest, crafted):
     state = harness.initial(setup)
     for _ in range(honest):
         harness.train_round([setup], [state], "alone")
-    own = Networks(state.server.params, state.server.buffers)
-    sent = Halves().craft(None, own, None, 0)
+    honest_networks = Networks(state.server.params, state.server.buffers)
+    sent = Halves().craft(None, honest_networks, None, 0)
     for _ in range(crafted):
         state.server.params = state.server.params | copy.deepcopy(sent.params)
         state.server.buffers = state.server.buffers | copy.deepcopy(sent.buffers)
@@ -87,16 +87,18 @@ def test_clients_train_on_what_was_crafted_and_look_no_later(round_, honest, tmp
     assert shot.round == round_
     assert equal(shot.server.params, sent.params)
     assert equal(shot.server.buffers, sent.buffers | {"classifier": {}})
-    for client, own, upload, mine in zip(shot.clients, state.clients, shot.uploads, state.uploads, strict=True):
-        assert equal(client.params, own.params)
-        assert equal(upload[0], mine[0])
-    assert active_server.told(tmp_path) == {"active_rounds": round_ - honest}
+    for client, reference, upload, reference_upload in zip(
+        shot.clients, state.clients, shot.uploads, state.uploads, strict=True
+    ):
+        assert equal(client.params, reference.params)
+        assert equal(upload[0], reference_upload[0])
+    assert active_server.crafted_rounds(tmp_path) == {"active_rounds": round_ - honest}
     again = active_server.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)  # read back
     assert all(equal(a.params, b.params) for a, b in zip(shot.clients, again.clients, strict=True))
     assert active_server.sent(cell, setup_of(cell), shot, None) is shot
     (tmp_path / active_server.HISTORY).unlink()
     active_server.trained(cell, setup_of(cell), round_, tmp_path, tmp_path / "run", None)
-    assert active_server.told(tmp_path) == {"active_rounds": round_ - honest}
+    assert active_server.crafted_rounds(tmp_path) == {"active_rounds": round_ - honest}
 
 
 def test_crafted_rounds_lead_elsewhere_than_honest_ones(tmp_path):
@@ -136,7 +138,7 @@ def test_what_cannot_be_crafted_is_refused_in_one_line(method, round_, settings,
     assert "\n" not in str(caught.value)
 
 
-def test_who_hands_in_nothing_is_honest():
+def test_who_crafts_nothing_is_honest():
     cell = cell_of(attack="imprint")  # of one image and a private extractor nothing is crafted
     state = harness.initial(setup_of(cell))
     shot = Snapshot(0, state.server, state.clients, state.uploads)
@@ -144,16 +146,16 @@ def test_who_hands_in_nothing_is_honest():
     assert equal(sent.server.params, shot.server.params)
 
 
-def test_an_active_attack_is_told_of_the_uploads_to_come_and_no_other_is(monkeypatch):
-    cell, told = cell_of(defense="gaussian:0.5").model_copy(update={"batch_size": 3}), []
+def test_an_active_attack_knows_the_expected_uploads_and_no_other_is(monkeypatch):
+    cell, handed = cell_of(defense="gaussian:0.5").model_copy(update={"batch_size": 3}), []
     monkeypatch.setattr(
-        Halves, "craft", lambda s, model, broadcast, known, seed: told.append(known) or Networks({}, {})
+        Halves, "craft", lambda s, model, broadcast, known, seed: handed.append(known) or Networks({}, {})
     )
     setup = setup_of(cell)
     active_server.crafted(cell, setup, harness.initial(setup).server, 0, None, None)
-    assert told[0].expected == ExpectedUpload(3, setup.defense)
-    assert told[0].broadcast is None
-    whole = Knowledge(told[0].auxiliary, expected=told[0].expected, broadcast=Networks({}, {}))
+    assert handed[0].expected == ExpectedUpload(3, setup.defense)
+    assert handed[0].broadcast is None
+    whole = Knowledge(handed[0].auxiliary, expected=handed[0].expected, broadcast=Networks({}, {}))
     passive = knowledge.only(frozenset({"auxiliary"}), whole, "surrogate")
     assert passive.expected is passive.broadcast is None
 

@@ -39,11 +39,11 @@ def test_an_old_artifact_among_results_is_the_same_in_today_s_form_and_its_old_f
     folder, seen, _ = old
     whose = artifact_files.origin_of(TRAIN, folder)
     artifact_upgrade.upgrade(folder, whose)
-    found, truth = artifact_files.load_with_truth(folder, whose)
-    assert all(torch.equal(found.gradients[p][n], t) for p, net in seen.gradients.items() for n, t in net.items())
-    assert all(torch.equal(found.weights[p][n], t) for p, net in seen.weights.items() for n, t in net.items())
-    assert (found.model, found.shared_parts, found.training.steps) == (seen.model, seen.shared_parts, 40)
-    assert torch.equal(found.labels, seen.labels)
+    upgraded, truth = artifact_files.load_with_truth(folder, whose)
+    assert all(torch.equal(upgraded.gradients[p][n], t) for p, net in seen.gradients.items() for n, t in net.items())
+    assert all(torch.equal(upgraded.weights[p][n], t) for p, net in seen.weights.items() for n, t in net.items())
+    assert (upgraded.model, upgraded.shared_parts, upgraded.training.steps) == (seen.model, seen.shared_parts, 40)
+    assert torch.equal(upgraded.labels, seen.labels)
     assert torch.equal(truth.images, IMAGES[:, None])
     before = (folder / artifact_files.TRUTH).stat().st_mtime_ns
     artifact_upgrade.upgrade(folder, whose)

@@ -15,6 +15,7 @@ from privbench.errors import UserError
 from privbench.networks.model import Model
 from privbench.observation import artifact_files
 from privbench.observation.format import files, limits, networks, schema
+from privbench.system import index_files
 from privbench.types import CLASSIFICATION, LocalSteps, LocalTraining, Truth
 from tests.builders import small_artifacts
 
@@ -42,14 +43,14 @@ def rewritten(folder, change, *, tensors=None):
     path = folder / files.INDEX
     value = json.loads(path.read_text())
     if tensors is not None:
-        found = load_file(folder / ROUND)
-        tensors(found)
-        save_file(found, folder / ROUND)
+        stored = load_file(folder / ROUND)
+        tensors(stored)
+        save_file(stored, folder / ROUND)
         entry = value["rounds"][0]
         entry["bytes"] = (folder / ROUND).stat().st_size
         entry["sha256"] = hashlib.sha256((folder / ROUND).read_bytes()).hexdigest()
         entry["tensors"] = {
-            n: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for n, t in found.items()
+            n: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for n, t in stored.items()
         }
     change(value)
     path.write_text(json.dumps(resealed(value)))
@@ -58,8 +59,8 @@ def rewritten(folder, change, *, tensors=None):
 def resealed(value):
     """The same content with digests that fit."""
     content = {name: entry for name, entry in value.items() if name != "sha256"}
-    content["id"] = files.digest({name: content.get(name) for name in ("setup", "rounds")})
-    return content | {"sha256": files.digest(content)}
+    content["id"] = index_files.digest({name: content.get(name) for name in ("setup", "rounds")})
+    return content | {"sha256": index_files.digest(content)}
 
 
 def put(value, path, new):
@@ -80,7 +81,7 @@ def refusal(folder):
 
 
 def test_what_is_written_is_read_and_resealing_alone_changes_nothing(seen, folder):
-    rewritten(folder, lambda value: None, tensors=lambda found: None)
+    rewritten(folder, lambda value: None, tensors=lambda stored: None)
     again = artifact_files.load(folder)
     assert (again.model, again.batch_size, again.training) == (seen.model, 1, seen.training)
     assert torch.equal(again.labels, seen.labels)
@@ -101,9 +102,11 @@ WRONG = [
     (f"{NETWORKS}.channels", 10**7, "less than or equal to 64"),
     (f"{NETWORKS}.channels", 3, "the networks do not take images of 1x32x32"),
     (f"{NETWORKS}.image_size", 10**9, "less than or equal to 1024"),
-    (f"{NETWORKS}.backbone", "os:system", "'lenet5' or 'resnet18'"),
+    (f"{NETWORKS}.backbone", "os:system", "backbone 'os:system' is code of its own, which runs only where you name it"),
+    (f"{NETWORKS}.backbone", "../os", "should be one of lenet5, resnet18"),
+    (f"{NETWORKS}.backbone", "m" * 301 + ":n", "should be one of lenet5, resnet18"),
     (f"{NETWORKS}.backbone", "resnet18", "classifier.fc.bias should have shape (10,), but the file has nothing"),
-    (f"{NETWORKS}.gan", "wide", "'conv' or 'dense'"),
+    (f"{NETWORKS}.gan", "wide", "'conv', 'dense' or 'image'"),
     (f"{NETWORKS}.dropout", 1.0, "less than 1"),
     (f"{NETWORKS}.dropout", -0.1, "greater than or equal to 0"),
     (f"{SETUP}.image_shape", [1, 32], "at least 3 items"),
@@ -154,8 +157,8 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("where", "new", "said"), WRONG, ids=lambda value: str(value)[:40])
-def test_a_wrong_field_is_refused_with_its_name_before_the_round_is_opened(where, new, said, folder, monkeypatch):
+@pytest.mark.parametrize(("where", "new", "message"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_field_is_refused_with_its_name_before_the_round_is_opened(where, new, message, folder, monkeypatch):
     def change(value):
         names = where.split(".")
         target, last = value, names[-1]
@@ -165,13 +168,13 @@ def test_a_wrong_field_is_refused_with_its_name_before_the_round_is_opened(where
         target[last] = new
 
     rewritten(folder, change)
-    if said not in ("does not match the index",):
+    if message not in ("does not match the index",):
         monkeypatch.setattr(files, "read_round", lambda *_: pytest.fail("the round was opened"))
-    assert said in refusal(folder)
+    assert message in refusal(folder)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[" * 200_000 + "]" * 200_000, "nests deeper than 16"),
         ('{"a": ' * 200_000 + "1" + "}" * 200_000, "nests deeper than 16"),
@@ -188,20 +191,20 @@ def test_a_wrong_field_is_refused_with_its_name_before_the_round_is_opened(where
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_an_index_that_is_no_such_json_is_refused(text, said, folder):
+def test_an_index_that_is_no_such_json_is_refused(text, message, folder):
     (folder / files.INDEX).write_text(text)
-    assert said in refusal(folder)
+    assert message in refusal(folder)
 
 
 def set_to(name, make):
-    def change(found):
-        found[name] = make(found[name])
+    def change(stored):
+        stored[name] = make(stored[name])
 
     return change
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "said"),
+    ("name", "make", "message"),
     [
         ("broadcast/parameters/classifier/fc3.weight", lambda t: t[:9].clone(), "should have shape (10, 84)"),
         ("gradient/parameters/classifier/fc3.weight", lambda t: t[:1].clone(), "should begin with 2 messages"),
@@ -214,9 +217,9 @@ def set_to(name, make):
         ("gradient/labels", lambda t: t.float(), "should be whole numbers"),
     ],
 )  # fmt: skip
-def test_tensors_of_another_shape_kind_or_range_are_refused(name, make, said, folder):
+def test_tensors_of_another_shape_kind_or_range_are_refused(name, make, message, folder):
     rewritten(folder, lambda value: None, tensors=set_to(name, make))
-    assert said in refusal(folder)
+    assert message in refusal(folder)
 
 
 def test_numbers_that_are_not_finite_are_what_a_client_sent(folder):
@@ -280,7 +283,7 @@ def test_an_observation_of_another_run_seed_or_choice_of_victims_is_refused_in_i
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda t: t._replace(labels=t.labels + 10), "labels are numbers from 0 to 9"),
         (lambda t: t._replace(images=t.images + 1), "images are numbers from 0 to 1"),
@@ -289,10 +292,10 @@ def test_an_observation_of_another_run_seed_or_choice_of_victims_is_refused_in_i
         (lambda t: t._replace(images=t.images[:1], labels=t.labels[:1]), "does not hold 2 x 1 images and labels"),
     ],
 )
-def test_a_truth_that_is_none_is_refused(change, said, folder, tmp_path):
+def test_a_truth_that_is_none_is_refused(change, message, folder, tmp_path):
     truth = Truth(small_artifacts.smooth_images(2)[:, None], torch.tensor([[3], [1]]))
     artifact_files.save_truth(change(truth), tmp_path / "t.safetensors", folder)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         artifact_files.load_truth(tmp_path / "t.safetensors", folder)
 
 
@@ -313,9 +316,9 @@ def test_several_rounds_sums_updates_and_other_modules_fit_the_format_and_attack
             "sum/parameters/body/w": torch.randn(1, 4, 3, generator=rng),
         }
         rounds.append(files.NewRound(number, (schema.Messages.model_validate(table, strict=True),), tensors))
-    found = files.write(tmp_path / "o", setup, rounds, None)
+    written_id = files.write(tmp_path / "o", setup, rounds, None)
     stored = files.read(tmp_path / "o")
-    assert stored.id == found
+    assert stored.id == written_id
     assert [entry.round for entry in stored.index.rounds] == [3, 7]
     for entry, new in zip(stored.index.rounds, rounds, strict=True):
         tensors = files.read_round(stored, entry)

@@ -34,10 +34,10 @@ def trained(tmp_path_factory):
 
 def test_the_default_is_all_validation_images():
     federation = digits_federation()
-    found, info = knowledge.auxiliary(federation, "same", None, SHAPE, 0)
+    auxiliary, info = knowledge.auxiliary(federation, "same", None, SHAPE, 0)
     plain = observe.auxiliary(federation)
-    assert torch.equal(found.images, plain.images)
-    assert torch.equal(found.labels, plain.labels)
+    assert torch.equal(auxiliary.images, plain.images)
+    assert torch.equal(auxiliary.labels, plain.labels)
     assert info == {
         "dataset": "same",
         "share": 1.0,
@@ -67,11 +67,11 @@ def test_a_training_image_in_the_auxiliary_set_is_left_out_by_its_content():
         torch.cat([second.train.labels[3:5], first.validation.labels]),
     )
     federation = federation._replace(clients=(first._replace(validation=planted), second))
-    found, info = knowledge.auxiliary(federation, "same", None, SHAPE, 0)
+    auxiliary, info = knowledge.auxiliary(federation, "same", None, SHAPE, 0)
     assert info["left_out_as_training_images"] == 2
     training = {(i / 255).numpy().tobytes() for c in federation.clients for i in c.train.images}
-    assert not training & {image.numpy().tobytes() for image in found.images}
-    assert len(found.labels) == 20
+    assert not training & {image.numpy().tobytes() for image in auxiliary.images}
+    assert len(auxiliary.labels) == 20
 
 
 def test_classes_of_another_data_set_are_matched_by_name_else_by_position():
@@ -82,9 +82,9 @@ def test_classes_of_another_data_set_are_matched_by_name_else_by_position():
     (plain, _), (turned, _) = (knowledge.auxiliary(f, "digits", None, SHAPE, 0) for f in (federation, renamed))
     assert torch.equal(turned.labels, 9 - plain.labels)
     strange = federation._replace(classes=tuple("abcdefghijk"))
-    found, info = knowledge.auxiliary(strange, "digits", None, SHAPE, 0)
+    auxiliary, info = knowledge.auxiliary(strange, "digits", None, SHAPE, 0)
     assert info["labels"] == "by position"
-    assert torch.equal(found.labels, plain.labels)
+    assert torch.equal(auxiliary.labels, plain.labels)
 
 
 @pytest.mark.parametrize(
@@ -122,11 +122,11 @@ def test_a_choice_is_part_of_a_cells_name_and_the_default_is_not():
 def test_the_initial_networks_are_those_that_every_client_started_with(trained):
     _, start, _, _ = trained
     whole = Replica(start.clients[0].params | start.server.params, start.clients[0].buffers)
-    found = knowledge.initial(Replica(whole.params, whole.buffers | start.server.buffers))
+    initial = knowledge.initial(Replica(whole.params, whole.buffers | start.server.buffers))
     for k in range(3):
         for name, t in start.clients[k].params["extractor"].items():
-            assert torch.equal(found.params["extractor"][name], t)
-    assert set(found.params) == {"extractor", "classifier"}
+            assert torch.equal(initial.params["extractor"][name], t)
+    assert set(initial.params) == {"extractor", "classifier"}
 
 
 def test_the_oracle_is_the_victims_client_and_the_colluder_never_is(trained):
@@ -134,9 +134,9 @@ def test_the_oracle_is_the_victims_client_and_the_colluder_never_is(trained):
     oracle, colluder = knowledge.oracle(shot, seen), knowledge.colluder(shot, seen, setup.federation)
     assert set(oracle) == set(colluder) == set(seen.client.tolist()) == {0, 1, 2}
     for k in range(3):
-        own = shot.clients[k].params["extractor"]["conv1.weight"]
-        assert torch.equal(oracle[k].params["extractor"]["conv1.weight"], own)
-        assert not torch.equal(colluder[k].params["extractor"]["conv1.weight"], own)
+        weight = shot.clients[k].params["extractor"]["conv1.weight"]
+        assert torch.equal(oracle[k].params["extractor"]["conv1.weight"], weight)
+        assert not torch.equal(colluder[k].params["extractor"]["conv1.weight"], weight)
         shared = shot.server.params["classifier"]["fc1.weight"]
         assert torch.equal(oracle[k].params["classifier"]["fc1.weight"], shared)
 
@@ -145,15 +145,17 @@ def test_a_colluder_hands_over_its_training_images_but_none_of_the_attacked_clie
     setup, _, shot, seen = trained
     clients = list(setup.federation.clients)
     shared = clients[0].train._replace(**{n: t[:2] for n, t in clients[0].train._asdict().items()})
-    theirs = clients[1].train
-    both = Images(torch.cat([theirs.images, shared.images]), torch.cat([theirs.labels, shared.labels]))
+    colluders_images = clients[1].train
+    both = Images(
+        torch.cat([colluders_images.images, shared.images]), torch.cat([colluders_images.labels, shared.labels])
+    )
     clients[1] = clients[1]._replace(train=both)
-    found = knowledge.colluder(shot, seen, setup.federation._replace(clients=tuple(clients)))
-    torch.testing.assert_close(found[0].images.images, theirs.images.float() / 255)
-    assert torch.equal(found[0].images.labels, theirs.labels)
-    assert len(found[1].images.labels) == len(clients[2].train.labels)
+    colluders = knowledge.colluder(shot, seen, setup.federation._replace(clients=tuple(clients)))
+    torch.testing.assert_close(colluders[0].images.images, colluders_images.images.float() / 255)
+    assert torch.equal(colluders[0].images.labels, colluders_images.labels)
+    assert len(colluders[1].images.labels) == len(clients[2].train.labels)
     attacked = knowledge.digests([clients[0].train.images])
-    assert not attacked & knowledge.digests([(255 * found[0].images.images).round().to(torch.uint8)])
+    assert not attacked & knowledge.digests([(255 * colluders[0].images.images).round().to(torch.uint8)])
 
 
 def test_a_federation_of_one_has_no_colluder(trained):

@@ -23,11 +23,11 @@ def seen(method, tmp_path, defense="none", victims=3, batch_size=1, labels_known
     harness.train_round([setup], [state], "alone")
     checkpoint.save_snapshot(tmp_path, each, state)
     shot = checkpoint.load_snapshot(tmp_path, each.id, 1)
-    found = observe.observe(
+    observation = observe.observe(
         shot, federation, setup.model, setup.method, written_defense.create(defense, "step"), method_name=method, dataset="digits",
         victims=victims, batch_size=batch_size, labels_known=labels_known, seed=0,
     )  # fmt: skip
-    return *found, state, federation
+    return *observation, state, federation
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_the_gradient_of_a_method_with_dropout_is_taken_with_a_mask_per_victim(t
         rows = gradient["fc1.weight"] / gradient["fc1.bias"][:, None]  # what entered the first layer, in every row
         extractor = state.clients[int(shown.client[v])].params["extractor"]
         h, _ = shown.model.net("extractor").apply(extractor, {}, truth.images[v], train=True)
-        kept = rows[0].abs() > 1e-6
-        assert 0.6 < kept.float().mean() < 0.95
-        torch.testing.assert_close(rows[0], torch.where(kept, h.flatten() / 0.8, 0.0), rtol=1e-3, atol=1e-4)
+        mask = rows[0].abs() > 1e-6
+        assert 0.6 < mask.float().mean() < 0.95
+        torch.testing.assert_close(rows[0], torch.where(mask, h.flatten() / 0.8, 0.0), rtol=1e-3, atol=1e-4)
 
 
 def test_victims_are_training_images_of_their_client_and_the_same_for_every_method(tmp_path):
@@ -148,14 +148,14 @@ def test_an_artifact_survives_the_disk(tmp_path):
     artifact_files.save_truth(truth, tmp_path / "t.safetensors", tmp_path / "a")
     read = artifact_files.load(tmp_path / "a")
     for field in dataclasses.fields(Artifact):
-        mine, theirs = getattr(shown, field.name), getattr(read, field.name)
+        written, reread = getattr(shown, field.name), getattr(read, field.name)
         if field.name in artifact_files.GROUPS:
-            assert {p: set(t) for p, t in mine.items() if t} == {p: set(t) for p, t in theirs.items()}
-            assert all(torch.equal(mine[p][n], theirs[p][n]) for p in mine for n in mine[p])
-        elif isinstance(mine, torch.Tensor):
-            assert torch.equal(mine, theirs)
+            assert {p: set(t) for p, t in written.items() if t} == {p: set(t) for p, t in reread.items()}
+            assert all(torch.equal(written[p][n], reread[p][n]) for p in written for n in written[p])
+        elif isinstance(written, torch.Tensor):
+            assert torch.equal(written, reread)
         else:
-            assert mine == theirs
+            assert written == reread
     again = artifact_files.load_truth(tmp_path / "t.safetensors", tmp_path / "a")
     assert torch.equal(again.images, truth.images)
 

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 
 from attacks.common import closed_form
 from attacks.features import disaggregation
-from privbench import applicability, presets, registry
+from privbench import presets, registry
 from privbench.errors import AttackRefused, UserError
-from privbench.execution import attack_cell, one_attack
+from privbench.execution import applicability, attack_cell, one_attack
 from privbench.methods.base import Method
 from privbench.methods.nfl_cgan import NFLCGAN
 from privbench.observation import artifact_files, observe
@@ -29,11 +29,11 @@ SHORT = {"dlg": {"steps": 4}, "staged": {"steps": 4, "feature_steps": 4}, "featu
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """(snapshot of round 2, set-up, federation) of a method with some settings, trained once."""
-    kept = {}
+    runs = {}
 
     def of(method, **settings):
         key = (method, tuple(sorted(settings.items())))
-        if key not in kept:
+        if key not in runs:
             folder = tmp_path_factory.mktemp(method)
             each = presets.train_spec(
                 "smoke", "digits", method, clients=2, method_settings=settings, changes={"rounds": ROUNDS}
@@ -44,14 +44,14 @@ def trained(tmp_path_factory):
             for _ in range(2):
                 harness.train_round([setup], [state], "alone")
             checkpoint.save_snapshot(folder, each, state)
-            kept[key] = checkpoint.load_snapshot(folder, each.id, 2), setup, federation
-        return kept[key]
+            runs[key] = checkpoint.load_snapshot(folder, each.id, 2), setup, federation
+        return runs[key]
 
     return of
 
 
-def seen(found, method=None, batch_size=1, **options):
-    shot, setup, federation = found
+def seen(run, method=None, batch_size=1, **options):
+    shot, setup, federation = run
     return observe.observe(
         shot, federation, setup.model, method or setup.method, setup.defense, method_name=setup.spec.method, dataset="digits",
         victims=VICTIMS, batch_size=batch_size, labels_known=True, seed=0, rounds=ROUNDS, **options,
@@ -62,21 +62,21 @@ def logits(model, params, h):
     return model.classifier.linear_layers(params, h)[0]
 
 
-def features_of(found, client, x):
-    shot, setup, _ = found
-    own = (shot.clients[client].params | shot.server.params)["extractor"]
-    return setup.model.net("extractor").apply(own, {}, x, train=True)[0]
+def features_of(run, client, x):
+    shot, setup, _ = run
+    extractor = (shot.clients[client].params | shot.server.params)["extractor"]
+    return setup.model.net("extractor").apply(extractor, {}, x, train=True)[0]
 
 
-def imitated(found, z, y):
-    shot, setup, _ = found
+def imitated(run, z, y):
+    shot, setup, _ = run
     net = setup.model.net("generator")
     return net.apply(shot.server.params["generator"], shot.server.buffers["generator"], z, y, train=False)[0]
 
 
-def by_hand(found, loss):
+def by_hand(run, loss):
     """The gradient over C of loss(classifier, client, victim) of every victim, by plain autograd."""
-    shot, _, _ = found
+    shot, _, _ = run
     each = []
     for v in range(VICTIMS):
         leaves = {n: t.clone().requires_grad_() for n, t in shot.server.params["classifier"].items()}
@@ -93,51 +93,53 @@ def assert_same(gradient, expected):
 @pytest.mark.parametrize("weight", [1.0, 0.5])
 @pytest.mark.parametrize("batch_size", [1, 2])
 def test_fedgens_whole_gradient_is_that_of_images_and_imitated_features(weight, batch_size, trained):
-    found = trained("fedgen", observe_loss="task", weight=weight)
-    model = found[1].model
-    shown, truth = seen(found, batch_size=batch_size)
+    run = trained("fedgen", observe_loss="task", weight=weight)
+    model = run[1].model
+    shown, truth = seen(run, batch_size=batch_size)
 
     def loss(classifier, client, v):
         z = torch.randn(batch_size, model.noise_dim, generator=stream(0, "victims", v, "z"))
         y = torch.randint(10, (batch_size,), generator=stream(0, "victims", v, "y"))
-        own = F.cross_entropy(logits(model, classifier, features_of(found, client, truth.images[v])), truth.labels[v])
-        return own + weight * F.cross_entropy(logits(model, classifier, imitated(found, z, y)), y)
+        classification = F.cross_entropy(
+            logits(model, classifier, features_of(run, client, truth.images[v])), truth.labels[v]
+        )
+        return classification + weight * F.cross_entropy(logits(model, classifier, imitated(run, z, y)), y)
 
-    assert_same(shown.gradients, by_hand(found, loss))
+    assert_same(shown.gradients, by_hand(run, loss))
     assert shown.imitated == batch_size
 
 
 @pytest.mark.parametrize("method", ["fedgen", "fedmd-cg"])
 def test_by_default_the_gradient_is_that_of_the_images_alone(method, trained):
-    found = trained(method)
-    shown, truth = seen(found)
+    run = trained(method)
+    shown, truth = seen(run)
 
     def loss(classifier, client, v):
-        h = features_of(found, client, truth.images[v])
-        return F.cross_entropy(logits(found[1].model, classifier, h), truth.labels[v])
+        h = features_of(run, client, truth.images[v])
+        return F.cross_entropy(logits(run[1].model, classifier, h), truth.labels[v])
 
-    assert_same(shown.gradients, by_hand(found, loss))
+    assert_same(shown.gradients, by_hand(run, loss))
     assert shown.imitated == 0
 
 
 def test_fedmd_cgs_whole_gradient_has_its_terms_at_the_weights_of_the_round(trained):
-    found = trained("fedmd-cg", observe_loss="task", lambda1=2.0, lambda3=0.5)
-    model, counts = found[1].model, found[2].label_counts()
-    shown, truth = seen(found)
+    run = trained("fedmd-cg", observe_loss="task", lambda1=2.0, lambda3=0.5)
+    model, counts = run[1].model, run[2].label_counts()
+    shown, truth = seen(run)
 
     def loss(classifier, client, v):
         z, resampled = (
             torch.randn(1, model.noise_dim, generator=stream(0, "victims", v, name)) for name in ("z", "z_hat")
         )
         y = torch.multinomial(counts.sum(0).double(), 1, replacement=True, generator=stream(0, "victims", v, "y"))
-        own = logits(model, classifier, features_of(found, client, truth.images[v]))
-        p = own.softmax(1)
-        q = logits(model, classifier, imitated(found, z, truth.labels[v])).softmax(1)
-        ce = F.cross_entropy(logits(model, classifier, imitated(found, resampled, y)), y)
+        out = logits(model, classifier, features_of(run, client, truth.images[v]))
+        p = out.softmax(1)
+        q = logits(model, classifier, imitated(run, z, truth.labels[v])).softmax(1)
+        ce = F.cross_entropy(logits(model, classifier, imitated(run, resampled, y)), y)
         ramp = 2 / ROUNDS
-        return F.cross_entropy(own, truth.labels[v]) + ramp * (2.0 * ce + 0.5 * (p * (p / q).log()).sum())
+        return F.cross_entropy(out, truth.labels[v]) + ramp * (2.0 * ce + 0.5 * (p * (p / q).log()).sum())
 
-    assert_same(shown.gradients, by_hand(found, loss))
+    assert_same(shown.gradients, by_hand(run, loss))
     assert shown.imitated == 2
 
 
@@ -156,17 +158,20 @@ def test_terms_that_are_off_imitate_nothing(settings, imitated):
     )
 
 
-@pytest.mark.parametrize("method", [name for name in registry.METHODS if name not in ("local", "fedgen", "fedmd-cg")])
+SENDING = [name for name in registry.METHODS if {*CLASSIFICATION} & {*registry.resolve("method", name).shared_parts}]
+
+
+@pytest.mark.parametrize("method", [name for name in SENDING if name not in ("fedgen", "fedmd-cg")])
 def test_of_every_other_method_what_the_client_trains_on_has_no_other_gradient_over_what_it_shares(method, trained):
     """FedProx's pull is 0 at the broadcast, and FedCG's imitated features have no gradient over C: Eq. 7 is of L_cls."""
-    found = trained(method, dropout=0.0)
-    shown, truth = seen(found)
-    shot, setup, _ = found
+    run = trained(method, dropout=0.0)
+    shown, truth = seen(run)
+    shot, setup, _ = run
     observed = setup.method.observed()
     assert {*CLASSIFICATION} & {*observed.trains}
     for v in range(VICTIMS):
-        own = shot.clients[v % 2].params | shot.server.params
-        parts = {p: {n: t.clone().requires_grad_() for n, t in own[p].items()} for p in CLASSIFICATION}
+        params = shot.clients[v % 2].params | shot.server.params
+        parts = {p: {n: t.clone().requires_grad_() for n, t in params[p].items()} for p in CLASSIFICATION}
         h, _ = setup.model.net("extractor").apply(parts["extractor"], {}, truth.images[v], train=True)
         F.cross_entropy(logits(setup.model, parts["classifier"], h), truth.labels[v]).backward()
         for part, net in shown.gradients.items():
@@ -176,9 +181,9 @@ def test_of_every_other_method_what_the_client_trains_on_has_no_other_gradient_o
 
 
 def test_a_whole_update_of_fedprox_is_pulled_to_the_broadcast(trained):
-    found = trained("fedprox", mu=1.0)
-    shot, setup, _ = found
-    shown, truth = seen(found, local=SGD)
+    run = trained("fedprox", mu=1.0)
+    shot, setup, _ = run
+    shown, truth = seen(run, local=SGD)
     for v in range(VICTIMS):
         before = {p: shot.server.params[p] for p in CLASSIFICATION}
         parts = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in before.items()}
@@ -197,8 +202,8 @@ def test_a_whole_update_of_fedprox_is_pulled_to_the_broadcast(trained):
 
 
 def test_every_step_of_an_update_drops_features_anew(trained):
-    found = trained("fedsplit", dropout=0.5)
-    one, many = (seen(found, local=SGD._replace(steps=steps))[0] for steps in (1, 3))
+    run = trained("fedsplit", dropout=0.5)
+    one, many = (seen(run, local=SGD._replace(steps=steps))[0] for steps in (1, 3))
     untouched = [(each.updates["classifier"]["fc1.weight"] == 0).all(1).float().mean() for each in (one, many)]
     assert 0.4 < untouched[0] < 0.6  # one mask
     assert untouched[1] < 0.25  # dropped in all three: 1/8
@@ -211,11 +216,11 @@ def test_a_mixed_gradient_survives_the_disk(trained, tmp_path):
 
 
 def test_what_needs_the_images_own_gradient_refuses_a_mixed_one_and_names_the_way_out(trained):
-    found = trained("fedgen", observe_loss="task")
-    shown, _ = seen(found)
+    run = trained("fedgen", observe_loss="task")
+    shown, _ = seen(run)
     assert closed_form.of_single(shown) is None
     assert not disaggregation.possible(shown)
-    shot, _, federation = found
+    shot, _, federation = run
     whole = Knowledge(
         auxiliary=observe.auxiliary(federation),
         initial=attack_cell.known.of_client(shot, 0),
@@ -247,15 +252,17 @@ def test_imitated_features_hide_nothing_from_whoever_separates_them(trained):
 
     So the upper bound is what the method does leak, to an attacker who knows both labels.
     """
-    found = trained("fedgen", observe_loss="task")
-    shown, truth = seen(found)
+    run = trained("fedgen", observe_loss="task")
+    shown, truth = seen(run)
     drawn = [torch.randint(10, (1,), generator=stream(0, "victims", v, "y")) for v in range(VICTIMS)]
     halved = {"classifier": {n: t / 2 for n, t in shown.gradients["classifier"].items()}}
     labels = torch.cat([truth.labels, torch.stack(drawn)], 1)
-    told = disaggregation.disaggregate(replace(shown, gradients=halved, batch_size=2, imitated=0, labels=labels), 0)
-    true = torch.cat([features_of(found, v % 2, truth.images[v]) for v in range(VICTIMS)]).double()
-    gap = (told.h - true[:, None]).flatten(2).norm(dim=2).amin(1) / true.flatten(1).norm(dim=1)
-    assert told.sound.all()
+    separated = disaggregation.disaggregate(
+        replace(shown, gradients=halved, batch_size=2, imitated=0, labels=labels), 0
+    )
+    true = torch.cat([features_of(run, v % 2, truth.images[v]) for v in range(VICTIMS)]).double()
+    gap = (separated.h - true[:, None]).flatten(2).norm(dim=2).amin(1) / true.flatten(1).norm(dim=1)
+    assert separated.sound.all()
     assert (gap < 1e-2).all()
 
 
@@ -283,10 +290,10 @@ def test_what_needs_the_images_own_gradient_is_refused_before_training(method, s
     for name in registry.ATTACKS:
         attack = registry.resolve("attack", name)
         if applicability.of(attack).unmixed:
-            told = applicability.exceeded(
+            refusal = applicability.exceeded(
                 name, applicability.of(attack), presets.cell_spec("smoke", train, name, round_=round_)
             )
-            assert ("imitated features besides" in told) == refused, (name, told)
+            assert ("imitated features besides" in refusal) == refused, (name, refusal)
     assert not applicability.exceeded(
         "dlg", applicability.of(registry.resolve("attack", "dlg")), presets.cell_spec("smoke", train, "dlg")
     )

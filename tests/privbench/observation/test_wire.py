@@ -37,10 +37,10 @@ def test_what_arrives_is_the_single_precision_gradient_or_update_rounded_once(fo
     for kind in ("gradients", "updates"):
         for part, net in getattr(whole, kind).items():
             for name, t in net.items():
-                found = getattr(sent, kind)[part][name]
-                assert found.dtype == torch.float32
-                assert torch.equal(found, t.to(wire.FORMATS[form]).float())
-                assert not torch.equal(found, t)
+                arrived = getattr(sent, kind)[part][name]
+                assert arrived.dtype == torch.float32
+                assert torch.equal(arrived, t.to(wire.FORMATS[form]).float())
+                assert not torch.equal(arrived, t)
     assert sent.defense == {"name": "rounded", "wire": form}
     assert whole.defense == {"name": "none"}
     assert all(torch.equal(t, sent.weights["classifier"][n]) for n, t in whole.weights["classifier"].items())

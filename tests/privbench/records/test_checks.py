@@ -1,4 +1,4 @@
-"""Each planted fault raises exactly its own flag; a sound result raises none."""
+"""Each planted fault raises exactly its own message; a sound result raises none."""
 
 from dataclasses import dataclass, replace
 
@@ -23,21 +23,19 @@ def sound(victims=64, seeds=5):
 
 
 def names(victims):
-    return [flag.name for flag in checks.of_victims(victims)]
+    return [message.name for message in checks.of_victims(victims)]
 
 
-def test_a_sound_result_raises_no_flag():
+def test_a_sound_result_raises_no_message():
     assert names(sound()) == []
 
 
 @pytest.mark.parametrize(
-    ("fault", "flag"),
+    ("fault", "name"),
     [
         ({"gradient_norm": 0.0}, "zero-gradient"),
-        (
-            {"gradient_norm": 0.0, "loss": None, "outcome": "not applicable"},
-            "zero-gradient",
-        ),  # a consequence is not told twice
+        # A consequence is not reported twice.
+        ({"gradient_norm": 0.0, "loss": None, "outcome": "not applicable"}, "zero-gradient"),
         ({"gradient_norm": 0.0, "loss_fell": False}, "zero-gradient"),
         ({"gradient_norm": None}, "not-finite"),
         ({"loss": None, "loss_fell": False, "outcome": "diverged"}, "not-finite"),
@@ -46,12 +44,12 @@ def test_a_sound_result_raises_no_flag():
         ({"in_auxiliary": True}, "auxiliary-overlap"),
     ],
 )
-def test_a_planted_fault_raises_exactly_its_flag_and_is_counted(fault, flag):
+def test_a_planted_fault_raises_exactly_its_message_and_is_counted(fault, name):
     victims = sound()
     victims[5] = replace(victims[5], **fault)
-    (found,) = checks.of_victims(victims)
-    assert found.name == flag
-    assert found.sentence.startswith("1 of 64 victims ")
+    (message,) = checks.of_victims(victims)
+    assert message.name == name
+    assert message.sentence.startswith("1 of 64 victims ")
 
 
 def test_one_picture_twice_in_a_seed_is_a_duplicate_and_in_two_seeds_is_not():
@@ -79,10 +77,17 @@ def test_an_attack_that_does_not_descend_has_no_loss_to_fall():
     assert names([replace(v, loss_fell=None) for v in sound()]) == []
 
 
-def test_every_flag_is_one_sentence_of_one_line():
+def test_every_message_is_one_sentence_of_one_line():
     broken = [replace(v, gradient_norm=g) for v, g in zip(sound(2, 1), (0.0, None), strict=True)]
-    told = checks.of_victims(broken)
-    assert [flag.name for flag in told] == ["zero-gradient", "not-finite", "few"]
-    assert all("\n" not in flag.sentence for flag in told)
-    assert checks.names(told) == "zero-gradient, not-finite, few"
+    messages = checks.of_victims(broken)
+    assert [message.name for message in messages] == ["zero-gradient", "not-finite", "few"]
+    assert all("\n" not in message.sentence for message in messages)
+    assert checks.names(messages) == "zero-gradient, not-finite, few"
     assert checks.names([]) == "-"
+
+
+def test_an_attack_without_a_form_for_the_defence_does_not_know_it():
+    assert checks.defense_unknown([]) == []
+    (message,) = checks.defense_unknown(["clip", "noise"])
+    assert message.name == "defence-unknown"
+    assert message.sentence.startswith("this attacker does not know the defence (it has no form for: clip, noise)")

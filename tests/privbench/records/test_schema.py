@@ -7,6 +7,7 @@ import os
 import pytest
 
 from privbench.errors import UserError
+from privbench.records import means
 from privbench.records import schema as records
 from privbench.system import files
 from tests.builders.records import record
@@ -84,10 +85,10 @@ def test_a_number_that_is_not_finite_never_enters_a_record(name):
 
 
 def test_an_accuracy_cell_has_a_record_without_an_attack(tmp_path):
-    own = record(attack=None)
-    assert type(own) is records.Record
-    records.write(own, tmp_path / "record.json")
-    assert records.read(tmp_path / "record.json") == own
+    accuracy_record = record(attack=None)
+    assert type(accuracy_record) is records.Record
+    records.write(accuracy_record, tmp_path / "record.json")
+    assert records.read(tmp_path / "record.json") == accuracy_record
     value = json.loads((tmp_path / "record.json").read_text())
     assert "knowledge" not in value
     assert not any("victims" in seed for seed in value["seeds"])
@@ -95,19 +96,19 @@ def test_an_accuracy_cell_has_a_record_without_an_attack(tmp_path):
 
 
 def test_metrics_are_averaged_over_clients_and_then_over_seeds():
-    own = record("fedcg")
-    assert own.averages.precision.per_seed == [41.0, 41.5]
-    assert own.averages.precision.mean == pytest.approx(41.25)
-    assert own.averages.precision.std == pytest.approx(0.5 / 2**0.5)
-    assert own.averages.consistency.per_seed == [1.0, 1.0]
-    assert own.averages.global_accuracy.per_seed == [31.0, 32.0]
-    assert record("fedavg").averages.consistency == records.Spread(per_seed=[None, None], mean=None, std=None)
+    fedcg = record("fedcg")
+    assert fedcg.averages.precision.per_seed == [41.0, 41.5]
+    assert fedcg.averages.precision.mean == pytest.approx(41.25)
+    assert fedcg.averages.precision.std == pytest.approx(0.5 / 2**0.5)
+    assert fedcg.averages.consistency.per_seed == [1.0, 1.0]
+    assert fedcg.averages.global_accuracy.per_seed == [31.0, 32.0]
+    assert record("fedavg").averages.consistency == means.Spread(per_seed=[None, None], mean=None, std=None)
     assert record(seeds=(0,)).averages.auc.std is None
 
 
 def test_a_mean_with_a_part_missing_is_missing():
-    assert records.mean([1.0, None]) is None
-    assert records.spread([1.0, None]) == records.Spread(per_seed=[1.0, None], mean=None, std=None)
+    assert means.mean([1.0, None]) is None
+    assert means.spread([1.0, None]) == means.Spread(per_seed=[1.0, None], mean=None, std=None)
 
 
 def test_seeds_that_were_computed_on_different_machines_say_so():

@@ -24,41 +24,41 @@ def read(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_record_of_schema_2_keeps_its_name_specification_and_trainings(name):
-    value, found = old(name), read(name)
+    value, record = old(name), read(name)
     assert value["schema_version"] == 2
-    assert found.schema_version == 3
-    assert found.id == value["id"]
-    assert [t.model_dump(mode="json", exclude_unset=True) for t in found.training] == value["training"]
-    assert list(found.accuracy.per_client) == value["accuracy"]["per_client"]
-    assert found.accuracy.mean == pytest.approx(value["accuracy"]["mean"])
-    assert {n: s.mean for n, s in found.averages._asdict().items()} == pytest.approx(
+    assert record.schema_version == 3
+    assert record.id == value["id"]
+    assert [t.model_dump(mode="json", exclude_unset=True) for t in record.training] == value["training"]
+    assert list(record.accuracy.per_client) == value["accuracy"]["per_client"]
+    assert record.accuracy.mean == pytest.approx(value["accuracy"]["mean"])
+    assert {n: s.mean for n, s in record.averages._asdict().items()} == pytest.approx(
         {n: s["mean"] for n, s in value["averages"].items()}
     )
-    assert found.label_counts == value["label_counts"]
-    assert found.cell.train.model_dump()["schedule"] == value["spec"]["schedule"]
-    assert found.class_names == value["spec"]["class_names"]
-    assert type(found) is (Record if name == "accuracy" else AttackRecord)
+    assert record.label_counts == value["label_counts"]
+    assert record.cell.train.model_dump()["schedule"] == value["spec"]["schedule"]
+    assert record.class_names == value["spec"]["class_names"]
+    assert type(record) is (Record if name == "accuracy" else AttackRecord)
 
 
 @pytest.mark.parametrize("name", ["update-matching", "decoder"])
 def test_its_scores_are_summarised_again_from_its_victims(name):
-    value, found = old(name), read(name)
-    kept = ("ssim", "psnr_db", "feature_error")
-    for each in kept:
-        assert getattr(found.scores, each) == pytest.approx(value["scores"][each]["mean"])
-    assert found.scores.identification == pytest.approx(value["scores"]["identification"])
-    assert found.floors == pytest.approx(value["floors"])
-    assert found.floor.name == value["floor"]["name"]
-    assert found.gain_db == pytest.approx(value["gain_db"]["mean"])
-    assert found.rounds == value["rounds"]
-    assert found.accuracy_at_round == pytest.approx(value["accuracy_at_round"])
-    assert fmean(v.psnr_db for v in found.victims) == pytest.approx(value["scores"]["psnr_db"]["mean"])
-    assert found.knowledge.needs == value["knowledge"]["needs"]
+    value, record = old(name), read(name)
+    same_scores = ("ssim", "psnr_db", "feature_error")
+    for each in same_scores:
+        assert getattr(record.scores, each) == pytest.approx(value["scores"][each]["mean"])
+    assert record.scores.identification == pytest.approx(value["scores"]["identification"])
+    assert record.floors == pytest.approx(value["floors"])
+    assert record.floor.name == value["floor"]["name"]
+    assert record.gain_db == pytest.approx(value["gain_db"]["mean"])
+    assert record.rounds == value["rounds"]
+    assert record.accuracy_at_round == pytest.approx(value["accuracy_at_round"])
+    assert fmean(v.psnr_db for v in record.victims) == pytest.approx(value["scores"]["psnr_db"]["mean"])
+    assert record.knowledge.needs == value["knowledge"]["needs"]
 
 
 def test_what_schema_2_left_out_is_what_gives_the_record_s_own_name():
-    found = read("update-matching").cell
-    assert (found.local_steps, found.local_lr, found.attack_revision) == (3, 0.1, 1)
+    cell = read("update-matching").cell
+    assert (cell.local_steps, cell.local_lr, cell.attack_revision) == (3, 0.1, 1)
     assert read("decoder").cell.attack_revision == 1
     assert read("accuracy").cell.attack_revision == 0
 

@@ -11,35 +11,35 @@ from tests.builders.small_artifacts import artifact, smooth_images
 GAVE_UP, NOT_APPLICABLE, DIVERGED = Outcome.GAVE_UP, Outcome.NOT_APPLICABLE, Outcome.DIVERGED
 
 
-def found(images, loss=None, outcome=None):
+def reconstruction(images, loss=None, outcome=None):
     v = len(images)
     loss = torch.zeros(v) if loss is None else torch.tensor(loss)
     labels = torch.zeros(images.shape[:2]).long()
-    told = None if outcome is None else torch.tensor(outcome)
-    return Reconstruction(images, labels, loss, loss[:, None], torch.zeros(v).long(), 0, outcome=told)
+    outcomes = None if outcome is None else torch.tensor(outcome)
+    return Reconstruction(images, labels, loss, loss[:, None], torch.zeros(v).long(), 0, outcome=outcomes)
 
 
 def seen(count, zero=()):
-    own = artifact(smooth_images(count), torch.arange(count))
-    for net in own.gradients.values():
+    observed = artifact(smooth_images(count), torch.arange(count))
+    for net in observed.gradients.values():
         for g in net.values():
             for v in zero:
                 g[v] = 0.0
-    return own
+    return observed
 
 
 def test_numbers_that_are_not_finite_have_diverged_and_all_else_is_reconstructed():
     images = smooth_images(3)[:, None].clone()
     images[1, 0, 0, 3, 3] = torch.nan
-    told = found(images, [0.1, 0.1, float("inf")])
-    assert victims.outcomes(seen(3), told, is_floor=False) == ["reconstructed", "diverged", "diverged"]
+    attacked = reconstruction(images, [0.1, 0.1, float("inf")])
+    assert victims.outcomes(seen(3), attacked, is_floor=False) == ["reconstructed", "diverged", "diverged"]
 
 
 def test_a_descent_that_ends_in_finite_grey_has_failed_and_a_floor_that_is_grey_has_not():
     images = smooth_images(2)[:, None].clone()
     images[1] = 0.5
-    assert victims.outcomes(seen(2), found(images), is_floor=False) == ["reconstructed", "gave up"]
-    assert victims.outcomes(seen(2), found(images), is_floor=True) == ["reconstructed", "reconstructed"]
+    assert victims.outcomes(seen(2), reconstruction(images), is_floor=False) == ["reconstructed", "gave up"]
+    assert victims.outcomes(seen(2), reconstruction(images), is_floor=True) == ["reconstructed", "reconstructed"]
 
 
 def test_flat_is_less_than_one_step_of_8_bits_in_every_channel_of_every_image():
@@ -54,29 +54,33 @@ def test_flat_is_less_than_one_step_of_8_bits_in_every_channel_of_every_image():
 
 def test_what_the_attack_says_counts_but_a_zero_gradient_leaves_nothing_to_attack():
     images = smooth_images(5)[:, None]
-    told = found(images, [0.0, 0.0, 0.0, 0.0, float("nan")], [0, GAVE_UP, NOT_APPLICABLE, DIVERGED, GAVE_UP])
+    attacked = reconstruction(
+        images, [0.0, 0.0, 0.0, 0.0, float("nan")], [0, GAVE_UP, NOT_APPLICABLE, DIVERGED, GAVE_UP]
+    )
     expected = ["reconstructed", "gave up", "not applicable", "diverged", "diverged"]
-    assert victims.outcomes(seen(5), told, is_floor=False) == expected
-    assert victims.outcomes(seen(5, zero=(0, 1, 4)), told, is_floor=False) == [
+    assert victims.outcomes(seen(5), attacked, is_floor=False) == expected
+    assert victims.outcomes(seen(5, zero=(0, 1, 4)), attacked, is_floor=False) == [
         "not applicable", "not applicable", "not applicable", "diverged", "not applicable",
     ]  # fmt: skip
-    assert victims.outcomes(seen(5, zero=(0,)), told, is_floor=True)[0] == "reconstructed"
+    assert victims.outcomes(seen(5, zero=(0,)), attacked, is_floor=True)[0] == "reconstructed"
 
 
 def test_outcomes_survive_where_reconstructions_are_put_together():
     images = smooth_images(4)[:, None]
-    whole = no_information.gave_up(found(images))
-    part = found(images[:2], outcome=[0, GAVE_UP])
+    whole = no_information.gave_up(reconstruction(images))
+    part = reconstruction(images[:2], outcome=[0, GAVE_UP])
     assert failed_uploads.put(whole, torch.tensor([3, 1]), part).outcome.tolist() == [1, 1, 1, 0]
-    assert failed_uploads.put(found(images), torch.tensor([2]), part._replace(**one_row(part))).outcome.tolist() == [
+    assert failed_uploads.put(
+        reconstruction(images), torch.tensor([2]), part._replace(**one_row(part))
+    ).outcome.tolist() == [
         0,
         0,
         0,
         0,
     ]
     # A batch was given up where all its images were.
-    assert per_image.folded(found(images, outcome=[1, 0, 1, 1]), 2).outcome.tolist() == [0, 1]
-    assert per_image.folded(found(images), 2).outcome is None
+    assert per_image.folded(reconstruction(images, outcome=[1, 0, 1, 1]), 2).outcome.tolist() == [0, 1]
+    assert per_image.folded(reconstruction(images), 2).outcome is None
 
 
 def one_row(part):

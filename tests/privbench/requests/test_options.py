@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields
 
 import pytest
 
-from privbench import spec
-from privbench.cli import main
+from privbench import presets, spec
+from privbench.cli import flattening, run_commands
 from privbench.errors import UserError
-from privbench.requests import options, specifications
-from privbench.requests.options import RunOptions, TrainingOptions
+from privbench.requests import specifications
+from privbench.requests.options import AttackOptions, RunOptions, TrainingOptions
 
 TRAINING = ("attack", "train", "search", "table", "study")
 
@@ -26,7 +26,7 @@ def test_a_group_of_options_becomes_one_parameter_per_field_and_comes_back_fille
     def command(name: str, sides: Sides = Sides(left=7), more: bool = False) -> None:
         seen.append((name, sides, more))
 
-    flat = options.flattened(command)
+    flat = flattening.flattened(command)
     parameters = inspect.signature(flat).parameters
     assert {n: p.default for n, p in parameters.items() if n != "name"} == {"left": 7, "right": "a", "more": False}
     assert parameters["left"].annotation is int
@@ -36,7 +36,7 @@ def test_a_group_of_options_becomes_one_parameter_per_field_and_comes_back_fille
 
 @pytest.mark.parametrize("name", TRAINING)
 def test_every_command_that_trains_takes_every_option_of_training(name):
-    taken = inspect.signature(getattr(main, name)).parameters
+    taken = inspect.signature(getattr(run_commands, name)).parameters
     assert {field.name for field in fields(TrainingOptions)} <= set(taken)
     if name in ("attack", "train", "search"):
         assert {field.name for field in fields(RunOptions)} <= set(taken)
@@ -49,7 +49,7 @@ def specification(run=None, **training):
 
 
 @pytest.mark.parametrize(
-    ("asked", "field", "wanted"),
+    ("settings", "field", "wanted"),
     [
         ({"rounds": 7}, "rounds", 7),
         ({"local_epochs": 3}, "local_epochs", 3),
@@ -65,8 +65,8 @@ def specification(run=None, **training):
         ({"schedule": ["server.weight_decay=0.1"]}, "server", spec.Adam(lr=3e-4, weight_decay=0.1)),
     ],
 )
-def test_a_setting_of_the_schedule_reaches_the_specification(asked, field, wanted):
-    before, after = specification(), specification(**asked)
+def test_a_setting_of_the_schedule_reaches_the_specification(settings, field, wanted):
+    before, after = specification(), specification(**settings)
     assert getattr(after.schedule, field) == wanted != getattr(before.schedule, field)
     others = {name for name in spec.Schedule.model_fields if name != field}
     assert after.schedule.model_dump(include=others) == before.schedule.model_dump(include=others)
@@ -96,11 +96,30 @@ def test_what_is_searched_is_a_setting_of_the_method_or_else_of_the_schedule():
 
 
 def test_the_seeds_are_those_from_the_first_on():
-    def seeds(**asked):
-        training = TrainingOptions(preset="quick", **asked)
+    def seeds(**settings):
+        training = TrainingOptions(preset="quick", **settings)
         return [each.seed for each in specifications.train_specs(RunOptions(dataset="digits"), training)]
 
     assert seeds() == [100, 101]
     assert seeds(seeds=3) == [100, 101, 102]
     assert seeds(seeds=2, first_seed=7) == [7, 8]
     assert seeds(first_seed=0) == [0, 1]
+
+
+def test_an_option_that_is_a_field_of_a_specification_is_unset_or_has_the_fields_default():
+    groups = [(spec.TrainSpec, RunOptions()), (spec.TrainSpec, TrainingOptions()), (spec.CellSpec, AttackOptions())]
+    compared = set()
+    for kind, group in groups:
+        for name, value in specifications.fields_of(kind, group).items():
+            field = kind.model_fields[name]
+            if value is not None and not field.is_required():
+                assert value == field.default, name
+                compared.add(name)
+    assert compared >= {"backbone", "image_size", "where", "measured", "batch_size", "observe", "wire", "auxiliary"}
+
+
+def test_a_name_that_is_no_field_of_a_specification_is_refused():
+    with pytest.raises(UserError, match=r"^how: .*'iid' was given"):
+        presets.train_spec("smoke", "digits", "fedavg", how="iid")
+    with pytest.raises(UserError, match=r"^batchsize: .*2 was given"):
+        presets.cell_spec("smoke", presets.train_spec("smoke", "digits", "fedavg"), "dlg", batchsize=2)

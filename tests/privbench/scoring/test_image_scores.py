@@ -77,8 +77,8 @@ def test_a_shuffled_batch_scores_as_the_ordered_one():
 
 def test_labels_count_as_a_bag():
     _, truth = pair(1, batch=3)
-    found = reconstruction(truth, torch.tensor([[5, 5, 1]]))
-    assert image_scores.score(found, Truth(truth, torch.tensor([[1, 5, 2]]))).label_accuracy.item() == pytest.approx(
+    attacked = reconstruction(truth, torch.tensor([[5, 5, 1]]))
+    assert image_scores.score(attacked, Truth(truth, torch.tensor([[1, 5, 2]]))).label_accuracy.item() == pytest.approx(
         2 / 3
     )
 
@@ -86,9 +86,9 @@ def test_labels_count_as_a_bag():
 def test_each_image_is_capped_before_the_mean_of_its_batch():
     image, truth = pair(1, batch=2)
     image[0, 0] = truth[0, 0]
-    found = image_scores.score(reconstruction(image), Truth(truth, torch.zeros(1, 2).long()))
+    scores = image_scores.score(reconstruction(image), Truth(truth, torch.zeros(1, 2).long()))
     rest = float(image_scores.psnr_db(image[0, 1], truth[0, 1]))
-    assert float(found.psnr_db[0]) == pytest.approx((100 + rest) / 2)
+    assert float(scores.psnr_db[0]) == pytest.approx((100 + rest) / 2)
 
 
 def test_a_failed_victim_fails_with_its_whole_batch():
@@ -145,16 +145,16 @@ def test_within_a_batch_any_original_is_its_own():
 def test_the_feature_error_is_relative_and_of_the_victims_own_network():
     truth = torch.ones(2, 1, 1, 8, 8)
     image = truth * torch.tensor([0.5, 0.25]).view(2, 1, 1, 1, 1)
-    asked = []
+    victims = []
 
     def features(victim, x):
-        asked.append(victim)
+        victims.append(victim)
         return (victim + 1) * x.mean((1, 2, 3), keepdim=True)
 
     assert image_scores.feature_error(image, truth, features).tolist() == pytest.approx([0.5, 0.75])
-    assert asked == [0, 0, 1, 1]
-    found = image_scores.score(reconstruction(image), Truth(truth, torch.zeros(2, 1).long()), features)
-    assert found.feature_error.tolist() == pytest.approx([0.5, 0.75])
+    assert victims == [0, 0, 1, 1]
+    scores = image_scores.score(reconstruction(image), Truth(truth, torch.zeros(2, 1).long()), features)
+    assert scores.feature_error.tolist() == pytest.approx([0.5, 0.75])
     assert image_scores.score(reconstruction(image), Truth(truth, torch.zeros(2, 1).long())).feature_error is None
 
 

@@ -34,9 +34,9 @@ def plain_resample(where, rng):
         clients = sorted({p.client for p in where if p.seed == seed})
         for _ in clients:
             client = clients[rng.integers(len(clients))]
-            own = [i for i, p in enumerate(where) if p == (seed, client)]
-            for _ in own:
-                counts[own[rng.integers(len(own))]] += 1
+            indices = [i for i, p in enumerate(where) if p == (seed, client)]
+            for _ in indices:
+                counts[indices[rng.integers(len(indices))]] += 1
     return [counts[i] for i in range(len(where))]
 
 
@@ -67,9 +67,9 @@ def test_with_seeds_fixed_every_seed_keeps_its_share():
 def planted(seeds, of_seed, of_client, of_victim, rng, clients=4, victims=8):
     """Values whose true mean is 0 and whose spread is that of the seeds, the clients and the victims."""
     where = places(seeds, clients, victims)
-    own = rng.normal(0, of_seed, seeds)
-    theirs = rng.normal(0, of_client, (seeds, clients))
-    return [own[p.seed] + theirs[p.seed, p.client] + rng.normal(0, of_victim) for p in where], where
+    seed_effects = rng.normal(0, of_seed, seeds)
+    client_effects = rng.normal(0, of_client, (seeds, clients))
+    return [seed_effects[p.seed] + client_effects[p.seed, p.client] + rng.normal(0, of_victim) for p in where], where
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_the_interval_covers_the_true_mean_at_least_as_often_as_it_says(seeds, s
     rng = np.random.default_rng(1)
     hits = 0
     for _ in range(400):
-        found = statistics.interval(*planted(seeds, *spreads, rng))
-        hits += found.low <= 0 <= found.high
+        interval = statistics.interval(*planted(seeds, *spreads, rng))
+        hits += interval.low <= 0 <= interval.high
     # The standard error of 95% in 400 is 1.1 points.
     assert least <= hits / 400 <= most
 
@@ -100,17 +100,17 @@ def test_victims_alone_would_claim_a_gain_that_seeds_do_not_bear():
     means = {0: 1.9, 1: 0.6, 2: -0.4}
     values = [means[p.seed] + rng.normal(0, 1) for p in where]
     alone = 1.96 * np.std(values, ddof=1) / math.sqrt(len(values))
-    found = statistics.interval(values, where)
-    assert found.mean - alone > 0
-    assert found.low < 0 < found.high
-    assert not found.surely_above
+    interval = statistics.interval(values, where)
+    assert interval.mean - alone > 0
+    assert interval.low < 0 < interval.high
+    assert not interval.surely_above
 
 
 def test_a_claim_needs_five_seeds_however_narrow_the_interval():
     for seeds, claimed in ((1, False), (4, False), (5, True)):
-        found = statistics.interval([10 + 0.01 * i for i in range(16 * seeds)], places(seeds))
-        assert found.low > 0
-        assert (found.seeds, found.is_few, found.surely_above) == (seeds, not claimed, claimed)
+        interval = statistics.interval([10 + 0.01 * i for i in range(16 * seeds)], places(seeds))
+        assert interval.low > 0
+        assert (interval.seeds, interval.is_few, interval.surely_above) == (seeds, not claimed, claimed)
     assert statistics.LEAST_SEEDS == 5
 
 
@@ -126,13 +126,13 @@ def test_the_expansion_is_the_t_interval_of_the_seed_means_where_seeds_alone_var
     seeds = 12
     means = rng.normal(0, 1, seeds)
     where = places(seeds)
-    found = statistics.interval([means[p.seed] for p in where], where)
+    interval = statistics.interval([means[p.seed] for p in where], where)
     student = ttest_1samp(means, 0).confidence_interval(0.95)
     # A percentile interval of 4,000 resamples: its ends have standard errors of some 2% of the width, and its tails of 12 values
     # are not quite normal.
     width = student.high - student.low
-    assert found.low == pytest.approx(student.low, abs=0.08 * width)
-    assert found.high == pytest.approx(student.high, abs=0.08 * width)
+    assert interval.low == pytest.approx(student.low, abs=0.08 * width)
+    assert interval.high == pytest.approx(student.high, abs=0.08 * width)
     assert statistics.expansion(5) == pytest.approx(math.sqrt(5 / 4) * 2.7764451 / norm.ppf(0.975), rel=1e-6)
 
 

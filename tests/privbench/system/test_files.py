@@ -102,7 +102,7 @@ def tensor(**changes):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (tensor(shape=[10**12]), "does not take 16 bytes"),
         (tensor(shape=[-2]), "has no shape but"),
@@ -125,13 +125,13 @@ def tensor(**changes):
     ],
 )
 def test_a_header_whose_sizes_types_or_nesting_are_wrong_is_refused_before_a_tensor_is_read(
-    change, said, path, monkeypatch
+    change, message, path, monkeypatch
 ):
     rewrite_header(path, change)
     monkeypatch.setattr(files, "read_tensors", lambda _: pytest.fail("a tensor was read"))
     with pytest.raises(UserError, match="is damaged or is no artifact") as refused:
         files.load_tensors(path, "artifact")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert len(str(refused.value)) < 500
 
 
@@ -156,7 +156,7 @@ def test_a_header_larger_than_any_of_ours_is_refused_unread(path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[" * 200_000 + "]" * 200_000, "nests deeper than 64 levels"),
         ("[" * 65 + "]" * 65, "nests deeper than 64 levels"),
@@ -165,11 +165,11 @@ def test_a_header_larger_than_any_of_ours_is_refused_unread(path, monkeypatch):
         ("1" * 5_000, "integer string conversion"),
     ],
 )
-def test_json_that_no_file_of_ours_holds_is_refused_in_one_line(text, said, tmp_path):
+def test_json_that_no_file_of_ours_holds_is_refused_in_one_line(text, message, tmp_path):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(UserError, match=r"x\.json is damaged") as refused:
         files.read_json(tmp_path / "x.json")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert len(str(refused.value)) < 500
 
 

@@ -58,17 +58,17 @@ def test_an_interrupt_while_a_file_is_read_is_never_a_damaged_file(tmp_path):
 
 def test_a_held_signal_comes_when_the_block_ends_and_wins_over_its_error():
     interrupts.listen()
-    done = []
+    steps = []
 
     def read():
         with interrupts.held():
             os.kill(os.getpid(), signal.SIGTERM)
-            done.append("read")
+            steps.append("read")
             raise UserError("damaged")
 
     with pytest.raises(KeyboardInterrupt) as stop:
         read()
-    assert done == ["read"]
+    assert steps == ["read"]
     assert isinstance(stop.value.__context__, UserError)
     assert interrupts.asked() == "SIGTERM"
     with pytest.raises(KeyboardInterrupt):
@@ -124,12 +124,12 @@ def test_a_stop_outside_the_jobs_is_one_line_and_status_130(error, tmp_path, mon
                 raise
             raise error("something else") from None
 
-    monkeypatch.setattr("privbench.cli.commands.list_runs", stopped)
+    monkeypatch.setattr("privbench.cli.listing.list_runs", stopped)
     ran = command("list", "runs", "--out", tmp_path)
     assert (ran.status, ran.err) == (130, f"list: runs and cells under {tmp_path}\n{LINE}\n")
 
 
-def test_a_stop_while_the_command_is_imported_is_told_too(tmp_path):
+def test_a_stop_while_the_command_is_imported_is_reported_too(tmp_path):
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n")
     root = Path(interrupts.__file__).parents[2]
     ran = subprocess.run(

@@ -38,12 +38,12 @@ def test_work_that_another_process_is_at_is_busy_and_says_who_is(other, tmp_path
 
 def test_a_process_that_waits_says_on_whom_and_goes_on_when_the_other_is_gone(other, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(locks, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(locks.LOG, "warning", lambda *words: (told.append(words), other.kill()))
-    told = []
+    monkeypatch.setattr(locks.LOG, "warning", lambda *words: (warnings.append(words), other.kill()))
+    warnings = []
     with locks.lock(tmp_path, wait=True):
         assert (tmp_path / ".lock-by").read_text() == processes.named()
         assert f"process {os.getpid()} on " in processes.named()
-    assert told[0][1].startswith("process 7 on elsewhere is at work on")
+    assert warnings[0][1].startswith("process 7 on elsewhere is at work on")
     assert not (tmp_path / ".lock-by").exists()
     with locks.lock(tmp_path, wait=False):
         pass
@@ -57,9 +57,9 @@ def gone():
 
 
 def test_a_temporary_file_is_left_behind_when_its_process_is_gone():
-    mine = f".record.json{processes.mark()}"
-    machine, pid, started = processes.MARK.search(mine).groups()
-    assert not processes.left_behind(mine, 1e9)
+    own_file = f".record.json{processes.mark()}"
+    machine, pid, started = processes.MARK.search(own_file).groups()
+    assert not processes.left_behind(own_file, 1e9)
     assert processes.left_behind(f".record.json.{machine}-{gone()}-{started}.tmp", 0.0)
     # The number is in use again: another process began at another time.
     assert processes.left_behind(f".record.json.{machine}-{pid}-{int(started) + 1}.tmp", 0.0)

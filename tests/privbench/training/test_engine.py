@@ -6,10 +6,12 @@ import torch
 from benchmarks import plain
 from privbench import presets, registry, spec
 from privbench.training import federation as federations
-from privbench.training import harness
+from privbench.training import harness, phase_plans
 from privbench.training.engine import adam, sgd
 from privbench.training.state import Moments
 from tests.builders.federations import digits_federation
+
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 METHODS = tuple(name for name in registry.METHODS if name != "lg-fedavg")  # another name of fedsplit
 CHEAPER = {"nfl-cgan": {"gan": "dense"}}  # its convolutional generator is that of fedcg
@@ -19,14 +21,6 @@ VARIANTS = (
     ("fedmd-cg", {"diversity": 2, "aggregator": "kd", "without": "mse_global"}, {}),
     ("fedmd-cg", {"diversity": 1}, {"client_steps": 3, "task": {"kind": "sgd", "lr": 0.05, "weight_decay": 1e-4}}),
 )
-
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    """Adam turns the rounding error of a near-zero gradient into a full step; in double precision equal means equal."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def trained(
@@ -167,10 +161,10 @@ def test_two_rounds_equal_a_plain_torch_loop(method):
         harness.train_round([setup], [state], "alone")
         reference.round()
     assert relative_gap(begin, state.server.params) > 1e-2
-    for own, theirs in [(state.server, reference.server), *zip(state.clients, reference.clients, strict=True)]:
-        for values in (own.params, own.buffers):
-            found = {part: plain.values(net, part, values[part]) for part, net in theirs.items()}
-            assert relative_gap({part: values[part] for part in found}, found) < 1e-9
+    for replica, modules in [(state.server, reference.server), *zip(state.clients, reference.clients, strict=True)]:
+        for values in (replica.params, replica.buffers):
+            expected = {part: plain.values(net, part, values[part]) for part, net in modules.items()}
+            assert relative_gap({part: values[part] for part in expected}, expected) < 1e-9
 
 
 @pytest.mark.parametrize("execution", ["alone", "stacked"])
@@ -184,16 +178,16 @@ def test_features_computed_once_in_a_phase_equal_those_of_every_mini_batch(execu
     }
     table = trained("fedcg", execution, **how)[0]
     unflipped = trained("fedcg", execution, **how | {"flip": False})[0]
-    monkeypatch.setattr(harness, "FEATURE_BYTES", 0)
+    monkeypatch.setattr(phase_plans, "FEATURE_BYTES", 0)
     anew = trained("fedcg", execution, **how)[0]
     assert relative_gap(anew.clients[0].params, table.clients[0].params) < 1e-9
     assert relative_gap(anew.clients[0].params, unflipped.clients[0].params) > 1e-6
 
 
-def relative_gap(own, other):
+def relative_gap(one, other):
     """The largest ||a - b|| / ||a|| over networks."""
     flat = [
-        [torch.cat([p[n].flatten() for n in sorted(p)]) for _, p in sorted(each.items()) if p] for each in (own, other)
+        [torch.cat([p[n].flatten() for n in sorted(p)]) for _, p in sorted(each.items()) if p] for each in (one, other)
     ]
     return max(float((a - b).norm() / a.norm()) for a, b in zip(*flat, strict=True)) if flat[0] else 0.0
 
@@ -201,15 +195,15 @@ def relative_gap(own, other):
 def test_features_do_not_depend_on_the_number_of_threads():
     # In single precision and of many images, where operations are split over threads.
     before, kind = torch.get_num_threads(), torch.get_default_dtype()
-    own = presets.train_spec("quick", "digits", "fedcg")
+    train = presets.train_spec("quick", "digits", "fedcg")
     try:
         torch.set_default_dtype(torch.float32)
-        setup = harness.prepare(own, federations.of(own, None)[0], torch.device("cpu"))
+        setup = harness.prepare(train, federations.of(train, None)[0], torch.device("cpu"))
         client, every = harness.initial(setup).clients[0], torch.arange(len(setup.labels[0]))
         tables = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            tables.append(harness._features(setup, 0, client)(every, None))
+            tables.append(phase_plans.features_of(setup, 0, client)(every, None))
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

@@ -10,13 +10,6 @@ from tests.builders.federations import digits_federation
 pytestmark = pytest.mark.usefixtures("narrow_resnet", "double_precision")
 
 
-@pytest.fixture
-def double_precision():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def test_stacked_clients_equal_each_alone_with_batch_norm():
     federation = digits_federation((4, 7))  # one step and two steps
     changes = {"batch": 4, "server_steps": 1}

@@ -47,8 +47,8 @@ def test_the_consistency_loss_equals_a_plain_loop(fedcg, monkeypatch):
     for k, client in enumerate(state.clients):
         rng = stream(setup.spec.seed, "client", k, "consistency")
         z = torch.randn(evaluation.DRAWS, 100, generator=rng)
-        own = setup.federation.clients[k].train.labels
-        y = own[torch.randint(len(own), (evaluation.DRAWS,), generator=rng)]
+        labels = setup.federation.clients[k].train.labels
+        y = labels[torch.randint(len(labels), (evaluation.DRAWS,), generator=rng)]
         total = 0.0
         with torch.no_grad():
             for one, label in zip(z, y, strict=True):
@@ -59,8 +59,8 @@ def test_the_consistency_loss_equals_a_plain_loop(fedcg, monkeypatch):
                 logits, _ = classifier.apply(client.params["classifier"], {}, h, train=False)
                 total -= math.log(float(logits[0].double().exp()[label] / logits[0].double().exp().sum()))
         rng = stream(setup.spec.seed, "client", k, "consistency")
-        found = evaluation.consistency(setup.model, client, setup.labels[k], rng)
-        assert found == pytest.approx(total / evaluation.DRAWS, rel=1e-4)
+        consistency = evaluation.consistency(setup.model, client, setup.labels[k], rng)
+        assert consistency == pytest.approx(total / evaluation.DRAWS, rel=1e-4)
 
 
 def test_an_untrained_classifier_of_equal_logits_has_the_consistency_of_chance(fedcg):
@@ -68,8 +68,8 @@ def test_an_untrained_classifier_of_equal_logits_has_the_consistency_of_chance(f
     client = state.clients[0]
     flat = {name: torch.zeros_like(t) for name, t in client.params["classifier"].items()}
     blind = Replica(client.params | {"classifier": flat}, client.buffers)
-    found = evaluation.consistency(setup.model, blind, setup.labels[0], torch.Generator())
-    assert found == pytest.approx(math.log(10))
+    consistency = evaluation.consistency(setup.model, blind, setup.labels[0], torch.Generator())
+    assert consistency == pytest.approx(math.log(10))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedgen", "local"])
@@ -85,8 +85,8 @@ def test_global_accuracy_is_that_of_the_weighted_average_of_private_parts_too(me
     assert not torch.equal(a["classifier"]["fc1.weight"], b["classifier"]["fc1.weight"])
     params = {p: {n: 0.25 * a[p][n] + 0.75 * b[p][n] for n in a[p]} for p in ("extractor", "classifier")}
     right = total = 0
-    for own in setup.federation.clients:
-        for image, label in zip(own.test.images, own.test.labels, strict=True):
+    for split in setup.federation.clients:
+        for image, label in zip(split.test.images, split.test.labels, strict=True):
             h, _ = setup.model.net("extractor").apply(params["extractor"], {}, image[None] / 255, train=False)
             logits, _ = setup.model.net("classifier").apply(params["classifier"], {}, h, train=False)
             right, total = right + int(logits.argmax() == label), total + 1
@@ -97,8 +97,8 @@ def test_global_accuracy_is_that_of_the_weighted_average_of_private_parts_too(me
 def test_for_fedavg_global_accuracy_is_that_of_the_broadcast_network():
     setup, state = trained("fedavg")
     tests = [client.test for client in setup.federation.clients]
-    found = evaluation.pooled_accuracy(setup.model, state.server, tests, CPU)
-    assert state.history[-1]["global_accuracy"] == found
+    accuracy = evaluation.pooled_accuracy(setup.model, state.server, tests, CPU)
+    assert state.history[-1]["global_accuracy"] == accuracy
 
 
 def finish(folder, progress=lambda *_: None):
@@ -119,23 +119,23 @@ def whole(tmp_path_factory):
 def test_predictions_are_kept_of_each_client_s_best_validation_round(whole):
     """Trained again round by round, and each round's predictions set beside the ones kept."""
     each, folder = whole
-    rounds, kept = checkpoint.history(folder, each.id), checkpoint.predictions(folder, each.id)
+    rounds, predictions = checkpoint.history(folder, each.id), checkpoint.predictions(folder, each.id)
     best = best_rounds(rounds)
     assert min(best) < 5  # a later round did not overwrite them
     setup = harness.prepare(each, digits_federation(), CPU)
     state = harness.initial(setup)
     for round_ in range(1, 6):
         harness.train_round([setup], [state], "alone")
-        for k, prediction in enumerate(harness.predict(setup, state)):
-            assert torch.equal(kept[k].logits, prediction.logits) == (round_ == best[k])
-    assert [evaluation.right(p) for p in kept] == selected_accuracy(rounds)
+        for k, prediction in enumerate(evaluation.predictions(setup, state)):
+            assert torch.equal(predictions[k].logits, prediction.logits) == (round_ == best[k])
+    assert [evaluation.right(p) for p in predictions] == selected_accuracy(rounds)
 
 
 def test_a_killed_run_ends_with_the_same_metrics(whole, tmp_path):
     each, folder = whole
 
-    def kill(done, total, what):
-        if done == 3 and "generator" in what:
+    def kill(completed, total, what):
+        if completed == 3 and "generator" in what:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -144,23 +144,23 @@ def test_a_killed_run_ends_with_the_same_metrics(whole, tmp_path):
     finish(tmp_path)
     one, other = summary.training(folder, each.id), summary.training(tmp_path, each.id)
 
-    def numbers(found):
-        return [r.model_dump(exclude={"seconds"}) for r in found.rounds], found.clients
+    def numbers(training):
+        return [r.model_dump(exclude={"seconds"}) for r in training.rounds], training.clients
 
     assert numbers(one) == numbers(other)
 
 
 def test_the_training_part_of_a_record_says_what_the_history_says(whole):
     each, folder = whole
-    rounds, found = checkpoint.history(folder, each.id), summary.training(folder, each.id)
-    assert [r.test_accuracy for r in found.rounds] == [e["test_accuracy"] for e in rounds]
-    assert [c.accuracy for c in found.clients] == selected_accuracy(rounds)
-    assert [c.consistency for c in found.clients] == [
-        rounds[c.round - 1]["consistency"][k] for k, c in enumerate(found.clients)
+    rounds, training = checkpoint.history(folder, each.id), summary.training(folder, each.id)
+    assert [r.test_accuracy for r in training.rounds] == [e["test_accuracy"] for e in rounds]
+    assert [c.accuracy for c in training.clients] == selected_accuracy(rounds)
+    assert [c.consistency for c in training.clients] == [
+        rounds[c.round - 1]["consistency"][k] for k, c in enumerate(training.clients)
     ]
-    assert found.global_accuracy == rounds[best_round(rounds) - 1]["global_accuracy"]
-    assert set(found.rounds[0].loss) == {"task", "generator", "distillation"}
-    assert [len(losses) for losses in found.rounds[0].loss.values()] == [2, 2, 1]
+    assert training.global_accuracy == rounds[best_round(rounds) - 1]["global_accuracy"]
+    assert set(training.rounds[0].loss) == {"task", "generator", "distillation"}
+    assert [len(losses) for losses in training.rounds[0].loss.values()] == [2, 2, 1]
 
 
 def test_a_run_without_its_predictions_is_named(whole, tmp_path):
@@ -190,15 +190,15 @@ def test_an_accuracy_cell_is_trained_measured_and_recorded(rounds, tmp_path):
             == []
         )
     assert len(outcomes) == 1  # the second time there was nothing to do
-    found = schema.read(store.record(cell))
-    assert type(found) is schema.Record
-    assert found.cell.attack is None
-    (own,) = found.training
-    assert found.accuracy.per_client == [[c.accuracy for c in own.clients]]
-    assert len(own.rounds) == rounds
-    assert all(r.bytes_up == [0, 0] for r in own.rounds)
-    assert (own.global_accuracy is None) == (rounds == 0)
-    assert [sum(client) for client in found.label_counts[0]] == [32, 32]
+    record = schema.read(store.record(cell))
+    assert type(record) is schema.Record
+    assert record.cell.attack is None
+    (training,) = record.training
+    assert record.accuracy.per_client == [[c.accuracy for c in training.clients]]
+    assert len(training.rounds) == rounds
+    assert all(r.bytes_up == [0, 0] for r in training.rounds)
+    assert (training.global_accuracy is None) == (rounds == 0)
+    assert [sum(client) for client in record.label_counts[0]] == [32, 32]
     assert store.cells() == [cell]
     assert not (tmp_path / "artifacts").exists()
 
@@ -233,21 +233,21 @@ def test_a_record_says_which_diversity_loss_was_descended_on_by_default_too(sett
 
 def test_the_view_of_training_shows_every_metric_of_a_run(whole):
     each, folder = whole
-    found = summary.training(folder, each.id)
-    columns, rows = training_view.clients([found])
+    training = summary.training(folder, each.id)
+    columns, rows = training_view.clients([training])
     assert columns[2:] == list(training_view.METRICS)
     assert [row[0] for row in rows] == ["1", "2", "mean"]
-    assert rows[0][2] == f"{found.clients[0].accuracy:.2f}"
-    columns, rows = training_view.rounds([found, found])
+    assert rows[0][2] == f"{training.clients[0].accuracy:.2f}"
+    columns, rows = training_view.rounds([training, training])
     assert len(rows) == 5
     by_name = dict(zip(columns, rows[2], strict=True))
-    assert by_name["bytes up"] == f"{found.rounds[2].bytes_up[0]:,}"
-    assert by_name["distillation loss"] == f"{found.rounds[2].loss['distillation'][0]:.4f}"
-    assert by_name["task loss"] == f"{sum(found.rounds[2].loss['task']) / 2:.4f}"
-    columns, rows = training_view.confusion([found], list("0123456789"))
+    assert by_name["bytes up"] == f"{training.rounds[2].bytes_up[0]:,}"
+    assert by_name["distillation loss"] == f"{training.rounds[2].loss['distillation'][0]:.4f}"
+    assert by_name["task loss"] == f"{sum(training.rounds[2].loss['task']) / 2:.4f}"
+    columns, rows = training_view.confusion([training], list("0123456789"))
     assert sum(int(cell) for row in rows for cell in row[1:-1]) == 20
-    long = found.model_copy(
-        update={"rounds": [found.rounds[0].model_copy(update={"round": r + 1}) for r in range(100)]}
+    long = training.model_copy(
+        update={"rounds": [training.rounds[0].model_copy(update={"round": r + 1}) for r in range(100)]}
     )
     shown = [int(row[0]) for row in training_view.rounds([long])[1]]
     assert len(shown) <= training_view.MOST_ROUNDS + 1
@@ -262,9 +262,9 @@ def test_a_loss_that_diverged_is_none_in_the_record(whole, tmp_path):
     value = json.loads((tmp_path / checkpoint.FINISHED).read_text())
     value["history"][1]["loss"]["task"][0] = math.nan
     files.write_digested(tmp_path / checkpoint.FINISHED, value)
-    found = summary.training(tmp_path, each.id)
-    assert found.rounds[1].loss["task"][0] is None
-    _, rows = training_view.rounds([found])
+    training = summary.training(tmp_path, each.id)
+    assert training.rounds[1].loss["task"][0] is None
+    _, rows = training_view.rounds([training])
     assert rows[1][1] == "-"
 
 
@@ -274,12 +274,12 @@ def test_logits_do_not_depend_on_the_number_of_threads():
     params = {part: model.net(part).init(rng)[0] for part in ("extractor", "classifier")}
     replica = Replica(params, {"extractor": {}, "classifier": {}})
     images = Images(torch.randint(256, (1000, 1, 32, 32), generator=rng, dtype=torch.uint8), torch.zeros(1000).long())
-    before, found = torch.get_num_threads(), []
+    before, logits = torch.get_num_threads(), []
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            found.append(evaluation.predict(model, replica, images, CPU).logits)
+            logits.append(evaluation.predict(model, replica, images, CPU).logits)
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(*found)
+    assert torch.equal(*logits)

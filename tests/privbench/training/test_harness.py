@@ -5,14 +5,14 @@ import math
 import pytest
 import torch
 
-from benchmarks.chaos_life import content
+from benchmarks.chaos.life import content
 from privbench import presets
 from privbench.data.readers.resize import pixels
 from privbench.errors import Damaged, Interrupted, UserError
 from privbench.execution import cell_jobs as training
 from privbench.records.store import Store
 from privbench.system import machine
-from privbench.training import checkpoint, evaluation, harness, history, restoration
+from privbench.training import checkpoint, evaluation, harness, history, phase_plans, restoration
 from privbench.training.state import Replica, State
 from tests.builders.federations import digits_federation
 
@@ -61,8 +61,8 @@ def test_a_run_killed_in_the_middle_of_a_round_ends_with_the_same_numbers(method
     each = smoke(method, rounds=3, local_epochs=2)
     whole = run(each, tmp_path / "whole")
 
-    def kill_in_round_two(done, total, what):
-        if done == 1 and ("epoch 2" in what or "discriminator" in what):
+    def kill_in_round_two(completed, total, what):
+        if completed == 1 and ("epoch 2" in what or "discriminator" in what):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -113,9 +113,9 @@ def test_the_local_generator_of_fedmd_cg_survives_the_broadcast():
     harness.train_round([setup], [state], "alone")
     state.server.params["generator"] = {n: t + 1 for n, t in state.server.params["generator"].items()}
     state.server.params["classifier"] = {n: t + 1 for n, t in state.server.params["classifier"].items()}
-    own = [client.params for client in state.clients]
+    before_broadcast = [client.params for client in state.clients]
     harness.train_round([setup], [state], "alone")
-    for before, client in zip(own, state.clients, strict=True):
+    for before, client in zip(before_broadcast, state.clients, strict=True):
         moved = {
             p: (client.params[p][n] - before[p][n]).abs().max()
             for p, n in (("generator", "fc1.weight"), ("classifier", "fc1.weight"))
@@ -140,7 +140,7 @@ def test_label_counts_are_counted_in_the_bytes(method, up, down):
 def test_feddf_trains_its_server_on_every_public_image_and_never_sees_a_label():
     setup = harness.prepare(smoke("feddf", server_steps=3), digits_federation(), CPU)
     (phase,) = setup.method.server()
-    plan = harness.server_plan(setup, 1, phase)
+    plan = phase_plans.server_plan(setup, 1, phase)
     images = torch.cat([plan.images(step) for step in range(plan.steps)])
     seen = (images[:, None] == setup.federation.public.images / 255).flatten(2).all(2)
     assert images.shape == (48, 1, 32, 32)
@@ -157,8 +157,8 @@ def test_feddf_distils_on_public_images_of_the_size_that_the_clients_train_on():
     setup = harness.prepare(large, federation, CPU)
     client, server = setup.method.client()[0], setup.method.server()[0]
     batch = large.schedule.batch
-    images = harness.server_plan(setup, 1, server).images(0)
-    assert images.shape == harness.client_plan(setup, 0, 1, client, 0).images(0).shape == (batch, 3, 224, 224)
+    images = phase_plans.server_plan(setup, 1, server).images(0)
+    assert images.shape == phase_plans.client_plan(setup, 0, 1, client, 0).images(0).shape == (batch, 3, 224, 224)
     enlarged = pixels(federation.public.images, 224)
     assert all((enlarged == image).flatten(1).all(1).any() for image in images)
 
@@ -168,7 +168,7 @@ def test_feddf_distils_on_public_images_of_the_size_that_the_clients_train_on():
     [("iid", "lower --per-client"), ("dirichlet", "lower --per-client"), ("domain", "choose a data set")],
 )
 def test_feddf_without_public_images_says_what_helps(how, way):
-    each = presets.train_spec("smoke", "digits", "feddf", clients=2, how=how)
+    each = presets.train_spec("smoke", "digits", "feddf", clients=2, partition=how)
     with pytest.raises(UserError, match=f"holds none out; {way}"):
         harness.prepare(each, digits_federation()._replace(public=None), CPU)
 
@@ -191,7 +191,7 @@ def test_fedavg_broadcasts_the_weighted_average_of_its_clients():
 
 def test_mini_batches_show_every_sample_each_epoch():
     for samples in (1, 5, 16, 33):
-        index = harness.mini_batches(samples, 16, torch.Generator())
+        index = phase_plans.mini_batches(samples, 16, torch.Generator())
         assert index.shape == (math.ceil(samples / 16), 16)
         assert set(index.flatten().tolist()) == set(range(samples))
 
@@ -227,32 +227,33 @@ def test_the_noise_enters_where_it_was_asked_to(where, monkeypatch):
     each = smoke("fedavg", defense="gaussian:0.01", where=where)
     setup = harness.prepare(each, digits_federation(), CPU)
     calls = []
-    original = type(setup.defense).protect
+    place = "step" if where == "step" else "message"
+    original = getattr(type(setup.defense), place)
 
     def counted(self, tensors, rng):
         calls.append(sorted(tensors))
         return original(self, tensors, rng)
 
-    monkeypatch.setattr(type(setup.defense), "protect", counted)
+    monkeypatch.setattr(type(setup.defense), place, counted)
     state = harness.initial(setup)
     before = state.server.params["classifier"]["fc1.weight"]
     harness.train_round([setup], [state], "alone")
     steps = 2 * 2  # two clients, two mini-batches each
-    assert len(calls) == 2 * (steps if where == "step" else 2)  # two shared networks
+    assert calls == [["classifier", "extractor"]] * (steps if where == "step" else 2)
     change = state.uploads[0][0]["classifier"]["fc1.weight"] - before
-    own = state.clients[0].params["classifier"]["fc1.weight"] - before
+    trained_change = state.clients[0].params["classifier"]["fc1.weight"] - before
     if where == "update":  # what was sent differs from what was trained by noise of the variance asked for
-        assert (change - own).var().item() == pytest.approx(0.01, rel=0.02)
+        assert (change - trained_change).var().item() == pytest.approx(0.01, rel=0.02)
     else:
-        assert torch.equal(change, own)
+        assert torch.equal(change, trained_change)
 
 
 @pytest.mark.parametrize("damaged", [1, 2])
 def test_a_run_goes_on_from_the_latest_checkpoint_that_is_whole(damaged, tmp_path, caplog):
     each = smoke("fedavg", rounds=3)
 
-    def kill(done, total, what):
-        if done == 2:
+    def kill(completed, total, what):
+        if completed == 2:
             raise Interrupted
 
     with pytest.raises(Interrupted):
@@ -261,7 +262,7 @@ def test_a_run_goes_on_from_the_latest_checkpoint_that_is_whole(damaged, tmp_pat
         (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:1000])
     assert checkpoint.progress(tmp_path, each.id) == {1: 1, 2: None}[damaged]
     begun = []
-    mended = run(each, tmp_path, lambda done, *_: begun.append(done))
+    mended = run(each, tmp_path, lambda completed, *_: begun.append(completed))
     assert begun[0] == {1: 1, 2: 0}[damaged]
     assert [line.partition(" is damaged")[2] != "" for line in caplog.messages] == [True] * damaged
     undisturbed = run(each, tmp_path / "undisturbed")
@@ -317,7 +318,7 @@ def test_a_long_run_keeps_whole_checkpoints_from_which_later_rounds_are_trained_
     for _ in range(4):
         harness.train_round([setup], [plain], "alone")
     trained = []
-    state = harness.state_at(setup, tmp_path, 4, lambda done, *_: trained.append(done))
+    state = harness.state_at(setup, tmp_path, 4, lambda completed, *_: trained.append(completed))
     assert trained == list(range(max(n for n in full_rounds(tmp_path) if n <= 4), 4))
     assert state.round == 4
     assert {"task", "discriminator", "generator"} == set(state.clients[0].moments)
@@ -360,11 +361,11 @@ def test_of_a_long_run_only_the_last_best_round_stays_besides_the_fixed_ones(tmp
     state = harness.initial(setup)
     checkpoint.begin(tmp_path, each)
     checkpoint.keep(tmp_path, each, state)
-    for accuracy, kept in ((50.0, [0, 1]), (40.0, [0, 1]), (60.0, [0, 3]), (60.0, [0, 3])):
+    for accuracy, rounds in ((50.0, [0, 1]), (40.0, [0, 1]), (60.0, [0, 3]), (60.0, [0, 3])):
         harness.train_round([setup], [state], "alone")
         state.history[-1]["validation_accuracy"] = [accuracy] * 2
         checkpoint.keep(tmp_path, each, state)
-        assert full_rounds(tmp_path) == kept
+        assert full_rounds(tmp_path) == rounds
     checkpoint.finish(tmp_path, each, state)
     assert full_rounds(tmp_path) == [0, 3, 4]
 
@@ -396,8 +397,8 @@ def test_the_history_says_on_which_kinds_of_machine_the_rounds_were_trained(tmp_
     each, real = smoke("fedavg", rounds=3), machine.trained_on
     elsewhere = {"processor": "another", "capability": "AVX2", "device": "cpu", "threads": 1, "torch": "2.13"}
 
-    def moved_after_one_round(done, total, what):
-        monkeypatch.setattr(machine, "trained_on", real if done == 0 else lambda _: elsewhere)
+    def moved_after_one_round(completed, total, what):
+        monkeypatch.setattr(machine, "trained_on", real if completed == 0 else lambda _: elsewhere)
 
     rounds = run(each, tmp_path, moved_after_one_round)
     assert [entry["machine"] == elsewhere for entry in rounds] == [False, True, True]
@@ -440,7 +441,7 @@ def accuracy(setup, replica, images):
 
 def test_noise_on_the_update_is_in_what_is_uploaded_and_broadcast_and_not_in_the_personal_model():
     setup, state = noisy("update")
-    models = harness.models(setup, state)
+    models = evaluation.models(setup, state)
     for k, client in enumerate(state.clients):
         assert same(models["personal"][k], client)
         assert not same(models["uploaded"][k], client)
@@ -458,7 +459,7 @@ def test_noise_on_the_update_is_in_what_is_uploaded_and_broadcast_and_not_in_the
 def test_the_history_holds_the_accuracy_of_every_model_and_the_measured_one_counts(method):
     for measured in ("personal", "uploaded", "broadcast"):
         setup, state = noisy("update", measured, method)
-        (entry,), models = state.history, harness.models(setup, state)
+        (entry,), models = state.history, evaluation.models(setup, state)
         for name, each in models.items():
             for part in ("validation", "test"):
                 wanted = [
@@ -476,7 +477,7 @@ def test_the_history_holds_the_accuracy_of_every_model_and_the_measured_one_coun
 
 def test_noise_on_every_step_is_in_the_personal_model_which_is_what_is_uploaded():
     setup, state = noisy("step")
-    models = harness.models(setup, state)
+    models = evaluation.models(setup, state)
     assert all(same(a, b) for a, b in zip(models["personal"], models["uploaded"], strict=True))
     (entry,) = state.history
     assert entry["models"]["personal"] == entry["models"]["uploaded"]
@@ -484,13 +485,13 @@ def test_noise_on_every_step_is_in_the_personal_model_which_is_what_is_uploaded(
 
 def test_a_broadcast_model_has_the_clients_own_private_parts():
     setup, state = noisy("update", method="fedsplit")
-    models = harness.models(setup, state)
+    models = evaluation.models(setup, state)
     for k, client in enumerate(state.clients):
         one = models["broadcast"][k].params
         assert all(torch.equal(t, one["extractor"][n]) for n, t in client.params["extractor"].items())
         assert all(torch.equal(t, one["classifier"][n]) for n, t in state.server.params["classifier"].items())
     setup, state = noisy("update", method="local")
-    assert len({id(each) for each in harness.models(setup, state).values()}) == 1
+    assert len({id(each) for each in evaluation.models(setup, state).values()}) == 1
 
 
 def test_which_model_is_measured_changes_no_training():

@@ -10,10 +10,13 @@ import pytest
 from privbench import registry
 from privbench.errors import UserError
 from privbench.observation import knowledge
+from privbench.records import record_lines
 from privbench.training.history import ModelAccuracy
 from reports.documents import __main__ as command
-from reports.documents import catalogue, findings, images, model_accuracy, pages, published
+from reports.documents import benchmarks, catalogue, findings, images, model_accuracy, pages, published
 from reports.documents.blocks import BLOCKS, FEDAVG, PHOTOS, PRIVATE, STRONG_NOISE, WEAK_NOISE
+from reports.records import benchmark_rows, comparison
+from reports.records.benchmark_rows import BenchmarkRow
 from reports.records.rungs import RUNGS
 from reports.studies import study_files
 from tests.builders.records import record, with_psnr
@@ -102,10 +105,10 @@ def test_committed_records_are_read_as_they_were_written_and_an_altered_one_is_r
     path = tmp_path / "x.jsonl.xz"
     records = [record("fedsplit", round_="0"), record("fedavg", round_="best")]
     records = [r.model_copy(update={"id": r.cell.id}) for r in records]
-    published.write(records, path)
+    record_lines.write(records, path)
     assert list(published.read(path)) == records[::-1]
     again = tmp_path / "y.jsonl.xz"
-    published.write(records, again)
+    record_lines.write(records, again)
     assert again.read_bytes() == path.read_bytes()
     lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).splitlines()]
     lines[0]["seeds"][0]["victims"][0]["psnr_db"] += 1
@@ -195,13 +198,13 @@ def test_what_a_defence_costs_is_said_of_each_model():
 
 
 def test_a_difference_in_accuracy_is_paired_by_seed():
-    mean, low, high = model_accuracy.paired_difference([61, 72, 83], [60, 70, 80])
+    mean, low, high = comparison.paired_means([61, 72, 83], [60, 70, 80])
     assert mean == pytest.approx(2)
     # Student's t of 2 degrees of freedom has its 97.5% quantile at 4.303; the differences are 1, 2 and 3.
     assert high - mean == pytest.approx(4.303 / 3**0.5, abs=1e-3)
     assert mean - low == pytest.approx(high - mean)
     with pytest.raises(ValueError, match="the same ones"):
-        model_accuracy.paired_difference([61, 72, 83], [60, 70])
+        comparison.paired_means([61, 72, 83], [60, 70])
 
 
 def test_the_catalogues_name_everything_that_is_there(repository):
@@ -250,6 +253,70 @@ def test_what_each_method_shares_is_what_its_artifacts_offer(repository):
 
 def test_what_a_plug_in_is_takes_one_short_line():
     for kind in registry.KINDS:
-        for name, own in catalogue.every(kind).items():
-            assert own["what"].endswith("."), name
-            assert len(own["what"]) <= 130, name
+        for name, entry in catalogue.every(kind).items():
+            assert entry["what"].endswith("."), name
+            assert len(entry["what"]) <= 130, name
+
+
+def measured(root, load=0.1):
+    """A committed run of `make bench` under `root`: one ratio, two points of growth, one row that was not measured."""
+    rows = [
+        BenchmarkRow("way", "a round", "plain loop", [4.0, 3.0, 5.0]),
+        BenchmarkRow("way", "a round", "privbench", [2.0, 1.0, 1.5], times=4.0 / 1.5),
+        *(BenchmarkRow("scaling", "a round by clients", f"{x}", [0.5 * x], "ms", x=x) for x in (1, 2)),
+        BenchmarkRow("way", "a round", "GPU", note="no GPU at hand"),
+    ]
+    on = {
+        "machine": "a processor", "cores": 2, "device": "cpu", "python": "3.11.7", "torch": "2.13.0", "date": "2026-11-22",
+        "repeats": 3, "load": [load, 1.9],
+    }  # fmt: skip
+    benchmark_rows.save(rows, on, root / "measured.json")
+    return root / "measured.json"
+
+
+def test_the_table_of_benchmarks_is_that_of_the_committed_file(tmp_path, capsys):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("")
+    page = tmp_path / "docs" / "benchmarks.md"
+    page.write_text("<!-- generated: benchmarks -->\n<!-- end -->\n")
+    assert command.main(["--root", str(tmp_path)]) == 0
+    assert benchmarks.NONE in page.read_text()
+    assert command.main(["--root", str(tmp_path), "--benchmarks", str(measured(tmp_path))]) == 0
+    text = page.read_text()
+    assert benchmarks.NONE not in text
+    assert "| a round | privbench | 1.5 s | 1-2 | 2.7x |  |" in text
+    assert "| a round | GPU | not measured |  |  | no GPU at hand |" in text
+    assert "a processor, 2 cores, device cpu, Python 3.11.7, torch 2.13.0, 2026-11-22; 3 repetitions" in text
+    assert "0.1 before the first row, 1.9 after the last" in text
+    assert "shared" not in text
+    assert (tmp_path / "docs" / re.search(r"\((results/records/\S+)\)", text)[1]).exists()
+    assert command.main(["--root", str(tmp_path), "--benchmarks", str(tmp_path / "nothing.json")]) == 2
+    assert "no benchmarks at" in capsys.readouterr().err
+
+
+def test_times_of_a_busy_machine_are_called_too_long(tmp_path):
+    benchmarks.commit(measured(tmp_path, load=7.25), tmp_path)
+    text = benchmarks.section(tmp_path)
+    assert "7.2 before the first row" in text
+    assert "**The machine was shared,** so all times are too long." in text
+
+
+def test_figures_of_benchmarks_are_drawn_where_a_run_is_committed(tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "IMAGES", {})
+    assert images.write(tmp_path, tmp_path) == []
+    benchmarks.commit(measured(tmp_path), tmp_path)
+    drawn = images.write(tmp_path, tmp_path / "drawn")
+    assert [path.name for path in drawn] == ["speedup.png", "scaling.png"]
+    assert all(f"images/{path.name}" in benchmarks.section(tmp_path) for path in drawn)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+
+
+def test_pages_of_older_measurements_say_of_which_revision_they_are_and_that_no_records_were_kept(repository):
+    folder = repository / "docs" / "appendix" / "before_revision_5"
+    older = sorted(folder.glob("*.md"))
+    assert len(older) == 15
+    for page in older:
+        first = page.read_text(encoding="utf-8")[:1500]
+        assert "Measured before revision 5" in first, page.name
+        assert "training revision 3" in first, page.name
+        assert re.search(r"No records of (this table|them) were kept", first), page.name

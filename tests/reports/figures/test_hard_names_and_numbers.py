@@ -16,17 +16,17 @@ from reports.figures import (
     box_plots,
     client_bars,
     curves,
-    defense_curve,
-    feature_pca,
     grid,
     label_histogram,
     omega_curve,
     psnr_by_round,
     roc,
     scatter,
+    sweep_curve,
 )
 from reports.figures.drawing import line_styles, style
 from reports.figures.label_histogram import Panel
+from reports.figures.of_networks import feature_pca
 from reports.records import grouping
 from reports.records.labels import NAMES, cell_place, label
 from reports.tables import attack_table, report_files
@@ -35,9 +35,9 @@ from tests.reports.test_training_reports import trained
 
 USUAL = "cifar10"
 NASTY = "folder:/data/100% of $x_{i}$ [a] #1 & co_op, holiday photographs of 2024 (second half)"
-OWN = "mypackage.subpackage.methods:MyMethodOfAVeryLongName"
+LONG_NAME = "mypackage.subpackage.methods:MyMethodOfAVeryLongName"
 METHODS = [name for name in NAMES if name != "lg-fedavg"]
-SIZES = {"one": (USUAL, METHODS[1:2]), "three": (NASTY, ["local", OWN, "fedcg"]), "all": (USUAL, METHODS)}
+SIZES = {"one": (USUAL, METHODS[1:2]), "three": (NASTY, ["local", LONG_NAME, "fedcg"]), "all": (USUAL, METHODS)}
 CLASSES = ["$cat_{1}$", "100%", "a class of a very long name indeed"]
 
 
@@ -80,14 +80,14 @@ def row(method, attack, seed, psnr=10.0, count=9):
 def draw(kind, size, folder):  # noqa: C901 (one case after the other)
     dataset, methods = SIZES[size]
     stem = folder / "x"
-    own = trainings(dataset, ["local", *methods] if kind in client_bars.KINDS else methods)
-    key = grouping.setting(own[0].cell)
+    records = trainings(dataset, ["local", *methods] if kind in client_bars.KINDS else methods)
+    key = grouping.setting(records[0].cell)
     if kind in client_bars.KINDS:
-        return client_bars.write(own, key, kind, stem)
+        return client_bars.write(records, key, kind, stem)
     if kind == "curves":
-        return curves.write(own, key, ("loss", "accuracy"), stem)
+        return curves.write(records, key, ("loss", "accuracy"), stem)
     if kind == "roc":
-        return roc.write(own, key, stem)
+        return roc.write(records, key, stem)
     if kind == "box-plots":
         settings = [{}, {"diversity": 0.1}, {"diversity": 2.0}]
         return box_plots.write(
@@ -121,12 +121,12 @@ def draw(kind, size, folder):  # noqa: C901 (one case after the other)
         return label_histogram.write(panels, CLASSES, stem)
     if kind == "grid":
         return grid.write(
-            images(0), [row(m, a, i) for i, m in enumerate(methods) for a in ("dlg", OWN)], stem, grid.Size(8, 2)
+            images(0), [row(m, a, i) for i, m in enumerate(methods) for a in ("dlg", LONG_NAME)], stem, grid.Size(8, 2)
         )
     if kind == "rounds":
         return psnr_by_round.write(attacked(dataset, methods, ("0", "2", "best")), stem)
     if kind == "sweep":
-        return defense_curve.curves(
+        return sweep_curve.curves(
             attacked(dataset, methods[:1], defenses=("gaussian:0.001", "gaussian:0.1", "none")), folder
         )
     return scatter.write(attacked(dataset, methods, ("0", "best")), stem)
@@ -155,30 +155,30 @@ DRAWN = [(kind, size) for kind in KINDS for size in ("three", "all")] + [
 @pytest.fixture
 def drawn(monkeypatch):
     """The figures that were laid out, instead of files."""
-    found = []
+    figures = []
 
     def save(figure, stem, endings=style.ENDINGS):
         style._as_written(figure)
         figure.draw_without_rendering()
-        found.append(figure)
+        figures.append(figure)
         return [stem]
 
     monkeypatch.setattr(style, "save", save)
-    return found
+    return figures
 
 
 def texts_of(figure):
     """Every text that is drawn: of an axis only the numbers within its limits."""
-    found = [*figure.texts, *(t for legend in figure.legends for t in [*legend.get_texts(), legend.get_title()])]
+    texts = [*figure.texts, *(t for legend in figure.legends for t in [*legend.get_texts(), legend.get_title()])]
     for axes in figure.axes:
-        found += [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
+        texts += [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts]
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
             ticks = [
                 tick for tick in [*axis.get_major_ticks(), *axis.get_minor_ticks()] if low <= tick.get_loc() <= high
             ]
-            found += [label for tick in ticks for label in (tick.label1, tick.label2)]
-    return [t for t in found if t.get_visible() and t.get_text().strip()]
+            texts += [label for tick in ticks for label in (tick.label1, tick.label2)]
+    return [t for t in texts if t.get_visible() and t.get_text().strip()]
 
 
 @pytest.mark.parametrize(("kind", "size"), DRAWN)
@@ -233,19 +233,19 @@ def test_files_have_the_width_of_a_column_or_a_page(tmp_path):
 
 def test_every_method_has_a_look_and_any_two_differ_without_colour_too():
     assert set(line_styles.METHODS) == set(NAMES) == set(registry.METHODS)
-    assert len(line_styles.TABLE) == 22
+    assert len(line_styles.TABLE) == 25
     assert len({(series_style.marker, series_style.dashes) for series_style in line_styles.TABLE}) == len(
         line_styles.TABLE
     )
     assert len({series_style.marker for series_style in line_styles.METHODS.values()}) == len(line_styles.METHODS)
     assert len({series_style.colour for series_style in line_styles.METHODS.values()}) == len(line_styles.METHODS)
-    assert len({line_styles.point_look(i) for i in range(132)}) == 132
+    assert len({line_styles.point_style(i) for i in range(132)}) == 132
 
 
 def test_methods_and_defences_of_one_figure_look_unlike_each_other_and_a_method_the_same_in_all():
     labels = [*NAMES.values(), *(f"FedAvg + Gaussian {v}" for v in range(11))]
     each = line_styles.series_styles_of(labels)
-    assert len({str(sorted(map(str, series_style.items()))) for series_style in each.values()}) == 22
+    assert len({str(sorted(map(str, series_style.items()))) for series_style in each.values()}) == len(labels)
     for name in NAMES.values():
         assert line_styles.series_styles_of([f"{name} + Gaussian 1", name])[name] == each[name]
     assert line_styles.series_styles_of(["FedSplit (LG-FedAvg)"])["FedSplit (LG-FedAvg)"] == each["FedSplit"]
@@ -258,25 +258,53 @@ def _changed(r, rounds):
 
 
 def test_ticks_of_rounds_are_integers_and_a_single_round_is_no_curve(tmp_path, drawn):
-    own = trainings(USUAL, ["local", "fedavg"])
-    key = grouping.setting(own[0].cell)
-    curves.write(own, key, ("loss", "accuracy"), tmp_path / "x")
+    records = trainings(USUAL, ["local", "fedavg"])
+    key = grouping.setting(records[0].cell)
+    curves.write(records, key, ("loss", "accuracy"), tmp_path / "x")
     for axes in drawn[0].axes:
         low, high = axes.get_xlim()
         ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
         assert ticks
         assert all(float(tick).is_integer() for tick in ticks)
-    first = [_changed(r, lambda rounds: rounds[:1]) for r in own]
+    first = [_changed(r, lambda rounds: rounds[:1]) for r in records]
     assert curves.write(first, key, ("loss", "accuracy"), tmp_path / "x") == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "named"),
+    [("curves", "three", True), ("omega", "three", True), ("omega", "all", False), ("sweep", "one", True),
+     ("rounds", "one", True), ("rounds", "three", False), ("roc", "three", False)],
+)  # fmt: skip
+def test_lines_have_their_names_at_their_ends_or_in_a_legend_outside_the_data(kind, size, named, tmp_path, drawn):
+    draw(kind, size, tmp_path)
+    (figure,) = drawn
+    assert all(bool(axes.texts) == named for axes in figure.axes)
+    assert bool(figure.legends) != named
+
+
+def test_the_names_of_methods_are_not_broken_at_their_hyphens():
+    for text in ("FedSplit (LG-FedAvg)", "with NFL-CGAN", "or FedMD-CG"):
+        for tenths in range(7, 13):
+            assert " ".join(style.wrapped(text, tenths / 10, style.SMALL_POINTS)) == text
+    assert style.wrapped("holiday-photographs", 0.5, style.SMALL_POINTS)[0] == "holiday-"
+
+
+def test_a_round_whose_name_has_no_room_has_no_tick(tmp_path, drawn):
+    records = attacked(USUAL, ["fedavg"], [str(n) for n in range(100, 130)])
+    psnr_by_round.write(records, tmp_path / "x")
+    (axes,) = drawn[0].axes
+    names = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert 1 < len(names) < 30
+    assert all(names)
+
+
 def test_a_curve_that_stops_being_finite_is_marked_where_it_does(tmp_path, drawn):
-    own = trainings(USUAL, ["local", "fedavg"])
-    own[1] = _changed(
-        own[1],
+    records = trainings(USUAL, ["local", "fedavg"])
+    records[1] = _changed(
+        records[1],
         lambda rounds: [e if e.round < 3 else e.model_copy(update={"loss": {"task": [None, 1.0]}}) for e in rounds],
     )
-    curves.write(own, grouping.setting(own[0].cell), ("loss", "accuracy"), tmp_path / "x")
+    curves.write(records, grouping.setting(records[0].cell), ("loss", "accuracy"), tmp_path / "x")
     loss, accuracy = drawn[0].axes
     assert [list(line.get_xdata()) for line in loss.lines if line.get_marker() == "x"] == [[2]]
     assert [line for line in accuracy.lines if line.get_marker() == "x"] == []
@@ -328,9 +356,9 @@ def test_a_short_grid_keeps_the_strongest_of_each_knowledge_first():
         for i, (attack, (psnr, more)) in enumerate(given.items())
     ]
     lines = grid.lines_of(rows)
-    assert [line.first.attack for line in grid.kept(lines, 1)] == ["idlg"]
-    assert [line.first.attack for line in grid.kept(lines, 2)] == ["idlg", "surrogate"]
-    assert [line.first.attack for line in grid.kept(lines, 3)] == ["idlg", "matching", "surrogate"]
+    assert [line.first.attack for line in grid.select_lines(lines, 1)] == ["idlg"]
+    assert [line.first.attack for line in grid.select_lines(lines, 2)] == ["idlg", "surrogate"]
+    assert [line.first.attack for line in grid.select_lines(lines, 3)] == ["idlg", "matching", "surrogate"]
 
 
 def test_a_grid_has_at_most_eight_rows_and_marks_the_papers_attack(tmp_path, drawn):
@@ -344,9 +372,9 @@ def test_a_grid_has_at_most_eight_rows_and_marks_the_papers_attack(tmp_path, dra
 
 
 def test_a_grid_and_the_table_of_the_same_records_have_one_order():
-    own = list(reversed(attacked(USUAL, ["fedavg", OWN, "fedcg"], defenses=("gaussian:0.1", "none"))))
-    listed = [(line["method"], line["attack"]) for line in attack_table.long_rows(attack_table.in_order(own))]
-    of_grid = [(label(cell), cell.attack) for cell in sorted((r.cell for r in own), key=cell_place)]
+    records = list(reversed(attacked(USUAL, ["fedavg", LONG_NAME, "fedcg"], defenses=("gaussian:0.1", "none"))))
+    listed = [(line["method"], line["attack"]) for line in attack_table.long_rows(attack_table.in_order(records))]
+    of_grid = [(label(cell), cell.attack) for cell in sorted((r.cell for r in records), key=cell_place)]
     assert listed == of_grid
     assert listed[:4] == [
         ("FedAvg", "dlg"),
@@ -354,12 +382,12 @@ def test_a_grid_and_the_table_of_the_same_records_have_one_order():
         ("FedAvg + Gaussian 0.1", "dlg"),
         ("FedAvg + Gaussian 0.1", "staged"),
     ]
-    text = report_files.markdown(attack_table.report(own)).split("## Every record", 1)[1]
+    text = report_files.markdown(attack_table.report(records)).split("## Every record", 1)[1]
     lines = [line.split("|") for line in text.splitlines() if line.startswith("| cifar10")]
     assert [(cells[3].strip(), cells[4].strip()) for cells in lines] == of_grid
 
 
-@pytest.mark.parametrize("text", ["FedAvg + Gaussian 0.001", OWN, "a b " * 30, "M" * 200, ""])
+@pytest.mark.parametrize("text", ["FedAvg + Gaussian 0.001", LONG_NAME, "a b " * 30, "M" * 200, ""])
 def test_wrapped_lines_fit_and_lose_nothing(text):
     lines = style.wrapped(text, 1.0, 7.5)
     assert all(style.width_inches(line, 7.5) <= 1.0 for line in lines)

@@ -4,7 +4,7 @@ import matplotlib.figure
 import pytest
 
 from privbench import data, presets
-from privbench.cli import commands
+from privbench.cli import drawing
 from privbench.data import partition
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
@@ -21,14 +21,14 @@ COUNTS = [[0, 30, 120], [400, 0, 1]]
 @pytest.fixture
 def drawn(monkeypatch):
     """The figures that were saved, instead of files."""
-    kept: list[matplotlib.figure.Figure] = []
+    figures: list[matplotlib.figure.Figure] = []
 
     def save(figure, stem):
-        kept.append(figure)
+        figures.append(figure)
         return [stem]
 
     monkeypatch.setattr(label_histogram.style, "save", save)
-    return kept
+    return figures
 
 
 def dots(axes):
@@ -91,16 +91,18 @@ def test_the_clients_of_a_trained_run_are_drawn_from_disk_alone(tmp_path, drawn,
 
     monkeypatch.setattr(federation, "laid_out", forbidden)
     monkeypatch.setattr(harness, "train_round", forbidden)
-    commands.draw_clients_of_run(each.id[:6], tmp_path)
+    drawing.draw_clients_of_run(each.id[:6], tmp_path)
     fed = partition.census(_laid_out(each))
     (axes,) = drawn[0].axes
-    assert set(dots(axes)) == {(k, y) for k, own in enumerate(fed) for y, count in enumerate(own["train"]) if count}
+    assert set(dots(axes)) == {
+        (k, y) for k, splits in enumerate(fed) for y, count in enumerate(splits["train"]) if count
+    }
     text = capsys.readouterr().out
     assert "digits, Dirichlet(0.1), 4 clients, seed 0" in text
-    assert all(f"{sum(own['train'])}" in text for own in fed)
+    assert all(f"{sum(splits['train'])}" in text for splits in fed)
     store.clients(each).unlink()
     with pytest.raises(UserError, match="an earlier version trained it"):
-        commands.draw_clients_of_run(each.id, tmp_path)
+        drawing.draw_clients_of_run(each.id, tmp_path)
 
 
 def _laid_out(each):
@@ -119,9 +121,9 @@ def test_a_table_of_dirichlet_cells_has_its_histogram_from_the_records(tmp_path,
     dealt = {"partition": "dirichlet", "omega": 0.1}
     records = []
     for method in ("fedavg", "fedcg"):
-        own = record(method, spec=dealt)
-        seeds = [s.model_copy(update={"label_counts": COUNTS}) for s in own.seeds]
-        records.append(own.model_copy(update={"class_names": ["a", "b", "c"], "seeds": seeds}))
+        unlabelled = record(method, spec=dealt)
+        seeds = [s.model_copy(update={"label_counts": COUNTS}) for s in unlabelled.seeds]
+        records.append(unlabelled.model_copy(update={"class_names": ["a", "b", "c"], "seeds": seeds}))
     of_attack.histograms([*records, record(spec={"partition": "iid"})], tmp_path)
     (axes,) = drawn[0].axes  # one layout, one panel
     assert len(dots(axes)) == 4

@@ -16,22 +16,23 @@ from privbench.records.schema import read
 from privbench.records.store import Store
 from privbench.training import checkpoint, harness
 from privbench.training import federation as federations
-from reports.figures import client_bars, curves, derived, feature_pca, omega_curve
+from reports.figures import client_bars, curves, derived, omega_curve
 from reports.figures.drawing import style
+from reports.figures.of_networks import feature_pca
 from reports.records import grouping
 from reports.running import study_reports
-from reports.studies import definition
-from reports.tables import accuracy_table
+from reports.studies import definition, study_cells
+from reports.tables.training import accuracy_table
 from tests.builders.paper_cells import paper_cell, paper_cells, trained_as
 from tests.reports.test_training_reports import trained
 
 
 @pytest.fixture
 def drawn(monkeypatch):
-    found = []
+    figures = []
     save = style.save
-    monkeypatch.setattr(style, "save", lambda figure, stem: found.append(figure) or save(figure, stem))
-    return found
+    monkeypatch.setattr(style, "save", lambda figure, stem: figures.append(figure) or save(figure, stem))
+    return figures
 
 
 def dealt(dataset="fmnist", methods=("local", "fedavg")):
@@ -80,8 +81,8 @@ def test_the_omega_figure_has_a_line_per_method_and_hollow_published_points(tmp_
 
 def test_the_study_of_table_1_draws_it(tmp_path):
     cells = [c for c in paper_cells("fedmd-cg-table1") if c.train.dataset == "fmnist" and c.train.method == "local"]
-    own = definition.read("fedmd-cg-table1").model_copy(update={"reports": ("omega",)})
-    paths = study_reports.write(own, None, cells, dealt(methods=("local",))[:-1], [], tmp_path)
+    study = definition.read("fedmd-cg-table1").model_copy(update={"reports": ("omega",)})
+    paths = study_reports.write(study, None, cells, dealt(methods=("local",))[:-1], [], tmp_path)
     assert [p.name for p in paths] == [
         "omega.md",
         "omega.csv",
@@ -94,22 +95,22 @@ def test_the_study_of_table_1_draws_it(tmp_path):
 
 def nfl_cgan(name="nfl-cgan-lenet5", dataset="fmnist", **accuracies):
     """Records of an NFL-CGAN study."""
-    found = []
+    records = []
     for method, accuracy in accuracies.items():
         cell = paper_cell(name, dataset=dataset, method=method.replace("_", "-"))
         r = trained(cell.train.method, accuracy)
-        found.append(trained_as(r, cell).model_copy(update={"id": cell.id}))
-    return found
+        records.append(trained_as(r, cell).model_copy(update={"id": cell.id}))
+    return records
 
 
 def test_relative_test_accuracy_stands_beside_the_published_one_by_hand():
     records = nfl_cgan(local=40.0, fedavg=50.0, nfl_cgan=60.0)
-    found = {(line.row, line.metric): line for line in derived.lines(records, "rta")}
+    lines = {(line.row, line.metric): line for line in derived.lines(records, "rta")}
     # Two seeds, clients at (a, a + 4) and (a + 1, a + 4).
     first, second = (60 / 40 + 61 / 41) / 2, 64 / 44
-    assert set(found) == {("NFL-CGAN", "rta_mean"), ("FedAvg (dropout 0.2)", "rta_mean")}
-    assert found["NFL-CGAN", "rta_mean"].measured == pytest.approx((first + second) / 2)
-    assert found["NFL-CGAN", "rta_mean"].printed.value == 1.086
+    assert set(lines) == {("NFL-CGAN", "rta_mean"), ("FedAvg (dropout 0.2)", "rta_mean")}
+    assert lines["NFL-CGAN", "rta_mean"].measured == pytest.approx((first + second) / 2)
+    assert lines["NFL-CGAN", "rta_mean"].printed.value == 1.086
     report = derived.beside(client_bars.report(records, "rta"), records, "rta")
     assert report.tables[-1].rows[-1] == [
         "fmnist, protocol nfl-cgan, NFL-CGAN",
@@ -145,35 +146,35 @@ def test_losses_stand_beside_those_after_the_fifth_and_the_last_round():
 def test_the_lead_in_precision_is_of_nfl_cgan_over_the_method_named_by_the_paper():
     records = nfl_cgan(local=40.0, feddf=50.0, nfl_cgan=60.0)
     precisions = {"local": 41.0, "feddf": 47.5, "nfl-cgan": 59.0}
-    own = [
+    with_precisions = [
         r.model_copy(update={"training": [
             t.model_copy(update={"clients": [c.model_copy(update={"precision": p}) for c in t.clients]}) for t in r.training
         ]})
         for r, p in zip(records, precisions.values(), strict=True)
     ]  # fmt: skip
-    report = accuracy_table.report(own, [], ["precision"])
-    (line,) = derived.lines(own, "accuracy")
+    report = accuracy_table.report(with_precisions, [], ["precision"])
+    (line,) = derived.lines(with_precisions, "accuracy")
     assert (line.row, line.measured, line.printed.value) == ("FedDF (dropout 0.2)", 11.5, 6.4)
-    assert derived.beside(report, own, "accuracy").tables[-1].rows == [
+    assert derived.beside(report, with_precisions, "accuracy").tables[-1].rows == [
         # Marked, as FedDF's clients hold fewer images here.
         ["fmnist, protocol nfl-cgan, FedDF (dropout 0.2)", "lead over this method", "11.50", "6.40†", "+5.10"]
     ]
-    assert derived.lines(own[:2], "accuracy") == []  # nobody leads without NFL-CGAN
+    assert derived.lines(with_precisions[:2], "accuracy") == []  # nobody leads without NFL-CGAN
 
 
 @pytest.fixture(scope="module")
 def pca_study(tmp_path_factory):
     """The study of Figure 2 on digits, trained for seconds."""
     out = tmp_path_factory.mktemp("pca")
-    cells = definition.cells(definition.read("fedmd-cg-fig2"), "smoke", [("digits", None)])
+    cells = study_cells.of(definition.read("fedmd-cg-fig2"), "smoke", [("digits", None)])
     assert cell_jobs.run_cells(cells, out, None, "cpu", lambda *_: None, lambda *_: None) == []
     return cells, Store(out)
 
 
 def test_the_panels_are_the_teachers_features_and_every_generators_outputs(pca_study):
     cells, store = pca_study
-    found = feature_pca.clouds(store, cells, None)
-    assert [cloud.title for cloud in found.each] == [
+    clouds = feature_pca.clouds(store, cells, None)
+    assert [cloud.title for cloud in clouds.each] == [
         "features of the teacher", "without L_div", "L_div0", "L_div1", "L_div2",
     ]  # fmt: skip
     spec = cells[2].train
@@ -183,9 +184,9 @@ def test_the_panels_are_the_teachers_features_and_every_generators_outputs(pca_s
     model = harness.prepare(spec, federation, torch.device("cpu")).model
     # The teacher of any variant is that of all.
     features = Nets(model, client.params, client.buffers).extractor(pixels(test.images, 32)).flatten(1)
-    np.testing.assert_array_equal(found.each[0].values, features.detach().double().numpy())
-    np.testing.assert_array_equal(found.labels, test.labels.numpy())
-    assert {cloud.values.shape for cloud in found.each} == {(len(test.labels), 400)}
+    np.testing.assert_array_equal(clouds.each[0].values, features.detach().double().numpy())
+    np.testing.assert_array_equal(clouds.labels, test.labels.numpy())
+    assert {cloud.values.shape for cloud in clouds.each} == {(len(test.labels), 400)}
 
 
 def test_the_variances_and_their_share_on_the_axes_by_hand(pca_study):
@@ -195,10 +196,10 @@ def test_the_variances_and_their_share_on_the_axes_by_hand(pca_study):
     teacher = np.array([[3.0, 1, 0], [3, -1, 0], [-3, 1, 0], [-3, -1, 0]])
     collapsed = np.array([[1.0, 0, 2], [1, 0, 2], [-1, 0, -2], [-1, 0, -2]])
     still = np.zeros((4, 3))
-    own = feature_pca.Clouds(
+    clouds = feature_pca.Clouds(
         labels, [feature_pca.Cloud(*c) for c in (("features", teacher), ("collapsed", collapsed), ("still", still))]
     )
-    report = feature_pca.report(key, own, [read(store.record(cells[0]))])
+    report = feature_pca.report(key, clouds, [read(store.record(cells[0]))])
     assert [list(row) for row in report.tables[0].rows] == [
         ["features", "1.0000", "1.0000", "1.0000"],
         ["collapsed", "0.5000", "0.0000", "0.2000"],
@@ -208,9 +209,9 @@ def test_the_variances_and_their_share_on_the_axes_by_hand(pca_study):
 
 def test_the_pca_figure_has_a_panel_each_on_one_scale_with_a_point_per_image(pca_study, tmp_path, drawn):
     cells, store = pca_study
-    own = definition.read("fedmd-cg-fig2").model_copy(update={"reports": ("pca",)})
+    study = definition.read("fedmd-cg-fig2").model_copy(update={"reports": ("pca",)})
     records = [read(store.record(cell)) for cell in cells]
-    paths = study_reports.write(own, store, cells, records, [], tmp_path)
+    paths = study_reports.write(study, store, cells, records, [], tmp_path)
     assert [p.suffix for p in paths] == [".md", ".csv", ".tex", ".html", ".png", ".pdf"]
     panels = [axes for axes in drawn[0].axes if axes.collections]
     points = [c for axes in panels for c in axes.collections if isinstance(c, PathCollection)]

@@ -15,8 +15,8 @@ SEEDS = tuple(range(5))
 
 def of(attack, psnr_db, seeds=SEEDS, victims=4):
     """An attack on FedSplit with the PSNR that a function gives of each victim."""
-    found = record("fedsplit", attack=attack, seeds=seeds)
-    return with_psnr(found, psnr_db).model_copy(update={"id": attack})
+    attacked = record("fedsplit", attack=attack, seeds=seeds)
+    return with_psnr(attacked, psnr_db).model_copy(update={"id": attack})
 
 
 def test_halves_are_fixed_equal_and_balanced_over_seeds_and_clients():
@@ -112,3 +112,16 @@ def test_an_attack_that_returned_a_floor_is_said_to_have():
     table = report_files.markdown(attack_table.report([whole]))
     assert "| staged (gradient); returned the class mean |" in table
     assert "staged (returned the class mean)" in table
+
+
+@pytest.mark.parametrize("strong_sums", [True, False])
+def test_attacks_on_other_victims_have_halves_of_their_own(strong_sums):
+    """Sums over clients, and one client in them: no victim of one is a victim of the other."""
+    sums = of("staged", lambda v: 25.0 if strong_sums else 12.0)
+    alone = of("model-inconsistency", lambda v: 20.0)
+    # In the order of all names, each of these is followed by one of the others: one half of all would hold none of these.
+    victims = [v.model_copy(update={"images": ["0" * 64]}) for v in alone.victims if v.seed == 0]
+    alone = with_victims(alone, victims)
+    best = measured.strongest([sums, alone])
+    assert best.name == ("staged" if strong_sums else "model-inconsistency")
+    assert {v.name for v in best.victims} == {v.name for v in (sums if strong_sums else alone).victims}

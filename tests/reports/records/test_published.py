@@ -14,10 +14,10 @@ from privbench import registry
 from privbench.data.paper_setup import PROTOCOLS
 from privbench.spec import Adam, CellSpec, Strict, TrainSpec
 from reports.records import published
-from reports.studies import definition, study_files
+from reports.studies import definition, study_cells, study_files
 from tests.builders.paper_cells import paper_cell, paper_cells
 
-CLAIMS = {claim: own for own in map(definition.read, study_files.names()) for claim in own.tables}
+CLAIMS = {claim: study for study in map(definition.read, study_files.names()) for claim in study.tables}
 
 
 def file():
@@ -32,14 +32,14 @@ def test_every_row_of_the_file_is_read_with_its_value():
     assert {r.method for r in read} <= set(registry.METHODS)
     assert {r.dataset for r in read} <= set(registry.DATASETS)
     with pytest.raises(ValueError, match="a setting that nothing reads: client E"):
-        published._layout("lenet5,4 clients,client E")
+        published._train_fields("lenet5,4 clients,client E")
 
 
 def test_every_printed_table_and_figure_with_values_is_claimed_by_one_study():
     printed = {row.claim for row in published.rows()}
     assert len(printed) == 31
     assert printed <= set(CLAIMS)
-    every = [claim for own in map(definition.read, study_files.names()) for claim in own.tables]
+    every = [claim for study in map(definition.read, study_files.names()) for claim in study.tables]
     assert len(every) == len(set(every))
 
 
@@ -52,25 +52,25 @@ def test_a_study_that_claims_pictures_claims_known_sources_and_well_formed_place
 
 @pytest.mark.parametrize("claim", sorted({row.claim for row in published.rows()}))
 def test_every_value_stands_beside_the_cells_it_is_printed_of_and_no_other_of_its_study(claim):
-    own = CLAIMS[claim]
-    cells = paper_cells(own.name)
+    study = CLAIMS[claim]
+    cells = paper_cells(study.name)
     expected = Counter()
     source, table = claim.rsplit(" ", 1)
     named = f"{source} {published.place(table)}"
     for row in (row for row in published.rows() if row.claim == claim):
-        of = published.cells_of(row, own, cells)
+        of = published.cells_of(row, study, cells)
         searched = 4 if row.method == "fedprox" else 3 if row.source == "FedMD-CG" else 1
         assert len({c.train.id for c in of}) == searched, row
         assert all(published.of(c, row.metric, (claim,)).value == row.value for c in of)
         expected |= Counter({(c.id, row.metric, row.value): 1 for c in of})
     metrics = sorted({row.metric for row in published.rows()})
-    found = Counter(
+    values = Counter(
         (c.id, metric, value.value)
         for c in cells
         for metric in metrics
         if (value := published.of(c, metric, (claim,))) is not None and value.source.partition(" (")[0] == named
     )
-    assert found == expected
+    assert values == expected
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_every_value_stands_beside_the_cells_it_is_printed_of_and_no_other_of_it
     ],
 )  # fmt: skip
 def test_values_by_hand(name, wanted, metric, value):
-    found = published.of(paper_cell(name, **wanted), metric, definition.read(name).tables)
-    assert found[:3] == value
+    published_value = published.of(paper_cell(name, **wanted), metric, definition.read(name).tables)
+    assert published_value[:3] == value
 
 
 def changes(value, kind=Any):
@@ -106,13 +106,13 @@ def changes(value, kind=Any):
     literal = [option for part in (kind, *get_args(kind)) if get_origin(part) is Literal for option in get_args(part)]
     if value is not None:
         usual = [other for other in usual if type(other) is type(value)]
-    found = []
+    changed_values = []
     for other in [*literal, *usual]:
         if other != value:
             with suppress(ValidationError):
-                found.append(TypeAdapter(kind, config={"strict": True}).validate_python(other))
-    assert found, f"no other value of {value!r} is known"
-    return found
+                changed_values.append(TypeAdapter(kind, config={"strict": True}).validate_python(other))
+    assert changed_values, f"no other value of {value!r} is known"
+    return changed_values
 
 
 def mutations(spec, path=""):
@@ -139,7 +139,7 @@ ATTACKED = [
 def test_a_change_of_any_field_takes_the_value_away_but_of_those_that_the_papers_leave_open(
     method, defense, psnr, accuracy
 ):
-    attack = published.papers_own(method)
+    attack = published.papers_attack_on(method)
     cell = paper_cell("attack-table", dataset="cifar10", method=method, defense=defense, attack=attack, round="best")
     assert (published.of(cell, "psnr_db").value, published.of(cell, "accuracy").value) == (psnr, accuracy)
     of_attack = set(CellSpec.model_fields) - {"preset", "train"}
@@ -169,18 +169,18 @@ def test_a_change_of_any_setting_of_a_method_takes_the_value_away():
     assert every == {"diversity": 0.2, "ramp_rounds": 50, "aggregator": "kd", "gan": "conv", "dropout": 0.0}
     for name, value in every.items():
         for other in ["dense"] if name == "gan" else ["kdc"] if name == "aggregator" else changes(value):
-            own = cell.train.model_copy(update={"method_settings": {name: other}})
-            assert published.of(cell.model_copy(update={"train": own}), "accuracy") is None, (name, other)
+            train = cell.train.model_copy(update={"method_settings": {name: other}})
+            assert published.of(cell.model_copy(update={"train": train}), "accuracy") is None, (name, other)
         # Naming a default is no change.
-        own = cell.train.model_copy(update={"method_settings": {name: value}})
-        assert published.of(cell.model_copy(update={"train": own}), "accuracy").value == 47.52
+        train = cell.train.model_copy(update={"method_settings": {name: value}})
+        assert published.of(cell.model_copy(update={"train": train}), "accuracy").value == 47.52
 
 
 def test_a_searched_setting_has_the_values_that_the_paper_searched():
     cell = paper_cell("fedcg-table1", dataset="fmnist", method="fedprox")
     for mu, stands in ((0.001, True), (0.01, True), (0.1, True), (1.0, True), (0.5, False)):
-        own = cell.train.model_copy(update={"method_settings": {"mu": mu}})
-        assert (published.of(cell.model_copy(update={"train": own}), "accuracy") is not None) == stands, mu
+        train = cell.train.model_copy(update={"method_settings": {"mu": mu}})
+        assert (published.of(cell.model_copy(update={"train": train}), "accuracy") is not None) == stands, mu
 
 
 def test_the_cell_that_once_had_another_cells_values_has_none():
@@ -191,9 +191,9 @@ def test_the_cell_that_once_had_another_cells_values_has_none():
     assert published.of(other, "psnr_db") is None
     assert published.of(other, "accuracy") is None
     for round_, batch, known in (("0", 1, False), ("best", 16, False), ("best", 1, True)):
-        own = cell.model_copy(update={"round": round_, "batch_size": batch, "labels_known": known})
-        assert published.of(own, "psnr_db") is None
-        assert published.of(own, "accuracy").value == 35.43
+        changed = cell.model_copy(update={"round": round_, "batch_size": batch, "labels_known": known})
+        assert published.of(changed, "psnr_db") is None
+        assert published.of(changed, "accuracy").value == 35.43
 
 
 def test_a_psnr_stands_beside_the_papers_attack_alone_and_is_found_for_every_other():
@@ -206,7 +206,7 @@ def test_a_psnr_stands_beside_the_papers_attack_alone_and_is_found_for_every_oth
 @pytest.mark.parametrize("preset", ["smoke", "quick"])
 def test_nothing_published_stands_beside_a_shorter_preset(preset):
     names = [name for name in study_files.names() if definition.read(name).tables]
-    cells = [cell for name in names for cell in definition.cells(definition.read(name), preset)]
+    cells = [cell for name in names for cell in study_cells.of(definition.read(name), preset)]
     metrics = {row.metric for row in published.rows()}
     assert len(cells) > 300
     assert not any(published.of(cell, metric) for cell in cells for metric in metrics)
@@ -214,15 +214,15 @@ def test_nothing_published_stands_beside_a_shorter_preset(preset):
 
 def test_the_studies_of_all_methods_have_values_of_fedcg_alone():
     for name in ("accuracy", "attack-all", "ladder"):
-        found = [
+        values = [
             value
             for cell in paper_cells(name)
             if cell.attack in (None, "dlg", "feature-statistics")
             for metric in ("accuracy", "psnr_db", "precision", "auc")
             if (value := published.of(cell, metric)) is not None
         ]
-        assert {value.source.split(" ")[0] for value in found} == {"FedCG"}, name
-        assert len(found) > 4, name
+        assert {value.source.split(" ")[0] for value in values} == {"FedCG"}, name
+        assert len(values) > 4, name
 
 
 # What the papers print of training: equations.md names the tables that it is of.
@@ -258,7 +258,7 @@ def test_what_is_printed_twice_is_printed_alike_but_for_the_known_contradictions
         without = tuple(sorted(str(row.settings.get("without", "")).split(",")))
         usual = {("aggregator", "kd" if row.method == "fedcg" else "kdc"), ("diversity", 2)}
         settings = frozenset((k, v) for k, v in row.settings.items() if k != "without") - usual
-        layout = frozenset(row.layout.items()) - {("partition", "iid"), ("partition", "domain")}
+        train_fields = frozenset(row.train_fields.items()) - {("partition", "iid"), ("partition", "domain")}
         key = (
             row.source.removesuffix("-arXiv"),
             row.dataset,
@@ -266,7 +266,7 @@ def test_what_is_printed_twice_is_printed_alike_but_for_the_known_contradictions
             row.defense,
             settings,
             without,
-            layout,
+            train_fields,
             row.metric,
         )
         by_cell.setdefault(key, []).append(row)
@@ -300,13 +300,13 @@ def test_values_that_are_measured_otherwise_say_so():
 
 def places(text):
     """Every "SOURCE TABLE" that a text names, e.g. of "FedMD-CG Tables 1 and 6-8, Figure 3"."""
-    found = []
+    tables = []
     for source, rest in re.findall(r"(FedCG-arXiv|FedCG|NFL-CGAN|FedMD-CG) ((?:(?!FedCG|NFL-CGAN|FedMD-CG).)*)", text):
         for kind, numbers in re.findall(r"(Table|Figure)s? ([\d, and-]+)", rest):
             for first, last in re.findall(r"(\d+)(?:-(\d+))?", numbers):
                 each = range(int(first), int(last or first) + 1)
-                found += [f"{source} {'fig' if kind == 'Figure' else ''}{number}" for number in each]
-    return sorted(found)
+                tables += [f"{source} {'fig' if kind == 'Figure' else ''}{number}" for number in each]
+    return sorted(tables)
 
 
 def test_a_study_and_its_page_name_the_tables_that_it_claims(repository):
@@ -317,6 +317,6 @@ def test_a_study_and_its_page_name_the_tables_that_it_claims(repository):
     block = page.partition("<!-- generated: studies -->")[2].partition("<!-- end -->")[0]
     listed = dict(re.findall(r"^\| `(\w[\w-]*)` \| ([^|]*) \|", block, re.MULTILINE))
     assert set(listed) == set(study_files.names())
-    for own in map(definition.read, study_files.names()):
-        if own.tables:
-            assert places(own.source) == places(listed[own.name]) == sorted(own.tables), own.name
+    for study in map(definition.read, study_files.names()):
+        if study.tables:
+            assert places(study.source) == places(listed[study.name]) == sorted(study.tables), study.name

@@ -6,12 +6,12 @@ from privbench import presets
 from privbench.execution import cell_jobs
 from privbench.records.store import Store
 from privbench.system import cpu
-from reports.running import forecast, study_run
-from reports.studies import definition
+from reports.running import forecast, study_plan
+from reports.studies import definition, study_cells
 
 
 def cells(datasets=("photos",), **changes):
-    return definition.cells(definition.read("attack-table"), "quick", [(name, None) for name in datasets], **changes)
+    return study_cells.of(definition.read("attack-table"), "quick", [(name, None) for name in datasets], **changes)
 
 
 def trials(tmp_path, **changes):
@@ -30,12 +30,26 @@ def test_every_job_of_the_attack_table_has_a_cost_by_hand(tmp_path):
     assert all(costs.values())
 
 
+def test_a_gan_of_images_costs_what_its_clients_turns_do(tmp_path):
+    study = definition.read("securegan")
+    every = study_cells.of(study, "quick", [("digits", None)], seeds=1)
+    costs = {trial.title: forecast.cost(trial) for trial in cell_jobs.trials_of(every, tmp_path, None, "cpu")}
+    # 8 rounds of 4 epochs of 19 mini-batches: two clients in the first and one in each later round; both in all.
+    measuring = 8 * 2 * 5 * 19 * forecast.MEASURING_STEP
+    assert costs["digits 2 clients secure-gan seed 100"] == pytest.approx(
+        9 * 4 * 19 * forecast.IMAGE_GAN_STEP + measuring
+    )
+    private = costs["digits 2 clients dp-gan+dp-adam:noise=5,lr=0.003 seed 100"]
+    assert private == pytest.approx(16 * 4 * 19 * forecast.CLIPPED_GAN_STEP + measuring)
+    assert len(costs) == 20
+
+
 def test_what_is_done_costs_nothing(tmp_path):
     first, *_ = trials(tmp_path)
     whole = forecast.cost(first)
-    done = Store(tmp_path).result(first.cells[0], presets.FIRST_SEED)
-    done.parent.mkdir(parents=True)
-    done.write_text("{}")
+    result_file = Store(tmp_path).result(first.cells[0], presets.FIRST_SEED)
+    result_file.parent.mkdir(parents=True)
+    result_file.write_text("{}")
     assert forecast.cost(first) == pytest.approx(whole - forecast.attacking(first.cells[0]))
 
 
@@ -78,8 +92,8 @@ def test_an_expectation_is_printed_without_digits_that_it_does_not_have(seconds,
 
 
 def test_a_table_of_few_victims_says_what_gives_the_one_to_publish():
-    line = study_run.first_look(cells(seeds=1, victims=8))
+    line = study_plan.first_look(cells(seeds=1, victims=8))
     assert line.startswith("A first look: 8 victims a seed, 1 seed. ")
     assert "make attack-table FULL=1" in line
-    assert study_run.first_look(cells(seeds=5, victims=8)).startswith("A first look: 8 victims a seed, 5 seeds. ")
-    assert study_run.first_look(cells(seeds=5, victims=64)) == ""
+    assert study_plan.first_look(cells(seeds=5, victims=8)).startswith("A first look: 8 victims a seed, 5 seeds. ")
+    assert study_plan.first_look(cells(seeds=5, victims=64)) == ""

@@ -8,7 +8,7 @@ from privbench.execution import attack_cell, cell_jobs
 from privbench.records import schema
 from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions, TrainingOptions
-from reports.running import ladder_cells, study_run
+from reports.running import ladder_cells, study_plan, study_run, study_view
 from reports.studies import definition, study_files
 from tests.conftest import shrink_shadows
 
@@ -20,14 +20,15 @@ def few():
     """A ladder of few attacks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "ATTACKS", {name: registry.ATTACKS[name] for name in (*registry.FLOORS, *FEW)})
-        own, cells = study_run.plan(
+        study, cells = study_plan.plan(
             "ladder",
             TrainingOptions(preset="smoke"),
             [("digits", None)],
             methods=["fedsplit", "fedcg"],
             rounds=["0", "best"],
+            attacks=["ladder:all"],
         )
-        yield own, cells
+        yield study, cells
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def out(few, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         shrink_shadows(patch)
-        study_run.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, folder)))
+        study_view.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, folder)))
     return folder
 
 
@@ -86,43 +87,43 @@ def undrawn(monkeypatch):
 def test_the_same_command_again_computes_nothing_and_writes_the_same_page(few, out, monkeypatch):
     before = (out / "ladder-smoke/summary.md").read_text()
     monkeypatch.setattr(cell_jobs.Trial, "run", lambda *_: pytest.fail("computed again"))
-    study_run.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, out)))
+    study_view.show_study(study_run.run_study(*few, PlaceOptions("cpu", None, out)))
     assert (out / "ladder-smoke/summary.md").read_text() == before
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_study_continues_with_what_is_missing(few, out, monkeypatch, capsys):
-    own, cells = few
+    study, cells = few
     able, _ = ladder_cells.applicable(cells)
     lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
     before = schema.read(Store(out).record(lost))
     Store(out).record(lost).unlink()
     Store(out).result(lost, lost.seeds[0]).unlink()
-    study_run.show_status(own, cells, out, None)
-    told = capsys.readouterr().out
-    assert f"{len(able) - 1} of {len(able)} cells done, 1 interrupted" in told
-    assert "Left out" in told
+    study_view.show_status(study, cells, out, None)
+    printed = capsys.readouterr().out
+    assert f"{len(able) - 1} of {len(able)} cells done, 1 interrupted" in printed
+    assert "Left out" in printed
     attacked = []
     real = attack_cell.attack_seed
     monkeypatch.setattr(
         attack_cell, "attack_seed", lambda store, cell, *rest: attacked.append(cell.id) or real(store, cell, *rest)
     )
-    study_run.show_study(study_run.run_study(own, cells, PlaceOptions("cpu", None, out)))
+    study_view.show_study(study_run.run_study(study, cells, PlaceOptions("cpu", None, out)))
     assert attacked == [lost.id]
     assert schema.read(Store(out).record(lost)).victims == before.victims
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_refused_attack_leaves_the_study_finished_and_is_told(few, out, monkeypatch):
-    own, cells = few
+def test_a_refused_attack_leaves_the_study_finished_and_is_reported(few, out, monkeypatch):
+    study, cells = few
     able, _ = ladder_cells.applicable(cells)
     lost = next(cell for cell in able if cell.attack == "oracle" and cell.round == "0")
     refused = study_run.status.CellStatus(study_run.REFUSED, "one image per gradient only")
     real = study_run.status.of
-    monkeypatch.setattr(study_run, "execute", lambda cells, root, *_: [
+    monkeypatch.setattr(study_run, "execute", lambda cells, root, *_, **__: [
         refused if cell.id == lost.id else real(Store(root), cell, {}) for cell in cells
     ])  # fmt: skip
-    study_run.show_study(study_run.run_study(own, cells, PlaceOptions("cpu", None, out)))
+    study_view.show_study(study_run.run_study(study, cells, PlaceOptions("cpu", None, out)))
     assert "one image per gradient only" in (out / "ladder-smoke/summary.md").read_text()
 
 

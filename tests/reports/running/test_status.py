@@ -11,8 +11,8 @@ from privbench.records.store import Store
 from privbench.requests.options import PlaceOptions
 from privbench.system import files
 from privbench.training import checkpoint, federation
-from reports.running import status, study_run
-from reports.studies import definition
+from reports.running import status, study_run, study_view
+from reports.studies import definition, study_cells
 from tests.builders.records import record
 
 NO_ROUNDS = {"round": 0, "history": []}  # of a run of no rounds
@@ -20,21 +20,21 @@ NO_ROUNDS = {"round": 0, "history": []}  # of a run of no rounds
 
 @pytest.fixture
 def cells():
-    own = definition.read("accuracy")
-    return definition.cells(
-        own, "smoke", [("digits", None)], methods=["local", "fedavg", "fedper", "fedsplit"], seeds=2
+    study = definition.read("accuracy")
+    return study_cells.of(
+        study, "smoke", [("digits", None)], methods=["local", "fedavg", "fedper", "fedsplit"], seeds=2
     )
 
 
 def finished(cell):
-    own = record(
+    record_of_cell = record(
         cell.train.method,
         attack=None,
         dataset="digits",
         seeds=cell.seeds,
         spec={"preset": "smoke", "method_settings": {}, "partition": "iid"},
     )
-    return own.model_copy(update={"id": cell.id, "cell": cell})
+    return record_of_cell.model_copy(update={"id": cell.id, "cell": cell})
 
 
 def train_folder(store, cell, seed):
@@ -76,8 +76,8 @@ def test_a_cell_whose_training_has_begun_is_interrupted(cells, tmp_path):
 
 def test_an_attack_that_waits_for_a_finished_training_is_not_called_interrupted(tmp_path):
     store = Store(tmp_path)
-    own = definition.read("attack-table")
-    cell = definition.cells(own, "smoke", [("digits", None)], seeds=1)[0]
+    study = definition.read("attack-table")
+    cell = study_cells.of(study, "smoke", [("digits", None)], seeds=1)[0]
     files.write_json(train_folder(store, cell, 100) / checkpoint.FINISHED, NO_ROUNDS)
     assert status.of(store, cell, {}) == ("not run", "its training is finished", None, False)
     files.write_json(store.cell_spec(cell), {})
@@ -89,8 +89,8 @@ def test_cells_without_data_say_how_to_get_it(cells, tmp_path):
 
 
 def test_only_data_that_unrecorded_cells_need_is_looked_for(tmp_path):
-    store, own = Store(tmp_path), definition.read("accuracy")
-    missing = definition.cells(own, "smoke", [("cifar10", None), ("digits", None)], methods=["local"])
+    store, study = Store(tmp_path), definition.read("accuracy")
+    missing = study_cells.of(study, "smoke", [("cifar10", None), ("digits", None)], methods=["local"])
     absent = study_run.absent_data(store, missing, None)
     assert set(absent) == {"cifar10"}
     assert "put the files there or point --data-dir at them" in absent["cifar10"]
@@ -99,10 +99,10 @@ def test_only_data_that_unrecorded_cells_need_is_looked_for(tmp_path):
 
 
 def test_looking_at_the_state_downloads_nothing(tmp_path, monkeypatch, capsys):
-    own = definition.read("accuracy")
-    cells = definition.cells(own, "smoke", [("cifar10", None)], methods=["local"])
+    study = definition.read("accuracy")
+    cells = study_cells.of(study, "smoke", [("cifar10", None)], methods=["local"])
     monkeypatch.setattr(federation, "read", lambda *_: pytest.fail("tried to load"))
-    study_run.show_status(own, cells, tmp_path / "out", None)
+    study_view.show_status(study, cells, tmp_path / "out", None)
     assert "0 of 1 cells done, 1 no data" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
 
@@ -110,7 +110,7 @@ def test_looking_at_the_state_downloads_nothing(tmp_path, monkeypatch, capsys):
 def ending(monkeypatch, endings):
     """Runs no cell; a job ends with the reason given for its method, or else leaves a record."""
 
-    def run_cells(cells, root, data_root, device, progress, outcome):
+    def run_cells(cells, root, data_root, device, progress, outcome, *_):
         for job in cell_jobs.trials_of(cells, root, data_root, device):
             reason = endings.get(job.specs[0].method)
             if isinstance(reason, BaseException):
@@ -129,8 +129,8 @@ def ending(monkeypatch, endings):
 def test_why_a_cell_failed_is_kept_until_it_is_tried_again(cells, tmp_path, monkeypatch):
     store = Store(tmp_path)
     ending(monkeypatch, {"fedper": "the disk is full"})
-    found = study_run.execute(cells, tmp_path, None, "cpu")
-    assert [state.word for state in found] == ["done", "done", "failed", "done"]
+    states = study_run.execute(cells, tmp_path, None, "cpu")
+    assert [state.word for state in states] == ["done", "done", "failed", "done"]
     assert json.loads(store.failure(cells[2]).read_text())["reason"] == "the disk is full"
     assert status.of(store, cells[2], {}) == ("failed", "the disk is full", None, False)
     ending(monkeypatch, {})
@@ -145,11 +145,11 @@ def test_an_internal_error_fails_its_cell_alone_and_leaves_its_traceback(cells, 
         raise UserError("asked the impossible")
 
     monkeypatch.setattr(cell_jobs, "train", train)
-    found = study_run.execute(cells, tmp_path, None, "cpu")
+    states = study_run.execute(cells, tmp_path, None, "cpu")
     log = Store(tmp_path).train(cells[2].train_specs()[0]) / "error.txt"
-    assert [state.word for state in found] == ["failed"] * 4
-    assert [state.why == "asked the impossible" for state in found] == [True, True, False, True]
-    assert found[2].why == f"internal error: ZeroDivisionError: division by zero; see {log}"
+    assert [state.word for state in states] == ["failed"] * 4
+    assert [state.why == "asked the impossible" for state in states] == [True, True, False, True]
+    assert states[2].why == f"internal error: ZeroDivisionError: division by zero; see {log}"
     assert "in train" in log.read_text()
 
 
@@ -161,11 +161,11 @@ def test_an_interrupted_study_says_how_far_it_is(cells, tmp_path, monkeypatch, c
 
 
 def test_the_page_names_every_open_cell_and_its_reason(cells, tmp_path, monkeypatch, capsys):
-    own = definition.read("accuracy").model_copy(update={"reports": ("accuracy",)})
-    absent = definition.cells(own, "smoke", [("cifar10", None)], methods=["local"])
+    study = definition.read("accuracy").model_copy(update={"reports": ("accuracy",)})
+    absent = study_cells.of(study, "smoke", [("cifar10", None)], methods=["local"])
     ending(monkeypatch, {"fedper": "the disk is full"})
     with pytest.raises(UserError, match="1 of 5 cells are unfinished: the disk is full"):
-        study_run.show_study(study_run.run_study(own, [*cells, *absent], PlaceOptions("cpu", None, tmp_path)))
+        study_view.show_study(study_run.run_study(study, [*cells, *absent], PlaceOptions("cpu", None, tmp_path)))
     page = (tmp_path / "accuracy-smoke" / "report.md").read_text()
     shown = capsys.readouterr().out
     for text in (page, shown):
@@ -177,6 +177,14 @@ def test_the_page_names_every_open_cell_and_its_reason(cells, tmp_path, monkeypa
 
 
 def test_a_study_without_any_result_is_refused(cells, tmp_path, monkeypatch):
-    absent = definition.cells(definition.read("accuracy"), "smoke", [("cifar10", None)])
+    absent = study_cells.of(definition.read("accuracy"), "smoke", [("cifar10", None)])
     with pytest.raises(UserError, match="no cell of 'accuracy' could be run: cifar10 needs"):
         study_run.run_study(definition.read("accuracy"), absent, PlaceOptions("cpu", None, tmp_path))
+
+
+def test_a_data_set_is_checked_once_however_many_cells_need_it(cells, monkeypatch, tmp_path):
+    checked = []
+    monkeypatch.setattr(study_run.data, "check", lambda name, folder: checked.append(name) or [f"present   {name}"])
+    assert study_run.absent_data(Store(tmp_path), cells, None) == {}
+    assert len(cells) > 1
+    assert checked == ["digits"]

@@ -5,93 +5,109 @@ from itertools import combinations
 
 import pytest
 
-from privbench import presets, registry, spec
+from privbench import presets, registry, spec, written_defense
 from privbench.data import partition
 from privbench.errors import UserError
 from privbench.execution import cell_jobs
 from privbench.scoring import statistics
 from reports.running import study_reports
-from reports.studies import definition, study_files
-from reports.tables.accuracy_table import METRICS
+from reports.studies import definition, study_cells, study_files
+from reports.tables.training.accuracy_table import METRICS
 
 
 def paper(name):
     """The cells of a study on the published data sets and settings."""
-    return definition.cells(definition.read(name), "paper")
+    return study_cells.of(definition.read(name), "paper")
 
 
 @pytest.mark.parametrize("name", study_files.names())
 @pytest.mark.parametrize("preset", ["smoke", "quick", "paper"])
 def test_every_study_has_cells_in_every_preset(name, preset):
-    own = definition.read(name)
-    assert set(own.reports) <= set(study_reports.NAMES)
-    assert set(own.metrics) <= set(METRICS)
-    cells = definition.cells(own, preset)
+    study = definition.read(name)
+    assert set(study.reports) <= set(study_reports.NAMES)
+    assert set(study.metrics) <= set(METRICS)
+    cells = study_cells.of(study, preset)
     assert len(cells) == len({cell.id for cell in cells}) > 1
     assert {cell.preset for cell in cells} == {preset}
     names = {cell.train.dataset for cell in cells}
-    assert set(own.embedded) <= names or preset == "paper"
-    assert {data.name for data in own.data} <= names
-    if not {"attack", "ladder", "nearest", "variants"} & set(own.reports):
+    assert set(study.embedded) <= names or preset == "paper"
+    assert {data.name for data in study.data} <= names
+    if not {"attack", "ladder", "nearest", "variants"} & set(study.reports):
         assert all(cell.attack is None for cell in cells)
 
 
-def test_the_accuracy_study_trains_every_method_of_the_suite_once():
-    cells = definition.cells(definition.read("accuracy"), "quick", [("photos", None)])
+def test_the_accuracy_study_trains_every_method_that_classifies_once():
+    cells = study_cells.of(definition.read("accuracy"), "quick", [("photos", None)])
     targets = [registry.target("method", cell.train.method) for cell in cells]
-    assert len(registry.METHODS) == 11
+    assert len(registry.METHODS) == 14
     searched = [cell.train.method_settings["mu"] for cell in cells if cell.train.method == "fedprox"]
-    once = sorted(set(registry.METHODS.values()))
+    plugins = {name: registry.resolve("method", name) for name in registry.METHODS}
+    classifying = [name for name, plugin in plugins.items() if plugin.trains_on_images and plugin().test_tasks is None]
+    once = sorted({registry.METHODS[name] for name in classifying})
     assert sorted(targets) == sorted([*once, *[registry.target("method", "fedprox")] * (len(searched) - 1)])
     assert len(set(searched)) == len(searched)
 
 
-def test_the_extended_attack_table_attacks_every_method_that_sends_something():
-    cells = definition.cells(definition.read("attack-all"), "quick", [("photos", None)])
-    sending = {t for name, t in registry.METHODS.items() if registry.resolve("method", name).shared_parts}
+def test_the_extended_attack_table_attacks_every_method_that_sends_something_but_those_of_tasks():
+    cells = study_cells.of(definition.read("attack-all"), "quick", [("photos", None)])
+    methods = {t: registry.resolve("method", name) for name, t in registry.METHODS.items()}
+    # SecureGAN sends generators of images alone; it has a study of its own.
+    sending = {
+        t for t, method in methods.items()
+        if method.shared_parts and method.trains_on_images and method().test_tasks is None
+    }  # fmt: skip
     assert {registry.target("method", cell.train.method) for cell in cells} == sending
 
 
-def test_the_ladder_study_has_every_attack_with_the_seeds_and_victims_of_a_published_row():
-    own = definition.read("ladder")
-    cells = definition.cells(own, "quick", [("photos", None)])
-    assert len(cells) == 5 * 5 * len(registry.ATTACKS)  # columns, rounds
+def test_the_ladder_study_has_its_members_with_the_seeds_and_victims_of_a_published_row():
+    study = definition.read("ladder")
+    cells = study_cells.of(study, "quick", [("photos", None)])
+    left_out = {*registry.NEVER_BEST, registry.OF_EXTRACTORS}
+    assert {cell.attack for cell in cells} == registry.ATTACKS.keys() - left_out
+    assert len(cells) == 5 * 5 * (len(registry.ATTACKS) - len(left_out))  # columns, rounds
+    whole = study_cells.of(study, "quick", [("photos", None)], attacks=["ladder:all"])
+    assert len(whole) == 5 * 5 * len(registry.ATTACKS)
+    assert {cell.id for cell in cells} < {cell.id for cell in whole}
+    (named,) = {cell.attack for cell in study_cells.of(study, "quick", [("photos", None)], attacks=["grnn"])}
+    assert named == "grnn"
+    with pytest.raises(UserError, match="'accuracy' attacks nothing, so that it takes no --attack"):
+        study_cells.of(definition.read("accuracy"), "quick", attacks=["grnn"])
     assert {cell.round for cell in cells} == {"0", "1", "2", "5", "best"}
     assert {(len(cell.seeds), cell.victims) for cell in cells} == {(5, 16)}
     assert statistics.LEAST_VICTIMS <= 5 * 16
-    few = definition.cells(own, "quick", [("photos", None)], seeds=1, victims=2)
+    few = study_cells.of(study, "quick", [("photos", None)], seeds=1, victims=2)
     assert {(len(cell.seeds), cell.victims) for cell in few} == {(1, 2)}
-    paper = definition.cells(own, "paper", [("cifar10", None)])
+    paper = study_cells.of(study, "paper", [("cifar10", None)])
     assert {(len(cell.seeds), cell.victims) for cell in paper} == {(5, 64)}
 
 
 def test_a_ladder_cell_is_that_of_the_attack_command():
     cell = next(
-        c for c in definition.cells(definition.read("ladder"), "quick", [("photos", None)]) if c.attack == "matching"
+        c for c in study_cells.of(definition.read("ladder"), "quick", [("photos", None)]) if c.attack == "staged"
     )
     train = presets.train_spec("quick", "photos", "fedavg")
-    assert cell.id == presets.cell_spec("quick", train, "matching", round_="0", seeds=5, victims=16).id
+    assert cell.id == presets.cell_spec("quick", train, "staged", round_="0", seeds=5, victims=16).id
 
 
 def test_smoke_keeps_its_few_victims_and_the_rounds_before_its_last():
-    cells = definition.cells(definition.read("ladder"), "smoke", [("digits", None)])
+    cells = study_cells.of(definition.read("ladder"), "smoke", [("digits", None)])
     assert {cell.round for cell in cells} == {"0", "1", "best"}
     assert {(len(cell.seeds), cell.victims) for cell in cells} == {(1, 2)}
 
 
 def test_the_attacked_rounds_can_be_chosen():
-    own = definition.read("ladder")
-    cells = definition.cells(own, "smoke", [("digits", None)], rounds=["0", "last"])
+    study = definition.read("ladder")
+    cells = study_cells.of(study, "smoke", [("digits", None)], rounds=["0", "last"])
     assert {cell.round for cell in cells} == {"0", "last"}
     for wrong in ("3", "soon", "-1"):
         with pytest.raises(UserError, match=f"--round takes 0 to 2 here, 'last' or 'best', but '{wrong}' was given"):
-            definition.cells(own, "smoke", [("digits", None)], rounds=[wrong])
+            study_cells.of(study, "smoke", [("digits", None)], rounds=[wrong])
     with pytest.raises(UserError, match="'accuracy' attacks nothing"):
-        definition.cells(definition.read("accuracy"), "smoke", [("digits", None)], rounds=["0"])
+        study_cells.of(definition.read("accuracy"), "smoke", [("digits", None)], rounds=["0"])
 
 
 def test_the_ablation_leaves_out_one_two_and_three_terms_on_each_side():
-    cells = definition.cells(definition.read("fedmd-cg-table4"), "smoke", [("photos", None)])
+    cells = study_cells.of(definition.read("fedmd-cg-table4"), "smoke", [("photos", None)])
     off = [cell.train.method_settings.get("without", "") for cell in cells]
     sides = (("cls_global", "mse_global", "kl_global"), ("mse_local", "cls_local", "div"))
     every = [set(terms) for side in sides for n in (1, 2, 3) for terms in combinations(side, n)]
@@ -104,38 +120,36 @@ def test_a_data_set_carries_its_own_omegas():
     for name in ("fedmd-cg-table4", "fedmd-cg-terms", "fedmd-cg-sensitivity"):
         omegas = {(c.train.dataset, c.train.omega) for c in paper(name)}
         assert omegas == {("emnist", 0.1), ("fmnist", 1.0), ("cifar10", 10.0)}, name
-        quick = {(c.train.dataset, c.train.omega) for c in definition.cells(definition.read(name), "quick")}
+        quick = {(c.train.dataset, c.train.omega) for c in study_cells.of(definition.read(name), "quick")}
         assert quick == omegas | {("photos", 1.0)}, name
-    asked = definition.cells(
-        definition.read("fedmd-cg-table4"), "smoke", [("fmnist", None)], choices=definition.Choices(omega=5.0)
-    )
-    assert {c.train.omega for c in asked} == {5.0}
+    with_omega = study_cells.of(definition.read("fedmd-cg-table4"), "smoke", [("fmnist", None)], choices={"omega": 5.0})
+    assert {c.train.omega for c in with_omega} == {5.0}
     for name in ("fedmd-cg-table1", "fedmd-cg-table3", "fedmd-cg-table5"):
         omegas = {(c.train.dataset, c.train.omega) for c in paper(name)}
         assert omegas == {(data, omega) for data in ("emnist", "fmnist", "cifar10") for omega in (0.1, 1.0, 10.0)}, name
 
 
 def test_the_pca_study_trains_one_teacher_alone_before_its_generator():
-    for cell in definition.cells(definition.read("fedmd-cg-fig2"), "paper"):
+    for cell in study_cells.of(definition.read("fedmd-cg-fig2"), "paper"):
         train = cell.train
         assert (train.dataset, train.clients, train.per_client, train.schedule.rounds) == ("mnist", 1, 60_000, 1)
         assert train.schedule.client_steps * train.schedule.batch == 20 * train.per_client
         assert {"cls_global", "mse_global", "kl_global"} <= set(train.method_settings["without"].split(","))
-    quick = definition.cells(definition.read("fedmd-cg-fig2"), "quick")
+    quick = study_cells.of(definition.read("fedmd-cg-fig2"), "quick")
     assert {(c.train.dataset, c.train.clients) for c in quick} == {("digits", 1), ("mnist", 1)}
 
 
 def test_the_study_of_every_term_switches_off_each_in_turn():
     from privbench.methods.fedmd_cg import STAGES
 
-    cells = definition.cells(definition.read("fedmd-cg-terms"), "smoke", [("photos", None)])
+    cells = study_cells.of(definition.read("fedmd-cg-terms"), "smoke", [("photos", None)])
     off = [cell.train.method_settings.get("without", "") for cell in cells]
     assert off[0] == ""
     assert sorted(off[1:]) == sorted(term for stage in STAGES for term in stage)
 
 
 def test_the_sensitivity_study_has_each_value_of_each_lambda_and_the_default_once():
-    cells = definition.cells(definition.read("fedmd-cg-sensitivity"), "smoke", [("photos", None)])
+    cells = study_cells.of(definition.read("fedmd-cg-sensitivity"), "smoke", [("photos", None)])
     settings = [cell.train.method_settings for cell in cells]
     assert settings[0] == {}
     assert sorted((k, v) for s in settings[1:] for k, v in s.items()) == sorted(
@@ -159,14 +173,14 @@ def test_no_early_stop_cuts_the_rounds_of_a_paper_that_names_none(name):
 
 
 def test_the_methods_of_these_papers_train_all_rounds_in_every_study():
-    own = {c.train.method: c.train.schedule.patience for c in paper("accuracy")}
-    assert (own["fedmd-cg"], own["nfl-cgan"], own["fedcg"]) == (100, 100, 20)
+    patience = {c.train.method: c.train.schedule.patience for c in paper("accuracy")}
+    assert (patience["fedmd-cg"], patience["nfl-cgan"], patience["fedcg"]) == (100, 100, 20)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "attack-all", "fedcg-table1", "nfl-cgan-lenet5", "nfl-cgan-resnet18"])
 def test_mu_is_searched_over_the_values_of_the_paper_in_quick_too(name):
     for preset, wanted in (("paper", [0.001, 0.01, 0.1, 1.0]), ("quick", [0.001, 0.01, 0.1, 1.0]), ("smoke", [0.001])):
-        cells = definition.cells(definition.read(name), preset, methods=["fedprox"])
+        cells = study_cells.of(definition.read(name), preset, methods=["fedprox"])
         assert {c.train.dataset for c in cells} >= {"fmnist", "cifar10"}
         for data in {(c.train.dataset, c.train.clients) for c in cells}:
             mus = [c.train.method_settings["mu"] for c in cells if (c.train.dataset, c.train.clients) == data]
@@ -183,23 +197,23 @@ def own_study(**changes):
 
 
 def test_a_column_searches_fields_of_the_schedule():
-    cells = definition.cells(own_study(), "paper")
+    cells = study_cells.of(own_study(), "paper")
     assert [c.train.schedule.task for c in cells] == [
         spec.SGD(kind="sgd", lr=lr, weight_decay=1e-4) for lr in (0.01, 0.05, 0.08)
     ]
     assert all(c.train.method_settings == {} for c in cells)
     # Rates of SGD are none of Adam's, by which the other presets descend.
     for preset in ("quick", "smoke"):
-        assert [c.train.schedule.task for c in definition.cells(own_study(), preset)] == [
+        assert [c.train.schedule.task for c in study_cells.of(own_study(), preset)] == [
             presets.SCHEDULES[preset].task
         ] * 2
     with pytest.raises(UserError, match=r"a schedule has no 'task\.rate'; did you mean 'task\.lr'"):
-        definition.cells(own_study(column={"search": {"schedule.task.rate": [1]}}), "paper")
+        study_cells.of(own_study(column={"search": {"schedule.task.rate": [1]}}), "paper")
 
 
 def test_every_variant_is_searched():
     column = {"method": "fedcg", "each": {"aggregator": ["ave", "kd"]}}
-    cells = [c.train for c in definition.cells(own_study(column=column), "paper")]
+    cells = [c.train for c in study_cells.of(own_study(column=column), "paper")]
     assert [(t.method_settings.get("aggregator", "kd"), t.schedule.task.lr) for t in cells] == [
         (aggregator, lr) for aggregator in ("ave", "kd") for lr in (0.01, 0.05, 0.08)
     ]
@@ -232,17 +246,17 @@ def test_the_cnn_of_nfl_cgan_has_dropout_in_every_method_and_resnet18_in_none():
 
 
 def test_searched_rates_are_jobs_of_different_names():
-    groups = [(c.train,) for c in definition.cells(own_study(), "paper")]
+    groups = [(c.train,) for c in study_cells.of(own_study(), "paper")]
     assert cell_jobs.titles(groups) == [f"fmnist fedavg seed 100 task.lr={lr}" for lr in (0.01, 0.05, 0.08)]
     assert cell_jobs.titles(groups[:1]) == ["fmnist fedavg seed 100"]
 
 
 def test_a_study_says_whose_protocol_it_follows_and_whether_work_is_equal():
     def cell(method, preset="paper", **changes):
-        (found,) = definition.cells(
+        (only,) = study_cells.of(
             own_study(column={"method": method, "search": {}}, **changes), preset, [("fmnist", None)]
         )
-        return found.train
+        return only.train
 
     assert (cell("nfl-cgan").protocol, cell("nfl-cgan").per_client) == ("fedcg", 2000)
     dealt = cell("fedavg", protocol="nfl-cgan")
@@ -254,14 +268,12 @@ def test_a_study_says_whose_protocol_it_follows_and_whether_work_is_equal():
 
 
 def test_what_a_user_asks_for_goes_before_the_study():
-    choices = definition.Choices(
-        protocol="nfl-cgan", flip=True, measured="broadcast", changes={"task.lr": 0.2, "batch": 4}
-    )
-    (cell,) = definition.cells(own_study(), "smoke", [("digits", None)], seeds=2, first_seed=7, choices=choices)
+    choices = {"protocol": "nfl-cgan", "flip": True, "measured": "broadcast", "changes": {"task.lr": 0.2, "batch": 4}}
+    (cell,) = study_cells.of(own_study(), "smoke", [("digits", None)], seeds=2, first_seed=7, choices=choices)
     assert (cell.train.protocol, cell.train.flip, cell.train.measured) == ("nfl-cgan", True, "broadcast")
     assert (cell.train.schedule.task.lr, cell.train.schedule.batch) == (0.2, 4)
     assert (cell.seeds, cell.train.seed) == ((7, 8), 7)
-    cells = definition.cells(own_study(), "paper", choices=choices)
+    cells = study_cells.of(own_study(), "paper", choices=choices)
     assert [c.train.schedule.task for c in cells] == [spec.SGD(kind="sgd", lr=0.2, weight_decay=1e-4)]
 
 
@@ -271,25 +283,25 @@ def test_every_field_of_the_schedule_can_stand_in_a_study():
         "keep_every": 2, "task": {"kind": "sgd", "lr": 0.05}, "generator": {"lr": 0.1}, "server": {"lr": 0.2},
     }  # fmt: skip
     assert set(values) == set(spec.Schedule.model_fields)
-    mine = own_study(column={"search": {}}).model_copy(update={"schedule": values})
-    (cell,) = definition.cells(mine, "paper")
+    scheduled = own_study(column={"search": {}}).model_copy(update={"schedule": values})
+    (cell,) = study_cells.of(scheduled, "paper")
     assert cell.train.schedule == spec.checked(spec.Schedule, values)
-    dotted = mine.model_copy(update={"schedule": {"task.lr": 0.3}})
-    (cell,) = definition.cells(dotted, "paper")
+    dotted = scheduled.model_copy(update={"schedule": {"task.lr": 0.3}})
+    (cell,) = study_cells.of(dotted, "paper")
     assert cell.train.schedule.task == presets.SCHEDULES["paper"].task.model_copy(update={"lr": 0.3})
 
 
 def test_methods_and_data_sets_can_be_chosen():
-    own = definition.read("accuracy")
-    chosen = definition.cells(
-        own, "smoke", [("digits", None), ("digit5", ("svhn", "usps"))], methods=["lg-fedavg", "local"]
+    study = definition.read("accuracy")
+    chosen = study_cells.of(
+        study, "smoke", [("digits", None), ("digit5", ("svhn", "usps"))], methods=["lg-fedavg", "local"]
     )
     assert [(c.train.dataset, c.train.method) for c in chosen] == [
         ("digits", "local"), ("digits", "fedsplit"), ("digit5", "local"), ("digit5", "fedsplit"),
     ]  # fmt: skip
     assert chosen[2].train.domains == ("svhn", "usps")
     with pytest.raises(UserError, match="'nfl-cgan-table5' has no cells of local; it compares fedgen, nfl-cgan"):
-        definition.cells(definition.read("nfl-cgan-table5"), "smoke", methods=["local"])
+        study_cells.of(definition.read("nfl-cgan-table5"), "smoke", methods=["local"])
     with pytest.raises(UserError, match="did you mean 'accuracy'"):
         definition.read("acuracy")
 
@@ -308,13 +320,33 @@ NAMES_PUBLIC_IMAGES = ("digit5", "domainnet")  # of which FedCG holds out a doma
 
 
 def test_whoever_distils_on_public_images_has_some_in_every_published_cell():
-    found = set()
+    published_cells = set()
     for name in study_files.names():
-        for cell in definition.cells(definition.read(name), "paper"):
+        for cell in study_cells.of(definition.read(name), "paper"):
             train = cell.train
             if train.method != "feddf" or train.dataset in NAMES_PUBLIC_IMAGES:
                 continue
             left = TRAINING_IMAGES[train.dataset] - train.clients * train.per_client
             assert left >= partition.PUBLIC, (name, train.dataset)
-            found.add((name, train.dataset, left))
-    assert {("nfl-cgan-lenet5", "fmnist", 32_000), ("nfl-cgan-resnet18", "cifar10", 32_000)} <= found
+            published_cells.add((name, train.dataset, left))
+    assert {("nfl-cgan-lenet5", "fmnist", 32_000), ("nfl-cgan-resnet18", "cifar10", 32_000)} <= published_cells
+
+
+def test_the_study_of_defences_audits_what_is_guaranteed_and_nothing_else():
+    cells = study_cells.of(definition.read("defences"), "quick")
+    for method in ("fedavg", "fedsplit"):
+        audited = {cell.train.defense: cell.audit for cell in cells if cell.train.method == method}
+        guaranteed = {text for text in audited if text.startswith("dp-") or "clip=" in text}
+        assert {text for text, canaries in audited.items() if canaries} == guaranteed
+        assert {written_defense.joined(text) for text in audited} >= {
+            "none", "gaussian", "clip", "prune", "quantize", "sign", "dp-sgd", "dp-fedavg",
+        }  # fmt: skip
+    # A column may name rounds of its own.
+    rounds = {
+        method: {cell.round for cell in cells if cell.train.method == method} for method in ("fedavg", "fedsplit")
+    }
+    assert rounds == {"fedavg": {"0", "best"}, "fedsplit": {"best"}}
+    assert not any(cell.audit for cell in study_cells.of(definition.read("defences"), "smoke"))
+    # A cell without an audit keeps its name.
+    plain = next(cell for cell in cells if cell.train.defense == "none")
+    assert "audit" not in plain.model_dump()

@@ -13,12 +13,13 @@ from reports.figures.drawing import style
 from reports.records.labels import Gap
 from reports.records.measured import strongest
 from reports.tables import ladder, ladder_summary, render, report_files, terminal
+from reports.tables.summary import verdicts
 from tests.builders.records import changed_cell, record, with_knowledge
-from tests.reports.records.test_table_checks import oracle, own, real, surrogate
+from tests.reports.records.test_table_checks import attack_record, oracle, real, surrogate
 
 
 def floor(round_="best", method="fedsplit"):
-    return own(
+    return attack_record(
         "class-mean",
         14.0,
         "label + auxiliary mean",
@@ -32,8 +33,11 @@ def floor(round_="best", method="fedsplit"):
 def rungs(round_="best", method="fedsplit"):
     changes = {"round_": round_, "method": method}
     return [
-        surrogate(18.0, **changes), own("dlg", 9.0, rung="L1", **changes), floor(round_, method), own("staged", 16.0, **changes),
-    ]  # fmt: skip
+        surrogate(18.0, **changes),
+        attack_record("dlg", 9.0, rung="L1", **changes),
+        floor(round_, method),
+        attack_record("staged", 16.0, **changes),
+    ]
 
 
 def test_a_block_has_the_best_floor_and_the_strongest_attack_of_each_tag_in_the_order_of_rungs():
@@ -61,7 +65,7 @@ def test_the_answer_names_the_strongest_attack_its_gain_and_whether_the_floor_is
     assert "Floor 14.00 dB (class-mean)" in line
     assert "no (epsilon, delta) guarantee" in line
     assert "No attack surely beats the floor" not in line
-    (weak,) = ladder.blocks([own("dlg", 9.0, rung="L1"), floor()])
+    (weak,) = ladder.blocks([attack_record("dlg", 9.0, rung="L1"), floor()])
     assert "No attack surely beats the floor" in ladder.strongest_line(weak)
     (bare,) = ladder.blocks([floor()])
     assert "no attack was run" in ladder.strongest_line(bare)
@@ -73,8 +77,8 @@ def test_with_few_seeds_nothing_is_sure_however_large_the_gain():
     line = ladder.strongest_line(block)
     assert "3 seed(s) are too few to say whether any attack surely beats the floor." in line
     assert "No attack surely beats the floor" not in line
-    (told,) = ladder_summary.verdicts(few)
-    assert told == "FedSplit: 3 seed(s) are too few to say where an attack surely gains."
+    (verdict,) = verdicts.verdicts(few)
+    assert verdict == "FedSplit: 3 seed(s) are too few to say where an attack surely gains."
     assert not any(render.is_bold(cell) for row in ladder_summary.report(few).tables[0].rows for cell in row)
 
 
@@ -95,10 +99,10 @@ def test_the_same_knowledge_is_one_row_whatever_the_attacker_would_have_used_els
 def test_a_row_is_the_best_attack_whose_knowledge_lies_within_it():
     strong = [real("staged", 20.0), real("surrogate", 16.0), real("analytic-features", 15.0), real("imprint", 12.0)]
     (block,) = ladder.blocks([*strong, oracle(13.0)])
-    found = [
+    best = [
         (row["knowledge"], row["strongest attack"]) for row in ladder.best_rows(block, {r.id: [] for r in block.every})
     ]
-    assert found == [
+    assert best == [
         ("gradient + natural images", "staged"),
         ("gradient + initial networks + natural images", "staged"),
         ("gradient + auxiliary", "staged"),
@@ -138,12 +142,12 @@ def test_the_oracle_is_a_reference_and_never_the_strongest_attack():
 
 
 def test_an_attack_without_a_rung_is_the_users_own():
-    mine = own("mine:Cosine", 15.0, rung=None)
-    assert ladder.rung(mine) == "own"
-    assert "| own | gradient | mine:Cosine |" in report_files.markdown(ladder.report([*rungs(), mine]))
+    users = attack_record("mine:Cosine", 15.0, rung=None)
+    assert ladder.rung(users) == "own"
+    assert "| own | gradient | mine:Cosine |" in report_files.markdown(ladder.report([*rungs(), users]))
 
 
-def test_the_tables_hold_every_attack_the_doubts_and_what_was_not_run(tmp_path):
+def test_the_tables_hold_every_attack_the_checks_and_what_was_not_run(tmp_path):
     gap = Gap(
         changed_cell(rungs()[0].cell, attack="feature-statistics"),
         "needs the upload:generator, which fedsplit does not send",
@@ -182,9 +186,9 @@ def test_the_terminal_shows_the_ladder():
 
 @pytest.fixture
 def drawn(monkeypatch):
-    kept = []
-    monkeypatch.setattr(style, "save", lambda figure, stem: kept.append(figure) or [])
-    return kept
+    figures = []
+    monkeypatch.setattr(style, "save", lambda figure, stem: figures.append(figure) or [])
+    return figures
 
 
 def rounds():
@@ -199,12 +203,12 @@ def test_the_curve_has_a_line_per_knowledge_tag_from_round_0_on(tmp_path, drawn)
     gradient = next(r for r in rungs("0") if r.cell.attack == "staged")
     assert lines[0].get_xdata()[0] == 0
     assert lines[0].get_ydata()[0] == pytest.approx(gradient.scores.psnr_db)  # the strongest of its tag
-    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [
+    assert [" ".join(text.get_text().split()) for text in axes.texts] == [
         "L1-L2 gradient",
         "L4 gradient + auxiliary",
         "best floor",
     ]
-    assert min(text.get_fontsize() for text in drawn[0].legends[0].get_texts()) >= 7
+    assert min(text.get_fontsize() for text in axes.texts) >= 7
 
 
 def test_a_long_name_of_an_attacker_is_broken_so_that_the_legend_stays_inside(tmp_path, drawn):

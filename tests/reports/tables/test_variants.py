@@ -1,7 +1,7 @@
 """One attack in several settings, side by side."""
 
 from privbench import presets
-from reports.studies import definition
+from reports.studies import definition, study_cells
 from reports.tables import variants
 from tests.builders.records import record
 
@@ -34,7 +34,7 @@ def test_a_row_is_a_setting_and_a_column_a_defence_and_missing_cells_stay_gaps()
 
 
 def test_the_study_of_imprint_covers_every_format_and_whole_updates_by_sgd_and_adam():
-    cells = definition.cells(definition.read("imprint-on-the-wire"), "quick")
+    cells = study_cells.of(definition.read("imprint-on-the-wire"), "quick")
     assert {c.wire for c in cells} == {"float32", "bf16", "fp16"}
     assert {(c.observe, c.local_steps, c.local_lr) for c in cells} == {
         ("gradient", None, None), ("update", 1, 0.1), ("update", 1, None), ("update", 5, None),

@@ -19,9 +19,9 @@ def pictures(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     for k in range(4):
         _save(folder / f"{k}.png", k)
-    read, asked = tree.read, []
-    monkeypatch.setattr(tree, "read", lambda paths, **how: asked.extend(paths) or read(paths, **how))
-    return sorted(folder.iterdir()), asked
+    read, decoded_paths = tree.read, []
+    monkeypatch.setattr(tree, "read", lambda paths, **how: decoded_paths.extend(paths) or read(paths, **how))
+    return sorted(folder.iterdir()), decoded_paths
 
 
 def _save(path, seed):
@@ -29,18 +29,18 @@ def _save(path, seed):
 
 
 def test_a_folder_is_decoded_once_and_nothing_is_written_into_it(pictures):
-    paths, asked = pictures
+    paths, decoded_paths = pictures
     first = decoded.read(paths)
     assert torch.equal(decoded.read(paths), first)
     assert torch.equal(tree.read(paths, colour=False), first)
-    assert asked == [*paths, *paths]  # by the first read, and by the last line
+    assert decoded_paths == [*paths, *paths]  # by the first read, and by the last line
     assert sorted(paths[0].parent.iterdir()) == paths
     assert len(list(places.images().iterdir())) == 1
 
 
 @pytest.mark.parametrize("change", ["content", "time", "name", "gone"])
 def test_a_folder_that_changed_is_decoded_anew_and_the_old_images_are_dropped(pictures, change):
-    paths, asked = pictures
+    paths, decoded_paths = pictures
     before = decoded.read(paths)
     if change == "content":
         _save(paths[0], 9)
@@ -50,21 +50,21 @@ def test_a_folder_that_changed_is_decoded_anew_and_the_old_images_are_dropped(pi
         paths = [paths[0].rename(paths[0].with_name("00.png")), *paths[1:]]
     else:
         paths = paths[1:]
-    asked.clear()
+    decoded_paths.clear()
     after = decoded.read(paths)
-    assert asked == paths
+    assert decoded_paths == paths
     assert torch.equal(after[-3:], before[-3:])
     assert torch.equal(after, before) == (change in ("time", "name"))
     assert len(list(places.images().iterdir())) == 1
 
 
 def test_a_damaged_or_unwritable_cache_costs_time_alone(pictures, monkeypatch, tmp_path):
-    paths, asked = pictures
+    paths, decoded_paths = pictures
     first = decoded.read(paths)
-    (kept,) = places.images().iterdir()
-    kept.write_bytes(kept.read_bytes()[:100])
+    (cached,) = places.images().iterdir()
+    cached.write_bytes(cached.read_bytes()[:100])
     assert torch.equal(decoded.read(paths), first)
-    assert asked == [*paths, *paths]
+    assert decoded_paths == [*paths, *paths]
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PRIVBENCH_CACHE", str(tmp_path / "file"))
     assert torch.equal(decoded.read(paths), first)

@@ -65,9 +65,9 @@ def published_cifar(served, tmp_path, monkeypatch):
     archive = folder / "cifar-10-python.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(tmp_path / "made/cifar-10-batches-py", "cifar-10-batches-py")
-    theirs = torchvision_datasets().CIFAR10
-    monkeypatch.setattr(theirs, "url", f"{address}/{archive.name}")
-    monkeypatch.setattr(theirs, "tgz_md5", files.digest(archive, "0" * 32))
+    torchvision_cifar = torchvision_datasets().CIFAR10
+    monkeypatch.setattr(torchvision_cifar, "url", f"{address}/{archive.name}")
+    monkeypatch.setattr(torchvision_cifar, "tgz_md5", files.digest(archive, "0" * 32))
     return pixels, archive
 
 
@@ -77,9 +77,9 @@ def test_an_absent_data_set_is_downloaded_once_to_the_default_folder(published_c
     size = archive.stat().st_size
     loaded = data.load("cifar10", None)
     assert (loaded.domains["all"].train.images.numpy() == pixels[:100]).all()
-    told = capfd.readouterr().err
+    stderr = capfd.readouterr().err
     assert re.search(
-        rf"downloading cifar10 \({size / 1e6:.1f} MB\) from http://127.0.0.1:\d+/{archive.name} to {cache}/data", told
+        rf"downloading cifar10 \({size / 1e6:.1f} MB\) from http://127.0.0.1:\d+/{archive.name} to {cache}/data", stderr
     )
     assert not list((cache / "data").glob(".download-*"))
     archive.unlink()  # so that a second download would fail
@@ -106,9 +106,9 @@ def test_the_archive_of_emnist_is_downloaded_and_unpacked_by_torchvision(served,
     with zipfile.ZipFile(archive, "w") as packed:
         for path in (tmp_path / "made/EMNIST/raw").iterdir():
             packed.write(path, f"gzip/{path.name}")
-    theirs = torchvision_datasets().EMNIST
-    monkeypatch.setattr(theirs, "url", f"{address}/gzip.zip")
-    monkeypatch.setattr(theirs, "md5", files.digest(archive, "0" * 32))
+    torchvision_emnist = torchvision_datasets().EMNIST
+    monkeypatch.setattr(torchvision_emnist, "url", f"{address}/gzip.zip")
+    monkeypatch.setattr(torchvision_emnist, "md5", files.digest(archive, "0" * 32))
     assert len(data.load("emnist-letters", None).domains["all"].train.labels) == 52
     assert (cache / "data/EMNIST/raw/emnist-letters-test-labels-idx1-ubyte").is_file()
 
@@ -123,12 +123,12 @@ def test_the_first_mirror_that_answers_tells_the_size(served):
 
 def test_a_data_set_with_mirrors_names_the_first_file_and_all_sizes_together(served, cache, capfd, monkeypatch):
     folder, address = served
-    theirs = torchvision_datasets().MNIST
+    torchvision_mnist = torchvision_datasets().MNIST
     resources = [(f"{name}.gz", "0" * 32) for name in "abc"]
     for name, _ in resources:
         (folder / name).write_bytes(b"x" * 500_000)
-    monkeypatch.setattr(theirs, "mirrors", [f"{address}/"])
-    monkeypatch.setattr(theirs, "resources", resources)
+    monkeypatch.setattr(torchvision_mnist, "mirrors", [f"{address}/"])
+    monkeypatch.setattr(torchvision_mnist, "resources", resources)
     with pytest.raises(UserError, match="mnist could not be downloaded"):  # by its checksum
         data.load("mnist", None)
     assert (

@@ -64,9 +64,9 @@ def squares(tmp_path, monkeypatch):
 def drawn(names, folder):
     """A label histogram, whose names are ticks, and a curve, whose legend and title hold names; warnings are errors."""
     panel = Panel(f"title {names[0]}", list(names), [[1] * len(names)] * len(names))
-    found = label_histogram.write([panel], names, folder / "clients")
+    paths = label_histogram.write([panel], names, folder / "clients")
     records = [record(dataset=f"folder:/x/{names[0]}", attack=None)]
-    return found + roc.write(records, grouping.settings(records)[0], folder / "roc")
+    return paths + roc.write(records, grouping.settings(records)[0], folder / "roc")
 
 
 def ink(path):

@@ -1,0 +1,166 @@
+"""What an audit takes of a folder that `privbench.capture` wrote: the messages of one round that came about alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from privbench.auditing.inputs import Names, Received
+from privbench.capture.messages import BroadcastModel, LocalWork, Message
+from privbench.capture.reading import Captured, read
+from privbench.capture.truth import read_truth
+from privbench.errors import UserError
+from privbench.observation.format import limits
+from privbench.spec import SGD, Adam
+from privbench.tensors import Params
+from privbench.types import LocalSteps
+
+WITHOUT = ("momentum", "dampening", "nesterov", "maximize", "amsgrad", "decoupled_weight_decay")  # in simulated steps
+
+
+class FromCapture(NamedTuple):
+    """One round of a capture."""
+
+    received: Received
+    training: bool | None = None  # whether the module was in training mode; None: unknown
+    # (what entered the module [M, B, ...], targets [M, B]), where it was kept; for scores alone.
+    truth: tuple[Tensor, Tensor] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def captured(
+    folder: Path,
+    module: nn.Module,
+    number: int | None = None,
+    batch_size: int | None = None,
+    local: LocalSteps | None = None,
+) -> FromCapture:
+    """A round of a capture, by default its first with messages.
+
+    `batch_size` and the steps `local` behind an update count in place of what the capture says, or does not say, of them.
+
+    UserError: no sound capture or one of another module, a round that is not there, messages that nothing is known of.
+    """
+    capture, names = read(folder), Names.of(module)
+    _check_module(capture, names)
+    with_messages = [entry.number for entry in capture.rounds if entry.messages]
+    if not with_messages:
+        raise UserError(f"{folder} holds no message yet")
+    round_ = capture.round(with_messages[0] if number is None else number)
+    if not round_.messages:
+        raise UserError(f"round {round_.number} of {folder} holds no message")
+    first = round_.messages[0]
+    chosen = [n for n, message in enumerate(round_.messages) if _alike(message, first)]
+    messages = [round_.messages[n] for n in chosen]
+    if first.broadcast is None:
+        raise UserError(f"round {round_.number} of {folder} does not say which weights its messages answer")
+    examples = first.examples if batch_size is None else batch_size
+    if examples is None:
+        raise UserError(
+            f"round {round_.number} of {folder} does not say of how many images its messages are; add --batch-size"
+        )
+    broadcast = round_.broadcasts[first.broadcast]
+    known = [message.labels for message in messages if message.labels is not None]
+    received = Received(
+        kind="gradient" if first.kind == "gradient" else "update",
+        messages=_tensors(messages, broadcast, names),
+        batch_size=examples,
+        weights={n: broadcast.parameters[n] for n in names.parameters if n in broadcast.parameters},
+        buffers={n: t for n, t in {**broadcast.parameters, **broadcast.buffers}.items() if n in names.buffers},
+        local=None if first.kind == "gradient" else local or local_steps(first.local, examples),
+        labels=torch.stack(known) if len(known) == len(messages) else None,
+        round=round_.number,
+    )
+    truth = read_truth(capture, round_.number)
+    kept = [truth[n] for n in chosen if n in truth and len(truth[n].inputs) == examples]
+    whole = len(kept) == len(chosen)
+    return FromCapture(
+        received,
+        first.training,
+        (torch.stack([t.inputs for t in kept]), torch.stack([t.targets for t in kept])) if whole else None,
+        tuple(_notes(round_.number, first, len(round_.messages) - len(chosen), capture)),
+    )
+
+
+def local_steps(work: LocalWork | None, examples: int) -> LocalSteps:
+    """The local steps behind an update, as attacks simulate them; UserError where they are not known or not simulated."""
+    if work is None or work.steps is None or work.optimizer is None:
+        raise UserError(
+            "the capture does not say by which steps its updates came about; add --local-steps and --local-lr"
+        )
+    settings = work.settings
+    if used := [name for name in WITHOUT if settings.get(name)]:
+        raise UserError(
+            f"local steps of {work.optimizer} with {used[0]} are not simulated; add --local-steps and --local-lr"
+        )
+    rate, decay = settings.get("lr"), settings.get("weight_decay") or 0.0
+    if not isinstance(rate, int | float) or not isinstance(decay, int | float):
+        raise UserError(f"the capture does not say the rate of {work.optimizer}; add --local-steps and --local-lr")
+    setting: SGD | Adam
+    if work.optimizer == "SGD":
+        setting = SGD(kind="sgd", lr=rate, weight_decay=decay)
+    elif work.optimizer == "Adam":
+        betas = settings.get("betas")
+        beta1, beta2 = betas if isinstance(betas, tuple) and len(betas) == 2 else (0.9, 0.999)
+        setting = Adam(lr=rate, beta1=float(beta1 or 0), beta2=float(beta2 or 0), weight_decay=decay)
+    else:
+        raise UserError(
+            f"local steps of {work.optimizer} are not simulated, only of SGD and Adam; add --local-steps and --local-lr"
+        )
+    if work.steps > limits.STEPS:
+        raise UserError(f"{work.steps} local steps are more than {limits.STEPS}")
+    batch = None if work.batch_size is None or work.batch_size >= examples else work.batch_size
+    return LocalSteps(work.steps, setting.model_dump(), batch)
+
+
+def _alike(message: Message, first: Message) -> bool:
+    """Whether two messages came about in the same way, so that they are one table."""
+    same = ("kind", "of", "examples", "broadcast", "training", "local")
+    return message.parameters.keys() == first.parameters.keys() and all(
+        getattr(message, name) == getattr(first, name) for name in same
+    )
+
+
+def _tensors(messages: list[Message], broadcast: BroadcastModel, names: Names) -> Params:
+    """Parameter -> [M, ...]: gradients, or weights after minus before."""
+    sent = [n for n in messages[0].parameters if n in names.parameters]
+    if foreign := [
+        n for n in messages[0].parameters if n not in names.parameters.keys() | names.buffers | names.ignored
+    ]:
+        raise UserError(f"the capture holds '{foreign[0]}', which is no tensor of the module")
+    stacked: Params = {}
+    for name in sent:
+        each = [message.parameters[name] for message in messages]
+        if any(tuple(t.shape) != names.parameters[name] for t in each):
+            raise UserError(f"'{name}' of the capture does not have the module's shape {list(names.parameters[name])}")
+        if messages[0].kind == "weights":
+            each = [t.float() - broadcast.parameters[name].float() for t in each]
+        stacked[name] = torch.stack(each)
+    return stacked
+
+
+def _check_module(capture: Captured, names: Names) -> None:
+    """UserError where the captured module was another one."""
+    shapes = {n: d.shape for n, d in {**capture.model.parameters, **capture.model.buffers}.items()}
+    for name, shape in names.parameters.items():
+        if shapes.get(name) != shape:
+            there = f"shape {list(shapes[name])}" if name in shapes else "nothing"
+            raise UserError(
+                f"{capture.folder} is of another module: '{name}' has shape {list(shape)} in this one, and {there} there"
+            )
+
+
+def _notes(number: int, first: Message, left: int, capture: Captured) -> list[str]:
+    notes = []
+    if len(capture.rounds) > 1:
+        notes.append(f"Round {number} of {len(capture.rounds)} captured ones; choose another with --round.")
+    if left:
+        notes.append(f"{left} messages of this round came about otherwise than its first, and were left out.")
+    if first.aggregate:
+        notes.append(
+            f"Each message is an aggregate of {first.of} clients; it is attacked as if one client had sent it."
+        )
+    return notes

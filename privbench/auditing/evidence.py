@@ -1,0 +1,74 @@
+"""What an attacker knows of a reconstruction without the truth: how much of what was observed the images explain.
+
+    explained = 1 - ||g(x~) - G||^2 / ||G||^2      in percent
+g is the gradient, or the change by the local steps, of the images clipped to [0, 1].
+100 is an image that explains everything, which need not be the true one; one of grey pixels explains little or less than nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from privbench.observation.local_update import optimiser_of
+from privbench.spec import SGD
+from privbench.tensors import Parts
+from privbench.types import CLASSIFICATION, Artifact, Reconstruction
+
+
+def explained(seen: Artifact, reconstruction: Reconstruction) -> Tensor | None:
+    """In percent, [V]; NaN where an image is not finite or a label unknown; None where a network is private."""
+    if not set(CLASSIFICATION) <= seen.weights.keys():
+        return None
+    observed = seen.updates or seen.gradients
+    shares = []
+    for v in range(seen.victims):
+        images, labels = reconstruction.images[v].detach().double().clamp(0, 1), reconstruction.labels[v]
+        if not bool(images.isfinite().all()) or bool((labels < 0).any()):
+            shares.append(torch.tensor(torch.nan, dtype=torch.float64))
+            continue
+        made = _made(seen, images, labels)
+        gap = sum(
+            float((made[p][n] - t[v].double()).square().sum()) for p, net in observed.items() for n, t in net.items()
+        )
+        size = sum(float(t[v].double().square().sum()) for net in observed.values() for t in net.values())
+        shares.append(torch.tensor(100 * (1 - gap / size) if size else torch.nan, dtype=torch.float64))
+    return torch.stack(shares)
+
+
+def _made(seen: Artifact, images: Tensor, labels: Tensor) -> Parts:
+    """The gradient of some images [B, C, H, W], or the change of the networks by the client's local steps on them."""
+    params = {p: {n: t.double().requires_grad_() for n, t in seen.weights[p].items()} for p in CLASSIFICATION}
+    if seen.local is None:
+        return _gradient(seen, params, images, labels)
+    setting = optimiser_of(seen.local)
+    leaves = [t for net in params.values() for t in net.values()]
+    optimiser: torch.optim.Optimizer
+    if isinstance(setting, SGD):
+        optimiser = torch.optim.SGD(leaves, setting.lr, weight_decay=setting.weight_decay)
+    else:
+        optimiser = torch.optim.Adam(
+            leaves, setting.lr, betas=(setting.beta1, setting.beta2), weight_decay=setting.weight_decay
+        )
+    for _ in range(seen.local.steps):
+        gradient = _gradient(seen, params, images, labels)
+        for part, net in params.items():
+            for name, t in net.items():
+                t.grad = gradient[part][name]
+        optimiser.step()
+    return {p: {n: t.detach() - seen.weights[p][n].double() for n, t in net.items()} for p, net in params.items()}
+
+
+def _gradient(seen: Artifact, params: Parts, images: Tensor, labels: Tensor) -> Parts:
+    model, train = seen.model, seen.model.train_mode(len(images))
+    buffers = {p: {n: t.double() for n, t in seen.buffers.get(p, {}).items()} for p in CLASSIFICATION}
+    h, _ = model.net("extractor").apply(params["extractor"], buffers["extractor"], images, train=train)
+    outputs, _ = model.net("classifier").apply(params["classifier"], buffers["classifier"], h, train=train)
+    leaves = [t for net in params.values() for t in net.values()]
+    gradients = iter(torch.autograd.grad(model.loss(outputs, labels), leaves, allow_unused=True))
+    made: Parts = {p: {} for p in params}
+    for part, net in params.items():
+        for name, t in net.items():
+            gradient = next(gradients)
+            made[part][name] = torch.zeros_like(t) if gradient is None else gradient
+    return made

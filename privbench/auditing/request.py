@@ -1,0 +1,284 @@
+"""What a caller may say of an audit, as values of Python's or as files and words, and what it comes to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from privbench import data, registry
+from privbench.auditing import inputs, tensor_files
+from privbench.auditing.captures import FromCapture, captured
+from privbench.auditing.inputs import Received
+from privbench.data.dataset import sound
+from privbench.errors import UserError
+from privbench.networks.module_parts import InputForm
+from privbench.observation import observe
+from privbench.observation.format import limits
+from privbench.spec import SGD
+from privbench.tensors import Params
+from privbench.trust import FOLDER
+from privbench.types import CLASSIFICATION, Batch, LocalSteps
+
+CROSS_ENTROPY = "cross-entropy"
+SPREAD = 4.0  # standard deviations on both sides of the mean that vectors are taken to lie in
+Tensors = Mapping[str, Tensor] | Path | str
+Loss = Callable[[Tensor, Tensor], Tensor]
+Numbers = float | Sequence[float] | Tensor | None
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """What is audited; each field is an option of `privbench audit`.
+
+    received     what the server got: a folder that privbench.capture wrote, or a value of inputs.Received; or, in its place,
+    round        of the captured ones; default: the first with messages
+    gradients    of the mean loss over `batch_size` images, parameter -> [M, ...] (of one message also [...]), or a file
+    before       the state dict that went down, or a file; None: the module's own
+    after        the state dicts that came up after the local steps, parameter -> [M, ...], or files
+    local        the local steps behind them; from `local_steps` of SGD at the rate `local_lr` where it is None
+    batch_size   images behind a message; default: as captured, else 1
+    labels       of the images, where they are known: [M, B]
+    truth        (images, labels or None) in the declared range, or a file with `images` and `labels`: for scores alone
+    input_shape  [C, H, W] of an image, or [D] of a vector
+    mean, std    of the normalisation (u - mean) / std, one number or one a channel
+    range        of an image before it; default 0 to 1, of vectors mean +- 4 std
+    mode         of the module, when the clients took gradients; default: as captured, else "train"
+    head         the submodules of the classifier; default: the longest chain of linear layers at the end
+    extractor    submodules before them, where the caller names some: checked, as all that is no head is the extractor
+    shared       the parts that clients send
+    loss         "cross-entropy", or (outputs, labels) -> the mean over the batch
+    attack       names, or "ladder": every attack that can be made
+    settings     of the attacks, by name
+    auxiliary    the attacker's images: a data set's name, a folder, a file, or (images, labels)
+    defense      as the attacker knows it, e.g. "gaussian:0.001"
+    """
+
+    received: Received | Path | str | None = None
+    round: int | None = None
+    gradients: Tensors | None = None
+    before: Tensors | None = None
+    after: Tensors | Sequence[Path | str] | None = None
+    batch_size: int | None = None
+    local: LocalSteps | None = None
+    local_steps: int = 1
+    local_lr: float | None = None
+    labels: Tensor | Sequence[int] | None = None
+    truth: tuple[Tensor, Tensor | None] | Path | str | None = None
+    input_shape: Sequence[int] | None = None
+    mean: Numbers = None
+    std: Numbers = None
+    range: tuple[Numbers, Numbers] | None = None
+    mode: Literal["train", "eval"] | None = None
+    head: Sequence[str] = ()
+    extractor: Sequence[str] = ()
+    shared: Sequence[str] = CLASSIFICATION
+    loss: str | Loss = CROSS_ENTROPY
+    attack: Sequence[str] = (registry.LADDER,)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    auxiliary: str | Path | tuple[Tensor, Tensor] | None = None
+    defense: str = "none"
+    device: str = "cpu"
+    data_dir: Path | None = None
+    out: Path = Path("audit")
+
+    def form(self, came: FromCapture) -> InputForm:
+        """How images enter the module; UserError where it is not said, or makes no sense."""
+        shape = tuple(int(n) for n in self.input_shape or self._shape_of_truth(came))
+        if len(shape) not in (1, 3) or min(shape) < 1:
+            raise UserError(f"--input-shape takes C,H,W of images or D of vectors, but {list(shape)} was given")
+        is_vector = len(shape) == 1 or shape[1:] == (1, 1)
+        whole = (shape[0], 1, 1) if is_vector else (shape[0], shape[1], shape[2])
+        if math.prod(whole) > limits.CHANNELS * limits.SIDE**2:
+            raise UserError(f"inputs of {list(shape)} are too large")
+        mean, std = _numbers("mean", self.mean, 0.0, shape[0]), _numbers("std", self.std, 1.0, shape[0])
+        if not bool((std > 0).all()):
+            raise UserError("--std should be above 0")
+        if self.range is not None:
+            low, high = (_numbers("range", each, 0.0, shape[0]) for each in self.range)
+        elif is_vector:
+            low, high = mean - SPREAD * std, mean + SPREAD * std
+        else:
+            low, high = torch.zeros(1), torch.ones(1)
+        if not bool((high > low).all()):
+            raise UserError("--range takes a lower and a higher end")
+        return InputForm(whole, low, high, mean, std, is_vector)
+
+    def _shape_of_truth(self, came: FromCapture) -> Sequence[int]:
+        """The last axes of the true images."""
+        if self.truth is None and came.truth is not None:
+            return came.truth[0].shape[2:]
+        if isinstance(self.truth, tuple):
+            shape = tuple(self.truth[0].shape)
+        elif self.truth is not None:
+            shape = tensor_files.announced(Path(self.truth)).shapes.get("images", ())
+        else:
+            raise UserError("say with --input-shape which images the module takes, e.g. 3,32,32, or 30 of vectors")
+        return shape[-3:] if len(shape) > 2 else shape[-1:]
+
+    def what_came(self, module: nn.Module) -> FromCapture:
+        """What the server received, and what a capture says besides; UserError where two things are named, or none."""
+        named = [n for n in ("received", "gradients", "after") if getattr(self, n) is not None]
+        if len(named) != 1:
+            raise UserError(
+                "an audit takes one of a captured folder, --gradients FILE, and --before FILE with --after FILE, but "
+                f"{' and '.join(named) or 'none'} was given"
+            )
+        if isinstance(self.received, Received):
+            return FromCapture(self.received)
+        if self.received is not None:
+            local = self._local_steps() if self.local is not None or self.local_lr is not None else None
+            return captured(Path(self.received), module, self.round, self.batch_size, local)
+        return FromCapture(self._of_tensors(module))
+
+    def _of_tensors(self, module: nn.Module) -> Received:
+        weights, buffers = self._went_down(module)
+        labels = None if self.labels is None else torch.as_tensor(self.labels).cpu()
+        if self.gradients is not None:
+            messages = self._messages(self.gradients, module)
+            return Received("gradient", messages, self.batch_size or 1, weights, buffers, labels=labels)
+        if self.before is None:
+            raise UserError("--after needs --before, the state dict that went down")
+        assert self.after is not None, "one of the three is named"
+        return Received(
+            "update", self._change(weights, module), self.batch_size or 1, weights, buffers, self._local_steps(), labels
+        )
+
+    def _messages(self, given: Tensors, module: nn.Module) -> Params:
+        if isinstance(given, Mapping):
+            return inputs.stacked(given, module)
+        return inputs.gradients(Path(given), module)
+
+    def _went_down(self, module: nn.Module) -> tuple[Params, Params]:
+        if self.before is None:
+            return {}, {}
+        if isinstance(self.before, Mapping):
+            names = inputs.Names.of(module)
+            if missing := [n for n in names.parameters if n not in self.before]:
+                raise UserError(f"the state before lacks '{missing[0]}' of the module, and {len(missing) - 1} more")
+            own = {n: t.detach().cpu() for n, t in self.before.items()}
+            return {n: own[n] for n in names.parameters}, {n: own[n] for n in names.buffers if n in own}
+        return inputs.state(Path(self.before), module)
+
+    def _change(self, before: Params, module: nn.Module) -> Params:
+        after = self.after
+        if isinstance(after, Mapping):
+            names = inputs.Names.of(module).parameters
+            if missing := [n for n in names if n not in after]:
+                raise UserError(f"the state after lacks '{missing[0]}' of the module, and {len(missing) - 1} more")
+            messages = inputs.stacked({n: after[n] for n in names}, module)
+            return {n: t - before[n] for n, t in messages.items()}
+        paths = [after] if isinstance(after, str | Path) else list(after or ())
+        return inputs.updates(before, [Path(path) for path in paths], module)
+
+    def _local_steps(self) -> LocalSteps:
+        if self.local is not None:
+            return self.local
+        if self.local_lr is None or not self.local_lr > 0 or not 1 <= self.local_steps <= limits.STEPS:
+            raise UserError(
+                "an update is attacked by the local steps behind it: say --local-lr, the rate of SGD, and --local-steps; other "
+                "optimisers by `local` in Python"
+            )
+        return LocalSteps(self.local_steps, SGD(kind="sgd", lr=self.local_lr).model_dump())
+
+    def own_loss(self) -> Loss | None:
+        """The clients' loss; None for cross-entropy."""
+        if callable(self.loss):
+            return self.loss
+        if self.loss != CROSS_ENTROPY:
+            raise UserError(f"--loss is {CROSS_ENTROPY}, or a callable in Python, but '{self.loss}' was given")
+        return None
+
+    def true_images(self, numbers: int, form: InputForm, came: FromCapture) -> tuple[Tensor, Tensor | None] | None:
+        """(images in the declared range, labels), `numbers` in all; None where no truth is given, nor kept in a capture."""
+        if self.truth is None and came.truth is None:
+            return None
+        if self.truth is None and came.truth is not None:
+            entered, targets = came.truth
+            if entered.numel() != numbers:
+                raise UserError(
+                    f"the captured truth has inputs of {list(entered.shape[2:])}, not of {list(form.shape)}"
+                )
+            return form.to_data(form.images(entered.float().reshape(-1, *form.shape))), targets
+        assert self.truth is not None, "else it was kept"
+        if isinstance(self.truth, tuple):
+            images, labels = self.truth
+            return images.cpu(), None if labels is None else labels.cpu()
+        images, labels = labelled(Path(self.truth), numbers)
+        return _in_range(images, form), labels
+
+    def auxiliary_images(self, form: InputForm, classes: int) -> Batch | None:
+        """The attacker's images in [0, 1], with labels below `classes`; None where there are none."""
+        given = self.auxiliary
+        if given is None:
+            return None
+        if isinstance(given, tuple):
+            batch = Batch(_unit(_in_range(given[0].cpu(), form), form), given[1].long().cpu())
+        elif Path(given).suffix in tensor_files.KINDS:
+            images, labels = labelled(Path(given), limits.PIXELS)
+            if labels is None:
+                raise UserError(f"{given} holds no labels; an attacker's images have them")
+            batch = Batch(_unit(_in_range(images, form), form), labels)
+        else:
+            batch = self._data_set(str(given), form)
+        if tuple(batch.images.shape[1:]) != form.shape or len(batch.images) != len(batch.labels):
+            raise UserError(
+                f"auxiliary images should be [N, {', '.join(map(str, form.shape))}] with N labels, but they are "
+                f"{list(batch.images.shape)} with {len(batch.labels)}"
+            )
+        if not bool(((batch.labels >= 0) & (batch.labels < classes)).all()):
+            raise UserError(
+                f"auxiliary labels are numbers from 0 to {classes - 1}, as the module has {classes} outputs"
+            )
+        return batch
+
+    def _data_set(self, name: str, form: InputForm) -> Batch:
+        channels, height, width = form.shape
+        if height != width or form.is_vector:
+            raise UserError(f"images of data sets are square, but the module takes {list(form.shape)}; give a file")
+        is_folder = name not in registry.DATASETS and Path(name).is_dir()
+        name = registry.typed("dataset", f"{FOLDER}{name}" if is_folder else name)
+        loaded = sound(data.load(name, self.data_dir, side=height), height)
+        batch = observe.pooled([domain.train for domain in loaded.domains.values() if len(domain.train.labels)], height)
+        if batch.images.shape[1] != channels:
+            raise UserError(f"{name} has images of {batch.images.shape[1]} channel(s), but the module takes {channels}")
+        return batch
+
+
+def labelled(path: Path, most: int) -> tuple[Tensor, Tensor | None]:
+    """`images` of at most so many numbers, and `labels` where they are there, of a file."""
+    file = tensor_files.announced(path)
+    if "images" not in file.shapes:
+        raise UserError(f"{path} should hold 'images' and 'labels', but holds {', '.join(file.shapes) or 'nothing'}")
+    for name in ("images", "labels"):
+        shape = file.shapes.get(name, ())
+        if math.prod(shape) > most:
+            raise UserError(f"{path}: '{name}' has shape {list(shape)}, but at most {most} numbers are asked for")
+    read = tensor_files.read(file)
+    return read["images"], read.get("labels")
+
+
+def _in_range(images: Tensor, form: InputForm) -> Tensor:
+    """Images of bytes as images of the declared range; others as they are."""
+    if images.dtype != torch.uint8:
+        return images
+    low, high = form.low.reshape(-1, 1, 1), form.high.reshape(-1, 1, 1)
+    return low + (high - low) * images.float() / 255
+
+
+def _unit(images: Tensor, form: InputForm) -> Tensor:
+    """[N, C, H, W] in [0, 1], of vectors also from [N, D]."""
+    made = form.from_data(images.float())
+    return made if form.is_vector else made.clamp(0, 1)
+
+
+def _numbers(name: str, given: Numbers, default: float, count: int) -> Tensor:
+    t = torch.as_tensor(default if given is None else given, dtype=torch.float64).cpu().reshape(-1)
+    if len(t) not in (1, count) or not bool(t.isfinite().all()):
+        raise UserError(f"--{name} takes one number or {count}, but {len(t)} were given")
+    return t

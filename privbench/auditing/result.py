@@ -1,0 +1,249 @@
+"""What an audit gives: a row per attack, as a table, as files and as pandas; without a truth the attacker's own evidence alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from privbench import registry
+from privbench.auditing.walk import SEED, Made, NotMade
+from privbench.records.entries import FAILURES
+from privbench.scoring import image_scores, statistics
+from privbench.scoring.feature_scores import FeatureScores
+from privbench.scoring.statistics import Interval
+from privbench.types import Truth
+from reports.figures import grid
+from reports.records.measured import Measured
+from reports.records.number_text import NONE, range_text
+from reports.tables import render, report_files
+from reports.tables.report import Report, Table
+
+STEM = "audit"  # of the files of a result
+UNSCORED = "UNSCORED: no truth was given, so that nothing here says how near an image is to the client's."
+ABOUT_EXPLAINED = (
+    "'explained' is how much of what was received the images explain, in percent (100: all of it); another image than the true one "
+    "may explain as much."
+)
+MOST_LABELS = 8  # that a table shows
+PICTURES = (1, 3)  # channels that can be drawn
+
+
+class AuditRow(NamedTuple):
+    """One attack."""
+
+    made: Made
+    knowledge: str
+    rung: str
+    explained: Tensor | None  # [V] percent; None where a network is private
+    outcomes: list[str]  # [V]
+
+    @property
+    def name(self) -> str:
+        """Of the attack."""
+        return self.made.attack
+
+    @property
+    def explained_percent(self) -> float | None:
+        """The mean over victims; None where one has none."""
+        if self.explained is None or not bool(self.explained.isfinite().all()):
+            return None
+        return float(self.explained.mean())
+
+    @property
+    def ended(self) -> str:
+        """How it ended, e.g. "reconstructed 3, gave up 1"."""
+        return ", ".join(f"{word} {count}" for word, count in Counter(self.outcomes).items())
+
+
+class _Place(NamedTuple):
+    seed: int = SEED
+    client: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class AuditResult:
+    """Rows in the order of the attacks, and why others are missing."""
+
+    rows: tuple[AuditRow, ...]
+    missing: tuple[NotMade, ...]
+    about: str  # the module, and what was received, in a sentence
+    notes: tuple[str, ...]
+    folder: Path
+    truth: Truth | None = None
+    # Floor -> error in standard deviations of each victim, of vectors.
+    feature_floors: dict[str, FeatureScores] | None = None
+
+    def __len__(self) -> int:
+        """How many attacks were made."""
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        """The table as text."""
+        table = self._table()
+        return "\n".join(
+            [self.about, render.markdown(table.columns, table.rows), *(f"- {note}" for note in table.notes)]
+        )
+
+    def _repr_markdown_(self) -> str:
+        """As a notebook shows it."""
+        return report_files.markdown(self.report())
+
+    def frame(self) -> pd.DataFrame:
+        """A row per attack, as audit.csv has them."""
+        return pd.DataFrame([self._numbers(row) for row in self.rows])
+
+    def images(self, attack: str) -> Tensor:
+        """What an attack made, [M, B, C, H, W] in the unit range; KeyError for one that was not made."""
+        return {row.name: row.made.reconstruction.images for row in self.rows}[attack]
+
+    def report(self) -> Report:
+        """As the files have it."""
+        notes = [self.about, *self.notes]
+        drawn = [f"{STEM}-grid.png"] if self.is_drawn else []
+        return Report(
+            "Audit", notes, [self._table(), *self._not_made()], [self._numbers(r) for r in self.rows], images=drawn
+        )
+
+    def write(self) -> list[Path]:
+        """audit.md, audit.csv, audit.tex, audit.html, and a grid of the images where they are pictures."""
+        paths = report_files.write(self.report(), self.folder / STEM)
+        if not self.is_drawn:
+            return paths
+        originals = None if self.truth is None else self.truth.images.flatten(0, 1)
+        rows = [self._drawn(row) for row in self.rows]
+        remark, size = UNSCORED if originals is None else "", grid.Size(rows=len(rows) + 1)
+        return [*paths, *grid.write(originals, rows, self.folder / f"{STEM}-grid", size, remark=remark)]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether there are pictures."""
+        shapes = {tuple(row.made.reconstruction.images.shape[2:]) for row in self.rows}
+        return any(shape[0] in PICTURES and shape[1:] != (1, 1) for shape in shapes)
+
+    def _drawn(self, row: AuditRow) -> grid.Row:
+        images, psnr = row.made.reconstruction.images, None
+        if self.truth is not None and row.made.measured is not None:
+            images, failed = image_scores.aligned(images, self.truth)
+            psnr = image_scores.psnr_db(images, self.truth.images).where(~failed[:, None], torch.nan).flatten()
+        return grid.Row("", row.name, images.flatten(0, 1).float(), psnr, row.rung, row.knowledge)
+
+    def _table(self) -> Table:
+        columns = ["attack", "knowledge"]
+        title = "Attacks"
+        notes: list[str] = []
+        if self._is_scored("measured"):
+            columns += ["PSNR (dB)", "floor (dB)", "gain (dB)"]
+            notes.append(
+                "PSNR [95% interval over the messages]; 'floor' is the best image that anybody returns without inverting."
+            )
+        elif self._is_scored("features"):
+            columns += ["error (std)", "floor (std)", "R2"]
+            notes.append("'error' is the mean absolute one in standard deviations of each feature; R2 over features.")
+        else:
+            title = "Attacks, unscored"
+            notes.append(UNSCORED)
+        columns += ["explained (%)", "labels", "ended"]
+        notes += [ABOUT_EXPLAINED, *self._messages()]
+        return Table(title, columns, [self._cells(row) for row in self.rows], notes)
+
+    def _not_made(self) -> list[Table]:
+        if not self.missing:
+            return []
+        rows = [[each.attack, each.reason] for each in self.missing]
+        return [Table("Not made", ["attack", "because"], rows, words=True, is_detail=True)]
+
+    def _messages(self) -> list[str]:
+        """Each failed check and each note once, with the attacks that it is of."""
+        said: dict[str, list[str]] = {}
+        for row in self.rows:
+            lines = [*(f"{m.name}: {m.sentence}" for m in row.made.messages), *row.made.notes]
+            for line in lines:
+                said.setdefault(line, []).append(row.name)
+        return [line if len(who) == len(self.rows) > 1 else f"{', '.join(who)}: {line}" for line, who in said.items()]
+
+    def _is_scored(self, kind: str) -> bool:
+        return any(getattr(row.made, kind) is not None for row in self.rows)
+
+    def _cells(self, row: AuditRow) -> list[str]:
+        cells = [row.name, row.knowledge]
+        if self._is_scored("measured"):
+            m = row.made.measured
+            cells += [NONE] * 3 if m is None else [
+                range_text(m.psnr_db), f"{m.floor.psnr_db:.2f} ({m.floor.name})", range_text(m.gain_db, sign=True)
+            ]  # fmt: skip
+        elif self._is_scored("features"):
+            f = row.made.features
+            cells += [NONE] * 3 if f is None else [
+                range_text(_interval(f.error)), self._feature_floor()[1], f"{fmean(f.r2.tolist()):.3f}"
+            ]  # fmt: skip
+        explained = row.explained_percent
+        return [*cells, NONE if explained is None else f"{explained:.1f}", self._labels(row), row.ended]
+
+    def _labels(self, row: AuditRow) -> str:
+        """The share that is right where the truth has labels, else those recovered."""
+        labels = row.made.reconstruction.labels
+        if bool((labels < 0).any()):
+            return NONE
+        if self.truth is not None and bool((self.truth.labels >= 0).all()):
+            return f"{100 * self._label_accuracy(labels):.0f}% right"
+        shown = [str(int(y)) for y in labels.flatten()[:MOST_LABELS]]
+        return " ".join(shown) + (" ..." if labels.numel() > MOST_LABELS else "")
+
+    def _label_accuracy(self, labels: Tensor) -> float:
+        assert self.truth is not None, "the caller has asked"
+        return float(image_scores.label_accuracy(labels.cpu(), self.truth.labels).mean())
+
+    def _feature_floor(self) -> tuple[float, str]:
+        """The lowest error of a floor, as a number and in words."""
+        if not self.feature_floors:
+            return math.nan, NONE
+        means = {name: float(scores.error.mean()) for name, scores in self.feature_floors.items()}
+        name = min(means, key=lambda n: means[n])
+        return means[name], f"{means[name]:.2f} ({name})"
+
+    def _numbers(self, row: AuditRow) -> dict[str, Any]:
+        """One row of the CSV file."""
+        m, f = row.made.measured, row.made.features
+        numbers: dict[str, Any] = {"attack": row.name, "knowledge": row.knowledge, "rung": row.rung}
+        if m is not None:
+            numbers |= _of_pictures(m)
+        if f is not None:
+            error = _interval(f.error)
+            numbers |= {
+                "error_std": error.mean, "error_low": error.low, "error_high": error.high, "r2": float(f.r2.mean()),
+                "floor_error_std": self._feature_floor()[0],
+            }  # fmt: skip
+        labels = row.made.reconstruction.labels
+        known = self.truth is not None and bool((self.truth.labels >= 0).all()) and bool((labels >= 0).all())
+        return numbers | {
+            "explained_percent": row.explained_percent,
+            "label_accuracy": self._label_accuracy(labels) if known else None,
+            "messages": len(row.outcomes),
+            "failures": sum(word in FAILURES for word in row.outcomes),
+            "is_scored": m is not None or f is not None,
+            "is_floor": row.name in registry.FLOORS,
+            "images": row.made.path.name,
+        }
+
+
+def _of_pictures(m: Measured) -> dict[str, Any]:
+    return {
+        "psnr_db": m.psnr_db.mean, "psnr_low": m.psnr_db.low, "psnr_high": m.psnr_db.high, "floor": m.floor.name,
+        "floor_db": m.floor.psnr_db, "gain_db": m.gain_db.mean, "gain_low": m.gain_db.low, "gain_high": m.gain_db.high,
+        "ssim": m.scores.ssim, "lpips": m.scores.lpips, "identification": m.scores.identification,
+    }  # fmt: skip
+
+
+def _interval(values: Tensor) -> Interval:
+    """The mean over the messages, which are all of one run."""
+    places: Sequence[_Place] = [_Place()] * len(values)
+    return statistics.interval(values.tolist(), places)

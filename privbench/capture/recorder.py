@@ -1,0 +1,282 @@
+"""Records what one's own training loop sends and receives, round by round.
+
+    with privbench.capture(model, "run/") as seen:
+        for images, labels in batches:
+            loss(model(images), labels).backward()
+            seen.gradient(batch_size=len(images))
+            optimizer.step()
+            optimizer.zero_grad()
+
+Each call stands where the message leaves: behind clipping, noise or compression of one's own, before the optimiser's step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from privbench.capture.messages import BroadcastModel, CapturedRound, Kind, LocalWork, Message, TruthOfMessage, copied
+from privbench.capture.named import StateNames, check_tensors
+from privbench.capture.writing import CaptureWriter
+from privbench.errors import UserError
+from privbench.tensors import Params
+
+LATE = "call seen.gradient() after backward() and before the optimiser's step"
+
+
+class _Forward(NamedTuple):
+    """What held before the first forward pass in training mode since the parameters last changed."""
+
+    versions: tuple[int, ...]
+    buffers: Params
+
+
+class Capture:
+    """What a client sends and receives, written to a folder (docs/capture.md). Used in a `with` statement.
+
+    A round begins with `broadcast`, and every message until the next broadcast belongs to it. Without a broadcast, each gradient is
+    a round of its own, in which the model as it stands was received. A round is written when the next one begins, or at the end.
+    """
+
+    def __init__(self, model: nn.Module, folder: str | Path, *, truth: bool = False, append: bool = False) -> None:
+        """Nothing is written yet.
+
+        Args:
+            model: The module that trains, not a wrapper for several devices: its names are those of the tensors.
+            folder: Where to write; made when it is not there.
+            truth: Whether to keep the training data given as `truth`, in files of their own that no attack reads.
+            append: Whether a capture of the same model in the folder is continued.
+
+        Raises:
+            UserError: The folder holds a capture and is not to be continued, or the model's state cannot be written.
+        """
+        self.model = model
+        self.truth = truth
+        self._names = StateNames.of(model)
+        self._writer = CaptureWriter(Path(folder), self._names.layout, append=append)
+        self._number = -1 if self._writer.last is None else self._writer.last
+        self._broadcasts: list[BroadcastModel] = []
+        self._messages: list[Message] = []
+        self._truths: dict[int, TruthOfMessage] = {}
+        self._forward: _Forward | None = None
+        self._steps = 0
+        self._hooks: tuple[Any, ...] = ()
+
+    def __enter__(self) -> Self:
+        """Begins to follow the model's forward passes, which change running statistics, and the steps of its optimisers."""
+        self._hooks = (
+            self.model.register_forward_pre_hook(self._before_forward),
+            register_optimizer_step_post_hook(self._after_step),
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Writes the last round, also where the loop ended with an error."""
+        for hook in self._hooks:
+            hook.remove()
+        self._finish_round()
+        self._writer.close()
+
+    def broadcast(
+        self,
+        state: Mapping[str, Tensor] | None = None,
+        *,
+        clients: Sequence[int] | None = None,
+        round: int | None = None,  # noqa: A002
+    ) -> None:
+        """Begins a round with what the server sends.
+
+        Args:
+            state: Parameters and buffers by name; the model's state as it stands when it is not given.
+            clients: Those that receive this in place of what the others do: a further broadcast of the round that is open.
+            round: The round's number, above the last one; the next one when it is not given. The first is 0.
+
+        Raises:
+            UserError: A number that is not above the last one.
+        """
+        parameters, buffers = self._names.split(self.model.state_dict() if state is None else state)
+        to = None if clients is None else tuple(sorted(set(clients)))
+        if to is None or not self._broadcasts:
+            self._begin_round(round)
+        self._broadcasts.append(BroadcastModel(copied(parameters), copied(buffers), to))
+
+    def gradient(
+        self,
+        batch_size: int | None = None,
+        *,
+        client: int | Sequence[int] = 0,
+        gradients: Mapping[str, Tensor] | None = None,
+        buffers: bool = False,
+        labels: Tensor | None = None,
+        truth: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Records the gradient of a mini-batch, after `backward` and before the optimiser's step.
+
+        Args:
+            batch_size: Training examples behind it; of the labels or the truth when it is not given.
+            client: Whose data it holds; several for a sum or mean over clients.
+            gradients: What is sent, by parameter, where that is not the `grad` of the model's parameters.
+            buffers: Whether the model's buffers, such as running statistics, are sent too.
+            labels: Targets that the server knows. Do not pass what stays with the client.
+            truth: (inputs, targets) of the mini-batch; written only in a capture with truth=True.
+
+        Raises:
+            UserError: There is no gradient, or the parameters are not those at which it was taken.
+        """
+        if gradients is None:
+            gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
+        if not gradients:
+            raise UserError(f"no parameter has a gradient; {LATE}")
+        check_tensors(gradients)
+        if self._broadcasts:
+            self._check_at_broadcast(client)
+            begun = None
+        else:
+            begun = self._received()
+            self._begin_round(None)
+            self._broadcasts.append(begun)
+        sent = self._names.split(self.model.state_dict())[1] if buffers else {}
+        self._add("gradient", gradients, sent, client, batch_size, labels=labels, truth=truth)
+        self._forward = None
+        if begun is not None:
+            self._finish_round()
+
+    def update(
+        self,
+        after: Mapping[str, Tensor] | None = None,
+        *,
+        difference: Mapping[str, Tensor] | None = None,
+        client: int | Sequence[int] = 0,
+        examples: int | None = None,
+        local: LocalWork | None = None,
+        labels: Tensor | None = None,
+        truth: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Records what a client sends after local steps from the round's broadcast.
+
+        Args:
+            after: The weights that are sent, a state by name; the model's state as it stands when nothing is given.
+            difference: In place of them, where weights after minus before are sent.
+            client: Whose data it holds; several for a sum or mean over clients.
+            examples: Training examples of the client.
+            local: Steps, batch size and optimiser, where the server knows them: `LocalWork.of(optimizer, steps=10)`.
+            labels: Targets that the server knows. Do not pass what stays with the client.
+            truth: (inputs, targets) of all training examples of the client; written only in a capture with truth=True.
+
+        Raises:
+            UserError: There was no broadcast, or both weights and a difference are given.
+        """
+        if not self._broadcasts:
+            raise UserError(
+                "call seen.broadcast() before the local steps: an update is attacked together with the weights before it"
+            )
+        if after is not None and difference is not None:
+            raise UserError("a message holds weights or their difference; give one of the two")
+        kind: Kind = "weights" if difference is None else "update"
+        given = after if difference is None else difference
+        parameters, buffers = self._names.split(self.model.state_dict() if given is None else given)
+        self._add(kind, parameters, buffers, client, examples, local=local, labels=labels, truth=truth)
+
+    def _add(
+        self, kind: Kind, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], client: int | Sequence[int],
+        examples: int | None, *, local: LocalWork | None = None, labels: Tensor | None = None,
+        truth: tuple[Tensor, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        clients = _ascending(client)
+        known = labels if labels is not None else truth[1] if truth is not None else None
+        if examples is None and known is not None and known.ndim:
+            examples = len(known)
+        message = Message(
+            kind=kind,
+            clients=clients,
+            of=len(clients),
+            examples=examples,
+            broadcast=self._broadcast_to(clients),
+            training=self.model.training,
+            local=local,
+            parameters=copied(parameters),
+            buffers=copied(buffers),
+            labels=None if labels is None else copied({"": labels})[""],
+        )
+        if self.truth and truth is not None:
+            inputs, targets = (copied({"": t})[""] for t in truth)
+            self._truths[len(self._messages)] = TruthOfMessage(inputs, targets)
+        self._messages.append(message)
+
+    def _begin_round(self, number: int | None) -> None:
+        if number is not None and number <= self._number:
+            raise UserError(f"round {number} does not come after round {self._number}")
+        self._finish_round()
+        self._number = self._number + 1 if number is None else number
+
+    def _finish_round(self) -> None:
+        """Writes the open round where anything was sent in it."""
+        round_ = CapturedRound(self._number, tuple(self._broadcasts), tuple(self._messages))
+        truths = dict(self._truths)
+        self._broadcasts.clear()
+        self._messages.clear()
+        self._truths.clear()
+        if round_.messages:
+            self._writer.add(round_, truths)
+
+    def _broadcast_to(self, clients: tuple[int, ...]) -> int | None:
+        """Which of the round's broadcasts the clients received; None where they received several, or none is known."""
+        apart = {c: n for n, each in enumerate(self._broadcasts) for c in each.clients or ()}
+        rest = next((n for n, each in enumerate(self._broadcasts) if each.clients is None), None)
+        received = {apart.get(client, rest) for client in clients}
+        return received.pop() if len(received) == 1 else None
+
+    def _before_forward(self, module: nn.Module, _: object) -> None:
+        # A compiled graph has no such moment; `_received` then asks for a broadcast where buffers matter.
+        if torch.compiler.is_compiling() or not module.training or not torch.is_grad_enabled():
+            return
+        versions = self._versions()
+        if self._forward is None or self._forward.versions != versions:
+            self._forward = _Forward(versions, copied(self._names.split(module.state_dict())[1]))
+
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        ours = {id(p) for p in self.model.parameters()}
+        self._steps += any(id(p) in ours for group in optimizer.param_groups for p in group["params"])
+
+    def _versions(self) -> tuple[int, ...]:
+        """Numbers of which one grows when a parameter is changed in place, or by an optimiser: fused ones leave no other trace."""
+        return (self._steps, *(p._version for p in self.model.parameters()))
+
+    def _received(self) -> BroadcastModel:
+        """The model as it stood before the forward pass of the gradient; UserError where its parameters have changed since."""
+        parameters, buffers = self._names.split(self.model.state_dict())
+        if self._forward is not None:
+            if self._forward.versions != self._versions():
+                raise UserError(f"the parameters changed since the forward pass; {LATE}")
+            buffers = self._forward.buffers
+        elif buffers and self.model.training:
+            raise UserError(
+                "no forward pass of the model was seen, and its buffers may have changed since the one of this gradient; "
+                "call seen.broadcast() before it"
+            )
+        return BroadcastModel(copied(parameters), copied(buffers))
+
+    def _check_at_broadcast(self, client: int | Sequence[int]) -> None:
+        """The gradient of a round is taken at what its clients received."""
+        number = self._broadcast_to(_ascending(client))
+        if number is None:
+            return
+        received, now = self._broadcasts[number].parameters, dict(self.model.named_parameters())
+        if any(not torch.equal(t, now[name].detach().cpu()) for name, t in received.items() if name in now):
+            raise UserError(
+                "the model's parameters are not those of the round's broadcast; call seen.broadcast() at the start of each "
+                f"round, and {LATE}"
+            )
+
+
+def _ascending(client: int | Sequence[int]) -> tuple[int, ...]:
+    return (client,) if isinstance(client, int) else tuple(sorted(set(client)))

@@ -1,0 +1,69 @@
+"""`privbench report` and `privbench compare`: what lies in a folder of results, and what changed between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from privbench.errors import UserError
+from privbench.records import record_lines
+from privbench.system import console, files, printable
+from reports.folders import comparing, contents, one_page
+from reports.tables import render, report_files, terminal
+from reports.tables.report import Report
+
+PAGE = "report.html"
+COMPARISON = "comparison"  # stem of the files
+
+
+def write_page(runs: Path, out: Path | None) -> Path:
+    """Writes the page of a folder and returns where it lies: `out`, or report.html in the folder.
+
+    UserError where there are no records, or where `out` is no .html file.
+    """
+    path = page_path(runs, out)
+    if path.suffix != ".html":
+        raise UserError(f"--out {path}: a page is an .html file")
+    page = report_files.html(one_page.report(contents.read(runs)))
+    files.write_bytes(path, printable.encoded(page))
+    return path
+
+
+def page_path(runs: Path, out: Path | None) -> Path:
+    """Where the page of a folder lies; that of a file of records beside it, under its name."""
+    if out is not None:
+        return out
+    return runs / PAGE if runs.is_dir() else runs.with_name(f"{runs.name.removesuffix(record_lines.ENDING)}.html")
+
+
+def show_page(runs: Path, out: Path | None) -> None:
+    """The same, with a line that names the file and its size."""
+    path = write_page(runs, out)
+    console.results().say(f"wrote {path} ({path.stat().st_size / 2**20:.1f} MB, one file, needs no network)")
+
+
+def show(runs: Path) -> None:
+    """Prints findings, cells and what is left out; draws and writes nothing."""
+    to = console.results()
+    for table in one_page.report(contents.read(runs), with_pictures=False).tables:
+        if table.is_detail or table.is_part:
+            continue
+        if table.rows:
+            render.show(table.title, table.columns, table.rows, to)
+        elif table.notes and table.title in one_page.SHOWN:
+            to.print(table.title)
+            for note in table.notes:
+                to.print(f"- {note}")
+    to.say("- pictures, checks and where each number comes from: the same with --html")
+
+
+def compared(a: Path, b: Path, but_for: Sequence[str], out: Path) -> Report:
+    """Compares two folders and writes every form of the report into the folder `out`; UserError where one has no records."""
+    report = comparing.report(contents.read(a, earlier=True), contents.read(b, earlier=True), but_for)
+    report_files.write(report, out / COMPARISON)
+    return report
+
+
+def show_compared(a: Path, b: Path, but_for: Sequence[str], out: Path) -> None:
+    """The same, and prints it."""
+    terminal.show(compared(a, b, but_for, out), out / f"{COMPARISON}.md", console.results())

@@ -1,0 +1,65 @@
+"""`privbench reproduce`: runs one finished cell again and prints what differs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from privbench.cli import listing
+from privbench.errors import UserError
+from privbench.execution import reproduce
+from privbench.execution.progress import JobBars
+from privbench.records import schema
+from privbench.records.schema import AttackRecord, Record
+from privbench.records.store import Store
+from privbench.system import console
+
+MOST_DIFFERENCES = 10  # lines printed about a result that is not reproduced
+
+
+def reproduce_and_show(prefix: str, out: Path, into: Path | None, data_dir: Path | None, attack_only: bool) -> bool:
+    """Runs one finished cell again from its record and prints what differs; True when nothing does."""
+    first = _record_of(prefix, out)
+    with ExitStack() as stack:
+        fresh = into or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privbench-")))
+        bars = stack.enter_context(JobBars(1 if first.environment["device"] == "cuda" else len(first.cell.seeds)))
+        second = reproduce.again(first, out, fresh, data_dir, bars.progress, bars.outcome, attack_only=attack_only)
+        lines = reproduce.differences(first, second, out, fresh)
+        compared = reproduce.compared(first, out, fresh)
+    to = console.results()
+    what = f"{first.id} ({len(first.cell.seeds)} seed(s){', attack only' if attack_only else ', training and attack'})"
+    for line in reproduce.moved(first, second):
+        to.say(f"another place: {line}")
+    if not lines:
+        to.say(f"{_reproduced(first, compared)}: {what}")
+        return True
+    to.say(f"NOT reproduced: {what}; {len(lines)} difference(s)")
+    for line in lines[:MOST_DIFFERENCES]:
+        to.say(f"  {line}")
+    if len(lines) > MOST_DIFFERENCES:
+        to.say(f"  ... and {len(lines) - MOST_DIFFERENCES} more")
+    return False
+
+
+def _reproduced(first: Record, compared: Sequence[int]) -> str:
+    """What may be claimed where nothing differs: bits only of reconstructions that were there to be compared."""
+    if not isinstance(first, AttackRecord):
+        return "reproduced: every number of the record is the same"
+    gone = [seed for seed in first.cell.seeds if seed not in compared]
+    if not gone:
+        return "reproduced bit for bit: every number of the record, and every reconstruction"
+    return (
+        "reproduced: every number of the record is the same; the old reconstructions of "
+        f"seed(s) {', '.join(map(str, gone))} are gone, so their bits were not compared"
+    )
+
+
+def _record_of(prefix: str, out: Path) -> Record:
+    """The record of the one finished cell whose id begins with `prefix`."""
+    store = Store(out)
+    cell = listing.only(list(store.cells()), prefix, f"cell under {out}")
+    if not store.record(cell).exists():
+        raise UserError(f"cell {cell.id} is unfinished; the command that started it continues it")
+    return schema.read_of(cell, store.record(cell))

@@ -1,0 +1,191 @@
+"""Conditions of an attack beyond its `needs`: its class declares them as `limits`, so that it is refused before training."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import torch
+
+from privbench import registry, written_defense
+from privbench.defending import described
+from privbench.methods.base import RoundClock
+from privbench.networks.base import LinearClassifier
+from privbench.networks.model import BACKBONES, Model
+from privbench.spec import CellSpec
+from privbench.tensors import Params
+from privbench.types import CLASSIFICATION, Artifact
+
+
+class Limits(NamedTuple):
+    """Conditions of one attack; by default none."""
+
+    private_extractor: bool = False  # the clients must keep their extractors
+    noise: bool = False  # uploads must carry noise of known variance
+    linear_classifier: bool = False  # the classifier must begin with a linear layer, as LeNet-5's does
+    plain_extractor: bool = (
+        False  # extractors must have no running statistics, as those that the attack trains have none
+    )
+    most_parameters: int | None = None  # of extractor and classifier together
+    most_images: int | None = None  # images per gradient
+    undefended_batches: bool = False  # gradients of several images must be exact
+    # The classifier must be LeNet-5's: it is crafted as three linear layers with sigmoids between them.
+    sigmoid_classifier: bool = False
+    plain_classifier: bool = False  # the classifier must begin as its backbone's does, not with a bottleneck
+    # Where clients keep their extractors, gradients must be of no imitated features besides the images'.
+    unmixed: bool = False
+    image_generator: bool = False  # generators must make images, and not features
+
+
+NONE = Limits()
+
+
+def of(attack: object) -> Limits:
+    """The limits that a class declares."""
+    limits: Limits = getattr(attack, "limits", NONE)
+    return limits
+
+
+def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
+    """Which limit a cell exceeds, with the way out, in a line; nothing where it keeps to all."""
+    train = cell.train
+    method = registry.create(registry.resolve("method", train.method), train.method_settings)
+    private = "extractor" not in method.shared_parts
+    made = written_defense.create(train.defense, train.where)
+    summed = "aggregate" in made.places
+    gan = method.networks(train.backbone).get("gan", Model.gan)
+    model = registry.model(train.backbone, 3, 10, train.image_size, gan=gan)
+    model = made.network(model) if "network" in made.places else model
+    if fault := _at_odds(name, limits, train.method, model, private=private, noisy=made.noisy):
+        return fault
+    if summed and (fault := _of_sums(name, limits, private=private)):
+        return fault
+    if limits.linear_classifier:
+        classifier = model.classifier
+        if not isinstance(classifier, LinearClassifier):
+            return (
+                f"{name} needs a classifier that begins with a linear layer, but {train.backbone}'s begins with convolutions; "
+                f"leave out --backbone, or try --attack {registry.STRONG}"
+            )
+    if fault := _not_crafted(name, limits, model):
+        return fault
+    images = cell.batch_size * (train.clients if summed else 1)
+    if limits.most_images is not None and images > limits.most_images:
+        came = f"sums of {images} images of {train.clients} clients were" if summed else f"--batch-size {images} was"
+        return (
+            f"{name} inverts gradients of at most {limits.most_images} image(s), but {came} asked for; try --attack "
+            f"{registry.STRONG}"
+        )
+    if limits.undefended_batches and images > 1 and made.places - {"aggregate"}:
+        return (
+            f"{name} takes gradients of several images apart only where no defence changes them, but --defense {train.defense} "
+            f"was asked for; leave out --batch-size, or try --attack {registry.STRONG}"
+        )
+    if limits.unmixed and private and _is_mixed(cell):
+        return (
+            f"{name} needs the gradients of the images alone, but with observe_loss=task those of {train.method} at round "
+            f"{cell.round} are of imitated features besides; leave observe_loss at classification, the upper bound, or try "
+            f"--attack {registry.OF_GRADIENTS}"
+        )
+    return ""
+
+
+def _is_mixed(cell: CellSpec) -> bool:
+    """Whether the gradients of a cell are of imitated features besides, in whichever round "best" or "last" will be."""
+    train, rounds = cell.train, cell.train.schedule.rounds
+    if cell.observe != "gradient":
+        return False
+    method = registry.create(registry.resolve("method", train.method), train.method_settings)
+    able = [int(cell.round)] if cell.round.isdigit() else range(min(1, rounds), rounds + 1)
+    return all(method.imitated(RoundClock(r + 1, rounds)) for r in able)
+
+
+def exceeded_by(name: str, limits: Limits, seen: Artifact) -> str:
+    """The same of an artifact that is at hand: whose extractor is broadcast, and whether uploads carry noise."""
+    noisy, private = described.noise_variance(seen.defense) > 0, "extractor" not in seen.weights
+    if fault := _at_odds(name, limits, seen.method, seen.model, private=private, noisy=noisy):
+        return fault
+    classifier = seen.model.classifier
+    if (
+        limits.linear_classifier
+        and seen.model.backbone not in BACKBONES
+        and not isinstance(classifier, LinearClassifier)
+    ):
+        return (
+            f"{name} needs a classifier that begins with a linear layer, but that of {seen.model.backbone} does not; name one "
+            f"where the split is declared, or try --attack {registry.STRONG}"
+        )
+    if fault := _not_crafted(name, limits, seen.model):
+        return fault
+    if (
+        seen.target is not None
+        and not {"aggregate"} & registry.resolve("attack", name).needs
+        and name not in registry.FLOORS
+    ):
+        return (
+            f"{name} attacks sums over clients that received the same networks, but here one client's message was made to stand "
+            f"alone in them; try --attack {registry.ISOLATING}"
+        )
+    return _of_sums(name, limits, private=private) if seen.member_weights is not None else ""
+
+
+def _not_crafted(name: str, limits: Limits, model: Model) -> str:
+    """Why an attack cannot craft the classifier of a model that begins with a linear layer, in a line; else nothing."""
+    if (
+        not limits.sigmoid_classifier
+        or model.backbone == "lenet5"
+        or not isinstance(model.classifier, LinearClassifier)
+    ):
+        return ""
+    return (
+        f"{name} crafts the three layers and sigmoids of lenet5's classifier, but this one is of {model.backbone}; "
+        f"try --attack {registry.STRONG}"
+    )
+
+
+def _of_sums(name: str, limits: Limits, *, private: bool) -> str:
+    """Why an attack cannot be made on sums over clients, in a line; nothing where it takes them for batches.
+
+    What is keyed by one client: its private extractor, its colluder, what its uploads have in common.
+    """
+    plugin = registry.resolve("attack", name)
+    pools = private and bool(getattr(plugin, "pools", False))
+    if not (limits.private_extractor or pools or {"colluder", "oracle"} & plugin.needs):
+        return ""
+    return (
+        f"{name} attacks what one client sends, but under secure aggregation a server gets sums over all; try --attack "
+        f"{registry.STRONG}"
+    )
+
+
+def _too_much(limits: Limits, model: Model) -> str:
+    """Which limit the networks exceed, in words; nothing where they keep to all."""
+    if limits.plain_extractor and isinstance(model.classifier, LinearClassifier) and _shapes(model, "extractor")[1]:
+        return f"trains extractors of its own, without the statistics of batch norm that {model.backbone}'s has"
+    if limits.most_parameters is None:
+        return ""
+    count = sum(t.numel() for part in CLASSIFICATION for t in _shapes(model, part)[0].values())
+    if count > limits.most_parameters:
+        return f"reads gradients of at most {limits.most_parameters:,} numbers, but {model.backbone} has {count:,} parameters"
+    return ""
+
+
+def _shapes(model: Model, part: str) -> tuple[Params, Params]:
+    """(parameters, buffers) of a part, without memory."""
+    with torch.device("meta"):
+        # No generator draws there, and nothing is drawn.
+        return model.net(part).init(cast("torch.Generator", None))
+
+
+def _at_odds(name: str, limits: Limits, method: str, model: Model, *, private: bool, noisy: bool) -> str:
+    way_out = f"try --attack {registry.STRONG}"
+    if limits.private_extractor and not private:
+        return f"{name} attacks private extractors, but {method} broadcasts its extractor; {way_out}"
+    if fault := _too_much(limits, model):
+        return f"{name} {fault}; leave out --backbone, or {way_out}"
+    if limits.plain_classifier and model.bottleneck:
+        return f"{name} crafts the first layer of the classifier, before which there is a bottleneck; {way_out}"
+    if limits.image_generator and model.gan != "image":
+        return f"{name} reads generators of images, but that of {method} makes features; {way_out}"
+    if limits.noise and not noisy:
+        return f"{name} weighs the noise that uploads carry, but these carry none; {way_out}"
+    return ""

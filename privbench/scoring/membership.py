@@ -1,0 +1,147 @@
+"""How well members are recognised: the ROC curve of an attack's scores, what n allows to prove, and its error.
+
+An attack is measured by its true-positive rate at a low false-positive rate, because an average over all images hides those that
+are surely recognised (Carlini et al., Membership Inference Attacks From First Principles, IEEE S&P 2022, arXiv 2112.03570). It
+is that of the lowest threshold that at most floor(rate * n) of the n non-members exceed; nothing is interpolated.
+
+By chance alone, where members and non-members are exchangeable, the order of their scores is a random one. Then P[t of m members or
+more exceed what j of n non-members exceed] = P[Hypergeometric(m + n, n, t + j) <= j]: that the first t + j hold no more than j
+non-members. It is exact for every m and n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import hypergeom
+
+from privbench.scoring.statistics import CONFIDENCE, RESAMPLES
+from privbench.seeds import stream
+
+DECIMALS = 5  # of a stored rate: finer than any set of images here
+Rates = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+class Recognition(NamedTuple):
+    """Members and non-members in falling order of their scores, those with equal scores together: a ROC curve's steps."""
+
+    members: Counts  # [T], how many have the t-th highest score
+    non_members: Counts  # [T]
+
+
+def recognition(members: Rates, non_members: Rates) -> Recognition:
+    """The order of scores [m] and [n], higher where an image is likelier a member; what is no number counts as the lowest."""
+    each = [
+        np.nan_to_num(scores.astype(np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+        for scores in (members, non_members)
+    ]
+    values = np.unique(np.concatenate(each))
+    counts = [np.bincount(np.searchsorted(values, scores), minlength=len(values))[::-1] for scores in each]
+    return Recognition(*counts)
+
+
+def curve(order: Recognition) -> tuple[list[float], list[float]]:
+    """(false-positive rates, true-positive rates) from 0 to 1, collinear points left out."""
+    rises = np.stack([order.non_members, order.members])
+    # A step in the direction of the one before it makes no corner.
+    turns = rises[0, 1:] * rises[1, :-1] != rises[0, :-1] * rises[1, 1:]
+    last = np.append(turns, True)
+    rates = [np.concatenate([[0], np.cumsum(steps)[last] / steps.sum()]).round(DECIMALS) for steps in rises]
+    return rates[0].tolist(), rates[1].tolist()
+
+
+def of_curve(
+    false_positive_rate: Sequence[float], true_positive_rate: Sequence[float], members: int, non_members: int
+) -> Recognition:
+    """The order behind a curve of so many members and non-members; points of one diagonal line are ties.
+
+    ValueError: rates that do not rise from 0 to 1.
+    """
+    each = [
+        np.rint(np.asarray(rates) * count).astype(np.int64)
+        for rates, count in ((true_positive_rate, members), (false_positive_rate, non_members))
+    ]
+    for counts, count in zip(each, (members, non_members), strict=True):
+        if len(counts) < 2 or counts[0] != 0 or counts[-1] != count or (np.diff(counts) < 0).any():
+            raise ValueError("a ROC curve rises from (0, 0) to (1, 1)")
+    return Recognition(*(np.diff(counts) for counts in each))
+
+
+def auc(order: Recognition) -> float:
+    """P[a member has a higher score than a non-member], ties counted half."""
+    return float(_areas(order.members[None], order.non_members[None])[0])
+
+
+def true_positives(order: Recognition, rate: float) -> int:
+    """How many members exceed the lowest threshold that at most `rate` of the non-members exceed."""
+    return int(_exceeding(order, order.non_members[None], rate)[0])
+
+
+def p_value(hits: int, members: int, non_members: int, rate: float) -> float:
+    """Probability of so many true positives or more at that false-positive rate by chance."""
+    allowed = math.floor(rate * non_members)
+    return float(hypergeom.cdf(allowed, members + non_members, non_members, hits + allowed))
+
+
+@lru_cache(maxsize=256)
+def least_provable(members: int, non_members: int, rate: float) -> float | None:
+    """The smallest true-positive rate that CONFIDENCE distinguishes from chance; None where none does."""
+    numbers = range(1, members + 1)
+    return next((t / members for t in numbers if p_value(t, members, non_members, rate) < 1 - CONFIDENCE), None)
+
+
+def auc_resamples(order: Recognition, name: str) -> Rates:
+    """The area of RESAMPLES bootstrap samples of members and non-members, [RESAMPLES].
+
+    Resamples of other members have another `name`. Clients are compared with the same held-out images, so that their areas err
+    together: in each resample the non-members at one place of the order are drawn equally often for all of them, which makes the
+    common part of the error as large as it can be.
+    """
+    rng = np.random.default_rng(stream(0, "membership", "members", name).initial_seed())
+    m = int(order.members.sum())
+    return _areas(rng.multinomial(m, order.members / m, RESAMPLES), _resampled(order.non_members))
+
+
+def rate_resamples(order: Recognition, rate: float, name: str) -> Rates:
+    """The true-positive rate, with the error of the threshold (bootstrap, as above) and that of the members (Jeffreys' prior).
+
+    The prior keeps a rate of 0 or 1 among a few members from being sure.
+    """
+    rng = np.random.default_rng(stream(0, "membership", "rate", name).initial_seed())
+    exceeding = _exceeding(order, _resampled(order.non_members), rate)
+    return rng.beta(exceeding + 0.5, order.members.sum() - exceeding + 0.5)
+
+
+def share_resamples(hits: int, count: int, name: str) -> Rates:
+    """A share of `count` images, `hits` of them, with its error by Jeffreys' prior: [RESAMPLES]."""
+    rng = np.random.default_rng(stream(0, "membership", "share", name).initial_seed())
+    return rng.beta(hits + 0.5, count - hits + 0.5, RESAMPLES)
+
+
+def _resampled(counts: Counts) -> Counts:
+    """RESAMPLES bootstrap samples of images of which so many have each score: [RESAMPLES, T]; the draws do not depend on them."""
+    n, steps = int(counts.sum()), len(counts)
+    rng = np.random.default_rng(stream(0, "membership", "non-members").initial_seed())
+    drawn = np.floor(rng.random((n, RESAMPLES)) * n).astype(np.int64).T
+    place = np.repeat(np.arange(steps), counts)[drawn] + steps * np.arange(RESAMPLES)[:, None]
+    return np.bincount(place.ravel(), minlength=steps * RESAMPLES).reshape(RESAMPLES, steps)
+
+
+def _areas(members: Counts, non_members: Counts) -> Rates:
+    """Of orders [R, T] each: [R]."""
+    above = np.cumsum(members, 1) - members / 2
+    areas: Rates = (above * non_members).sum(1) / (members.sum(1) * non_members.sum(1))
+    return areas
+
+
+def _exceeding(order: Recognition, non_members: Counts, rate: float) -> Counts:
+    """How many members of the order exceed the threshold of each resample of non-members [R, T]: [R]."""
+    allowed = np.floor(rate * non_members.sum(1, keepdims=True))
+    exceeding: Counts = (np.cumsum(non_members, 1) <= allowed) @ order.members
+    return exceeding

@@ -1,0 +1,224 @@
+"""Accuracy and PSNR against what is swept: a number of a defence, e.g. the variance of its noise, or any field of a study.
+
+Left, the accuracy of the trained method, mean and standard deviation over seeds; right, the strongest attack with its 95% interval,
+and the best floor. What is not swept, as the same method without any defence, is a dashed line across.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from privbench import registry, written_defense
+from privbench.records.schema import AttackRecord, Record
+from privbench.spec import CellSpec
+from privbench.system import files
+from reports.figures import of_attack
+from reports.figures.drawing import line_ends, style
+from reports.figures.drawing.direct_labels import Point
+from reports.figures.drawing.line_styles import METHODS, line_style
+from reports.records import grouping
+from reports.records.labels import NAMES, asked_text, defense_name, family_name, group, title_of, unique
+from reports.records.measured import strongest
+from reports.records.quotable import quotable
+from reports.studies import sweeps
+
+Points = Sequence[tuple[Any, Sequence[Record]]]  # (value, records of it), in order
+WIDE = 10.0  # a range of positive values whose ends differ by that factor or more is drawn on a logarithmic scale
+PANEL_INCHES = 2.0
+DEFENDED = METHODS["fedavg"].line | {"markersize": 4, "linewidth": 0.9}
+BARE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (4, 2)), "linewidth": 0.9, "marker": ""}
+DEFENDED_NAME, BARE_NAME, FLOOR_NAME = "with the defence", "without a defence", "best floor"
+FLOOR: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 1.4)), "linewidth": 1.1, "marker": ""}
+
+
+def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
+    """`<data set>-<defence>` for every sweep among some records; nothing where no defence has two values or more.
+
+    No curve of smoke runs is drawn.
+    """
+    names, paths, records = of_attack.stems(records), list[Path](), quotable(records)
+    for key in unique(group(r.cell) for r in records):
+        attacks = [r for r in records if group(r.cell) == key and r.attack not in registry.FLOORS]
+        for family in unique(_family(r.cell) for r in attacks if r.cell.train.defense != "none"):
+            sweep = _sweep([r for r in attacks if _family(r.cell) == family])
+            if sweep is None:
+                continue
+            field, points = sweep
+            method, defense, where = family
+            bare = [r for r in attacks if _family(r.cell)[0] == method and r.cell.train.defense == "none"]
+            round_ = attacks[0].cell.round
+            stem = "-".join(
+                (
+                    names[grouping.setting(attacks[0].cell)],
+                    method,
+                    defense,
+                    *([where] if where == "step" else []),
+                    round_,
+                )
+            )
+            stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem)
+            shown = defense_name(defense)
+            title = f"{NAMES.get(method, method)} + {shown}, {title_of(key)}"
+            without = {BARE_NAME: bare} if bare else {}
+            paths += write({DEFENDED_NAME: points}, without, f"{shown}: {field}", title, folder / stem)
+    return paths
+
+
+def of_study(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record], folder: Path) -> list[Path]:
+    """`sweep-<field>-<data set>` for every swept field with two values or more; a line per column and values of the other fields.
+
+    No curve of smoke runs is drawn.
+    """
+    paths, shown = list[Path](), quotable(records)
+    for name in (name for name, values in sweep.items() if len(values) > 1):
+        others = [other for other in sweep if other != name]
+        for dataset, round_ in unique((r.cell.train.dataset, r.cell.round) for r in shown):
+            alike = [r for r in shown if (r.cell.train.dataset, r.cell.round) == (dataset, round_)]
+            alike = [r for r in alike if not (isinstance(r, AttackRecord) and r.attack in registry.FLOORS)]
+            lines: dict[str, Points] = {}
+            across: dict[str, Sequence[Record]] = {}
+            for line in unique(_line(r.cell, others) for r in alike):
+                of_line = [r for r in alike if _line(r.cell, others) == line]
+                points = [(v, [r for r in of_line if sweeps.value(r.cell, name) == v]) for v in sweep[name]]
+                points = [(v, each) for v, each in points if each]
+                if len(points) > 1:
+                    lines[line] = points
+                elif not points:
+                    across[line] = of_line
+            if lines:
+                stem = f"sweep-{name}-{registry.stem(dataset)}" + (f"-{round_}" if round_ != "best" else "")
+                title = f"{registry.short(dataset)}, round {asked_text(round_)}"
+                paths += write(lines, across, name, title, files.inside(folder, stem))
+    return paths
+
+
+def _line(cell: CellSpec, others: Sequence[str]) -> str:
+    """What the points of one line have in common: the method, its defence, the values of what is swept besides."""
+    values = [f"{other.rpartition('.')[2]} {sweeps.value(cell, other)}" for other in others]
+    return ", ".join([family_name(cell), *values])
+
+
+def _family(cell: CellSpec) -> tuple[str, str, str]:
+    """(method, defence, where it acts): what the points of one curve have in common."""
+    return (cell.train.method, written_defense.joined(cell.train.defense), cell.train.where)
+
+
+def _sweep(records: Sequence[AttackRecord]) -> tuple[str, list[tuple[float, list[AttackRecord]]]] | None:
+    """(the field that is swept, its points) of records of one family; None unless one number alone differs, twice or more.
+
+    Of several defences the field stands behind the name of its own.
+    """
+    several = len(written_defense.members(records[0].cell.train.defense)) > 1
+
+    def field_of(name: str, key: str) -> str:
+        key = key or written_defense.first_field(name)
+        return f"{defense_name(name)} {key}" if several else key
+
+    each = {r.cell.train.defense: written_defense.numbers(r.cell.train.defense) for r in records}
+    numbers = {text: {field_of(*place): value for place, value in fields.items()} for text, fields in each.items()}
+    differing = [
+        key for key in unique(k for n in numbers.values() for k in n) if len({n.get(key) for n in numbers.values()}) > 1
+    ]
+    # What epsilon costs and keeps is drawn for all defences together (reports/figures/epsilon_curve.py).
+    if len(differing) != 1 or differing[0].endswith("epsilon") or any(differing[0] not in n for n in numbers.values()):
+        return None
+    (field,) = differing
+    values = sorted({n[field] for n in numbers.values()})
+    return field, [(v, [r for r in records if numbers[r.cell.train.defense][field] == v]) for v in values]
+
+
+def write(
+    lines: Mapping[str, Points], across: Mapping[str, Sequence[Record]], x_label: str, title: str, stem: Path
+) -> list[Path]:
+    """`stem`.png and `stem`.pdf: a line per name; `across` are records without the swept value, a dashed line each.
+
+    Values that are no numbers stand side by side. Without attacks there is one panel, of the accuracy.
+    """
+    values = unique(value for points in lines.values() for value, _ in points)
+    is_scale = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    place = {value: float(value) if is_scale else float(i) for i, value in enumerate(values)}
+    is_attacked = any(isinstance(r, AttackRecord) for points in lines.values() for _, each in points for r in each)
+    figure = style.new_figure(style.PAGE_INCHES, PANEL_INCHES)
+    panels = figure.subplots(1, 1 + is_attacked, squeeze=False)[0]
+    series_styles = {DEFENDED_NAME: DEFENDED} if set(lines) == {DEFENDED_NAME} else {
+        name: DEFENDED | line_style(i) for i, name in enumerate(lines)
+    }  # fmt: skip
+    if not is_scale:
+        # Between words there is nothing that a line could stand for.
+        series_styles = {name: each | {"linestyle": ""} for name, each in series_styles.items()}
+    ends = [(panels[0], _accuracy(panels[0], lines, across, place, series_styles))]
+    if is_attacked:
+        ends.append((panels[1], _psnr(panels[1], lines, across, place, series_styles)))
+    for axes in panels:
+        if not is_scale:
+            axes.set_xticks(list(place.values()), [str(value) for value in values])
+        elif min(values) > 0 and max(values) / min(values) >= WIDE:
+            axes.set_xscale("log")
+        axes.set_xlabel(x_label, fontsize=style.FONT_POINTS)
+        style.plain(axes)
+    style.heading(figure, title)
+    handles = [style.handle(name, **series_style) for name, series_style in series_styles.items()]
+    handles += [style.handle(name, **BARE) for name in across]
+    line_ends.draw(figure, ends, [*handles, *([style.handle(FLOOR_NAME, **FLOOR)] if is_attacked else [])])
+    return style.save(figure, stem)
+
+
+def _accuracy(
+    axes: Axes,
+    lines: Mapping[str, Points],
+    across: Mapping[str, Sequence[Record]],
+    place: Mapping[Any, float],
+    series_styles: Mapping[str, dict[str, Any]],
+) -> list[Point]:
+    """Draws the accuracies; the ends of their lines."""
+    ends = []
+    for name, points in lines.items():
+        means, at = [each[0].accuracy for _, each in points], [place[value] for value, _ in points]
+        axes.errorbar(at, [a.mean for a in means], yerr=[a.std or 0.0 for a in means], capsize=2, **series_styles[name])
+        ends.append(Point(name, series_styles[name]["color"], at[-1], means[-1].mean))
+    for name, each in across.items():
+        axes.axhline(each[0].accuracy.mean, **BARE)
+        ends.append(Point(name, BARE["color"], max(place.values()), each[0].accuracy.mean))
+    axes.set_ylabel("test accuracy, %", fontsize=style.FONT_POINTS)
+    return ends
+
+
+def _psnr(
+    axes: Axes,
+    lines: Mapping[str, Points],
+    across: Mapping[str, Sequence[Record]],
+    place: Mapping[Any, float],
+    series_styles: Mapping[str, dict[str, Any]],
+) -> list[Point]:
+    """Draws the strongest attacks, and the floor of the first line's victims; the ends of their lines."""
+    ends: list[Point] = []
+    for name, points in lines.items():
+        attacked = [(place[value], strongest(_attacks(each))) for value, each in points if _attacks(each)]
+        if not attacked:
+            continue
+        at, best = [x for x, _ in attacked], [row for _, row in attacked]
+        psnr = [row.psnr_db for row in best]
+        axes.errorbar(
+            at, [p.mean for p in psnr],
+            yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
+            capsize=2, **series_styles[name],
+        )  # fmt: skip
+        if not any(end.name == FLOOR_NAME for end in ends):
+            axes.plot(at, [row.floor.psnr_db for row in best], **FLOOR)
+            ends.append(Point(FLOOR_NAME, FLOOR["color"], at[-1], best[-1].floor.psnr_db))
+        ends.append(Point(name, series_styles[name]["color"], at[-1], psnr[-1].mean))
+    for name, each in across.items():
+        if attacks := _attacks(each):
+            axes.axhline(strongest(attacks).psnr_db.mean, **BARE)
+            ends.append(Point(name, BARE["color"], max(place.values()), strongest(attacks).psnr_db.mean))
+    axes.set_ylabel("PSNR, strongest attack, dB", fontsize=style.FONT_POINTS)
+    return ends
+
+
+def _attacks(records: Sequence[Record]) -> list[AttackRecord]:
+    return [r for r in records if isinstance(r, AttackRecord)]

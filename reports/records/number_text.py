@@ -1,0 +1,50 @@
+"""How tables write a number: a mean with its spread or its interval, and a published value beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from privbench.scoring.statistics import Interval
+from reports.records.labels import unique
+from reports.records.published import Published
+
+MEASURED_OTHERWISE = "†"  # behind a published value that is measured otherwise than here
+NONE = "-"  # there is no such number
+FEW = "*"  # behind an interval over few seeds
+
+
+def published_text(printed: Published | None, digits: int = 2) -> str:
+    """A published value, marked where the paper measures it otherwise than the suite, or the sign that there is none."""
+    if printed is None:
+        return NONE
+    return spread_text(printed.value, printed.std, digits) + (MEASURED_OTHERWISE if printed.note else "")
+
+
+def measured_otherwise(values: Iterable[Published | None]) -> list[str]:
+    """One line per way in which some published values are measured otherwise than here."""
+    notes: dict[str, list[str]] = {}
+    for value in values:
+        if value is not None and value.note:
+            notes.setdefault(value.note, []).append(value.source)
+    return [f"{MEASURED_OTHERWISE} {', '.join(unique(sources))}: {note}." for note, sources in notes.items()]
+
+
+def spread_text(mean: float, std: float | None, digits: int = 2) -> str:
+    """A mean with its standard deviation, where there is one."""
+    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} +- {std:.{digits}f}"
+
+
+def range_text(range_: Interval, *, sign: bool = False, digits: int = 2) -> str:
+    """A mean with its interval, marked where the seeds are few."""
+    plus = "+" if sign else ""
+    # Rounded first, and 0 added, as what rounds to zero has no sign.
+    mean, low, high = (
+        f"{round(value, digits) + 0.0:{plus}.{digits}f}" for value in (range_.mean, range_.low, range_.high)
+    )
+    return f"{mean} [{low}, {high}]{FEW if range_.is_few else ''}"
+
+
+def span(values: Sequence[Any]) -> str:
+    """One value, or the first and the last of some sorted ones."""
+    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"

@@ -1,0 +1,63 @@
+"""What an attack reaches, as sentences. Their words follow from the numbers, so they stay true when those are measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from privbench.records.schema import Record
+from privbench.scoring.statistics import Interval
+from reports.records.labels import knowledge_text, unique
+from reports.records.measured import Measured
+from reports.records.number_text import range_text, span
+
+SURE, BELOW = "a sure gain over the floor", "below the floor"
+FEW, NO = "too few seeds to compare with the floor", "no sure gain over the floor"
+
+
+def of_attack(row: Measured) -> str:
+    """Three sentences: what one attack reaches, against the floor, and how many victims it identifies."""
+    s = row.scores
+    failures = f" It fails for {s.failures} of {s.n}." if s.failures else ""
+    return (
+        f"`{row.name}` reaches {level(row.psnr_db)}. {_against_floor(row.gain_db)} "
+        f"It identifies {100 * s.identification:.0f}% of the victims (chance: {100 * s.identification_chance:.3g}%).{failures}"
+    )
+
+
+def in_one(row: Measured, where: str) -> str:
+    """The first two of them as one, with what the attacker knows; `where` is the method and its setting."""
+    known = "; ".join(unique(knowledge_text(r) for r in row.attacks))
+    return f"{where}: {row.name} ({known}) reaches {level(row.psnr_db)}; {verdict(row.gain_db)}: {_gain(row.gain_db)}."
+
+
+def level(interval: Interval) -> str:
+    """A PSNR with its interval."""
+    mean, _, rest = range_text(interval).partition(" ")
+    return f"{mean} dB {rest}"
+
+
+def verdict(gain: Interval) -> str:
+    """What a gain over the floor says."""
+    if gain.surely_above:
+        return SURE
+    if gain.is_few:
+        return FEW
+    return BELOW if gain.high < 0 else NO
+
+
+def _gain(gain: Interval) -> str:
+    mean, _, rest = range_text(gain, sign=True).partition(" ")
+    return f"{mean} dB {rest}"
+
+
+def _against_floor(gain: Interval) -> str:
+    words = verdict(gain)
+    words = f"That is {words}" if words in (SURE, BELOW) else words[0].upper() + words[1:]
+    return f"{words}: {_gain(gain)}."
+
+
+def machines(records: Sequence[Record]) -> str:
+    """Hardware, torch and date, e.g. "AMD EPYC, 2 cores, torch 2.13.0+cpu, 2026-11-22"."""
+    each = [r.environment for r in records]
+    texts = unique(f"{e['machine']}, {e['cores']} cores, torch {e['torch']}" for e in each)
+    return f"{'; '.join(texts)}, {span(sorted({e['date'] for e in each}))}"

@@ -1,0 +1,349 @@
+"""An audit of a user's module from gradients or updates to a table: in Python, on the command line, with and without a truth."""
+
+import re
+import sys
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from sklearn.datasets import load_breast_cancer
+from torch import nn
+from typer.testing import CliRunner
+
+import privbench
+from privbench.auditing import evidence
+from privbench.cli import main as cli
+from privbench.errors import UserError
+from privbench.types import LocalSteps, Reconstruction
+from tests.builders import user_modules
+from tests.builders.user_modules import form_of, gradient_of, seen_by_server
+
+NORMAL = {"mean": 0.5, "std": 0.25}
+
+
+def smooth(count, seed=0):
+    rough = torch.rand(count, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+    return F.interpolate(rough, size=32, mode="bilinear", align_corners=False)
+
+
+def entered(images):
+    return (images - NORMAL["mean"]) / NORMAL["std"]
+
+
+def sent_by(module, images, labels, *, batch=1, train=False):
+    """Gradients of the messages, parameter -> [M, ...]."""
+    parts = zip(entered(images).split(batch), labels.split(batch), strict=True)
+    each = [gradient_of(module, x, y, train=train) for x, y in parts]
+    return {name: torch.stack([one[name] for one in each]) for name in each[0]}
+
+
+@pytest.fixture(scope="module")
+def cnn():
+    """(the module, its true images and labels, their gradients)."""
+    module, images, labels = user_modules.flower_cnn(), smooth(2), torch.tensor([3, 7])
+    return module, images, labels, sent_by(module, images, labels)
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    """(vectors [N, 30] of the breast-cancer data, their labels, mean and standard deviation by feature)."""
+    x, y = (torch.tensor(t) for t in load_breast_cancer(return_X_y=True))
+    x = x.float()
+    return x, y, x.mean(0), x.std(0)
+
+
+def test_a_cnn_is_attacked_and_scored_beside_its_floors(cnn, tmp_path):
+    module, images, labels, gradients = cnn
+    before = {name: t.clone() for name, t in module.state_dict().items()}
+    result = privbench.audit(
+        module, gradients=gradients, truth=(images, labels), mode="eval", attack=["grey", "matching"],
+        settings={"steps": 40}, out=tmp_path, **NORMAL,
+    )  # fmt: skip
+    assert all(torch.equal(t, before[name]) for name, t in module.state_dict().items())
+    table = result.frame().set_index("attack")
+    assert table["psnr_db"]["matching"] > table["psnr_db"]["grey"] == pytest.approx(table["floor_db"]["matching"])
+    assert table["explained_percent"]["matching"] > 90
+    assert table["label_accuracy"]["matching"] == 1
+    assert bool(table["is_scored"].all())
+    written = StringIO(result.frame().to_csv(index=False))
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "audit.csv"), pd.read_csv(written))
+    text = (tmp_path / "audit.md").read_text()
+    assert "FlowerCNN in eval mode, head from fc1; 2 gradients of 1 image(s) each" in text
+    assert {"audit.tex", "audit.html", "audit-grid.png", "audit-matching.safetensors"} <= {
+        p.name for p in tmp_path.iterdir()
+    }
+    assert result.images("matching").shape == (2, 1, 3, 32, 32)
+    assert "| matching | gradient |" in repr(result)
+
+
+def test_without_a_truth_the_attackers_evidence_stands_and_images_are_marked_as_unscored(cnn, tmp_path):
+    module, _, _, gradients = cnn
+    aux = (smooth(20, seed=1), torch.arange(20) % 10)
+    result = privbench.audit(
+        module, gradients=gradients, input_shape=(3, 32, 32), mode="eval", attack="ladder", auxiliary=aux,
+        settings={"steps": 2, "feature_steps": 2, "epochs": 1, "turns": 1}, out=tmp_path, **NORMAL,
+    )  # fmt: skip
+    assert [row.name for row in result.rows] == [
+        "grey", "dataset-mean", "class-mean", "nearest-auxiliary", "dlg", "idlg", "inverting-gradients", "extractor-matching",
+        "matching", "grnn", "unsplit", "learned-inverse", "staged",
+    ]  # fmt: skip
+    assert not any("internal error" in each.reason for each in result.missing)
+    assert {each.attack for each in result.missing} >= {"imprint", "posterior", "surrogate"}
+    assert "psnr_db" not in result.frame()
+    text = (tmp_path / "audit.md").read_text()
+    assert "UNSCORED" in text
+    assert re.search(r"\| matching \| gradient \| -?\d+\.\d \| 3 7 \| reconstructed 2 \|", text)
+    assert (
+        "imprint crafts the three layers and sigmoids of lenet5's classifier, but this one is of the module FlowerCNN"
+        in text
+    )
+    assert (tmp_path / "audit-grid.png").exists()
+
+
+def test_the_true_images_explain_everything_and_others_less(cnn):
+    module, images, labels, _ = cnn
+    seen = seen_by_server(module, images[:, None], labels[:, None], form=form_of())
+    empty = torch.zeros(2)
+
+    def of(x):
+        made = Reconstruction(x[:, None], labels[:, None], empty, empty[:, None], empty.long(), 0)
+        return evidence.explained(seen, made).tolist()
+
+    assert of(images) == pytest.approx([100, 100], abs=1e-4)
+    assert max(of(images.flip(0))) < 99
+
+
+def test_an_update_is_explained_and_matched_by_its_local_steps(cnn, tmp_path):
+    module, images, labels, _ = cnn
+    client = user_modules.flower_cnn().eval()
+    optimiser = torch.optim.SGD(client.parameters(), lr=0.05)
+    for _ in range(2):
+        optimiser.zero_grad()
+        F.cross_entropy(client(entered(images)), labels).backward()
+        optimiser.step()
+    result = privbench.audit(
+        module, before=module.state_dict(), after=client.state_dict(), batch_size=2, local_steps=2, local_lr=0.05,
+        truth=(images, labels), labels=labels, mode="eval", attack="update-matching",
+        settings={"steps": 3, "start_steps": 2, "feature_steps": 2}, out=tmp_path, **NORMAL,
+    )  # fmt: skip
+    (row,) = result.rows
+    assert row.made.reconstruction.loss.isfinite().all()
+    seen = seen_by_server(module, images[None], labels[None], form=form_of())
+    change = {n: client.state_dict()[n] - t for n, t in module.state_dict().items()}
+    whole = replace(
+        seen, gradients={}, updates=seen.model.parts({n: t[None] for n, t in change.items()}),
+        local=LocalSteps(2, {"kind": "sgd", "lr": 0.05, "weight_decay": 0.0}),
+    )  # fmt: skip
+    empty = torch.zeros(1)
+    true = Reconstruction(images[None], labels[None], empty, empty[:, None], empty.long(), 0)
+    assert evidence.explained(whole, true).tolist() == pytest.approx([100], abs=1e-3)
+
+
+def test_posterior_applies_where_noise_is_declared(cnn, tmp_path):
+    module, images, labels, gradients = cnn
+    rng = torch.Generator().manual_seed(0)
+    noisy = {n: t + 1e-3 * torch.randn(t.shape, generator=rng) for n, t in gradients.items()}
+    result = privbench.audit(
+        module, gradients=noisy, truth=(images, labels), mode="eval", attack="posterior", defense="gaussian:1e-6",
+        auxiliary=(smooth(20, seed=1), torch.arange(20) % 10), out=tmp_path, **NORMAL,
+        settings={"steps": 2, "direction_steps": 2, "starts": 3},
+    )  # fmt: skip
+    assert result.rows[0].made.measured.scores.n == 2
+    assert result.rows[0].made.reconstruction.labels.tolist() == [[3], [7]]
+
+
+def test_a_private_extractor_is_attacked_through_surrogates_of_the_users_own_network(cnn, tmp_path):
+    module, images, labels, gradients = cnn
+    head = {n: t for n, t in gradients.items() if n.startswith("fc")}
+    result = privbench.audit(
+        module, gradients=head, shared=["classifier"], truth=(images, labels), mode="eval",
+        attack=["surrogate", "matching"], auxiliary=(smooth(20, seed=1), torch.arange(20) % 10), out=tmp_path, **NORMAL,
+        settings={"steps": 2, "train_steps": 2, "shadow_steps": 2, "members": 1},
+    )  # fmt: skip
+    assert [row.name for row in result.rows] == ["surrogate", "matching"]
+    assert all(row.explained is None for row in result.rows)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "size", "train"),
+    [
+        pytest.param(
+            user_modules.torchvision_resnet18, (3, 16, 16), 2, True, id="torchvision's ResNet-18 by batch statistics"
+        ),
+        pytest.param(user_modules.vit_tiny, (3, 32, 32), 1, True, id="a ViT"),
+    ],
+)
+def test_a_resnet_and_a_vit_are_attacked_unchanged(make, shape, size, train, tmp_path):
+    module, labels = make(), torch.arange(size)
+    images = F.interpolate(smooth(size), size=shape[1])
+    gradients = sent_by(module, images, labels, batch=size, train=train)
+    result = privbench.audit(
+        module, gradients=gradients, truth=(images, labels), batch_size=size, mode="train", attack="inverting-gradients",
+        settings={"steps": 1, "restarts": 1}, out=tmp_path, **NORMAL,
+    )  # fmt: skip
+    made = result.rows[0].made.reconstruction
+    # A cosine distance, and the variation of noise.
+    assert 0 < made.loss < 3
+    assert made.trace.shape == (1, 2)
+    assert sorted(made.labels[0].tolist()) == labels.tolist()
+
+
+def test_the_input_of_an_mlp_on_tabular_data_is_recovered_to_rounding(cancer, tmp_path):
+    x, y, mean, std = cancer
+    rows = torch.tensor([0, 20, 1, 22])
+    module = user_modules.mlp()
+    gradients = [gradient_of(module, (x[r] - mean) / std, y[r]) for r in rows.split(1)]
+    result = privbench.audit(
+        module, gradients={n: torch.stack([g[n] for g in gradients]) for n in gradients[0]},
+        truth=(x[rows], y[rows]), input_shape=[30], mean=mean, std=std, mode="eval", attack=["staged", "class-mean"],
+        auxiliary=(x[100:200], y[100:200]), out=tmp_path,
+    )  # fmt: skip
+    table = result.frame().set_index("attack")
+    assert table["error_std"]["staged"] < 1e-4 < 0.1 < table["error_std"]["class-mean"]
+    assert table["r2"]["staged"] == pytest.approx(1, abs=1e-6)
+    assert table["explained_percent"]["staged"] == pytest.approx(100, abs=1e-3)
+    assert "psnr_db" not in table
+    assert not (tmp_path / "audit-grid.png").exists()
+
+
+def test_a_module_that_vmap_cannot_batch_is_attacked_one_message_after_another(tmp_path):
+    class Peeking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Conv2d(3, 4, 3)
+            self.head = nn.Linear(4, 10)
+
+        def forward(self, x):
+            h = torch.tanh(self.layer(x)).mean((2, 3))
+            # A decision by a number, which a batch of messages does not have.
+            return self.head(h if x.shape[0] > 5 or x.device.type == "meta" or h.detach().sum().item() < 1e9 else -h)
+
+    torch.manual_seed(0)
+    module, images, labels = Peeking(), smooth(2), torch.tensor([3, 7])
+    result = privbench.audit(
+        module, gradients=sent_by(module, images, labels), truth=(images, labels), attack="dlg", settings={"steps": 2},
+        out=tmp_path, **NORMAL,
+    )  # fmt: skip
+    (row,) = result.rows
+    assert any(note.startswith("victims are attacked one after another, because") for note in row.made.notes)
+    assert (row.made.reconstruction.trace[:, -1] < row.made.reconstruction.trace[:, 0]).all()
+
+
+def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp_path):
+    module, images, labels, _ = cnn
+
+    def brier(outputs, labels):
+        return (outputs.softmax(1) - F.one_hot(labels, 10)).square().sum(1).mean()
+
+    module.zero_grad()
+    brier(module.eval()(entered(images)), labels).backward()
+    gradients = {n: p.grad.clone() for n, p in module.named_parameters()}
+    asked = {
+        "gradients": gradients, "batch_size": 2, "truth": (images, labels), "mode": "eval", "loss": brier,
+        "attack": "matching", "settings": {"steps": 3}, "out": tmp_path, **NORMAL,
+    }  # fmt: skip
+    with pytest.raises(UserError, match="with a loss of your own the labels have to be declared"):
+        privbench.audit(module, **asked)
+    (row,) = privbench.audit(module, labels=labels, **asked).rows
+    assert (row.made.reconstruction.trace[:, -1] < row.made.reconstruction.trace[:, 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"gradient": {}}, "there is no option 'gradient'; did you mean 'gradients'?"),
+        ({"gradients": None}, "an audit takes one of .* but none was given"),
+        ({"input_shape": (3, 16, 16), "truth": None}, "cannot be called on images of shape"),
+        ({"input_shape": None, "truth": None}, "say with --input-shape which images the module takes"),
+        ({"mean": [0.5, 0.5]}, "--mean takes one number or 3, but 2 were given"),
+        ({"std": 0.0}, "--std should be above 0"),
+        ({"range": (1, 0)}, "--range takes a lower and a higher end"),
+        ({"shared": ["generator"]}, "there is no part 'generator'; known: extractor, classifier"),
+        ({"loss": "mse"}, "--loss is cross-entropy, or a callable in Python"),
+        ({"attack": "macthing"}, "unknown attack 'macthing'; did you mean 'matching'"),
+        ({"attack": "posterior"}, "posterior weighs the noise that uploads carry, but these carry none"),
+        ({"attack": "surrogate"}, "surrogate attacks private extractors"),
+        ({"truth": (torch.rand(3, 3, 32, 32), None)}, "the truth of 2 message"),
+        ({"head": ["fc9"]}, "the module has no submodule 'fc9'"),
+        ({"extractor": ["conv9"]}, "the module has no submodule 'conv9'"),
+        ({"extractor": ["conv1", "fc1"]}, "'fc1' is declared as the extractor's, but the head holds it"),
+        ({"gradients": {"fc3.bias": None}}, "holds no tensor of the module"),
+        ({"auxiliary": (torch.rand(4, 1, 32, 32), torch.zeros(4))}, "auxiliary images should be"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(changed, said, cnn, tmp_path):
+    module, images, labels, gradients = cnn
+    asked = {"gradients": gradients, "truth": (images, labels), "attack": "grey", "out": tmp_path, **NORMAL} | changed
+    with pytest.raises(UserError, match=said) as refusal:
+        privbench.audit(module, **asked)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.fixture
+def files(cnn, tmp_path, monkeypatch):
+    """A folder with a module's code and what came of it, as files."""
+    module, images, labels, gradients = cnn
+    (tmp_path / "users_own_code.py").write_text(
+        "from tests.builders.user_modules import flower_cnn as build\n\ndef fails():\n    return 1 // 0\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    save_file(module.state_dict(), "before.safetensors")
+    np.savez("gradients.npz", **{n: t.numpy() for n, t in gradients.items()})
+    np.savez("truth.npz", images=(255 * images).round().byte().numpy(), labels=labels.numpy())
+    yield tmp_path
+    sys.modules.pop("users_own_code", None)
+
+
+def command(*words):
+    done = CliRunner().invoke(cli.app, ["audit", *words])
+    return done.output if done.exception is None or isinstance(done.exception, SystemExit) else done.exception
+
+
+def test_the_command_audits_files_with_code_that_the_user_names(files):
+    output = command(
+        "--model", "users_own_code:build", "--gradients", "gradients.npz", "--before", "before.safetensors",
+        "--truth", "truth.npz", "--mean", "0.5", "--std", "0.25,0.25,0.25", "--mode", "eval", "--attack", "grey",
+        "--attack", "matching", "--attack-set", "steps=5", "--split", "extractor=conv1,conv2;classifier=fc1,fc2,fc3",
+        "--out", "seen",
+    )  # fmt: skip
+    assert "matching" in output
+    table = pd.read_csv(files / "seen" / "audit.csv").set_index("attack")
+    assert table["psnr_db"].notna().all()
+    assert table["label_accuracy"]["matching"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "users_own_code"], "a model is written package.module:function, but 'users_own_code' was given"),
+        (["--model", "users_own_code:nothing"], "has no function 'nothing'"),
+        (["--model", "no_such_code:build"], "there is no module 'no_such_code' on the Python path"),
+        (["--model", "users_own_code:fails"], "model 'users_own_code:fails' cannot be built: .*ZeroDivisionError"),
+        (["--gradients", "gradients.pt"], "a pickle .* is never read"),
+        (["--gradients", "gone.npz"], "there is no file gone.npz"),
+        (["--split", "head=fc1"], "--split is written extractor=MODULE"),
+        (["--range", "0"], "--range takes two numbers"),
+        (["--mode", "test"], "--mode takes train or eval"),
+        (["--input-shape", "3,32.5,32"], "--input-shape takes whole numbers"),
+        (["--after", "before.safetensors", "--gradients", "gradients.npz"], "gradients and after was given"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(words, said, files):
+    (files / "gradients.pt").write_bytes(b"\x80\x04.")
+    named = dict(zip(words[::2], words[1::2], strict=True))
+    usual = {
+        "--model": "users_own_code:build",
+        "--gradients": "gradients.npz",
+        "--truth": "truth.npz",
+        "--attack": "grey",
+    }
+    refusal = command(*(word for pair in (usual | named).items() for word in pair))
+    assert isinstance(refusal, UserError)
+    assert re.search(said, str(refusal))
+    assert "\n" not in str(refusal)

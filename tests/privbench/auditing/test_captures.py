@@ -1,0 +1,148 @@
+"""An audit of a folder that privbench.capture wrote: the same value as from tensors, its truth for scores alone."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from typer.testing import CliRunner
+
+import privbench
+from privbench.auditing.captures import captured, local_steps
+from privbench.capture import LocalWork
+from privbench.cli import main as cli
+from privbench.errors import UserError
+from tests.builders import user_modules
+from tests.builders.user_modules import gradient_of
+
+MEAN, STD = 0.5, 0.25
+
+
+def batches(count, size=1):
+    rng = torch.Generator().manual_seed(4)
+    rough = torch.rand(count, size, 3, 6, 6, generator=rng)
+    images = F.interpolate(rough.flatten(0, 1), size=32, mode="bilinear").unflatten(0, (count, size))
+    return images, torch.randint(10, (count, size), generator=rng)
+
+
+@pytest.fixture(scope="module")
+def gradients(tmp_path_factory):
+    """(folder, module, images, labels) of one round with the gradients of three clients, whose truth is kept."""
+    folder, module = tmp_path_factory.mktemp("capture") / "run", user_modules.flower_cnn().eval()
+    images, labels = batches(3)
+    with privbench.capture(module, folder, truth=True) as seen:
+        seen.broadcast()
+        for client, (x, y) in enumerate(zip((images - MEAN) / STD, labels, strict=True)):
+            module.zero_grad()
+            F.cross_entropy(module(x), y).backward()
+            seen.gradient(batch_size=1, client=client, truth=(x, y))
+    return folder, module, images, labels
+
+
+def test_captured_gradients_are_those_that_the_module_had(gradients):
+    folder, module, images, labels = gradients
+    came = captured(folder, module)
+    assert (came.received.kind, came.received.count, came.received.batch_size) == ("gradient", 3, 1)
+    assert came.training is False
+    for v in range(3):
+        own = gradient_of(module, (images[v] - MEAN) / STD, labels[v])
+        assert all(torch.equal(came.received.messages[n][v], t) for n, t in own.items())
+    assert all(torch.equal(came.received.weights[n], p) for n, p in module.named_parameters())
+    assert torch.equal(came.truth[1], labels)
+
+
+def test_the_command_reads_the_folder_takes_mode_and_truth_from_it_and_scores(gradients, tmp_path, monkeypatch):
+    folder, _, images, labels = gradients
+    (tmp_path / "code_of_a_user.py").write_text("from tests.builders.user_modules import flower_cnn as build\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = CliRunner().invoke(
+        cli.app,
+        ["audit", str(folder), "--model", "code_of_a_user:build", "--mean", str(MEAN), "--std", str(STD), "--attack", "matching",
+         "--attack-set", "steps=5", "--out", str(tmp_path / "seen")],
+    )  # fmt: skip
+    assert done.exception is None, done.exception
+    text = (tmp_path / "seen" / "audit.md").read_text()
+    assert "FlowerCNN in eval mode, head from fc1; 3 gradients of 1 image(s) each, labels not known" in text
+    assert "100% right" in text
+    again = privbench.audit(
+        user_modules.flower_cnn(), received=folder, truth=(images, labels), mean=MEAN, std=STD, attack="matching",
+        settings={"steps": 5}, out=tmp_path / "again",
+    )  # fmt: skip
+    scores = [(tmp_path / name / "audit.csv").read_text() for name in ("seen", "again")]
+    assert float(again.frame()["psnr_db"][0]) == pytest.approx(float(scores[0].splitlines()[1].split(",")[3]), abs=1e-3)
+
+
+@pytest.mark.parametrize("difference", [False, True])
+def test_captured_updates_are_weights_after_less_before_with_their_steps(difference, tmp_path):
+    module = user_modules.mlp()
+    images, labels = torch.rand(2, 4, 30), torch.tensor([[0, 1, 1, 0], [1, 1, 0, 0]])
+    wanted = []
+    with privbench.capture(module, tmp_path / "run") as seen:
+        seen.broadcast()
+        for client, (x, y) in enumerate(zip(images, labels, strict=True)):
+            local = copy.deepcopy(module)
+            optimizer = torch.optim.SGD(local.parameters(), lr=0.1)
+            for _ in range(3):
+                optimizer.zero_grad()
+                F.cross_entropy(local(x), y).backward()
+                optimizer.step()
+            change = {n: t - module.state_dict()[n] for n, t in local.state_dict().items()}
+            work = LocalWork.of(optimizer, steps=3, batch_size=4)
+            sent = (None, change) if difference else (local.state_dict(), None)
+            seen.update(sent[0], difference=sent[1], client=client, examples=4, local=work)
+            wanted.append(change)
+    came = captured(tmp_path / "run", module)
+    assert (came.received.kind, came.received.count, came.received.batch_size) == ("update", 2, 4)
+    assert came.received.local.steps == 3
+    assert came.received.local.optimiser == {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0}
+    assert came.truth is None
+    for v, change in enumerate(wanted):
+        torch.testing.assert_close({n: t[v] for n, t in came.received.messages.items()}, change)
+
+
+def test_messages_that_came_about_otherwise_are_left_out_and_counted(tmp_path):
+    module = user_modules.mlp()
+    with privbench.capture(module, tmp_path / "run") as seen:
+        for sizes in ((2, 2, 3), (1,)):
+            seen.broadcast()
+            for size in sizes:
+                module.zero_grad()
+                F.cross_entropy(module(torch.rand(size, 30)), torch.zeros(size, dtype=torch.int64)).backward()
+                seen.gradient(batch_size=size)
+    came = captured(tmp_path / "run", module)
+    assert (came.received.count, came.received.batch_size) == (2, 2)
+    assert came.notes == (
+        "Round 0 of 2 captured ones; choose another with --round.",
+        "1 messages of this round came about otherwise than its first, and were left out.",
+    )
+    assert captured(tmp_path / "run", module, 1).received.batch_size == 1
+    with pytest.raises(UserError, match="has no round 7"):
+        captured(tmp_path / "run", module, 7)
+    with pytest.raises(UserError, match=r"of another module: '0.weight' has shape \[16, 31\] in this one"):
+        captured(tmp_path / "run", user_modules.mlp(31))
+
+
+WORK = LocalWork(2, 4, "SGD", {"lr": 0.1, "momentum": 0, "weight_decay": 0.01})
+
+
+def test_local_work_of_torchs_optimisers_is_read():
+    sgd, adam = local_steps(WORK, 8), local_steps(LocalWork.of(torch.optim.Adam([torch.zeros(1)], lr=0.01), steps=1), 8)
+    assert (sgd.steps, sgd.batch, sgd.optimiser) == (2, 4, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.01})
+    assert adam.optimiser == {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0}
+    assert local_steps(replace(WORK, batch_size=8), 8).batch is None
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (None, "does not say by which steps"),
+        (replace(WORK, steps=None), "does not say by which steps"),
+        (replace(WORK, settings={"lr": 0.1, "momentum": 0.9}), "SGD with momentum are not simulated"),
+        (replace(WORK, settings={}), "does not say the rate of SGD"),
+        (replace(WORK, optimizer="RMSprop"), "of RMSprop are not simulated, only of SGD and Adam"),
+    ],
+)
+def test_steps_that_are_not_known_or_not_simulated_are_refused_with_the_way_out(work, said):
+    with pytest.raises(UserError, match=f"{said}.*add --local-steps and --local-lr"):
+        local_steps(work, 8)

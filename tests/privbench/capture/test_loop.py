@@ -1,0 +1,319 @@
+"""A plain training loop: what is recorded is what left, at the weights that were received, and nothing else."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim.optimizer import _global_optimizer_post_hooks
+
+import privbench
+from privbench.capture import LocalWork, read, read_truth
+from privbench.errors import UserError
+from privbench.system.file_headers import read_header
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4))
+
+
+def batch(seed, size=5):
+    rng = torch.Generator().manual_seed(seed)
+    return torch.rand(size, 1, 4, 4, generator=rng), torch.randint(4, (size,), generator=rng)
+
+
+def state_of(model):
+    return {name: t.clone() for name, t in model.state_dict().items()}
+
+
+def gradient_of(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(t, b[name]) and t.dtype == b[name].dtype for name, t in a.items())
+
+
+def both(sent):
+    return sent.parameters | sent.buffers
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.LBFGS])
+def test_each_gradient_is_recorded_with_the_state_that_it_was_taken_at(optimizer, tmp_path):
+    """Buffers as they were before the forward pass, which changes them; a pass in evaluation between changes nothing."""
+    model = network()
+    steps = optimizer(model.parameters(), lr=0.1)
+    states, gradients = [], []
+    with privbench.capture(model, tmp_path) as seen:
+        for step in range(3):
+            images, labels = batch(step)
+            states.append(state_of(model))
+            cross_entropy(model(images), labels).backward()
+            gradients.append(gradient_of(model))
+            seen.gradient(batch_size=len(images), client=7)
+            steps.step(lambda: 0.0)
+            steps.zero_grad()
+            model.eval()(images)
+            model.train()
+    captured = read(tmp_path)
+    assert [each.number for each in captured.rounds] == [0, 1, 2]
+    for round_, state, gradient in zip(captured, states, gradients, strict=True):
+        (message,), (received,) = round_.messages, round_.broadcasts
+        assert same(both(received), state)
+        assert same(message.parameters, gradient)
+        assert (message.kind, message.clients, message.of, message.examples) == ("gradient", (7,), 1, 5)
+        assert (message.training, message.local, message.buffers, message.labels) == (True, None, {}, None)
+    assert not same(states[0], states[1])
+    assert [*received.buffers] == ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
+
+
+def test_recording_changes_nothing(tmp_path):
+    ends = []
+    for folder in (None, tmp_path):
+        model = network()
+        steps = torch.optim.Adam(model.parameters(), lr=0.1)
+        seen = privbench.capture(model, folder) if folder else None
+        if seen:
+            seen.__enter__()
+        for step in range(3):
+            steps.zero_grad()
+            cross_entropy(model(batch(step)[0]), batch(step)[1]).backward()
+            if seen:
+                seen.gradient()
+            steps.step()
+        if seen:
+            seen.__exit__(None, None, None)
+        ends.append(state_of(model))
+        assert not model._forward_pre_hooks
+        assert not _global_optimizer_post_hooks
+    assert same(*ends)
+
+
+def test_accumulated_gradients_are_one_message_at_the_state_before_the_first_pass(tmp_path):
+    model = network()
+    before = state_of(model)
+    with privbench.capture(model, tmp_path) as seen:
+        for step in range(2):
+            (cross_entropy(model(batch(step)[0]), batch(step)[1]) / 2).backward()
+        seen.gradient(batch_size=10)
+    (round_,) = read(tmp_path)
+    assert same(both(round_.broadcasts[0]), before)
+    assert same(round_.messages[0].parameters, gradient_of(model))
+
+
+def test_two_gradients_at_the_same_weights_have_the_buffers_that_each_began_with(tmp_path):
+    model, states = network(), []
+    with privbench.capture(model, tmp_path) as seen:
+        for step in range(2):
+            states.append(state_of(model))
+            model.zero_grad()
+            cross_entropy(model(batch(step)[0]), batch(step)[1]).backward()
+            seen.gradient()
+    assert [same(both(r.broadcasts[0]), state) for r, state in zip(read(tmp_path), states, strict=True)] == [True, True]
+    assert not same(*states)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_are_not_recorded_are_passed_over(fused, tmp_path):
+    model = network()
+    steps = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=fused)
+    with privbench.capture(model, tmp_path) as seen:
+        for step in range(4):
+            steps.zero_grad()
+            before = state_of(model)
+            cross_entropy(model(batch(step)[0]), batch(step)[1]).backward()
+            if step == 3:
+                seen.gradient()
+            steps.step()
+    (round_,) = read(tmp_path)
+    assert same(both(round_.broadcasts[0]), before)
+
+
+@pytest.mark.parametrize("how", [{}, {"foreach": True}, {"fused": True}])
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_a_gradient_recorded_after_the_step_is_refused(optimizer, how, tmp_path):
+    """By an optimiser of its own; fused ones change parameters unseen by autograd."""
+    model, other = network(), network()
+    steps = optimizer(model.parameters(), lr=0.1, **how)
+    with privbench.capture(model, tmp_path / "other") as seen:
+        cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+        optimizer(other.parameters(), lr=0.1, **how).step()
+        seen.gradient()
+    model.zero_grad()
+    with privbench.capture(model, tmp_path) as seen:
+        cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+        steps.step()
+        with pytest.raises(UserError, match=r"changed since the forward pass; call seen\.gradient\(\) after backward"):
+            seen.gradient()
+    assert not (tmp_path / "index.json").exists()
+
+
+def test_what_cannot_be_recorded_as_it_was_is_refused(tmp_path):
+    model = network()
+    images, labels = batch(0)
+    with privbench.capture(model, tmp_path) as seen:
+        with pytest.raises(UserError, match="no parameter has a gradient"):
+            seen.gradient()
+        with pytest.raises(UserError, match=r"call seen\.broadcast\(\) before the local steps"):
+            seen.update()
+        with pytest.raises(UserError, match="no forward pass of the model was seen"):
+            seen.gradient(gradients={"0.weight": torch.ones(3, 1, 3, 3)})
+        seen.broadcast()
+        cross_entropy(model(images), labels).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        with pytest.raises(UserError, match="not those of the round's broadcast"):
+            seen.gradient()
+        with pytest.raises(UserError, match="give one of the two"):
+            seen.update(state_of(model), difference=state_of(model))
+        with pytest.raises(UserError, match="round 0 does not come after round 0"):
+            seen.broadcast(round=0)
+        with pytest.raises(UserError, match="'x' is no tensor but a int"):
+            seen.update({"x": 3})
+    with pytest.raises(UserError, match="holds a capture already"):
+        seen = privbench.capture(network(), one_round(tmp_path / "run"))
+
+
+def one_round(folder):
+    model = network()
+    with privbench.capture(model, folder) as seen:
+        seen.broadcast()
+        seen.update()
+    return folder
+
+
+def test_rounds_of_several_clients_hold_the_broadcast_and_what_each_sent(tmp_path):
+    """Federated averaging by hand: weights of two clients, the difference of a third, and the sum of two."""
+    server = network()
+    sent, states = [], []
+    with privbench.capture(server, tmp_path) as seen:
+        for number in (3, 4):
+            seen.broadcast(round=number)
+            states.append(state_of(server))
+            ends = []
+            for client in (2, 0):
+                mine = copy.deepcopy(server)
+                steps = torch.optim.SGD(mine.parameters(), lr=0.1, momentum=0.9)
+                for step in range(2):
+                    steps.zero_grad()
+                    cross_entropy(mine(batch(step)[0]), batch(step)[1]).backward()
+                    steps.step()
+                local = LocalWork.of(steps, steps=2, batch_size=5)
+                seen.update(mine.state_dict(), client=client, examples=10, local=local)
+                ends.append(state_of(mine))
+            difference = {name: ends[0][name] - t for name, t in states[-1].items() if name == "4.weight"}
+            seen.update(difference=difference, client=1)
+            mean = {name: (ends[0][name] + ends[1][name]) / 2 for name in ("0.weight", "0.bias")}
+            seen.update(mean, client=[2, 0])
+            sent.append((*ends, difference, mean))
+            server.load_state_dict(ends[0])
+    captured = read(tmp_path)
+    assert [each.number for each in captured.rounds] == [3, 4]
+    for round_, state, messages in zip(captured, states, sent, strict=True):
+        assert same(both(round_.broadcasts[0]), state)
+        assert [same(both(m), s) for m, s in zip(round_.messages, messages, strict=True)] == [True] * 4
+        assert [m.kind for m in round_.messages] == ["weights", "weights", "update", "weights"]
+        assert [m.clients for m in round_.messages] == [(2,), (0,), (1,), (0, 2)]
+        assert [m.aggregate for m in round_.messages] == [False, False, False, True]
+        local = round_.messages[0].local
+        assert (local.steps, local.batch_size, local.optimizer) == (2, 5, "SGD")
+        assert (local.settings["lr"], local.settings["momentum"]) == (0.1, 0.9)
+    assert not same(states[0], states[1])
+
+
+def test_gradients_of_several_clients_belong_to_the_broadcast_that_each_received(tmp_path):
+    model = network().eval()
+    other = state_of(network())
+    other["4.bias"] += 1
+    with privbench.capture(model, tmp_path) as seen:
+        seen.broadcast()
+        seen.broadcast(other, clients=[5, 4])
+        for client in (0, 5):
+            model.zero_grad()
+            model.load_state_dict(other if client == 5 else seen_state(seen))
+            cross_entropy(model(batch(client)[0]), batch(client)[1]).backward()
+            seen.gradient(client=client, buffers=True)
+        seen.gradient(client=[0, 4])
+    (round_,) = read(tmp_path)
+    assert [m.broadcast for m in round_.messages] == [0, 1, None]
+    assert round_.broadcasts[1].clients == (4, 5)
+    assert same(both(round_.broadcasts[1]), other)
+    assert [*round_.messages[0].buffers] == [name for name in other if name.startswith("1.r") or "num" in name]
+
+
+def seen_state(seen):
+    return both(seen._broadcasts[0])
+
+
+def test_labels_leave_only_when_they_are_declared_and_truth_stays_in_its_own_file(tmp_path):
+    for kept in (False, True):
+        model, folder = network(), tmp_path / str(kept)
+        with privbench.capture(model, folder, truth=kept) as seen:
+            for step, declared in enumerate((False, True)):
+                images, labels = batch(step)
+                model.zero_grad()
+                cross_entropy(model(images), labels).backward()
+                seen.gradient(labels=labels if declared else None, truth=(images, labels))
+        captured = read(folder)
+        silent, open_ = (round_.messages[0] for round_ in captured)
+        assert silent.labels is None
+        assert torch.equal(open_.labels, batch(1)[1])
+        assert (silent.examples, open_.examples) == (5, 5)
+        names = {name for path in folder.glob("round-*") for name in read_header(path).tensors}
+        assert not [name for name in names if "inputs" in name or "targets" in name]
+        if kept:
+            for number in (0, 1):
+                truth = read_truth(captured, number)[0]
+                assert torch.equal(truth.inputs, batch(number)[0])
+                assert torch.equal(truth.targets, batch(number)[1])
+        else:
+            assert not (folder / "truth").exists()
+            assert read_truth(captured, 0) == {}
+
+
+def test_what_left_before_an_error_is_there(tmp_path):
+    model = network()
+
+    def loop(seen):
+        seen.broadcast()
+        seen.update(client=1)
+        raise RuntimeError("the loop broke")
+
+    with pytest.raises(RuntimeError, match="the loop broke"), privbench.capture(model, tmp_path) as seen:
+        loop(seen)
+    (round_,) = read(tmp_path)
+    assert [m.clients for m in round_.messages] == [(1,)]
+
+
+def test_a_capture_is_continued(tmp_path):
+    folder = one_round(tmp_path / "run")
+    model = network()
+    with privbench.capture(model, folder, append=True) as seen:
+        cross_entropy(model(batch(0)[0]), batch(0)[1]).backward()
+        seen.gradient()
+    assert [(r.number, r.messages[0].kind) for r in read(folder)] == [(0, "weights"), (1, "gradient")]
+
+
+def test_a_gradient_of_a_layer_that_is_frozen_is_not_there_and_one_of_half_precision_stays_so(tmp_path):
+    model = nn.Sequential(
+        nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(8, 2).requires_grad_(requires_grad=False)
+    )
+    model[0].half()
+    with privbench.capture(model, tmp_path) as seen:
+        model[2](model[1](model[0](torch.tensor([[1, 2]])).float())).sum().backward()
+        seen.gradient(batch_size=1)
+    (round_,) = read(tmp_path)
+    assert [*round_.messages[0].parameters] == ["0.weight"]
+    sent = round_.messages[0].parameters["0.weight"]
+    assert sent.dtype == torch.float16
+    assert torch.equal(sent, model[0].weight.grad.to_dense())
+
+
+def test_settings_that_groups_of_parameters_do_not_share_are_left_out():
+    model = network()
+    groups = [{"params": model[0].parameters(), "lr": 0.1}, {"params": model[4].parameters(), "lr": 0.2}]
+    local = LocalWork.of(torch.optim.AdamW(groups, betas=(0.8, 0.9)))
+    assert "lr" not in local.settings
+    assert local.settings["betas"] == (0.8, 0.9)
+    assert "params" not in local.settings

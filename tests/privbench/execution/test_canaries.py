@@ -1,0 +1,139 @@
+"""Audits with canaries: sound mechanisms are not reported, planted faults are.
+
+Claimed is an epsilon of at most 1, with full batches and 1,000 canaries. The bound of one run exceeds the epsilon of a sound
+mechanism with a probability of at most 5%, single releases report one with at most 0.1%; seeds are fixed.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from defenses.common import clipping
+from defenses.dp_fedavg import DPFedAvg
+from defenses.dp_sgd import DPSGD
+from privbench import presets
+from privbench.errors import UserError
+from privbench.execution import audit, canaries
+from privbench.records.entries import SURE
+from privbench.seeds import stream
+from privbench.training import defended, harness
+from tests.builders.federations import digits_federation
+
+IMAGES, CANARIES, SINGLES = 20, 1000, 2000
+
+
+@dataclass(frozen=True)
+class HalfTheNoise(DPSGD):
+    """Claims sigma, draws sigma / 2."""
+
+    def example(self, gradients, taken, expected, rng):
+        return DPSGD(noise=self.sigma / 2, clip=self.clip).example(gradients, taken, expected, rng)
+
+
+@dataclass(frozen=True)
+class OneLayerUnclipped(DPSGD):
+    """Clips every layer but one, and leaves that one as it is."""
+
+    def example(self, gradients, taken, expected, rng):
+        part = next(iter(gradients))
+        first = next(iter(gradients[part]))
+        rest = gradients | {part: {n: t for n, t in gradients[part].items() if n != first}}
+        weight = clipping.factors(rest, self.clip) * taken
+        total = {
+            p: {
+                n: torch.tensordot(taken.to(t) if (p, n) == (part, first) else weight.to(t), t, 1)
+                for n, t in net.items()
+            }
+            for p, net in gradients.items()
+        }
+        noised = clipping.noised(total, self.sigma * self.clip, rng)
+        return {p: {n: t / expected for n, t in net.items()} for p, net in noised.items()}
+
+
+@dataclass(frozen=True)
+class WrongRate(DPSGD):
+    """Tells the accountant of ten times as many images as a client has, so of a tenth of the sampling rate."""
+
+    def planned(self, every):
+        return super().planned([facts._replace(examples=10 * facts.examples) for facts in every])
+
+    def guarantee(self, facts):
+        return super().guarantee(facts._replace(examples=10 * facts.examples))
+
+
+@dataclass(frozen=True)
+class HalfTheNoiseOfClients(DPFedAvg):
+    """The same fault in messages."""
+
+    def message(self, tensors, rng):
+        return clipping.noised(clipping.clipped(tensors, self.clip), self.sigma * self.clip / 2, rng)
+
+
+def audited(kind, epsilon=1.0, epochs=1, seed=0):
+    """One round of FedSplit on two clients of 20 images, mini-batches of all of them, under a defence of that class."""
+    spec = presets.train_spec(
+        "smoke", "digits", "fedsplit", clients=2, seed=seed, defense=f"{kind.name}:noise=1",
+        changes={"batch": IMAGES, "rounds": 1, "local_epochs": epochs},
+    )  # fmt: skip
+    setup = harness.prepare(spec, digits_federation((IMAGES, IMAGES)), torch.device("cpu"))
+    facts = defended.facts(setup.method, spec.schedule, IMAGES, 1, sends_statistics=False)
+    setup = replace(setup, defense=kind(epsilon=epsilon).planned([facts]))
+    made = audit.audited(setup, 1, CANARIES, SINGLES)
+    assert made.claimed <= epsilon
+    assert made.canaries == CANARIES
+    return made
+
+
+@pytest.mark.parametrize("kind", [DPSGD, DPFedAvg])
+def test_a_sound_mechanism_is_not_reported(kind):
+    made = audited(kind)
+    assert not made.contradicted
+    assert made.claimed == pytest.approx(1.0, abs=0.01)
+    assert made.lower_bound < made.claimed < made.provable
+    # As many right guesses as a Gaussian mechanism gives, no fewer: four standard errors.
+    assert made.single_right / SINGLES == pytest.approx(made.single_allowed, abs=4 * math.sqrt(0.25 / SINGLES))
+
+
+@pytest.mark.parametrize("kind", [HalfTheNoise, HalfTheNoiseOfClients])
+def test_noise_half_as_large_is_caught_by_single_releases_and_not_by_one_run(kind):
+    made = audited(kind)
+    assert made.single_p_value < SURE
+    assert made.contradicted
+    assert made.lower_bound < made.claimed
+
+
+def test_clipping_forgotten_on_a_small_layer_is_caught_by_single_releases_and_not_by_one_run():
+    made = audited(OneLayerUnclipped)
+    assert made.single_p_value < SURE
+    assert made.contradicted
+    assert made.lower_bound < made.claimed
+
+
+def test_a_wrong_sampling_rate_is_caught_by_one_run():
+    # Every step draws all canaries, the claim assumes a tenth of them: over several steps the scores lie far apart.
+    made = audited(WrongRate, epochs=3)
+    assert made.lower_bound > made.claimed
+    assert made.contradicted
+
+
+def test_layers_take_turns_and_no_coordinate_is_taken_twice():
+    layers = canaries.CanaryPlaces({"extractor": {"weight": torch.zeros(3, 4), "bias": torch.zeros(2)}})
+    places = layers.coordinates(6, stream(0, "places"))
+    assert len(set(places.tolist())) == 6
+    # Two of two in the small layer, and the rest in the large one.
+    assert int((places >= 12).sum()) == 2
+    rows = layers.rows(places)
+    assert torch.equal(
+        layers.at({p: {n: t.sum(0) for n, t in net.items()} for p, net in rows.items()}, places), torch.full((6,), 1e6)
+    )
+    turns = layers.in_turn(1000, stream(1, "places"))
+    assert int((turns >= 12).sum()) == 500
+    assert 0 <= int(turns.min()) <= int(turns.max()) < 14
+
+
+def test_more_canaries_than_parameters_are_refused_in_one_line():
+    layers = canaries.CanaryPlaces({"classifier": {"bias": torch.zeros(3)}})
+    with pytest.raises(UserError, match="4 canaries need as many parameters, but 3 are trained; take fewer canaries"):
+        layers.coordinates(4, stream(0, "places"))

@@ -1,0 +1,72 @@
+"""What a ladder leaves out, and where it leaves out nothing."""
+
+import pytest
+import torch
+
+from privbench import presets, registry
+from privbench.errors import UserError
+from privbench.execution import ladder
+from privbench.requests import specifications
+from privbench.requests.options import AttackOptions, RunOptions, TrainingOptions
+from tests.builders import small_artifacts
+
+EVERY = list(registry.ATTACKS)
+
+
+def members(method="fedavg", defense="none", *, batch_size=1, observe="gradient", named=("ladder",), **chosen):
+    train = presets.train_spec("quick", "photos", method, defense=defense, **chosen)
+    return ladder.members(named, ladder.of_training(train, batch_size, observe))
+
+
+@pytest.mark.parametrize("defense", ["none", "gaussian:0.1"])
+@pytest.mark.parametrize("method", ["fedavg", "fedsplit", "fedcg"])
+def test_it_leaves_out_what_was_never_the_best_where_that_was_measured(method, defense):
+    left_out = {*registry.NEVER_BEST, registry.OF_EXTRACTORS}
+    assert members(method, defense) == [name for name in EVERY if name not in left_out]
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"backbone": "resnet18"},
+        {"batch_size": 4},
+        {"observe": "update"},
+        {"defense": "clip:1"},
+        {"defense": "gaussian:variance=0.1,clip=1"},
+        {"defense": "quantize:4"},
+        {"defense": "dp-sgd:epsilon=8"},
+        {"defense": "secure-aggregation:masks"},
+        {"named": ["ladder:all"]},
+    ],
+    ids=str,
+)
+def test_it_leaves_out_nothing_elsewhere(otherwise):
+    assert members(**otherwise) == EVERY
+
+
+def test_where_the_classifier_is_private_the_attack_on_extractors_stays():
+    assert registry.OF_EXTRACTORS in members("fedper")
+
+
+def test_named_attacks_join_once_and_in_order():
+    assert members(named=["grnn", "ladder", "staged"]) == ["grnn", *members()]
+    assert ladder.every(["staged", "ladder"]) == ["staged", *(name for name in EVERY if name != "staged")]
+
+
+def test_an_artifact_has_the_members_of_the_run_that_it_is_of():
+    seen = small_artifacts.artifact(torch.rand(2, 1, 32, 32), torch.tensor([0, 1]))
+    assert ladder.members(["ladder"], ladder.of_artifact(seen)) == members()
+
+
+def test_the_command_asks_for_either_and_a_setting_may_be_of_any_attack():
+    def attacks(*names, **chosen):
+        asked = AttackOptions(attack=list(names), **chosen)
+        cells = specifications.attack_cells(RunOptions(method="fedavg", dataset="photos"), asked, TrainingOptions())
+        return [cell.attack for cell in cells]
+
+    assert attacks("ladder") == members()
+    assert attacks("ladder:all") == EVERY
+    assert attacks("ladder", also=["grnn"]) == [*members(), "grnn"]
+    assert attacks("ladder", attack_set=["weight=0.5"]) == members()
+    with pytest.raises(UserError, match="unknown attack 'ladder:some'; did you mean 'ladder'"):
+        attacks("ladder:some")
