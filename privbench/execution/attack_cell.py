@@ -180,6 +180,7 @@ def _scored(
     info |= {
         "round": seen.round,
         "knowledge": _knowledge(name, seen, images.about, cell.attack_settings)
+        | {"labels": victims.labels_used(seen, reconstruction)}
         | active_server.crafted_rounds(one.store.artifact(cell, spec, seen.round)),
         "accuracy_at_round": [evaluation.right(p) for p in evaluation.of_each(setup, networks, "test")],
         "guarantee": privacy.in_words(info["privacy"]),
@@ -277,7 +278,6 @@ def _knowledge(
         "uses": sorted(known.uses(attack) & seen.offers()),
         "pools": known.pooled(attack, seen),
         "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
-        "labels": "known" if seen.labels is not None else "recovered",
         "restart_chosen_by": "attacker's own loss",
         "not_modelled": known.not_modelled(attack, seen.defense),
     }

@@ -127,8 +127,9 @@ def differences(first: Record, second: Record, old: Path, new: Path) -> list[str
 
 def unlike_records(first: Record, second: Record, without: Sequence[str] = ()) -> list[str]:
     """One line per number or word that two records do not share, but for time, place and the fields `without`; NaN equals NaN."""
-    # What an attack's class says of the defence is no measurement, and older records do not have it.
-    apart: Any = dict.fromkeys((*APART, *without), True) | {"knowledge": {"not_modelled"}}
+    # What an attack's class says of the defence is no measurement, and older records do not have it. Older records call labels
+    # recovered that nobody gave; of each victim it is compared how many were right.
+    apart: Any = dict.fromkeys((*APART, *without), True) | {"knowledge": {"not_modelled", "labels"}}
     then, now = (r.model_dump(mode="json", exclude=apart, serialize_as_any=True) for r in (first, second))
     return list(unlike(then, now, ""))
 

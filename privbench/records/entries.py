@@ -111,7 +111,8 @@ class KnowledgeUsed(StrictModel):
     pools: int | None = None
     active_rounds: int | None = None  # for how many rounds before the attacked one the server sent crafted networks
     auxiliary: AuxiliaryUsed | None
-    labels: Literal["known", "recovered"]
+    # "none" where the attack gave none; until 23 November 2026 such records said "recovered".
+    labels: Literal["known", "recovered", "none"]
     restart_chosen_by: str
     # What the defence does that the attack has no form for (privbench.observation.knowledge.not_modelled); not written elsewhere.
     not_modelled: list[str] = Field(default_factory=list, exclude_if=lambda value: not value)

@@ -127,7 +127,7 @@ def summarise(
         return Record(**common, cost=Cost(**cost), seeds=[SeedResult(**_of_seed(trial)) for trial in trials])
     return AttackRecord(
         **common,
-        knowledge=KnowledgeUsed(**first["knowledge"]),
+        knowledge=KnowledgeUsed(**first["knowledge"] | {"labels": _labels(trials)}),
         guarantee="; ".join(dict.fromkeys(trial["guarantee"] for trial in trials)),
         cost=AttackCost(
             **cost,
@@ -144,6 +144,12 @@ def summarise(
             for trial in trials
         ],
     )
+
+
+def _labels(trials: Sequence[Mapping[str, Any]]) -> str:
+    """Where the labels of a cell come from; "recovered" where an attack gave some in one seed and none in another."""
+    said = [str(trial["knowledge"]["labels"]) for trial in trials]
+    return "recovered" if "recovered" in said else said[0]
 
 
 def _of_seed(trial: Mapping[str, Any]) -> dict[str, Any]:

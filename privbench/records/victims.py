@@ -63,6 +63,13 @@ def described(
     ]
 
 
+def labels_used(seen: Artifact, reconstruction: Reconstruction) -> str:
+    """Where the labels of an attack come from: "known", "recovered" by the attack, or "none", as it gave none (-1)."""
+    if seen.labels is not None:
+        return "known"
+    return "recovered" if bool((reconstruction.labels >= 0).any()) else "none"
+
+
 def outcomes(seen: Artifact, reconstruction: Reconstruction, *, is_floor: bool) -> list[str]:
     """How the attack on each victim ended, in words [V]."""
     declared = (

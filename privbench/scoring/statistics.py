@@ -68,6 +68,11 @@ class Interval(NamedTuple):
         """Whether all of it lies above 0, over enough seeds."""
         return not self.is_few and self.low > 0
 
+    @property
+    def holds_zero(self) -> bool:
+        """Whether 0 lies in it, its ends included."""
+        return self.low <= 0 <= self.high
+
 
 def interval(values: Sequence[float], places: Sequence[Placed], *, seeds_fixed: bool = False) -> Interval:
     """The mean of values measured at some victims, with its interval by the hierarchical bootstrap.

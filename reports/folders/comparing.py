@@ -29,8 +29,7 @@ ATTACK_COLUMNS = ("cell", "n", "A, PSNR dB", "B, PSNR dB", "B - A, dB", "p (Holm
 ACCURACY_COLUMNS = ("training", "seeds", "A, %", "B, %", "B - A, points", "seed by seed, points", "verdict")
 HOW = (
     "Paired by victim: the same image under the same seed. The interval is the hierarchical bootstrap's over seeds, clients and "
-    f"victims. The test is Student's t of the seeds' mean differences, Holm over the table; below {LEAST_SEEDS} seeds there is no "
-    "verdict."
+    f"victims. {comparison.RULE}"
 )
 HOW_SAME = "Every number of the two records is the same bit for bit, but for times and machines."
 SAME_COLUMNS = ("cell", "n", "PSNR dB")

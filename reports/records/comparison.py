@@ -2,9 +2,11 @@
 
 Each pair of methods is compared at its strongest attacks (reports/records/measured.py), victim by victim: the same image, the
 same seed.
-Victims of one seed share trained networks and are no independent sample, so the test is at the level of seeds
-(privbench.scoring.statistics.seed_level_p): Student's t of the seeds' mean differences. p values are adjusted by Holm over all
-comparisons of one table. Below LEAST_SEEDS seeds no verdict is given.
+A difference is claimed where its 95% interval, as printed, leaves out 0: the rule by which all tables claim a gain. Below
+LEAST_SEEDS seeds no verdict is given.
+Beside it stands a p value. Victims of one seed share trained networks and are no independent sample, so the test is at the level of
+seeds (privbench.scoring.statistics.seed_level_p): Student's t of the seeds' mean differences, adjusted by Holm over all comparisons
+of one table. It decides nothing: two rules could disagree, and an interval is not adjusted for how many comparisons there are.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from reports.records.measured import Measured, strongest
 from reports.records.number_text import NONE, range_text
 from reports.records.quotable import quotable
 
-ALPHA = 0.05
-HOW = (
-    f"Strongest attack on each, paired by victim. {measured.CHOSEN} Tested is whether the seeds' mean differences have mean 0 "
-    f"(Student's t over seeds, Holm over the table), since victims of one seed share its networks; below {LEAST_SEEDS} seeds there "
-    "is no verdict."
+RULE = (
+    f"Two cells differ where the 95% interval of their difference leaves out 0; below {LEAST_SEEDS} seeds there is no verdict. "
+    "The p values are those of a second test, Student's t of the seeds' mean differences. Holm's adjusts them for the number of "
+    "comparisons, which no interval is: a difference with a large one may be chance."
 )
+HOW = f"Strongest attack on each, paired by victim. {measured.CHOSEN} {RULE}"
 COLUMNS = ("comparison", "n", "seeds", "difference dB", "p (t over seeds)", "p (Holm)", "verdict")
 
 
@@ -48,8 +50,8 @@ class Comparison(NamedTuple):
 
     @property
     def differ(self) -> bool:
-        """Whether a difference is claimed."""
-        return self.holm is not None and self.holm < ALPHA and not self.difference_db.is_few
+        """Whether a difference is claimed: the interval, as printed, leaves out 0."""
+        return not self.difference_db.is_few and not self.difference_db.holds_zero
 
     @property
     def verdict(self) -> str:

@@ -41,6 +41,7 @@ from reports.records.number_text import range_text
 # What an attack on undefended FedAvg reaches at least where `known_to_leak` says so.
 UNTRAINED_DB, TRAINED_DB = 24.0, 22.0
 LEAST_DB = 0.1  # a smaller difference between two attacks is no disorder
+ALPHA = 0.05  # of the test whether victims are identified
 
 
 def by_record(
@@ -114,7 +115,7 @@ def gain_below_floor(
 def identifies(identification: float, n: int, chance: float) -> bool:
     """Whether more of n victims are identified than by chance (one-sided binomial test at 5%)."""
     hits = round(identification * n)
-    return bool(binomtest(hits, n, chance, alternative="greater").pvalue < comparison.ALPHA)
+    return bool(binomtest(hits, n, chance, alternative="greater").pvalue < ALPHA)
 
 
 def not_monotone(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
@@ -203,7 +204,7 @@ def _undefended(r: AttackRecord) -> bool:
 def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, CheckMessage]]:
     """Among the best attacks of a ladder's rows, those that claim a gain over a floor whose interval overlaps theirs.
 
-    A gain is claimed where the tables print it bold (its interval lies above 0) or the paired test says "differ".
+    A gain is claimed where the tables print it bold: its interval lies above 0.
     """
     best = knowledge_sets.distinct(knowledge_sets.rows(column, attacker_text))
     tested = comparison.against_floor(best, [row.name for row in best])
@@ -211,7 +212,7 @@ def overlapping_floor(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord
     return [
         (row.first, CheckMessage(name="overlapping-intervals", sentence=sentence))
         for row, test in zip(best, tested, strict=True)
-        if test.intervals_overlap and (row.is_sure or (test.differ and test.difference_db.mean > 0))
+        if test.intervals_overlap and row.is_sure
     ]
 
 

@@ -104,6 +104,10 @@ def long_rows(records: Sequence[AttackRecord], references: Sequence[AttackRecord
     return [quotable.cells(r.cell.preset, row, NONE) for r, row in zip(records, rows, strict=True)]
 
 
+def _labels_text(r: AttackRecord) -> str:
+    return "no labels" if r.knowledge.labels == "none" else f"labels {r.knowledge.labels}"
+
+
 def _long_row(
     r: AttackRecord, ceiling: str, messages: Sequence[CheckMessage], epsilon: Mapping[str, str]
 ) -> dict[str, str]:
@@ -114,7 +118,7 @@ def _long_row(
         "round": round_label(r),
         "method": label(r.cell),
         "attack": r.attack + (f" ({floor})" if (floor := measured.returned_text(row)) else ""),
-        "knowledge": f"{knowledge_text(r)}{pooled_text(r)}; labels {r.knowledge.labels}",
+        "knowledge": f"{knowledge_text(r)}{pooled_text(r)}; {_labels_text(r)}",
         "accuracy": spread_text(r.accuracy.mean, r.accuracy.std),
         **epsilon,
         "accuracy of the attacked networks": f"{r.accuracy_at_round:.1f}",

@@ -11,7 +11,7 @@ from privbench.errors import UserError
 from privbench.execution import cell_jobs, reproduce
 from privbench.records import schema
 from privbench.records.store import Store
-from tests.builders.records import changed, with_victims
+from tests.builders.records import changed, with_knowledge, with_victims
 
 TOLERANCE_DB = 0.2  # stated in docs/reading_results.md: what another chunk size may change in a victim's PSNR
 
@@ -40,6 +40,14 @@ def test_a_record_names_its_own_cell(first):
     _, record = first
     assert reproduce.cell_of(record) == cell()
     assert reproduce.cell_of(record).id == record.id
+
+
+def test_a_record_that_calls_labels_recovered_which_nobody_gave_is_reproduced_as_one_that_says_none(first):
+    _, record = first
+    older = with_knowledge(record, labels="recovered")
+    newer = with_knowledge(record, labels="none")
+    assert reproduce.unlike_records(older, newer) == []
+    assert type(newer).model_validate(newer.model_dump()).knowledge.labels == "none"
 
 
 @pytest.mark.parametrize("attack_only", [False, True])

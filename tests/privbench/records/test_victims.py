@@ -1,5 +1,7 @@
 """How the attack on each victim ended: an outcome for each, whatever the attack itself says."""
 
+from dataclasses import replace
+
 import torch
 
 from attacks.common import failed_uploads, no_information
@@ -26,6 +28,17 @@ def seen(count, zero=()):
             for v in zero:
                 g[v] = 0.0
     return observed
+
+
+def test_labels_are_recovered_only_where_the_attack_gave_some():
+    attacked, observed = reconstruction(smooth_images(2)[:, None]), seen(2)
+    none, some = (attacked._replace(labels=torch.tensor(y)[:, None]) for y in ([-1, -1], [-1, 3]))
+    assert [victims.labels_used(observed, each) for each in (attacked, some, none)] == [
+        "recovered",
+        "recovered",
+        "none",
+    ]
+    assert victims.labels_used(replace(observed, labels=attacked.labels), none) == "known"
 
 
 def test_numbers_that_are_not_finite_have_diverged_and_all_else_is_reconstructed():
