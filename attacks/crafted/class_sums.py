@@ -4,10 +4,11 @@ z = W h + b with W = 0: all images have the same p = softmax(b), so that with w_
     dL/d[b_c | W_c] = p_c S - S_c      S = sum_i w_i g_i,  S_c = sum of w_i g_i over the images of class c
 S begins with 1, so that the first column gives every S_c's share. Of a class that no image has, p_c S is left: then S, and with it
 every S_c, is known in closed form. An image alone in its class has h_i = S_c / (w_i). The rows of the gradient add up to 0, so that
-nothing more than Y - 1 sums can be read: images that share a class stay mixed, and where each class has an image one sum is lost. b makes that the rarest class's: p is 1 - RARE there, so that S counts for RARE in the others.
+nothing more than Y - 1 sums can be read: images that share a class stay mixed, and where each class has an image one sum is lost. b
+makes that the rarest class's: p is 1 - RARE there, so that S counts for RARE in the others.
 
-The sum of a class is the signal of class fishing (Wen et al.: Fishing for User Data, ICML 2022, arXiv 2202.00580), who reach it with
-features of the class alone; a head that is broadcast needs none. dL/dh = W' d = 0, so that the extractor sends no gradient.
+The sum of a class is the signal of class fishing (Wen et al.: Fishing for User Data, ICML 2022, arXiv 2202.00580), who reach it
+with features of the class alone; a head that is broadcast needs none. dL/dh = W' d = 0, so that the extractor sends no gradient.
 """
 
 from __future__ import annotations
