@@ -12,6 +12,10 @@ classifier's gradients.
 Fowl et al.: Robbing the Fed, ICLR 2022, arXiv 2110.13057 (bins of a ReLU layer, distinguished by differences of rows; a
 sigmoid's slope makes bins of its own). Deviations: the layer stands at its place in the architecture, behind the extractor,
 as a client would look at shapes, so that features are imprinted and not images; the layers behind it are crafted too.
+
+Heads beside LeNet-5's (attacks/crafted/heads.py): those of several linear layers, whatever activation of single units lies between
+them, of batches and under noise; those of one linear layer, of batches without noise, where an image alone in its class comes back.
+Elsewhere the server stays honest. Levels cannot be laid for private extractors whose features have no known range.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class Imprint(AlignedSettings):
 
     needs: ClassVar[frozenset[str]] = frozenset({"classes", "auxiliary"})
     limits: ClassVar[Limits] = Limits(
-        linear_classifier=True, sigmoid_classifier=True, plain_classifier=True, unmixed=True
+        linear_classifier=True, plain_classifier=True, unmixed=True, plain_private_extractor=True, placed_features=True
     )
     uses: ClassVar[frozenset[str]] = frozenset({"upload:generator"}) | {
         f"{kind}:{part}" for kind in ("gradient", "update") for part in ("classifier", "extractor")

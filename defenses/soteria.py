@@ -43,13 +43,17 @@ class Soteria(Defense):
         return frozenset({"representation", "network"})
 
     def network(self, model: Model) -> Model:
-        """The same networks; UserError unless a linear layer takes the features."""
-        if not (
-            isinstance(model.classifier, LinearClassifier) and isinstance(model.net("extractor"), ExtractorWithSlopes)
-        ):
+        """The same networks; UserError unless a linear layer takes the features, and the extractor says how steep they are."""
+        way_out = "leave out --backbone, or try --defense precode"
+        if not isinstance(model.classifier, LinearClassifier):
             raise UserError(
                 f"the defence soteria prunes what enters a linear layer, but {model.backbone}'s classifier begins with "
-                "convolutions; leave out --backbone, or try --defense precode"
+                f"convolutions; {way_out}"
+            )
+        if not isinstance(model.net("extractor"), ExtractorWithSlopes):
+            raise UserError(
+                f"the defence soteria needs the slope of every feature over the image at each step, which {model.backbone}'s "
+                f"extractor has in no closed form; {way_out}"
             )
         return model
 

@@ -16,6 +16,8 @@ The layers behind make one number a of t, rising with it, and logits
              and as large are its gradients: noise of whatever size drowns in them where nothing is clipped. No gradient comes
              from an image whose class has won, so that A, B, t_0 and w are chosen for A's images to lie above t_0 and B's below.
 No two classes have the same r: the size of an image's gradient reveals its label.
+
+All this is LeNet-5's, of sigmoids. Other heads: attacks/crafted/heads.py, and of one layer attacks/crafted/class_sums.py.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.crafted import class_sums, heads
 from privbench.errors import UserError
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
@@ -68,23 +71,44 @@ def made_for(model: Model, broadcast: Networks, auxiliary: Batch, batch_size: in
     most, and under noise the two rarest classes win.
     """
     honest, several = broadcast.params["classifier"], batch_size > 1
-    count = len(honest["fc1.bias"])
+    kind = heads.kind_of(model, honest)
+    rarest = torch.bincount(auxiliary.labels, minlength=model.classes).argsort(stable=True)
+    if kind == "single":
+        return Networks({"classifier": class_sums.crafted(model, honest, int(rarest[0]))}, {})
+    first = model.classifier.features_layer
+    count = len(honest[f"{first}.bias"])
     if "extractor" in broadcast.params:
         params, buffers = broadcast.params["extractor"], broadcast.buffers.get("extractor", {})
         with torch.no_grad():
-            h, _ = model.net("extractor").apply(params, buffers, auxiliary.images, train=False)
+            train = model.train_mode(batch_size)
+            h, _ = model.net("extractor").apply(params, buffers, auxiliary.images, train=train)
         h, y = h.flatten(1).double(), auxiliary.labels
         w = principal_direction(h) if several else discriminant(h, y, model.classes)
         t = h @ w
-        rows = steep(quantiles(t, count)) if several else gentle(*widened(t), count, w)
+        rows = rows_at(kind, quantiles(t, count)) if several else awake(kind, *widened(t), count, w)
         winners = best_separated(t, y, model.classes)[1]
     else:
-        w = principal_direction(honest["fc1.weight"].double(), centred=False)
+        w = principal_direction(honest[f"{first}.weight"].double(), centred=False)
         low, high = whole_range(w)
-        rows = steep(torch.linspace(low, high, count).to(w)) if several else gentle(low, high, count, w)
-        rarest = torch.bincount(auxiliary.labels, minlength=model.classes).argsort(stable=True)
+        levels = torch.linspace(low, high, count).to(w)
+        rows = rows_at(kind, levels) if several else awake(kind, low, high, count, w)
         winners = Winners(int(rarest[0]), int(rarest[1]), (low + high) / 2)
-    return Networks({"classifier": classifier(honest, w, rows, winners, saturation(noise_std))}, {})
+    size = saturation(noise_std)
+    if model.backbone == heads.LENET5:
+        return Networks({"classifier": classifier(honest, w, rows, winners, size)}, {})
+    r, lead = responses(model.classes, winners, size, w)
+    scale = heads.Scale(r, lead, size or 1.0, winners.level if size else None)
+    return Networks({"classifier": heads.calibrated(model, honest, kind, rows, w, scale)}, {})
+
+
+def rows_at(kind: heads.Kind, levels: Tensor) -> Rows:
+    """Rows that sort images between ascending levels [m]."""
+    return Rows(*heads.stepped(levels)) if kind == "steps" else steep(levels)
+
+
+def awake(kind: heads.Kind, low: float, high: float, count: int, like: Tensor) -> Rows:
+    """Rows to which every t from `low` to `high` answers."""
+    return Rows(*heads.reached(low, high, count, like)) if kind == "steps" else gentle(low, high, count, like)
 
 
 def gentle(low: float, high: float, rows: int, like: Tensor) -> Rows:
@@ -178,25 +202,36 @@ def classifier(like: Params, w: Tensor, rows: Rows, winners: Winners, saturation
         "fc2.weight": slope[:, None].expand(-1, inputs),
         "fc2.bias": -slope * inputs / 2,
     }
-    every = torch.arange(classes).to(w)
-    r, lead, middle = (1 - 2 * (every % 2)) * (1 + every / classes) / 2, torch.zeros_like(every), 0.5
+    r, lead = responses(classes, winners, saturation, w)
+    middle = 0.5
     if saturation:
-        awake = torch.sigmoid(rows.slope * (winners.level - rows.level))
-        middle = float(torch.sigmoid(slope * (awake.sum() - inputs / 2)).mean())
-        r = every / classes - 0.5
-        r[winners.below], r[winners.above] = -1, 1
-        lead[winners.below] = lead[winners.above] = 1
+        answers = torch.sigmoid(rows.slope * (winners.level - rows.level))
+        middle = float(torch.sigmoid(slope * (answers.sum() - inputs / 2)).mean())
     size = saturation or 1.0
     sent |= {"fc3.weight": (size * r / hidden)[:, None].expand(-1, hidden), "fc3.bias": size * (lead - r * middle)}
     return like | {n: t.to(like[n]).contiguous() for n, t in sent.items()}
 
 
+def responses(classes: int, winners: Winners, saturation: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """(r_y, k_y) [Y] of every class."""
+    every = torch.arange(classes).to(like)
+    lead = torch.zeros_like(every)
+    if not saturation:
+        return (1 - 2 * (every % 2)) * (1 + every / classes) / 2, lead
+    r = every / classes - 0.5
+    r[winners.below], r[winners.above] = -1, 1
+    lead[winners.below] = lead[winners.above] = 1
+    return r, lead
+
+
 def check_craftable(model: Model, broadcast: Networks) -> None:
-    """UserError where there is no classifier to craft, or none that begins with a linear layer."""
+    """UserError where there is no classifier to craft, none that begins with a linear layer, or none whose rows can be laid."""
     if "classifier" not in broadcast.params:
         raise UserError("imprint crafts the classifier, which this method does not broadcast; try --attack staged")
     if not isinstance(model.classifier, LinearClassifier):
         raise UserError(f"imprint needs a classifier that begins with a linear layer, but it is {model.backbone}'s")
+    kind = heads.kind_of(model, broadcast.params["classifier"])
+    heads.check_range(model, kind, private="extractor" not in broadcast.params)
 
 
 def is_honest(classifier: Params, broadcast: Networks | None) -> bool:
@@ -206,18 +241,18 @@ def is_honest(classifier: Params, broadcast: Networks | None) -> bool:
     return all(torch.equal(t, classifier[name]) for name, t in broadcast.params["classifier"].items())
 
 
-def is_crafted(classifier: Params) -> bool:
-    """Whether all rows of a first layer have one direction."""
-    weight = classifier.get("fc1.weight", torch.eye(2))
-    return int(torch.linalg.matrix_rank(weight.double(), rtol=1e-5)) == 1
+def is_crafted(classifier: Params, layer: str = "fc1") -> bool:
+    """Whether all rows of a first layer have one direction, or none has any."""
+    weight = classifier.get(f"{layer}.weight", torch.eye(2))
+    return int(torch.linalg.matrix_rank(weight.double(), rtol=1e-5)) <= 1
 
 
-def is_saturated(classifier: Params) -> bool:
-    """Whether a crafted classifier is a saturated one."""
-    return float(classifier["fc3.bias"].abs().max()) > SATURATED_FROM
+def is_saturated(classifier: Params, layer: str = "fc3") -> bool:
+    """Whether a crafted classifier is a saturated one; `layer` makes its logits."""
+    return float(classifier[f"{layer}.bias"].abs().max()) > SATURATED_FROM
 
 
-def winners_of(classifier: Params) -> tuple[int, int]:
+def winners_of(classifier: Params, layer: str = "fc3") -> tuple[int, int]:
     """(A, B) of a saturated classifier."""
-    r = classifier["fc3.weight"][:, 0]
+    r = classifier[f"{layer}.weight"][:, 0]
     return int(r.argmin()), int(r.argmax())

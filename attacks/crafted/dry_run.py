@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attacks.common import data_fit, updates
-from attacks.crafted import classifiers
+from attacks.crafted import classifiers, heads
 from attacks.shadow import surrogate_training
 from privbench import tensors
 from privbench.defending import described
@@ -82,6 +82,9 @@ def better_classifier(
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     assert knowledge.expected is not None, "active attacks are told of the uploads to come"
     noise, batch_size = gradient_noise_std(knowledge.expected, seed), knowledge.expected.batch_size
+    kind = heads.kind_of(model, broadcast.params["classifier"])
+    if model.backbone != heads.LENET5 and not heads.gains(kind, batch_size, noise):
+        return classifiers.HONEST
     if "extractor" in broadcast.params:
         serves = crafted_serves(model, broadcast, knowledge, most_images, seed, read_crafted, read_honest)
     else:

@@ -2,7 +2,8 @@
 
 Row j of dL/dW over its dL/db is the mean of the features h of those images that lie near its level, weighted by how they answer.
 Where it holds one image, that is its h, and so does its neighbour's: a mixture changes from row to row. What one image of
-features h and label y would have put into a row says which y it was, and whether it was alone.
+features h and label y would have put into a row says which y it was, and whether it was alone. Of rows of steps
+(attacks/crafted/heads.py) the same holds of the difference between a row and the next.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attacks.crafted import class_sums, heads
 from attacks.features import per_image
 from privbench.types import Artifact
 
 LIVE = 1e-5  # of the largest dL/db_j: rows below it hold no image
+LIVE_BETWEEN = 1e-4  # the same of differences of rows, which keep the rounding of both
 SAME = 1e-2  # relative distance below which two rows hold the same image
 NONE = -1  # in place of a row where there is none
 
@@ -28,11 +31,17 @@ class BinnedImages(NamedTuple):
 
 
 def features_of(artifact: Artifact) -> BinnedImages:
-    """What the rows of every batch hold, those first on which neighbours agree best."""
-    gradient = artifact.gradients["classifier"]
+    """What the rows of every batch hold, those first on which neighbours agree best; of one layer, what its classes hold."""
+    kind = heads.kind_of(artifact.model, artifact.weights["classifier"])
+    if kind == "single":
+        h, row = class_sums.features_of(artifact)
+        return BinnedImages(h.unflatten(2, artifact.model.feature_shape), row)
+    gradient, first = artifact.gradients["classifier"], artifact.model.classifier.features_layer
+    low, high = (limit / (1 - artifact.model.dropout) for limit in artifact.model.feature_range)
+    read = _rows if kind == "bumps" else _between_rows
     each = [
-        _rows(weight, bias, artifact.batch_size, 1 / (1 - artifact.model.dropout))
-        for weight, bias in zip(gradient["fc1.weight"].double(), gradient["fc1.bias"].double(), strict=True)
+        read(weight, bias, artifact.batch_size, (low, high))
+        for weight, bias in zip(gradient[f"{first}.weight"].double(), gradient[f"{first}.bias"].double(), strict=True)
     ]
     h, row = (torch.stack(t) for t in zip(*each, strict=True))
     return BinnedImages(h.unflatten(2, artifact.model.feature_shape), row)
@@ -40,19 +49,32 @@ def features_of(artifact: Artifact) -> BinnedImages:
 
 def labels_of(artifact: Artifact, binned: BinnedImages) -> Tensor:
     """The label [V, B] of every image that a row holds alone, by the size of the row's dL/db; NONE where there is no such row."""
+    kind = heads.kind_of(artifact.model, artifact.weights["classifier"])
+    if kind == "single":
+        return binned.row
     known = torch.full_like(binned.row, NONE)
     for v, b in torch.nonzero(binned.row != NONE).tolist():
-        label, gap = likeliest_label(artifact, v, binned.h[v, b], binned.row[v, b : b + 1])
+        label, gap = likeliest_label(artifact, v, binned.h[v, b], binned.row[v, b : b + 1], differences=kind == "steps")
         if gap < SAME:
             known[v, b] = label
     return known
 
 
-def likeliest_label(artifact: Artifact, victim: int, h: Tensor, rows: Tensor) -> tuple[int, float]:
-    """(label, relative gap) with which one image of features h [c, s, s] explains some rows [n] of dL/db of a victim best."""
-    observed = artifact.gradients["classifier"]["fc1.bias"][victim, rows].double()
+def likeliest_label(
+    artifact: Artifact, victim: int, h: Tensor, rows: Tensor, *, differences: bool = False
+) -> tuple[int, float]:
+    """(label, relative gap) with which one image of features h [c, s, s] explains some rows [n] of dL/db of a victim best.
+
+    With `differences` it explains those between them and the next ones.
+    """
+    name = f"{artifact.model.classifier.features_layer}.bias"
+
+    def answers(bias: Tensor) -> Tensor:
+        return (between(bias) if differences else bias)[rows]
+
+    observed = answers(artifact.gradients["classifier"][name][victim].double())
     every = torch.arange(artifact.model.classes, device=h.device)
-    each = torch.stack([per_image.gradient_of(artifact, h, y)["fc1.bias"][rows] for y in every])
+    each = torch.stack([answers(per_image.gradient_of(artifact, h, y)[name]) for y in every])
     gaps = []
     # A row does not say whose image it holds, so that every weight that an image may have is tried.
     weights = artifact.image_weights
@@ -75,8 +97,24 @@ def completed(known: Tensor, recovered: Tensor) -> Tensor:
     return whole
 
 
-def _rows(weight: Tensor, bias: Tensor, batch: int, largest: float) -> tuple[Tensor, Tensor]:
-    """The features [B, n], none above `largest`, in the rows of one gradient, dL/dW [m, n] and dL/db [m], and the rows [B]."""
+def between(rows: Tensor) -> Tensor:
+    """What images between the level of each row and that of the next put into it: [m, ...] -> [m - 1, ...] of rows of steps."""
+    return rows[:-1] - rows[1:]
+
+
+def _between_rows(weight: Tensor, bias: Tensor, batch: int, limits: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """`_rows` of rows of steps: the features between the levels of neighbours, the largest dL/db first."""
+    inputs, size = between(weight), between(bias)
+    live = size.abs() > LIVE_BETWEEN * size.abs().max()
+    chosen = torch.nonzero(live)[:, 0]
+    chosen = chosen[size[chosen].abs().argsort(descending=True, stable=True)][:batch]
+    mean, missing = size @ inputs / size.square().sum().clamp_min(1e-300), batch - len(chosen)
+    h = torch.cat([inputs[chosen] / size[chosen, None], mean.expand(missing, -1)]).clamp(*limits)
+    return h, torch.cat([chosen, chosen.new_full((missing,), NONE)])
+
+
+def _rows(weight: Tensor, bias: Tensor, batch: int, limits: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """The features [B, n] within `limits` in the rows of one gradient, dL/dW [m, n] and dL/db [m], and the rows [B]."""
     live = torch.nonzero(bias.abs() > LIVE * bias.abs().max())[:, 0]
     quotient = weight[live] / bias[live, None]
     size = quotient.norm(dim=1).clamp_min(1e-300)
@@ -92,5 +130,5 @@ def _rows(weight: Tensor, bias: Tensor, batch: int, largest: float) -> tuple[Ten
             chosen.append(row)
     mean = bias @ weight / bias.square().sum().clamp_min(1e-300)
     missing = batch - len(chosen)
-    h = torch.cat([quotient[chosen], mean.expand(missing, -1)]).clamp(0, largest)
+    h = torch.cat([quotient[chosen], mean.expand(missing, -1)]).clamp(*limits)
     return h, torch.cat([live[chosen], live.new_full((missing,), NONE)])

@@ -1,7 +1,8 @@
 """What a crafted classifier brought back of all victims, read off its gradients and inverted.
 
     one image, E broadcast     h in closed form, and E's gradient, as an honest classifier's (attacks/staged.py)
-    a batch, E broadcast       features of single images in the rows of the first layer (attacks/crafted/gradient_bins.py), inverted
+    a batch, E broadcast       features of single images in the rows of the first layer (gradient_bins.py), or in the
+                               classes of a head of one layer (class_sums.py), inverted
     E private                  features alone, attacked through the classifier that an honest server would have sent; without that
                                (an artifact file alone) there are the class means. Of a batch every image with a row of its own is
                                a victim of its own, as in attacks/features/per_image.py; the others end at the class means.
@@ -65,7 +66,8 @@ class Readout:
         closed_form.check_not_mixed(artifact)
         if classifiers.is_honest(artifact.weights["classifier"], knowledge.broadcast):
             return not_applicable(class_mean(artifact, knowledge))._replace(notes=(SENT_HONESTLY,))
-        if not classifiers.is_crafted(artifact.weights["classifier"]):
+        first = artifact.model.classifier.features_layer
+        if first is None or not classifiers.is_crafted(artifact.weights["classifier"], first):
             raise UserError(
                 "imprint reads what its own crafted classifier brought back, but these clients got an honest one; name it "
                 "with --attack in a run of your own"
@@ -75,7 +77,8 @@ class Readout:
 
     def read(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
         """The images of all victims, which were sent a crafted classifier; their gradients are finite."""
-        is_saturated = classifiers.is_saturated(artifact.weights["classifier"])
+        last = artifact.model.classifier.logits_layer
+        is_saturated = classifiers.is_saturated(artifact.weights["classifier"], last)
         if artifact.batch_size > 1:
             problem.check_batch_size(artifact)
             # Noise is negligible beside the gradient unless that was clipped.

@@ -18,8 +18,9 @@ LOST = 1e-6  # |dL/db| of the first layer relative to S, below which the image's
 
 def above_noise(artifact: Artifact) -> Tensor:
     """The victims [n] int64 whose gradient is above the noise: all but those whose class has won."""
-    size = artifact.weights["classifier"]["fc3.bias"].abs().max()
-    return torch.nonzero(artifact.gradients["classifier"]["fc1.bias"].norm(dim=1) > LOST * size)[:, 0]
+    first, last = artifact.model.classifier.features_layer, artifact.model.classifier.logits_layer
+    size = artifact.weights["classifier"][f"{last}.bias"].abs().max()
+    return torch.nonzero(artifact.gradients["classifier"][f"{first}.bias"].norm(dim=1) > LOST * size)[:, 0]
 
 
 def denoised(artifact: Artifact) -> Artifact:
@@ -30,7 +31,8 @@ def denoised(artifact: Artifact) -> Artifact:
     """
     h = closed_form.seen(artifact)
     assert h is not None, "of one image through a linear layer, features have a closed form"
-    every = torch.arange(artifact.weights["classifier"]["fc1.bias"].numel(), device=h.device)
+    first = f"{artifact.model.classifier.features_layer}.bias"
+    every = torch.arange(artifact.weights["classifier"][first].numel(), device=h.device)
     likeliest = [gradient_bins.likeliest_label(artifact, v, one, every)[0] for v, one in enumerate(h)]
     y = torch.tensor(likeliest, device=h.device)[:, None] if artifact.labels is None else artifact.labels
     each = per_image.singles(artifact, Disaggregated(h[:, None], y, h[:, 0, 0, 0], 0))
@@ -43,7 +45,7 @@ def below_noise(artifact: Artifact, knowledge: Knowledge) -> Reconstruction:
         return no_information.gave_up(no_information.class_mean(artifact, knowledge))
     assert knowledge.auxiliary is not None, "the needs name auxiliary images"
     images, y = knowledge.auxiliary
-    below, above = classifiers.winners_of(artifact.weights["classifier"])
+    below, above = classifiers.winners_of(artifact.weights["classifier"], artifact.model.classifier.logits_layer)
     either = (y == below) | (y == above)
     mean = images[either if bool(either.any()) else slice(None)].mean(0)
     zero = torch.zeros(artifact.victims, dtype=torch.float64, device=images.device)

@@ -30,6 +30,9 @@ class Limits(NamedTuple):
     undefended_batches: bool = False  # gradients of several images must be exact
     # The classifier must be LeNet-5's: it is crafted as three linear layers with sigmoids between them.
     sigmoid_classifier: bool = False
+    plain_private_extractor: bool = False  # the same only of extractors that clients keep
+    # Of extractors that clients keep, features must lie in a known range, unless a single linear layer takes them.
+    placed_features: bool = False
     plain_classifier: bool = False  # the classifier must begin as its backbone's does, not with a bottleneck
     # Where clients keep their extractors, gradients must be of no imitated features besides the images'.
     unmixed: bool = False
@@ -169,6 +172,12 @@ def _too_much(limits: Limits, model: Model) -> str:
     return ""
 
 
+def _is_unplaced(model: Model) -> bool:
+    """Whether features of no known range enter several linear layers."""
+    c = model.classifier
+    return isinstance(c, LinearClassifier) and c.features_layer != c.logits_layer and not model.has_sigmoid_features
+
+
 def _shapes(model: Model, part: str) -> tuple[Params, Params]:
     """(parameters, buffers) of a part, without memory."""
     with torch.device("meta"):
@@ -182,6 +191,21 @@ def _at_odds(name: str, limits: Limits, method: str, model: Model, *, private: b
         return f"{name} attacks private extractors, but {method} broadcasts its extractor; {way_out}"
     if fault := _too_much(limits, model):
         return f"{name} {fault}; leave out --backbone, or {way_out}"
+    if (
+        private
+        and limits.plain_private_extractor
+        and isinstance(model.classifier, LinearClassifier)
+        and _shapes(model, "extractor")[1]
+    ):
+        return (
+            f"{name} attacks private extractors by some of its own, without the statistics of batch norm that {model.backbone}'s "
+            f"has; {way_out}"
+        )
+    if private and limits.placed_features and _is_unplaced(model):
+        return (
+            f"{name} spreads levels over the features, but of a private extractor of {model.backbone} nobody knows their range; "
+            f"{way_out}"
+        )
     if limits.plain_classifier and model.bottleneck:
         return f"{name} crafts the first layer of the classifier, before which there is a bottleneck; {way_out}"
     if limits.image_generator and model.gan != "image":

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from privbench.errors import UserError
 from privbench.networks.base import Classifier, Net
+from privbench.networks.layers import UNBOUNDED
 from privbench.networks.model import LastInputs, Model
 from privbench.networks.module_net import ModuleNet
 from privbench.networks.module_parts import ClassifierPart, ExtractorPart, InputForm, by_part, structure
@@ -78,6 +79,11 @@ class ModuleModel(Model):
     def has_sigmoid_features(self) -> bool:
         """Nothing is known of its range."""
         return False
+
+    @property
+    def feature_range(self) -> tuple[float, float]:
+        """Nothing is known of it."""
+        return UNBOUNDED
 
     @property
     def last_inputs(self) -> LastInputs | None:

@@ -151,6 +151,14 @@ def test_a_setting_that_is_none_gets_one_line(text, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("backbone", ["mlp", "convnet", "vit"])
+def test_an_extractor_without_slopes_in_closed_form_is_refused_for_that_and_not_for_its_classifier(backbone):
+    with pytest.raises(UserError, match=rf"which {backbone}'s extractor has in no closed form; .*precode") as caught:
+        Soteria(0.4).network(Model(backbone, 1, 10))
+    assert "convolutions" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_classifier_that_begins_with_convolutions_is_refused_in_one_line():
     with pytest.raises(UserError, match=r"resnet18's classifier begins with convolutions; .*precode") as caught:
         prepared(backbone="resnet18")

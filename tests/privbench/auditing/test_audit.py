@@ -98,10 +98,7 @@ def test_without_a_truth_the_attackers_evidence_stands_and_images_are_marked_as_
     text = (tmp_path / "audit.md").read_text()
     assert "UNSCORED" in text
     assert re.search(r"\| matching \| gradient \| -?\d+\.\d \| 3 7 \| reconstructed 2 \|", text)
-    assert (
-        "imprint crafts the three layers and sigmoids of lenet5's classifier, but this one is of the module FlowerCNN"
-        in text
-    )
+    assert "imprint reads what its own crafted classifier brought back, but these clients got an honest one" in text
     assert (tmp_path / "audit-grid.png").exists()
 
 

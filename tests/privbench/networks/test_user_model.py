@@ -218,7 +218,10 @@ def test_batch_norm_is_refused_by_a_defence_of_single_images(typed):
 
 def test_attacks_that_do_not_fit_and_generators_that_do_not_are_refused_in_one_line(typed):
     train = presets.train_spec("smoke", "digits", "fedsplit", backbone=typed("Small"), clients=2)
-    for attack, reason in (("surrogate", "statistics of batch norm"), ("imprint", "crafts the three layers")):
+    for attack, reason in (
+        ("surrogate", "statistics of batch norm"),
+        ("imprint", "by some of its own, without the statistics of batch norm"),
+    ):
         limits = applicability.of(registry.resolve("attack", attack))
         assert reason in applicability.exceeded(attack, limits, presets.cell_spec("smoke", train, attack))
     model = registry.model(typed("Convolutional"), 1, 7)
