@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
@@ -34,6 +34,20 @@ DEFENDED = METHODS["fedavg"].line | {"markersize": 4, "linewidth": 0.9}
 BARE: dict[str, Any] = {"color": "0.1", "linestyle": (0, (4, 2)), "linewidth": 0.9, "marker": ""}
 DEFENDED_NAME, BARE_NAME, FLOOR_NAME = "with the defence", "without a defence", "best floor"
 FLOOR: dict[str, Any] = {"color": "0.5", "linestyle": (0, (1, 1.4)), "linewidth": 1.1, "marker": ""}
+
+
+class _Curves(NamedTuple):
+    """What both panels of a figure draw."""
+
+    lines: Mapping[str, Points]
+    across: Mapping[str, Sequence[Record]]  # without the swept value
+    place: Mapping[Any, float]  # of each value on the axis
+    styles: Mapping[str, dict[str, Any]]  # of each line
+
+    @property
+    def last(self) -> float:
+        """The right end of the axis."""
+        return max(self.place.values())
 
 
 def curves(records: Sequence[AttackRecord], folder: Path) -> list[Path]:
@@ -151,9 +165,10 @@ def write(
     if not is_scale:
         # Between words there is nothing that a line could stand for.
         series_styles = {name: each | {"linestyle": ""} for name, each in series_styles.items()}
-    ends = [(panels[0], _accuracy(panels[0], lines, across, place, series_styles))]
+    drawn = _Curves(lines, across, place, series_styles)
+    ends = [(panels[0], _accuracy(panels[0], drawn))]
     if is_attacked:
-        ends.append((panels[1], _psnr(panels[1], lines, across, place, series_styles)))
+        ends.append((panels[1], _psnr(panels[1], drawn)))
     for axes in panels:
         if not is_scale:
             axes.set_xticks(list(place.values()), [str(value) for value in values])
@@ -168,37 +183,25 @@ def write(
     return style.save(figure, stem)
 
 
-def _accuracy(
-    axes: Axes,
-    lines: Mapping[str, Points],
-    across: Mapping[str, Sequence[Record]],
-    place: Mapping[Any, float],
-    series_styles: Mapping[str, dict[str, Any]],
-) -> list[Point]:
+def _accuracy(axes: Axes, drawn: _Curves) -> list[Point]:
     """Draws the accuracies; the ends of their lines."""
     ends = []
-    for name, points in lines.items():
-        means, at = [each[0].accuracy for _, each in points], [place[value] for value, _ in points]
-        axes.errorbar(at, [a.mean for a in means], yerr=[a.std or 0.0 for a in means], capsize=2, **series_styles[name])
-        ends.append(Point(name, series_styles[name]["color"], at[-1], means[-1].mean))
-    for name, each in across.items():
+    for name, points in drawn.lines.items():
+        means, at = [each[0].accuracy for _, each in points], [drawn.place[value] for value, _ in points]
+        axes.errorbar(at, [a.mean for a in means], yerr=[a.std or 0.0 for a in means], capsize=2, **drawn.styles[name])
+        ends.append(Point(name, drawn.styles[name]["color"], at[-1], means[-1].mean))
+    for name, each in drawn.across.items():
         axes.axhline(each[0].accuracy.mean, **BARE)
-        ends.append(Point(name, BARE["color"], max(place.values()), each[0].accuracy.mean))
+        ends.append(Point(name, BARE["color"], drawn.last, each[0].accuracy.mean))
     axes.set_ylabel("test accuracy, %", fontsize=style.FONT_POINTS)
     return ends
 
 
-def _psnr(
-    axes: Axes,
-    lines: Mapping[str, Points],
-    across: Mapping[str, Sequence[Record]],
-    place: Mapping[Any, float],
-    series_styles: Mapping[str, dict[str, Any]],
-) -> list[Point]:
+def _psnr(axes: Axes, drawn: _Curves) -> list[Point]:
     """Draws the strongest attacks, and the floor of the first line's victims; the ends of their lines."""
     ends: list[Point] = []
-    for name, points in lines.items():
-        attacked = [(place[value], strongest(_attacks(each))) for value, each in points if _attacks(each)]
+    for name, points in drawn.lines.items():
+        attacked = [(drawn.place[value], strongest(_attacks(each))) for value, each in points if _attacks(each)]
         if not attacked:
             continue
         at, best = [x for x, _ in attacked], [row for _, row in attacked]
@@ -206,16 +209,16 @@ def _psnr(
         axes.errorbar(
             at, [p.mean for p in psnr],
             yerr=[[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]],
-            capsize=2, **series_styles[name],
+            capsize=2, **drawn.styles[name],
         )  # fmt: skip
         if not any(end.name == FLOOR_NAME for end in ends):
             axes.plot(at, [row.floor.psnr_db for row in best], **FLOOR)
             ends.append(Point(FLOOR_NAME, FLOOR["color"], at[-1], best[-1].floor.psnr_db))
-        ends.append(Point(name, series_styles[name]["color"], at[-1], psnr[-1].mean))
-    for name, each in across.items():
+        ends.append(Point(name, drawn.styles[name]["color"], at[-1], psnr[-1].mean))
+    for name, each in drawn.across.items():
         if attacks := _attacks(each):
             axes.axhline(strongest(attacks).psnr_db.mean, **BARE)
-            ends.append(Point(name, BARE["color"], max(place.values()), strongest(attacks).psnr_db.mean))
+            ends.append(Point(name, BARE["color"], drawn.last, strongest(attacks).psnr_db.mean))
     axes.set_ylabel("PSNR, strongest attack, dB", fontsize=style.FONT_POINTS)
     return ends
 
