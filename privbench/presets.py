@@ -59,8 +59,8 @@ PROTOCOL_SCHEDULES: dict[str, dict[str, Any]] = {
         "generator": Adam(lr=3e-4, weight_decay=1e-4).model_dump(), "server": Adam(lr=3e-4, weight_decay=1e-4).model_dump(),
     },
 }  # fmt: skip
-# What the quick preset of a backbone has otherwise than LeNet-5's: slow ones learn in fewer steps. The rates of `mlp` and `vit`
-# were compared with 3e-3 on `digits` (seed 7); that of `convnet` is torch's default.
+# What the quick preset of a backbone has otherwise than LeNet-5's: slow ones learn in fewer steps. The rate of `vit`
+# was chosen on `digits` (docs/appendix/tuning.md), that of `mlp` compared with 3e-3 there (seed 7); that of `convnet` is torch's.
 _LOW_RATE = Adam(lr=1e-3, weight_decay=1e-4).model_dump()
 QUICK_BACKBONES: dict[str, dict[str, Any]] = {
     "resnet18": {"rounds": 5, "local_epochs": 2, "task": _PAPER_ADAM.model_dump()},

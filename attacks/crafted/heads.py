@@ -16,6 +16,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from attacks.common import head_probe
+from attacks.common.head_probe import behind_first
 from privbench.errors import UserError
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
@@ -45,35 +47,26 @@ def layers(model: Model, params: Params) -> list[str]:
     classifier = model.classifier
     if not isinstance(classifier, LinearClassifier):
         raise UserError(f"imprint needs a classifier that begins with a linear layer, but it is {model.backbone}'s")
-    return list(_inputs(classifier, params, torch.zeros(1, *model.feature_shape)))
+    return list(head_probe.inputs(classifier, params, torch.zeros(1, *model.feature_shape)))
 
 
 def kind_of(model: Model, params: Params) -> Kind:
     """What lies between the linear layers of a head; UserError where images cannot be sorted into rows there."""
     if model.backbone == LENET5:
         return "bumps"
-    names, classifier = layers(model, params), model.classifier
+    names = layers(model, params)
     if len(names) == 1:
         return "single"
-    assert isinstance(classifier, LinearClassifier), "it has linear layers"
-    weight, bias = f"{names[0]}.weight", f"{names[0]}.bias"
-    zero, width = torch.zeros(1, *model.feature_shape), len(params[bias])
-
-    def behind(z: Tensor) -> Tensor:
-        changed = params | {weight: torch.zeros_like(params[weight]), bias: z.to(params[bias])}
-        return _inputs(classifier, changed, zero)[names[1]][0].double()
-
-    z = torch.linspace(-3, 3, width)
-    half = torch.arange(width) < width / 2
-    one, turned, changed = behind(z), behind(z.flip(0)), behind(z.where(half, z + 1))
-    alike = [(one.flip(0), turned), (one[half], changed[half])] if one.shape == z.shape else []
-    # In single precision, and of values around 1.
-    if not alike or not all(torch.allclose(*pair, rtol=1e-4, atol=1e-5) for pair in alike):
+    if not head_probe.acts_on_single_units(model, params):
         raise UserError(
             f"imprint sorts images into the rows of {names[0]}, but of {model.backbone} more than an activation of single "
             f"units lies between {names[0]} and {names[1]}"
         )
-    slopes = [float((behind(z * 0 + 2 * end) - behind(z * 0 + end)).mean() / end) for end in (-FAR, FAR)]
+    ones = torch.ones(len(params[f"{names[0]}.bias"]))
+    slopes = [
+        float((behind_first(model, params, 2 * end * ones) - behind_first(model, params, end * ones)).mean() / end)
+        for end in (-FAR, FAR)
+    ]
     if max(map(abs, slopes)) < FLAT:
         return "bumps"
     if abs(slopes[0] - slopes[1]) > BENT:
@@ -126,12 +119,12 @@ def calibrated(model: Model, like: Params, kind: Kind, first: tuple[Tensor, Tens
         t = t.clamp_min(float(level.min())) if kind == "steps" else t
     asked = (t[:, None] * w).unflatten(1, model.feature_shape)
     for name in names[1:-1]:
-        mean, low, width = _range(_inputs(classifier, sent, asked)[name])
+        mean, low, width = _range(head_probe.inputs(classifier, sent, asked)[name])
         start, end = AWAKE[kind]
         weight = sent[f"{name}.weight"]
         sent[f"{name}.weight"] = torch.full_like(weight, (end - start) / width / weight.shape[1])
         sent[f"{name}.bias"] = torch.full_like(sent[f"{name}.bias"], start - (end - start) / width * low)
-    mean, low, width = _range(_inputs(classifier, sent, asked)[names[-1]])
+    mean, low, width = _range(head_probe.inputs(classifier, sent, asked)[names[-1]])
     middle = 0.5
     if scale.level is not None:
         middle = (float(mean[int((t - scale.level).abs().argmin())]) - low) / width
@@ -146,10 +139,3 @@ def _range(entered: Tensor) -> tuple[Tensor, float, float]:
     """(mean over the units [GRID], its lowest value, its range) of what enters a layer."""
     mean = entered.double().mean(1)
     return mean, float(mean.min()), max(float(mean.max() - mean.min()), 1e-9)
-
-
-def _inputs(classifier: LinearClassifier, params: Params, features: Tensor) -> Params:
-    """What enters each layer, [B, n]."""
-    with torch.no_grad():
-        like = next(iter(params.values()))
-        return classifier.linear_layers(params, features.to(like))[1]

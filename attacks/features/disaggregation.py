@@ -16,6 +16,9 @@ classifier's gradient. They are then right, up to directions that G leaves below
 (docs/appendix/attacks.md); noise, and images whose d_i are parallel, leave nothing to separate; a gradient that is zero or not
 finite is left out, with NaN for its features and residual. Labels: attacks/common/labels.py, and where
 their residual stays above SEPARATED, every batch with one label exchanged, the lowest residual first.
+
+Behind a first layer with ReLUs no descent is needed: attacks/features/relu_batches.py finds h and d of all images in closed form,
+where the batch is small.
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks.common import batched, gradient_distance, labels, lbfgs, problem
+from attacks.common import batched, gradient_distance, head_probe, labels, lbfgs, problem
 from attacks.common.batched import Data, each_of
 from attacks.common.problem import WEIGHTS
+from attacks.features import relu_batches
 from privbench import tensors
 from privbench.defending import described
 from privbench.networks.base import LinearClassifier
@@ -78,10 +82,20 @@ def disaggregate(artifact: Artifact, seed: int, progress: Progress = no_progress
     """Labels and features of all batches; only where `possible`."""
     known = labels.recover(artifact)
     row_spaces = _RowSpaces(artifact)
+    exact = _through_relus(artifact, row_spaces.solvable, seed)
+    if len(exact) == artifact.victims:
+        h, y, residual = (torch.stack(each) for each in zip(*(exact[v] for v in sorted(exact)), strict=True))
+        return Disaggregated(h, y, residual, 0)
+    row_spaces.solvable = row_spaces.solvable.index_fill(
+        0, torch.tensor([*exact], dtype=torch.int64).to(known.device), value=False
+    )
     solvable = torch.nonzero(row_spaces.solvable)[:, 0]
     batches = row_spaces.solve(solvable.cpu(), known[solvable], seed, RESTARTS, progress) if len(solvable) else None
     if batches is None or len(solvable) < artifact.victims:
         batches = _among(artifact, known, solvable, batches)
+    for v, closed in exact.items():
+        for whole, part in zip(batches[:3], closed, strict=True):
+            whole[v] = part
     if artifact.labels is not None:
         return batches
     for v in torch.nonzero(~batches.sound & row_spaces.solvable)[:, 0].tolist():
@@ -99,6 +113,45 @@ def disaggregate(artifact: Artifact, seed: int, progress: Progress = no_progress
                 whole[v] = one[0]
         batches = batches._replace(evaluations=spent)
     return batches
+
+
+def _through_relus(artifact: Artifact, solvable: Tensor, seed: int) -> dict[int, tuple[Tensor, Tensor, Tensor]]:
+    """Victim -> (h [B, c, s, s], labels [B], residual []) of batches that a head with ReLUs shows in closed form.
+
+    A label is that whose d_i, by h_i and the broadcast classifier, has the direction found; the residual is that of a descent.
+    """
+    model, weights = artifact.model, artifact.weights["classifier"]
+    if artifact.batch_size < 2 or artifact.image_weights is not None or not head_probe.is_relu(model, weights):
+        return {}
+    classifier, layer = model.classifier, model.classifier.features_layer
+    assert isinstance(classifier, LinearClassifier), "the caller has asked whether separation is possible"
+    params = {n: t.double() for n, t in weights.items()}
+    ended = {}
+    for v in torch.nonzero(solvable)[:, 0].tolist():
+        observed = {n: t[v].double() for n, t in artifact.gradients["classifier"].items()}
+        found = relu_batches.separated(
+            observed[f"{layer}.weight"], observed[f"{layer}.bias"], artifact.batch_size, seed, v
+        )
+        if found is None:
+            continue
+        every = torch.arange(model.classes, device=found.inputs.device)
+        h, y = found.inputs.repeat_interleave(model.classes, 0), every.repeat(artifact.batch_size)
+
+        def loss(bias: Tensor, h: Tensor = h, y: Tensor = y) -> Tensor:
+            logits, _ = classifier.linear_layers(params | {f"{layer}.bias": bias}, h)
+            return F.cross_entropy(logits, y, reduction="sum")
+
+        d = grad(loss)(params[f"{layer}.bias"].expand(len(h), -1)).unflatten(0, (-1, model.classes))
+        alike = F.cosine_similarity(d, found.deltas[:, None], dim=2)
+        labels_ = alike.argmax(1)
+        if artifact.labels is not None and not torch.equal(labels_.sort().values, artifact.labels[v].sort().values):
+            continue
+        named = {f"classifier/{n}": t for n, t in observed.items()}
+        products = gradient_distance.classifier_products(model, params, found.inputs, labels_, named)
+        residual = gradient_distance.layer_scaled_distance(products).detach()
+        if residual < SEPARATED:
+            ended[v] = (found.inputs.unflatten(1, model.feature_shape), labels_, residual)
+    return ended
 
 
 def _among(artifact: Artifact, known: Tensor, rows: Tensor, solved: Disaggregated | None) -> Disaggregated:
