@@ -72,6 +72,8 @@ QUICK_BACKBONES: dict[str, dict[str, Any]] = {
 # Far slower to train and to attack on a CPU.
 SLOW_BACKBONES = ("resnet18", "resnet18-torchvision", "convnet", "vit")
 SLOW_QUICK_VICTIMS = 4
+KNOWN_IMAGES = 8  # of each attacked client, of an attacker who knows some
+UPLOADS_PER_ROUND = 12  # of each attacked client, of a server that keeps what it was sent
 SMOKE_PER_CLIENT = 32
 QUICK_PER_CLIENT = {"digits": 300, "photos": 300, "digits4": 300}  # other data sets: 1,000
 QUICK_PER_CLIENT |= {"emnist": 300, "emnist-letters": 300, "emnist-balanced": 300}  # of 20 clients
@@ -268,6 +270,24 @@ def settings_of_attack(preset: str, attack: str, backbone: str = "lenet5") -> di
     return dict(presets.get("quick-slow" if slow else preset, {}))
 
 
+def _other_images(attack: str | None, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a cell about images that are no victims, for an attack that needs them; nothing for all others.
+
+    By default as many images as fill whole batches and are at least KNOWN_IMAGES, or UPLOADS_PER_ROUND.
+    """
+    needs = frozenset() if attack is None else registry.resolve("attack", attack).needs
+    batch, fields = chosen.get("batch_size", 1), dict[str, Any]()
+    for need, count, least, other in (
+        ("known", "known_images", KNOWN_IMAGES, "known_quality_db"),
+        ("rounds", "uploads_per_round", UPLOADS_PER_ROUND, "observed_rounds"),
+    ):
+        usual = batch * math.ceil(least / batch)
+        fields |= (
+            {count: chosen.get(count, usual), other: chosen.get(other)} if need in needs else {count: None, other: None}
+        )
+    return fields
+
+
 def cell_spec(
     preset: str,
     train: TrainSpec,
@@ -311,5 +331,6 @@ def cell_spec(
         "victims": chosen.get("victims") or usual,
         "attack_revision": 0 if attack is None else registry.revision(attack),
         "active": attack is not None and registry.is_active(attack),
+        **_other_images(attack, chosen),
     }
     return checked(CellSpec, fields)

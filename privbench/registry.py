@@ -69,6 +69,8 @@ ATTACKS = {
     "aligned-surrogate": "attacks.aligned_surrogate:AlignedSurrogate",
     "initial-surrogate": "attacks.initial_surrogate:InitialSurrogate",
     "decoder": "attacks.decoder:Decoder",
+    "calibrated": "attacks.calibrated:Calibrated",
+    "chained": "attacks.chained:Chained",
     "collusion": "attacks.collusion:Collusion",
     "oracle": "attacks.oracle:Oracle",
     "oracle-decoder": "attacks.oracle_decoder:OracleDecoder",

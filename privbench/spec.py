@@ -166,6 +166,12 @@ class CellSpec(Strict):
     local_batch: int | None = Field(None, ge=1)  # images per step of an update; None: the whole victim batch
     # Which images an attacker with auxiliary images has: privbench/observation/knowledge.py.
     auxiliary: AuxiliaryName = "same"
+    # Of an attack that needs them (privbench/observation/other_images.py): images of each attacked client that the attacker knows,
+    # at which PSNR in dB (None: exactly); rounds whose uploads the server kept (None: 0, 1, 2, 4, ...), and how many of a client.
+    known_images: int | None = Field(None, ge=0, le=1000)
+    known_quality_db: float | None = Field(None, gt=0, le=100)
+    observed_rounds: tuple[Annotated[int, Field(ge=0, le=10**9)], ...] | None = Field(None, min_length=1)
+    uploads_per_round: int | None = Field(None, ge=1, le=1000)
     # The number format of what clients send: privbench/observation/wire.py.
     wire: Literal["float32", "bf16", "fp16"] = "float32"
     # Canaries that measure its epsilon: privbench/execution/audit.py; 0: none.
@@ -183,7 +189,8 @@ class CellSpec(Strict):
         """Defaults are not written, so that a cell from before there was a choice keeps its name."""
         usual: dict[str, Any] = {
             "auxiliary": "same", "observe": "gradient", "local_steps": None, "local_lr": None, "local_batch": None,
-            "wire": "float32", "audit": 0, "generated": 0, "attack_revision": 0, "active": False,
+            "wire": "float32", "audit": 0, "generated": 0, "attack_revision": 0, "active": False, "known_images": None,
+            "known_quality_db": None, "observed_rounds": None, "uploads_per_round": None,
         }  # fmt: skip
         return {name: value for name, value in dump(self).items() if name not in usual or value != usual[name]}
 
@@ -201,6 +208,9 @@ class CellSpec(Strict):
             or self.observe != "gradient"
             or self.auxiliary != "same"
             or self.wire != "float32"
+            or self.known_images is not None
+            or self.observed_rounds is not None
+            or self.uploads_per_round is not None
             or self.attack_revision
             or self.active
         ):

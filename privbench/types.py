@@ -297,12 +297,31 @@ class ExpectedUpload(NamedTuple):
         return self.batch_size // len(self.weights)
 
 
+class KnownImages(NamedTuple):
+    """Images of the attacked clients that the attacker knows, none of them a victim's, with what the server saw of them.
+
+    An upload that was not finite, or that shows no features, stands among them as it came.
+    """
+
+    images: Tensor  # [N, B, C, H, W] as they are known
+    # N uploads of the attacked round, of these images in any order; their labels are known, and whose they are.
+    seen: Artifact
+    error: float  # standard deviation of the Gaussian error of each known pixel; 0: they are known exactly
+
+    def to(self, device: torch.device) -> KnownImages:
+        """The same on `device`, each tensor in a storage of its own."""
+        return KnownImages(alone(self.images, device), self.seen.to(device), self.error)
+
+
 @dataclass(frozen=True)
 class Knowledge:
     """What an attacker has beyond the artifact. An attack receives only what its `needs` name; the rest is None.
 
     auxiliary   images disjoint from every client's training images
     initial     the networks that every client started with
+    known       images of the attacked clients, and their uploads of the attacked round
+    rounds      what the server kept: of each observed round, the attacked one last, uploads of the same images, none of them a
+                victim's, in an order that tells nothing
     colluder    attacked client -> another client: its networks at the attacked round, and its training images
     oracle      attacked client -> its own networks at the attacked round
     broadcast   what the server would have sent at the attacked round: for active attacks, which `craft` from it; not in `needs`
@@ -313,6 +332,8 @@ class Knowledge:
 
     auxiliary: Batch | None = None
     initial: Networks | None = None
+    known: KnownImages | None = None
+    rounds: tuple[Artifact, ...] | None = None
     colluder: Mapping[int, Colluder] | None = None
     oracle: Mapping[int, Networks] | None = None
     broadcast: Networks | None = None
@@ -324,6 +345,8 @@ class Knowledge:
         return Knowledge(
             auxiliary=None if self.auxiliary is None else Batch(*(alone(t, device) for t in self.auxiliary)),
             initial=None if self.initial is None else self.initial.to(device),
+            known=None if self.known is None else self.known.to(device),
+            rounds=None if self.rounds is None else tuple(each.to(device) for each in self.rounds),
             colluder=None if self.colluder is None else {k: each.to(device) for k, each in self.colluder.items()},
             oracle=None if self.oracle is None else {k: each.to(device) for k, each in self.oracle.items()},
             broadcast=None if self.broadcast is None else self.broadcast.to(device),

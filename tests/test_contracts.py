@@ -16,7 +16,7 @@ from privbench import presets, registry
 from privbench.data import partition
 from privbench.execution import applicability, attack_cell, cell_jobs, one_attack
 from privbench.methods.base import ClassByCount
-from privbench.observation import artifact_files, knowledge, observe
+from privbench.observation import artifact_files, chosen_victims, knowledge, observe, other_images
 from privbench.observation.artifact_files import load
 from privbench.records import schema
 from privbench.records.entries import KnowledgeUsed
@@ -45,6 +45,8 @@ def observed(tmp_path_factory):
         federation = digits_federation((20, 20))
         setup = harness.prepare(each, federation, CPU)
         state = harness.initial(setup)
+        checkpoint.save_snapshot(folder, each, state)
+        start = checkpoint.load_snapshot(folder, each.id, 0)
         harness.train_round([setup], [state], "alone")
         checkpoint.save_snapshot(folder, each, state)
         seen, truth = observe.observe(
@@ -64,6 +66,7 @@ def observed(tmp_path_factory):
             auxiliary=observe.auxiliary(federation), initial=knowledge.of_client(shot, 0),
             colluder=knowledge.colluder(shot, seen, federation), oracle=knowledge.oracle(shot, seen),
             broadcast=Networks(shot.server.params, shot.server.buffers),
+            **other_uploads(setup, method, start, shot),
         )  # fmt: skip
         artifacts_of[method] = (folder, whole)
     return artifacts_of
@@ -73,6 +76,28 @@ def test_what_a_method_offers_is_known_before_it_is_trained(observed):
     for name, (folder, _) in observed.items():
         method = registry.create(registry.resolve("method", name), {})
         assert observe.offers(method) == load(folder / "artifact").offers(), name
+
+
+def other_uploads(setup, method, start, shot):
+    """Two known images of each client, and what the server kept of two others in round 0 and in the attacked one."""
+    if "classifier" not in setup.method.shared_parts:
+        return {}
+    victims = chosen_victims.choose_victims(setup.federation, 2, 1, 0, shape=setup.method.client_tasks)
+
+    def uploads(snapshot, chosen, labels_known):
+        return observe.observe(
+            snapshot, setup.federation, setup.model, setup.method, setup.defense, method_name=method, dataset="digits",
+            victims=2, batch_size=1, labels_known=labels_known, seed=0, chosen=chosen,
+        )[0]  # fmt: skip
+
+    known, kept = (
+        other_images.choose(setup.federation, victims, 2, 0, named, image_size=32)
+        for named in (other_images.KNOWN, other_images.KEPT)
+    )
+    return {
+        "known": other_images.as_known(known, uploads(shot, known, True), None, 0),
+        "rounds": tuple(uploads(each, other_images.in_round(kept, each.round, 0), False) for each in (start, shot)),
+    }
 
 
 def variants(shot, setup):
@@ -150,6 +175,8 @@ SHORT = {
     "generator_steps": 2,
     "turns": 2,
     "epochs": 2,
+    "fit_steps": 2,
+    "find_steps": 2,
 }
 
 
@@ -167,15 +194,15 @@ def attacked(name, folder, whole):
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
     assert (len(registry.METHODS), len(registry.ATTACKS), len(registry.DEFENSES), len(registry.DATASETS)) == (
         14,
-        28,
+        30,
         12,
         15,
     )
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
     whole_gradient = ("learned-inverse", "extractor-matching")  # of FedAvg, FedProx, FedDF and Reptile
-    assert len(PRIVATE) == 8
+    assert len(PRIVATE) == 10
     generators = ("grey", "dataset-mean", "generated-images")  # SecureGAN sends generators of images alone
-    assert len(fitting()) == 6 * 21 + 2 * 3 + 4 * (21 - len(PRIVATE) + len(whole_gradient)) + len(fedper) + len(
+    assert len(fitting()) == 6 * 23 + 2 * 3 + 4 * (23 - len(PRIVATE) + len(whole_gradient)) + len(fedper) + len(
         generators
     )
     assert [a for a, m in fitting() if m == "secure-gan"] == list(generators)
@@ -266,7 +293,7 @@ def looks_at_more(name, folder, whole):
 
 def test_an_attack_looks_at_nothing_that_it_does_not_declare(observed):
     """On FedMD-CG, of whose artifact, with generators and label counts, something is held back from every attack; and on FedAvg."""
-    for method, held_back in (("fedavg", 4), ("fedmd-cg", 23)):
+    for method, held_back in (("fedavg", 4), ("fedmd-cg", 25)):
         changed = {a: looks_at_more(a, *observed[method]) for a, m in DISTINCT if m == method}
         assert [name for name, more in changed.items() if more] == []
         assert len([name for name, more in changed.items() if more is not None]) == held_back, changed
@@ -349,6 +376,7 @@ WATCHED = {
         "collusion",
         "feature-hijacking",
     ],
+    "fedsplit": ["calibrated", "chained"],
     "fedcg in round 0": ["initial-surrogate", "collusion"],  # through the victims' own extractor
     "batches of fedcg": ("surrogate", "decoder", "collusion", "oracle"),  # all: WATCHED_AT_LENGTH
     "batches of fedsplit + gaussian": ["oracle"],

@@ -96,6 +96,16 @@ def separated(artifact: Artifact, knowledge: Knowledge, seed: int, progress: Pro
     return Disaggregated(tensors["h"], tensors["labels"], tensors["residual"], int(tensors["evaluations"]))
 
 
+def of_kept(artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress) -> Artifact | None:
+    """Uploads that an attacker has besides the victims' as uploads of one image each; None where batches cannot be taken apart."""
+    if artifact.batch_size == 1:
+        return artifact
+    if not disaggregation.possible(artifact):
+        return None
+    batches = separated(artifact, knowledge, seed, progress)
+    return singles(artifact, batches) if bool(batches.sound.all()) else None
+
+
 def singles(artifact: Artifact, batches: Disaggregated) -> Artifact:
     """The artifact of V B clients' uploads that would hold one image each, a batch's in a row, with known labels.
 

@@ -10,7 +10,9 @@ import torch
 from privbench import registry
 from privbench.errors import Damaged, Missing, UserError
 from privbench.execution import foundations
-from privbench.observation import active_server, artifact_files, artifact_upgrade, local_update, observe
+from privbench.observation import active_server, artifact_files, artifact_upgrade, local_update
+from privbench.observation import observe as observation
+from privbench.observation.chosen_victims import ChosenImages
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
 from privbench.system import files, locks, machine
@@ -53,27 +55,42 @@ def observed(
                 return *artifact_files.load_with_truth(folder, whose), shot
         except (Damaged, Missing) as error:
             LOG.warning("%s; the artifact is observed again", error)
-        seen, truth = observe.observe(
-            active_server.sent(cell, setup, shot, data_root),
-            fed,
-            setup.model,
-            setup.method,
-            setup.defense,
-            method_name=spec.method,
-            dataset=registry.short(spec.dataset),
-            victims=cell.victims,
-            batch_size=cell.batch_size,
-            labels_known=cell.labels_known,
-            seed=spec.seed,
-            local=local_update.local_steps(cell),
-            rounds=spec.schedule.rounds,
-            training=local_update.local_training(
-                spec.schedule, [len(c.train.labels) for c in fed.clients], setup.method.client_tasks
-            ),
-            form=cell.wire,
-        )
+        seen, truth = observe(cell, spec, fed, active_server.sent(cell, setup, shot, data_root))
         artifact_files.save_with_truth(seen, truth, folder, whose, cell.preset)
     return *artifact_files.load_with_truth(folder, whose), shot
+
+
+def observe(
+    cell: CellSpec,
+    spec: TrainSpec,
+    fed: Federation,
+    shot: Snapshot,
+    chosen: ChosenImages | None = None,
+    *,
+    labels_known: bool | None = None,
+) -> tuple[Artifact, Truth]:
+    """What the server of a cell sees of the victims of one seed at a snapshot, or of other `chosen` images, and the truth."""
+    setup = harness.prepare(spec, fed, torch.device("cpu"))
+    return observation.observe(
+        shot,
+        fed,
+        setup.model,
+        setup.method,
+        setup.defense,
+        method_name=spec.method,
+        dataset=registry.short(spec.dataset),
+        victims=cell.victims,
+        batch_size=cell.batch_size,
+        labels_known=cell.labels_known if labels_known is None else labels_known,
+        seed=spec.seed,
+        local=local_update.local_steps(cell),
+        rounds=spec.schedule.rounds,
+        training=local_update.local_training(
+            spec.schedule, [len(c.train.labels) for c in fed.clients], setup.method.client_tasks
+        ),
+        form=cell.wire,
+        chosen=chosen,
+    )
 
 
 def restore(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from privbench import registry, written_defense
 from privbench.errors import UserError
-from privbench.execution import applicability, generator_scores, one_attack, worker_pool
+from privbench.execution import applicability, further_knowledge, generator_scores, one_attack, worker_pool
 from privbench.observation import active_server, chosen_victims, knowledge, observe
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
@@ -57,7 +57,11 @@ def _check(cell: CellSpec, data_dir: Path | None) -> None:
         chosen_victims.check_victims(
             fed, cell.victims, cell.batch_size, method.client_tasks, summed=sums and len(of) > 1, of=of
         )
-    if "auxiliary" in registry.resolve("attack", cell.attack).needs and cell.auxiliary != knowledge.SAME:
+    needs = registry.resolve("attack", cell.attack).needs
+    for need, choose in (("known", further_knowledge.known_images), ("rounds", further_knowledge.kept_images)):
+        if need in needs:
+            choose(cell, cell.train, fed, max(rounds))
+    if "auxiliary" in needs and cell.auxiliary != knowledge.SAME:
         known = federation.as_known(cell.train, fed)
         knowledge.auxiliary(known, cell.auxiliary, data_dir, _image_shape(fed, cell), cell.train.seed)
 

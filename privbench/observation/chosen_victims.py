@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,15 @@ from privbench.methods import participation
 from privbench.methods.base import Method
 from privbench.seeds import stream
 from privbench.types import CLASSIFICATION, Federation
+
+
+class ChosenImages(NamedTuple):
+    """Training images whose batches clients send something of."""
+
+    images: Tensor  # [N, B, C, H, W] in [0, 1]
+    labels: Tensor  # [N, B]
+    clients: Tensor  # [N]
+    named: str = "victims"  # what draws for them are named after (privbench/seeds.py)
 
 
 def senders(method: Method, round_: int, clients: int) -> tuple[int, ...]:
@@ -121,7 +131,7 @@ def choose_victims(
     *,
     summed: bool = False,
     of: Sequence[int] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> ChosenImages:
     """Victim images [V, B, C, H, W] in [0, 1], labels [V, B] and clients [V]: training images, clients in turn.
 
     The choice depends on data, seed, V, B and whose messages are attacked (`of`, by default all clients'), so every method of which
@@ -140,7 +150,7 @@ def choose_victims(
         images.append(pixels(federation.clients[k].train.images[rows], image_size))
         labels.append(names)
         owners.append(k)
-    return torch.stack(images), torch.stack(labels), torch.tensor(owners)
+    return ChosenImages(torch.stack(images), torch.stack(labels), torch.tensor(owners))
 
 
 def _batches(federation: Federation, k: int, batch_size: int, seed: int, shape: TaskShape | None) -> list[TaskRows]:

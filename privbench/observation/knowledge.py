@@ -3,6 +3,8 @@
 auxiliary   images disjoint from every client's training images, compared by content: the pooled validation images of the
             attacked data set ("same"), or another data set's training images ("digits"), all of them or a share ("digits:0.1")
 initial     the networks every client started with, as known to somebody who has the run's seed
+known       images of the attacked clients that are no victims, with their uploads (privbench/observation/other_images.py)
+rounds      what the server kept of the rounds that it observed: uploads of images that are no victims
 colluder    for each attacked client, the next one, which gives its networks and its training images to the server; images equal
             to one of the attacked client's are left out
 oracle      for each attacked client, its own private networks: a reference, not an attacker
@@ -32,11 +34,13 @@ from privbench.training.state import Replica, Snapshot
 from privbench.types import CLASSIFICATION, Artifact, Batch, Colluder, Federation, Images, Knowledge, Networks
 
 SAME = "same"
-FIELDS = ("auxiliary", "initial", "colluder", "oracle")  # of Knowledge, as `needs` name them
+FIELDS = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle")  # of Knowledge, as `needs` name them
 WHERE_SHARED = " where shared"
 ABSENT = {
     "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
     "initial": "the networks the clients started with, which an artifact file does not hold; attack a run of your own",
+    "known": "images of the attacked clients that are known, which an artifact file does not hold; attack a run of your own",
+    "rounds": "what a server kept of earlier rounds, and an artifact file is of one; attack a run of your own",
     "colluder": "the networks and images of a colluding client, but there is no second client here; attack a run with more clients",
     "oracle": "the victims' private networks, which an artifact file does not hold; attack a run of your own",
 }

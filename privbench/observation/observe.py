@@ -22,6 +22,7 @@ from privbench.errors import UserError
 from privbench.methods.base import Method, MiniBatch, Nets, RoundClock, SamplingContext
 from privbench.networks.model import Model
 from privbench.observation import chosen_victims, defended_upload, local_update, secure_sums, wire
+from privbench.observation.chosen_victims import ChosenImages
 from privbench.seeds import stream
 from privbench.tensors import Parts
 from privbench.training.state import Isolated, Snapshot
@@ -124,12 +125,15 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
     training: LocalTraining | None = None,
     form: wire.Format = "float32",
     rounds: int | None = None,
+    chosen: ChosenImages | None = None,
 ) -> tuple[Artifact, Truth]:
     """Everything the server holds about V victim batches (whole updates where there are `local` steps), and the truth.
 
     Where the defence adds messages up, each of the V uploads is the sum over all clients, of a batch of each. Victims are all of
     these images, or those of the one client whose message the server made stand alone (`Snapshot.isolated`). Of a method whose
     clients send weights alone (`Artifact.upload_client`), the victims are training images of those whose message there was.
+
+    `chosen` are the images of whose batches the uploads are, by default the victims of this seed; of sums there is no choice.
 
     `form` is the number format in which the clients send; `rounds` are those of the whole training, on which the weights of some
     losses depend; by default the attacked one is the last.
@@ -143,9 +147,11 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
         raise UserError(
             f"sums over {len(of)} of {everyone} clients of {method_name} cannot be observed yet, only sums over all"
         )
-    images, labels, clients = chosen_victims.choose_victims(
-        federation, victims, batch_size, seed, model.image_size, method.client_tasks, summed=summed, of=of
-    )
+    if chosen is None:
+        chosen = chosen_victims.choose_victims(
+            federation, victims, batch_size, seed, model.image_size, method.client_tasks, summed=summed, of=of
+        )
+    images, labels, clients, named = chosen
     trained = tuple(p for p in CLASSIFICATION if p in method.observed().trains) if visible else ()
     clock = RoundClock(snapshot.round + 1, snapshot.round + 1 if rounds is None else rounds)
     counts = federation.label_counts() if method.uploads_counts else None
@@ -153,7 +159,7 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
     sent = []
     for v, k in enumerate(clients.tolist() if visible else ()):
         noise = {
-            name: draw.sample(shape, SamplingContext(model, counts), stream(seed, "victims", v, name))
+            name: draw.sample(shape, SamplingContext(model, counts), stream(seed, named, v, name))
             for name, draw in method.observed().draws.items()
         }
         batch = MiniBatch(images[v], labels[v], noise)
@@ -161,7 +167,7 @@ def observe(  # noqa: PLR0913 (what an observation depends on)
             rng = local_update.defence_stream(seed, v)
             sent.append(local_update.client_update(model, snapshot, k, batch, method, defense, local, clock, rng))
             continue
-        rng = stream(seed, "victims", v, "defence")
+        rng = stream(seed, named, v, "defence")
 
         view = partial(
             client_gradient, model, snapshot, k, method=method, clock=clock, train=model.train_mode(len(batch.images))

@@ -99,6 +99,20 @@ class AuxiliaryUsed(StrictModel):
     left_out_as_training_images: int
 
 
+class KnownUsed(StrictModel):
+    """The images of attacked clients that an attacker knew, none of them a victim."""
+
+    images: int  # of each client
+    quality_db: float | None  # PSNR at which they were known; None: exactly
+
+
+class RoundsUsed(StrictModel):
+    """What the server had kept of the rounds that it observed."""
+
+    observed: list[int]  # the attacked round last
+    uploads: int  # of each attacked client in each round, none of them a victim's
+
+
 class KnowledgeUsed(StrictModel):
     """What the attacker knew."""
 
@@ -111,6 +125,9 @@ class KnowledgeUsed(StrictModel):
     pools: int | None = None
     active_rounds: int | None = None  # for how many rounds before the attacked one the server sent crafted networks
     auxiliary: AuxiliaryUsed | None
+    # Not written where there is nothing to say, so that older records stay as they are.
+    known: KnownUsed | None = Field(None, exclude_if=lambda value: value is None)
+    rounds: RoundsUsed | None = Field(None, exclude_if=lambda value: value is None)
     # "none" where the attack gave none; until 23 November 2026 such records said "recovered".
     labels: Literal["known", "recovered", "none"]
     restart_chosen_by: str

@@ -309,6 +309,38 @@ class AttackOptions:
         ),
     ] = "same"
 
+    known_images: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Images of each attacked client that the attacker knows, never victims, e.g. for calibrated; default 8.",
+        ),
+    ] = None
+    known_quality_db: Annotated[
+        float | None, typer.Option(help="PSNR at which they are known, e.g. 30; default exactly.")
+    ] = None
+    observed_rounds: Annotated[
+        str | None,
+        typer.Option(help="Rounds whose uploads the server kept, e.g. 0,1,5, for chained; default 0,1,2,4,8,..."),
+    ] = None
+    uploads_per_round: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Uploads of each attacked client that it kept of a round, never victims'; default 12."
+        ),
+    ] = None
+
+    def kept_rounds(self) -> tuple[int, ...] | None:
+        """The rounds whose uploads the server kept, ascending; None where none is named. UserError for what is no round."""
+        if self.observed_rounds is None:
+            return None
+        written = [each.strip() for each in self.observed_rounds.split(",")]
+        if not all(each.isascii() and each.isdigit() for each in written):
+            raise UserError(
+                f"--observed-rounds takes rounds with commas between, e.g. 0,1,5, not '{self.observed_rounds}'"
+            )
+        return tuple(sorted({int(each) for each in written}))
+
     def is_ladder(self) -> bool:
         """Whether a ladder is asked for; UserError for `also` without it."""
         is_ladder = bool(registry.LADDERS & set(self.attack or []))

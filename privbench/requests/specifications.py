@@ -14,6 +14,12 @@ from privbench.requests.options import AttackOptions, RunOptions, TrainingOption
 from privbench.requests.words import settings
 from privbench.spec import CellSpec, Strict, TrainSpec
 
+# Of AttackOptions, by the field of Knowledge that they are about.
+KNOWLEDGE_OPTIONS = {
+    "known": ("known_images", "known_quality_db"),
+    "rounds": ("observed_rounds", "uploads_per_round"),
+}
+
 
 def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOptions) -> list[CellSpec]:
     """Every attack on every defence at every attacked round; UserError for what cannot be, before anything is computed."""
@@ -24,10 +30,11 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
     usual = [registry.OF_UPDATES] if attacks.observe == "update" else default_attacks(sent)
     named, given = asked or usual, settings(attacks.attack_set)
     every = ladder.every(named)
+    _check_needed(every, attacks)
     of_each = registry.settings_of_each(every, given) if attacks.is_ladder() else dict.fromkeys(every, given)
     for name, settings_of_attack in of_each.items():
         registry.create(registry.resolve("attack", name), settings_of_attack)
-    seen = fields_of(CellSpec, attacks) | {"auxiliary": images}
+    seen = fields_of(CellSpec, attacks) | {"auxiliary": images, "observed_rounds": attacks.kept_rounds()}
     return [
         presets.cell_spec(
             training.preset, train, round_=round_, seeds=training.seeds, first_seed=training.first_seed,
@@ -37,6 +44,17 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
         for train in trains
         for name in ladder.members(named, ladder.of_training(train, attacks.batch_size, attacks.observe))
     ]  # fmt: skip
+
+
+def _check_needed(every: Sequence[str], attacks: AttackOptions) -> None:
+    """UserError for an option about images that none of the attacks has."""
+    for need, names in KNOWLEDGE_OPTIONS.items():
+        asked = [name for name in names if getattr(attacks, name) is not None]
+        if asked and not any(need in registry.resolve("attack", name).needs for name in every):
+            able = next(name for name in registry.ATTACKS if need in registry.resolve("attack", name).needs)
+            raise UserError(
+                f"--{asked[0].replace('_', '-')} goes with --attack {able}, or a ladder; no other has use for it"
+            )
 
 
 def train_specs(run: RunOptions, training: TrainingOptions, searched: str | None = None) -> list[TrainSpec]:

@@ -6,6 +6,7 @@ make any of them. So more knowledge never scores lower, but for the choice on on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -56,10 +57,33 @@ def implied(atoms: frozenset[str]) -> frozenset[str]:
 
 
 def lies_within(less: AttackRecord, more: AttackRecord) -> bool:
-    """Whether the second attacker had all that the first had; auxiliary images of another choice are other knowledge."""
+    """Whether the second attacker had all that the first had.
+
+    Auxiliary images of another choice are other knowledge. Who knows more images of a client, or better, knows fewer and worse
+    ones; so it is with observed rounds.
+    """
     needed = knowledge_of(less)
     same_images = less.cell.auxiliary == more.cell.auxiliary or "auxiliary" not in needed
-    return same_images and needed <= implied(knowledge_of(more))
+    within_images = "known" not in needed or _fewer_images(less, more)
+    within_rounds = "rounds" not in needed or _fewer_rounds(less, more)
+    return same_images and needed <= implied(knowledge_of(more)) and within_images and within_rounds
+
+
+def _fewer_images(less: AttackRecord, more: AttackRecord) -> bool:
+    """Whether the first knew no more images of a client than the second, and none of them better."""
+    one, other = less.knowledge.known, more.knowledge.known
+    if one is None or other is None:
+        return False
+    exactly = other.quality_db is None
+    return one.images <= other.images and (exactly or (one.quality_db or math.inf) <= (other.quality_db or math.inf))
+
+
+def _fewer_rounds(less: AttackRecord, more: AttackRecord) -> bool:
+    """Whether the second kept as many uploads of every round that the first kept some of."""
+    one, other = less.knowledge.rounds, more.knowledge.rounds
+    if one is None or other is None:
+        return False
+    return one.uploads <= other.uploads and set(one.observed) <= set(other.observed)
 
 
 def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
@@ -70,8 +94,9 @@ def knows_more(more: AttackRecord, less: AttackRecord) -> bool:
     """
     if more.knowledge.rung == ORACLE:
         return less.knowledge.rung != ORACLE and not less.cell.active and _same_images(more, less)
-    besides = implied(knowledge_of(more)) - implied(knowledge_of(less)) - {NATURAL}
-    return less.knowledge.rung != ORACLE and lies_within(less, more) and bool(besides)
+    besides = bool(implied(knowledge_of(more)) - implied(knowledge_of(less)) - {NATURAL})
+    besides = besides or (more.knowledge.known, more.knowledge.rounds) != (less.knowledge.known, less.knowledge.rounds)
+    return less.knowledge.rung != ORACLE and lies_within(less, more) and besides
 
 
 def _same_images(one: AttackRecord, other: AttackRecord) -> bool:

@@ -204,7 +204,10 @@ def _settings_text(cell: CellSpec) -> str:
 
 
 def knowledge_text(record: AttackRecord) -> str:
-    """What the attacker used, in words; which auxiliary images, where they are not all of the attacked data set's."""
+    """What the attacker used, in words; which auxiliary images, where they are not all of the attacked data set's.
+
+    Of known images and earlier rounds, how many.
+    """
     tag = record.knowledge.tag
     for part in where_shared(tag):  # a record from before `uses`
         used = f" + {part}" if part in shared_parts(record.cell.train.method) else ""
@@ -224,7 +227,15 @@ def attacker_text(record: AttackRecord) -> str:
 
 
 def _with_images(tag: str, record: AttackRecord) -> str:
-    images = record.cell.auxiliary
+    images, known, rounds = record.cell.auxiliary, record.knowledge.known, record.knowledge.rounds
+    if known is not None:
+        quality = "" if known.quality_db is None else f" at {known.quality_db:g} dB"
+        tag = tag.replace("known images", f"{known.images} known image{'s' * (known.images != 1)}{quality}")
+    if rounds is not None:
+        # Those of "best" or "last" are other ones from seed to seed: only what was asked for is named.
+        asked = record.cell.observed_rounds
+        observed = "" if asked is None else f" of {', '.join(map(str, asked))}"
+        tag = tag.replace("earlier rounds", f"earlier rounds{observed} ({rounds.uploads} uploads)")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag
 
 

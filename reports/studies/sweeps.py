@@ -24,7 +24,7 @@ OF_TRAINING = tuple(
 )
 OF_CELLS = (
     "batch_size", "labels_known", "observe", "local_steps", "local_lr", "local_batch", "auxiliary", "wire", "audit",
-    "generated", "victims",
+    "generated", "victims", "known_images", "known_quality_db", "observed_rounds", "uploads_per_round",
 )  # fmt: skip
 Point = Mapping[str, Any]  # name -> value
 

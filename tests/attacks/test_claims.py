@@ -32,6 +32,7 @@ from privbench.types import (
     Colluder,
     ExpectedUpload,
     Knowledge,
+    KnownImages,
     LocalSteps,
     Networks,
     Reconstruction,
@@ -168,6 +169,24 @@ def noised(seed: int = 0) -> Any:
     return artifact(x[:6], y[:6], weights=params, noise=1e-3), x[:6, None], Knowledge(known)
 
 
+def calibrating() -> Any:
+    """Two digits at a centrally trained network, of whose client eight other digits are known."""
+    params, (x, y), known = central_network(200, 0)
+    of_others = artifact(x[4:12], y[4:12], C, weights=params, known=True)
+    whole = Knowledge(known, known=KnownImages(x[4:12, None], of_others, 0.0))
+    return artifact(x[:2], y[:2], C, weights=params), x[:2, None], whole
+
+
+def chaining() -> Any:
+    """The same after round 1, in whose place the network has been trained on; the server saw eight other digits in both."""
+    params, (x, y), known = central_network(200, 0)
+    start, order = networks(), torch.tensor([4, 9, 6, 11, 8, 5, 10, 7])
+    first = replace(artifact(x[4:12], y[4:12], C, weights=start), round=0)
+    later = replace(artifact(x[order], y[order], C, weights=params), round=1)
+    whole = Knowledge(known, initial=Networks(start, {"extractor": {}, "classifier": {}}), rounds=(first, later))
+    return replace(artifact(x[:2], y[:2], C, weights=params), round=1), x[:2, None], whole
+
+
 CLAIMS = {
     "dlg": Claim("FedAvg, untrained: Zhu et al. show untrained networks", untrained, {"steps": 60}, 1.5, 1e-2),
     "idlg": Claim(
@@ -209,6 +228,9 @@ CLAIMS = {
                        {"steps": 10, "members": 1, "train_steps": 600, "shadow_steps": 100}, 0.5, 0.95),
     "aligned-surrogate": Claim("classifier's gradient, trained centrally, aligned to the victims' features", central,
                                {"steps": 15, "members": 1, "train_steps": 100, "shadow_steps": 100, "align_steps": 100}, 1.0, 0.7),
+    "calibrated": Claim("eight known images, trained centrally", calibrating, {"steps": 40, "fit_steps": 100}, 3.0, 0.5),
+    "chained": Claim("eight uploads of round 0 and of a trained network", chaining,
+                     {"steps": 40, "fit_steps": 100, "find_steps": 40}, 3.0, 0.5),
     "decoder": Claim("classifier's gradient, trained centrally", central,
                      {"members": 1, "train_steps": 100, "shadow_steps": 100, "align_steps": 100, "decoder_steps": 100}, 0.5, None,
                      "a network is trained and read off once: nothing descends on the victims"),
@@ -288,7 +310,7 @@ def floor(name: str) -> Any:
 
 def handed(attack: Any, known: Knowledge) -> Knowledge:
     """What the attack's needs name, and nothing more."""
-    fields = ("auxiliary", "initial", "colluder", "oracle")
+    fields = ("auxiliary", "initial", "known", "rounds", "colluder", "oracle")
     return replace(known, **{f: None for f in fields if f not in attack.needs})
 
 
@@ -333,7 +355,8 @@ def test_a_floor_returns_what_any_other_victim_of_the_class_would_get(name):
 
 SHORT = {
     "steps": 6, "feature_steps": 6, "start_steps": 6, "peel_iterations": 1, "turns": 2, "epochs": 2, "members": 1,
-    "train_steps": 4, "shadow_steps": 2, "align_steps": 2, "decoder_steps": 4, "direction_steps": 2,
+    "train_steps": 4, "shadow_steps": 2, "fit_steps": 4, "find_steps": 4, "align_steps": 2, "decoder_steps": 4,
+    "direction_steps": 2,
 }  # fmt: skip
 
 

@@ -1,0 +1,52 @@
+"""The private extractor fitted to a few images that the attacker knows, and the victims inverted through it.
+
+Whoever knows images of a client, one that it published, or canaries, sees E of them: the features in their uploads. LeNet-5's E has
+2,572 (grey) or 2,872 (colour) numbers, and an image gives 400 equations. The fit is the most probable extractor under a Gaussian
+prior about a random start (attacks/features/calibration.py). How far the inversion trusts it is chosen on known images that were left
+out (attacks/shadow/held_out.py). Without a known image the class mean is returned.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from attacks.common.data_fit import NOISE
+from attacks.features.calibration import Calibration
+from attacks.shadow import calibrated_extractors, shadow_federation
+from attacks.shadow.surrogate_attack import of_sound_images
+from privbench.execution.applicability import Limits
+from privbench.hyperparameters import Count, Positive
+from privbench.types import Artifact, Knowledge, Presets, Progress, Reconstruction, no_progress
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """The private extractor fitted to known images of its client, then inverted (this suite)."""
+
+    fit_steps: Count = 300  # of the calibration
+    steps: Count = 100  # of the inversion
+    scale: Positive = 1.0  # of the prior of the weights, relative to their size at the start
+
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "known"})
+    limits: ClassVar[Limits] = Limits(
+        private_extractor=True, linear_classifier=True, plain_extractor=True, unmixed=True
+    )
+    knowledge: ClassVar[str] = "gradient + auxiliary + known images"
+    rung: ClassVar[str] = "L6"
+    knows: ClassVar[frozenset[str]] = NOISE
+    presets: ClassVar[Presets] = {"smoke": {"steps": 5, "fit_steps": 5}}
+
+    def reconstruct(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
+    ) -> Reconstruction:
+        """Each victim through its client's fitted extractor."""
+        return of_sound_images(
+            artifact, knowledge, seed, lambda sound: self.of_single(sound, knowledge, seed, progress), progress
+        )
+
+    def of_single(self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress) -> Reconstruction:
+        """All victims; their gradients are finite, and of one image each."""
+        assert knowledge.known is not None, "the needs of this attack name known images"
+        view = shadow_federation.real(artifact, knowledge, seed, "Calibrated")
+        how = Calibration(view.model, view.noise is None, self.scale, self.fit_steps, knowledge.known.error)
+        fits = calibrated_extractors.from_known(how, view, knowledge.known, knowledge, seed, progress)
+        return calibrated_extractors.ended(view, fits, self.steps, progress)

@@ -1,0 +1,106 @@
+"""Each attacked client's extractor from images of it that the attacker knows, and victims inverted through it.
+
+Features of known images are read off their uploads in closed form, as the victims' are; those of a batch are separated first
+(attacks/features/per_image.py) and paired with its images (attacks/features/assignment.py). The fit and its error are those of
+attacks/features/calibration.py, from a random start: it needs no other knowledge, and reaches what the initial extractor does.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from attacks.common import batched, closed_form
+from attacks.features import assignment, calibration, inversion, per_image
+from attacks.features.calibration import Calibration, Fit, Pairs
+from attacks.shadow import held_out, selection, shadow_federation
+from attacks.shadow.shadow_federation import ServerView
+from privbench.errors import UserError
+from privbench.seeds import stream
+from privbench.tensors import Params
+from privbench.types import Knowledge, KnownImages, Outcome, Progress, Reconstruction
+
+
+def random_starts(view: ServerView, clients: list[int], seed: int) -> list[Params]:
+    """The mean of each client's prior: an extractor as clients draw them, of its own."""
+    net, device = view.model.net("extractor"), view.h.device
+    return [
+        {n: t.to(device) for n, t in net.init(stream(seed, "attacker", "calibrated", "start", k))[0].items()}
+        for k in clients
+    ]
+
+
+def from_known(
+    how: Calibration, view: ServerView, known: KnownImages, knowledge: Knowledge, seed: int, progress: Progress
+) -> dict[int, Fit]:
+    """The fit of every attacked client; its error is inf where nothing of the client is known."""
+    clients = view.clients
+    images = known.images.to(view.h)
+    rows = {k: torch.nonzero(known.seen.client == k)[:, 0] for k in clients}
+    if not all(len(r) for r in rows.values()):
+        return {k: Fit(start, math.inf) for k, start in zip(clients, random_starts(view, clients, seed), strict=True)}
+    starts = random_starts(view, clients, seed)
+    seen = per_image.of_kept(known.seen, knowledge, seed, progress)
+    if seen is None:
+        return {k: Fit(start, math.inf) for k, start in zip(clients, starts, strict=True)}
+    of_single = closed_form.of_single(seen)
+    if of_single is None:
+        raise UserError("the features of known images are not shown by their uploads; try --attack staged")
+    noise = closed_form.noise_variance(seen)
+    labels = known.seen.labels
+    assert labels is not None, "known images come with their labels"
+    assert seen.labels is not None, "known images come with their labels"
+    upload = torch.arange(len(images), device=images.device)[:, None].expand(images.shape[:2]).flatten()
+    groups, seen_groups = (upload * view.model.classes + y.flatten() for y in (labels, seen.labels))
+    flat, owner = images.flatten(0, 1), seen.client
+
+    def paired(extractors: list[Params], *, sure: bool) -> list[Pairs]:
+        each = []
+        for params, k in zip(extractors, clients, strict=True):
+            own = torch.nonzero(owner == k)[:, 0]
+            h = of_single.h[own]
+            mask = None if of_single.known is None else of_single.known[own]
+            nu = None if noise is None else noise[own]
+            whole = calibration.pairs(flat[own], h, mask, nu, view.model)
+            thought = calibration.features(how, params, whole.images)
+            order = assignment.assigned(thought.flatten(1), whole.target.flatten(1), groups[own], seen_groups[own])
+            target, precision = whole.target[order], whole.precision[order] * (order >= 0)[:, None, None, None]
+            only = assignment.alone(groups[own])
+            if sure and bool(only.any()):
+                precision = precision * only[:, None, None, None]
+            each.append(Pairs(whole.images, target, precision))
+        return each
+
+    each = paired(starts, sure=True)
+    if known.seen.batch_size > 1:
+        each = paired(calibration.fitted(how, starts, each, progress), sure=False)
+    made = calibration.fitted(how, starts, each, progress)
+    prior = inversion.learned(view.auxiliary, view.model.classes, view.h)
+    own = [labels.flatten()[owner == k] for k in clients]
+    return dict(zip(clients, held_out.trusted(how, prior, made, starts, each, own, progress), strict=True))
+
+
+def tau_of(view: ServerView, fits: dict[int, Fit]) -> torch.Tensor:
+    """The tau [V] of every victim."""
+    return torch.tensor([fits[int(k)].error for k in view.client], dtype=torch.float64).to(view.h)
+
+
+def ended(view: ServerView, fits: dict[int, Fit], steps: int, progress: Progress) -> Reconstruction:
+    """The reconstruction that `invert` gives; victims of fits that are worth nothing were given up."""
+    end = invert(view, fits, steps, progress)
+    outcome = torch.where(tau_of(view, fits).isinf(), int(Outcome.GAVE_UP), int(Outcome.RECONSTRUCTED))
+    return batched.reconstruction(end, 1, view.labels[:, None])._replace(outcome=outcome)
+
+
+def invert(view: ServerView, fits: dict[int, Fit], steps: int, progress: Progress) -> batched.Descent:
+    """The images [V, 1, C, H, W] of victims through their clients' fits; the mean of the prior where a fit is worth nothing."""
+    error = tau_of(view, fits)
+    if bool(error.isinf().all()):
+        return selection.class_means(view)
+    nets = shadow_federation.of_clients(view, {k: [fit.params] for k, fit in fits.items()})
+    variance = error.square() + (0 if view.noise is None else view.noise)
+    prior = inversion.learned(view.auxiliary, view.model.classes, view.h)
+    return shadow_federation.by_extractors(
+        view, prior, nets, variance, exact=view.noise is None, steps=steps, progress=progress
+    )

@@ -1,0 +1,141 @@
+"""A client's extractor followed from round to round, by images that nobody knows and the server saw in every round.
+
+    0. In the first observed round every client has the initial extractor E_0: its kept uploads are inverted through it.
+    r. The features of round r are paired with these images, by label and by what E of the round before makes of the images
+       (attacks/features/assignment.py). The extractor of round r is fitted to the pairs, with the prior about that of the round
+       before, and how far it is trusted chosen on images left out (attacks/shadow/held_out.py). Then the images are found again,
+       from their features of all rounds so far, each weighed by its extractor's tau:
+           min over z of  sum over rounds ||phi E_r(x(z)) - phi h_r||^2 / tau_r^2 + ||z||^2.
+The kept images are never the victims. A chain that breaks says so: fits do not explain the images that they were not given, and
+the class mean is returned.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.common import batched, closed_form, labels, lbfgs
+from attacks.features import assignment, calibration, inversion
+from attacks.features.calibration import Calibration, Fit, Pairs
+from attacks.features.inversion import ClassPrior
+from attacks.shadow import held_out
+from attacks.shadow.known_extractor import TAU
+from attacks.shadow.shadow_federation import ServerView
+from privbench.tensors import Params
+from privbench.types import Artifact, Progress
+
+UNKNOWN = 1.0  # the error of E_0, relative to the spread of features, where the first observed round is a later one
+
+
+class Uploads(NamedTuple):
+    """What one client sent in one round, in the order in which it came."""
+
+    pairs: Pairs  # its images are not known
+    labels: Tensor  # [n]
+
+
+class Anchors(NamedTuple):
+    """Images of a client as far as they have been found, with what was seen of them: one entry a round."""
+
+    labels: Tensor  # [n]
+    images: Tensor  # [n, C, H, W]
+    seen: tuple[Pairs, ...]  # in the order of the images
+    fits: tuple[Fit, ...]
+
+
+def uploads(seen: Artifact, clients: list[int]) -> list[Uploads] | None:
+    """Of every client what the server read off its uploads of one image each; None where nothing shows features."""
+    of_single = closed_form.of_single(seen)
+    if of_single is None:
+        return None
+    noise, y = closed_form.noise_variance(seen), labels.recover(seen)[:, 0]
+    each = []
+    for k in clients:
+        own = torch.nonzero(seen.client == k)[:, 0]
+        h = of_single.h[own]
+        mask = None if of_single.known is None else of_single.known[own]
+        nothing = h.new_zeros(len(h), *seen.image_shape)
+        each.append(
+            Uploads(calibration.pairs(nothing, h, mask, None if noise is None else noise[own], seen.model), y[own])
+        )
+    return each
+
+
+def followed(
+    how: Calibration,
+    view: ServerView,
+    rounds: list[tuple[int, list[Uploads]]],
+    initial: Params,
+    steps: int,
+    progress: Progress,
+) -> dict[int, Fit]:
+    """Each attacked client's extractor of the last round, from the uploads of all of its `rounds` (ascending, with numbers)."""
+    clients, prior = view.clients, inversion.learned(view.auxiliary, view.model.classes, view.h)
+    number, first = rounds[0]
+    start = Fit(initial, TAU if number == 0 else UNKNOWN)
+    each = [Anchors(one.labels, one.pairs.images, (one.pairs,), (start,)) for one in first]
+    each = _found(how, prior, each, steps, progress)
+    for _, later in rounds[1:]:
+        starts = [one.fits[-1].params for one in each]
+        pairs = [
+            _paired(how, one, params, seen, sure=True) for one, params, seen in zip(each, starts, later, strict=True)
+        ]
+        made = calibration.fitted(how, starts, pairs, progress)
+        pairs = [
+            _paired(how, one, params, seen, sure=False) for one, params, seen in zip(each, made, later, strict=True)
+        ]
+        made = calibration.fitted(how, starts, pairs, progress)
+        fits = held_out.trusted(how, prior, made, starts, pairs, [one.labels for one in each], progress)
+        each = [
+            one._replace(seen=(*one.seen, pair), fits=(*one.fits, fit))
+            for one, pair, fit in zip(each, pairs, fits, strict=True)
+        ]
+        each = _found(how, prior, each, steps, progress)
+    return {k: one.fits[-1] for k, one in zip(clients, each, strict=True)}
+
+
+def _paired(how: Calibration, anchors: Anchors, params: Params, seen: Uploads, *, sure: bool) -> Pairs:
+    """A round's features in the order of the anchors; with `sure` only those whose label no other has count, if there are any."""
+    thought = calibration.features(how, params, anchors.images)
+    order = assignment.assigned(thought.flatten(1), seen.pairs.target.flatten(1), anchors.labels, seen.labels)
+    counts = order >= 0
+    only = assignment.alone(anchors.labels) & counts
+    counts = only if sure and bool(only.any()) else counts
+    precision = seen.pairs.precision[order] * counts[:, None, None, None]
+    return Pairs(anchors.images, seen.pairs.target[order], precision)
+
+
+def _found(how: Calibration, prior: ClassPrior, each: list[Anchors], steps: int, progress: Progress) -> list[Anchors]:
+    """The anchors with the images that all rounds so far make most probable."""
+    return [one._replace(images=_images(how, prior, one, steps, progress)) for one in each]
+
+
+def _images(how: Calibration, prior: ClassPrior, one: Anchors, steps: int, progress: Progress) -> Tensor:
+    net, side = how.model.net("extractor"), prior.gaussian.variance.shape
+    phi = partial(inversion.undone, how.model) if how.exact else torch.nn.Identity()
+    like = prior.means
+    nets = [{n: t.to(like) for n, t in fit.params.items()} for fit in one.fits]
+    # Of a fit to tau, in units of its own error.
+    weights = [(calibration.TAU / fit.error) ** 2 for fit in one.fits]
+
+    def objective(z: Tensor, data: batched.Data) -> Tensor:
+        x = inversion.image(prior, z, data["mean"]).view(1, *side)
+        gaps = [
+            (phi(net.apply(params, {}, x, train=False)[0][0]) - target).square() * precision * weight
+            for params, target, precision, weight in zip(nets, data["target"], data["precision"], weights, strict=True)
+        ]
+        return torch.stack([gap.sum() for gap in gaps]).sum() + z.square().sum()
+
+    data = {
+        "mean": prior.means[one.labels],
+        "target": torch.stack([seen.target for seen in one.seen], 1),
+        "precision": torch.stack([seen.precision for seen in one.seen], 1),
+    }
+    end = lbfgs.minimise(
+        objective, torch.zeros_like(data["mean"]), data, steps=steps, progress=progress, what="images of all rounds"
+    )
+    return inversion.images_of(prior, end.x, one.labels)[:, 0]

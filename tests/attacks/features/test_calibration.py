@@ -1,0 +1,100 @@
+"""Extractors fitted to images whose features are known, and features paired with images."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from attacks.features import assignment, calibration
+from attacks.features.calibration import Calibration
+from tests.builders.small_artifacts import MODEL, networks, smooth_images
+
+X = smooth_images(20).double()
+HOW = Calibration(MODEL, exact=True, scale=1.0, steps=60)
+START = networks(1)["extractor"]
+
+
+def features(seed, x):
+    params = {n: t.double() for n, t in networks(seed)["extractor"].items()}
+    return MODEL.net("extractor").apply(params, {}, x, train=False)[0]
+
+
+def pairs(seed, count):
+    return calibration.pairs(X[:count], features(seed, X[:count]), None, None, MODEL)
+
+
+def error(params, seed, rows):
+    """Relative root mean square error of the logit features of some images."""
+    whole = calibration.pairs(X[rows], features(seed, X[rows]), None, None, MODEL)
+    gap = calibration.features(HOW, params, whole.images) - whole.target
+    return float((gap.square() * whole.precision).mean().sqrt() * calibration.TAU)
+
+
+def test_every_known_image_brings_the_extractor_nearer():
+    rows = slice(12, 20)
+    made = {k: calibration.fitted(HOW, [START], [pairs(0, k)])[0] for k in (2, 6, 12)}
+    ends = [error(START, 0, rows), *(error(params, 0, rows) for params in made.values())]
+    assert ends == sorted(ends, reverse=True)
+    assert ends[-1] < 0.5 * ends[0]
+
+
+def test_the_error_on_images_left_out_tells_that_on_others():
+    told = calibration.held_out(HOW, [START], [pairs(0, 12)])[0].error
+    (params,) = calibration.fitted(HOW, [START], [pairs(0, 12)])
+    # Told by fits to nine images, of one to twelve, on eight others: the same order of size.
+    assert error(params, 0, slice(12, 20)) / 3 < told < 10 * error(params, 0, slice(12, 20))
+
+
+def test_one_image_tells_how_wrong_the_start_is_and_none_tells_nothing():
+    one = calibration.held_out(HOW, [START], [pairs(0, 1)])[0].error
+    assert one == pytest.approx(error(START, 0, slice(0, 1)))
+    assert calibration.held_out(HOW, [START], [pairs(0, 0)])[0].error == math.inf
+
+
+def test_clients_fitted_together_end_as_alone():
+    starts, each = [START, networks(2)["extractor"]], [pairs(0, 4), pairs(3, 4)]
+    how = HOW._replace(steps=4)
+    together = calibration.fitted(how, starts, each)
+    for start, one, params in zip(starts, each, together, strict=True):
+        (alone,) = calibration.fitted(how, [start], [one])
+        for name, t in params.items():
+            torch.testing.assert_close(t, alone[name], atol=1e-7, rtol=1e-5)
+
+
+def test_an_image_whose_features_are_not_finite_counts_for_nothing():
+    h = features(0, X[:4])
+    h[3] = torch.nan
+    how = HOW._replace(steps=4)
+    (params,) = calibration.fitted(how, [START], [calibration.pairs(X[:4], h, None, None, MODEL)])
+    (without,) = calibration.fitted(how, [START], [pairs(0, 3)])
+    for name, t in params.items():
+        torch.testing.assert_close(t, without[name], atol=1e-7, rtol=1e-5)
+
+
+def test_the_error_of_known_pixels_is_fitted_too():
+    """A fit that knows of the error explains features of noisy images better than their noise lets one that does not."""
+    noise = 0.1 * torch.randn(X[:6].shape, generator=torch.Generator().manual_seed(0)).double()
+    whole = pairs(0, 6)._replace(images=X[:6] + noise)
+    ends = [
+        error(calibration.fitted(HOW._replace(pixel_error=s), [START], [whole])[0], 0, slice(12, 20))
+        for s in (0.0, 0.1)
+    ]
+    assert ends[1] < ends[0]
+
+
+def test_features_are_paired_within_their_group_at_the_least_cost():
+    rng = torch.Generator().manual_seed(0)
+    predicted, observed = torch.randn(6, 3, generator=rng), torch.randn(6, 3, generator=rng)
+    groups, theirs = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([1, 0, 0, 2, 1, 0])
+    rows = assignment.assigned(predicted, observed, groups, theirs)
+    assert torch.equal(theirs[rows], groups)
+    assert sorted(rows.tolist()) == list(range(6))
+
+    def cost(order):
+        return float((predicted - observed[list(order)]).square().sum())
+
+    allowed = [p for p in itertools.permutations(range(6)) if torch.equal(theirs[list(p)], groups)]
+    assert cost(rows.tolist()) == pytest.approx(min(map(cost, allowed)))
+    assert assignment.alone(groups).tolist() == [False, False, False, False, False, True]
+    assert assignment.assigned(predicted, observed[:1], groups, theirs[:1]).tolist().count(-1) == 5
