@@ -1,8 +1,8 @@
 """Each attacked client's extractor from images of it that the attacker knows, and victims inverted through it.
 
 Features of known images are read off their uploads in closed form, as the victims' are; those of a batch are separated first
-(attacks/features/per_image.py) and paired with its images (attacks/features/assignment.py). The fit and its error are those of
-attacks/features/calibration.py, from a random start: it needs no other knowledge, and reaches what the initial extractor does.
+(attacks/features/per_image.py) and paired with its images (attacks/shadow/assignment.py). The fit and its error are those of
+attacks/shadow/calibration.py, from a random start: it needs no other knowledge, and reaches what the initial extractor does.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import math
 import torch
 
 from attacks.common import batched, closed_form
-from attacks.features import assignment, calibration, inversion, per_image
-from attacks.features.calibration import Calibration, Fit, Pairs
-from attacks.shadow import held_out, selection, shadow_federation
+from attacks.features import inversion, per_image
+from attacks.shadow import assignment, calibration, held_out, selection, shadow_federation
+from attacks.shadow.calibration import Calibration, Fit, Pairs
 from attacks.shadow.shadow_federation import ServerView
 from privbench.errors import UserError
 from privbench.seeds import stream
