@@ -9,8 +9,8 @@ theta open, and the prior decides.
 How wrong theta is, is measured on known images that are left out: each of FOLDS fits predicts those that it was not given. With one
 image the fit without it is theta_0 itself, so that little is trusted (attacks/shadow/held_out.py).
 
-Where nothing says which features are whose, they go, within a label (and within an upload, where that is known), to the images whose
-features they are nearest to, by the Hungarian method (Kuhn, Naval Research Logistics 2, 1955).
+Where nothing says which features are whose, they go, within a label (and within an upload, where that is known), to the images
+whose features they are nearest to, by the Hungarian method (Kuhn, Naval Research Logistics 2, 1955).
 
 The fit of all clients and folds is one batch. Gaussian priors on weights: MacKay, Neural Computation 4, 1992. The rest is ours.
 """
