@@ -14,8 +14,8 @@ import torch
 from attacks.common import batched
 from attacks.common.data_fit import NOISE
 from attacks.features import per_image
-from attacks.features.calibration import Calibration
 from attacks.shadow import calibrated_extractors, chain, selection, shadow_federation
+from attacks.shadow.calibration import Calibration
 from attacks.shadow.surrogate_attack import of_sound_images
 from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count, Positive

@@ -1,8 +1,8 @@
 """Each attacked client's extractor from images of it that the attacker knows, and victims inverted through it.
 
 Features of known images are read off their uploads in closed form, as the victims' are; those of a batch are separated first
-(attacks/features/per_image.py) and paired with its images (attacks/features/assignment.py). The fit and its error are those of
-attacks/features/calibration.py, from a random start: it needs no other knowledge, and reaches what the initial extractor does.
+(attacks/features/per_image.py) and paired with its images (attacks/shadow/calibration.py). The fit and its error are those of
+attacks/shadow/calibration.py, from a random start: it needs no other knowledge, and reaches what the initial extractor does.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import math
 import torch
 
 from attacks.common import batched, closed_form
-from attacks.features import assignment, calibration, inversion, per_image
-from attacks.features.calibration import Calibration, Fit, Pairs
-from attacks.shadow import held_out, selection, shadow_federation
+from attacks.features import inversion, per_image
+from attacks.shadow import calibration, held_out, selection, shadow_federation
+from attacks.shadow.calibration import Calibration, Fit, Pairs
 from attacks.shadow.shadow_federation import ServerView
 from privbench.errors import UserError
 from privbench.seeds import stream
@@ -64,9 +64,9 @@ def from_known(
             nu = None if noise is None else noise[own]
             whole = calibration.pairs(flat[own], h, mask, nu, view.model)
             thought = calibration.features(how, params, whole.images)
-            order = assignment.assigned(thought.flatten(1), whole.target.flatten(1), groups[own], seen_groups[own])
+            order = calibration.assigned(thought.flatten(1), whole.target.flatten(1), groups[own], seen_groups[own])
             target, precision = whole.target[order], whole.precision[order] * (order >= 0)[:, None, None, None]
-            only = assignment.alone(groups[own])
+            only = calibration.alone(groups[own])
             if sure and bool(only.any()):
                 precision = precision * only[:, None, None, None]
             each.append(Pairs(whole.images, target, precision))

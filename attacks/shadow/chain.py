@@ -2,7 +2,7 @@
 
     0. In the first observed round every client has the initial extractor E_0: its kept uploads are inverted through it.
     r. The features of round r are paired with these images, by label and by what E of the round before makes of the images
-       (attacks/features/assignment.py). The extractor of round r is fitted to the pairs, with the prior about that of the round
+       (attacks/shadow/calibration.py). The extractor of round r is fitted to the pairs, with the prior about that of the round
        before, and how far it is trusted chosen on images left out (attacks/shadow/held_out.py). Then the images are found again,
        from their features of all rounds so far, each weighed by its extractor's tau:
            min over z of  sum over rounds ||phi E_r(x(z)) - phi h_r||^2 / tau_r^2 + ||z||^2.
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from attacks.common import batched, closed_form, labels, lbfgs
-from attacks.features import assignment, calibration, inversion
-from attacks.features.calibration import Calibration, Fit, Pairs
+from attacks.features import inversion
 from attacks.features.inversion import ClassPrior
-from attacks.shadow import held_out
+from attacks.shadow import calibration, held_out
+from attacks.shadow.calibration import Calibration, Fit, Pairs
 from attacks.shadow.known_extractor import TAU
 from attacks.shadow.shadow_federation import ServerView
 from privbench.tensors import Params
@@ -101,9 +101,9 @@ def followed(
 def _paired(how: Calibration, anchors: Anchors, params: Params, seen: Uploads, *, sure: bool) -> Pairs:
     """A round's features in the order of the anchors; with `sure` only those whose label no other has count, if there are any."""
     thought = calibration.features(how, params, anchors.images)
-    order = assignment.assigned(thought.flatten(1), seen.pairs.target.flatten(1), anchors.labels, seen.labels)
+    order = calibration.assigned(thought.flatten(1), seen.pairs.target.flatten(1), anchors.labels, seen.labels)
     counts = order >= 0
-    only = assignment.alone(anchors.labels) & counts
+    only = calibration.alone(anchors.labels) & counts
     counts = only if sure and bool(only.any()) else counts
     precision = seen.pairs.precision[order] * counts[:, None, None, None]
     return Pairs(anchors.images, seen.pairs.target[order], precision)

@@ -15,7 +15,7 @@ import torch
 from privbench import registry, seeds
 from privbench.data import partition
 from privbench.errors import Damaged, UserError
-from privbench.execution import at_round, audit, further_knowledge, generator_scores, privacy
+from privbench.execution import at_round, audit, generator_scores, privacy
 from privbench.execution.one_attack import attack_artifact
 from privbench.observation import active_server
 from privbench.observation import knowledge as known
@@ -155,7 +155,7 @@ def _floors(one: CellSeed, seen: Artifact, truth: Truth, images: AuxiliaryImages
 def _attack(one: CellSeed, seen: Artifact, shot: Snapshot, images: AuxiliaryImages) -> TimedReconstruction:
     """The cell's attack, with the part of all knowledge that its `needs` name."""
     every = knowledge_of(one.store, one.cell, one.spec, one.federation, seen, shot)
-    every = replace(every, **further_knowledge.of_cell(*one[:5], seen, shot, one.progress))
+    every = replace(every, **at_round.further_knowledge(*one[:5], seen, shot, one.progress))
     seed, started = seeds.of_attacker(one.spec.id, seen.round), time.perf_counter()
     reconstruction = attack_artifact(
         str(one.cell.attack), one.cell.attack_settings, seen, replace(every, auxiliary=images.chosen), seed, one.place,
@@ -182,7 +182,7 @@ def _scored(
         "round": seen.round,
         "knowledge": _knowledge(name, seen, images.about, cell.attack_settings)
         | {"labels": victims.labels_used(seen, reconstruction)}
-        | further_knowledge.about(cell, seen.round)
+        | at_round.about_further(cell, seen.round)
         | active_server.crafted_rounds(one.store.artifact(cell, spec, seen.round)),
         "accuracy_at_round": [evaluation.right(p) for p in evaluation.of_each(setup, networks, "test")],
         "guarantee": privacy.in_words(info["privacy"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from privbench import registry, written_defense
 from privbench.errors import UserError
-from privbench.execution import applicability, further_knowledge, generator_scores, one_attack, worker_pool
+from privbench.execution import applicability, at_round, generator_scores, one_attack, worker_pool
 from privbench.observation import active_server, chosen_victims, knowledge, observe
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
@@ -58,7 +58,7 @@ def _check(cell: CellSpec, data_dir: Path | None) -> None:
             fed, cell.victims, cell.batch_size, method.client_tasks, summed=sums and len(of) > 1, of=of
         )
     needs = registry.resolve("attack", cell.attack).needs
-    for need, choose in (("known", further_knowledge.known_images), ("rounds", further_knowledge.kept_images)):
+    for need, choose in (("known", at_round.known_images), ("rounds", at_round.kept_images)):
         if need in needs:
             choose(cell, cell.train, fed, max(rounds))
     if "auxiliary" in needs and cell.auxiliary != knowledge.SAME:

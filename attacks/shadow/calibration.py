@@ -9,6 +9,9 @@ theta open, and the prior decides.
 How wrong theta is, is measured on known images that are left out: each of FOLDS fits predicts those that it was not given. With one
 image the fit without it is theta_0 itself, so that little is trusted (attacks/shadow/held_out.py).
 
+Where nothing says which features are whose, they go, within a label (and within an upload, where that is known), to the images
+whose features they are nearest to, by the Hungarian method (Kuhn, Naval Research Logistics 2, 1955).
+
 The fit of all clients and folds is one batch. Gaussian priors on weights: MacKay, Neural Computation 4, 1992. The rest is ours.
 """
 
@@ -18,6 +21,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from attacks.common import batched, lbfgs
@@ -160,3 +164,25 @@ def _descended(calibration: Calibration, starts: list[Params], each: list[Pairs]
     unit = end.x[:, : mean.shape[1]]
     tensors = [t.unbind(0) for t in weights.split(mean + rho * unit)]
     return [dict(zip(names, one, strict=True)) for one in zip(*tensors, strict=True)]
+
+
+def assigned(predicted: Tensor, observed: Tensor, groups: Tensor, observed_groups: Tensor) -> Tensor:
+    """For each of n images the row of `observed` that is its own: [n] int64, -1 where its group has too few.
+
+    predicted, observed   [n, D] and [m, D], features as the images' extractor is thought to make them, and as they were seen
+    groups                [n] and [m] int64: a pair is of one group
+    """
+    rows = torch.full((len(predicted),), -1, dtype=torch.int64)
+    for group in sorted(set(groups.tolist())):
+        own, theirs = (torch.nonzero(t == group)[:, 0].cpu() for t in (groups, observed_groups))
+        if not len(theirs):
+            continue
+        cost = torch.cdist(predicted[own].double(), observed[theirs].double()).square().nan_to_num(1e300, 1e300, 1e300)
+        first, second = linear_sum_assignment(cost.cpu().numpy())
+        rows[own[torch.as_tensor(first)]] = theirs[torch.as_tensor(second)]
+    return rows.to(predicted.device)
+
+
+def alone(groups: Tensor) -> Tensor:
+    """Which of n images are the only one of their group, [n] bool: of these the pair is sure."""
+    return (groups[:, None] == groups).sum(1) == 1

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from attacks.features import assignment, calibration
-from attacks.features.calibration import Calibration
+from attacks.shadow import calibration
+from attacks.shadow.calibration import Calibration
 from tests.builders.small_artifacts import MODEL, networks, smooth_images
 
 X = smooth_images(20).double()
@@ -87,7 +87,7 @@ def test_features_are_paired_within_their_group_at_the_least_cost():
     rng = torch.Generator().manual_seed(0)
     predicted, observed = torch.randn(6, 3, generator=rng), torch.randn(6, 3, generator=rng)
     groups, theirs = torch.tensor([0, 0, 0, 1, 1, 2]), torch.tensor([1, 0, 0, 2, 1, 0])
-    rows = assignment.assigned(predicted, observed, groups, theirs)
+    rows = calibration.assigned(predicted, observed, groups, theirs)
     assert torch.equal(theirs[rows], groups)
     assert sorted(rows.tolist()) == list(range(6))
 
@@ -96,5 +96,5 @@ def test_features_are_paired_within_their_group_at_the_least_cost():
 
     allowed = [p for p in itertools.permutations(range(6)) if torch.equal(theirs[list(p)], groups)]
     assert cost(rows.tolist()) == pytest.approx(min(map(cost, allowed)))
-    assert assignment.alone(groups).tolist() == [False, False, False, False, False, True]
-    assert assignment.assigned(predicted, observed[:1], groups, theirs[:1]).tolist().count(-1) == 5
+    assert calibration.alone(groups).tolist() == [False, False, False, False, False, True]
+    assert calibration.assigned(predicted, observed[:1], groups, theirs[:1]).tolist().count(-1) == 5
