@@ -28,7 +28,7 @@ from privbench.auditing.result import AuditResult
 from privbench.cli import attack_runs, folder_reports, training_runs, view_commands
 from privbench.errors import UserError
 from privbench.records import schema
-from privbench.records.schema import AttackRecord, Record
+from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from privbench.records.store import Store
 from privbench.requests import options, specifications, words
 from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
@@ -67,6 +67,11 @@ class Results(Sequence[Record]):
     def attacked(self) -> list[AttackRecord]:
         """The records of attacks; the others hold accuracy alone."""
         return [r for r in self.records if isinstance(r, AttackRecord)]
+
+    @property
+    def inferred(self) -> list[InferenceRecord]:
+        """The records of inferences: what is stated of each client, with scores and floors."""
+        return [r for r in self.records if isinstance(r, InferenceRecord)]
 
     def frame(self) -> pd.DataFrame:
         """A row per attack's record: scores with intervals, floors, accuracy, cost and checks, as table.csv has them."""
@@ -117,7 +122,7 @@ def attack(**chosen: Any) -> Results:
     cells = specifications.attack_cells(run, attacks, training)
     ended = attack_runs.run_ladder(cells, place) if attacks.is_ladder() else attack_runs.run_attacks(cells, place)
     missing = tuple(gap.reason for gap in ended.gaps)
-    return Results(tuple(ended.records), missing, ended.folder, tuple(ended.references))
+    return Results(tuple(ended.finished), missing, ended.folder, tuple(ended.references))
 
 
 def table(

@@ -75,6 +75,10 @@ ATTACKS = {
     "oracle": "attacks.oracle:Oracle",
     "oracle-decoder": "attacks.oracle_decoder:OracleDecoder",
 }
+# Attacks that state something of a client in place of reconstructing its images (types.Inference).
+INFERENCES = {
+    "label-distribution": "attacks.label_distribution:LabelDistribution",
+}
 DEFENSES = {
     "none": "defenses.none:NoDefense",
     "gaussian": "defenses.gaussian:Gaussian",
@@ -106,7 +110,7 @@ DATASETS = {
     "omniglot": "privbench.data.omniglot:load",
     "miniimagenet": "privbench.data.miniimagenet:load",
 }
-KINDS = {"method": METHODS, "attack": ATTACKS, "defense": DEFENSES, "dataset": DATASETS}
+KINDS = {"method": METHODS, "attack": ATTACKS | INFERENCES, "defense": DEFENSES, "dataset": DATASETS}
 FLOORS = ("grey", "dataset-mean", "class-mean", "nearest-auxiliary")
 # In place of an attack's name: those that have been best of what knows as much, or all of them (privbench/execution/ladder.py).
 LADDER, WHOLE_LADDER = "ladder", "ladder:all"
@@ -314,6 +318,9 @@ def _lack(kind: str, plugin: Any) -> str:
             return f"should say `{name}` as a set of names, e.g. frozenset({{'gradient'}}), but it is {value!r}"
     if not isinstance(getattr(plugin, "knowledge", None), str):
         return "should say in words what it knows, e.g. knowledge = 'gradient'"
+    if callable(getattr(plugin, "infer", None)):
+        question = getattr(plugin, "question", None)
+        return "" if isinstance(question, str) else "has a method `infer` and should say as `question` what it infers"
     return "" if callable(getattr(plugin, "reconstruct", None)) else "has no method `reconstruct`"
 
 
@@ -321,6 +328,11 @@ def name_of(kind: str, plugin: type) -> str:
     """The name under which a class is built in or installed; `package.module:Class` of any other."""
     path = f"{plugin.__module__}:{plugin.__qualname__}"
     return next((name for name, each in (KINDS[kind] | installed(kind)).items() if each == path), path)
+
+
+def is_inference(attack: str) -> bool:
+    """Whether an attack states something of a client in place of reconstructing images; UserError where it cannot be imported."""
+    return callable(getattr(resolve("attack", attack), "infer", None))
 
 
 def is_active(attack: str) -> bool:

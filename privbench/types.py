@@ -384,6 +384,32 @@ class Reconstruction(NamedTuple):
     outcome: Tensor | None = None
 
 
+class Statements(NamedTuple):
+    """What an inference says of the attacked clients, in ascending order of their numbers."""
+
+    # [K', A], a distribution over the answers of the question in every row.
+    answers: Tensor
+    notes: tuple[str, ...] = ()  # sentences that a reader of the numbers must know; printed under every table
+
+
+class Inference(Protocol):
+    """An attack whose answer is no image but a statement on each attacked client; a frozen dataclass as an `Attack` is.
+
+    It declares `needs`, `knowledge` and `rung`, and may declare what else an `Attack` may.
+    """
+
+    needs: ClassVar[frozenset[str]]
+    knowledge: ClassVar[str]
+    rung: ClassVar[str]
+    question: ClassVar[str]  # what is stated, of privbench.scoring.statement_scores.QUESTIONS
+
+    def infer(
+        self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
+    ) -> Statements:
+        """State the answer for each attacked client from the artifact and `knowledge` alone."""
+        ...
+
+
 class Attack(Protocol):
     """A frozen dataclass of hyper-parameters with one method.
 

@@ -21,6 +21,7 @@ from privbench.observation.artifact_files import load
 from privbench.records import schema
 from privbench.records.entries import KnowledgeUsed
 from privbench.records.store import Store
+from privbench.scoring.statement_scores import QUESTIONS
 from privbench.system import files
 from privbench.training import checkpoint, harness
 from privbench.training.state import Replica
@@ -32,6 +33,8 @@ pytestmark = pytest.mark.usefixtures("small_shadows")
 CPU = torch.device("cpu")
 METHODS = tuple(name for name in registry.METHODS if registry.resolve("method", name).shared_parts)  # can be attacked
 LIMITS = {name: applicability.of(registry.resolve("attack", name)) for name in registry.ATTACKS}
+# On how many of the methods below, but for those ALIKE, each inference can be made.
+INFERRED = {"label-distribution": 5}
 ALIKE = ("fedprox", "feddf", "lg-fedavg", "reptile")  # their artifacts hold what those of fedavg and fedsplit do
 
 
@@ -192,12 +195,8 @@ def attacked(name, folder, whole):
 
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
-    assert (len(registry.METHODS), len(registry.ATTACKS), len(registry.DEFENSES), len(registry.DATASETS)) == (
-        14,
-        30,
-        12,
-        15,
-    )
+    catalogues = (registry.METHODS, registry.ATTACKS, registry.INFERENCES, registry.DEFENSES, registry.DATASETS)
+    assert tuple(map(len, catalogues)) == (14, 30, len(INFERRED), 12, 15)
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
     whole_gradient = ("learned-inverse", "extractor-matching")  # of FedAvg, FedProx, FedDF and Reptile
     assert len(PRIVATE) == 10
@@ -242,7 +241,10 @@ def test_a_method_shares_parts_that_it_has_and_trains_only_those(name):
 
 @pytest.mark.parametrize("name", registry.ATTACKS)
 def test_an_attack_declares_what_it_needs(name):
-    attack = registry.resolve("attack", name)
+    assert_declared(registry.resolve("attack", name))
+
+
+def assert_declared(attack):
     known = {f"{k}:{p}" for k in ("gradient", "update", "upload") for p in ("extractor", "classifier", "generator")}
     known |= {"gradient", "labels", "classes", "aggregate"}
     assert attack.needs <= known | set(Knowledge.__dataclass_fields__)
@@ -297,6 +299,32 @@ def test_an_attack_looks_at_nothing_that_it_does_not_declare(observed):
         changed = {a: looks_at_more(a, *observed[method]) for a, m in DISTINCT if m == method}
         assert [name for name, more in changed.items() if more] == []
         assert len([name for name, more in changed.items() if more is not None]) == held_back, changed
+
+
+def stated(name, seen, whole, seed=0):
+    return one_attack.infer_from_artifact(name, short(name), seen, whole, seed, CPU, lambda *_: None).answers
+
+
+@pytest.mark.parametrize("name", registry.INFERENCES)
+def test_an_inference_looks_at_what_it_declares_and_draws_by_its_own_seed_alone(observed, name):
+    """On every method whose artifacts meet its needs: the same statement of what is declared, whatever torch drew before."""
+    plugin, made = registry.resolve("attack", name), 0
+    for folder, whole in observed.values():
+        seen = load(folder / "artifact")
+        if not plugin.needs <= seen.offers() | set(knowledge.FIELDS):
+            continue
+        torch.manual_seed(made)
+        answers = stated(name, seen, whole)
+        assert answers.shape[0] == len(seen.client.unique())
+        assert torch.equal(answers, stated(name, declared(seen, plugin), whole))
+        made += 1
+    assert made == INFERRED[name]
+
+
+@pytest.mark.parametrize("name", registry.INFERENCES)
+def test_an_inference_declares_what_it_needs(name):
+    assert_declared(registry.resolve("attack", name))
+    assert registry.resolve("attack", name).question in QUESTIONS
 
 
 def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypatch):

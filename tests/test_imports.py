@@ -131,7 +131,7 @@ def plugins_named(path: str, text: str) -> list[str]:
     """Attacks and defences that a file below the command line names: only the catalogue does."""
     if not path.startswith("privbench/") or path.startswith(ABOVE_THE_CATALOGUE):
         return []
-    plugins = ({*registry.ATTACKS} | {*registry.DEFENSES}) - WORDS_TOO
+    plugins = ({*registry.KINDS["attack"]} | {*registry.DEFENSES}) - WORDS_TOO
     suggested = re.compile(rf"--attack (?:{'|'.join(map(re.escape, sorted(plugins)))})\b")
     tree = ast.parse(text)
     prose = docstrings(tree)
@@ -208,7 +208,7 @@ def test_no_helper_imports_an_attack(graph: grimp.ImportGraph) -> None:
 
 def test_every_file_beside_the_folders_of_attacks_is_in_the_catalogue(graph: grimp.ImportGraph) -> None:
     """A stranger who opens attacks/ sees attacks."""
-    for package, catalogue in (("attacks", registry.ATTACKS), ("defenses", registry.DEFENSES)):
+    for package, catalogue in (("attacks", registry.KINDS["attack"]), ("defenses", registry.DEFENSES)):
         files = {name for name in graph.find_children(package) if not graph.find_children(name)}
         assert files == {target.partition(":")[0] for target in catalogue.values()}
 

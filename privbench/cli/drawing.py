@@ -80,7 +80,7 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
         raise UserError(f"--target {target}: a grid is drawn as .png or .pdf; give the file one of these endings")
     store = Store(out)
     cells = [cell for cell in store.cells() if cell.train.dataset == dataset and cell.round == round_]
-    cells = [cell for cell in cells if cell.attack is not None and store.result(cell, seed).exists()]
+    cells = [cell for cell in cells if cell.attack is not None and _has_images(store.result(cell, seed))]
     if not cells:
         raise UserError(
             f"no finished cell of {registry.short(dataset)} at round {round_} with seed {seed} under {out}; "
@@ -91,3 +91,13 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
     size = grid.Size(rows, columns)
     for path in of_attack.write_grid(store, sorted(cells, key=cell_place), seed, stem, size, endings):
         console.results().say(f"wrote {path}")
+
+
+def _has_images(result: Path) -> bool:
+    """Whether there is a result, of an attack on images; a damaged one counts, so that the grid says of it what it lacks."""
+    if not result.exists():
+        return False
+    try:
+        return "answers" not in files.load_header(result, "reconstruction")[0]
+    except UserError:
+        return True

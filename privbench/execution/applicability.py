@@ -36,6 +36,7 @@ class Limits(NamedTuple):
     plain_classifier: bool = False  # the classifier must begin as its backbone's does, not with a bottleneck
     # Where clients keep their extractors, gradients must be of no imitated features besides the images'.
     unmixed: bool = False
+    one_client: bool = False  # an upload must be one client's, and no sum
     image_generator: bool = False  # generators must make images, and not features
 
 
@@ -152,7 +153,7 @@ def _of_sums(name: str, limits: Limits, *, private: bool) -> str:
     """
     plugin = registry.resolve("attack", name)
     pools = private and bool(getattr(plugin, "pools", False))
-    if not (limits.private_extractor or pools or {"colluder", "oracle"} & plugin.needs):
+    if not (limits.one_client or limits.private_extractor or pools or {"colluder", "oracle"} & plugin.needs):
         return ""
     return (
         f"{name} attacks what one client sends, but under secure aggregation a server gets sums over all; try --attack "

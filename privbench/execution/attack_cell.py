@@ -57,7 +57,7 @@ def attack_seed(
     path = store.result(cell, spec.seed)
     if cell.attack is None:
         return
-    if _is_there(path):
+    if is_there(path):
         store.begin(cell)
         at_round.restore(store, cell, spec, data_root, device_name, progress)
         return
@@ -68,7 +68,7 @@ def attack_seed(
     store.begin(cell)
     one = CellSeed(store, cell, spec, data_root, device_name, progress)
     seen, truth, shot = one.observed()
-    images = _auxiliary_images(one, seen)
+    images = auxiliary_images(one, seen)
     floors = _floors(one, seen, truth, images)
     attacked = _attack(one, seen, shot, images)
     # Read anew, as the attack may have written into what it was given: no attack lowers its own floor or suppresses a check.
@@ -130,7 +130,9 @@ class TimedReconstruction(NamedTuple):
     seconds: float
 
 
-def _auxiliary_images(one: CellSeed, seen: Artifact) -> AuxiliaryImages:
+def auxiliary_images(one: CellSeed, seen: Artifact) -> AuxiliaryImages:
+    """Those of an attacker of one seed, for the floors and as the cell chooses them."""
+
     def of(choice: str) -> tuple[Batch, dict[str, Any]]:
         return known.auxiliary(
             federation.as_known(one.spec, one.federation), choice, one.data_root, seen.image_shape, one.spec.seed
@@ -173,19 +175,13 @@ def _scored(
 ) -> dict[str, Any]:
     """What the result of a seed says besides its tensors."""
     seen, truth, shot = observed
-    setup = harness.prepare(one.spec, one.federation, torch.device("cpu"))
-    cell, spec, name, reconstruction = one.cell, one.spec, str(one.cell.attack), attacked.reconstruction
+    spec, name, reconstruction = one.spec, str(one.cell.attack), attacked.reconstruction
     scores = image_scores.score(reconstruction, truth, _true_features(seen, shot))
-    networks = [Replica(*known.of_client(shot, k)) for k in range(len(shot.clients))]
-    info = _trial(one.store, cell, spec, one.data_root, one.place)
+    info = attacked_trial(one, seen, shot, images.about)
     info |= {
-        "round": seen.round,
-        "knowledge": _knowledge(name, seen, images.about, cell.attack_settings)
+        "knowledge": info["knowledge"]
         | {"labels": victims.labels_used(seen, reconstruction)}
-        | at_round.about_further(cell, seen.round)
-        | active_server.crafted_rounds(one.store.artifact(cell, spec, seen.round)),
-        "accuracy_at_round": [evaluation.right(p) for p in evaluation.of_each(setup, networks, "test")],
-        "guarantee": privacy.in_words(info["privacy"]),
+        | at_round.about_further(one.cell, seen.round),
         "victims": victims.described(
             seen, truth, reconstruction, scores, seed=spec.seed, floors=floors, auxiliary=images.digests(),
             is_floor=name in registry.FLOORS,
@@ -200,6 +196,21 @@ def _scored(
     return info
 
 
+def attacked_trial(one: CellSeed, seen: Artifact, shot: Snapshot, auxiliary: dict[str, Any]) -> dict[str, Any]:
+    """What the result of every attacked seed says, whatever the attack gives: an image or a statement."""
+    cell, spec = one.cell, one.spec
+    setup = harness.prepare(spec, one.federation, torch.device("cpu"))
+    networks = [Replica(*known.of_client(shot, k)) for k in range(len(shot.clients))]
+    info = _trial(one.store, cell, spec, one.data_root, one.place)
+    return info | {
+        "round": seen.round,
+        "knowledge": _knowledge(str(cell.attack), seen, auxiliary, cell.attack_settings)
+        | active_server.crafted_rounds(one.store.artifact(cell, spec, seen.round)),
+        "accuracy_at_round": [evaluation.right(p) for p in evaluation.of_each(setup, networks, "test")],
+        "guarantee": privacy.in_words(info["privacy"]),
+    }
+
+
 def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path | None, device_name: str) -> None:
     """Writes what one seed of an accuracy cell gives in addition to its training; does nothing when it is on disk."""
     path = store.result(cell, spec.seed)
@@ -209,7 +220,7 @@ def measure_seed(store: Store, cell: CellSpec, spec: TrainSpec, data_root: Path 
     files.write_digested(path, _trial(store, cell, spec, data_root, machine.device(device_name)))
 
 
-def _is_there(path: Path) -> bool:
+def is_there(path: Path) -> bool:
     """Whether a reconstruction is on disk and whole; a damaged one is removed, with a line, and its attack is run again."""
     if not path.exists():
         return False

@@ -10,6 +10,7 @@ from privbench.errors import UserError
 from privbench.execution import applicability, at_round, generator_scores, one_attack, worker_pool
 from privbench.observation import active_server, chosen_victims, knowledge, observe
 from privbench.records.store import Store
+from privbench.scoring.statement_scores import QUESTIONS
 from privbench.spec import CellSpec, TrainSpec
 from privbench.training import defended, federation
 from privbench.types import Federation
@@ -87,6 +88,8 @@ def _check_attack(cell: CellSpec) -> None:
         raise UserError(f"{name} needs {knowledge.ABSENT['colluder']}")
     if summed:
         defended.check_sums(train.method, method, train.clients)
+    if registry.is_inference(name) and attack.question not in QUESTIONS:
+        raise UserError(f"{name} states '{attack.question}', but what is scored is {', '.join(QUESTIONS)}")
     if fault := applicability.exceeded(name, applicability.of(attack), cell):
         raise UserError(fault)
 

@@ -15,6 +15,7 @@ from privbench import registry
 from privbench.data import partition
 from privbench.errors import AttackRefused, Busy, Interrupted, UserError
 from privbench.execution import attack_cell, foundations, worker_pool
+from privbench.execution.inferring import inference_cell
 from privbench.execution.worker_pool import JobProgress, Outcome
 from privbench.records import clients, summary
 from privbench.records.store import Store
@@ -154,6 +155,8 @@ class Trial:
         with locks.lock(store.cell(cell), wait=wait, name=f"seed-{spec.seed}"):
             if cell.attack is None:
                 attack_cell.measure_seed(store, cell, spec, self.data_root, self.device)
+            elif registry.is_inference(cell.attack):
+                inference_cell.infer_seed(store, cell, spec, self.data_root, self.device, progress)
             else:
                 attack_cell.attack_seed(store, cell, spec, self.data_root, self.device, progress)
 

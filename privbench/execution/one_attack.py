@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -13,7 +13,10 @@ from privbench.errors import AttackRefused, UserError
 from privbench.execution import applicability
 from privbench.observation import active_server
 from privbench.observation import knowledge as known
-from privbench.types import Artifact, Knowledge, Outcome, Progress, Reconstruction, no_progress
+from privbench.types import Artifact, Knowledge, Outcome, Progress, Reconstruction, Statements, no_progress
+
+# Of the answers of a statement in single precision.
+SUM_ERROR = 1e-4
 
 
 def attack_artifact(
@@ -30,21 +33,64 @@ def attack_artifact(
     AttackRefused where it cannot be made; UserError where it returns something else than a reconstruction of these victims.
     """
     attack = registry.create(registry.resolve("attack", name), settings)
-    check_needs(name, attack, seen)
-    try:
-        handed = known.only(attack.needs, whole, name).to(place)
-        listening = _listener.set(progress)
-        try:
-            reconstruction = attack.reconstruct(seen.to(place), handed, seed, _tell)
-        finally:
-            _listener.reset(listening)
-    except UserError as error:
-        raise AttackRefused(str(error)) from error
+    if registry.is_inference(name):
+        raise AttackRefused(
+            f"{name} states something of a client and reconstructs no image; attack a run of your own with it"
+        )
+    reconstruction = _made(name, attack, attack.reconstruct, seen, whole, seed, place, progress)
     if fault := _fault(reconstruction, seen):
         raise UserError(f"{name} should return a Reconstruction of {seen.victims} victims, but {fault}")
     return reconstruction._replace(
         **{n: t.cpu() for n, t in reconstruction._asdict().items() if isinstance(t, torch.Tensor)}
     )
+
+
+def infer_from_artifact(
+    name: str,
+    settings: dict[str, Any],
+    seen: Artifact,
+    whole: Knowledge,
+    seed: int,
+    place: torch.device,
+    progress: Progress,
+) -> Statements:
+    """The same of an inference: what it states of the attacked clients, on the CPU and in double precision.
+
+    AttackRefused where it cannot be made; UserError where it states something else than a distribution for each of them.
+    """
+    attack = registry.create(registry.resolve("attack", name), settings)
+    stated = _made(name, attack, attack.infer, seen, whole, seed, place, progress)
+    clients = len(seen.client.unique())
+    if not isinstance(stated, Statements) or stated.answers.ndim != 2 or len(stated.answers) != clients:
+        raise UserError(f"{name} should return Statements on {clients} clients, a row each")
+    answers = stated.answers.double().cpu()
+    sums = (answers.sum(1) - 1).abs().max()
+    if not bool(answers.isfinite().all()) or float(answers.min()) < 0 or float(sums) > SUM_ERROR:
+        raise UserError(f"{name} should state a distribution in every row, from 0 to 1 with sum 1")
+    return stated._replace(answers=answers)
+
+
+def _made(
+    name: str,
+    attack: Any,
+    act: Callable[..., Any],
+    seen: Artifact,
+    whole: Knowledge,
+    seed: int,
+    place: torch.device,
+    progress: Progress,
+) -> Any:
+    """What a method of an attack returns where its needs are met; AttackRefused where they are not, or it refuses itself."""
+    check_needs(name, attack, seen)
+    try:
+        handed = known.only(attack.needs, whole, name).to(place)
+        listening = _listener.set(progress)
+        try:
+            return act(seen.to(place), handed, seed, _tell)
+        finally:
+            _listener.reset(listening)
+    except UserError as error:
+        raise AttackRefused(str(error)) from error
 
 
 _listener: ContextVar[Progress] = ContextVar("listener", default=no_progress)

@@ -247,6 +247,26 @@ class AttackedSeed(SeedResult):
     victims: list[Victim]
 
 
+class Statement(StrictModel):
+    """What an inference states of one client (privbench/scoring/statement_scores.py)."""
+
+    seed: int
+    client: int
+    uploads: int  # of the client that were observed
+    stated: list[float]  # of each answer, in [0, 1] with sum 1
+    true: list[float]
+    score: float
+    floors: dict[str, float]  # scores of what anybody could state
+
+
+class InferredSeed(SeedResult):
+    """What one seed of a cell gave whose attack is an inference."""
+
+    round: int  # that was attacked
+    accuracy_at_round: list[float]  # percent, per client, of the very networks attacked
+    statements: list[Statement]
+
+
 class Cost(StrictModel):
     """Summed over seeds; memory is the largest of any process."""
 

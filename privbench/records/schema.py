@@ -25,13 +25,16 @@ from privbench.records.entries import (
     AttackCost,
     AttackedSeed,
     Cost,
+    InferredSeed,
     KnowledgeUsed,
     Name,
     SeedResult,
     SeedTraining,
+    Statement,
     Victim,
 )
 from privbench.records.means import Accuracy, Averages, Floor, Scores, averages, best_floor, floors_of, scores_of
+from privbench.scoring.statement_scores import QUESTIONS
 from privbench.spec import CellSpec, first_fault
 from privbench.system import files
 from privbench.system.file_headers import short
@@ -149,6 +152,34 @@ class AttackRecord(Record):
         return [*checks.of_victims(self.victims), *checks.defense_unknown(self.knowledge.not_modelled)]
 
 
+class InferenceRecord(Record):
+    """The record of a cell whose attack states something of each client (privbench.types.Inference)."""
+
+    knowledge: KnowledgeUsed
+    guarantee: str  # as an AttackRecord's
+    question: str  # of privbench.scoring.statement_scores.QUESTIONS
+    answers: list[str]  # among which every statement is a distribution
+    cost: AttackCost
+    seeds: Sequence[InferredSeed]
+
+    @property
+    def attack(self) -> str:
+        """The inference's name."""
+        return self.cell.attack or ""
+
+    @cached_property
+    def statements(self) -> list[Statement]:
+        """Of all seeds."""
+        return [s for seed in self.seeds for s in seed.statements]
+
+    @cached_property
+    def floor(self) -> str:
+        """The name of the floor that is best in the mean over clients and seeds."""
+        names = self.statements[0].floors
+        sign = 1 if QUESTIONS[self.question].is_error else -1
+        return min(names, key=lambda name: sign * fmean(s.floors[name] for s in self.statements))
+
+
 def write(record: Record, path: Path) -> None:
     """Writes the whole record or nothing: one line per field, since curves and matrices of a line a number would be long."""
     content = record.model_dump(mode="json", serialize_as_any=True)
@@ -215,8 +246,8 @@ def of_value(value: Any, path: Path) -> Record:
 
 
 def _validated(value: Mapping[str, Any]) -> Record:
-    kind = Record if value["cell"].get("attack") is None else AttackRecord
-    record: Record = kind.model_validate(value)
+    kind = InferenceRecord if "question" in value else AttackRecord
+    record: Record = (Record if value["cell"].get("attack") is None else kind).model_validate(value)
     _check_whole(record)
     return record
 
@@ -233,8 +264,22 @@ def _check_whole(record: Record) -> None:
             raise ValueError(f"environment.{name} is missing or no {'text' if kind is str else 'number'}")
     if not record.seeds or not all(s.accuracy and s.label_counts and s.training.clients for s in record.seeds):
         raise ValueError("no seeds, or no clients of one of them")
+    if isinstance(record, InferenceRecord):
+        _check_statements(record)
     if isinstance(record, AttackRecord):
         if not all(s.victims and s.accuracy_at_round for s in record.seeds):
             raise ValueError("no victims of one of its seeds")
         if not floors_of(record.victims):
             raise ValueError("no floor that every victim has")
+
+
+def _check_statements(record: InferenceRecord) -> None:
+    """ValueError where there is no statement of a seed, or one that is none on the record's question."""
+    if record.question not in QUESTIONS:
+        raise ValueError(f"question should be one of {', '.join(QUESTIONS)}, but {short(record.question)} was given")
+    if not all(s.statements and s.accuracy_at_round for s in record.seeds):
+        raise ValueError("no statements of one of its seeds")
+    floors, count = record.statements[0].floors.keys(), len(record.answers)
+    for each in record.statements:
+        if not floors or each.floors.keys() != floors or {len(each.stated), len(each.true)} != {count}:
+            raise ValueError("a statement without its floors, or of other answers than the record's")

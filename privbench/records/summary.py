@@ -18,12 +18,14 @@ from privbench.records.entries import (
     ClientMetrics,
     Cost,
     Curve,
+    InferredSeed,
     KnowledgeUsed,
     SeedResult,
     SeedTraining,
+    Statement,
     Victim,
 )
-from privbench.records.schema import SCHEMA, AttackRecord, Record
+from privbench.records.schema import SCHEMA, AttackRecord, InferenceRecord, Record
 from privbench.records.store import Store
 from privbench.scoring import metrics
 from privbench.spec import CellSpec, TrainSpec, checked
@@ -106,7 +108,7 @@ def summarise(
 ) -> Record:
     """The record of a cell from what each seed gave: trials, one per seed, each with its `training`.
 
-    An `AttackRecord` where the trials have victims.
+    An `AttackRecord` of an attacked cell, an `InferenceRecord` where the attack states something of clients.
     """
     first = trials[0]
     common: dict[str, Any] = {
@@ -123,22 +125,32 @@ def summarise(
         "train_seconds": sum(t["cost"]["train_seconds"] for t in trials),
         "peak_memory_mib": max(t["cost"]["peak_memory_mib"] for t in trials),
     }
-    if "victims" not in first:
+    if cell.attack is None:
         return Record(**common, cost=Cost(**cost), seeds=[SeedResult(**_of_seed(trial)) for trial in trials])
-    return AttackRecord(
-        **common,
-        knowledge=KnowledgeUsed(**first["knowledge"] | {"labels": _labels(trials)}),
-        guarantee="; ".join(dict.fromkeys(trial["guarantee"] for trial in trials)),
-        cost=AttackCost(
+    common |= {
+        "knowledge": KnowledgeUsed(**first["knowledge"] | {"labels": _labels(trials)}),
+        "guarantee": "; ".join(dict.fromkeys(trial["guarantee"] for trial in trials)),
+        "cost": AttackCost(
             **cost,
             attack_seconds=sum(t["cost"]["attack_seconds"] for t in trials),
             gradient_evaluations=sum(t["cost"]["gradient_evaluations"] for t in trials),
         ),
+    }
+    if "statements" in first:
+        return InferenceRecord(
+            **common,
+            question=first["question"],
+            answers=list(first["answers"]),
+            seeds=[
+                InferredSeed(**_attacked(trial), statements=[Statement(**each) for each in trial["statements"]])
+                for trial in trials
+            ],
+        )
+    return AttackRecord(
+        **common,
         seeds=[
             AttackedSeed(
-                **_of_seed(trial),
-                round=trial["round"],
-                accuracy_at_round=list(trial["accuracy_at_round"]),
+                **_attacked(trial),
                 victims=[Victim(**victim) for victim in trial["victims"]],
             )
             for trial in trials
@@ -150,6 +162,11 @@ def _labels(trials: Sequence[Mapping[str, Any]]) -> str:
     """Where the labels of a cell come from; "recovered" where an attack gave some in one seed and none in another."""
     said = [str(trial["knowledge"]["labels"]) for trial in trials]
     return "recovered" if "recovered" in said else said[0]
+
+
+def _attacked(trial: Mapping[str, Any]) -> dict[str, Any]:
+    """What the result of an attacked seed gives to a record, whatever was attacked."""
+    return _of_seed(trial) | {"round": trial["round"], "accuracy_at_round": list(trial["accuracy_at_round"])}
 
 
 def _of_seed(trial: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +249,7 @@ def result(store: Store, cell: CellSpec, seed: int) -> tuple[dict[str, Tensor], 
         tensors, measured = files.load_tensors(path, "reconstruction")
     run = cell.train.model_copy(update={"seed": seed}).id
     files.check_identity(path, measured, cell=cell.id, spec=run, seed=seed)
-    if any(victim["seed"] != seed for victim in measured.get("victims", ())):
+    if any(victim["seed"] != seed for victim in (*measured.get("victims", ()), *measured.get("statements", ()))):
         raise UserError(f"{path} is damaged (victims of another seed); remove it and run the same command again")
     return tensors, measured
 

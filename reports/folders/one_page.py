@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from privbench import registry
 from privbench.records.checks import CheckMessage
-from privbench.records.schema import AttackRecord, Record
+from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from reports.figures import curves
 from reports.folders import cell_table, pictures, provenance
 from reports.folders.contents import Contents
@@ -16,7 +16,7 @@ from reports.records.measured import strongest
 from reports.records.number_text import NONE, spread_text
 from reports.records.quotable import SMOKE_NOTE, is_quotable, quotable
 from reports.records.remarks import CAVEAT
-from reports.tables import attack_table, published_form, sentences
+from reports.tables import attack_table, inference_table, published_form, sentences
 from reports.tables.report import OnPage, Report, Table
 
 FINDINGS, LEFT_OUT = "Findings", "Not on this page"
@@ -41,6 +41,11 @@ def report(contents: Contents, *, with_pictures: bool = True) -> Report:
         left_out += lines
     tables += _forms(contents, attacked, left_out)
     tables += attack_table.between_methods(attacked)
+    inferred = [r for r in records if isinstance(r, InferenceRecord)]
+    if inferred:
+        of_inferences = inference_table.report(inferred)
+        tables += [Table(inference_table.TITLE, (), (), inference_table.how(inferred))]
+        tables += [table._replace(is_part=True) for table in of_inferences.tables]
     for title, notes in (
         ("Gaps", remarks.gap_lines(contents.gaps)),
         (LEFT_OUT, left_out),

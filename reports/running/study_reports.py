@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from privbench.records.schema import AttackRecord, Record
+from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from privbench.records.store import Store
 from privbench.spec import CellSpec
 from privbench.system import files
@@ -28,14 +28,24 @@ from reports.records.quotable import is_smoke
 from reports.running import ladder_cells, status
 from reports.running.status import CellStatus
 from reports.studies.definition import Study
-from reports.tables import attack_table, baselines, ladder_summary, nearest, report_files, sweep, terminal, variants
+from reports.tables import (
+    attack_table,
+    baselines,
+    inference_table,
+    ladder_summary,
+    nearest,
+    report_files,
+    sweep,
+    terminal,
+    variants,
+)
 from reports.tables.report import Page, Report, Table, without_scores
 from reports.tables.training import ablation, accuracy_table, communication, generator_table, task_table
 
-GENERATOR = "generator"
+GENERATOR, INFERENCE = "generator", "inference"
 NAMES = (
     "accuracy", "omega", "pca", "ablation", "attack", "ladder", "baselines", "gain", "rta", "roc", "curves", "consistency",
-    "box-plots", "clients", "nearest", "variants", GENERATOR, "stability", "communication", "tasks",
+    "box-plots", "clients", "nearest", "variants", GENERATOR, "stability", "communication", "tasks", INFERENCE,
 )  # fmt: skip
 OF_ATTACKS = {"baselines": baselines.report, "nearest": nearest.report, "variants": variants.report}
 CURVES = {
@@ -74,6 +84,9 @@ def write(
             paths += _against_omega(study, records, folder)
         elif name == "tasks":
             paths += _of_tasks(records, folder)
+        elif name == INFERENCE:
+            inferred = [r for r in records if isinstance(r, InferenceRecord)]
+            paths += report_files.write(inference_table.report(inferred), folder / name) if inferred else []
         else:
             paths += _write_one(name, study, store, cells, records, gaps, folder, references)
     return paths + (_of_sweep(study, records, folder) if study.sweep else [])
@@ -275,6 +288,9 @@ def _first(
     if "attack" in study.reports:
         best, lost = grouping.best_searched(attacked), [gap for gap in gaps if gap.cell.attack is not None]
         return ("table", attack_table.report(best, lost, references)) if best else None
+    if study.reports == (INFERENCE,):
+        inferred = [r for r in records if isinstance(r, InferenceRecord)]
+        return (INFERENCE, inference_table.report(inferred)) if inferred else None
     if "ladder" in study.reports:
         return "summary", ladder_summary.report(attacked, gaps)
     for name in ("nearest", "variants"):

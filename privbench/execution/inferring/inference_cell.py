@@ -1,0 +1,94 @@
+"""One seed of a cell whose attack states something of each client: observe -> infer -> score, to its result on disk.
+
+The attack receives what an attack on images receives (privbench/execution/attack_cell.py). Its statements, and those of the floors,
+are scored by what the clients really hold, which nothing before the score has seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from privbench import registry, seeds
+from privbench.errors import UserError
+from privbench.execution import at_round, attack_cell, one_attack
+from privbench.execution.attack_cell import CellSeed
+from privbench.records.store import Store
+from privbench.scoring import statement_scores
+from privbench.scoring.statement_scores import ScoredStatement
+from privbench.spec import CellSpec, TrainSpec
+from privbench.system import files
+from privbench.training import federation
+from privbench.types import Artifact, Federation, Progress, no_progress
+
+# Of (answers [K', A], the attacked clients, the federation as the attacker knows it).
+Score = Callable[[Tensor, Sequence[int], Federation], list[ScoredStatement]]
+
+
+def infer_seed(
+    store: Store,
+    cell: CellSpec,
+    spec: TrainSpec,
+    data_root: Path | None,
+    device_name: str,
+    progress: Progress = no_progress,
+) -> None:
+    """Makes the statements on one seed of a cell and writes them with their scores; what is on disk and whole stays."""
+    path, name = store.result(cell, spec.seed), str(cell.attack)
+    if attack_cell.is_there(path):
+        store.begin(cell)
+        at_round.restore(store, cell, spec, data_root, device_name, progress)
+        return
+    if (now := registry.revision(name)) != cell.attack_revision:
+        raise UserError(
+            f"{name} was specified at revision {cell.attack_revision} and is at revision {now} here; specify the cell anew"
+        )
+    store.begin(cell)
+    one = CellSeed(store, cell, spec, data_root, device_name, progress)
+    seen, _, shot = one.observed()
+    images = attack_cell.auxiliary_images(one, seen)
+    every = attack_cell.knowledge_of(store, cell, spec, one.federation, seen, shot)
+    started = time.perf_counter()
+    stated = one_attack.infer_from_artifact(
+        name, cell.attack_settings, seen, replace(every, auxiliary=images.chosen),
+        seeds.of_attacker(spec.id, seen.round), one.place, progress,
+    )  # fmt: skip
+    seconds = time.perf_counter() - started
+    # Read anew, as the attack may have written into what it was given.
+    seen, _, shot = one.observed()
+    question = registry.resolve("attack", name).question
+    known = federation.as_known(spec, one.federation)
+    info = attack_cell.attacked_trial(one, seen, shot, images.about)
+    info |= {
+        "knowledge": info["knowledge"] | {"labels": "recovered" if seen.labels is None else "known"},
+        "question": question,
+        "answers": ANSWERS[question](known),
+        "statements": _statements(seen, stated.answers, SCORES[question], known, spec.seed),
+    }
+    about = f"{registry.short(spec.dataset)}, {spec.method}, round {seen.round}, seed {spec.seed}"
+    info["notes"] += [f"{about}: {note}" for note in stated.notes]
+    info["cost"] |= {"attack_seconds": seconds, "gradient_evaluations": 0}
+    files.save_tensors(path, "reconstruction", {"answers": stated.answers}, info)
+
+
+def _statements(seen: Artifact, answers: Tensor, score: Score, known: Federation, seed: int) -> list[dict[str, Any]]:
+    """What a record says of each attacked client (privbench.records.entries.Statement)."""
+    clients, uploads = seen.client.unique(return_counts=True)
+    each = score(answers, clients.tolist(), known)
+    return [
+        {"seed": seed, "client": client, "uploads": count} | scored._asdict()
+        for client, count, scored in zip(clients.tolist(), uploads.tolist(), each, strict=True)
+    ]
+
+
+def _of_labels(answers: Tensor, clients: Sequence[int], known: Federation) -> list[ScoredStatement]:
+    return statement_scores.of_label_distributions(answers, clients, known.label_counts())
+
+
+SCORES: Mapping[str, Score] = {"label distribution": _of_labels}
+ANSWERS: Mapping[str, Callable[[Federation], list[str]]] = {"label distribution": lambda known: list(known.classes)}

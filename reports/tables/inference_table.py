@@ -1,0 +1,106 @@
+"""What else is learned of clients, beside their images: statements of inferences, with what anybody could state.
+
+A pure function of records. A row is a method and an inference at one attacked round. The gain is how much better the statement is
+than the best floor, client by client, above 0 where the attack tells something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from privbench.records.entries import Statement
+from privbench.records.schema import InferenceRecord
+from privbench.scoring.statement_scores import QUESTIONS
+from privbench.scoring.statistics import Interval, interval
+from reports.records import grouping, quotable, remarks
+from reports.records.labels import asked_text, label, unique
+from reports.records.number_text import range_text
+from reports.tables.render import bold
+from reports.tables.report import Report, Table
+
+TITLE = "What else is learned"
+COLUMNS = ("method", "inference", "attacker knows", "round", "score", "floor", "gain", "clients")
+
+
+def report(records: Sequence[InferenceRecord]) -> Report:
+    """A table per setting and question, and each client's statement in the numbers."""
+    tables = []
+    for key in grouping.settings(records):
+        of_setting = [r for r in records if grouping.setting(r.cell) == key]
+        for question in unique(r.question for r in of_setting):
+            rows = [row(r) for r in of_setting if r.question == question]
+            tables.append(Table(f"{grouping.title(key)}: {QUESTIONS[question].title}", COLUMNS, rows))
+    notes = [*remarks.training_header(records), *how(records), *remarks.of_few_seeds(records)]
+    return Report(TITLE, notes, tables, [line for r in records for line in _numbers(r)])
+
+
+def row(r: InferenceRecord) -> list[str]:
+    """The cells of one record; those with a score say nothing in smoke."""
+    advantage = gain(r)
+    text = range_text(advantage, sign=True, digits=3)
+    cells = {
+        "method": label(r.cell),
+        "inference": r.attack,
+        "attacker knows": r.knowledge.tag,
+        "round": asked_text(r.cell.round),
+        "score": range_text(score(r), digits=3),
+        "floor": f"{range_text(floor(r), digits=3)} <sub>{r.floor}</sub>",
+        "gain": bold(text) if advantage.surely_above else text,
+        "clients": str(len(r.statements)),
+    }
+    if not quotable.is_quotable(r.cell.preset):
+        cells |= dict.fromkeys(("score", "floor", "gain"), quotable.NOT_SHOWN)
+    return [cells[name] for name in COLUMNS]
+
+
+def score(r: InferenceRecord) -> Interval:
+    """The mean over clients and seeds."""
+    return interval([s.score for s in r.statements], r.statements)
+
+
+def floor(r: InferenceRecord) -> Interval:
+    """The same of the best floor."""
+    return interval([s.floors[r.floor] for s in r.statements], r.statements)
+
+
+def gain(r: InferenceRecord) -> Interval:
+    """The mean over clients and seeds of how much better a statement is than the best floor."""
+    return interval([_gain(r, s) for s in r.statements], r.statements)
+
+
+def how(records: Sequence[InferenceRecord]) -> list[str]:
+    """What the numbers are."""
+    lines = []
+    for question in unique(r.question for r in records):
+        asked = QUESTIONS[question]
+        better = "lower" if asked.is_error else "higher"
+        lines.append(f"Score of the {asked.title}: {asked.score}, 0 to 1, {better} is better.")
+    return [
+        *lines,
+        "Floor: what anybody could state who received nothing, the best of several. Gain: how much better the statement is.",
+        "[95% interval, bootstrap over seeds and clients]. Bold: the gain is surely above 0.",
+    ]
+
+
+def _gain(r: InferenceRecord, one: Statement) -> float:
+    better = one.floors[r.floor] - one.score
+    return better if QUESTIONS[r.question].is_error else -better
+
+
+def _numbers(r: InferenceRecord) -> list[dict[str, Any]]:
+    """One row per seed and client, the mean of none."""
+    about = {
+        "id": r.id, "dataset": r.cell.train.dataset, "method": label(r.cell), "inference": r.attack,
+        "question": r.question, "round": r.cell.round,
+    }  # fmt: skip
+    return [
+        about
+        | {"seed": s.seed, "client": s.client + 1, "uploads": s.uploads}
+        | _scores(r, {"score": s.score} | {f"floor_{name}": value for name, value in s.floors.items()})
+        for s in r.statements
+    ]
+
+
+def _scores(r: InferenceRecord, values: dict[str, float]) -> dict[str, float]:
+    return values if quotable.is_quotable(r.cell.preset) else dict.fromkeys(values, float("nan"))
