@@ -16,10 +16,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.common import head_probe
-from attacks.common.head_probe import behind_first
 from privbench.errors import UserError
+from privbench.networks import head_probe
 from privbench.networks.base import LinearClassifier
+from privbench.networks.head_probe import behind_first
 from privbench.networks.model import Model
 from privbench.tensors import Params
 

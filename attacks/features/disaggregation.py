@@ -17,7 +17,7 @@ classifier's gradient. They are then right, up to directions that G leaves below
 finite is left out, with NaN for its features and residual. Labels: attacks/common/labels.py, and where
 their residual stays above SEPARATED, every batch with one label exchanged, the lowest residual first.
 
-Behind a first layer with ReLUs no descent is needed: attacks/features/relu_batches.py finds h and d of all images in closed form,
+Behind a first layer with ReLUs no descent is needed: separation/relu_batches.py finds h and d of all images in closed form,
 where the batch is small.
 """
 
@@ -30,12 +30,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks.common import batched, gradient_distance, head_probe, labels, lbfgs, problem
+from attacks.common import batched, gradient_distance, labels, lbfgs, problem
 from attacks.common.batched import Data, each_of
 from attacks.common.problem import WEIGHTS
-from attacks.features import relu_batches
+from attacks.features.separation import relu_batches
 from privbench import tensors
 from privbench.defending import described
+from privbench.networks import head_probe
 from privbench.networks.base import LinearClassifier
 from privbench.seeds import stream
 from privbench.tensors import Params

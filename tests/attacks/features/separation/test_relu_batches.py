@@ -5,9 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks.common import head_probe
-from attacks.features import disaggregation, relu_batches
+from attacks.features import disaggregation
+from attacks.features.separation import relu_batches
 from attacks.staged import Staged
+from privbench.networks import head_probe
 from privbench.scoring.image_scores import psnr_db
 from privbench.types import Knowledge
 from tests.builders.small_artifacts import MODEL, SHALLOW, networks
