@@ -6,16 +6,32 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from privbench.records.schema import AttackRecord, Record
-from reports.documents import benchmarks, catalogue, findings, model_accuracy, published
+from reports.documents import benchmarks, catalogue, claims, findings, model_accuracy, published
 from reports.documents.pages import Blocks
 from reports.tables import attack_table, nearest, report_files
 from reports.tables.report import Report
 from reports.tables.training import accuracy_table, communication
 
 PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN = "quick-photos", "published-cifar10", "papers-attack", "securegan-cost"
+DEFENCES = "defences"
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
 PRIVATE = ("FedSplit", "FedCG")
+# What people claim -> the columns that answer it.
+CLAIMS = {
+    "Noise protects": (WEAK_NOISE, STRONG_NOISE, "FedSplit + Gaussian 0.001"),
+    "Differential privacy at epsilon 8 protects": (
+        "FedAvg + DP-SGD (epsilon 8)",
+        "FedAvg + DP-Adam (epsilon 8)",
+        "FedAvg + DP-FedAvg (epsilon 8)",
+        "FedSplit + DP-SGD (epsilon 8)",
+        "FedSplit + DP-FedAvg (epsilon 8)",
+    ),
+    "Secure aggregation protects": (
+        "FedAvg + Secure-aggregation masks",
+        "FedAvg + DP-SGD (epsilon 8) + Secure-aggregation masks",
+    ),
+}
 # The printed table that CIFAR-10 is compared with.
 TABLES = ["FedCG 1"]
 # Of the settings of the papers' attack that all columns have, the nearest.
@@ -35,6 +51,11 @@ def _photos(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
 def _cifar10(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
     """A block made of the records of CIFAR-10."""
     return lambda root: text(published.read(published.path_of(root, CIFAR10)), *more)
+
+
+def _defences(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
+    """A block made of the records of the study of defences."""
+    return lambda root: text(published.attacked(root, DEFENCES), *more)
 
 
 def _attack_table(records: Sequence[AttackRecord]) -> str:
@@ -62,6 +83,14 @@ BLOCKS: Blocks = {
     "backbones": catalogue.backbones,
     "benchmarks": benchmarks.section,
     "datasets": catalogue.datasets,
+    DEFENCES: _defences(claims.every_defence),
+    f"{DEFENCES}-attacks": _defences(claims.every_attack),
+    f"{DEFENCES}-setting": _defences(findings.setting),
+    f"{DEFENCES}-claims": _defences(claims.verdicts, CLAIMS),
+    **{
+        f"claim-{number}": _defences(claims.of_claim, columns)
+        for number, columns in enumerate(CLAIMS.values(), start=1)
+    },
     "defenses": catalogue.defenses,
     "make-targets": catalogue.make_targets,
     "methods": catalogue.methods,

@@ -6,18 +6,23 @@ number of failed attacks proves one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from privbench import registry
 from privbench.records.schema import AttackRecord
 from reports.documents.findings import WHEN, by_method
 from reports.records import guarantees, measured
-from reports.records.labels import knowledge_text
-from reports.records.number_text import range_text, spread_text
+from reports.records.labels import knowledge_text, label, place, unique
+from reports.records.measured import strongest
+from reports.records.number_text import NONE, range_text, spread_text
 from reports.tables import render
 from reports.tables.sentences import machines
 
 COLUMNS = ("defence", "attacked", "attack", "it knows", "PSNR, dB", "over the floor, dB", "epsilon", "accuracy, %")
+SUMMARY = (
+    "defence", "accuracy, %", "epsilon", "audited, at least",
+    "after training, dB", "over the floor, dB", "before training, dB", "over the floor, dB",
+)  # fmt: skip
 
 
 def of_claim(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
@@ -25,36 +30,85 @@ def of_claim(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
 
     ValueError: a column without a record.
     """
-    rows, refuted, few = [], [], False
+    return f"{verdict(records, columns)}\n\n{every_attack(records, columns)}\n\n{machines(records)}."
+
+
+def verdict(records: Sequence[AttackRecord], columns: Sequence[str]) -> str:
+    """What follows for a claim from every attack on some columns: who surely gains over the floor, if anybody."""
+    attacks = [(name, words, r) for name, words, of_column in _attacked(records, columns) for r in of_column]
+    gains = [measured.of(r).gain_db for _, _, r in attacks]
+    sure = [
+        f"{name}, {words}, by `{r.attack}` ({knowledge_text(r)})"
+        for (name, words, r), gain in zip(attacks, gains, strict=True)
+        if gain.surely_above
+    ]
+    if sure:
+        return f"**It does not hold** for {'; '.join(sure)}: a sure gain over the floor."
+    if any(gain.is_few for gain in gains):
+        return "**Not answered yet:** seeds are too few for a sure gain. The rows are observations."
+    return "**Not refuted here:** no attack surely gains over the floor. This bounds these attackers and no others."
+
+
+def verdicts(records: Sequence[AttackRecord], claims: Mapping[str, Sequence[str]]) -> str:
+    """A line for each claim, in its own words: the verdict, and how many attacks it rests on."""
+    lines = [
+        f'- "{words}": {verdict(records, columns)} Rows: {sum(len(each) for *_, each in _attacked(records, columns))}.'
+        for words, columns in claims.items()
+    ]
+    return "\n".join([*lines, "", f"{machines(records)}."])
+
+
+def every_attack(records: Sequence[AttackRecord], columns: Sequence[str] = ()) -> str:
+    """A row for each attack on each of some columns (none: of all), at each round."""
+    rows = []
+    for name, words, attacks in _attacked(records, columns):
+        for record in attacks:
+            row = measured.of(record)
+            gain = range_text(row.gain_db, sign=True)
+            rows.append(
+                [
+                    name, words, f"`{record.attack}`", knowledge_text(record), range_text(row.psnr_db),
+                    render.bold(gain) if row.is_sure else gain, guarantees.whole_text(record), _accuracy(record),
+                ]
+            )  # fmt: skip
+    return render.markdown(COLUMNS, rows)
+
+
+def every_defence(records: Sequence[AttackRecord]) -> str:
+    """A row for each method and defence: accuracy, epsilon, and the strongest attack after and before training."""
+    rows = []
+    for name in unique(label(r.cell) for r in sorted(records, key=lambda r: place(r.cell))):
+        of_column = {words: attacks for _, words, attacks in _attacked(records, [name])}
+        one = next(iter(of_column.values()))[0]
+        rows.append([name, _accuracy(one), guarantees.text(one), guarantees.audited_text(one)])
+        for words in WHEN.values():
+            rows[-1] += _strongest(of_column.get(words, []))
+    return render.markdown(SUMMARY, rows)
+
+
+def _strongest(attacks: Sequence[AttackRecord]) -> list[str]:
+    """Two cells: the PSNR of the strongest attack with its name, and its gain over the floor."""
+    if not attacks:
+        return [NONE, NONE]
+    row = strongest(attacks)
+    gain = range_text(row.gain_db, sign=True)
+    return [f"{range_text(row.psnr_db, digits=1)}, `{row.name}`", render.bold(gain) if row.is_sure else gain]
+
+
+def _attacked(records: Sequence[AttackRecord], columns: Sequence[str]) -> list[tuple[str, str, list[AttackRecord]]]:
+    """(method and defence, when, its attacks that are no floors), by round and column; ValueError: a column has none."""
+    places = []
     for round_, words in WHEN.items():
-        of_column = by_method(records, round_)
-        for name in columns:
-            attacks = [r for r in of_column.get(name, []) if r.attack not in registry.FLOORS]
-            for record in attacks:
-                row = measured.of(record)
-                gain = range_text(row.gain_db, sign=True)
-                accuracy = spread_text(record.accuracy.mean, record.accuracy.std, 1).replace("+-", "±")
-                rows.append(
-                    [
-                        name, words, f"`{record.attack}`", knowledge_text(record), range_text(row.psnr_db),
-                        render.bold(gain) if row.is_sure else gain, guarantees.whole_text(record), accuracy,
-                    ]
-                )  # fmt: skip
-                few |= row.gain_db.is_few
-                if row.gain_db.surely_above:
-                    refuted.append(f"{name}, {words}, by `{record.attack}` ({knowledge_text(record)})")
-    absent = [name for name in columns if not any(row[0] == name for row in rows)]
+        of_round = by_method(records, round_)
+        for name in columns or of_round:
+            attacks = [r for r in of_round.get(name, []) if r.attack not in registry.FLOORS]
+            if attacks:
+                places.append((name, words, attacks))
+    absent = [name for name in columns if not any(name == one for one, _, _ in places)]
     if absent:
         raise ValueError(f"no attack on {', '.join(absent)} is among the records")
-    return f"{verdict(refuted, few)}\n\n{render.markdown(COLUMNS, rows)}\n\n{machines(records)}."
+    return places
 
 
-def verdict(refuted: Sequence[str], few: bool) -> str:
-    """What follows for a claim, from who surely gains over the floor and whether seeds are too few to be sure of anything."""
-    if refuted:
-        return f"**It does not hold** for {'; '.join(refuted)}: a sure gain over the floor."
-    if few:
-        return "**Not answered yet:** seeds are too few for a sure gain. The rows are observations."
-    return (
-        "**Not refuted here:** no attack below surely gains over the floor. This bounds these attackers and no others."
-    )
+def _accuracy(record: AttackRecord) -> str:
+    return spread_text(record.accuracy.mean, record.accuracy.std, 1).replace("+-", "±")

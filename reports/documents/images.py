@@ -12,8 +12,9 @@ from pathlib import Path
 
 from privbench.system import files
 from reports.documents import benchmarks, published
-from reports.documents.blocks import CIFAR10, PHOTOS
-from reports.figures import curves, scatter
+from reports.documents.blocks import CIFAR10, DEFENCES, PHOTOS
+from reports.documents.findings import BEST
+from reports.figures import curves, epsilon_curve, scatter
 from reports.records import grouping
 
 FOLDER = Path("docs/images")
@@ -28,6 +29,15 @@ def _cifar10_curves(root: Path, stem: Path) -> list[Path]:
     return curves.write(records, grouping.setting(records[0].cell), ("loss", "accuracy"), stem)
 
 
+def _defences_epsilon(root: Path, stem: Path) -> list[Path]:
+    """FedAvg after training."""
+    records = [
+        r for r in published.attacked(root, DEFENCES) if r.cell.train.method == "fedavg" and r.cell.round == BEST
+    ]
+    drawn = epsilon_curve.curves(records, stem.parent)
+    return [path.replace(stem.with_suffix(path.suffix)) for path in drawn]
+
+
 def _benchmarks(name: str, root: Path, stem: Path) -> list[Path]:
     return benchmarks.draw(root, name, stem)
 
@@ -35,6 +45,7 @@ def _benchmarks(name: str, root: Path, stem: Path) -> list[Path]:
 IMAGES: dict[str, Callable[[Path, Path], list[Path]]] = {
     "photos-scatter": _photos_scatter,
     f"{CIFAR10}-curves": _cifar10_curves,
+    f"{DEFENCES}-epsilon": _defences_epsilon,
 }
 
 

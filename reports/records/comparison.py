@@ -2,11 +2,11 @@
 
 Each pair of methods is compared at its strongest attacks (reports/records/measured.py), victim by victim: the same image, the
 same seed.
-A difference is claimed where its 95% interval, as printed, leaves out 0: the rule by which all tables claim a gain. Below
-LEAST_SEEDS seeds no verdict is given.
-Beside it stands a p value. Victims of one seed share trained networks and are no independent sample, so the test is at the level of
-seeds (privbench.scoring.statistics.seed_level_p): Student's t of the seeds' mean differences, adjusted by Holm over all comparisons
-of one table. It decides nothing: two rules could disagree, and an interval is not adjusted for how many comparisons there are.
+A difference is claimed where two rules agree: its 95% interval, as printed, leaves out 0, and its p value is below ALPHA. The
+interval is not adjusted for how many comparisons there are, and the p value does not know how clients differ. Victims of one seed
+share trained networks and are no independent sample, so the test is at the level of seeds
+(privbench.scoring.statistics.seed_level_p): Student's t of the seeds' mean differences, adjusted by Holm over all comparisons of
+one table. Below LEAST_SEEDS seeds no verdict is given.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from reports.records.measured import Measured, strongest
 from reports.records.number_text import NONE, range_text
 from reports.records.quotable import quotable
 
+ALPHA = 0.05
 RULE = (
-    f"Two cells differ where the 95% interval of their difference leaves out 0; below {LEAST_SEEDS} seeds there is no verdict. "
-    "The p values are those of a second test, Student's t of the seeds' mean differences. Holm's adjusts them for the number of "
-    "comparisons, which no interval is: a difference with a large one may be chance."
+    "Two cells differ where the 95% interval of their difference leaves out 0 and Student's t of the seeds' mean differences, "
+    f"adjusted by Holm over the table, has p < {ALPHA}; below {LEAST_SEEDS} seeds there is no verdict."
 )
 HOW = f"Strongest attack on each, paired by victim. {measured.CHOSEN} {RULE}"
 COLUMNS = ("comparison", "n", "seeds", "difference dB", "p (t over seeds)", "p (Holm)", "verdict")
@@ -50,8 +50,10 @@ class Comparison(NamedTuple):
 
     @property
     def differ(self) -> bool:
-        """Whether a difference is claimed: the interval, as printed, leaves out 0."""
-        return not self.difference_db.is_few and not self.difference_db.holds_zero
+        """Whether a difference is claimed: the interval leaves out 0, and so does the test over seeds."""
+        if self.difference_db.is_few or self.difference_db.holds_zero:
+            return False
+        return self.holm is not None and self.holm < ALPHA
 
     @property
     def verdict(self) -> str:

@@ -35,3 +35,36 @@ def test_every_round_has_its_rows_and_a_column_without_any_is_an_error():
     assert [line.split(" | ")[1] for line in both.splitlines()[4:6]] == ["after training", "before training"]
     with pytest.raises(ValueError, match="no attack on FedAvg \\+ DP-SGD"):
         claims.of_claim([attacked(5.0)], [NOISY, "FedAvg + DP-SGD"])
+
+
+def test_a_defence_has_one_row_with_its_strongest_attack_before_and_after_training():
+    records = [
+        attacked(5.0, attack="dlg"),
+        attacked(30.0),
+        attacked(20.0, round_="0"),
+        attacked(10.0, attack="dlg", round_="0"),
+    ]
+    header, _, row = claims.every_defence(records).splitlines()
+    assert header.count("over the floor, dB") == 2
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[0] == NOISY
+    assert cells[4].endswith("`staged`")
+    assert cells[6].endswith("`staged`")
+    assert [cells[4][:2], cells[6][:2]] == ["30", "20"]
+    trained_alone = claims.every_defence([attacked(30.0)]).splitlines()[-1]
+    assert trained_alone.endswith("| - | - |")
+
+
+def test_a_list_of_all_attacks_has_the_rows_of_every_column():
+    other = record("fedsplit", "none", "staged", psnr=9.0, round_="best", seeds=SEEDS)
+    text = claims.every_attack([attacked(5.0), other])
+    assert [line.split(" | ")[0].strip("| ") for line in text.splitlines()[2:]] == [NOISY, "FedSplit"]
+
+
+def test_several_claims_have_a_line_each():
+    other = record("fedsplit", "none", "staged", psnr=5.0, round_="best", seeds=SEEDS)
+    text = claims.verdicts([attacked(30.0), other], {"Noise protects": [NOISY], "A private E protects": ["FedSplit"]})
+    first, second = text.splitlines()[:2]
+    assert first.startswith('- "Noise protects": **It does not hold** for')
+    assert second.startswith('- "A private E protects": **Not refuted here:**')
+    assert all(line.endswith(" Rows: 1.") for line in (first, second))

@@ -61,7 +61,7 @@ def test_a_difference_is_that_of_the_same_victims_with_the_interval_of_all_table
     assert report.notes[0] == "A: runs. B: runs. Cells in both: 1, of them identical: 0, only in A: 0, only in B: 0."
 
 
-def test_the_interval_that_is_printed_decides_whatever_the_t_test_says():
+def test_a_difference_needs_the_interval_and_the_test_over_seeds():
     before = one()
     # Every seed gains about 1 dB, which Student's t finds sure. But half of the clients lose 19 dB: others would do otherwise.
     split = with_psnr(before, lambda v: v.psnr_db + (21.0 if v.client < 2 else -19.0) + 0.01 * v.seed)
@@ -70,13 +70,17 @@ def test_the_interval_that_is_printed_decides_whatever_the_t_test_says():
     other = one("staged")
     same_mean = with_psnr(other, lambda v: v.psnr_db + (1.0 if v.client < 2 else -1.0))
     verdicts = []
-    for after in ([split], [gained, same_mean]):
+    for after in ([split], [gained, same_mean], [with_psnr(before, lambda v: v.psnr_db + 3 + 0.1 * v.seed), same_mean]):
         report = comparing.report(of(before, other), of(*after))
         row = table(report, "Attacks")[0]
         numbers = report.numbers[0]
         holds_zero = numbers["difference_db_low"] <= 0 <= numbers["difference_db_high"]
         verdicts.append((numbers["p_holm"] < 0.05, holds_zero, row["verdict"]))
-    assert verdicts == [(True, True, "no difference shown"), (False, False, "differ")]
+    assert verdicts == [
+        (True, True, "no difference shown"),
+        (False, False, "no difference shown"),
+        (True, False, "differ"),
+    ]
 
 
 def test_equal_records_are_identical_and_one_changed_number_is_named():
