@@ -13,7 +13,7 @@ from scipy.stats import t as student
 # Page -> words at most, as a reader counts them: no code, no addresses, nothing between the marks of a generated block.
 MOST_WORDS = {
     "README.md": 700,
-    "docs/attacks.md": 600,
+    "docs/attacks.md": 710,
     "docs/audit.md": 650,
     "docs/benchmarks.md": 600,
     "docs/capture.md": 600,
@@ -22,11 +22,11 @@ MOST_WORDS = {
     "docs/extending.md": 1500,
     "docs/methods.md": 700,
     "docs/python.md": 300,
-    "docs/reading_results.md": 1220,
+    "docs/reading_results.md": 1320,
     "docs/results.md": 1000,
     "docs/sending_results.md": 300,
     "docs/studies.md": 700,
-    "docs/threat_model.md": 750,
+    "docs/threat_model.md": 780,
     "docs/tutorial_defense.md": 300,
     "docs/tutorial_first_table.md": 350,
     "docs/tutorial_ladder.md": 450,
