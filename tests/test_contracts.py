@@ -16,7 +16,7 @@ from privbench import presets, registry
 from privbench.data import partition
 from privbench.execution import applicability, attack_cell, cell_jobs, one_attack
 from privbench.methods.base import ClassByCount
-from privbench.observation import artifact_files, chosen_victims, knowledge, observe, other_images
+from privbench.observation import artifact_files, knowledge, observe
 from privbench.observation.artifact_files import load
 from privbench.records import schema
 from privbench.records.entries import KnowledgeUsed
@@ -27,6 +27,7 @@ from privbench.training import checkpoint, harness
 from privbench.training.state import Replica
 from privbench.types import TELL_CLASSES, ExpectedUpload, Knowledge, LocalSteps, Networks
 from tests.builders.federations import digits_federation
+from tests.builders.other_uploads import other_uploads
 
 pytestmark = pytest.mark.usefixtures("small_shadows")
 
@@ -34,7 +35,7 @@ CPU = torch.device("cpu")
 METHODS = tuple(name for name in registry.METHODS if registry.resolve("method", name).shared_parts)  # can be attacked
 LIMITS = {name: applicability.of(registry.resolve("attack", name)) for name in registry.ATTACKS}
 # On how many of the methods below, but for those ALIKE, each inference can be made.
-INFERRED = {"label-distribution": 5}
+INFERRED = {"label-distribution": 6}
 ALIKE = ("fedprox", "feddf", "lg-fedavg", "reptile")  # their artifacts hold what those of fedavg and fedsplit do
 
 
@@ -79,28 +80,6 @@ def test_what_a_method_offers_is_known_before_it_is_trained(observed):
     for name, (folder, _) in observed.items():
         method = registry.create(registry.resolve("method", name), {})
         assert observe.offers(method) == load(folder / "artifact").offers(), name
-
-
-def other_uploads(setup, method, start, shot):
-    """Two known images of each client, and what the server kept of two others in round 0 and in the attacked one."""
-    if "classifier" not in setup.method.shared_parts:
-        return {}
-    victims = chosen_victims.choose_victims(setup.federation, 2, 1, 0, shape=setup.method.client_tasks)
-
-    def uploads(snapshot, chosen, labels_known):
-        return observe.observe(
-            snapshot, setup.federation, setup.model, setup.method, setup.defense, method_name=method, dataset="digits",
-            victims=2, batch_size=1, labels_known=labels_known, seed=0, chosen=chosen,
-        )[0]  # fmt: skip
-
-    known, kept = (
-        other_images.choose(setup.federation, victims, 2, 0, named, image_size=32)
-        for named in (other_images.KNOWN, other_images.KEPT)
-    )
-    return {
-        "known": other_images.as_known(known, uploads(shot, known, True), None, 0),
-        "rounds": tuple(uploads(each, other_images.in_round(kept, each.round, 0), False) for each in (start, shot)),
-    }
 
 
 def variants(shot, setup):
@@ -345,7 +324,7 @@ def test_a_record_says_what_of_the_defence_its_attack_has_no_form_for(observed):
     noised = dataclasses.replace(seen, defense={"name": "gaussian", "variance": 0.1, "where": "update"})
     written = {
         name: [
-            KnowledgeUsed(**attack_cell._knowledge(name, each, None)).model_dump().get("not_modelled")
+            KnowledgeUsed(**attack_cell._knowledge(name, each, None), labels="none").model_dump().get("not_modelled")
             for each in (seen, noised)
         ]
         for name in ("grey", "dlg", "staged")

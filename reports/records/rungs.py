@@ -10,7 +10,7 @@ RUNGS = {
     "L3": "+ the networks with which clients started",
     "L4": "+ auxiliary images",
     "L5": "+ auxiliary images and, where there are any, the generator or the initial networks",
-    "L6": "+ one colluding client, with its networks and images",
+    "L6": "+ a colluding client, known images of the victim's client, or its uploads of earlier rounds",
     "L7": "the server sends crafted networks",
     "L8": "the oracle: the victim's networks; a reference, no attacker",
 }

@@ -14,6 +14,7 @@ from privbench.observation import knowledge, observe
 from privbench.training import checkpoint, harness
 from privbench.types import Knowledge, LocalSteps, Networks
 from tests.builders.federations import digits_federation
+from tests.builders.other_uploads import other_uploads
 from tests.conftest import narrow, shrink_shadows
 from tests.test_contracts import SHORT
 
@@ -23,7 +24,7 @@ METHODS = ("fedavg", "fedcg")  # everything shared; the extractor private and a 
 LINEAR_HEAD = ("mlp", "convnet", "vit")
 CRAFTED = {"imprint", "model-inconsistency", "feature-hijacking"}
 SURROGATES = {"surrogate", "aligned-surrogate", "initial-surrogate", "decoder", "collusion", "oracle", "oracle-decoder"} | {
-    "analytic-features"
+    "analytic-features", "calibrated", "chained",
 }  # fmt: skip
 OTHER = {"unsplit", "learned-inverse"}  # which read the features off a first linear layer
 ELSEWHERE = {"posterior", "generated-images"}  # of noise, and of generators of images
@@ -48,6 +49,8 @@ def of_method(name, method, folders):
     each = presets.train_spec("smoke", "digits", method, backbone=name, clients=2, changes={"rounds": 1})
     setup = harness.prepare(each, federation, CPU)
     state = harness.initial(setup)
+    checkpoint.save_snapshot(folder, each, state)
+    start = checkpoint.load_snapshot(folder, each.id, 0)
     harness.train_round([setup], [state], "alone")
     checkpoint.save_snapshot(folder, each, state)
     shot = checkpoint.load_snapshot(folder, each.id, 1)
@@ -60,7 +63,7 @@ def of_method(name, method, folders):
         whole = Knowledge(
             auxiliary=observe.auxiliary(federation), initial=knowledge.of_client(shot, 0),
             colluder=knowledge.colluder(shot, seen, federation), oracle=knowledge.oracle(shot, seen),
-            broadcast=Networks(shot.server.params, shot.server.buffers),
+            broadcast=Networks(shot.server.params, shot.server.buffers), **other_uploads(setup, method, start, shot),
         )  # fmt: skip
         yield (name, method, kind), (seen, truth, whole, each)
 

@@ -223,7 +223,7 @@ OF_RUNG = {
     "L3": ({"initial"}, set()),
     "L4": ({"auxiliary"}, set()),
     "L5": ({"auxiliary"}, {"initial", "upload:generator"}),
-    "L6": ({"auxiliary", "colluder"}, {"upload:generator"}),
+    "L6": ({"auxiliary"}, {"colluder", "known", "rounds", "initial", "upload:generator"}),
     "L8": ({"auxiliary", "oracle"}, set()),
 }
 
@@ -238,6 +238,8 @@ def test_every_attack_knows_what_its_rung_says():
         needs, more = OF_RUNG.get(attack.rung, (None, None))
         if needs is not None:
             assert set(attack.needs) & set(knowledge.FIELDS) - more == needs, name
+        if attack.rung == "L6":
+            assert len(set(attack.needs) & {"colluder", "known", "rounds"}) == 1, name
         if attack.rung == "L5":
             assert (set(attack.needs) | knowledge.uses(attack)) & more, name
 
