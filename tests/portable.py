@@ -4,7 +4,7 @@ Sums in another order end in other digits. Which order is taken depends on the v
 (ATEN_CPU_CAPABILITY), MKL (MKL_CBWR) and oneDNN (ONEDNN_MAX_CPU_ISA) choose for a processor, and on the number of threads. A test
 that holds for one order alone says nothing of the code; here one processor stands in for several.
 
-The three libraries and the threads are chosen independently, so three runs hold every choice once: `lowest`, `middle` and `highest`.
+The libraries and the threads are chosen independently, so three runs hold every choice once: `lowest`, `middle` and `highest`.
 `--settings all` changes one choice at a time instead, which names the library that a failure comes from.
 """
 
