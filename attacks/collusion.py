@@ -56,12 +56,12 @@ class Collusion(AlignedSettings):
             colluder = knowledge.colluder[client]
             pairs = zip(knowledge.auxiliary, colluder.images, strict=True)
             images = Batch(*(torch.cat([auxiliary, more.to(auxiliary)]) for auxiliary, more in pairs))
-            known = replace(knowledge, auxiliary=images, colluder={client: colluder})
+            with_colluder = replace(knowledge, auxiliary=images, colluder={client: colluder})
             attack = self.attack(client, colluder)
-            parts.append((rows, attack.of_single(artifact.select(rows), known, seed, progress)))
+            parts.append((rows, attack.of_single(artifact.select(rows), with_colluder, seed, progress)))
         return failed_uploads.joined(parts)
 
     def attack(self, client: int, colluder: Colluder) -> SurrogateAttack:
         """The colluder's extractor, which may be the client's own, and three recipes."""
         chosen_from = (recipes.surrogates(self), alignment.aligned(self), recipes.of_colluders(self))
-        return SurrogateAttack("Collusion", self, chosen_from, held={client: colluder.params["extractor"]})
+        return SurrogateAttack("Collusion", self, chosen_from, extractors={client: colluder.params["extractor"]})

@@ -67,8 +67,8 @@ class Imprint(AlignedSettings):
         classifiers.check_craftable(model, broadcast)
         return dry_run.better_classifier(
             model, broadcast, knowledge, self.rehearsal_images, seed,
-            lambda seen, known: self.readout.read(seen, known, seed, no_progress),
-            lambda seen, known: passive(seen).reconstruct(seen, known, seed),
+            lambda seen, knowledge: self.readout.read(seen, knowledge, seed, no_progress),
+            lambda seen, knowledge: passive(seen).reconstruct(seen, knowledge, seed),
         )  # fmt: skip
 
     def reconstruct(

@@ -307,14 +307,14 @@ def compare(dataset: str, victims: int, repeats: int) -> list[Race]:
     return races([measure(ways, *observed, cores=1) for _ in range(repeats)])
 
 
-def table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
+def table(title: str, left_columns: Sequence[str], right_columns: Sequence[str]) -> Table:
     """An empty table with words to the left and numbers to the right."""
-    made = Table(title=title)
-    for column in left:
-        made.add_column(column, no_wrap=True)
-    for column in right:
-        made.add_column(column, justify="right")
-    return made
+    result = Table(title=title)
+    for column in left_columns:
+        result.add_column(column, no_wrap=True)
+    for column in right_columns:
+        result.add_column(column, justify="right")
+    return result
 
 
 def show(rows: Sequence[Row], title: str) -> None:

@@ -81,19 +81,19 @@ def possible(artifact: Artifact) -> bool:
 
 def disaggregate(artifact: Artifact, seed: int, progress: Progress = no_progress) -> Disaggregated:
     """Labels and features of all batches; only where `possible`."""
-    known = labels.recover(artifact)
+    recovered = labels.recover(artifact)
     row_spaces = _RowSpaces(artifact)
     exact = _through_relus(artifact, row_spaces.solvable, seed)
     if len(exact) == artifact.victims:
         h, y, residual = (torch.stack(each) for each in zip(*(exact[v] for v in sorted(exact)), strict=True))
         return Disaggregated(h, y, residual, 0)
     row_spaces.solvable = row_spaces.solvable.index_fill(
-        0, torch.tensor([*exact], dtype=torch.int64).to(known.device), value=False
+        0, torch.tensor([*exact], dtype=torch.int64).to(recovered.device), value=False
     )
     solvable = torch.nonzero(row_spaces.solvable)[:, 0]
-    batches = row_spaces.solve(solvable.cpu(), known[solvable], seed, RESTARTS, progress) if len(solvable) else None
+    batches = row_spaces.solve(solvable.cpu(), recovered[solvable], seed, RESTARTS, progress) if len(solvable) else None
     if batches is None or len(solvable) < artifact.victims:
-        batches = _among(artifact, known, solvable, batches)
+        batches = _among(artifact, recovered, solvable, batches)
     for v, closed in exact.items():
         for whole, part in zip(batches[:3], closed, strict=True):
             whole[v] = part
@@ -101,7 +101,7 @@ def disaggregate(artifact: Artifact, seed: int, progress: Progress = no_progress
         return batches
     for v in torch.nonzero(~batches.sound & row_spaces.solvable)[:, 0].tolist():
         weights = None if artifact.image_weights is None else artifact.image_weights[v]
-        others = _exchanged(known[v], labels.fewest(artifact)[v], weights)
+        others = _exchanged(recovered[v], labels.fewest(artifact)[v], weights)
         if not len(others):
             continue
         rows = torch.full((len(others),), v)
@@ -130,50 +130,50 @@ def _through_relus(artifact: Artifact, solvable: Tensor, seed: int) -> dict[int,
     ended = {}
     for v in torch.nonzero(solvable)[:, 0].tolist():
         observed = {n: t[v].double() for n, t in artifact.gradients["classifier"].items()}
-        found = relu_batches.separated(
+        separated = relu_batches.separated(
             observed[f"{layer}.weight"], observed[f"{layer}.bias"], artifact.batch_size, seed, v
         )
-        if found is None:
+        if separated is None:
             continue
-        every = torch.arange(model.classes, device=found.inputs.device)
-        h, y = found.inputs.repeat_interleave(model.classes, 0), every.repeat(artifact.batch_size)
+        every = torch.arange(model.classes, device=separated.inputs.device)
+        h, y = separated.inputs.repeat_interleave(model.classes, 0), every.repeat(artifact.batch_size)
 
         def loss(bias: Tensor, h: Tensor = h, y: Tensor = y) -> Tensor:
             logits, _ = classifier.linear_layers(params | {f"{layer}.bias": bias}, h)
             return F.cross_entropy(logits, y, reduction="sum")
 
         d = grad(loss)(params[f"{layer}.bias"].expand(len(h), -1)).unflatten(0, (-1, model.classes))
-        alike = F.cosine_similarity(d, found.deltas[:, None], dim=2)
+        alike = F.cosine_similarity(d, separated.deltas[:, None], dim=2)
         labels_ = alike.argmax(1)
         if artifact.labels is not None and not torch.equal(labels_.sort().values, artifact.labels[v].sort().values):
             continue
         named = {f"classifier/{n}": t for n, t in observed.items()}
-        products = gradient_distance.classifier_products(model, params, found.inputs, labels_, named)
+        products = gradient_distance.classifier_products(model, params, separated.inputs, labels_, named)
         residual = gradient_distance.layer_scaled_distance(products).detach()
         if residual < SEPARATED:
-            ended[v] = (found.inputs.unflatten(1, model.feature_shape), labels_, residual)
+            ended[v] = (separated.inputs.unflatten(1, model.feature_shape), labels_, residual)
     return ended
 
 
-def _among(artifact: Artifact, known: Tensor, rows: Tensor, solved: Disaggregated | None) -> Disaggregated:
+def _among(artifact: Artifact, recovered: Tensor, rows: Tensor, solved: Disaggregated | None) -> Disaggregated:
     """The `solved` batches, those in `rows`, among all V: NaN for the features and the residual of the others."""
     shape = (artifact.victims, artifact.batch_size, *artifact.model.feature_shape)
-    h = torch.full(shape, torch.nan, dtype=torch.float64, device=known.device)
-    labels_, residual, spent = known.clone(), h[:, 0, 0, 0, 0].clone(), 0
+    h = torch.full(shape, torch.nan, dtype=torch.float64, device=recovered.device)
+    labels_, residual, spent = recovered.clone(), h[:, 0, 0, 0, 0].clone(), 0
     if solved is not None:
         h[rows], labels_[rows], residual[rows], spent = solved
     return Disaggregated(h, labels_, residual, spent)
 
 
-def _exchanged(known: Tensor, fewest: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Every batch of labels [n, B] that differs from `known` [B] in one, and has of each class at least `fewest` [Y].
+def _exchanged(recovered: Tensor, fewest: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Every batch of labels [n, B] that differs from `recovered` [B] in one, and has of each class at least `fewest` [Y].
 
     Where images count for different `weights` [B], it also matters whose label it is: every image's is changed, and those of two
     images are exchanged.
     """
-    counts = torch.bincount(known, minlength=len(fewest))
+    counts = torch.bincount(recovered, minlength=len(fewest))
     if weights is not None:
-        return _exchanged_among(known, counts > fewest, weights)
+        return _exchanged_among(recovered, counts > fewest, weights)
     batches = []
     for out in torch.nonzero(counts > fewest)[:, 0].tolist():
         for into in range(len(counts)):
@@ -181,11 +181,11 @@ def _exchanged(known: Tensor, fewest: Tensor, weights: Tensor | None = None) -> 
                 other = counts.clone()
                 other[out] -= 1
                 other[into] += 1
-                batches.append(torch.repeat_interleave(torch.arange(len(other), device=known.device), other))
-    return torch.stack(batches) if batches else known.new_zeros(0, len(known))
+                batches.append(torch.repeat_interleave(torch.arange(len(other), device=recovered.device), other))
+    return torch.stack(batches) if batches else recovered.new_zeros(0, len(recovered))
 
 
-def _exchanged_among(known: Tensor, spare: Tensor, weights: Tensor) -> Tensor:
+def _exchanged_among(recovered: Tensor, spare: Tensor, weights: Tensor) -> Tensor:
     """`_exchanged` of images of different weights, each once; `spare` [Y] says of which classes one may be taken away."""
     batches = {}
     several = [torch.nonzero(weights == w)[:, 0] for w in weights.unique()]
@@ -195,16 +195,16 @@ def _exchanged_among(known: Tensor, spare: Tensor, weights: Tensor) -> Tensor:
             other[rows] = other[rows].sort().values
         batches[tuple(other.tolist())] = other
 
-    for i in range(len(known)):
+    for i in range(len(recovered)):
         for into in range(len(spare)):
-            if spare[known[i]] and into != known[i]:
-                add(known.index_fill(0, torch.tensor([i], device=known.device), into))
+            if spare[recovered[i]] and into != recovered[i]:
+                add(recovered.index_fill(0, torch.tensor([i], device=recovered.device), into))
         for j in range(i):
-            if known[i] != known[j] and weights[i] != weights[j]:
-                other = known.clone()
-                other[i], other[j] = known[j], known[i]
+            if recovered[i] != recovered[j] and weights[i] != weights[j]:
+                other = recovered.clone()
+                other[i], other[j] = recovered[j], recovered[i]
                 add(other)
-    return torch.stack([*batches.values()]) if batches else known.new_zeros(0, len(known))
+    return torch.stack([*batches.values()]) if batches else recovered.new_zeros(0, len(recovered))
 
 
 class _RowSpaces:
@@ -249,18 +249,18 @@ class _RowSpaces:
             self.data[WEIGHTS] = artifact.image_weights
             self.names = (*self.names, WEIGHTS)
 
-    def solve(self, victims: Tensor, known: Tensor, seed: int, restarts: int, progress: Progress) -> Disaggregated:
+    def solve(self, victims: Tensor, recovered: Tensor, seed: int, restarts: int, progress: Progress) -> Disaggregated:
         """The best of `restarts` descents for each of the victims [n] with labels [n, B]."""
-        data = batched.pick(self.data, victims) | {"labels": known}
+        data = batched.pick(self.data, victims) | {"labels": recovered}
         data["unit"] = each_of(self.unit)(data)
         many = {name: problem.repeat(t, restarts) for name, t in data.items()}
-        b = known.shape[1]
+        b = recovered.shape[1]
         shape = (restarts, b, b - 1)
         draws = [
             torch.randn(shape, generator=stream(seed, "attacker", "separation", v), dtype=torch.float64)
             for v in victims.tolist()
         ]
-        c = each_of(self.start)(SPREAD * torch.cat(draws).to(known.device), many)
+        c = each_of(self.start)(SPREAD * torch.cat(draws).to(recovered.device), many)
         many["unit"] = c.norm(dim=2, keepdim=True)
         start = ((c - many["origin"][:, None]) @ many["free"]) / many["unit"]
         short = lbfgs.minimise(self.objective, start, many, steps=SHORT_STEPS, progress=progress, what="separation")
@@ -271,9 +271,9 @@ class _RowSpaces:
             self.objective, short.x[rows], best_data, steps=LONG_STEPS, progress=progress, what="separation"
         )
         y, loss, _, chosen = batched.best_restart(end, min(LONG, restarts))
-        data["unit"] = best_data["unit"].unflatten(0, (len(known), -1))[torch.arange(len(known)), chosen]
+        data["unit"] = best_data["unit"].unflatten(0, (len(recovered), -1))[torch.arange(len(recovered)), chosen]
         h = each_of(self.features)(y, data).unflatten(2, self.artifact.model.feature_shape)
-        return Disaggregated(h, known.clone(), loss, short.evaluations + end.evaluations)
+        return Disaggregated(h, recovered.clone(), loss, short.evaluations + end.evaluations)
 
     def coordinates(self, y: Tensor, data: Data) -> Tensor:
         """c [B, r] of the free numbers y [B, r - 1]."""

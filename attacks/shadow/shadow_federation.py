@@ -102,7 +102,7 @@ def by_extractors(
         rows = torch.tensor(group, device=view.h.device)
         end = inversion.invert(
             view.model, nets[int(view.victim[group[0]])], prior, view.h[rows], view.labels[rows], variance[rows],
-            exact=exact, steps=steps, known=None if view.known is None else view.known[rows], progress=progress,
+            exact=exact, steps=steps, mask=None if view.known is None else view.known[rows], progress=progress,
         )  # fmt: skip
         parts.append((rows, end))
     return batched.joined(parts)
@@ -277,8 +277,8 @@ def dropped(view: ServerView, h: Tensor, seed: int) -> Features:
     assert view.known is not None, "the victims' gradients show which are known"
     share = 1 - view.model.dropout if view.model.dropout else float(view.known.double().mean())
     rng = stream(seed, "attacker", "shadow", "dropout")
-    known = torch.empty(h.shape).bernoulli_(share, generator=rng).bool().to(h.device)
-    return closed_form.imputed(h, known)
+    mask = torch.empty(h.shape).bernoulli_(share, generator=rng).bool().to(h.device)
+    return closed_form.imputed(h, mask)
 
 
 def _clients_of(

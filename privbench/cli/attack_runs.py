@@ -18,7 +18,7 @@ from reports.records.labels import REFUSED, Gap
 from reports.running import ladder_cells
 from reports.running.status import CellStatus
 from reports.running.study_run import check_there, execute, sorted_out
-from reports.running.study_view import tell_files
+from reports.running.study_view import print_files
 from reports.tables import attack_table, inference_table, ladder, report_files, terminal
 from reports.tables.report import Report
 
@@ -85,7 +85,7 @@ def run_ladder(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
 def show_attacked(ended: Attacked) -> None:
     """Prints the table; UserError for cells that are unfinished."""
     to = console.results()
-    tell_files(ended.paths, ended.folder, to)
+    print_files(ended.paths, ended.folder, to)
     for name, report in _reports(ended):
         terminal.show(report, ended.folder / f"{name}.md", to)
     if unfinished := ended.unfinished():

@@ -122,7 +122,7 @@ def audit(
 
     split = split_of(entering.split)
     modes: dict[str | None, Literal["train", "eval"] | None] = {"train": "train", "eval": "eval", None: None}
-    made = audits.audit(
+    result = audits.audit(
         built(model, build),
         AuditRequest(
             received=run, round=sent.round_, gradients=sent.gradients, before=sent.before, after=sent.after or None,
@@ -136,7 +136,7 @@ def audit(
             data_dir=data_dir, out=out,
         ),
     )  # fmt: skip
-    terminal.show(made.report(), out / f"{results.STEM}.md", console.results())
+    terminal.show(result.report(), out / f"{results.STEM}.md", console.results())
 
 
 def built(name: str, build: Any) -> Any:

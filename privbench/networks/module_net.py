@@ -78,7 +78,7 @@ class ModuleNet:
             torch.manual_seed(int(torch.randint(LARGEST_SEED, (), generator=rng)))
             return _values(self._initial(), self.parameter_names, self.buffer_names)
 
-    def made_by(self, fresh: Callable[[], nn.Module]) -> Self:
+    def initialised_by(self, fresh: Callable[[], nn.Module]) -> Self:
         """The same network with initial values by `fresh`."""
         other = copy.copy(self)
         other._fresh = fresh

@@ -259,7 +259,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """(tensors on the CPU, metadata) of a file whose header is checked; OSError or ValueError where it cannot be read."""
     try:
-        with interrupts.held(), safe_open(path, framework="pt") as file:
+        with interrupts.delayed(), safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise ValueError(_first_line(error)) from error

@@ -237,9 +237,9 @@ def finish(folder: Path, spec: TrainSpec, state: State) -> None:
 
 def tidy(folder: Path, run: str) -> None:
     """Drops the checkpoints of a finished run, which a kill between its last two writes leaves behind."""
-    left = [folder / name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()]
-    if left and history(folder, run) is not None:
-        for path in left:
+    remaining = [folder / name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()]
+    if remaining and history(folder, run) is not None:
+        for path in remaining:
             _drop(path)
 
 

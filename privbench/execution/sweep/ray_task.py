@@ -69,8 +69,8 @@ class Post:
 
     def take(self) -> list[Any]:
         """What came since the last time."""
-        taken, self._messages = self._messages, []
-        return taken
+        messages, self._messages = self._messages, []
+        return messages
 
 
 def order(job: Trial, parcel: Parcel) -> Order:
@@ -121,10 +121,10 @@ def take(job: Trial, brought: Return) -> str | None:
             # A run that did not get to its end stays as it is here.
             if kind != "train" or entry in finished:
                 (store.root / name).unlink(missing_ok=True)
-        taken = merging.take(store, source)
+        copied = merging.take(store, source)
         _take_failures(job, store, source, here)
-        if taken.differing:
-            path = store.root / taken.differing[0].relative_to(source.root)
+        if copied.differing:
+            path = store.root / copied.differing[0].relative_to(source.root)
             raise UserError(f"{path} is other than what {job.title} gives; remove it and run the same command again")
     return None if brought.reason is None else here(brought.reason)
 
