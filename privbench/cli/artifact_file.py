@@ -123,7 +123,7 @@ def _run_of(path: Path) -> TrainSpec | None:
 
 
 def _floor_images(path: Path, seen: Artifact, data_dir: Path | None, to: Console) -> Batch | None:
-    """The images of the artifact's own data set, of which floors are result; None where it is not available, which is said."""
+    """Images of the artifact's own data set, for the floors; None, with a line that says so, where there are none."""
     try:
         return _auxiliary(path, seen, None, knowledge.SAME, data_dir)
     except UserError as error:

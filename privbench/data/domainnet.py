@@ -1,4 +1,4 @@
-"""DomainNet: the ten largest classes of 586,575 pictures in six domains, resized to 32x32; Painting is found out (FedDF).
+"""DomainNet: the ten largest classes of 586,575 pictures in six domains, resized to 32x32; Painting is held out (FedDF).
 
 Peng, Bai, Xia, Huang, Saenko, Wang: Moment Matching for Multi-Source Domain Adaptation, ICCV 2019 (fair use, research only).
 Layout: domainnet/<domain>/<class>/<image>, beside it the published lists <domain>_train.txt and <domain>_test.txt with lines
