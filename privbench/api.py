@@ -30,7 +30,7 @@ from privbench.errors import UserError
 from privbench.records import schema
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from privbench.records.store import Store
-from privbench.requests import options, specifications, words
+from privbench.requests import option_types, specifications, words
 from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
 from reports.running import study_plan, study_run
 from reports.tables import attack_table, report_files
@@ -242,7 +242,7 @@ def audit(module: nn.Module, **request: Any) -> AuditResult:
     return audits.audit(module, AuditRequest(**values))
 
 
-def load(out: str | Path = options.DEFAULT_OUT) -> Results:
+def load(out: str | Path = option_types.DEFAULT_OUT) -> Results:
     """Every finished record under a folder of results, in the order of their ids.
 
     Raises:
@@ -268,7 +268,7 @@ def _groups(chosen: Mapping[str, Any], *groups: type[Any]) -> list[Any]:
             raise UserError(f"there is no option '{name}'; {hint}")
         group, of = fields_by_name[name]
         values[group][of.name] = _value(of.name, get_type_hints(group)[of.name], value)
-    options.trusted(values.get(PlaceOptions, {}).get("trust"))
+    option_types.trusted(values.get(PlaceOptions, {}).get("trust"))
     return [group(**values[group]) for group in groups]
 
 

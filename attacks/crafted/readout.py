@@ -29,7 +29,7 @@ from attacks.common.no_information import class_mean, gave_up, not_applicable
 from attacks.crafted import classifiers, gradient_bins, saturated
 from attacks.features import per_image
 from attacks.features.anchored_matching import AnchoredMatching
-from attacks.features.disaggregation import Disaggregated
+from attacks.features.separation.row_spaces import Disaggregated
 from privbench.errors import UserError
 from privbench.types import Artifact, Knowledge, Progress, Reconstruction
 

@@ -29,7 +29,7 @@ SMALLEST_SIDE = 7  # of pictures that are scored: the window of structural simil
 
 
 def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
-    """Attacks what was received of a module's clients, and writes the result into `asked.out`.
+    """Attacks what was received of a module's clients, and writes the result into `request.out`.
 
     UserError: whatever does not fit the module, and an attack that cannot be made and was named by itself.
     """

@@ -11,7 +11,7 @@ import typer
 from privbench import registry, written_defense
 from privbench.cli.flattening import flattened
 from privbench.errors import UserError
-from privbench.requests.options import DataDir, Device
+from privbench.requests.option_types import DataDir, Device
 from privbench.requests.words import settings, several
 from privbench.system import console
 

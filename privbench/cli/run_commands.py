@@ -11,20 +11,17 @@ import typer
 from privbench import registry
 from privbench.cli.flattening import flattened
 from privbench.errors import UserError
-from privbench.requests.options import (
+from privbench.requests.option_types import (
     DEFAULT_OUT,
-    AttackOptions,
     DataDir,
     DatasetNames,
     Defenses,
     Out,
-    PlaceOptions,
-    RunOptions,
     ShardOption,
-    TrainingOptions,
     Trust,
     Victims,
 )
+from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
 from privbench.requests.words import data_sets, default_data_sets, settings, several
 from privbench.system import console
 

@@ -26,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from privbench.errors import UserError
-from privbench.networks.layers import batch_norm
+from privbench.networks.normalisation import batch_norm
 from privbench.tensors import Params
 
 COUNT = "num_batches_tracked"
