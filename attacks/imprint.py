@@ -43,6 +43,7 @@ class Imprint(AlignedSettings):
     """A crafted classifier that sorts a batch's images into gradient rows (after Fowl et al., ICLR 2022)."""
 
     feature_steps: Count = 300  # of the inversion of a batch's features
+    # Names of settings are part of stored specifications, so `rehearsal` (dry run) stays.
     rehearsal_images: CountOrZero = 12  # of the dry run; 0: what is crafted is sent without one
 
     needs: ClassVar[frozenset[str]] = frozenset({"classes", "auxiliary"})

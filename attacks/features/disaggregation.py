@@ -8,7 +8,7 @@ classifier alone,
     min over c of  mean over parameters l of ||g_l(c) - G_l||^2 / ||G_l||^2  +  mean squared distance of h from [0, 1]
 the last term only where features end in a sigmoid,
 where c_i R begins with 1, with R scaled by G's singular values; h is what enters C, with dropout within [0, 1 / (1 - p)]. Starts:
-C = B pinv(D') G' with D of points strewn around a common one; a short descent of many, a long one of the best.
+C = B pinv(D') G' with D at random points around a common one; a short descent of many, a long one of the best.
 
 In the spirit of the cocktail-party attack (Kariyappa et al., ICML 2023, arXiv 2209.05578), with the known classifier in place of
 independent h_i. The residual is the attacker's own certificate: below SEPARATED labels and features explain all of the

@@ -51,7 +51,7 @@ def at_moment(life: Life, folder: Folder, undisturbed: Reference, draw: random.R
     life.count(f"moment {number.name}")
     status = ended(child)
     if target == "worker" and status != 0 and number != signal.SIGKILL:
-        raise Fault(f"status {status} after a worker got {number.name}: {folder.said().strip()[-300:]!r}")
+        raise Fault(f"status {status} after a worker got {number.name}: {folder.output().strip()[-300:]!r}")
     folder.judge(status, number)
 
 
@@ -88,7 +88,7 @@ def full_disk(life: Life, folder: Folder, undisturbed: Reference, draw: random.R
     mount(folder.out, f"size={size}")
     try:
         life.count("disk")
-        status, output = ended(folder.begin()), folder.said()
+        status, output = ended(folder.begin()), folder.output()
         if status != 2 or "the disk is full" not in output or "Traceback" in output:
             raise Fault(f"status {status} on a full disk: {output.strip()[-300:]!r}")
         mount(folder.out, f"remount,size={ENOUGH}")
@@ -109,7 +109,7 @@ def read_only(life: Life, folder: Folder, undisturbed: Reference, draw: random.R
             time.sleep(when)
             # Not while a file is open for writing; then a moment later.
             done, when = mount(folder.out, "remount,ro", check=False), 0.001
-        status, output = ended(child), folder.said()
+        status, output = ended(child), folder.output()
         if status != 0 and ("Read-only file system" not in output or status != 2 or "Traceback" in output):
             raise Fault(f"status {status} on a read-only disk: {output.strip()[-300:]!r}")
         if status == 0:
@@ -128,7 +128,7 @@ def deleted(life: Life, folder: Folder, undisturbed: Reference, draw: random.Ran
     time.sleep(when)
     life.count("deleted")
     shutil.rmtree(folder.out, ignore_errors=True)
-    status, output = ended(child), folder.said()
+    status, output = ended(child), folder.output()
     if status not in (0, 2) or "Traceback" in output or (status == 2 and str(folder.out) not in output):
         raise Fault(f"status {status} in a deleted folder: {output.strip()[-300:]!r}")
     # Empty: it was deleted when all was done.
@@ -187,7 +187,7 @@ def live(number: int, seed: int, root: Path, references: dict[int, Reference], d
             folder.finish(undisturbed)
     except Fault as fault:
         life.fault = str(fault)
-        life.log = folder.said()
+        life.log = folder.output()
     finally:
         shutil.rmtree(folder.root, ignore_errors=True)
     return life

@@ -118,13 +118,13 @@ class Folder:
         self.log.unlink(missing_ok=True)
         return start([*WORDS, "--out", str(self.out)], self.out, self.log, trap, counted or counters(), self.cores)
 
-    def said(self) -> str:
+    def output(self) -> str:
         """What the last child printed."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def judge(self, status: int, number: int) -> bool:
         """Whether a child that got a signal still finished; Fault where it ended as it should not."""
-        output = self.said()
+        output = self.output()
         if "Traceback" in output or "internal error" in output:
             raise Fault(f"an error after {signal.Signals(number).name}: {output.strip().splitlines()[-1]}")
         if status == 0:
@@ -142,7 +142,7 @@ class Folder:
         """Runs the command to its end and compares; Fault where anything differs."""
         status = ended(self.begin())
         if status != 0:
-            raise Fault(f"status {status} when continued: {self.said().strip()[-300:]!r}")
+            raise Fault(f"status {status} when continued: {self.output().strip()[-300:]!r}")
         compare(tree(self.out), reference.files)
 
 
@@ -164,7 +164,7 @@ def reference(root: Path, cores: int) -> Reference:
         folder, counted, began = Folder(root / f"reference-{cores}-{turn}", cores), counters(), time.monotonic()
         status = ended(folder.begin(counted=counted))
         if status:
-            raise Fault(f"the undisturbed run ends with status {status}: {folder.said()}")
+            raise Fault(f"the undisturbed run ends with status {status}: {folder.output()}")
         seconds = time.monotonic() - began
         references.append(Reference(tree(folder.out), counted.events.value, seconds, counted.results.value))
         shutil.rmtree(folder.root)

@@ -204,8 +204,8 @@ def _name(value: Any, at: str) -> str:
 def _table(value: Any, at: str, fields: Collection[str]) -> dict[str, Any]:
     """An object with just these fields."""
     if not isinstance(value, dict) or value.keys() != set(fields):
-        given = ", ".join(short(name, 40) for name in list(value)[:12]) if isinstance(value, dict) else short(value)
-        raise ValueError(f"{at} should have the fields {', '.join(sorted(fields))}, but is {given}")
+        actual = ", ".join(short(name, 40) for name in list(value)[:12]) if isinstance(value, dict) else short(value)
+        raise ValueError(f"{at} should have the fields {', '.join(sorted(fields))}, but is {actual}")
     return value
 
 

@@ -66,7 +66,7 @@ def check(root: Path) -> list[str]:
     layout = files.nearest(_layouts(DOMAINS), root)
 
     def count(folder: Path) -> int:
-        return sum(len(found.train) + len(found.test) for found in listing(folder.parent, folder.name).values())
+        return sum(len(each.train) + len(each.test) for each in listing(folder.parent, folder.name).values())
 
     return [file.state(root, count) for file in layout]
 
@@ -91,7 +91,7 @@ def listing(folder: Path, domain: str) -> Listing:
         for path in tree.entries(folder / domain):
             if path.is_dir():
                 by_class[path.name] = ClassFiles(tree.images_of(path), [])
-    if not any(found.train for found in by_class.values()):
+    if not any(each.train for each in by_class.values()):
         raise UserError(f"{folder / domain} is empty: it must hold one folder of images per class")
     return by_class
 
@@ -122,8 +122,8 @@ def largest(listings: dict[str, Listing]) -> tuple[str, ...]:
     """The ten classes with the most images over all domains, in alphabetical order; of equals the first ones."""
     totals: dict[str, int] = {}
     for domain in listings.values():
-        for name, found in domain.items():
-            totals[name] = totals.get(name, 0) + len(found.train) + len(found.test)
+        for name, of_class in domain.items():
+            totals[name] = totals.get(name, 0) + len(of_class.train) + len(of_class.test)
     if len(totals) < CLASSES:
         raise UserError(f"domainnet needs {CLASSES} classes, but its folders hold {len(totals)}: {', '.join(totals)}")
     return tuple(sorted(sorted(totals, key=lambda name: (-totals[name], name))[:CLASSES]))
@@ -133,12 +133,12 @@ def read_domain(domain: str, by_class: Listing, classes: tuple[str, ...]) -> Dom
     """The images of a domain, class after class; those of the published test list apart."""
     train, test = [], []
     for label, name in enumerate(classes):
-        found = by_class.get(name, ClassFiles([], []))
-        count = len(found.train) + len(found.test)
-        if count < 2 or not found.train:
+        of_class = by_class.get(name, ClassFiles([], []))
+        count = len(of_class.train) + len(of_class.test)
+        if count < 2 or not of_class.train:
             raise UserError(f"domainnet's {domain} must hold two images or more of '{name}', but it holds {count}")
-        train.append((label, found.train))
-        test.append((label, found.test))
+        train.append((label, of_class.train))
+        test.append((label, of_class.test))
     whole = _together(train)
     listed = _together(test) if any(paths for _, paths in test) else Images(whole.images[:0], whole.labels[:0])
     return Domain(whole, listed)
@@ -151,8 +151,8 @@ def _together(groups: list[tuple[int, list[Path]]]) -> Images:
     return Images(torch.cat(images), torch.cat(labels))
 
 
-def _all(found: ClassFiles | None) -> list[Path]:
-    return [] if found is None else found.train + found.test
+def _all(of_class: ClassFiles | None) -> list[Path]:
+    return [] if of_class is None else of_class.train + of_class.test
 
 
 def _layouts(domains: tuple[str, ...]) -> list[tuple[File, ...]]:

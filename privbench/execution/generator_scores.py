@@ -131,8 +131,8 @@ def scored(setup: Setup, shot: Snapshot, samples: int) -> Generators:
         samples=samples,
         real=[RealImages(accuracy=accuracies[k], manifolds=by_client[k]) for k in range(len(federation.clients))],
         each=[
-            GeneratorScores(holder=each.holder, client=each.client, manifolds=made, membership=recognised)
-            for each, (made, _), recognised in zip(generators, compared, attacked, strict=True)
+            GeneratorScores(holder=each.holder, client=each.client, manifolds=coverage, membership=recognised)
+            for each, (coverage, _), recognised in zip(generators, compared, attacked, strict=True)
         ],
     )
 

@@ -160,15 +160,15 @@ def to_write(path: Path) -> bool:
     return True
 
 
-def check_identity(path: Path, said: Mapping[str, Any], **wanted: Any) -> None:
+def check_identity(path: Path, stored: Mapping[str, Any], **expected: Any) -> None:
     """UserError where a file says that it belongs to another run, round, seed or cell than it was read for.
 
     A name that the file does not hold, as older files do not hold all, is passed over.
     """
-    for name, value in wanted.items():
-        if name in said and said[name] != value:
+    for name, value in expected.items():
+        if name in stored and stored[name] != value:
             word = IDENTITY.get(name, name)
-            other = short(repr(said[name]))
+            other = short(repr(stored[name]))
             raise UserError(
                 f"{path} belongs to {word} {other}, not to {word} {value!r}: an intact file in the wrong place; remove it and run "
                 "the same command again"

@@ -29,7 +29,7 @@ class LadderRow(NamedTuple):
 
 
 def knowledge_of(record: AttackRecord) -> frozenset[str]:
-    """What the attacker looked at: "gradient", shared networks by name, the fields of Knowledge, ACTIVE, NATURAL.
+    """What the attacker used: "gradient", shared networks by name, the fields of Knowledge, ACTIVE, NATURAL.
 
     Which parts' gradients an attack makes use of makes no difference.
     """

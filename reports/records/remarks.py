@@ -185,6 +185,6 @@ def gap_lines(gaps: Sequence[Gap]) -> list[str]:
         names = (registry.short(g.cell.train.dataset), label(g.cell), g.attack)
         rounds.setdefault((*names, g.reason), []).append(round_text(g.cell.round))
     return [
-        f"{dataset}, {name}, {attack}, round {', '.join(unique(asked))}: {reason}"
-        for (dataset, name, attack, reason), asked in rounds.items()
+        f"{dataset}, {name}, {attack}, round {', '.join(unique(of_group))}: {reason}"
+        for (dataset, name, attack, reason), of_group in rounds.items()
     ]

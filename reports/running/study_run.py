@@ -130,7 +130,7 @@ def absent_data(
     return reasons
 
 
-def check_there(store: Store, cells: Sequence[CellSpec], states: Sequence[CellStatus], paths: Sequence[Path]) -> None:
+def check_present(store: Store, cells: Sequence[CellSpec], states: Sequence[CellStatus], paths: Sequence[Path]) -> None:
     """UserError where records or reports were deleted while a command ran: it must not end as if they were there.
 
     Of cells that it recorded also what they were made of: without that, the record goes too, and the same command makes all again.
@@ -205,7 +205,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions) -> 
     with CONSOLE.status("drawing the reports"):
         paths = study_reports.write(chosen, store, done, records, gaps, folder, place.data_dir, references)
     paths += study_reports.write_page(chosen, cells, states, paths, folder)
-    check_there(store, cells, states, paths)
+    check_present(store, cells, states, paths)
     return Studied(chosen, list(cells), states, folder, records, references, gaps, paths)
 
 

@@ -15,7 +15,7 @@ from reports.studies.definition import SCHEDULE, Column, Data, Settings, Study, 
 DataSets = Sequence[tuple[str, tuple[str, ...] | None]]
 
 
-class Asked(TypedDict, total=False):
+class CellChoices(TypedDict, total=False):
     """What a user asks for in place of what a study says. What is missing or None stays."""
 
     methods: Sequence[str] | None  # of the study's
@@ -28,7 +28,9 @@ class Asked(TypedDict, total=False):
     choices: Mapping[str, Any]  # as presets.train_spec takes them by name
 
 
-def of(study: Study, preset: str, datasets: DataSets | None = None, **choices: Unpack[Asked]) -> list[spec.CellSpec]:
+def of(
+    study: Study, preset: str, datasets: DataSets | None = None, **choices: Unpack[CellChoices]
+) -> list[spec.CellSpec]:
     """Every cell of a study, each once.
 
     `datasets` are (name, domains); by default the published ones, and in smoke and quick the embedded ones before them.
@@ -113,7 +115,7 @@ def _of_training(
     column: Column,
     train: spec.TrainSpec,
     amount: Mapping[str, Any],
-    choices: Asked,
+    choices: CellChoices,
     point: sweeps.Point,
 ) -> Iterator[spec.CellSpec]:
     """The cells that are measured on a training run: one without attacks, else attacked rounds x attacks x variants."""
@@ -149,7 +151,7 @@ def _variants_of(study: Study, attack: str) -> list[Variant]:
     return [variant for variant in study.variant if variant.settings.keys() <= field_names]
 
 
-def _named(study: Study, column: Column, choices: Asked | None = None) -> Sequence[str]:
+def _named(study: Study, column: Column, choices: CellChoices | None = None) -> Sequence[str]:
     """The attacks of a column as they were written; nothing where it is only trained."""
     named = study.attacks if column.attacks is None else column.attacks
     return (choices or {}).get("attacks") or named if named else ()

@@ -27,7 +27,7 @@ CHUNK = 4096  # of them at once
 ZERO = 1e-4  # of the largest entry of L q: below it an entry is 0, in single precision
 SURPLUS = 0.1  # of the rows: so many more zeros than were asked for has no direction by chance
 SAME = 1 - 1e-6  # cosine of two directions that are one
-RANK = 1e-6  # of the largest singular value: the smallest of a batch that can be told apart
+RANK = 1e-6  # of the largest singular value: the smallest of a batch that can be distinguished
 CLOSE = 1e-3  # relative: how near L Q 1 comes to dL/db
 
 

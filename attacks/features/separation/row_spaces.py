@@ -148,7 +148,7 @@ class RowSpaces:
         return len(d) / d.square().sum(1).mean().sqrt()
 
     def start(self, noise: Tensor, data: Data) -> Tensor:
-        """c [B, r]: least squares C = B pinv(D') G' with D at strewn points, each row scaled to begin with 1; repeated."""
+        """c [B, r]: least squares C = B pinv(D') G' with D at random points, each row scaled to begin with 1; repeated."""
         c = data["origin"] + data["unit"] * noise @ data["free"].T
         for _ in range(LEAST_SQUARES):
             d = self.deltas(c, data)

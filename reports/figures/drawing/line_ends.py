@@ -84,11 +84,11 @@ def _place(axes: Axes, points: Sequence[Point], names: Sequence[Annotation]) -> 
     ends = np.array([axes.transData.transform((point.x, point.y))[1] for point in points])
     order = np.argsort(ends, kind="stable")
     heights = np.array(_heights(axes, names))[order]
-    for index, middle in zip(order, apart(ends[order], heights, room.y0, room.y1), strict=True):
+    for index, middle in zip(order, spaced(ends[order], heights, room.y0, room.y1), strict=True):
         names[index].set_position((1, float(middle - room.y0) / room.height))
 
 
-def apart(targets: NDArray[np.float64], heights: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
+def spaced(targets: NDArray[np.float64], heights: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
     """The middles of boxes of these heights, none on another, all within [low, high]: [N], nearest to `targets` in squares.
 
     `targets` ascend, and so do the middles. Let c_i be how far the i-th middle lies above the first where all boxes touch. Then the
