@@ -113,14 +113,14 @@ def crafted_serves(
     expected, (others, attackers) = knowledge.expected, halves(knowledge.auxiliary, seed)
     if not most_images or len(others.labels) < expected.batch_size:
         return True
-    clients, theirs = batches(others, most_images, expected.batch_size), Knowledge(attackers)
+    clients, attacker = batches(others, most_images, expected.batch_size), Knowledge(attackers)
     noise = gradient_noise_std(expected, seed)
     crafted = classifiers.made_for(model, broadcast, attackers, expected.batch_size, noise)
     sent = Networks(broadcast.params | crafted.params, broadcast.buffers)
 
     def worth(networks: Networks, attack: Attack) -> float:
         upload = observed(model, networks, clients, expected, seed)
-        return psnr_db(lambda seen: attack(seen, theirs), upload, clients.images)
+        return psnr_db(lambda seen: attack(seen, attacker), upload, clients.images)
 
     return worth(sent, read_crafted) > worth(broadcast, read_honest)
 

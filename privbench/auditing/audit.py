@@ -39,9 +39,9 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
         raise UserError(f"there is no part '{foreign[0]}'; known: {', '.join(CLASSIFICATION)}")
     # Wherever the caller has it; attacks run on the device that was asked for.
     module = copied(module).cpu()
-    came, loss = request.what_came(module), request.declared_loss()
-    received, form = came.received, request.form(came)
-    train = came.training is not False if request.mode is None else request.mode == "train"
+    loaded, loss = request.load(module), request.declared_loss()
+    received, form = loaded.received, request.form(loaded)
+    train = loaded.training is not False if request.mode is None else request.mode == "train"
     model = model_of(module, form, train=train, head=request.head, loss=loss)
     _check_extractor(request.extractor, module, model)
     defense = written_defense.create(request.defense, "update")
@@ -49,7 +49,7 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     seen = observed.artifact_of(model, received, request.shared, described)
     if loss is not None and seen.labels is None:
         raise UserError("with a loss of your own the labels have to be declared; they are read off cross-entropy alone")
-    true = request.true_images(seen.victims * seen.batch_size * math.prod(form.shape), form, came)
+    true = request.true_images(seen.victims * seen.batch_size * math.prod(form.shape), form, loaded)
     truth = None if true is None else observed.truth_of(*true, form, seen)
     if truth is not None and not form.is_vector and min(form.shape[1:]) < SMALLEST_SIDE:
         raise UserError(f"images of {form.shape[1]}x{form.shape[2]} are too small to be scored; leave out --truth")
@@ -63,7 +63,7 @@ def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
     floors = None
     if truth is not None and scale is not None:
         floors = {name: feature_scores.score(each, truth, scale) for name, each in series.floors.items()}
-    notes = (*came.notes, *_notes(module, model))
+    notes = (*loaded.notes, *_notes(module, model))
     result = AuditResult(rows, missing, _about(model, received, request), notes, request.out, truth, floors)
     result.write()
     return result

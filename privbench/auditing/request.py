@@ -87,9 +87,9 @@ class AuditRequest:
     data_dir: Path | None = None
     out: Path = Path("audit")
 
-    def form(self, came: FromCapture) -> InputForm:
+    def form(self, loaded: FromCapture) -> InputForm:
         """How images enter the module; UserError where it is not said, or makes no sense."""
-        shape = tuple(int(n) for n in self.input_shape or self._shape_of_truth(came))
+        shape = tuple(int(n) for n in self.input_shape or self._shape_of_truth(loaded))
         if len(shape) not in (1, 3) or min(shape) < 1:
             raise UserError(f"--input-shape takes C,H,W of images or D of vectors, but {list(shape)} was given")
         is_vector = len(shape) == 1 or shape[1:] == (1, 1)
@@ -109,10 +109,10 @@ class AuditRequest:
             raise UserError("--range takes a lower and a higher end")
         return InputForm(whole, low, high, mean, std, is_vector)
 
-    def _shape_of_truth(self, came: FromCapture) -> Sequence[int]:
+    def _shape_of_truth(self, loaded: FromCapture) -> Sequence[int]:
         """The last axes of the true images."""
-        if self.truth is None and came.truth is not None:
-            return came.truth[0].shape[2:]
+        if self.truth is None and loaded.truth is not None:
+            return loaded.truth[0].shape[2:]
         if isinstance(self.truth, tuple):
             shape = tuple(self.truth[0].shape)
         elif self.truth is not None:
@@ -121,7 +121,7 @@ class AuditRequest:
             raise UserError("say with --input-shape which images the module takes, e.g. 3,32,32, or 30 of vectors")
         return shape[-3:] if len(shape) > 2 else shape[-1:]
 
-    def what_came(self, module: nn.Module) -> FromCapture:
+    def load(self, module: nn.Module) -> FromCapture:
         """What the server received, and what a capture says besides; UserError where two things are named, or none."""
         named = [n for n in ("received", "gradients", "after") if getattr(self, n) is not None]
         if len(named) != 1:
@@ -194,12 +194,12 @@ class AuditRequest:
             raise UserError(f"--loss is {CROSS_ENTROPY}, or a callable in Python, but '{self.loss}' was given")
         return None
 
-    def true_images(self, numbers: int, form: InputForm, came: FromCapture) -> tuple[Tensor, Tensor | None] | None:
+    def true_images(self, numbers: int, form: InputForm, loaded: FromCapture) -> tuple[Tensor, Tensor | None] | None:
         """(images in the declared range, labels), `numbers` in all; None where no truth is given, nor kept in a capture."""
-        if self.truth is None and came.truth is None:
+        if self.truth is None and loaded.truth is None:
             return None
-        if self.truth is None and came.truth is not None:
-            entered, targets = came.truth
+        if self.truth is None and loaded.truth is not None:
+            entered, targets = loaded.truth
             if entered.numel() != numbers:
                 raise UserError(
                     f"the captured truth has inputs of {list(entered.shape[2:])}, not of {list(form.shape)}"

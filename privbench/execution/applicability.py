@@ -74,9 +74,9 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
         return fault
     images = cell.batch_size * (train.clients if summed else 1)
     if limits.most_images is not None and images > limits.most_images:
-        came = f"sums of {images} images of {train.clients} clients were" if summed else f"--batch-size {images} was"
+        given = f"sums of {images} images of {train.clients} clients were" if summed else f"--batch-size {images} was"
         return (
-            f"{name} inverts gradients of at most {limits.most_images} image(s), but {came} asked for; try --attack "
+            f"{name} inverts gradients of at most {limits.most_images} image(s), but {given} asked for; try --attack "
             f"{registry.STRONG}"
         )
     if limits.undefended_batches and images > 1 and defense.places - {"aggregate"}:

@@ -57,13 +57,13 @@ def delayed() -> Iterator[None]:
         yield
         return
     handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-    came: list[tuple[int, FrameType | None]] = []
+    pending: list[tuple[int, FrameType | None]] = []
     holding = True
 
     def hold(number: int, frame: FrameType | None) -> None:
         # A stop that comes while the handlers are put back may leave this one in place: it then passes everything on.
         if holding:
-            came.append((number, frame))
+            pending.append((number, frame))
         else:
             handlers[number](number, frame)
 
@@ -78,7 +78,7 @@ def delayed() -> Iterator[None]:
         holding = False
         for each, handler in handlers.items():
             signal.signal(each, handler)
-        for each, frame in came:
+        for each, frame in pending:
             handlers[each](each, frame)
 
 
