@@ -59,12 +59,7 @@ def merge(store: Store, sources: Sequence[Path]) -> Merged:
     cells = store.cells()
     failures = cell_jobs.record_finished(store, cells)
     recorded = sum(store.record(cell).exists() for cell in cells)
-    return Merged(
-        copied,
-        recorded,
-        len(cells) - recorded,
-        tuple(failures),
-    )
+    return Merged(copied, recorded, len(cells) - recorded, tuple(failures))
 
 
 def take(store: Store, other: Store) -> Copied:
