@@ -52,7 +52,7 @@ class AnalyticFeatures:
     def through_initial(self, artifact: Artifact, knowledge: Knowledge, progress: Progress) -> Reconstruction:
         """All victims of a private extractor, one image each."""
         assert knowledge.initial is not None, "the needs of this attack name the initial networks"
-        h, known = shadow_federation.required_features(artifact, "AnalyticFeatures")
+        h, mask = shadow_federation.required_features(artifact, "AnalyticFeatures")
         noise, y = closed_form.noise_variance(artifact), labels.recover(artifact)[:, 0]
         drift = relative_change(artifact.weights["classifier"], knowledge.initial.params["classifier"])
         exact = drift == 0 and noise is None
@@ -61,7 +61,7 @@ class AnalyticFeatures:
         prior = inversion.usual(artifact.image_shape, artifact.model.classes, h)
         net = knowledge.initial.params["extractor"]
         end = inversion.invert(
-            artifact.model, [net], prior, h, y, variance, exact=exact, steps=self.steps, known=known, progress=progress
+            artifact.model, [net], prior, h, y, variance, exact=exact, steps=self.steps, mask=mask, progress=progress
         )
         first = torch.zeros(len(end.x), dtype=torch.int64, device=end.x.device)
         return Reconstruction(end.x, y[:, None], end.loss, end.trace, first, end.evaluations)

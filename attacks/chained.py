@@ -54,8 +54,8 @@ class Chained:
         assert knowledge.initial is not None, "the needs of this attack name the initial networks"
         view = shadow_federation.real(artifact, knowledge, seed, "Chained")
         how = Calibration(view.model, view.noise is None, self.scale, self.fit_steps)
-        kept = [(seen.round, per_image.of_kept(seen, knowledge, seed, progress)) for seen in knowledge.rounds]
-        rounds = [(number, chain.uploads(seen, view.clients)) for number, seen in kept if seen is not None]
+        uploads = [(seen.round, per_image.of_kept(seen, knowledge, seed, progress)) for seen in knowledge.rounds]
+        rounds = [(number, chain.uploads(seen, view.clients)) for number, seen in uploads if seen is not None]
         read = [(number, one) for number, one in rounds if one is not None]
         if not read or read[-1][0] != artifact.round:
             end, outcome = selection.class_means(view), torch.full_like(view.client, Outcome.GAVE_UP)

@@ -1,10 +1,10 @@
-"""A colluding client hands its own extractor to the server: another surrogate, made by the very training that is attacked.
+"""A colluding client gives its extractor to the server: one more surrogate, made by the very training that is attacked.
 
 In round 0 it is the victims' own, and inverted as such (attacks/shadow/known_extractor.py). Later clients share a classifier,
 not an extractor, and two of them may read the same classifier with opposite signs; whether the colluder's extractor or a
 surrogate is inverted is decided by the shadow validation, in which a shadow client colludes.
 
-The colluder hands its training images over, too, which join the auxiliary ones. Every attacked client has a colluder of its own,
+The colluder also gives its training images, which join the auxiliary ones. Every attacked client has a colluder of its own,
 who knows nothing of the others' images: so each client's victims are attacked by themselves.
 """
 
@@ -56,12 +56,12 @@ class Collusion(AlignedSettings):
             colluder = knowledge.colluder[client]
             pairs = zip(knowledge.auxiliary, colluder.images, strict=True)
             images = Batch(*(torch.cat([auxiliary, more.to(auxiliary)]) for auxiliary, more in pairs))
-            known = replace(knowledge, auxiliary=images, colluder={client: colluder})
+            with_colluder = replace(knowledge, auxiliary=images, colluder={client: colluder})
             attack = self.attack(client, colluder)
-            parts.append((rows, attack.of_single(artifact.select(rows), known, seed, progress)))
+            parts.append((rows, attack.of_single(artifact.select(rows), with_colluder, seed, progress)))
         return failed_uploads.joined(parts)
 
     def attack(self, client: int, colluder: Colluder) -> SurrogateAttack:
         """The colluder's extractor, which may be the client's own, and three recipes."""
         chosen_from = (recipes.surrogates(self), alignment.aligned(self), recipes.of_colluders(self))
-        return SurrogateAttack("Collusion", self, chosen_from, held={client: colluder.params["extractor"]})
+        return SurrogateAttack("Collusion", self, chosen_from, extractors={client: colluder.params["extractor"]})

@@ -41,15 +41,15 @@ class GeneratedImages:
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
     ) -> Reconstruction:
         """One image for every generator and class."""
-        known = labels.unknown(artifact) if artifact.labels is None else artifact.labels
-        made: dict[tuple[int, int], Tensor] = {}
+        classes_of = labels.unknown(artifact) if artifact.labels is None else artifact.labels
+        guesses: dict[tuple[int, int], Tensor] = {}
         victims = []
-        for row, classes in zip(artifact.upload_of.tolist(), known.tolist(), strict=True):
+        for row, classes in zip(artifact.upload_of.tolist(), classes_of.tolist(), strict=True):
             for y in classes:
-                if (row, y) not in made:
-                    made[row, y] = self._guess(generated(artifact, row, y, self.draws, seed))
-            victims.append(torch.stack([made[row, y] for y in classes]))
-        return no_information.still(artifact, torch.stack(victims), known)
+                if (row, y) not in guesses:
+                    guesses[row, y] = self._guess(generated(artifact, row, y, self.draws, seed))
+            victims.append(torch.stack([guesses[row, y] for y in classes]))
+        return no_information.still(artifact, torch.stack(victims), classes_of)
 
     def _guess(self, images: Tensor) -> Tensor:
         return images.mean(0) if self.estimate == "mean" else no_information.central(images)

@@ -43,6 +43,7 @@ class Imprint(AlignedSettings):
     """A crafted classifier that sorts a batch's images into gradient rows (after Fowl et al., ICLR 2022)."""
 
     feature_steps: Count = 300  # of the inversion of a batch's features
+    # Names of settings are part of stored specifications, so `rehearsal` (dry run) stays.
     rehearsal_images: CountOrZero = 12  # of the dry run; 0: what is crafted is sent without one
 
     needs: ClassVar[frozenset[str]] = frozenset({"classes", "auxiliary"})
@@ -67,8 +68,8 @@ class Imprint(AlignedSettings):
         classifiers.check_craftable(model, broadcast)
         return dry_run.better_classifier(
             model, broadcast, knowledge, self.rehearsal_images, seed,
-            lambda seen, known: self.readout.read(seen, known, seed, no_progress),
-            lambda seen, known: passive(seen).reconstruct(seen, known, seed),
+            lambda seen, knowledge: self.readout.read(seen, knowledge, seed, no_progress),
+            lambda seen, knowledge: passive(seen).reconstruct(seen, knowledge, seed),
         )  # fmt: skip
 
     def reconstruct(

@@ -56,8 +56,8 @@ def counted(artifact: Artifact) -> Tensor:
     if artifact.labels is None and artifact.updates:
         artifact = updates.nearly_gradients(artifact)
     artifact = replace(artifact, label_counts=None)
-    found = labels.recover(artifact)
-    if bool((found < 0).any()):
+    recovered = labels.recover(artifact)
+    if bool((recovered < 0).any()):
         raise UserError("the uploads hold no gradient of the classifier, which would show the labels")
     each = labels.probabilities(artifact).sum(1).double()
     clients = artifact.client.unique()

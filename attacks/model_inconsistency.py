@@ -62,10 +62,10 @@ class ModelInconsistency:
                 "model-inconsistency reads a sum in which it has isolated one client, but all clients received the same here; name "
                 "it with --attack in a run of your own, or try --attack staged"
             )
-        left = float(isolation.residual(artifact).mean())
+        residual = float(isolation.residual(artifact).mean())
         note = (
             f"model-inconsistency isolated client {artifact.target}: the other clients' part of a sum, all of it in the last bias, "
-            f"has {left:.2g} of its norm; that gradient is read off the last weights instead"
+            f"has {residual:.2g} of its norm; that gradient is read off the last weights instead"
         )
         alone = isolation.standing_alone(artifact)
         is_honest = classifiers.is_honest(alone.weights["classifier"], knowledge.broadcast)

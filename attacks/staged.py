@@ -39,6 +39,7 @@ EXPLAINED = 1e-5  # layer-scaled distance: an image below it explains the gradie
 class Staged:
     """Features in closed form, layerwise inversion, then feature and gradient matching where that fails (this suite)."""
 
+    # Names of settings are part of stored specifications, so `peel` (layerwise inversion) and `stand_in` (surrogate) stay.
     peel_iterations: CountOrZero = 8  # at most, per level of layerwise inversion; 0 leaves it out
     peel_levels: Count = 5  # of layerwise.LEVELS; 1: only what all victims share, enough for nearly linear networks
     feature_steps: CountOrZero = 200

@@ -32,6 +32,7 @@ class UnSplit:
     turns: Count = 20
     steps: Count = 20  # of each turn, on each of the two; together: turns x steps on both
     weight: Weight = 0.1  # lambda where the extractor is shared
+    # Names of settings are part of stored specifications, so `stand_in` (surrogate) stays.
     stand_in_weight: Weight = 10.0  # and where it is a surrogate
     lr: Positive = 0.02
     extractor_lr: Positive = 3e-3

@@ -20,6 +20,7 @@ import typer
 
 from benchmarks import against_breaching, measure, work
 from benchmarks.measure import Rows, Way
+from benchmarks.races import Reach
 from privbench import presets
 from privbench.system import cpu, machine
 from privbench.types import Artifact
@@ -236,7 +237,7 @@ def breaching_rows(rows: Rows, amount: Amount) -> None:
         rows.add(row)
 
 
-def _reaches(name: str, side: str, reach: against_breaching.Reach | None) -> BenchmarkRow:
+def _reaches(name: str, side: str, reach: Reach | None) -> BenchmarkRow:
     if reach is None:
         return BenchmarkRow("way", name, side, note="no setting gets there")
     return BenchmarkRow("way", name, side, reach.cpu_seconds, "CPU s", note=reach.way)

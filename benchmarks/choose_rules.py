@@ -81,14 +81,15 @@ def trial(cell_name: str, out: Path, data_root: Path | None, preset: str = "quic
     recipes: dict[str, Any] = {}
     for recipe, known in [*((recipe, without) for recipe in attack.recipes), (attack.challenger, whole)]:
         validated = selection.validated(recipe, settings.steps, real, seen.round, attacker_seed, known, no_progress)
-        made = recipe.extractors(real, attacker_seed, known)
+        extractors = recipe.extractors(real, attacker_seed, known)
         ends = [
-            selection.invert(real, made, torch.full((len(real.h),), tau), settings.steps, no_progress) for tau in TAUS
+            selection.invert(real, extractors, torch.full((len(real.h),), tau), settings.steps, no_progress)
+            for tau in TAUS
         ]
         recipes[recipe.name] = {
             "shadow_db": validated["psnr_db"].tolist(),
             "shadow_shift": float(validated["shift"]),
-            "shift": recipe.shift(real, made, attacker_seed, known),
+            "shift": recipe.shift(real, extractors, attacker_seed, known),
             "psnr_db": [psnr_db(end.x) for end in ends],
             "loss": [end.loss.tolist() for end in ends],
         }
@@ -108,19 +109,19 @@ def _settings(preset: str, attack: str) -> dict[str, Any]:
 
 
 def _decoder(
-    attack: Decoder, real: shadow_federation.ServerView, images: Tensor, round_: int, seed: int, known: Knowledge
+    attack: Decoder, real: shadow_federation.ServerView, images: Tensor, round_: int, seed: int, knowledge: Knowledge
 ) -> Trial:
     recipe, steps = alignment.aligned(attack), attack.decoder_steps
-    in_shadow = decoder_share.in_shadow(recipe, steps, real, round_, seed, known)
-    members = recipe.extractors(real, seed, known)
+    in_shadow = decoder_share.in_shadow(recipe, steps, real, round_, seed, knowledge)
+    members = recipe.extractors(real, seed, knowledge)
     means = learned_decoder.class_means(real)[real.labels]
-    answer = decoder_share.answers(real, members, steps, seed, known)
+    answer = decoder_share.answers(real, members, steps, seed, knowledge)
     missing = (images - means).flatten(1)
     return {
         "share": float(in_shadow["share"]),
         "energy": float(in_shadow["energy"]),
         "shadow_shift": float(in_shadow["shift"]),
-        "shift": recipe.shift(real, members, seed, known),
+        "shift": recipe.shift(real, members, seed, knowledge),
         "answer_squared": answer.flatten(1).square().mean(1).tolist(),
         "answer_missing": (answer.flatten(1) * missing).mean(1).tolist(),
     }
@@ -255,7 +256,7 @@ def report(trials: Sequence[Trial]) -> str:
     return "\n".join(lines)
 
 
-def main(words: Sequence[str], tell: Callable[[str], None] = print) -> None:
+def main(words: Sequence[str], show: Callable[[str], None] = print) -> None:
     """Makes the trials that are asked for and missing, then reports all that are there."""
     if not words:
         raise SystemExit("an output folder is needed, and cells such as fedsplit:photos:11:best")
@@ -265,9 +266,9 @@ def main(words: Sequence[str], tell: Callable[[str], None] = print) -> None:
         path = out / "trials" / f"{name.replace(':', '-')}.json"
         if not path.exists():
             files.write_json(path, trial(name, out, Path(data_root) if data_root else None))
-            tell(f"{name}: done")
+            show(f"{name}: done")
     trials = [files.read_json(path) for path in sorted((out / "trials").glob("*.json"))]
-    tell(report(trials) if trials else "no trials yet")
+    show(report(trials) if trials else "no trials yet")
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ class Rows:
 
     def measure_by_turns(self, group: str, work: str, plain: Way, fast: Way) -> BenchmarkRow:
         """The same of two ways, one repetition of each after the other: a machine that slows down slows both. The plain row."""
-        taken = [(plain.action(), fast.action()) for _ in range(self.repeats)]
+        seconds = [(plain.action(), fast.action()) for _ in range(self.repeats)]
         rows = [
             BenchmarkRow(group, work, way.name, list(values), note=way.note)
-            for way, values in zip((plain, fast), zip(*taken, strict=True), strict=True)
+            for way, values in zip((plain, fast), zip(*seconds, strict=True), strict=True)
         ]
         rows[1].times = rows[0].median / rows[1].median
         for row in rows:
@@ -55,9 +55,9 @@ class Rows:
     def add(self, row: BenchmarkRow) -> BenchmarkRow:
         """Takes and prints a row."""
         self.rows.append(row)
-        shown = f"{row.median:.4g} {row.unit}" if row.values else "not measured"
+        median = f"{row.median:.4g} {row.unit}" if row.values else "not measured"
         ratio = f", {row.times:.1f}x" if row.times is not None else ""
-        print(f"{row.group}: {row.work}: {row.way}: {shown}{ratio} {row.note}".rstrip(), flush=True)
+        print(f"{row.group}: {row.work}: {row.way}: {median}{ratio} {row.note}".rstrip(), flush=True)
         return row
 
 

@@ -168,19 +168,19 @@ def constants(each: Sequence[Measured]) -> Constants:
     return Constants((rounded[0], rounded[1]), rounded[2], rounded[3])
 
 
-def main(words: Sequence[str], tell: Callable[[str], None] = print) -> None:
+def main(words: Sequence[str], show: Callable[[str], None] = print) -> None:
     """Measures the photographs that are at hand, and says which constants all of them give."""
     wheels = Path(words[0]) if words else None
     each = {name: at_hand(photograph, wheels) for name, photograph in PHOTOGRAPHS.items()}
     measured = {}
     for name, file in each.items():
         if file is None:
-            tell(f"{name}: not at hand; it is in the wheel of {PHOTOGRAPHS[name].package}")
+            show(f"{name}: not at hand; it is in the wheel of {PHOTOGRAPHS[name].package}")
             continue
         measured[name] = measure(crops(pixels(PHOTOGRAPHS[name], file), name))
-        tell(f"{name}: {', '.join(f'{field} {value:.6g}' for field, value in measured[name]._asdict().items())}")
+        show(f"{name}: {', '.join(f'{field} {value:.6g}' for field, value in measured[name]._asdict().items())}")
     if len(measured) == len(PHOTOGRAPHS):
-        tell(f"all: {constants(list(measured.values()))}")
+        show(f"all: {constants(list(measured.values()))}")
 
 
 if __name__ == "__main__":

@@ -109,12 +109,12 @@ def train(
 
     try:
         every = jobs(columns, out, data_dir, device, stacked=stacked)
-        return worker_pool.run_jobs(every, 1 if stacked else processes, _say_rounds(), outcome)
+        return worker_pool.run_jobs(every, 1 if stacked else processes, _print_rounds(), outcome)
     finally:
         cell_jobs.record_finished(store, cells)
 
 
-def _say_rounds() -> worker_pool.JobProgress:
+def _print_rounds() -> worker_pool.JobProgress:
     """Progress as one line per round that begins."""
     begun: dict[str, int] = {}
 
@@ -129,10 +129,10 @@ def _say_rounds() -> worker_pool.JobProgress:
 def state(store: Store, cell: CellSpec) -> str:
     """How far a run is, and on how many kinds of machine it was trained where these are several."""
     (one,) = cell.train_specs()
-    said = status(store.train(one), one.id)
+    trained = status(store.train(one), one.id)
     kinds = len(machine.kinds(checkpoint.history(store.train(one), one.id) or []))
     recorded = ", recorded" if store.record(cell).exists() else ""
-    return said + recorded + (f", trained on {kinds} kinds of machine" if kinds > 1 else "")
+    return trained + recorded + (f", trained on {kinds} kinds of machine" if kinds > 1 else "")
 
 
 def main(  # noqa: PLR0913 (options)

@@ -214,13 +214,13 @@ def needed_for_dlg(victim_count: int) -> int:
 
 def dlg_gradient(seen: Artifact) -> Callable[[], object]:
     """One evaluation of DLG's objective and its gradient for all victims."""
-    made = problem.make(seen, 0)
+    posed = problem.make(seen, 0)
 
-    def objective(x: torch.Tensor, known: dict[str, torch.Tensor]) -> torch.Tensor:
-        return equation_7(made, x, known["labels"], known)
+    def objective(x: torch.Tensor, data: dict[str, torch.Tensor]) -> torch.Tensor:
+        return equation_7(posed, x, data["labels"], data)
 
-    known, start = problem.data(made), problem.random_start(seen, 1, 0)
-    return lambda: batched.gradients(objective)(start, known)
+    data, start = problem.data(posed), problem.random_start(seen, 1, 0)
+    return lambda: batched.gradients(objective)(start, data)
 
 
 def matmul_peak(dtype: torch.dtype, place: torch.device, side: int) -> float:

@@ -42,9 +42,9 @@ class DPSGD(GaussianMechanism):
         """In every local step, and in the networks."""
         return frozenset({"example", "network"})
 
-    def example(self, gradients: Parts, taken: Tensor, expected: float, rng: torch.Generator) -> Parts:
+    def example(self, gradients: Parts, included: Tensor, expected: float, rng: torch.Generator) -> Parts:
         """(sum of clipped gradients + N(0, sigma^2 C^2)) / L."""
-        total = clipping.noised(clipping.clipped_sum(gradients, taken, self.clip), self.sigma * self.clip, rng)
+        total = clipping.noised(clipping.clipped_sum(gradients, included, self.clip), self.sigma * self.clip, rng)
         return {part: {name: t / expected for name, t in params.items()} for part, params in total.items()}
 
     def network(self, model: Model) -> Model:

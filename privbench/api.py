@@ -30,7 +30,7 @@ from privbench.errors import UserError
 from privbench.records import schema
 from privbench.records.schema import AttackRecord, InferenceRecord, Record
 from privbench.records.store import Store
-from privbench.requests import options, specifications, words
+from privbench.requests import option_types, specifications, words
 from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
 from reports.running import study_plan, study_run
 from reports.tables import attack_table, report_files
@@ -219,30 +219,30 @@ def compare(
     return pd.DataFrame(list(folder_reports.compared(Path(a), Path(b), _listed(but_for), Path(out)).numbers))
 
 
-def audit(module: nn.Module, **asked: Any) -> AuditResult:
+def audit(module: nn.Module, **request: Any) -> AuditResult:
     """`privbench audit`: attacks what came of the clients of a module of the caller's own, and writes the result into `out`.
 
     Args:
         module: Called on images as the clients call it; its weights are those that went down, unless `before` has others.
-        **asked: The fields of privbench.auditing.request.AuditRequest, e.g. gradients={name: tensor}, input_shape=(3, 32, 32),
+        **request: The fields of privbench.auditing.request.AuditRequest, e.g. gradients={name: tensor}, input_shape=(3, 32, 32),
             mean=0.5, std=0.5, batch_size=4, truth=(images, labels), attack=["matching"], settings={"steps": 100}.
 
     Raises:
         UserError: An unknown field, or whatever does not fit the module.
     """
-    known = [f.name for f in fields(AuditRequest)]
-    for name in asked:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+    names = [f.name for f in fields(AuditRequest)]
+    for name in request:
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
             raise UserError(f"there is no option '{name}'; {hint}")
-    listed: dict[str, Any] = {n: _listed(asked[n]) for n in ("attack", "head", "shared") if n in asked}
-    folders = {n: Path(asked[n]) for n in ("out", "data_dir") if asked.get(n) is not None}
-    values: dict[str, Any] = {**asked, **listed, **folders}
+    listed: dict[str, Any] = {n: _listed(request[n]) for n in ("attack", "head", "shared") if n in request}
+    folders = {n: Path(request[n]) for n in ("out", "data_dir") if request.get(n) is not None}
+    values: dict[str, Any] = {**request, **listed, **folders}
     return audits.audit(module, AuditRequest(**values))
 
 
-def load(out: str | Path = options.DEFAULT_OUT) -> Results:
+def load(out: str | Path = option_types.DEFAULT_OUT) -> Results:
     """Every finished record under a folder of results, in the order of their ids.
 
     Raises:
@@ -259,16 +259,16 @@ def _studied(ended: Any) -> Results:
 
 def _groups(chosen: Mapping[str, Any], *groups: type[Any]) -> list[Any]:
     """The options of each group; UserError for a name that no group has."""
-    known = {f.name.rstrip("_"): (group, f) for group in groups for f in fields(group)}
+    fields_by_name = {f.name.rstrip("_"): (group, f) for group in groups for f in fields(group)}
     values: dict[type, dict[str, Any]] = {group: {} for group in groups}
     for name, value in chosen.items():
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(known))}"
+        if name not in fields_by_name:
+            near = get_close_matches(name, fields_by_name, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(sorted(fields_by_name))}"
             raise UserError(f"there is no option '{name}'; {hint}")
-        group, of = known[name]
+        group, of = fields_by_name[name]
         values[group][of.name] = _value(of.name, get_type_hints(group)[of.name], value)
-    options.trusted(values.get(PlaceOptions, {}).get("trust"))
+    option_types.trusted(values.get(PlaceOptions, {}).get("trust"))
     return [group(**values[group]) for group in groups]
 
 

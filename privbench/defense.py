@@ -78,10 +78,10 @@ class Defense:
         """Where it acts: nowhere, unless a subclass says so."""
         return frozenset()
 
-    def example(self, gradients: Parts, taken: Tensor, expected: float, rng: torch.Generator) -> Parts:
+    def example(self, gradients: Parts, included: Tensor, expected: float, rng: torch.Generator) -> Parts:
         """The gradient of one local step, from those of its images.
 
-        gradients: part -> parameter -> [B, ...] of every part under training; taken: [B] bool, which rows are images of the
+        gradients: part -> parameter -> [B, ...] of every part under training; included: [B] bool, which rows are images of the
         mini-batch and not padding; expected: how many images a mini-batch has in expectation. `rng` is the only source of noise.
         """
         raise NotImplementedError

@@ -152,8 +152,8 @@ def target(kind: str, name: str) -> str:
         return name
     if ":" in name and not name.startswith(f"{LADDER}:"):
         raise UserError(f"{kind} {name!r} should be written package.module:object")
-    known = [*table, *installed(kind), *(sorted(LADDERS) if kind == "attack" else ())]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    allowed = [*table, *installed(kind), *(sorted(LADDERS) if kind == "attack" else ())]
+    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(table)}"
     raise UserError(f"unknown {kind} '{name}'; {hint}")
 
@@ -264,10 +264,10 @@ def function(kind: str, text: str) -> Any:
 
 def _callable(kind: str, name: str) -> Any:
     module_name, _, attribute = name.partition(":")
-    made = getattr(_imported(kind, name, module_name), attribute, None)
-    if not callable(made):
+    plugin = getattr(_imported(kind, name, module_name), attribute, None)
+    if not callable(plugin):
         raise UserError(f"{kind} '{name}': module '{module_name}' has no function '{attribute}'")
-    return made
+    return plugin
 
 
 def _imported(kind: str, name: str, module_name: str) -> Any:
@@ -298,15 +298,15 @@ def where_it_failed(error: BaseException) -> str:
     place = f"{user_frames[-1].filename}, line {user_frames[-1].lineno}: " if user_frames else ""
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}: "
-    said = str(error.msg if isinstance(error, SyntaxError) else error).partition("\n")[0]
-    return f"{place}{type(error).__name__}: {said}; --debug shows the whole traceback"
+    reason = str(error.msg if isinstance(error, SyntaxError) else error).partition("\n")[0]
+    return f"{place}{type(error).__name__}: {reason}; --debug shows the whole traceback"
 
 
 def _lack(kind: str, plugin: Any) -> str:
     """What an object of a user's own lacks to be a data set, a method, an attack or a defence; nothing where it has all."""
     if kind == "dataset":
-        said = inspect.get_annotations(plugin).get("return") if inspect.isfunction(plugin) else None
-        word = said if isinstance(said, str) else getattr(said, "__name__", "")
+        annotation = inspect.get_annotations(plugin).get("return") if inspect.isfunction(plugin) else None
+        word = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
         return "" if word.rpartition(".")[2] == "Dataset" else "should be a function that says it returns a Dataset"
     if not (isinstance(plugin, type) and dataclasses.is_dataclass(plugin)):
         return "should be a class with @dataclass(frozen=True)"
@@ -357,13 +357,13 @@ def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
     """
     from privbench.hyperparameters import fault
 
-    known = {f.name: f for f in dataclasses.fields(plugin)}
+    fields = {f.name: f for f in dataclasses.fields(plugin)}
     for name, value in settings.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(fields) or 'none'}"
             raise UserError(f"{plugin.__name__} has no setting '{name}'; {hint}")
-        refusal = fault(plugin, known[name], value)
+        refusal = fault(plugin, fields[name], value)
         if refusal is not None:
             raise UserError(f"{plugin.__name__}: {refusal}")
     try:
@@ -375,10 +375,10 @@ def create(plugin: Any, settings: Mapping[str, Any]) -> Any:
 def settings_of_each(attacks: Iterable[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """attack -> those of some settings that it has; UserError for a setting that none has."""
     fields = {name: [f.name for f in dataclasses.fields(resolve("attack", name))] for name in attacks}
-    known = sorted({field for names in fields.values() for field in names})
+    allowed = sorted({field for names in fields.values() for field in names})
     for setting in settings:
-        if setting not in known:
-            near = difflib.get_close_matches(setting, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+        if setting not in allowed:
+            near = difflib.get_close_matches(setting, allowed, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(allowed)}"
             raise UserError(f"none of these attacks has a setting '{setting}'; {hint}")
     return {name: {s: value for s, value in settings.items() if s in names} for name, names in fields.items()}

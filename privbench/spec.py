@@ -59,7 +59,7 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     # Fields that are digested in another way, or not at all.
-    _apart: ClassVar[frozenset[str]] = frozenset()
+    _not_hashed: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def id(self) -> str:
@@ -67,8 +67,8 @@ class Strict(BaseModel):
         return self.digest(REVISION)
 
     def digest(self, revision: object) -> str:
-        """The name under a revision: of the class's name and all that is written of it, but for `_apart`."""
-        fields = {name: value for name, value in self.model_dump(mode="json").items() if name not in self._apart}
+        """The name under a revision: of the class's name and all that is written of it, but for `_not_hashed`."""
+        fields = {name: value for name, value in self.model_dump(mode="json").items() if name not in self._not_hashed}
         text = json.dumps([revision, type(self).__name__, fields], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -182,7 +182,7 @@ class CellSpec(Strict):
     attack_revision: int = Field(0, ge=0)  # privbench.registry.revision; part of the name
     active: bool = False  # whether its server crafts what it sends; follows from the attack
 
-    _apart: ClassVar[frozenset[str]] = frozenset({"attack_revision", "active"})
+    _not_hashed: ClassVar[frozenset[str]] = frozenset({"attack_revision", "active"})
 
     @model_serializer(mode="wrap")
     def _without_the_usual(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -232,10 +232,10 @@ class CellSpec(Strict):
 T = TypeVar("T", bound=Strict)
 
 
-def nearest(name: str, known: Collection[str]) -> str:
+def nearest(name: str, names: Collection[str]) -> str:
     """The end of an error's line: the known name that is nearest to a wrong one, or all of them."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names)}"
 
 
 def checked(kind: type[T], values: dict[str, Any], prefix: str = "") -> T:

@@ -16,8 +16,8 @@ def moved(parts: Parts, device: torch.device) -> Parts:
 
 def alone(t: Tensor, device: torch.device) -> Tensor:
     """The same tensor on `device` in a storage of its own: a view would expose all that its storage holds."""
-    there = t.detach().to(device)
-    return there if there.untyped_storage().nbytes() == there.nbytes else there.clone()
+    moved = t.detach().to(device)
+    return moved if moved.untyped_storage().nbytes() == moved.nbytes else moved.clone()
 
 
 def parts_alone(parts: Parts, device: torch.device) -> Parts:

@@ -25,7 +25,7 @@ from privbench.tensors import Parts, alone, parts_alone
 # The parts that L_cls has gradients of; other shared parts are sent as weights.
 CLASSIFICATION = ("extractor", "classifier")
 # Any of these offers reveals the victims' classes.
-TELL_CLASSES = frozenset({"labels", "gradient:classifier", "update:classifier"})
+CLASS_EVIDENCE = frozenset({"labels", "gradient:classifier", "update:classifier"})
 # preset -> settings of an attack that differ from its defaults; "quick-slow" is quick on a slow backbone.
 Presets = Mapping[str, Mapping[str, Any]]
 Progress = Callable[[int, int, str], None]  # progress: (steps done, steps in all, what)
@@ -241,7 +241,7 @@ class Artifact:
             "aggregate": self.member_weights,
         }
         offers |= {name for name, value in single.items() if value is not None}
-        return frozenset(offers | ({"classes"} if offers & TELL_CLASSES else set()))
+        return frozenset(offers | ({"classes"} if offers & CLASS_EVIDENCE else set()))
 
 
 class Truth(NamedTuple):

@@ -84,13 +84,13 @@ def _create(text: str, where: str) -> Defense:
 
     name, items = _parts(text)
     plugin = registry.resolve("defense", name)
-    made = registry.create(plugin, _settings(text, plugin, items, where))
-    if not isinstance(made, Defense):
+    defense = registry.create(plugin, _settings(text, plugin, items, where))
+    if not isinstance(defense, Defense):
         raise UserError(
             f"{name} is no subclass of privbench.defense.Defense, which names the places where a defence acts; "
             "docs/extending.md has an example"
         )
-    return made
+    return defense
 
 
 def _settings(text: str, plugin: type, items: Items, where: str) -> dict[str, Any]:
@@ -114,9 +114,9 @@ def _settings(text: str, plugin: type, items: Items, where: str) -> dict[str, An
     return values
 
 
-def _read(asked: Any, value: str, text: str) -> Any:
+def _read(annotation: Any, value: str, text: str) -> Any:
     """One value as its field takes it: a float unless a whole number, a word or a truth is asked for."""
-    allowed = {asked, *get_args(asked)}
+    allowed = {annotation, *get_args(annotation)}
     if bool in allowed and value.lower() in ("true", "false"):
         return value.lower() == "true"
     try:
@@ -125,9 +125,9 @@ def _read(asked: Any, value: str, text: str) -> Any:
         if allowed & {int, float} and str not in allowed:
             raise UserError(f"the defence '{_parts(text).name}' takes a number, but '{text}' was given") from error
         return value
-    if asked is str:
+    if annotation is str:
         return value
-    return int(number) if is_whole(asked) and math.isfinite(number) and number.is_integer() else number
+    return int(number) if is_whole(annotation) and math.isfinite(number) and number.is_integer() else number
 
 
 def canonical(text: str, where: str = "update") -> str:
@@ -140,12 +140,12 @@ def canonical(text: str, where: str = "update") -> str:
 
 
 def _canonical(text: str, where: str) -> str:
-    made, (name, items) = _create(text, where), _parts(text)
+    defense, (name, items) = _create(text, where), _parts(text)
     if not any(key for key, _ in items):
         return text
-    fields = [f.name for f in dataclasses.fields(made) if f.name != "where"]
-    given = {key or fields[0] for key, _ in items}
-    written = {field: _written(getattr(made, field)) for field in fields if field in given}
+    fields = [f.name for f in dataclasses.fields(defense) if f.name != "where"]
+    named = {key or fields[0] for key, _ in items}
+    written = {field: _written(getattr(defense, field)) for field in fields if field in named}
     if list(written) == fields[:1]:
         return f"{name}:{written[fields[0]]}"
     return f"{name}:" + ",".join(f"{field}={value}" for field, value in written.items())

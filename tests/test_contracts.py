@@ -25,7 +25,7 @@ from privbench.scoring.statement_scores import QUESTIONS
 from privbench.system import files
 from privbench.training import checkpoint, harness
 from privbench.training.state import Replica
-from privbench.types import TELL_CLASSES, ExpectedUpload, Knowledge, LocalSteps, Networks
+from privbench.types import CLASS_EVIDENCE, ExpectedUpload, Knowledge, LocalSteps, Networks
 from tests.builders.federations import digits_federation
 from tests.builders.other_uploads import other_uploads
 
@@ -243,7 +243,7 @@ def declared(seen, attack):
     attack's choice, and tables have a column for them.
     """
     named = attack.needs | knowledge.uses(attack)
-    named |= TELL_CLASSES if "classes" in named else set()
+    named |= CLASS_EVIDENCE if "classes" in named else set()
 
     def named_parts(group, parts):
         return {p: net for p, net in parts.items() if {group, f"{group}:{p}"} & named}

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("privbench", "attacks", "defenses", "reports")
 
 MOST_FILES = 15
+MOST_LINES_OF_AN_ATTACK = 60  # of code
 # Where batching lives: over clients and seeds, over victims; and over images, for defences that act on each of them.
 VMAP_HOMES = (
     "privbench/training/engine.py",
@@ -40,6 +41,19 @@ PICKLING_CALLS = {"read_pickle", "to_pickle", "save"}
 MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(?:home|work|root|Users|opt|scratch|srv)/\w|\b[A-Z]:\\\\?Users\b")
 PACKAGE_INDEX = re.compile(r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|--(?:extra-)?index-url|--find[-]links")
 TEXT = {".py", ".md", ".toml", ".txt", ".cff", ".csv", ".yaml", ".yml", ".cfg", ".json", ""}
+
+
+def lines_of_code(text: str) -> int:
+    """Lines that are no blank, comment, docstring or import."""
+    nodes = list(ast.walk(ast.parse(text)))
+    skipped: set[int] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        ):
+            skipped |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    lines = enumerate(text.splitlines(), 1)
+    return sum(bool(line.strip()) and not line.strip().startswith("#") and n not in skipped for n, line in lines)
 
 
 def sources(package: str) -> Iterator[tuple[str, str]]:
@@ -211,6 +225,17 @@ def test_every_file_beside_the_folders_of_attacks_is_in_the_catalogue(graph: gri
     for package, catalogue in (("attacks", registry.KINDS["attack"]), ("defenses", registry.DEFENSES)):
         files = {name for name in graph.find_children(package) if not graph.find_children(name)}
         assert files == {target.partition(":")[0] for target in catalogue.values()}
+
+
+def test_an_attack_is_short() -> None:
+    """What several attacks need lies in the folders beside them."""
+    files = {path: lines_of_code(text) for path, text in sources("attacks") if path.count("/") == 1}
+    assert len(files) > len(registry.KINDS["attack"]) / 2
+    assert {path: count for path, count in files.items() if count > MOST_LINES_OF_AN_ATTACK} == {}
+
+
+def test_docstrings_imports_and_comments_are_no_code() -> None:
+    assert lines_of_code('"""Two\nlines."""\n\nimport os\n\n# A reason.\nx = 1\ny = (\n    2\n)\n') == 4
 
 
 def test_a_public_class_has_a_name_of_its_own() -> None:

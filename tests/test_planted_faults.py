@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from attacks.features import disaggregation
+from attacks.features.separation import row_spaces
 from privbench import presets, registry
 from privbench.defense import Guarantee
 from privbench.errors import AttackRefused
@@ -104,8 +105,9 @@ def test_nan_in_the_gradient_raises_its_message_and_keeps_the_victim(planted, at
 def test_a_batch_without_a_gradient_raises_its_message_and_every_floor_is_scored(
     attack, value, message, planted, monkeypatch
 ):
-    for name in ("RESTARTS", "EXCHANGES", "SHORT_STEPS", "LONG_STEPS"):
-        monkeypatch.setattr(disaggregation, name, 4)  # quick
+    for module, names in ((disaggregation, ("RESTARTS", "EXCHANGES")), (row_spaces, ("SHORT_STEPS", "LONG_STEPS"))):
+        for name in names:
+            monkeypatch.setattr(module, name, 4)  # quick
     folder, _ = planted
     root, spec = folder.parent.parent, cell(attack, batch_size=2)
     assert cell_jobs.run_cells([spec], root, None, "cpu", quiet, quiet) == []

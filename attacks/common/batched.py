@@ -61,7 +61,9 @@ def over_problems(function: Callable[..., Any]) -> Callable[..., Any]:
                 if not any(word in str(error) for word in NOT_BATCHED):
                     raise
                 refused.set()
-                LOG.warning("victims are attacked one after another, because they cannot be batched: %s", _said(error))
+                LOG.warning(
+                    "victims are attacked one after another, because they cannot be batched: %s", _message(error)
+                )
         first = arguments[0]
         count = len(next(iter(first.values())) if isinstance(first, dict) else first)
         each = [function(*(pick(a, n) if isinstance(a, dict) else a[n] for a in arguments)) for n in range(count)]
@@ -72,7 +74,7 @@ def over_problems(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """The first sentence of an error."""
     return " ".join(str(error).split()).partition(". ")[0]
 

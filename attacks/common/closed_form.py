@@ -51,8 +51,8 @@ def of_single(artifact: Artifact) -> Features | None:
     if entered is None:
         return None
     if data_fit.of(artifact).pruned:
-        known = _on_support(artifact)[1].unflatten(1, artifact.model.feature_shape)
-        return imputed((1 - artifact.model.dropout) * entered, known)
+        mask = _on_support(artifact)[1].unflatten(1, artifact.model.feature_shape)
+        return imputed((1 - artifact.model.dropout) * entered, mask)
     if labels.noise_variance(artifact):
         return Features(entered, None)
     return undropped(artifact.model, entered, ZERO, pruned=prunes(artifact))
@@ -117,11 +117,11 @@ def undropped(model: Model, entered: Tensor, zero: float, *, pruned: bool = Fals
     return imputed((1 - model.dropout) * entered, size > zero * size.amax((-3, -2, -1), keepdim=True))
 
 
-def imputed(h: Tensor, known: Tensor) -> Features:
+def imputed(h: Tensor, mask: Tensor) -> Features:
     """Features whose unknown ones are the mean of the image's known ones of the channel, or of all channels; [..., c, s, s]."""
-    channel = (h * known).sum((-2, -1), keepdim=True) / known.sum((-2, -1), keepdim=True)
-    whole = (h * known).sum((-3, -2, -1), keepdim=True) / known.sum((-3, -2, -1), keepdim=True).clamp_min(1)
-    return Features(h.where(known, channel.where(channel.isfinite(), whole)), known)
+    channel = (h * mask).sum((-2, -1), keepdim=True) / mask.sum((-2, -1), keepdim=True)
+    whole = (h * mask).sum((-3, -2, -1), keepdim=True) / mask.sum((-3, -2, -1), keepdim=True).clamp_min(1)
+    return Features(h.where(mask, channel.where(channel.isfinite(), whole)), mask)
 
 
 def check_not_mixed(artifact: Artifact) -> None:

@@ -75,8 +75,8 @@ def gradient_products(
     if COLUMNS in observed:
         first = str(classifier.features_layer)
         inputs[first] = inputs[first] * observed[COLUMNS]
-    rest = {f"{p}/{n}": g for p, net in gradient.items() for n, g in net.items()}
-    products = {name: products_of(g, observed[name], observed.get(squared(name))) for name, g in rest.items()}
+    flat = {f"{p}/{n}": g for p, net in gradient.items() for n, g in net.items()}
+    products = {name: products_of(g, observed[name], observed.get(squared(name))) for name, g in flat.items()}
     return products | _linear_products(inputs, deltas, observed)
 
 
@@ -221,12 +221,12 @@ def cosine_distance(products: dict[str, Products]) -> Tensor:
     return 1 - cross / (candidate * observed).clamp_min(1e-60).sqrt()
 
 
-def feature_distance(features: Tensor, target: Tensor, known: Tensor | None = None) -> Tensor:
-    """||E(x) - h||^2 relative to the spread of h around its mean, both over the `known` features alone where some are not."""
-    if known is None:
+def feature_distance(features: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+    """||E(x) - h||^2 relative to the spread of h around its mean, both over the features of `mask` alone where one is given."""
+    if mask is None:
         return (features - target).square().sum() / (target - target.mean()).square().sum().clamp_min(1e-12)
-    spread = (target - (target * known).sum() / known.sum().clamp_min(1)).square()
-    return ((features - target).square() * known).sum() / (spread * known).sum().clamp_min(1e-12)
+    spread = (target - (target * mask).sum() / mask.sum().clamp_min(1)).square()
+    return ((features - target).square() * mask).sum() / (spread * mask).sum().clamp_min(1e-12)
 
 
 def direction_distance(products: dict[str, Products]) -> Tensor:

@@ -102,8 +102,8 @@ def probabilities(artifact: Artifact) -> Tensor:
     """
     if artifact.labels is None and artifact.batch_size == 1 and (variance := noise_variance(artifact)):
         _, weight = _last(artifact)
-        left, error = variance / precision(artifact.model, weight.shape[2]), _error(artifact)
-        return given_error(error * _scale(artifact, error, left), left)[:, None]
+        remaining, error = variance / precision(artifact.model, weight.shape[2]), _error(artifact)
+        return given_error(error * _scale(artifact, error, remaining), remaining)[:, None]
     return F.one_hot(recover(artifact), artifact.model.classes).double()
 
 
@@ -125,15 +125,15 @@ def given_error(error: Tensor, variance: float) -> Tensor:
     return torch.softmax(-error / variance, 1)
 
 
-def _scale(artifact: Artifact, error: Tensor, left: float) -> Tensor | float:
-    """s of clipped gradients, [V, 1], from the estimate s d [V, Y] whose noise has the variance `left`; 1 without clipping.
+def _scale(artifact: Artifact, error: Tensor, remaining: float) -> Tensor | float:
+    """s of clipped gradients, [V, 1], from the estimate s d [V, Y] with noise of variance v = `remaining`; 1 without clipping.
 
-    |d|^2 = 1 - 1 / Y for the uniform p of an untrained network; given s d + noise, the class has the log-odds -s (s d) / `left`.
+    |d|^2 = 1 - 1 / Y for the uniform p of an untrained network; given s d + noise, the class has the log-odds -s (s d) / v.
     """
     if data_fit.of(artifact).clip is None:
         return 1.0
     classes = error.shape[1]
-    energy = (error.square().sum(1, keepdim=True) - classes * left).clamp_min(0)
+    energy = (error.square().sum(1, keepdim=True) - classes * remaining).clamp_min(0)
     return (energy * classes / (classes - 1)).sqrt().clamp_max(1)
 
 
@@ -234,33 +234,33 @@ def assigned(shares: Tensor, fewest: Tensor, weights: Tensor) -> Tensor:
     From the heaviest image on, each gets the class of which most is missing; then single labels are changed, or exchanged between
     two images, as long as the squared distance falls.
     """
-    known = torch.zeros_like(weights, dtype=torch.int64)
-    left = shares.clone()
+    chosen = torch.zeros_like(weights, dtype=torch.int64)
+    missing = shares.clone()
     for i in weights.argsort(descending=True, stable=True).tolist():
-        known[i] = left.argmax()
-        left[known[i]] -= weights[i]
+        chosen[i] = missing.argmax()
+        missing[chosen[i]] -= weights[i]
     everyone = torch.arange(len(weights), device=weights.device)
     for _ in range(SEARCH * len(weights)):
-        counts = torch.bincount(known, minlength=len(shares))
-        missed = left[known]
+        counts = torch.bincount(chosen, minlength=len(shares))
+        missed = missing[chosen]
         # Of changing the label of each image to each class, [B, Y].
-        change = 2 * weights[:, None] * (missed[:, None] - left + weights[:, None])
-        change += MISSING * ((counts <= fewest)[known][:, None].to(change) - (counts < fewest).to(change))
-        change[everyone, known] = 0
+        change = 2 * weights[:, None] * (missed[:, None] - missing + weights[:, None])
+        change += MISSING * ((counts <= fewest)[chosen][:, None].to(change) - (counts < fewest).to(change))
+        change[everyone, chosen] = 0
         # Of exchanging the labels of two images, [B, B].
         gap = weights[:, None] - weights
-        exchange = torch.where(known[:, None] == known, 0.0, 2 * gap * (missed[:, None] - missed + gap))
+        exchange = torch.where(chosen[:, None] == chosen, 0.0, 2 * gap * (missed[:, None] - missed + gap))
         best, pair = int(change.argmin()), int(exchange.argmin())
         if min(change.flatten()[best], exchange.flatten()[pair]) > -SMALLEST_GAIN:
             break
         if change.flatten()[best] <= exchange.flatten()[pair]:
             image, into = divmod(best, len(shares))
-            known[image] = into
+            chosen[image] = into
         else:
             i, j = divmod(pair, len(weights))
-            known[i], known[j] = known[j].clone(), known[i].clone()
-        left = shares - torch.zeros_like(shares).index_add(0, known, weights)
-    return known
+            chosen[i], chosen[j] = chosen[j].clone(), chosen[i].clone()
+        missing = shares - torch.zeros_like(shares).index_add(0, chosen, weights)
+    return chosen
 
 
 def _rounded(expected: Tensor, fewest: Tensor, batch: int) -> Tensor:

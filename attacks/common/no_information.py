@@ -9,10 +9,10 @@ from attacks.common import labels, problem, updates
 from privbench.types import Artifact, Batch, Knowledge, Outcome, Reconstruction
 
 
-def still(artifact: Artifact, images: Tensor, known: Tensor) -> Reconstruction:
+def still(artifact: Artifact, images: Tensor, classes: Tensor) -> Reconstruction:
     """A reconstruction that descended on nothing."""
     zero = torch.zeros(artifact.victims, device=images.device)
-    return Reconstruction(images, known, zero, zero[:, None], zero.long(), 0)
+    return Reconstruction(images, classes, zero, zero[:, None], zero.long(), 0)
 
 
 def gave_up(reconstruction: Reconstruction) -> Reconstruction:
@@ -33,11 +33,11 @@ def _auxiliary(knowledge: Knowledge) -> Batch:
 def _by_class(artifact: Artifact, knowledge: Knowledge, pick: Callable[[Tensor], Tensor]) -> Reconstruction:
     """`pick` of the auxiliary images of each victim's class; of all where there is none of the class."""
     images, classes = _auxiliary(knowledge)
-    known = labels.recover(updates.nearly_gradients(artifact))
+    recovered = labels.recover(updates.nearly_gradients(artifact))
     picked = {int(c): pick(images[classes == c]) for c in classes.unique()}
     other = pick(images)
-    rows = [torch.stack([picked.get(int(c), other) for c in batch]) for batch in known]
-    return still(artifact, torch.stack(rows), known)
+    rows = [torch.stack([picked.get(int(c), other) for c in batch]) for batch in recovered]
+    return still(artifact, torch.stack(rows), recovered)
 
 
 def grey(artifact: Artifact) -> Reconstruction:

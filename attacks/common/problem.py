@@ -57,7 +57,7 @@ def make(
     """
     check_batch_size(artifact)
     device = artifact.client.device
-    known = "extractor" in artifact.weights
+    extractor_known = "extractor" in artifact.weights
     weights, buffers = dict(artifact.weights), dict(artifact.buffers)
     # The names of random streams, which decide bits.
     for part, name in (("extractor", "stand-in"), ("classifier", "stand-in classifier")):
@@ -75,7 +75,7 @@ def make(
         observed={f"{p}/{n}": t.to(dtype) for p, g in artifact.gradients.items() for n, t in g.items()}
         | beside_gradients(artifact, dtype),
         labels=labels.recover(artifact) if needs_labels or labels.are_shown(artifact) else labels.unknown(artifact),
-        extractor_known=known,
+        extractor_known=extractor_known,
         variance=labels.noise_variance(artifact),
         senders=artifact.senders,
         fit=data_fit.of(artifact),
@@ -89,17 +89,17 @@ def shows_dropout(artifact: Artifact) -> bool:
 
 def beside_gradients(artifact: Artifact, dtype: torch.dtype) -> dict[str, Tensor]:
     """MASK, COLUMNS and NOISE as far as the gradients of an artifact show them, and WEIGHTS."""
-    shown: dict[str, Tensor] = {}
+    data: dict[str, Tensor] = {}
     if artifact.image_weights is not None:
-        shown[WEIGHTS] = artifact.image_weights.to(dtype)
+        data[WEIGHTS] = artifact.image_weights.to(dtype)
     # A column may be zero by the defence as well as by dropout, so that it does not show which.
     if shows_dropout(artifact) and not closed_form.prunes(artifact):
-        shown |= factors(artifact.model, closed_form.of_single(artifact), dtype)
+        data |= factors(artifact.model, closed_form.of_single(artifact), dtype)
     if (columns := closed_form.columns(artifact)) is not None:
-        shown[COLUMNS] = columns.to(dtype)
+        data[COLUMNS] = columns.to(dtype)
     if (noise := bottleneck.noise(artifact)) is not None:
-        shown[NOISE] = noise.to(dtype)
-    return shown
+        data[NOISE] = noise.to(dtype)
+    return data
 
 
 def factors(
@@ -108,8 +108,8 @@ def factors(
     """What dropout multiplied features of images [V, c, s, s] or batches [V, B, c, s, s] by, under MASK; {} where unknown."""
     if not model.dropout or features is None or features.known is None:
         return {}
-    known = features.known if features.known.ndim == 5 else features.known[:, None]
-    return {MASK: known.to(dtype) / (1 - model.dropout)}
+    mask = features.known if features.known.ndim == 5 else features.known[:, None]
+    return {MASK: mask.to(dtype) / (1 - model.dropout)}
 
 
 def check_batch_size(artifact: Artifact) -> None:
@@ -148,13 +148,13 @@ def _nearly_of_rank(matrices: Tensor, most: int) -> Tensor:
     The norm of what is left after `most` projections, each along the longest row left, is no smaller than the former
     (Eckart and Young 1936), and the longest row no longer than the latter. False decides nothing.
     """
-    left, everyone = matrices, torch.arange(len(matrices), device=matrices.device)
+    remaining, everyone = matrices, torch.arange(len(matrices), device=matrices.device)
     largest = matrices.norm(dim=2).amax(1)
     for _ in range(most):
-        row = left[everyone, left.norm(dim=2).argmax(1)][:, :, None]
+        row = remaining[everyone, remaining.norm(dim=2).argmax(1)][:, :, None]
         unit = row / row.norm(dim=1, keepdim=True).clamp_min(1e-300)
-        left = torch.baddbmm(left, left @ unit, unit.mT, alpha=-1)
-    return left.flatten(1).norm(dim=1) <= RANK * largest
+        remaining = torch.baddbmm(remaining, remaining @ unit, unit.mT, alpha=-1)
+    return remaining.flatten(1).norm(dim=1) <= RANK * largest
 
 
 def features(posed: InversionProblem, x: Tensor) -> Tensor:
@@ -169,8 +169,8 @@ def applied(posed: InversionProblem, part: str, params: Params, inputs: Tensor, 
     """
     net, buffers = posed.model.net(part), posed.buffers[part]
     senders = posed.senders if posed.train else 1
-    apart = zip(*(t.chunk(senders) for t in (inputs, *more)), strict=True) if senders > 1 else [(inputs, *more)]
-    each = [net.apply(params, buffers, *one, train=posed.train)[0] for one in apart]
+    by_sender = zip(*(t.chunk(senders) for t in (inputs, *more)), strict=True) if senders > 1 else [(inputs, *more)]
+    each = [net.apply(params, buffers, *one, train=posed.train)[0] for one in by_sender]
     return each[0] if len(each) == 1 else torch.cat(each)
 
 

@@ -44,9 +44,9 @@ def cached(
     with locks.lock(folder, wait=True, name=path.stem):
         stored = _read(path)
         if stored is None:
-            made = make()
-            files.save_tensors(path, "trained", made, {"what": what, "name": name, "settings": dict(settings)})
-            return made
+            result = make()
+            files.save_tensors(path, "trained", result, {"what": what, "name": name, "settings": dict(settings)})
+            return result
     tensors, info = stored
     if info.get("name") != name:
         raise UserError(f"{path} was trained for something else; remove it and run the same command again")

@@ -73,19 +73,19 @@ def noise_variance(artifact: Artifact) -> float:
     return variance * setting.lr**2 * local.steps if isinstance(setting, SGD) else 0.0
 
 
-def with_steady_rows(taken: Artifact, trust: dict[str, Tensor]) -> Artifact:
+def with_steady_rows(as_gradient: Artifact, trust: dict[str, Tensor]) -> Artifact:
     """The gradient with the rows of C's first layer scaled so that a least-squares h weighs each by its precision.
 
     Row j says h = dL/dW_j / d_j; with d_j scaled to 1 / (its relative error), sum_j d_j dL/dW_j / sum_j d_j^2 is the weighted mean.
     """
-    layer, gradient = taken.model.classifier.features_layer, taken.gradients.get("classifier", {})
+    layer, gradient = as_gradient.model.classifier.features_layer, as_gradient.gradients.get("classifier", {})
     w = trust.get(f"classifier/{layer}.bias")
     if w is None:
-        return taken
+        return as_gradient
     weight, bias = f"{layer}.weight", f"{layer}.bias"
     scale = (w / (1 - w).clamp_min(TINY)).sqrt() / gradient[bias].abs().clamp_min(TINY)
     rows = {bias: gradient[bias] * scale, weight: gradient[weight] * scale[..., None]}
-    return replace(taken, gradients=taken.gradients | {"classifier": gradient | rows})
+    return replace(as_gradient, gradients=as_gradient.gradients | {"classifier": gradient | rows})
 
 
 def as_gradient(artifact: Artifact, local: LocalSteps) -> Artifact:

@@ -160,8 +160,8 @@ def between_classes(h: Tensor, labels: Tensor, classes: int) -> Tensor:
 def discriminant(h: Tensor, labels: Tensor, classes: int) -> Tensor:
     """The one of them [n] that separates its two classes best."""
     every = between_classes(h, labels, classes)
-    apart = [float(best_separated(h @ w, labels, classes)[0]) for w in every]
-    return every[apart.index(max(apart))]
+    accuracy = [float(best_separated(h @ w, labels, classes)[0]) for w in every]
+    return every[accuracy.index(max(accuracy))]
 
 
 def principal_direction(rows: Tensor, *, centred: bool = True) -> Tensor:
@@ -180,10 +180,10 @@ def best_separated(t: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Win
     mean = (t @ members + WORTH * t.mean()) / count
     spread = (((t[:, None] - mean).square() * members).sum(0) + WORTH * t.var(correction=0)) / count
     std = spread.sqrt().clamp_min(1e-30)
-    apart = (mean[:, None] - mean) / (std[:, None] + std)  # [A, B]: A above B
-    below, above = divmod(int(apart.argmax()), classes)
+    separation = (mean[:, None] - mean) / (std[:, None] + std)  # [A, B]: A above B
+    below, above = divmod(int(separation.argmax()), classes)
     level = (mean[below] * std[above] + mean[above] * std[below]) / (std[below] + std[above])
-    return apart.max(), Winners(below, above, float(level))
+    return separation.max(), Winners(below, above, float(level))
 
 
 def saturation(noise_std: float) -> float:

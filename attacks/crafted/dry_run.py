@@ -113,14 +113,14 @@ def crafted_serves(
     expected, (others, attackers) = knowledge.expected, halves(knowledge.auxiliary, seed)
     if not most_images or len(others.labels) < expected.batch_size:
         return True
-    clients, known = batches(others, most_images, expected.batch_size), Knowledge(attackers)
+    clients, attacker = batches(others, most_images, expected.batch_size), Knowledge(attackers)
     noise = gradient_noise_std(expected, seed)
     crafted = classifiers.made_for(model, broadcast, attackers, expected.batch_size, noise)
     sent = Networks(broadcast.params | crafted.params, broadcast.buffers)
 
     def worth(networks: Networks, attack: Attack) -> float:
         upload = observed(model, networks, clients, expected, seed)
-        return psnr_db(lambda seen: attack(seen, known), upload, clients.images)
+        return psnr_db(lambda seen: attack(seen, attacker), upload, clients.images)
 
     return worth(sent, read_crafted) > worth(broadcast, read_honest)
 
@@ -182,18 +182,18 @@ def observed(model: Model, networks: Networks, clients: Batch, expected: Expecte
 def _sent(model: Model, networks: Networks, batch: Batch, expected: ExpectedUpload, rng: torch.Generator) -> Parts:
     """What one client with the batch [B, ...] would send."""
     x, y = batch
-    made = partial(_gradient, model, networks)
+    upload_of = partial(_gradient, model, networks)
     if expected.local is not None:
-        made = partial(local_change, model, networks, local=expected.local)
-    nets, by_image = (networks.params, networks.buffers), partial(_by_image, made, x, y)
-    exact = defended_upload.represented(expected.defense, partial(made, x, y), model, nets, x)
+        upload_of = partial(local_change, model, networks, local=expected.local)
+    nets, by_image = (networks.params, networks.buffers), partial(_by_image, upload_of, x, y)
+    exact = defended_upload.represented(expected.defense, partial(upload_of, x, y), model, nets, x)
     defended = defended_upload.gradient(expected.defense, exact, by_image, CLASSIFICATION, rng)
     return wire.rounded(defended, expected.wire)
 
 
-def _by_image(made: Callable[..., Parts], images: Tensor, labels: Tensor) -> list[Parts]:
+def _by_image(upload_of: Callable[..., Parts], images: Tensor, labels: Tensor) -> list[Parts]:
     """What every image of a batch gives by itself."""
-    return [made(x, y) for x, y in zip(images.split(1), labels.split(1), strict=True)]
+    return [upload_of(x, y) for x, y in zip(images.split(1), labels.split(1), strict=True)]
 
 
 def local_change(model: Model, networks: Networks, images: Tensor, labels: Tensor, local: LocalSteps) -> Parts:

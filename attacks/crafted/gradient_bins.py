@@ -52,12 +52,12 @@ def labels_of(artifact: Artifact, binned: BinnedImages) -> Tensor:
     kind = heads.kind_of(artifact.model, artifact.weights["classifier"])
     if kind == "single":
         return binned.row
-    known = torch.full_like(binned.row, NONE)
+    classes = torch.full_like(binned.row, NONE)
     for v, b in torch.nonzero(binned.row != NONE).tolist():
         label, gap = likeliest_label(artifact, v, binned.h[v, b], binned.row[v, b : b + 1], differences=kind == "steps")
         if gap < SAME:
-            known[v, b] = label
-    return known
+            classes[v, b] = label
+    return classes
 
 
 def likeliest_label(
@@ -85,15 +85,15 @@ def likeliest_label(
     return int(gap.argmin()), float(gap.min())
 
 
-def completed(known: Tensor, recovered: Tensor) -> Tensor:
+def completed(identified: Tensor, recovered: Tensor) -> Tensor:
     """Labels [V, B]: those already known, and in place of NONE what is left of the batch's `recovered` ones."""
-    whole = known.clone()
-    for v, (batch_labels, every) in enumerate(zip(known.tolist(), recovered.tolist(), strict=True)):
-        left = list(every)
+    whole = identified.clone()
+    for v, (batch_labels, every) in enumerate(zip(identified.tolist(), recovered.tolist(), strict=True)):
+        remaining = list(every)
         for label in batch_labels:
-            if label in left:
-                left.remove(label)
-        whole[v, known[v] == NONE] = known.new_tensor(left[: batch_labels.count(NONE)])
+            if label in remaining:
+                remaining.remove(label)
+        whole[v, identified[v] == NONE] = identified.new_tensor(remaining[: batch_labels.count(NONE)])
     return whole
 
 

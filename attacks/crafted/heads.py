@@ -117,14 +117,14 @@ def calibrated(model: Model, like: Params, kind: Kind, first: tuple[Tensor, Tens
     if level.min() == level.max():
         t = torch.linspace(float((level - 2 / slope).min()), float((level + 2 / slope).max()), GRID).to(w)
         t = t.clamp_min(float(level.min())) if kind == "steps" else t
-    asked = (t[:, None] * w).unflatten(1, model.feature_shape)
+    probes = (t[:, None] * w).unflatten(1, model.feature_shape)
     for name in names[1:-1]:
-        mean, low, width = _range(head_probe.inputs(classifier, sent, asked)[name])
+        mean, low, width = _range(head_probe.inputs(classifier, sent, probes)[name])
         start, end = AWAKE[kind]
         weight = sent[f"{name}.weight"]
         sent[f"{name}.weight"] = torch.full_like(weight, (end - start) / width / weight.shape[1])
         sent[f"{name}.bias"] = torch.full_like(sent[f"{name}.bias"], start - (end - start) / width * low)
-    mean, low, width = _range(head_probe.inputs(classifier, sent, asked)[names[-1]])
+    mean, low, width = _range(head_probe.inputs(classifier, sent, probes)[names[-1]])
     middle = 0.5
     if scale.level is not None:
         middle = (float(mean[int((t - scale.level).abs().argmin())]) - low) / width

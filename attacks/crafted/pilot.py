@@ -67,10 +67,10 @@ class Hijacking:
 
     def recipes(self) -> tuple[Recipe, ...]:
         """The pilot, imitators of the clients, both together."""
-        made = {"pilot": self.alone, "imitators": self.imitators, "both": self.both}
+        candidates = {"pilot": self.alone, "imitators": self.imitators, "both": self.both}
         return tuple(
             Recipe(name, extractors, self.shadow, self.settings, self.shift, negligible=0.0)
-            for name, extractors in made.items()
+            for name, extractors in candidates.items()
         )
 
     def alone(self, view: ServerView, seed: int, knowledge: Knowledge) -> Extractors:
@@ -102,7 +102,7 @@ class Hijacking:
         )
         return dict.fromkeys(view.victim.tolist(), recipes.unpacked(trained, settings.members))
 
-    def shift(self, view: ServerView, made: Extractors, seed: int, knowledge: Knowledge) -> float:
+    def shift(self, view: ServerView, extractors: Extractors, seed: int, knowledge: Knowledge) -> float:
         """How far the victims' features are from the pilot's class means, root mean square: how badly they were hijacked."""
         pilot, _ = self.pilot(view.model, view.auxiliary, seed, knowledge)
         align = to_class_means(view.model, pilot, view.auxiliary)

@@ -29,7 +29,7 @@ from attacks.common.no_information import class_mean, gave_up, not_applicable
 from attacks.crafted import classifiers, gradient_bins, saturated
 from attacks.features import per_image
 from attacks.features.anchored_matching import AnchoredMatching
-from attacks.features.disaggregation import Disaggregated
+from attacks.features.separation.row_spaces import Disaggregated
 from privbench.errors import UserError
 from privbench.types import Artifact, Knowledge, Progress, Reconstruction
 
@@ -113,8 +113,8 @@ class Readout:
         """The features of single images, inverted."""
         binned, posed = gradient_bins.features_of(artifact), problem.make(artifact, seed)
         if artifact.labels is None:
-            known = gradient_bins.labels_of(artifact, binned)
-            posed = posed._replace(labels=gradient_bins.completed(known, posed.labels))
+            identified = gradient_bins.labels_of(artifact, binned)
+            posed = posed._replace(labels=gradient_bins.completed(identified, posed.labels))
         features = closed_form.undropped(
             artifact.model, binned.h, closed_form.BLURRED, pruned=closed_form.prunes(artifact)
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.common import closed_form, no_information
 from attacks.crafted import classifiers, gradient_bins
 from attacks.features import per_image
-from attacks.features.disaggregation import Disaggregated
+from attacks.features.separation.row_spaces import Disaggregated
 from privbench.types import Artifact, Knowledge, Reconstruction
 
 LOST = 1e-6  # |dL/db| of the first layer relative to S, below which the image's class has won

@@ -8,7 +8,7 @@ classifier alone,
     min over c of  mean over parameters l of ||g_l(c) - G_l||^2 / ||G_l||^2  +  mean squared distance of h from [0, 1]
 the last term only where features end in a sigmoid,
 where c_i R begins with 1, with R scaled by G's singular values; h is what enters C, with dropout within [0, 1 / (1 - p)]. Starts:
-C = B pinv(D') G' with D of points strewn around a common one; a short descent of many, a long one of the best.
+C = B pinv(D') G' with D at random points around a common one; a short descent of many, a long one of the best.
 
 In the spirit of the cocktail-party attack (Kariyappa et al., ICML 2023, arXiv 2209.05578), with the known classifier in place of
 independent h_i. The residual is the attacker's own certificate: below SEPARATED labels and features explain all of the
@@ -23,47 +23,21 @@ where the batch is small.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad
 
-from attacks.common import batched, gradient_distance, labels, lbfgs, problem
-from attacks.common.batched import Data, each_of
-from attacks.common.problem import WEIGHTS
+from attacks.common import gradient_distance, labels
 from attacks.features.separation import relu_batches
-from privbench import tensors
+from attacks.features.separation.row_spaces import SEPARATED, Disaggregated, RowSpaces
 from privbench.defending import described
 from privbench.networks import head_probe
 from privbench.networks.base import LinearClassifier
-from privbench.seeds import stream
-from privbench.tensors import Params
 from privbench.types import Artifact, Progress, no_progress
 
 RESTARTS = 32
-LONG = 4  # of them descend to the end
-SHORT_STEPS, LONG_STEPS = 40, 300
 EXCHANGES = 4  # starts of every exchanged label
-FLOOR = 1e-7  # of the largest singular value: directions below it are rounding
-LEAST_SQUARES = 2  # repetitions, before the descent
-SPREAD = 0.2  # how far starts lie from the common point, relative to the batch's own scale
-SEPARATED = 1e-4  # of the residual
-
-
-class Disaggregated(NamedTuple):
-    """The features of V batches."""
-
-    h: Tensor  # [V, B, c, s, s], what enters C: with dropout that of the mask
-    labels: Tensor  # [V, B]
-    residual: Tensor  # [V] the layer-scaled distance of the classifier's gradient from the observed one
-    evaluations: int
-
-    @property
-    def sound(self) -> Tensor:
-        """Which batches are explained, [V] bool."""
-        return self.residual < SEPARATED
 
 
 def possible(artifact: Artifact) -> bool:
@@ -81,19 +55,19 @@ def possible(artifact: Artifact) -> bool:
 
 def disaggregate(artifact: Artifact, seed: int, progress: Progress = no_progress) -> Disaggregated:
     """Labels and features of all batches; only where `possible`."""
-    known = labels.recover(artifact)
-    row_spaces = _RowSpaces(artifact)
+    recovered = labels.recover(artifact)
+    row_spaces = RowSpaces(artifact)
     exact = _through_relus(artifact, row_spaces.solvable, seed)
     if len(exact) == artifact.victims:
         h, y, residual = (torch.stack(each) for each in zip(*(exact[v] for v in sorted(exact)), strict=True))
         return Disaggregated(h, y, residual, 0)
     row_spaces.solvable = row_spaces.solvable.index_fill(
-        0, torch.tensor([*exact], dtype=torch.int64).to(known.device), value=False
+        0, torch.tensor([*exact], dtype=torch.int64).to(recovered.device), value=False
     )
     solvable = torch.nonzero(row_spaces.solvable)[:, 0]
-    batches = row_spaces.solve(solvable.cpu(), known[solvable], seed, RESTARTS, progress) if len(solvable) else None
+    batches = row_spaces.solve(solvable.cpu(), recovered[solvable], seed, RESTARTS, progress) if len(solvable) else None
     if batches is None or len(solvable) < artifact.victims:
-        batches = _among(artifact, known, solvable, batches)
+        batches = _among(artifact, recovered, solvable, batches)
     for v, closed in exact.items():
         for whole, part in zip(batches[:3], closed, strict=True):
             whole[v] = part
@@ -101,7 +75,7 @@ def disaggregate(artifact: Artifact, seed: int, progress: Progress = no_progress
         return batches
     for v in torch.nonzero(~batches.sound & row_spaces.solvable)[:, 0].tolist():
         weights = None if artifact.image_weights is None else artifact.image_weights[v]
-        others = _exchanged(known[v], labels.fewest(artifact)[v], weights)
+        others = _exchanged(recovered[v], labels.fewest(artifact)[v], weights)
         if not len(others):
             continue
         rows = torch.full((len(others),), v)
@@ -130,50 +104,50 @@ def _through_relus(artifact: Artifact, solvable: Tensor, seed: int) -> dict[int,
     ended = {}
     for v in torch.nonzero(solvable)[:, 0].tolist():
         observed = {n: t[v].double() for n, t in artifact.gradients["classifier"].items()}
-        found = relu_batches.separated(
+        separated = relu_batches.separated(
             observed[f"{layer}.weight"], observed[f"{layer}.bias"], artifact.batch_size, seed, v
         )
-        if found is None:
+        if separated is None:
             continue
-        every = torch.arange(model.classes, device=found.inputs.device)
-        h, y = found.inputs.repeat_interleave(model.classes, 0), every.repeat(artifact.batch_size)
+        every = torch.arange(model.classes, device=separated.inputs.device)
+        h, y = separated.inputs.repeat_interleave(model.classes, 0), every.repeat(artifact.batch_size)
 
         def loss(bias: Tensor, h: Tensor = h, y: Tensor = y) -> Tensor:
             logits, _ = classifier.linear_layers(params | {f"{layer}.bias": bias}, h)
             return F.cross_entropy(logits, y, reduction="sum")
 
         d = grad(loss)(params[f"{layer}.bias"].expand(len(h), -1)).unflatten(0, (-1, model.classes))
-        alike = F.cosine_similarity(d, found.deltas[:, None], dim=2)
+        alike = F.cosine_similarity(d, separated.deltas[:, None], dim=2)
         labels_ = alike.argmax(1)
         if artifact.labels is not None and not torch.equal(labels_.sort().values, artifact.labels[v].sort().values):
             continue
         named = {f"classifier/{n}": t for n, t in observed.items()}
-        products = gradient_distance.classifier_products(model, params, found.inputs, labels_, named)
+        products = gradient_distance.classifier_products(model, params, separated.inputs, labels_, named)
         residual = gradient_distance.layer_scaled_distance(products).detach()
         if residual < SEPARATED:
-            ended[v] = (found.inputs.unflatten(1, model.feature_shape), labels_, residual)
+            ended[v] = (separated.inputs.unflatten(1, model.feature_shape), labels_, residual)
     return ended
 
 
-def _among(artifact: Artifact, known: Tensor, rows: Tensor, solved: Disaggregated | None) -> Disaggregated:
+def _among(artifact: Artifact, recovered: Tensor, rows: Tensor, solved: Disaggregated | None) -> Disaggregated:
     """The `solved` batches, those in `rows`, among all V: NaN for the features and the residual of the others."""
     shape = (artifact.victims, artifact.batch_size, *artifact.model.feature_shape)
-    h = torch.full(shape, torch.nan, dtype=torch.float64, device=known.device)
-    labels_, residual, spent = known.clone(), h[:, 0, 0, 0, 0].clone(), 0
+    h = torch.full(shape, torch.nan, dtype=torch.float64, device=recovered.device)
+    labels_, residual, spent = recovered.clone(), h[:, 0, 0, 0, 0].clone(), 0
     if solved is not None:
         h[rows], labels_[rows], residual[rows], spent = solved
     return Disaggregated(h, labels_, residual, spent)
 
 
-def _exchanged(known: Tensor, fewest: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Every batch of labels [n, B] that differs from `known` [B] in one, and has of each class at least `fewest` [Y].
+def _exchanged(recovered: Tensor, fewest: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Every batch of labels [n, B] that differs from `recovered` [B] in one, and has of each class at least `fewest` [Y].
 
     Where images count for different `weights` [B], it also matters whose label it is: every image's is changed, and those of two
     images are exchanged.
     """
-    counts = torch.bincount(known, minlength=len(fewest))
+    counts = torch.bincount(recovered, minlength=len(fewest))
     if weights is not None:
-        return _exchanged_among(known, counts > fewest, weights)
+        return _exchanged_among(recovered, counts > fewest, weights)
     batches = []
     for out in torch.nonzero(counts > fewest)[:, 0].tolist():
         for into in range(len(counts)):
@@ -181,11 +155,11 @@ def _exchanged(known: Tensor, fewest: Tensor, weights: Tensor | None = None) -> 
                 other = counts.clone()
                 other[out] -= 1
                 other[into] += 1
-                batches.append(torch.repeat_interleave(torch.arange(len(other), device=known.device), other))
-    return torch.stack(batches) if batches else known.new_zeros(0, len(known))
+                batches.append(torch.repeat_interleave(torch.arange(len(other), device=recovered.device), other))
+    return torch.stack(batches) if batches else recovered.new_zeros(0, len(recovered))
 
 
-def _exchanged_among(known: Tensor, spare: Tensor, weights: Tensor) -> Tensor:
+def _exchanged_among(recovered: Tensor, spare: Tensor, weights: Tensor) -> Tensor:
     """`_exchanged` of images of different weights, each once; `spare` [Y] says of which classes one may be taken away."""
     batches = {}
     several = [torch.nonzero(weights == w)[:, 0] for w in weights.unique()]
@@ -195,129 +169,13 @@ def _exchanged_among(known: Tensor, spare: Tensor, weights: Tensor) -> Tensor:
             other[rows] = other[rows].sort().values
         batches[tuple(other.tolist())] = other
 
-    for i in range(len(known)):
+    for i in range(len(recovered)):
         for into in range(len(spare)):
-            if spare[known[i]] and into != known[i]:
-                add(known.index_fill(0, torch.tensor([i], device=known.device), into))
+            if spare[recovered[i]] and into != recovered[i]:
+                add(recovered.index_fill(0, torch.tensor([i], device=recovered.device), into))
         for j in range(i):
-            if known[i] != known[j] and weights[i] != weights[j]:
-                other = known.clone()
-                other[i], other[j] = known[j], known[i]
+            if recovered[i] != recovered[j] and weights[i] != weights[j]:
+                other = recovered.clone()
+                other[i], other[j] = recovered[j], recovered[i]
                 add(other)
-    return torch.stack([*batches.values()]) if batches else known.new_zeros(0, len(known))
-
-
-class _RowSpaces:
-    """All victims' gradients seen from their own row spaces.
-
-    `data` holds, by victim,
-    rows      R: the row space scaled by the singular values [V, r, 1 + n], r = B
-    layer     [b | W] in that basis [V, m, r]
-    origin    the coordinates nearest to 0 whose row begins with 1 [V, r]
-    free      directions that leave the first coordinate alone [V, r, r - 1]
-    unit      the size of coordinates: [V] before a start, [V, B, 1] image by image after it
-    and the observed gradient, the first layer's as [V, m, r]. `solvable` [V] says whose gradient is finite, and not zero.
-    """
-
-    def __init__(self, artifact: Artifact) -> None:
-        classifier = artifact.model.classifier
-        assert isinstance(classifier, LinearClassifier), "the caller has asked whether separation is possible"
-        self.artifact, self.classifier, self.largest = artifact, classifier, 1 / (1 - artifact.model.dropout)
-        self.weight, self.bias = f"{classifier.features_layer}.weight", f"{classifier.features_layer}.bias"
-        self.observed_weight = f"classifier/{self.weight}"
-        self.params: Params = {n: t.double() for n, t in artifact.weights["classifier"].items()}
-        gradient = {n: t.double() for n, t in artifact.gradients["classifier"].items()}
-        whole = torch.cat([gradient[self.bias][..., None], gradient[self.weight]], -1)
-        self.solvable = tensors.finite_rows(*gradient.values()) & (whole != 0).flatten(1).any(1)
-        whole = whole.where(self.solvable[:, None, None], 0.0)
-        _, size, right = torch.linalg.svd(whole, full_matrices=False)
-        b = artifact.batch_size
-        scale, right = size[:, :b] + FLOOR * size[:, :1], right[:, :b]
-        rows = scale[..., None] * right
-        first = rows[..., 0]
-        layer = torch.cat([self.params[self.bias][:, None], self.params[self.weight]], 1)
-        observed = {f"classifier/{n}": t for n, t in gradient.items() if n not in (self.weight, self.bias)}
-        self.names = (self.observed_weight, *observed)
-        self.data: Data = observed | {
-            self.observed_weight: whole @ right.mT / scale[:, None],
-            "rows": rows,
-            "layer": layer @ rows.mT,
-            "origin": first / first.square().sum(1, keepdim=True),
-            "free": torch.linalg.qr(first[..., None], mode="complete").Q[..., 1:],
-        }
-        if artifact.image_weights is not None:
-            self.data[WEIGHTS] = artifact.image_weights
-            self.names = (*self.names, WEIGHTS)
-
-    def solve(self, victims: Tensor, known: Tensor, seed: int, restarts: int, progress: Progress) -> Disaggregated:
-        """The best of `restarts` descents for each of the victims [n] with labels [n, B]."""
-        data = batched.pick(self.data, victims) | {"labels": known}
-        data["unit"] = each_of(self.unit)(data)
-        many = {name: problem.repeat(t, restarts) for name, t in data.items()}
-        b = known.shape[1]
-        shape = (restarts, b, b - 1)
-        draws = [
-            torch.randn(shape, generator=stream(seed, "attacker", "separation", v), dtype=torch.float64)
-            for v in victims.tolist()
-        ]
-        c = each_of(self.start)(SPREAD * torch.cat(draws).to(known.device), many)
-        many["unit"] = c.norm(dim=2, keepdim=True)
-        start = ((c - many["origin"][:, None]) @ many["free"]) / many["unit"]
-        short = lbfgs.minimise(self.objective, start, many, steps=SHORT_STEPS, progress=progress, what="separation")
-        best = short.loss.unflatten(0, (-1, restarts)).nan_to_num(nan=torch.inf).argsort(1)[:, :LONG]
-        rows = (best + restarts * torch.arange(len(best), device=best.device)[:, None]).flatten()
-        best_data = batched.pick(many, rows)
-        end = lbfgs.minimise(
-            self.objective, short.x[rows], best_data, steps=LONG_STEPS, progress=progress, what="separation"
-        )
-        y, loss, _, chosen = batched.best_restart(end, min(LONG, restarts))
-        data["unit"] = best_data["unit"].unflatten(0, (len(known), -1))[torch.arange(len(known)), chosen]
-        h = each_of(self.features)(y, data).unflatten(2, self.artifact.model.feature_shape)
-        return Disaggregated(h, known.clone(), loss, short.evaluations + end.evaluations)
-
-    def coordinates(self, y: Tensor, data: Data) -> Tensor:
-        """c [B, r] of the free numbers y [B, r - 1]."""
-        return data["origin"] + data["unit"] * y @ data["free"].T
-
-    def features(self, y: Tensor, data: Data) -> Tensor:
-        """h [B, n]."""
-        return self.coordinates(y, data) @ data["rows"][:, 1:]
-
-    def objective(self, y: Tensor, data: Data) -> Tensor:
-        """The distance of the classifier's gradient, and of the features from [0, 1]."""
-        params = self.params | {self.weight: data["layer"], self.bias: torch.zeros_like(self.params[self.bias])}
-        observed = {name: data[name] for name in self.names}
-        c, h = self.coordinates(y, data), self.features(y, data)
-        products = gradient_distance.classifier_products(self.artifact.model, params, c, data["labels"], observed)
-        distance = gradient_distance.layer_scaled_distance(products)
-        if not self.artifact.model.has_sigmoid_features:
-            return distance
-        return distance + (h - h.clamp(0, self.largest)).square().mean()
-
-    def deltas(self, c: Tensor, data: Data) -> Tensor:
-        """B w_i d_i, d_i = dL_i/dz of the first layer, [B, m] at the coordinates c [B, r]."""
-        params = self.params | {self.weight: data["layer"]}
-
-        def loss(bias: Tensor) -> Tensor:
-            logits, _ = self.classifier.linear_layers(params | {self.bias: bias}, c)
-            if WEIGHTS not in data:
-                return F.cross_entropy(logits, data["labels"], reduction="sum")
-            return len(c) * self.artifact.model.loss(logits, data["labels"], data[WEIGHTS])
-
-        return grad(loss)(c.new_zeros(len(c), len(self.params[self.bias])))
-
-    def unit(self, data: Data) -> Tensor:
-        """The size of coordinates: as G' = 1/B D'C has entries around 1, C has entries around B / |d|."""
-        d = self.deltas(data["origin"].expand(len(data["labels"]), -1), data)
-        return len(d) / d.square().sum(1).mean().sqrt()
-
-    def start(self, noise: Tensor, data: Data) -> Tensor:
-        """c [B, r]: least squares C = B pinv(D') G' with D at strewn points, each row scaled to begin with 1; repeated."""
-        c = data["origin"] + data["unit"] * noise @ data["free"].T
-        for _ in range(LEAST_SQUARES):
-            d = self.deltas(c, data)
-            solved = len(d) * torch.linalg.pinv(d.T, rtol=1e-6) @ data[self.observed_weight]
-            first = solved @ data["rows"][:, :1]  # |d| of the image relative to that of the point
-            new = solved / first
-            c = torch.where(new.isfinite(), new, c)
-        return c
+    return torch.stack([*batches.values()]) if batches else recovered.new_zeros(0, len(recovered))

@@ -13,12 +13,12 @@ DRAWS = 256  # generator samples behind mu and sigma
 
 def statistics(artifact: Artifact, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     """(mu, sigma^2) of the victim's generator given its labels, each [V, c], in eval mode; equal questions are asked once."""
-    known: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+    cache: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
     keys = [(k, *sorted(batch)) for k, batch in zip(artifact.client.tolist(), labels.tolist(), strict=True)]
     for key in keys:
-        if key not in known:
-            known[key] = _statistics(artifact, key[0], key[1:], seed)
-    return torch.stack([known[key][0] for key in keys]), torch.stack([known[key][1] for key in keys])
+        if key not in cache:
+            cache[key] = _statistics(artifact, key[0], key[1:], seed)
+    return torch.stack([cache[key][0] for key in keys]), torch.stack([cache[key][1] for key in keys])
 
 
 def _statistics(artifact: Artifact, client: int, classes: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:

@@ -81,10 +81,10 @@ def noised(signals: Signals, posed: InversionProblem, labels_known: bool, rng: t
     h = ((b * signals.d).sum(1, keepdim=True) * signals.h + energy.sqrt() * noise(signals.h)) / energy
     e, y = signals.e + noise(signals.e), signals.y
     if not labels_known:
-        left = variance / labels.precision(
+        remaining = variance / labels.precision(
             posed.model, posed.weights["classifier"][f"{posed.model.classifier.logits_layer}.weight"].shape[1]
         )
-        y = labels.given_error(y + (left / variance) ** 0.5 * noise(y), left)
+        y = labels.given_error(y + (remaining / variance) ** 0.5 * noise(y), remaining)
     return Signals(b, h, e, y)
 
 

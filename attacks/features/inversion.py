@@ -77,12 +77,12 @@ def invert(  # noqa: PLR0913 (the terms of one objective)
     *,
     exact: bool,
     steps: int,
-    known: Tensor | None = None,
+    mask: Tensor | None = None,
     progress: Progress = no_progress,
 ) -> batched.Descent:
     """The most probable image of each h [n, c, s, s] given its label [n] and error variance [n] (inf: the class mean).
 
-    `known` [n, c, s, s] bool says which features are used, by default all.
+    `mask` [n, c, s, s] bool says which features are used, by default all.
     Returns x [n, 1, C, H, W]. With `exact` the variance is that of the logit of h, relative to the logit's spread over features.
     """
     net = model.net("extractor")
@@ -93,22 +93,22 @@ def invert(  # noqa: PLR0913 (the terms of one objective)
     def objective(z: Tensor, data: dict[str, Tensor]) -> Tensor:
         x = image(prior, z, data["mean"]).view(1, *side)
         each = [(through(net.apply(params, {}, x, train=False)[0][0]) - data["h"]).square() for params in networks]
-        gaps = [(gap if known is None else gap * data["known"]).sum() for gap in each]
+        gaps = [(gap if mask is None else gap * data["mask"]).sum() for gap in each]
         return torch.stack(gaps).mean() * data["precision"] + z.square().sum()
 
     target = through(h)
     if exact:
-        variance = variance * (target.flatten(1).var(1) if known is None else spread(target, known))
+        variance = variance * (target.flatten(1).var(1) if mask is None else spread(target, mask))
     data = {"h": target, "mean": prior.means[labels], "precision": 1 / variance}
-    data |= {} if known is None else {"known": known}
+    data |= {} if mask is None else {"mask": mask}
     start = torch.zeros_like(data["mean"])
     end = lbfgs.minimise(objective, start, data, steps=steps, progress=progress, what="feature inversion")
     return end._replace(x=images_of(prior, end.x, labels))
 
 
-def spread(features: Tensor, known: Tensor) -> Tensor:
+def spread(features: Tensor, mask: Tensor) -> Tensor:
     """The variance [n] of each image's known features, [n, c, s, s] both."""
-    values, seen = features.flatten(1), known.flatten(1)
+    values, seen = features.flatten(1), mask.flatten(1)
     count = seen.sum(1)
     mean = (values * seen).sum(1) / count.clamp_min(1)
     return ((values - mean[:, None]).square() * seen).sum(1) / (count - 1).clamp_min(1)

@@ -74,7 +74,7 @@ class JointInversion:
             surrogate = dict(zip(network, sizes.split(w), strict=True))
             through = posed._replace(weights=posed.weights | {"extractor": surrogate})
             rows = zip(problem.features(through, x.flatten(0, 1)), *(t.flatten(0, 1) for t in h.unbind(1)), strict=True)
-            gaps = [gradient_distance.feature_distance(f, t, known) for f, t, known in rows]
+            gaps = [gradient_distance.feature_distance(f, t, mask) for f, t, mask in rows]
             return torch.stack(gaps).mean() + self.weight * priors.total_variation(x)
 
         w = torch.stack([surrogate_draw(posed, seed, restart) for restart in range(self.restarts)]).repeat(len(h), 1)
@@ -88,7 +88,7 @@ class JointInversion:
         return Descent(images.flatten(0, 1), loss, trace, end.evaluations * victims), restart
 
     def _in_turns(
-        self, objective: Objective, x: Tensor, w: Tensor, h: Tensor, known: bool, progress: Progress
+        self, objective: Objective, x: Tensor, w: Tensor, h: Tensor, labels_known: bool, progress: Progress
     ) -> Descent:
         """The images [N, n, B, C, H, W] of both in turns, or of the images alone where the extractor is known."""
         traces, evaluations = [], 0
@@ -100,7 +100,7 @@ class JointInversion:
             )  # fmt: skip
             x, evaluations = end.x, evaluations + end.evaluations
             traces.append(end.trace)
-            if not known:
+            if not labels_known:
                 end = adam.minimise(
                     lambda w, data: objective(data["x"], w, data["h"]), w, {"x": x, "h": h},
                     steps=self.steps, lr=self.extractor_lr,

@@ -178,9 +178,9 @@ def pooled_normal(layers: Layers, one: Victims) -> tuple[Tensor, Tensor]:
     return whole, whole @ (target + one.z2 @ z2)
 
 
-def latent_images(layers: Layers, v: Tensor, rest: Tensor | float) -> LatentImages:
+def latent_images(layers: Layers, v: Tensor, offset: Tensor | float) -> LatentImages:
     """w = K1' v + rest, and u = Sigma w, of v [n, 6, 14, 14]."""
-    w = F.conv_transpose2d(v, layers.window, stride=2) + rest
+    w = F.conv_transpose2d(v, layers.window, stride=2) + offset
     return LatentImages(layers.gaussian.smooth(w), w)
 
 

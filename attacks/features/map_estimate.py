@@ -71,9 +71,9 @@ def mixture(learned: ClassPrior, probability: Tensor) -> ImagePrior:
     """
     p = probability.to(learned.means)
     mean = p @ learned.means  # [V, B, D]
-    apart = learned.gaussian.coefficients(learned.means)  # [Y, C, s, s]
-    middle = torch.einsum("vby,ychw->vbchw", p, apart)
-    between = torch.einsum("vby,vbychw->vbchw", p, (apart - middle[:, :, None]).square())
+    of_class = learned.gaussian.coefficients(learned.means)  # [Y, C, s, s]
+    middle = torch.einsum("vby,ychw->vbchw", p, of_class)
+    between = torch.einsum("vby,vbychw->vbchw", p, (of_class - middle[:, :, None]).square())
     return ImagePrior(learned.gaussian, mean, learned.gaussian.variance + between)
 
 

@@ -7,7 +7,7 @@ that is written for one image per gradient reads the h_i off it in closed form (
 folded: images side by side, losses and traces averaged over a batch. No gradient contains their order; scores assign it by
 the Hungarian method (privbench/scoring/image_scores.py).
 
-A batch whose residual stays above disaggregation.SEPARATED (images alike), and every batch under a defence, whose gradient is not
+A batch whose residual stays above row_spaces.SEPARATED (images alike), and every batch under a defence, whose gradient is not
 exact (disaggregation.possible), ends at the class means of its recovered labels, as the floor `class-mean` does, or grey where the
 attacker has no auxiliary images. Nothing is descended on there, and the reconstruction says so: by its trace, and in a note.
 """
@@ -23,7 +23,7 @@ from torch.func import grad
 
 from attacks.common import closed_form, failed_uploads, labels, no_information, problem, training_cache
 from attacks.features import disaggregation
-from attacks.features.disaggregation import Disaggregated
+from attacks.features.separation.row_spaces import Disaggregated
 from privbench.networks.base import LinearClassifier
 from privbench.tensors import Params
 from privbench.types import Artifact, Knowledge, Progress, Reconstruction, no_progress

@@ -42,8 +42,8 @@ def train(
     def noised(rows: Tensor | slice) -> Signals:
         return gradient_signals.noised(Signals(*(t[rows] for t in signals)), posed, labels_known, rng)
 
-    held = torch.arange(len(x), device=device) % HELD_OUT == HELD_OUT - 1
-    fitted, test = (torch.nonzero(rows)[:, 0] for rows in (~held, held if bool(held.any()) else ~held))
+    held_out = torch.arange(len(x), device=device) % HELD_OUT == HELD_OUT - 1
+    fitted, test = (torch.nonzero(rows)[:, 0] for rows in (~held_out, held_out if bool(held_out.any()) else ~held_out))
     net = initial(Signals(*(t[fitted] for t in noised(slice(None)))), x[fitted], rng)
     test_input = noised(test)
     leaves = {n: net[n].requires_grad_() for n in LAYERS}

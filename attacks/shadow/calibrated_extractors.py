@@ -58,15 +58,17 @@ def from_known(
     def paired(extractors: list[Params], *, sure: bool) -> list[Pairs]:
         each = []
         for params, k in zip(extractors, clients, strict=True):
-            own = torch.nonzero(owner == k)[:, 0]
-            h = of_single.h[own]
-            mask = None if of_single.known is None else of_single.known[own]
-            nu = None if noise is None else noise[own]
-            whole = calibration.pairs(flat[own], h, mask, nu, view.model)
+            of_client = torch.nonzero(owner == k)[:, 0]
+            h = of_single.h[of_client]
+            mask = None if of_single.known is None else of_single.known[of_client]
+            nu = None if noise is None else noise[of_client]
+            whole = calibration.pairs(flat[of_client], h, mask, nu, view.model)
             thought = calibration.features(how, params, whole.images)
-            order = calibration.assigned(thought.flatten(1), whole.target.flatten(1), groups[own], seen_groups[own])
+            order = calibration.assigned(
+                thought.flatten(1), whole.target.flatten(1), groups[of_client], seen_groups[of_client]
+            )
             target, precision = whole.target[order], whole.precision[order] * (order >= 0)[:, None, None, None]
-            only = calibration.alone(groups[own])
+            only = calibration.alone(groups[of_client])
             if sure and bool(only.any()):
                 precision = precision * only[:, None, None, None]
             each.append(Pairs(whole.images, target, precision))
@@ -75,10 +77,10 @@ def from_known(
     each = paired(starts, sure=True)
     if known.seen.batch_size > 1:
         each = paired(calibration.fitted(how, starts, each, progress), sure=False)
-    made = calibration.fitted(how, starts, each, progress)
+    fitted = calibration.fitted(how, starts, each, progress)
     prior = inversion.learned(view.auxiliary, view.model.classes, view.h)
-    own = [labels.flatten()[owner == k] for k in clients]
-    return dict(zip(clients, held_out.trusted(how, prior, made, starts, each, own, progress), strict=True))
+    by_client = [labels.flatten()[owner == k] for k in clients]
+    return dict(zip(clients, held_out.trusted(how, prior, fitted, starts, each, by_client, progress), strict=True))
 
 
 def tau_of(view: ServerView, fits: dict[int, Fit]) -> torch.Tensor:

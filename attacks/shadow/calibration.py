@@ -69,18 +69,18 @@ class Calibration(NamedTuple):
     pixel_error: float = 0.0  # s
 
 
-def pairs(images: Tensor, h: Tensor, known: Tensor | None, noise: Tensor | None, model: Model) -> Pairs:
+def pairs(images: Tensor, h: Tensor, mask: Tensor | None, noise: Tensor | None, model: Model) -> Pairs:
     """Images [n, C, H, W] and their features [n, c, s, s]; those that are not finite count for nothing."""
     sound = h.flatten(1).isfinite().all(1)
     h = h.where(sound[:, None, None, None], 0.5)
     target = inversion.undone(model, h) if noise is None else h
     if noise is None:
-        every = torch.ones_like(target, dtype=torch.bool) if known is None else known
+        every = torch.ones_like(target, dtype=torch.bool) if mask is None else mask
         precision = 1 / inversion.spread(target, every).clamp_min(1e-12) / TAU**2
     else:
         precision = 1 / (TAU**2 + noise)
     whole = precision[:, None, None, None].expand_as(target) * sound[:, None, None, None]
-    return Pairs(images.to(h), target, whole if known is None else whole * known)
+    return Pairs(images.to(h), target, whole if mask is None else whole * mask)
 
 
 def fitted(
@@ -104,10 +104,10 @@ def held_out(
         for one in each
         for out in outs
     ]
-    made = _descended(calibration, [start for start in starts for _ in outs], parts, progress)
+    ends = _descended(calibration, [start for start in starts for _ in outs], parts, progress)
     of_clients = []
     for client, one in enumerate(each):
-        fits = made[client * len(outs) : (client + 1) * len(outs)]
+        fits = ends[client * len(outs) : (client + 1) * len(outs)]
         total, features_seen = 0.0, 0
         for params, out in zip(fits, outs, strict=True):
             gap = (features(calibration, params, one.images[out]) - one.target[out]).square()
@@ -174,12 +174,12 @@ def assigned(predicted: Tensor, observed: Tensor, groups: Tensor, observed_group
     """
     rows = torch.full((len(predicted),), -1, dtype=torch.int64)
     for group in sorted(set(groups.tolist())):
-        own, theirs = (torch.nonzero(t == group)[:, 0].cpu() for t in (groups, observed_groups))
+        ours, theirs = (torch.nonzero(t == group)[:, 0].cpu() for t in (groups, observed_groups))
         if not len(theirs):
             continue
-        cost = torch.cdist(predicted[own].double(), observed[theirs].double()).square().nan_to_num(1e300, 1e300, 1e300)
+        cost = torch.cdist(predicted[ours].double(), observed[theirs].double()).square().nan_to_num(1e300, 1e300, 1e300)
         first, second = linear_sum_assignment(cost.cpu().numpy())
-        rows[own[torch.as_tensor(first)]] = theirs[torch.as_tensor(second)]
+        rows[ours[torch.as_tensor(first)]] = theirs[torch.as_tensor(second)]
     return rows.to(predicted.device)
 
 

@@ -55,12 +55,15 @@ def uploads(seen: Artifact, clients: list[int]) -> list[Uploads] | None:
     noise, y = closed_form.noise_variance(seen), labels.recover(seen)[:, 0]
     each = []
     for k in clients:
-        own = torch.nonzero(seen.client == k)[:, 0]
-        h = of_single.h[own]
-        mask = None if of_single.known is None else of_single.known[own]
+        of_client = torch.nonzero(seen.client == k)[:, 0]
+        h = of_single.h[of_client]
+        mask = None if of_single.known is None else of_single.known[of_client]
         nothing = h.new_zeros(len(h), *seen.image_shape)
         each.append(
-            Uploads(calibration.pairs(nothing, h, mask, None if noise is None else noise[own], seen.model), y[own])
+            Uploads(
+                calibration.pairs(nothing, h, mask, None if noise is None else noise[of_client], seen.model),
+                y[of_client],
+            )
         )
     return each
 
@@ -78,23 +81,24 @@ def followed(
     number, first = rounds[0]
     start = Fit(initial, TAU if number == 0 else UNKNOWN)
     each = [Anchors(one.labels, one.pairs.images, (one.pairs,), (start,)) for one in first]
-    each = _found(how, prior, each, steps, progress)
+    each = _aligned(how, prior, each, steps, progress)
     for _, later in rounds[1:]:
         starts = [one.fits[-1].params for one in each]
         pairs = [
             _paired(how, one, params, seen, sure=True) for one, params, seen in zip(each, starts, later, strict=True)
         ]
-        made = calibration.fitted(how, starts, pairs, progress)
+        extractors = calibration.fitted(how, starts, pairs, progress)
         pairs = [
-            _paired(how, one, params, seen, sure=False) for one, params, seen in zip(each, made, later, strict=True)
+            _paired(how, one, params, seen, sure=False)
+            for one, params, seen in zip(each, extractors, later, strict=True)
         ]
-        made = calibration.fitted(how, starts, pairs, progress)
-        fits = held_out.trusted(how, prior, made, starts, pairs, [one.labels for one in each], progress)
+        extractors = calibration.fitted(how, starts, pairs, progress)
+        fits = held_out.trusted(how, prior, extractors, starts, pairs, [one.labels for one in each], progress)
         each = [
             one._replace(seen=(*one.seen, pair), fits=(*one.fits, fit))
             for one, pair, fit in zip(each, pairs, fits, strict=True)
         ]
-        each = _found(how, prior, each, steps, progress)
+        each = _aligned(how, prior, each, steps, progress)
     return {k: one.fits[-1] for k, one in zip(clients, each, strict=True)}
 
 
@@ -109,7 +113,7 @@ def _paired(how: Calibration, anchors: Anchors, params: Params, seen: Uploads, *
     return Pairs(anchors.images, seen.pairs.target[order], precision)
 
 
-def _found(how: Calibration, prior: ClassPrior, each: list[Anchors], steps: int, progress: Progress) -> list[Anchors]:
+def _aligned(how: Calibration, prior: ClassPrior, each: list[Anchors], steps: int, progress: Progress) -> list[Anchors]:
     """The anchors with the images that all rounds so far make most probable."""
     return [one._replace(images=_images(how, prior, one, steps, progress)) for one in each]
 

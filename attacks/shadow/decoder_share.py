@@ -70,13 +70,13 @@ def in_shadow(
     """The share and energy of D' on the shadow's victims, and the shadow's shift."""
     other, images = recipe.shadow(real, round_, seed, knowledge)
     means = learned_decoder.class_means(other)[other.labels]
-    made = recipe.extractors(other, seed, knowledge)
-    answer = answers(other, made, steps, seed, knowledge).flatten(1)
+    extractors = recipe.extractors(other, seed, knowledge)
+    answer = answers(other, extractors, steps, seed, knowledge).flatten(1)
     missing = (images - means).flatten(1)
     share = ((answer * missing).sum() / answer.square().sum().clamp_min(1e-12)).clamp(0, 1)
     gain = missing.square().mean(1) - (missing - share * answer).square().mean(1)
     helps = gain.mean() > gain.std() / math.sqrt(len(gain))
-    shift = torch.tensor(recipe.shift(other, made, seed, knowledge))
+    shift = torch.tensor(recipe.shift(other, extractors, seed, knowledge))
     return {"share": share * helps, "energy": answer.square().mean(), "shift": shift}
 
 

@@ -23,14 +23,14 @@ STEPS = 40  # of each inversion
 
 
 def trusted(
-    how: Calibration, prior: ClassPrior, made: list[Params], starts: list[Params], each: list[Pairs], labels: list[torch.Tensor],
-    progress: Progress,
+    how: Calibration, prior: ClassPrior, extractors: list[Params], starts: list[Params], each: list[Pairs],
+    labels: list[torch.Tensor], progress: Progress,
 ) -> list[Fit]:  # fmt: skip
     """The fits of some clients with the tau that each is worth; `labels` [n] are those of their images."""
     without = calibration.held_out(how, starts, each, progress)
     return [
         Fit(params, one.error * _factor(how, prior, one, pairs, y, progress))
-        for params, one, pairs, y in zip(made, without, each, labels, strict=True)
+        for params, one, pairs, y in zip(extractors, without, each, labels, strict=True)
     ]
 
 
@@ -43,15 +43,15 @@ def _factor(
     total = torch.zeros(len(FACTORS) + 1, dtype=torch.float64)
     for params, row in zip(one.fits, one.rows, strict=True):
         pick = torch.full((len(FACTORS) + 1,), row, device=pairs.images.device)
-        known = pairs.precision[pick] > 0
-        if not bool(known.any()):
+        mask = pairs.precision[pick] > 0
+        if not bool(mask.any()):
             continue
         factors = torch.tensor([*FACTORS, math.inf]).to(pairs.target)
         target = pairs.target[pick]
         h = torch.sigmoid(target) if how.exact and how.model.has_sigmoid_features else target
         end = inversion.invert(
             how.model, [params], prior, h, labels[pick], (factors * one.error).square(),
-            exact=how.exact, steps=STEPS, known=known, progress=progress,
+            exact=how.exact, steps=STEPS, mask=mask, progress=progress,
         )  # fmt: skip
         gap = (end.x[:, 0].clamp(0, 1) - pairs.images[row].clamp(0, 1)).square().flatten(1).mean(1)
         total += gap.double().cpu()

@@ -34,25 +34,25 @@ def variance(view: ServerView) -> Tensor:
 
 def invert(view: ServerView, nets: Extractors, steps: int, progress: Progress) -> batched.Descent:
     """The images [V, 1, C, H, W] of a server's victims through their own extractors."""
-    known = inversion.learned(view.auxiliary, view.model.classes, view.h)
+    prior = inversion.learned(view.auxiliary, view.model.classes, view.h)
     exact = view.noise is None
     return shadow_federation.by_extractors(
-        view, known, nets, variance(view), exact=exact, steps=steps, progress=progress
+        view, prior, nets, variance(view), exact=exact, steps=steps, progress=progress
     )
 
 
-def fitting(view: ServerView, held: dict[int, Params], steps: int, seed: int, progress: Progress) -> set[int]:
-    """The attacked clients whose own extractor `held` has for them."""
-    clients = torch.tensor(sorted(held), device=view.client.device)
+def fitting(view: ServerView, extractors: dict[int, Params], steps: int, seed: int, progress: Progress) -> set[int]:
+    """The attacked clients whose own extractor is the one that `extractors` has for them."""
+    clients = torch.tensor(sorted(extractors), device=view.client.device)
     images, classes = (t[:IMAGES] for t in view.auxiliary)
     fit = set()
     for k in clients.tolist():
         rows = torch.nonzero(view.client == k)[:, 0]
-        h = surrogate_training.extract(view.model, held[k], images).to(view.h)
+        h = surrogate_training.extract(view.model, extractors[k], images).to(view.h)
         noise = None if view.noise is None else view.noise[rows].median()
         h = h if noise is None else shadow_federation.noised(h, noise, seed)
         h, mask = (h, None) if view.known is None else shadow_federation.dropped(view, h, seed)
-        known = view._replace(
+        shadow = view._replace(
             h=h,
             known=mask,
             noise=None if noise is None else noise.expand(len(h)),
@@ -60,9 +60,10 @@ def fitting(view: ServerView, held: dict[int, Params], steps: int, seed: int, pr
             client=torch.full_like(classes, k),
             victim=torch.arange(len(h), device=h.device),
         )
-        pair = (shadow_federation.select(view, rows), known)
+        pair = (shadow_federation.select(view, rows), shadow)
         losses = [
-            invert(each, shadow_federation.of_clients(each, {k: [held[k]]}), steps, progress).loss for each in pair
+            invert(each, shadow_federation.of_clients(each, {k: [extractors[k]]}), steps, progress).loss
+            for each in pair
         ]
         if float(losses[0].median()) <= ALIKE * float(losses[1].median()):
             fit.add(k)

@@ -119,7 +119,7 @@ def depends_on(view: ServerView) -> list[Tensor]:
     ]  # fmt: skip
 
 
-def moment_shift(view: ServerView, made: Extractors, seed: int, knowledge: Knowledge) -> float:
+def moment_shift(view: ServerView, extractors: Extractors, seed: int, knowledge: Knowledge) -> float:
     """How far the channel moments of victims' features are from their surrogates', relative to their own size; median client.
 
     Of a client with several surrogates the mean over them.
@@ -127,7 +127,7 @@ def moment_shift(view: ServerView, made: Extractors, seed: int, knowledge: Knowl
     gaps = []
     for client in view.clients:
         of_client = view.client == client
-        nets = {id(made[v][0]): made[v][0] for v in view.victim[of_client].tolist()}
+        nets = {id(extractors[v][0]): extractors[v][0] for v in view.victim[of_client].tolist()}
         each = [surrogate_training.extract(view.model, params, view.auxiliary.images) for params in nets.values()]
         align = surrogate_training.to_features(view.h[of_client].to(each[0]))
         gaps.append(statistics.fmean(float(align(seen, view.auxiliary.labels)) for seen in each))

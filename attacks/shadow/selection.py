@@ -70,18 +70,18 @@ def validated(
 
     def make() -> dict[str, Tensor]:
         other, images = recipe.shadow(real, round_, seed, knowledge)
-        made = recipe.extractors(other, seed, knowledge)
+        extractors = recipe.extractors(other, seed, knowledge)
         rows = torch.arange(len(other.h), device=other.h.device).repeat(len(TAUS))
         taus = torch.tensor(TAUS).repeat_interleave(len(other.h))
         images_by_tau = [
-            invert(shadow_federation.select(other, rows), made, taus, steps, progress).x[:, 0],
+            invert(shadow_federation.select(other, rows), extractors, taus, steps, progress).x[:, 0],
             class_means(other).x[:, 0],
         ]
         error = (
             (torch.cat(images_by_tau).clamp(0, 1) - images.repeat(len(TAUS) + 1, 1, 1, 1)).square().flatten(1).mean(1)
         )
         psnr_db = -10 * torch.log10(error.clamp_min(1e-10)).view(len(TAUS) + 1, -1)
-        return {"psnr_db": psnr_db, "shift": torch.tensor(recipe.shift(other, made, seed, knowledge))}
+        return {"psnr_db": psnr_db, "shift": torch.tensor(recipe.shift(other, extractors, seed, knowledge))}
 
     return training_cache.cached(
         knowledge.cache,
@@ -95,8 +95,8 @@ def validated(
 
 def applies(recipe: Recipe, real: ServerView, shadow_shift: float, seed: int, knowledge: Knowledge) -> bool:
     """Whether what the shadow said of a recipe says anything of the real federation."""
-    made = recipe.extractors(real, seed, knowledge)
-    return recipe.shift(real, made, seed, knowledge) <= max(UNLIKE * shadow_shift, recipe.negligible)
+    extractors = recipe.extractors(real, seed, knowledge)
+    return recipe.shift(real, extractors, seed, knowledge) <= max(UNLIKE * shadow_shift, recipe.negligible)
 
 
 def best(psnr_db: Tensor) -> tuple[int, float]:
@@ -108,11 +108,11 @@ def best(psnr_db: Tensor) -> tuple[int, float]:
     return recipe, taus[column] if means[recipe, column] > means[0, -1] else math.inf
 
 
-def invert(view: ServerView, made: Extractors, taus: Tensor, steps: int, progress: Progress) -> batched.Descent:
+def invert(view: ServerView, extractors: Extractors, taus: Tensor, steps: int, progress: Progress) -> batched.Descent:
     """The images [V, 1, C, H, W] of a server's victims through the surrogates of their clients."""
     variance = taus.to(view.h).square() + (0 if view.noise is None else view.noise)
     return shadow_federation.by_extractors(
-        view, prior_of(view), made, variance, exact=False, steps=steps, progress=progress
+        view, prior_of(view), extractors, variance, exact=False, steps=steps, progress=progress
     )
 
 

@@ -1,6 +1,6 @@
 """A federation as its server sees it, and one of the attacker's own in which he can check what an attack is worth.
 
-A `ServerView` holds what the attacks on private extractors look at: the broadcast classifier, closed-form features of each victim,
+A `ServerView` holds what attacks on private extractors use: the broadcast classifier, closed-form features of each victim,
 labels, auxiliary images, per client what is known of its features, and possibly a colluder's extractor. `real` makes it from
 an artifact. `shadow` makes another around the same classifier: half of the auxiliary images are dealt to a few clients, each of
 which trains a private extractor through the classifier that was broadcast; some of their training images become victims, and
@@ -41,7 +41,7 @@ GENERATED = 64  # generator samples per class
 
 
 class ServerView(NamedTuple):
-    """What an attacker of a private extractor looks at."""
+    """What an attack on a private extractor uses."""
 
     name: str  # "real" or "shadow", part of the names of its draws
     model: Model
@@ -102,7 +102,7 @@ def by_extractors(
         rows = torch.tensor(group, device=view.h.device)
         end = inversion.invert(
             view.model, nets[int(view.victim[group[0]])], prior, view.h[rows], view.labels[rows], variance[rows],
-            exact=exact, steps=steps, known=None if view.known is None else view.known[rows], progress=progress,
+            exact=exact, steps=steps, mask=None if view.known is None else view.known[rows], progress=progress,
         )  # fmt: skip
         parts.append((rows, end))
     return batched.joined(parts)
@@ -277,8 +277,8 @@ def dropped(view: ServerView, h: Tensor, seed: int) -> Features:
     assert view.known is not None, "the victims' gradients show which are known"
     share = 1 - view.model.dropout if view.model.dropout else float(view.known.double().mean())
     rng = stream(seed, "attacker", "shadow", "dropout")
-    known = torch.empty(h.shape).bernoulli_(share, generator=rng).bool().to(h.device)
-    return closed_form.imputed(h, known)
+    mask = torch.empty(h.shape).bernoulli_(share, generator=rng).bool().to(h.device)
+    return closed_form.imputed(h, mask)
 
 
 def _clients_of(

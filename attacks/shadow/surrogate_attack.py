@@ -46,7 +46,9 @@ class SurrogateAttack:
     settings: SurrogateSettings
     recipes: tuple[Recipe, ...]
     challenger: Recipe | None = None
-    held: Mapping[int, Params] = field(default_factory=dict)  # attacked client -> an extractor that may be its own
+    extractors: Mapping[int, Params] = field(
+        default_factory=dict
+    )  # attacked client -> an extractor that may be its own
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress
@@ -61,16 +63,16 @@ class SurrogateAttack:
     ) -> Reconstruction:
         """All victims; their gradients are finite, and of one image each."""
         real, steps = shadow_federation.real(artifact, knowledge, seed, self.name), self.settings.exact_steps
-        held = {client: params for client, params in self.held.items() if client in real.clients}
+        candidates = {client: params for client, params in self.extractors.items() if client in real.clients}
         fitting = set[int]()
-        if held:
-            fitting = known_extractor.fitting(real, held, min(known_extractor.SCREEN, steps), seed, progress)
+        if candidates:
+            fitting = known_extractor.fitting(real, candidates, min(known_extractor.SCREEN, steps), seed, progress)
         sure = torch.tensor([int(k) in fitting for k in real.client], dtype=torch.bool, device=real.client.device)
         parts, outcome = list[tuple[Tensor, batched.Descent]](), torch.zeros_like(real.client)
         if bool(sure.any()):
             rows = torch.nonzero(sure)[:, 0]
             view = shadow_federation.select(real, rows)
-            nets = shadow_federation.of_clients(view, {k: [held[k]] for k in fitting})
+            nets = shadow_federation.of_clients(view, {k: [candidates[k]] for k in fitting})
             parts.append((rows, known_extractor.invert(view, nets, steps, progress)))
         if not bool(sure.all()):
             rows = torch.nonzero(~sure)[:, 0]
@@ -121,8 +123,8 @@ class SurrogateAttack:
         """The images of victims through the surrogates of one recipe, by name."""
         every = (*self.recipes, *(() if self.challenger is None else (self.challenger,)))
         chosen = next(one for one in every if one.name == recipe)
-        made = chosen.extractors(real, seed, knowledge)
-        return selection.invert(real, made, torch.full((len(real.h),), tau), self.settings.steps, progress)
+        extractors = chosen.extractors(real, seed, knowledge)
+        return selection.invert(real, extractors, torch.full((len(real.h),), tau), self.settings.steps, progress)
 
 
 def of_sound_images(

@@ -38,8 +38,8 @@ def answers(view: ServerView, net: Params, steps: int, means: Tensor, seed: int,
 def trained(view: ServerView, net: Params, steps: int, seed: int) -> dict[str, Tensor]:
     """D of one client and its "share", a."""
     images, classes = view.auxiliary
-    held = torch.arange(len(images), device=images.device) % HELD_OUT == 0
-    fitted, other = Batch(images[~held], classes[~held]), Batch(images[held], classes[held])
+    held_out = torch.arange(len(images), device=images.device) % HELD_OUT == 0
+    fitted, other = Batch(images[~held_out], classes[~held_out]), Batch(images[held_out], classes[held_out])
     training = view._replace(auxiliary=fitted)
     decoder = learned_decoder.fitted(training, seen(view, net, fitted, seed, "training"), steps, seed)
     means = learned_decoder.class_means(training)[other.labels]

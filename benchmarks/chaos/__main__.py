@@ -41,14 +41,14 @@ SHORT = (0, 6, 8, 9)  # lives of the short form: an event, a moment, two process
 
 
 def lane(
-    first: int, step: int, seed: int, root: Path, known: dict[int, Reference], disk: bool, kills: Any, stop: Any
+    first: int, step: int, seed: int, root: Path, references: dict[int, Reference], disk: bool, kills: Any, stop: Any
 ) -> None:
     """Lives one after another, each as a line of JSON, until the campaign stops them."""
     torch.set_num_threads(1)
     number = first
     with (root / f"lane-{first}.jsonl").open("a", buffering=1) as file:
         while not stop.value:
-            life = live(number, seed, root, known, disk)
+            life = live(number, seed, root, references, disk)
             file.write(json.dumps(asdict(life)) + "\n")
             kills[first] += sum(life.kills.values())
             number += step
@@ -75,11 +75,12 @@ def warm(root: Path) -> None:
 
 def campaign(kills: int, seconds: float, seed: int, root: Path, lanes: int) -> page.Campaign:
     """Lives in `lanes` processes until so many kills or seconds are reached."""
-    known, disk = prepared(root, (1, 2))
+    references, disk = prepared(root, (1, 2))
     context = multiprocessing.get_context("fork")
     done, stop = context.RawArray("i", lanes), context.RawValue("b", 0)
     workers = [
-        context.Process(target=lane, args=(first, lanes, seed, root, known, disk, done, stop)) for first in range(lanes)
+        context.Process(target=lane, args=(first, lanes, seed, root, references, disk, done, stop))
+        for first in range(lanes)
     ]
     began = time.monotonic()
     for worker in workers:
@@ -95,15 +96,15 @@ def campaign(kills: int, seconds: float, seed: int, root: Path, lanes: int) -> p
     if any(worker.exitcode for worker in workers):
         raise SystemExit("a lane of the campaign ended by an error of its own, which is printed above")
     lives = [json.loads(line) for path in sorted(root.glob("lane-*.jsonl")) for line in path.read_text().splitlines()]
-    return page.Campaign(lives, _events(known), seed, time.monotonic() - began, disk)
+    return page.Campaign(lives, _events(references), seed, time.monotonic() - began, disk)
 
 
 def chosen_lives(numbers: Sequence[int], seed: int, root: Path, cores: tuple[int, ...]) -> page.Campaign:
     """These lives alone, one after another."""
-    known, disk = prepared(root, cores)
+    references, disk = prepared(root, cores)
     began = time.monotonic()
-    lives = [asdict(live(number, seed, root, known, disk)) for number in numbers]
-    return page.Campaign(lives, _events(known), seed, time.monotonic() - began, disk)
+    lives = [asdict(live(number, seed, root, references, disk)) for number in numbers]
+    return page.Campaign(lives, _events(references), seed, time.monotonic() - began, disk)
 
 
 def prepared(root: Path, cores: tuple[int, ...]) -> tuple[dict[int, Reference], bool]:
@@ -112,8 +113,8 @@ def prepared(root: Path, cores: tuple[int, ...]) -> tuple[dict[int, Reference], 
     return {each: reference(root, each) for each in cores}, may_mount(root)
 
 
-def _events(known: Mapping[int, Reference]) -> dict[int, int]:
-    return {cores: one.events for cores, one in known.items()}
+def _events(references: Mapping[int, Reference]) -> dict[int, int]:
+    return {cores: one.events for cores, one in references.items()}
 
 
 def main(

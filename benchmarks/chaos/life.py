@@ -118,31 +118,31 @@ class Folder:
         self.log.unlink(missing_ok=True)
         return start([*WORDS, "--out", str(self.out)], self.out, self.log, trap, counted or counters(), self.cores)
 
-    def said(self) -> str:
+    def output(self) -> str:
         """What the last child printed."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def judge(self, status: int, number: int) -> bool:
         """Whether a child that got a signal still finished; Fault where it ended as it should not."""
-        said = self.said()
-        if "Traceback" in said or "internal error" in said:
-            raise Fault(f"an error after {signal.Signals(number).name}: {said.strip().splitlines()[-1]}")
+        output = self.output()
+        if "Traceback" in output or "internal error" in output:
+            raise Fault(f"an error after {signal.Signals(number).name}: {output.strip().splitlines()[-1]}")
         if status == 0:
             return True
         if number == signal.SIGKILL and status == -signal.SIGKILL:
             return False
-        if status == -number and not said:
+        if status == -number and not output:
             # Before privbench listens, Python is not listening either.
             return False
-        if status == interrupts.STATUS and said.count("the same command continues from there") == 1:
+        if status == interrupts.STATUS and output.count("the same command continues from there") == 1:
             return False
-        raise Fault(f"status {status} after {signal.Signals(number).name}: {said.strip()[-300:]!r}")
+        raise Fault(f"status {status} after {signal.Signals(number).name}: {output.strip()[-300:]!r}")
 
     def finish(self, reference: Reference) -> None:
         """Runs the command to its end and compares; Fault where anything differs."""
         status = ended(self.begin())
         if status != 0:
-            raise Fault(f"status {status} when continued: {self.said().strip()[-300:]!r}")
+            raise Fault(f"status {status} when continued: {self.output().strip()[-300:]!r}")
         compare(tree(self.out), reference.files)
 
 
@@ -159,14 +159,14 @@ def compare(files: dict[str, bytes], expected: dict[str, bytes]) -> None:
 
 def reference(root: Path, cores: int) -> Reference:
     """The undisturbed run, made twice: Fault where the two differ, since then nothing could be compared."""
-    made = []
+    references = []
     for turn in ("a", "b"):
         folder, counted, began = Folder(root / f"reference-{cores}-{turn}", cores), counters(), time.monotonic()
         status = ended(folder.begin(counted=counted))
         if status:
-            raise Fault(f"the undisturbed run ends with status {status}: {folder.said()}")
+            raise Fault(f"the undisturbed run ends with status {status}: {folder.output()}")
         seconds = time.monotonic() - began
-        made.append(Reference(tree(folder.out), counted.events.value, seconds, counted.results.value))
+        references.append(Reference(tree(folder.out), counted.events.value, seconds, counted.results.value))
         shutil.rmtree(folder.root)
-    compare(made[1].files, made[0].files)
-    return made[1]
+    compare(references[1].files, references[0].files)
+    return references[1]

@@ -33,9 +33,9 @@ def factors(gradients: Parts, bound: float) -> Tensor:
     return torch.where(each.isfinite(), (bound / each.clamp_min(torch.finfo(each.dtype).tiny)).clamp(max=1), 0.0)
 
 
-def clipped_sum(gradients: Parts, taken: Tensor, bound: float) -> Parts:
-    """sum_b g_b min(1, C / ||g_b||) over the rows that are `taken` [B] bool."""
-    weight = factors(gradients, bound) * taken.to(torch.float64)
+def clipped_sum(gradients: Parts, included: Tensor, bound: float) -> Parts:
+    """sum_b g_b min(1, C / ||g_b||) over the rows that are `included` [B] bool."""
+    weight = factors(gradients, bound) * included.to(torch.float64)
 
     def total(t: Tensor) -> Tensor:
         return torch.tensordot(weight.to(t), t.nan_to_num(0.0, 0.0, 0.0), 1)

@@ -11,10 +11,10 @@ from torch import nn
 
 from privbench import registry, written_defense
 from privbench.auditing import evidence, observed
+from privbench.auditing.attack_series import SEED, AttackFailure, AttackResult, AttackSeries, is_vector
 from privbench.auditing.inputs import Received
 from privbench.auditing.request import AuditRequest
 from privbench.auditing.result import STEM, AuditResult, AuditRow
-from privbench.auditing.walk import SEED, Made, NotMade, Walk, is_vector
 from privbench.errors import UserError
 from privbench.networks.module_model import ModuleModel, model_of
 from privbench.networks.module_parts import copied
@@ -28,82 +28,82 @@ from privbench.types import CLASSIFICATION, Artifact, Batch, Truth
 SMALLEST_SIDE = 7  # of pictures that are scored: the window of structural similarity
 
 
-def audit(module: nn.Module, asked: AuditRequest) -> AuditResult:
-    """Attacks what was received of a module's clients, and writes the result into `asked.out`.
+def audit(module: nn.Module, request: AuditRequest) -> AuditResult:
+    """Attacks what was received of a module's clients, and writes the result into `request.out`.
 
     UserError: whatever does not fit the module, and an attack that cannot be made and was named by itself.
     """
     if not isinstance(module, nn.Module):
         raise UserError(f"an audit takes a torch.nn.Module, but a {type(module).__name__} was given")
-    if foreign := [part for part in asked.shared if part not in CLASSIFICATION]:
+    if foreign := [part for part in request.shared if part not in CLASSIFICATION]:
         raise UserError(f"there is no part '{foreign[0]}'; known: {', '.join(CLASSIFICATION)}")
     # Wherever the caller has it; attacks run on the device that was asked for.
     module = copied(module).cpu()
-    came, loss = asked.what_came(module), asked.own_loss()
-    received, form = came.received, asked.form(came)
-    train = came.training is not False if asked.mode is None else asked.mode == "train"
-    model = model_of(module, form, train=train, head=asked.head, loss=loss)
-    _check_extractor(asked.extractor, module, model)
-    defense = written_defense.create(asked.defense, "update")
+    loaded, loss = request.load(module), request.declared_loss()
+    received, form = loaded.received, request.form(loaded)
+    train = loaded.training is not False if request.mode is None else request.mode == "train"
+    model = model_of(module, form, train=train, head=request.head, loss=loss)
+    _check_extractor(request.extractor, module, model)
+    defense = written_defense.create(request.defense, "update")
     described = defended_upload.described(defense, received.local, received.batch_size, "float32")
-    seen = observed.artifact_of(model, received, asked.shared, described)
+    seen = observed.artifact_of(model, received, request.shared, described)
     if loss is not None and seen.labels is None:
         raise UserError("with a loss of your own the labels have to be declared; they are read off cross-entropy alone")
-    true = asked.true_images(seen.victims * seen.batch_size * math.prod(form.shape), form, came)
+    true = request.true_images(seen.victims * seen.batch_size * math.prod(form.shape), form, loaded)
     truth = None if true is None else observed.truth_of(*true, form, seen)
     if truth is not None and not form.is_vector and min(form.shape[1:]) < SMALLEST_SIDE:
         raise UserError(f"images of {form.shape[1]}x{form.shape[2]} are too small to be scored; leave out --truth")
-    images = asked.auxiliary_images(form, model.classes)
+    images = request.auxiliary_images(form, model.classes)
     scale = _scale(model, truth, images) if is_vector(seen) else None
-    walk = Walk(
-        STEM, lambda: copy.copy(seen), asked.out, machine.device(asked.device), SEED, truth,
+    series = AttackSeries(
+        STEM, lambda: copy.copy(seen), request.out, machine.device(request.device), SEED, truth,
         None if images is None else cache(lambda: images), images, scale,
     )  # fmt: skip
-    rows, missing = _walked(walk, asked)
+    rows, missing = _attacked(series, request)
     floors = None
     if truth is not None and scale is not None:
-        floors = {name: feature_scores.score(each, truth, scale) for name, each in walk.floors.items()}
-    notes = (*came.notes, *_notes(module, model))
-    result = AuditResult(rows, missing, _about(model, received, asked), notes, asked.out, truth, floors)
+        floors = {name: feature_scores.score(each, truth, scale) for name, each in series.floors.items()}
+    notes = (*loaded.notes, *_notes(module, model))
+    result = AuditResult(rows, missing, _about(model, received, request), notes, request.out, truth, floors)
     result.write()
     return result
 
 
 def _check_extractor(named: Sequence[str], module: nn.Module, model: ModuleModel) -> None:
     """UserError for submodules that are not there, or belong to the head."""
-    known = [name for name, _ in module.named_modules() if name]
+    names = [name for name, _ in module.named_modules() if name]
     for name in named:
-        if name not in known:
-            raise UserError(f"the module has no submodule '{name}'; known: {', '.join(known)}")
+        if name not in names:
+            raise UserError(f"the module has no submodule '{name}'; known: {', '.join(names)}")
         if any(each.startswith(f"{name}.") and model.belongs_to_head(each) for each in module.state_dict()):
             raise UserError(
                 f"'{name}' is declared as the extractor's, but the head holds it; name the head's modules, too"
             )
 
 
-def _walked(walk: Walk, asked: AuditRequest) -> tuple[tuple[AuditRow, ...], tuple[NotMade, ...]]:
-    for name in set(asked.attack) - registry.LADDERS:
+def _attacked(series: AttackSeries, request: AuditRequest) -> tuple[tuple[AuditRow, ...], tuple[AttackFailure, ...]]:
+    for name in set(request.attack) - registry.LADDERS:
         registry.typed("attack", name)
-    each = registry.settings_of_each(walk.members(asked.attack), asked.settings)
+    each = registry.settings_of_each(series.members(request.attack), request.settings)
     rows, missing = [], []
-    for made in walk.each(each, is_ladder=bool(registry.LADDERS & set(asked.attack))):
-        if isinstance(made, NotMade):
-            missing.append(made)
+    for result in series.each(each, is_ladder=bool(registry.LADDERS & set(request.attack))):
+        if isinstance(result, AttackFailure):
+            missing.append(result)
         else:
-            rows.append(_row(walk.seen, made))
+            rows.append(_row(series.seen, result))
     if not rows:
         raise UserError("; ".join(f"{each.attack}: {each.reason}" for each in missing) or "no attack was named")
     return tuple(rows), tuple(missing)
 
 
-def _row(seen: Artifact, made: Made) -> AuditRow:
-    attack = registry.resolve("attack", made.attack)
+def _row(seen: Artifact, result: AttackResult) -> AuditRow:
+    attack = registry.resolve("attack", result.attack)
     return AuditRow(
-        made,
+        result,
         knowledge.tag(attack, seen.offers()),
         str(getattr(attack, "rung", "")),
-        evidence.explained(seen, made.reconstruction),
-        victims.outcomes(seen, made.reconstruction, is_floor=made.attack in registry.FLOORS),
+        evidence.explained(seen, result.reconstruction),
+        victims.outcomes(seen, result.reconstruction, is_floor=result.attack in registry.FLOORS),
     )
 
 
@@ -118,14 +118,14 @@ def _scale(model: ModuleModel, truth: Truth | None, images: Batch | None) -> Fea
     return None if truth is None else feature_scores.scale_of_truth(truth)
 
 
-def _about(model: ModuleModel, received: Received, asked: AuditRequest) -> str:
+def _about(model: ModuleModel, received: Received, request: AuditRequest) -> str:
     head = model.classifier.features_layer or "all of it"
     sent = f"{received.count} {'updates' if received.kind == 'update' else 'gradients'} of {received.batch_size} image(s) each"
-    known = "known" if received.labels is not None else "not known"
+    labels = "known" if received.labels is not None else "not known"
     mode = "train" if model.train else "eval"
     return (
-        f"{model.backbone.removeprefix('the module ')} in {mode} mode, head from {head}; {sent}, labels {known}; "
-        f"defence: {asked.defense}."
+        f"{model.backbone.removeprefix('the module ')} in {mode} mode, head from {head}; {sent}, labels {labels}; "
+        f"defence: {request.defense}."
     )
 
 

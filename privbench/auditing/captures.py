@@ -63,7 +63,7 @@ def captured(
             f"round {round_.number} of {folder} does not say of how many images its messages are; add --batch-size"
         )
     broadcast = round_.broadcasts[first.broadcast]
-    known = [message.labels for message in messages if message.labels is not None]
+    labels = [message.labels for message in messages if message.labels is not None]
     received = Received(
         kind="gradient" if first.kind == "gradient" else "update",
         messages=_tensors(messages, broadcast, names),
@@ -71,16 +71,16 @@ def captured(
         weights={n: broadcast.parameters[n] for n in names.parameters if n in broadcast.parameters},
         buffers={n: t for n, t in {**broadcast.parameters, **broadcast.buffers}.items() if n in names.buffers},
         local=None if first.kind == "gradient" else local or local_steps(first.local, examples),
-        labels=torch.stack(known) if len(known) == len(messages) else None,
+        labels=torch.stack(labels) if len(labels) == len(messages) else None,
         round=round_.number,
     )
     truth = read_truth(capture, round_.number)
-    kept = [truth[n] for n in chosen if n in truth and len(truth[n].inputs) == examples]
-    whole = len(kept) == len(chosen)
+    complete = [truth[n] for n in chosen if n in truth and len(truth[n].inputs) == examples]
+    whole = len(complete) == len(chosen)
     return FromCapture(
         received,
         first.training,
-        (torch.stack([t.inputs for t in kept]), torch.stack([t.targets for t in kept])) if whole else None,
+        (torch.stack([t.inputs for t in complete]), torch.stack([t.targets for t in complete])) if whole else None,
         tuple(_notes(round_.number, first, len(round_.messages) - len(chosen), capture)),
     )
 
@@ -147,18 +147,18 @@ def _check_module(capture: Captured, names: Names) -> None:
     shapes = {n: d.shape for n, d in {**capture.model.parameters, **capture.model.buffers}.items()}
     for name, shape in names.parameters.items():
         if shapes.get(name) != shape:
-            there = f"shape {list(shapes[name])}" if name in shapes else "nothing"
+            recorded = f"shape {list(shapes[name])}" if name in shapes else "nothing"
             raise UserError(
-                f"{capture.folder} is of another module: '{name}' has shape {list(shape)} in this one, and {there} there"
+                f"{capture.folder} is of another module: '{name}' has shape {list(shape)} in this one, and {recorded} there"
             )
 
 
-def _notes(number: int, first: Message, left: int, capture: Captured) -> list[str]:
+def _notes(number: int, first: Message, others: int, capture: Captured) -> list[str]:
     notes = []
     if len(capture.rounds) > 1:
         notes.append(f"Round {number} of {len(capture.rounds)} captured ones; choose another with --round.")
-    if left:
-        notes.append(f"{left} messages of this round came about otherwise than its first, and were left out.")
+    if others:
+        notes.append(f"{others} messages of this round came about otherwise than its first, and were left out.")
     if first.aggregate:
         notes.append(
             f"Each message is an aggregate of {first.of} clients; it is attacked as if one client had sent it."

@@ -27,16 +27,18 @@ def explained(seen: Artifact, reconstruction: Reconstruction) -> Tensor | None:
         if not bool(images.isfinite().all()) or bool((labels < 0).any()):
             shares.append(torch.tensor(torch.nan, dtype=torch.float64))
             continue
-        made = _made(seen, images, labels)
+        gradient = _simulated(seen, images, labels)
         gap = sum(
-            float((made[p][n] - t[v].double()).square().sum()) for p, net in observed.items() for n, t in net.items()
+            float((gradient[p][n] - t[v].double()).square().sum())
+            for p, net in observed.items()
+            for n, t in net.items()
         )
         size = sum(float(t[v].double().square().sum()) for net in observed.values() for t in net.values())
         shares.append(torch.tensor(100 * (1 - gap / size) if size else torch.nan, dtype=torch.float64))
     return torch.stack(shares)
 
 
-def _made(seen: Artifact, images: Tensor, labels: Tensor) -> Parts:
+def _simulated(seen: Artifact, images: Tensor, labels: Tensor) -> Parts:
     """The gradient of some images [B, C, H, W], or the change of the networks by the client's local steps on them."""
     params = {p: {n: t.double().requires_grad_() for n, t in seen.weights[p].items()} for p in CLASSIFICATION}
     if seen.local is None:
@@ -66,9 +68,9 @@ def _gradient(seen: Artifact, params: Parts, images: Tensor, labels: Tensor) -> 
     outputs, _ = model.net("classifier").apply(params["classifier"], buffers["classifier"], h, train=train)
     leaves = [t for net in params.values() for t in net.values()]
     gradients = iter(torch.autograd.grad(model.loss(outputs, labels), leaves, allow_unused=True))
-    made: Parts = {p: {} for p in params}
+    parts: Parts = {p: {} for p in params}
     for part, net in params.items():
         for name, t in net.items():
             gradient = next(gradients)
-            made[part][name] = torch.zeros_like(t) if gradient is None else gradient
-    return made
+            parts[part][name] = torch.zeros_like(t) if gradient is None else gradient
+    return parts

@@ -67,9 +67,9 @@ class Names:
         frozen = {n: tuple(p.shape) for n, p in named.items() if not p.requires_grad}
         buffers = {n: tuple(b.shape) for n, b in module.named_buffers()}
         # A tied parameter has several names in a state dict, and one among the parameters.
-        rest = frozenset(module.state_dict().keys() - trained.keys() - frozen.keys() - buffers.keys())
+        frozen_buffers = frozenset(module.state_dict().keys() - trained.keys() - frozen.keys() - buffers.keys())
         counts = frozenset(n for n in buffers if n.rpartition(".")[2] == COUNT)
-        return Names(trained, buffers | frozen, rest | counts)
+        return Names(trained, buffers | frozen, frozen_buffers | counts)
 
 
 def gradients(path: Path, module: nn.Module) -> Params:
@@ -84,11 +84,11 @@ def gradients(path: Path, module: nn.Module) -> Params:
     return {n: read[n] if stacked else read[n][None] for n in sent.shapes}
 
 
-def stacked(given: Mapping[str, Tensor | None], module: nn.Module) -> Params:
+def stacked(tensors: Mapping[str, Tensor | None], module: nn.Module) -> Params:
     """The same of tensors in memory; a gradient that is None was not taken."""
     names = Names.of(module)
-    left_out = names.buffers.keys() | names.ignored
-    sent = {n: t.detach().cpu() for n, t in given.items() if t is not None and n not in left_out}
+    ignored = names.buffers.keys() | names.ignored
+    sent = {n: t.detach().cpu() for n, t in tensors.items() if t is not None and n not in ignored}
     one = not _is_stacked(Shapes(Path("messages"), {n: tuple(t.shape) for n, t in sent.items()}), names.parameters)
     return {n: t[None] if one else t for n, t in sent.items()}
 
@@ -117,25 +117,25 @@ def updates(before: Params, after: Sequence[Path], module: nn.Module) -> Params:
     return {n: torch.cat(messages) for n, messages in each.items()}
 
 
-def _is_stacked(file: Shapes, known: Mapping[str, tuple[int, ...]], ignored: frozenset[str] = frozenset()) -> bool:
+def _is_stacked(file: Shapes, shapes: Mapping[str, tuple[int, ...]], ignored: frozenset[str] = frozenset()) -> bool:
     """Whether a file's tensors have the messages as their first axis; UserError where one is no tensor of the module."""
     counts = set()
     for name, shape in file.shapes.items():
         if name in ignored:
             continue
-        if name not in known:
-            raise UserError(f"{file.path} holds '{name}', which is no tensor of the module; it has {_some(known)}")
-        if shape == known[name]:
+        if name not in shapes:
+            raise UserError(f"{file.path} holds '{name}', which is no tensor of the module; it has {_examples(shapes)}")
+        if shape == shapes[name]:
             counts.add(0)
-        elif shape[1:] == known[name] and 0 < shape[0] <= limits.MESSAGES:
+        elif shape[1:] == shapes[name] and 0 < shape[0] <= limits.MESSAGES:
             counts.add(shape[0])
         else:
             raise UserError(
-                f"{file.path}: '{name}' should have shape {list(known[name])}, or that after an axis of messages, but it has "
+                f"{file.path}: '{name}' should have shape {list(shapes[name])}, or that after an axis of messages, but it has "
                 f"{list(shape)}"
             )
     if not counts:
-        raise UserError(f"{file.path} holds no tensor of the module; it has {_some(known)}")
+        raise UserError(f"{file.path} holds no tensor of the module; it has {_examples(shapes)}")
     if len(counts) > 1:
         raise UserError(f"{file.path} holds different numbers of messages in different tensors: {sorted(counts)}")
     return counts != {0}
@@ -146,6 +146,6 @@ def _check_all(file: Shapes, names: Names) -> None:
         raise UserError(f"{file.path} lacks '{missing[0]}' of the module, and {len(missing) - 1} more")
 
 
-def _some(known: Mapping[str, tuple[int, ...]], most: int = 4) -> str:
-    names = list(known)
+def _examples(shapes: Mapping[str, tuple[int, ...]], most: int = 4) -> str:
+    names = list(shapes)
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

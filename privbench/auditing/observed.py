@@ -35,19 +35,19 @@ def artifact_of(
     messages: Parts = {}
     for part, net in (("extractor", model.extractor_part), ("classifier", model.classifier_part)):
         params, state = net.values()
-        wanted = list(params)
+        names = list(params)
         if part not in shared and params:
             continue
-        if missing := [n for n in wanted if n not in sent[part]]:
+        if missing := [n for n in names if n not in sent[part]]:
             raise UserError(
                 f"the messages lack '{missing[0]}' of the {part}, and {len(missing) - 1} more; say with --shared which parts were "
                 "sent, or freeze in the module what is not trained"
             )
         _check_shapes(sent[part], params, received.count)
-        weights[part] = {n: _real(received.weights.get(n, params[n])) for n in wanted}
+        weights[part] = {n: _real(received.weights.get(n, params[n])) for n in names}
         buffers[part] = {n: received.buffers.get(n, t).to(t) for n, t in state.items()}
         if params:
-            messages[part] = {n: sent[part][n] for n in wanted}
+            messages[part] = {n: sent[part][n] for n in names}
     is_update = received.kind == "update"
     if is_update != (received.local is not None):
         raise UserError("updates need their local steps, and gradients have none")
@@ -123,8 +123,8 @@ def _check_shapes(sent: Params, params: Params, count: int) -> None:
 
 
 def _check_sizes(model: ModuleModel, received: Received) -> None:
-    known = {n for part in (model.extractor_part, model.classifier_part) for n in part.values()[0]}
-    if foreign := [n for n in received.messages if n not in known]:
+    names = {n for part in (model.extractor_part, model.classifier_part) for n in part.values()[0]}
+    if foreign := [n for n in received.messages if n not in names]:
         raise UserError(f"the messages hold '{foreign[0]}', which is no parameter of the module that is trained")
     if not 1 <= received.batch_size <= limits.BATCH_SIZE:
         raise UserError(f"the batch size should be from 1 to {limits.BATCH_SIZE}, but it is {received.batch_size}")

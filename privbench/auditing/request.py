@@ -87,9 +87,9 @@ class AuditRequest:
     data_dir: Path | None = None
     out: Path = Path("audit")
 
-    def form(self, came: FromCapture) -> InputForm:
+    def form(self, loaded: FromCapture) -> InputForm:
         """How images enter the module; UserError where it is not said, or makes no sense."""
-        shape = tuple(int(n) for n in self.input_shape or self._shape_of_truth(came))
+        shape = tuple(int(n) for n in self.input_shape or self._shape_of_truth(loaded))
         if len(shape) not in (1, 3) or min(shape) < 1:
             raise UserError(f"--input-shape takes C,H,W of images or D of vectors, but {list(shape)} was given")
         is_vector = len(shape) == 1 or shape[1:] == (1, 1)
@@ -109,10 +109,10 @@ class AuditRequest:
             raise UserError("--range takes a lower and a higher end")
         return InputForm(whole, low, high, mean, std, is_vector)
 
-    def _shape_of_truth(self, came: FromCapture) -> Sequence[int]:
+    def _shape_of_truth(self, loaded: FromCapture) -> Sequence[int]:
         """The last axes of the true images."""
-        if self.truth is None and came.truth is not None:
-            return came.truth[0].shape[2:]
+        if self.truth is None and loaded.truth is not None:
+            return loaded.truth[0].shape[2:]
         if isinstance(self.truth, tuple):
             shape = tuple(self.truth[0].shape)
         elif self.truth is not None:
@@ -121,7 +121,7 @@ class AuditRequest:
             raise UserError("say with --input-shape which images the module takes, e.g. 3,32,32, or 30 of vectors")
         return shape[-3:] if len(shape) > 2 else shape[-1:]
 
-    def what_came(self, module: nn.Module) -> FromCapture:
+    def load(self, module: nn.Module) -> FromCapture:
         """What the server received, and what a capture says besides; UserError where two things are named, or none."""
         named = [n for n in ("received", "gradients", "after") if getattr(self, n) is not None]
         if len(named) != 1:
@@ -149,10 +149,10 @@ class AuditRequest:
             "update", self._change(weights, module), self.batch_size or 1, weights, buffers, self._local_steps(), labels
         )
 
-    def _messages(self, given: Tensors, module: nn.Module) -> Params:
-        if isinstance(given, Mapping):
-            return inputs.stacked(given, module)
-        return inputs.gradients(Path(given), module)
+    def _messages(self, tensors: Tensors, module: nn.Module) -> Params:
+        if isinstance(tensors, Mapping):
+            return inputs.stacked(tensors, module)
+        return inputs.gradients(Path(tensors), module)
 
     def _went_down(self, module: nn.Module) -> tuple[Params, Params]:
         if self.before is None:
@@ -161,8 +161,8 @@ class AuditRequest:
             names = inputs.Names.of(module)
             if missing := [n for n in names.parameters if n not in self.before]:
                 raise UserError(f"the state before lacks '{missing[0]}' of the module, and {len(missing) - 1} more")
-            own = {n: t.detach().cpu() for n, t in self.before.items()}
-            return {n: own[n] for n in names.parameters}, {n: own[n] for n in names.buffers if n in own}
+            state = {n: t.detach().cpu() for n, t in self.before.items()}
+            return {n: state[n] for n in names.parameters}, {n: state[n] for n in names.buffers if n in state}
         return inputs.state(Path(self.before), module)
 
     def _change(self, before: Params, module: nn.Module) -> Params:
@@ -186,7 +186,7 @@ class AuditRequest:
             )
         return LocalSteps(self.local_steps, SGD(kind="sgd", lr=self.local_lr).model_dump())
 
-    def own_loss(self) -> Loss | None:
+    def declared_loss(self) -> Loss | None:
         """The clients' loss; None for cross-entropy."""
         if callable(self.loss):
             return self.loss
@@ -194,12 +194,12 @@ class AuditRequest:
             raise UserError(f"--loss is {CROSS_ENTROPY}, or a callable in Python, but '{self.loss}' was given")
         return None
 
-    def true_images(self, numbers: int, form: InputForm, came: FromCapture) -> tuple[Tensor, Tensor | None] | None:
+    def true_images(self, numbers: int, form: InputForm, loaded: FromCapture) -> tuple[Tensor, Tensor | None] | None:
         """(images in the declared range, labels), `numbers` in all; None where no truth is given, nor kept in a capture."""
-        if self.truth is None and came.truth is None:
+        if self.truth is None and loaded.truth is None:
             return None
-        if self.truth is None and came.truth is not None:
-            entered, targets = came.truth
+        if self.truth is None and loaded.truth is not None:
+            entered, targets = loaded.truth
             if entered.numel() != numbers:
                 raise UserError(
                     f"the captured truth has inputs of {list(entered.shape[2:])}, not of {list(form.shape)}"
@@ -214,18 +214,18 @@ class AuditRequest:
 
     def auxiliary_images(self, form: InputForm, classes: int) -> Batch | None:
         """The attacker's images in [0, 1], with labels below `classes`; None where there are none."""
-        given = self.auxiliary
-        if given is None:
+        auxiliary = self.auxiliary
+        if auxiliary is None:
             return None
-        if isinstance(given, tuple):
-            batch = Batch(_unit(_in_range(given[0].cpu(), form), form), given[1].long().cpu())
-        elif Path(given).suffix in tensor_files.KINDS:
-            images, labels = labelled(Path(given), limits.PIXELS)
+        if isinstance(auxiliary, tuple):
+            batch = Batch(_unit(_in_range(auxiliary[0].cpu(), form), form), auxiliary[1].long().cpu())
+        elif Path(auxiliary).suffix in tensor_files.KINDS:
+            images, labels = labelled(Path(auxiliary), limits.PIXELS)
             if labels is None:
-                raise UserError(f"{given} holds no labels; an attacker's images have them")
+                raise UserError(f"{auxiliary} holds no labels; an attacker's images have them")
             batch = Batch(_unit(_in_range(images, form), form), labels)
         else:
-            batch = self._data_set(str(given), form)
+            batch = self._data_set(str(auxiliary), form)
         if tuple(batch.images.shape[1:]) != form.shape or len(batch.images) != len(batch.labels):
             raise UserError(
                 f"auxiliary images should be [N, {', '.join(map(str, form.shape))}] with N labels, but they are "
@@ -273,12 +273,12 @@ def _in_range(images: Tensor, form: InputForm) -> Tensor:
 
 def _unit(images: Tensor, form: InputForm) -> Tensor:
     """[N, C, H, W] in [0, 1], of vectors also from [N, D]."""
-    made = form.from_data(images.float())
-    return made if form.is_vector else made.clamp(0, 1)
+    pixels = form.from_data(images.float())
+    return pixels if form.is_vector else pixels.clamp(0, 1)
 
 
-def _numbers(name: str, given: Numbers, default: float, count: int) -> Tensor:
-    t = torch.as_tensor(default if given is None else given, dtype=torch.float64).cpu().reshape(-1)
+def _numbers(name: str, numbers: Numbers, default: float, count: int) -> Tensor:
+    t = torch.as_tensor(default if numbers is None else numbers, dtype=torch.float64).cpu().reshape(-1)
     if len(t) not in (1, count) or not bool(t.isfinite().all()):
         raise UserError(f"--{name} takes one number or {count}, but {len(t)} were given")
     return t

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from privbench import registry
-from privbench.auditing.walk import SEED, Made, NotMade
+from privbench.auditing.attack_series import SEED, AttackFailure, AttackResult
 from privbench.records.entries import FAILURES
 from privbench.scoring import image_scores, statistics
 from privbench.scoring.feature_scores import FeatureScores
@@ -40,7 +40,7 @@ PICTURES = (1, 3)  # channels that can be drawn
 class AuditRow(NamedTuple):
     """One attack."""
 
-    made: Made
+    result: AttackResult
     knowledge: str
     rung: str
     explained: Tensor | None  # [V] percent; None where a network is private
@@ -49,7 +49,7 @@ class AuditRow(NamedTuple):
     @property
     def name(self) -> str:
         """Of the attack."""
-        return self.made.attack
+        return self.result.attack
 
     @property
     def explained_percent(self) -> float | None:
@@ -74,7 +74,7 @@ class AuditResult:
     """Rows in the order of the attacks, and why others are missing."""
 
     rows: tuple[AuditRow, ...]
-    missing: tuple[NotMade, ...]
+    missing: tuple[AttackFailure, ...]
     about: str  # the module, and what was received, in a sentence
     notes: tuple[str, ...]
     folder: Path
@@ -103,14 +103,14 @@ class AuditResult:
 
     def images(self, attack: str) -> Tensor:
         """What an attack made, [M, B, C, H, W] in the unit range; KeyError for one that was not made."""
-        return {row.name: row.made.reconstruction.images for row in self.rows}[attack]
+        return {row.name: row.result.reconstruction.images for row in self.rows}[attack]
 
     def report(self) -> Report:
         """As the files have it."""
         notes = [self.about, *self.notes]
         drawn = [f"{STEM}-grid.png"] if self.is_drawn else []
         return Report(
-            "Audit", notes, [self._table(), *self._not_made()], [self._numbers(r) for r in self.rows], images=drawn
+            "Audit", notes, [self._table(), *self._failures()], [self._numbers(r) for r in self.rows], images=drawn
         )
 
     def write(self) -> list[Path]:
@@ -126,12 +126,12 @@ class AuditResult:
     @property
     def is_drawn(self) -> bool:
         """Whether there are pictures."""
-        shapes = {tuple(row.made.reconstruction.images.shape[2:]) for row in self.rows}
+        shapes = {tuple(row.result.reconstruction.images.shape[2:]) for row in self.rows}
         return any(shape[0] in PICTURES and shape[1:] != (1, 1) for shape in shapes)
 
     def _drawn(self, row: AuditRow) -> grid.Row:
-        images, psnr = row.made.reconstruction.images, None
-        if self.truth is not None and row.made.measured is not None:
+        images, psnr = row.result.reconstruction.images, None
+        if self.truth is not None and row.result.measured is not None:
             images, failed = image_scores.aligned(images, self.truth)
             psnr = image_scores.psnr_db(images, self.truth.images).where(~failed[:, None], torch.nan).flatten()
         return grid.Row("", row.name, images.flatten(0, 1).float(), psnr, row.rung, row.knowledge)
@@ -155,7 +155,7 @@ class AuditResult:
         notes += [ABOUT_EXPLAINED, *self._messages()]
         return Table(title, columns, [self._cells(row) for row in self.rows], notes)
 
-    def _not_made(self) -> list[Table]:
+    def _failures(self) -> list[Table]:
         if not self.missing:
             return []
         rows = [[each.attack, each.reason] for each in self.missing]
@@ -163,25 +163,27 @@ class AuditResult:
 
     def _messages(self) -> list[str]:
         """Each failed check and each note once, with the attacks that it is of."""
-        said: dict[str, list[str]] = {}
+        of_line: dict[str, list[str]] = {}
         for row in self.rows:
-            lines = [*(f"{m.name}: {m.sentence}" for m in row.made.messages), *row.made.notes]
+            lines = [*(f"{m.name}: {m.sentence}" for m in row.result.messages), *row.result.notes]
             for line in lines:
-                said.setdefault(line, []).append(row.name)
-        return [line if len(who) == len(self.rows) > 1 else f"{', '.join(who)}: {line}" for line, who in said.items()]
+                of_line.setdefault(line, []).append(row.name)
+        return [
+            line if len(who) == len(self.rows) > 1 else f"{', '.join(who)}: {line}" for line, who in of_line.items()
+        ]
 
     def _is_scored(self, kind: str) -> bool:
-        return any(getattr(row.made, kind) is not None for row in self.rows)
+        return any(getattr(row.result, kind) is not None for row in self.rows)
 
     def _cells(self, row: AuditRow) -> list[str]:
         cells = [row.name, row.knowledge]
         if self._is_scored("measured"):
-            m = row.made.measured
+            m = row.result.measured
             cells += [NONE] * 3 if m is None else [
                 range_text(m.psnr_db), f"{m.floor.psnr_db:.2f} ({m.floor.name})", range_text(m.gain_db, sign=True)
             ]  # fmt: skip
         elif self._is_scored("features"):
-            f = row.made.features
+            f = row.result.features
             cells += [NONE] * 3 if f is None else [
                 range_text(_interval(f.error)), self._feature_floor()[1], f"{fmean(f.r2.tolist()):.3f}"
             ]  # fmt: skip
@@ -190,13 +192,13 @@ class AuditResult:
 
     def _labels(self, row: AuditRow) -> str:
         """The share that is right where the truth has labels, else those recovered."""
-        labels = row.made.reconstruction.labels
+        labels = row.result.reconstruction.labels
         if bool((labels < 0).any()):
             return NONE
         if self.truth is not None and bool((self.truth.labels >= 0).all()):
             return f"{100 * self._label_accuracy(labels):.0f}% right"
-        shown = [str(int(y)) for y in labels.flatten()[:MOST_LABELS]]
-        return " ".join(shown) + (" ..." if labels.numel() > MOST_LABELS else "")
+        first = [str(int(y)) for y in labels.flatten()[:MOST_LABELS]]
+        return " ".join(first) + (" ..." if labels.numel() > MOST_LABELS else "")
 
     def _label_accuracy(self, labels: Tensor) -> float:
         assert self.truth is not None, "the caller has asked"
@@ -212,7 +214,7 @@ class AuditResult:
 
     def _numbers(self, row: AuditRow) -> dict[str, Any]:
         """One row of the CSV file."""
-        m, f = row.made.measured, row.made.features
+        m, f = row.result.measured, row.result.features
         numbers: dict[str, Any] = {"attack": row.name, "knowledge": row.knowledge, "rung": row.rung}
         if m is not None:
             numbers |= _of_pictures(m)
@@ -222,16 +224,16 @@ class AuditResult:
                 "error_std": error.mean, "error_low": error.low, "error_high": error.high, "r2": float(f.r2.mean()),
                 "floor_error_std": self._feature_floor()[0],
             }  # fmt: skip
-        labels = row.made.reconstruction.labels
-        known = self.truth is not None and bool((self.truth.labels >= 0).all()) and bool((labels >= 0).all())
+        labels = row.result.reconstruction.labels
+        comparable = self.truth is not None and bool((self.truth.labels >= 0).all()) and bool((labels >= 0).all())
         return numbers | {
             "explained_percent": row.explained_percent,
-            "label_accuracy": self._label_accuracy(labels) if known else None,
+            "label_accuracy": self._label_accuracy(labels) if comparable else None,
             "messages": len(row.outcomes),
             "failures": sum(word in FAILURES for word in row.outcomes),
             "is_scored": m is not None or f is not None,
             "is_floor": row.name in registry.FLOORS,
-            "images": row.made.path.name,
+            "images": row.result.path.name,
         }
 
 

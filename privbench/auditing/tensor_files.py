@@ -86,10 +86,10 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     members = archive.infolist()
-    announced, held = sum(m.file_size for m in members), sum(m.compress_size for m in members)
-    if announced > max(SMALL, SHRUNK * held):
+    announced, packed = sum(m.file_size for m in members), sum(m.compress_size for m in members)
+    if announced > max(SMALL, SHRUNK * packed):
         raise ValueError(
-            f"{held} bytes of it announce {announced}; write it again with numpy.savez, which does not compress"
+            f"{packed} bytes of it announce {announced}; write it again with numpy.savez, which does not compress"
         )
     if len(members) > limits.TENSORS:
         raise ValueError(f"it holds {len(members)} arrays, more than {limits.TENSORS}")

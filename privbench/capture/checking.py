@@ -59,12 +59,12 @@ def round_of(entry: Any, at: str, layouts: tuple[Layout, ...]) -> IndexedRound:
         value["broadcasts"],
         f"{at}.broadcasts",
         limits.MESSAGES,
-        lambda b, there: _broadcast(b, there, layouts),
+        lambda b, place: _broadcast(b, place, layouts),
         least=1,
     )
     messages = _list(
         value["messages"], f"{at}.messages", limits.MESSAGES,
-        lambda m, there: _message(m, there, layouts, len(broadcasts)), least=1,
+        lambda m, place: _message(m, place, layouts, len(broadcasts)), least=1,
     )  # fmt: skip
     _check_receivers(broadcasts, at)
     round_ = IndexedRound(number, size, sha256, broadcasts, messages)
@@ -103,7 +103,7 @@ def _tensor(entry: Any, at: str) -> Declared:
     value = _table(entry, at, {"dtype", "shape"})
     if not isinstance(value["dtype"], str) or value["dtype"] not in NAMES:
         raise ValueError(f"{at}.dtype is {short(value['dtype'])}; known: {', '.join(NAMES)}")
-    shape = _list(value["shape"], f"{at}.shape", DIMENSIONS, lambda n, there: _whole(n, there, 0, limits.SIDE))
+    shape = _list(value["shape"], f"{at}.shape", DIMENSIONS, lambda n, place: _whole(n, place, 0, limits.SIDE))
     return Declared(NAMES[value["dtype"]], shape)
 
 
@@ -173,7 +173,7 @@ def _metric_number(value: Any, at: str) -> float:
 
 
 def _clients(value: Any, at: str, least: int = 0) -> tuple[int, ...]:
-    clients = _list(value, at, limits.CLIENTS, lambda n, there: _whole(n, there, 0, limits.CLIENT - 1), least=least)
+    clients = _list(value, at, limits.CLIENTS, lambda n, place: _whole(n, place, 0, limits.CLIENT - 1), least=least)
     if any(a >= b for a, b in pairwise(clients)):
         raise ValueError(f"{at} should ascend")
     return clients
@@ -204,8 +204,8 @@ def _name(value: Any, at: str) -> str:
 def _table(value: Any, at: str, fields: Collection[str]) -> dict[str, Any]:
     """An object with just these fields."""
     if not isinstance(value, dict) or value.keys() != set(fields):
-        given = ", ".join(short(name, 40) for name in list(value)[:12]) if isinstance(value, dict) else short(value)
-        raise ValueError(f"{at} should have the fields {', '.join(sorted(fields))}, but is {given}")
+        actual = ", ".join(short(name, 40) for name in list(value)[:12]) if isinstance(value, dict) else short(value)
+        raise ValueError(f"{at} should have the fields {', '.join(sorted(fields))}, but is {actual}")
     return value
 
 

@@ -240,11 +240,11 @@ class _ServerRecord:
         """The aggregate of some clients, and the numbers that each of them sent beside it, in the order of their ids."""
         ordered = [each for _, each in sorted(zip(clients, values, strict=True), key=lambda pair: pair[0])]
         shared = sorted(set.intersection(*(set(each) for each in ordered)))
-        said = [records.examples(each) for each in ordered]
+        counts = [records.examples(each) for each in ordered]
         message = self._message(
             clients, arrays, records.numbers({name: [each[name] for each in ordered] for name in shared})
         )
-        total = None if None in said else sum(n for n in said if n is not None)
+        total = None if None in counts else sum(n for n in counts if n is not None)
         self._write(number, [replace(message, examples=total)])
 
     def _message(self, clients: Sequence[int], arrays: Params, values: records.Metrics) -> Message:

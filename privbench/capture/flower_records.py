@@ -59,21 +59,21 @@ def metrics(content: RecordDict) -> Metrics:
 
 def numbers(values: Mapping[str, Any]) -> Metrics:
     """Those of some values that are numbers, or lists of numbers."""
-    kept: Metrics = {}
+    numbers: Metrics = {}
     for name, value in values.items():
         if isinstance(value, int | float):
-            kept[name] = _number(value)
+            numbers[name] = _number(value)
         elif isinstance(value, list) and all(isinstance(each, int | float) for each in value):
-            kept[name] = tuple(map(_number, value))
-    return kept
+            numbers[name] = tuple(map(_number, value))
+    return numbers
 
 
 def examples(values: Metrics) -> int | None:
     """How many training examples a client says that it has; None where it does not, or has none."""
     for name in EXAMPLES:
-        said = values.get(name)
-        if isinstance(said, int | float) and said > 0:
-            return int(said)
+        count = values.get(name)
+        if isinstance(count, int | float) and count > 0:
+            return int(count)
     return None
 
 

@@ -38,8 +38,8 @@ class Captured:
         for each in self.rounds:
             if each.number == number:
                 return each
-        there = f"rounds {self.rounds[0].number} to {self.rounds[-1].number}" if self.rounds else "no round"
-        raise UserError(f"{self.folder} has no round {number}, but {there}")
+        available = f"rounds {self.rounds[0].number} to {self.rounds[-1].number}" if self.rounds else "no round"
+        raise UserError(f"{self.folder} has no round {number}, but {available}")
 
     def round(self, number: int) -> CapturedRound:
         """A round with its tensors, on the CPU. UserError of one line where its file is not the one that the index describes."""

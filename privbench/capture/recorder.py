@@ -182,8 +182,8 @@ class Capture:
         if after is not None and difference is not None:
             raise UserError("a message holds weights or their difference; give one of the two")
         kind: Kind = "weights" if difference is None else "update"
-        given = after if difference is None else difference
-        parameters, buffers = self._names.split(self.model.state_dict() if given is None else given)
+        state = after if difference is None else difference
+        parameters, buffers = self._names.split(self.model.state_dict() if state is None else state)
         self._add(kind, parameters, buffers, client, examples, local=local, labels=labels, truth=truth)
 
     def _add(
@@ -192,9 +192,9 @@ class Capture:
         truth: tuple[Tensor, Tensor] | None = None,
     ) -> None:  # fmt: skip
         clients = _ascending(client)
-        known = labels if labels is not None else truth[1] if truth is not None else None
-        if examples is None and known is not None and known.ndim:
-            examples = len(known)
+        labels_ = labels if labels is not None else truth[1] if truth is not None else None
+        if examples is None and labels_ is not None and labels_.ndim:
+            examples = len(labels_)
         message = Message(
             kind=kind,
             clients=clients,
@@ -230,9 +230,9 @@ class Capture:
 
     def _broadcast_to(self, clients: tuple[int, ...]) -> int | None:
         """Which of the round's broadcasts the clients received; None where they received several, or none is known."""
-        apart = {c: n for n, each in enumerate(self._broadcasts) for c in each.clients or ()}
-        rest = next((n for n, each in enumerate(self._broadcasts) if each.clients is None), None)
-        received = {apart.get(client, rest) for client in clients}
+        named = {c: n for n, each in enumerate(self._broadcasts) for c in each.clients or ()}
+        common = next((n for n, each in enumerate(self._broadcasts) if each.clients is None), None)
+        received = {named.get(client, common) for client in clients}
         return received.pop() if len(received) == 1 else None
 
     def _before_forward(self, module: nn.Module, _: object) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from privbench import names, registry, seeds, trust
-from privbench.auditing.walk import SEED, NotMade, Walk
+from privbench.auditing.attack_series import SEED, AttackFailure, AttackSeries
 from privbench.errors import UserError
 from privbench.observation import artifact_files as artifacts
 from privbench.observation import knowledge
@@ -42,28 +42,30 @@ def attack_file(  # noqa: PLR0913 (options)
     Auxiliary images are those of `dataset` or, where that is None, of the artifact's own data set.
     """
     seen = artifacts.load(path)
-    known = artifacts.load_truth(truth, path) if truth is not None else None
+    true = artifacts.load_truth(truth, path) if truth is not None else None
     to, place, origin = console.results(), machine.device(device), artifacts.origin(path)
-    if known is not None and not is_quotable(artifacts.preset(path)):
+    if true is not None and not is_quotable(artifacts.preset(path)):
         to.say(f"note: {SMOKE_NOTE}")
-        known = None
+        true = None
     # The seed that an attack within the run has, so that it gives the same images here; of an export, any.
     seed = SEED if origin is None else seeds.of_attacker(origin.run, seen.round)
     # Once, and only where an attack asks for them.
     auxiliary_images = cache(lambda: _auxiliary(path, seen, dataset, auxiliary, data_dir))
-    floor_images = None if known is None else _floor_images(path, seen, data_dir, to)
+    floor_images = None if true is None else _floor_images(path, seen, data_dir, to)
     # Each attack has the file to itself: what one writes into it, no other sees and no check reports.
-    walk = Walk(_name(path), lambda: artifacts.load(path), out, place, seed, known, auxiliary_images, floor_images)
-    is_ladder, members = bool(registry.LADDERS & set(attacks)), walk.members(attacks)
+    series = AttackSeries(
+        _name(path), lambda: artifacts.load(path), out, place, seed, true, auxiliary_images, floor_images
+    )
+    is_ladder, members = bool(registry.LADDERS & set(attacks)), series.members(attacks)
     each = registry.settings_of_each(members, settings) if is_ladder else dict.fromkeys(members, settings)
-    for made in walk.each(each, is_ladder=is_ladder):
-        if isinstance(made, NotMade):
-            to.say(f"{made.attack}: not run: {made.reason}")
+    for result in series.each(each, is_ladder=is_ladder):
+        if isinstance(result, AttackFailure):
+            to.say(f"{result.attack}: not run: {result.reason}")
             continue
-        loss = float(made.reconstruction.loss.nanmedian())
-        line = "" if made.measured is None else _in_words(made.measured)
-        to.say(f"{made.attack}: {seen.victims} victims, median objective {loss:.3g}{line}; wrote {made.path}")
-        _print_messages(made.messages, made.notes, to)
+        loss = float(result.reconstruction.loss.nanmedian())
+        line = "" if result.measured is None else _in_words(result.measured)
+        to.say(f"{result.attack}: {seen.victims} victims, median objective {loss:.3g}{line}; wrote {result.path}")
+        _print_messages(result.messages, result.notes, to)
 
 
 def _name(path: Path) -> str:
@@ -121,7 +123,7 @@ def _run_of(path: Path) -> TrainSpec | None:
 
 
 def _floor_images(path: Path, seen: Artifact, data_dir: Path | None, to: Console) -> Batch | None:
-    """The images of the artifact's own data set, of which floors are made; None where it is not available, which is said."""
+    """Images of the artifact's own data set, for the floors; None, with a line that says so, where there are none."""
     try:
         return _auxiliary(path, seen, None, knowledge.SAME, data_dir)
     except UserError as error:

@@ -17,8 +17,8 @@ from reports.records import ceiling
 from reports.records.labels import REFUSED, Gap
 from reports.running import ladder_cells
 from reports.running.status import CellStatus
-from reports.running.study_run import check_there, execute, sorted_out
-from reports.running.study_view import tell_files
+from reports.running.study_run import check_present, execute, sorted_out
+from reports.running.study_view import print_files
 from reports.tables import attack_table, inference_table, ladder, report_files, terminal
 from reports.tables.report import Report
 
@@ -62,7 +62,7 @@ def run_attacks(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
         paths += report_files.write(inference_table.report(inferred), folder / INFERENCES)
     paths += of_attack.attacked(store, done, records, folder) + of_attack.histograms(records, folder)
     paths += ladder_cells.curves(records, folder) + sweep_curve.curves(records, folder)
-    check_there(store, cells, states, paths)
+    check_present(store, cells, states, paths)
     return Attacked(folder, records, references, gaps, paths, is_ladder=False, inferred=inferred)
 
 
@@ -78,14 +78,14 @@ def run_ladder(cells: Sequence[CellSpec], place: PlaceOptions) -> Attacked:
         paths += report_files.write(inference_table.report(inferred), folder / INFERENCES)
     paths += ladder_cells.curves(records, folder) + sweep_curve.curves(records, folder)
     paths += ladder_cells.grids(Store(place.out), done, records, folder, [cell.round for cell in done])
-    check_there(Store(place.out), able, states, paths)
+    check_present(Store(place.out), able, states, paths)
     return Attacked(folder, records, [], gaps, paths, is_ladder=True, inferred=inferred)
 
 
 def show_attacked(ended: Attacked) -> None:
     """Prints the table; UserError for cells that are unfinished."""
     to = console.results()
-    tell_files(ended.paths, ended.folder, to)
+    print_files(ended.paths, ended.folder, to)
     for name, report in _reports(ended):
         terminal.show(report, ended.folder / f"{name}.md", to)
     if unfinished := ended.unfinished():

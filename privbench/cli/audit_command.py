@@ -11,7 +11,7 @@ import typer
 from privbench import registry, written_defense
 from privbench.cli.flattening import flattened
 from privbench.errors import UserError
-from privbench.requests.options import DataDir, Device
+from privbench.requests.option_types import DataDir, Device
 from privbench.requests.words import settings, several
 from privbench.system import console
 
@@ -122,7 +122,7 @@ def audit(
 
     split = split_of(entering.split)
     modes: dict[str | None, Literal["train", "eval"] | None] = {"train": "train", "eval": "eval", None: None}
-    made = audits.audit(
+    result = audits.audit(
         built(model, build),
         AuditRequest(
             received=run, round=sent.round_, gradients=sent.gradients, before=sent.before, after=sent.after or None,
@@ -136,7 +136,7 @@ def audit(
             data_dir=data_dir, out=out,
         ),
     )  # fmt: skip
-    terminal.show(made.report(), out / f"{results.STEM}.md", console.results())
+    terminal.show(result.report(), out / f"{results.STEM}.md", console.results())
 
 
 def built(name: str, build: Any) -> Any:

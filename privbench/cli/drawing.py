@@ -56,10 +56,10 @@ def _show_clients(spec: TrainSpec, census: Sequence[dict[str, Any]], public: int
         table.add_column(column, justify="left" if column in ("client", "domain") else "right")
     for k, client in enumerate(census):
         train = client["train"]
-        held, share = sum(count > 0 for count in train), max(train) / max(1, sum(train))
+        classes, share = sum(count > 0 for count in train), max(train) / max(1, sum(train))
         sizes = (f"{sum(client[name]):,}" for name in ("validation", "test"))
         table.add_row(
-            str(k + 1), one_line(client["domain"]), f"{sum(train):,}", str(held), f"{100 * share:.0f}%", *sizes
+            str(k + 1), one_line(client["domain"]), f"{sum(train):,}", str(classes), f"{100 * share:.0f}%", *sizes
         )
     to = console.results()
     to.print(table)

@@ -88,17 +88,17 @@ def show_run(prefix: str, out: Path) -> None:
     if not store.record(spec).exists():
         raise UserError(f"cell {spec.id} is unfinished; the command that started it continues it")
     record = schema.read_of(spec, store.record(spec))
-    shown: dict[str, Any] = record.model_dump(mode="json", exclude={"seeds"})  # too long, or in the tables
+    content: dict[str, Any] = record.model_dump(mode="json", exclude={"seeds"})  # too long, or in the tables
     if isinstance(record, AttackRecord) and not is_quotable(record.cell.preset):
         to.say(SMOKE_NOTE)
     elif isinstance(record, AttackRecord):
-        shown |= {
+        content |= {
             "scores": record.scores._asdict(),
             "floors": record.floors,
             "gain_db": record.gain_db,
         }
-        shown |= {"checks": [message.model_dump() for message in record.messages]}
-    to.print_json(json.dumps(shown))
+        content |= {"checks": [message.model_dump() for message in record.messages]}
+    to.print_json(json.dumps(content))
     training_view.show(record.training, record.class_names, to)
     if is_quotable(record.cell.preset):
         for scores in generator_table.report([record]).tables:

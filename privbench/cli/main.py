@@ -83,7 +83,7 @@ def main() -> None:
         interrupts.end()
     except Exception as error:
         # Whatever a stop was turned into on its way here, it was a stop.
-        if interrupts.asked():
+        if interrupts.stop_signal():
             interrupts.end()
         if isinstance(error, UserError):
             if debug:

@@ -47,12 +47,12 @@ def _reproduced(first: Record, compared: Sequence[int]) -> str:
     """What may be claimed where nothing differs: bits only of reconstructions that were there to be compared."""
     if not isinstance(first, AttackRecord):
         return "reproduced: every number of the record is the same"
-    gone = [seed for seed in first.cell.seeds if seed not in compared]
-    if not gone:
+    lost = [seed for seed in first.cell.seeds if seed not in compared]
+    if not lost:
         return "reproduced bit for bit: every number of the record, and every reconstruction"
     return (
         "reproduced: every number of the record is the same; the old reconstructions of "
-        f"seed(s) {', '.join(map(str, gone))} are gone, so their bits were not compared"
+        f"seed(s) {', '.join(map(str, lost))} are gone, so their bits were not compared"
     )
 
 

@@ -11,20 +11,17 @@ import typer
 from privbench import registry
 from privbench.cli.flattening import flattened
 from privbench.errors import UserError
-from privbench.requests.options import (
+from privbench.requests.option_types import (
     DEFAULT_OUT,
-    AttackOptions,
     DataDir,
     DatasetNames,
     Defenses,
     Out,
-    PlaceOptions,
-    RunOptions,
     ShardOption,
-    TrainingOptions,
     Trust,
     Victims,
 )
+from privbench.requests.options import AttackOptions, PlaceOptions, RunOptions, TrainingOptions
 from privbench.requests.words import data_sets, default_data_sets, settings, several
 from privbench.system import console
 
@@ -209,8 +206,8 @@ def study(
 
     Example: privbench study accuracy --datasets photos
     """
-    wanted = several((methods or "").replace(" ", ","), method)
-    if wanted is None and methods is not None:
+    chosen_methods = several((methods or "").replace(" ", ","), method)
+    if chosen_methods is None and methods is not None:
         raise UserError("--methods names no method")
     attacked = several(",".join(round_ or []).replace(" ", ","), None)
     if attacked is None and round_ is not None:
@@ -222,7 +219,7 @@ def study(
     from reports.running import study_plan, study_view
 
     definition, cells = study_plan.plan(
-        name, training, chosen, methods=wanted, rounds=attacked and list(dict.fromkeys(attacked)), victims=victims,
+        name, training, chosen, methods=chosen_methods, rounds=attacked and list(dict.fromkeys(attacked)), victims=victims,
         attacks=attack and AttackOptions(attack=attack).named(),
         defenses=specifications.defenses(defense or [], training.where),
     )  # fmt: skip
@@ -255,16 +252,16 @@ def merge(
     from privbench.execution.sweep import merging
     from privbench.records.store import Store
 
-    made = merging.merge(Store(into), folders)
-    to = console.results()
+    merged = merging.merge(Store(into), folders)
+    to, copied = console.results(), merged.copied
     to.say(
-        f"merged into {into}: {made.runs} training run(s), {made.artifacts} observation(s), {made.results} result(s); "
-        f"{made.recorded} cell(s) complete, {made.open_cells} not"
+        f"merged into {into}: {copied.runs} training run(s), {copied.artifacts} observation(s), {copied.results} result(s); "
+        f"{merged.recorded} cell(s) complete, {merged.open_cells} not"
     )
-    for path in made.differing:
+    for path in copied.differing:
         to.say(f"- {path} differs from the result that was there, which stays")
-    if made.failures:
-        raise UserError(f"{len(made.failures)} cell(s) could not be recorded: {made.failures[0]}")
+    if merged.failures:
+        raise UserError(f"{len(merged.failures)} cell(s) could not be recorded: {merged.failures[0]}")
 
 
 def reproduce(

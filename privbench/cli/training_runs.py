@@ -13,7 +13,7 @@ from rich.table import Table
 
 from privbench import registry
 from privbench.errors import UserError
-from privbench.execution import beforehand, cell_jobs
+from privbench.execution import cell_jobs, preconditions
 from privbench.execution.progress import JobBars
 from privbench.execution.sweep import engines
 from privbench.records.store import Store
@@ -35,7 +35,7 @@ def train_all(
     for spec in todo:  # on a GPU the seeds of one specification train together
         alike.setdefault(spec.model_copy(update={"seed": 0}).id if stacked else spec.id, []).append(spec)
     names = cell_jobs.titles(list(alike.values()))
-    beforehand.check_data(todo, data_dir, workers=1 if stacked else cpu.cores())
+    preconditions.check_data(todo, data_dir, workers=1 if stacked else cpu.cores())
     jobs = [
         cell_jobs.Trial(name, tuple(group), (), out, data_dir, device)
         for name, group in zip(names, alike.values(), strict=True)
@@ -45,8 +45,8 @@ def train_all(
     if failures:
         raise UserError(failures[0])
     for spec in specs:
-        if gone := restoration.missing(store.train(spec), spec):
-            raise UserError(f"{gone[0]} is gone, though its run was trained; run the same command again")
+        if lost := restoration.missing(store.train(spec), spec):
+            raise UserError(f"{lost[0]} is gone, though its run was trained; run the same command again")
     return store
 
 

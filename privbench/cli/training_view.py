@@ -74,9 +74,9 @@ def rounds(trainings: Sequence[SeedTraining]) -> tuple[list[str], list[list[str]
     last = min(len(t.rounds) for t in trainings)
     step = max(1, -(-last // MOST_ROUNDS))
     stages = list(trainings[0].rounds[0].loss)
-    shown = sorted({*range(0, last, step), last - 1})
+    numbers = sorted({*range(0, last, step), last - 1})
     columns = ["round", *(f"{stage} loss" for stage in stages), *PER_ROUND]
-    return columns, [_round([t.rounds[r] for t in trainings], stages) for r in shown]
+    return columns, [_round([t.rounds[r] for t in trainings], stages) for r in numbers]
 
 
 def _round(each_seed: Sequence[Round], stages: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ import typer
 
 from privbench import registry
 from privbench.errors import UserError
-from privbench.requests.options import (
+from privbench.requests.option_types import (
     DEFAULT_OUT,
     Clients,
     DataDir,

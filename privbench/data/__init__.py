@@ -47,13 +47,13 @@ def load(name: str, root: Path | None, domains: tuple[str, ...] | None = None, s
         return reader.load(path, domains)
     loader = registry.resolve("dataset", name)
     module = registry.module("dataset", name)
-    known = getattr(module, "DOMAINS", ())
-    if domains is not None and not known:
+    available = getattr(module, "DOMAINS", ())
+    if domains is not None and not available:
         raise UserError(f"{name} has one domain only; leave --domains out")
     for domain in domains or ():
-        if domain not in known:
-            raise UserError(f"{name} has no domain '{domain}'; known: {', '.join(known)}")
-    chosen: dict[str, Any] = {"domains": domains} if known else {}
+        if domain not in available:
+            raise UserError(f"{name} has no domain '{domain}'; known: {', '.join(available)}")
+    chosen: dict[str, Any] = {"domains": domains} if available else {}
     if side > SIDE and getattr(module, "LARGER_ORIGINALS", False):
         chosen["side"] = side
     return loader(folder(root), **chosen)

@@ -42,14 +42,14 @@ def folders_of(path: Path, prefix: str = "") -> dict[str, list[Path]]:
 
 def read(name: str, split: ClassSplit, source: str, note: str, *, colour: bool) -> Dataset:
     """One domain, split by class, never flipped; UserError names a file that is no image."""
-    known = {one: label for label, one in enumerate(split.classes)}
-    train, validation, test = (_images(part, known, colour=colour) for part in split)
+    labels = {one: label for label, one in enumerate(split.classes)}
+    train, validation, test = (_images(part, labels, colour=colour) for part in split)
     domain = Domain(train, test, validation)
     return Dataset(name, split.classes, {"all": domain}, flip=False, source=source, note=note, by_class=True)
 
 
-def _images(files: Files, known: Mapping[str, int], *, colour: bool) -> Images:
+def _images(files: Files, label_of: Mapping[str, int], *, colour: bool) -> Images:
     """The images of one purpose, class after class."""
-    labels = [torch.full((len(paths),), known[name]) for name, paths in files.items()]
+    labels = [torch.full((len(paths),), label_of[name]) for name, paths in files.items()]
     paths = [path for each in files.values() for path in each]
     return Images(tree.read(paths, colour=colour), torch.cat(labels))

@@ -83,8 +83,8 @@ def by_class(labels: Tensor, clients: int, per_client: int, rng: torch.Generator
     if clients > len(classes):
         raise UserError(f"{clients} clients of whole classes were asked for, but there are {len(classes)} classes")
     shares = []
-    for held in classes[torch.randperm(len(classes), generator=rng)].tensor_split(clients):
-        members = [(labels == one).nonzero()[:, 0] for one in held.tolist()]
+    for chosen in classes[torch.randperm(len(classes), generator=rng)].tensor_split(clients):
+        members = [(labels == one).nonzero()[:, 0] for one in chosen.tolist()]
         shuffled = [rows[torch.randperm(len(rows), generator=rng)] for rows in members]
         turns = torch.cat([torch.arange(len(rows)) for rows in shuffled])
         shares.append(torch.cat(shuffled)[turns.argsort(stable=True)][:per_client])

@@ -77,10 +77,10 @@ PLACES = {
 
 def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     """One domain per client; MNIST, when it is there and no client's, becomes the public data."""
-    wanted = domains or PUBLISHED
-    _require(wanted, root)
-    loaded = {name: _read(name, root) for name in wanted}
-    public = _read("mnist", root).train if "mnist" not in wanted and _there("mnist", root) else None
+    names = domains or PUBLISHED
+    _require(names, root)
+    loaded = {name: _read(name, root) for name in names}
+    public = _read("mnist", root).train if "mnist" not in names and _is_present("mnist", root) else None
     return Dataset(
         "digit5", tuple("0123456789"), loaded, flip=False, source=SOURCE, note=_note(loaded, root), public=public
     )
@@ -106,23 +106,23 @@ def fetch(root: Path) -> None:
     _require(DOMAINS, root)
 
 
-def _require(wanted: Sequence[str], root: Path) -> None:
+def _require(names: Sequence[str], root: Path) -> None:
     reasons = []
-    for name in wanted:
+    for name in names:
         fetch_domain = PLACES[name].fetch
-        if not _there(name, root) and fetch_domain is not None:
+        if not _is_present(name, root) and fetch_domain is not None:
             try:
-                download.into(root, fetch_domain, partial(_there, name, root))
+                download.into(root, fetch_domain, partial(_is_present, name, root))
             except UserError as error:
                 reasons.append(str(error))
-    absent = [name for name in wanted if not _there(name, root)]
+    absent = [name for name in names if not _is_present(name, root)]
     if absent:
-        there = [name for name in DOMAINS if _there(name, root)]
+        available = [name for name in DOMAINS if _is_present(name, root)]
         missing = ", ".join(f"{name} ({', '.join(file.path for file in PLACES[name].layouts[0])})" for name in absent)
         why = f" ({'; '.join(reasons)})" if reasons else ""
         way = (
-            f"or choose domains that are there, e.g. --domains {','.join(there)}"
-            if there
+            f"or choose domains that are there, e.g. --domains {','.join(available)}"
+            if available
             else "or point --data-dir at them"
         )
         raise UserError(f"digit5 needs {missing} under {root}{why}; put the files there, {way}")
@@ -136,7 +136,7 @@ def _count_usps(path: Path) -> int:
     return sum(len(part.labels) for part in formats.usps_h5(path))
 
 
-def _there(name: str, root: Path) -> bool:
+def _is_present(name: str, root: Path) -> bool:
     return files.present(PLACES[name].layouts, root) is not None
 
 

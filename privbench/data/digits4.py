@@ -38,7 +38,7 @@ def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     """One client's worth of images per domain; `root` is not needed."""
     images, labels = digits.shuffled()
     share = TRAIN + TEST
-    made = {}
+    loaded = {}
     for name in domains or DOMAINS:
         rows = slice(("plain", "blended", "inverted").index(name) * share, None) if name != "fonts" else slice(0, share)
         x, y = images[rows][:share], labels[rows][:share]
@@ -50,9 +50,9 @@ def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
             x = inverted(x)
         else:
             x, y = fonts(share)
-        made[name] = Domain(Images(x[:TRAIN], y[:TRAIN]), Images(x[TRAIN:], y[TRAIN:]))
-    note = "" if tuple(made) == DOMAINS else f"digits4 with the domains {', '.join(made)} only"
-    return Dataset("digits4", tuple("0123456789"), made, flip=False, source=SOURCE, note=note)
+        loaded[name] = Domain(Images(x[:TRAIN], y[:TRAIN]), Images(x[TRAIN:], y[TRAIN:]))
+    note = "" if tuple(loaded) == DOMAINS else f"digits4 with the domains {', '.join(loaded)} only"
+    return Dataset("digits4", tuple("0123456789"), loaded, flip=False, source=SOURCE, note=note)
 
 
 def blended(images: Tensor) -> Tensor:

@@ -33,28 +33,28 @@ FOLDERS = ("domainnet", "DomainNet")
 CLASSES = 10
 
 
-class Held(NamedTuple):
+class ClassFiles(NamedTuple):
     """The files of one class in one domain, apart when the published lists set them apart."""
 
     train: list[Path]
-    rest: list[Path]  # listed for testing; without lists all files are in `train`
+    test: list[Path]  # listed for testing; without lists all files are in `train`
 
 
-Listing = dict[str, Held]  # class -> files
+Listing = dict[str, ClassFiles]  # class -> files
 
 
 def load(root: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     """One domain per client, flipped in training as in the reference implementation; Painting, if no client's, is public."""
-    wanted = domains or PUBLISHED
-    folder = _require(wanted, root)
+    names = domains or PUBLISHED
+    folder = _require(names, root)
     listings = {name: listing(folder, name) for name in DOMAINS if (folder / name).is_dir()}
     classes = largest(listings)
-    loaded = {name: read_domain(name, listings[name], classes) for name in wanted}
-    parts = [] if wanted == PUBLISHED else [f"domainnet with the domains {', '.join(wanted)} only"]
+    loaded = {name: read_domain(name, listings[name], classes) for name in names}
+    parts = [] if names == PUBLISHED else [f"domainnet with the domains {', '.join(names)} only"]
     if len(listings) < len(DOMAINS):
         parts.append(f"its ten largest classes are those of {', '.join(listings)} alone")
     public = None
-    if PUBLIC not in wanted and PUBLIC in listings:
+    if PUBLIC not in names and PUBLIC in listings:
         public = _together([(k, _all(listings[PUBLIC].get(name))) for k, name in enumerate(classes)])
     return Dataset(
         "domainnet", classes, loaded, flip=True, source=SOURCE, note="; ".join(parts), public=public, halved=True
@@ -66,7 +66,7 @@ def check(root: Path) -> list[str]:
     layout = files.nearest(_layouts(DOMAINS), root)
 
     def count(folder: Path) -> int:
-        return sum(len(held.train) + len(held.rest) for held in listing(folder.parent, folder.name).values())
+        return sum(len(each.train) + len(each.test) for each in listing(folder.parent, folder.name).values())
 
     return [file.state(root, count) for file in layout]
 
@@ -79,19 +79,19 @@ def fetch(root: Path) -> None:
 def listing(folder: Path, domain: str) -> Listing:
     """Class -> files of one domain, from the published lists when both are there, else from its folders."""
     lists = [folder / f"{domain}_{part}.txt" for part in ("train", "test")]
-    there = [path for path in lists if path.is_file()]
-    if len(there) == 1:
-        raise UserError(f"{there[0]} is there, but its other half is not; put both lists there, or none")
+    present = [path for path in lists if path.is_file()]
+    if len(present) == 1:
+        raise UserError(f"{present[0]} is there, but its other half is not; put both lists there, or none")
     by_class: Listing = {}
-    if there:
+    if present:
         for part, path in enumerate(lists):
             for file in read_list(path, folder, domain):
-                by_class.setdefault(file.parent.name, Held([], []))[part].append(file)
+                by_class.setdefault(file.parent.name, ClassFiles([], []))[part].append(file)
     else:
         for path in tree.entries(folder / domain):
             if path.is_dir():
-                by_class[path.name] = Held(tree.images_of(path), [])
-    if not any(held.train for held in by_class.values()):
+                by_class[path.name] = ClassFiles(tree.images_of(path), [])
+    if not any(each.train for each in by_class.values()):
         raise UserError(f"{folder / domain} is empty: it must hold one folder of images per class")
     return by_class
 
@@ -122,8 +122,8 @@ def largest(listings: dict[str, Listing]) -> tuple[str, ...]:
     """The ten classes with the most images over all domains, in alphabetical order; of equals the first ones."""
     totals: dict[str, int] = {}
     for domain in listings.values():
-        for name, held in domain.items():
-            totals[name] = totals.get(name, 0) + len(held.train) + len(held.rest)
+        for name, of_class in domain.items():
+            totals[name] = totals.get(name, 0) + len(of_class.train) + len(of_class.test)
     if len(totals) < CLASSES:
         raise UserError(f"domainnet needs {CLASSES} classes, but its folders hold {len(totals)}: {', '.join(totals)}")
     return tuple(sorted(sorted(totals, key=lambda name: (-totals[name], name))[:CLASSES]))
@@ -133,12 +133,12 @@ def read_domain(domain: str, by_class: Listing, classes: tuple[str, ...]) -> Dom
     """The images of a domain, class after class; those of the published test list apart."""
     train, test = [], []
     for label, name in enumerate(classes):
-        held = by_class.get(name, Held([], []))
-        count = len(held.train) + len(held.rest)
-        if count < 2 or not held.train:
+        of_class = by_class.get(name, ClassFiles([], []))
+        count = len(of_class.train) + len(of_class.test)
+        if count < 2 or not of_class.train:
             raise UserError(f"domainnet's {domain} must hold two images or more of '{name}', but it holds {count}")
-        train.append((label, held.train))
-        test.append((label, held.rest))
+        train.append((label, of_class.train))
+        test.append((label, of_class.test))
     whole = _together(train)
     listed = _together(test) if any(paths for _, paths in test) else Images(whole.images[:0], whole.labels[:0])
     return Domain(whole, listed)
@@ -151,8 +151,8 @@ def _together(groups: list[tuple[int, list[Path]]]) -> Images:
     return Images(torch.cat(images), torch.cat(labels))
 
 
-def _all(held: Held | None) -> list[Path]:
-    return [] if held is None else held.train + held.rest
+def _all(of_class: ClassFiles | None) -> list[Path]:
+    return [] if of_class is None else of_class.train + of_class.test
 
 
 def _layouts(domains: tuple[str, ...]) -> list[tuple[File, ...]]:

@@ -85,8 +85,10 @@ def load(root: Path) -> Dataset:
         sets.append(Images(images, labels))
     train, validation, test = sets
     digest = digest_of(sets)
-    here = f"FreeType {ft2font.__freetype_version__} and Pillow {Image.__version__}"
-    note = "" if digest == DIGEST else f"glyphs is rendered by {here} here: other images ({digest}) than by {VERSIONS}"
+    versions = f"FreeType {ft2font.__freetype_version__} and Pillow {Image.__version__}"
+    note = (
+        "" if digest == DIGEST else f"glyphs is rendered by {versions} here: other images ({digest}) than by {VERSIONS}"
+    )
     return Dataset(
         "glyphs", names(), {"all": Domain(train, test, validation)}, flip=False, source=SOURCE, note=note, by_class=True
     )

@@ -129,25 +129,25 @@ def _check_names(path: Path, folders: Sequence[str]) -> None:
 def load(path: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     """The images of a folder, decoded class by class and split."""
     listing = survey(path)
-    wanted = domains or tuple(listing.files)
-    for domain in wanted:
+    chosen = domains or tuple(listing.files)
+    for domain in chosen:
         if domain not in listing.files:
             raise UserError(f"{path} has no domain '{domain}'; known: {', '.join(listing.domains) or 'none'}")
-    taken: dict[bytes, int] = {}  # image -> split, over all classes and domains
+    splits: dict[bytes, int] = {}  # image -> split, over all classes and domains
     loaded, first = {}, None
-    for domain in wanted:
+    for domain in chosen:
         parts: list[list[Images]] = [[], [], []]
         for name, paths in listing.files[domain].items():
             images = decoded.read(paths)
             first = first or (paths[0], images.shape[1])
             if images.shape[1] != first[1]:
                 raise tree.mixed(paths[0], first[0], grey=images.shape[1] == 1)
-            rows = split(images, taken, paths[0].parent, (domain, name))
+            rows = split(images, splits, paths[0].parent, (domain, name))
             for part, indices in zip(parts, rows, strict=True):
                 part.append(Images(images[indices], torch.full((len(indices),), listing.classes.index(name))))
         train, validation, test = (Images(*(torch.cat(t) for t in zip(*part, strict=True))) for part in parts)
         loaded[domain] = Domain(train, test, validation)
-    notes = [] if wanted == tuple(listing.files) else [f"{path.name} with the domains {', '.join(wanted)} only"]
+    notes = [] if chosen == tuple(listing.files) else [f"{path.name} with the domains {', '.join(chosen)} only"]
     notes += [f"{listing.passed_over} files of {path.name} that are no images were passed over"] * bool(
         listing.passed_over
     )
@@ -155,25 +155,25 @@ def load(path: Path, domains: tuple[str, ...] | None = None) -> Dataset:
     return Dataset(name, listing.classes, loaded, flip=False, source=f"the user's own, {path}", note="; ".join(notes))
 
 
-def split(images: Tensor, taken: dict[bytes, int], folder: Path, names: Sequence[str]) -> list[list[int]]:
-    """The rows of `images` that train, validate and test; `taken` (image -> split) is obeyed and added to.
+def split(images: Tensor, splits: dict[bytes, int], folder: Path, names: Sequence[str]) -> list[list[int]]:
+    """The rows of `images` that train, validate and test; `splits` (image -> split) is obeyed and added to.
 
     Different images are assigned in a random order until each split has its share; every split gets one at least.
     """
     keys = [hashlib.sha256(image.numpy().tobytes()).digest() for image in images]
     order = torch.randperm(len(keys), generator=stream(0, "folder", *names)).tolist()
-    free = list(dict.fromkeys(keys[k] for k in order if keys[k] not in taken))
+    free = list(dict.fromkeys(keys[k] for k in order if keys[k] not in splits))
     copies = Counter(keys)
     sizes = [0, 0, 0]
     for key in keys:
-        if key in taken:
-            sizes[taken[key]] += 1
+        if key in splits:
+            sizes[splits[key]] += 1
     goals = [round(share * len(keys)) for share in SHARES] + [len(keys)]
-    for left, key in zip(range(len(free), 0, -1), free, strict=True):
+    for remaining, key in zip(range(len(free), 0, -1), free, strict=True):
         empty = [purpose for purpose, size in enumerate(sizes) if size == 0]
         short = [purpose for purpose, size in enumerate(sizes) if size < goals[purpose]]
-        taken[key] = empty[0] if left <= len(empty) else short[0]
-        sizes[taken[key]] += copies[key]
+        splits[key] = empty[0] if remaining <= len(empty) else short[0]
+        sizes[splits[key]] += copies[key]
     if 0 in sizes:
         elsewhere = len(copies) - len(free)
         copied = f", {elsewhere} of them copied from other folders" if elsewhere else ""
@@ -181,7 +181,7 @@ def split(images: Tensor, taken: dict[bytes, int], folder: Path, names: Sequence
             f"{folder} must hold three different images or more, one each to train, validate and test, "
             f"but it holds {len(copies)}{copied}"
         )
-    return [[k for k, key in enumerate(keys) if taken[key] == purpose] for purpose in range(len(PURPOSES))]
+    return [[k for k, key in enumerate(keys) if splits[key] == purpose] for purpose in range(len(PURPOSES))]
 
 
 def check(path: Path) -> list[str]:

@@ -36,10 +36,10 @@ def load(root: Path) -> Dataset:
     parts = [root / file.path for file in layout[: len(PARTS)]]
     split = ClassSplit(*(by_class(path) for path in parts))
     sizes = tuple((len(part), sum(len(images) for images in part.values())) for part in split)
-    there, of = (
+    actual, of = (
         "; ".join(f"{classes} classes with {images:,} images" for classes, images in s) for s in (sizes, PUBLISHED)
     )
-    note = "" if sizes == PUBLISHED else f"miniimagenet is not as published: {there}, instead of {of}"
+    note = "" if sizes == PUBLISHED else f"miniimagenet is not as published: {actual}, instead of {of}"
     return class_split.read("miniimagenet", split, SOURCE, note, colour=True)
 
 

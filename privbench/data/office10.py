@@ -27,11 +27,11 @@ ENDINGS = {".png", ".jpg", ".jpeg", ".bmp"}
 
 def load(root: Path, domains: tuple[str, ...] | None = None, side: int = SIDE) -> Dataset:
     """One domain per client, flipped in training as in the reference implementation."""
-    wanted = domains or DOMAINS
-    files.require("office10", [_layout(wanted)], root, None)
-    classes = class_names(root / FOLDER / wanted[0])
-    loaded = {domain: read_domain(root / FOLDER / domain, classes, side) for domain in wanted}
-    parts = [] if wanted == DOMAINS else [f"office10 with the domains {', '.join(wanted)} only"]
+    names = domains or DOMAINS
+    files.require("office10", [_layout(names)], root, None)
+    classes = class_names(root / FOLDER / names[0])
+    loaded = {domain: read_domain(root / FOLDER / domain, classes, side) for domain in names}
+    parts = [] if names == DOMAINS else [f"office10 with the domains {', '.join(names)} only"]
     for name, domain in loaded.items():
         images = len(domain.train.labels)
         if images != PUBLISHED[name]:

@@ -27,9 +27,9 @@ VALIDATION_EVERY = 5
 def load(root: Path) -> Dataset:
     """One grey domain, split by class; a class is named "<alphabet>/<character>"."""
     background, evaluation = (alphabets(root / file.path) for file in _require(root))
-    held = list(background)[VALIDATION_EVERY - 1 :: VALIDATION_EVERY]
-    train = {name: images for one in background if one not in held for name, images in background[one].items()}
-    validation = {name: images for one in held for name, images in background[one].items()}
+    held_out = list(background)[VALIDATION_EVERY - 1 :: VALIDATION_EVERY]
+    train = {name: images for one in background if one not in held_out for name, images in background[one].items()}
+    validation = {name: images for one in held_out for name, images in background[one].items()}
     test = {name: images for each in evaluation.values() for name, images in each.items()}
     sizes = (len(train) + len(validation), len(test))
     of = f"{sizes[0]} + {sizes[1]} characters of {CLASSES[0]} + {CLASSES[1]}"

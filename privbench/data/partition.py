@@ -100,7 +100,7 @@ def federate(  # noqa: PLR0913 (what a partition depends on)
             if how == "dirichlet"
             else how
         )
-        made, held_out = _by_share(dataset, clients, per_client, seed, public, dealt, paper)
+        partitioned, held_out = _by_share(dataset, clients, per_client, seed, public, dealt, paper)
     elif how == "domain":
         if len(dataset.domains) == 1 and clients != 1:
             raise UserError(f"{dataset.name} has one domain only; lay it out with --partition iid or dirichlet")
@@ -109,11 +109,11 @@ def federate(  # noqa: PLR0913 (what a partition depends on)
                 f"{dataset.name} has {len(dataset.domains)} domains ({', '.join(dataset.domains)}), one per client, "
                 f"but {clients} clients were asked for"
             )
-        made = [_of_domain(name, domain, per_client, seed, paper) for name, domain in dataset.domains.items()]
+        partitioned = [_of_domain(name, domain, per_client, seed, paper) for name, domain in dataset.domains.items()]
         held_out = dataset.public
     else:
         raise UserError(f"unknown partition '{how}'; known: iid, domain, dirichlet, classes")
-    return Federation(tuple(made), held_out, dataset.classes, dataset.flip, dataset.by_class)
+    return Federation(tuple(partitioned), held_out, dataset.classes, dataset.flip, dataset.by_class)
 
 
 def census(federation: Federation) -> list[dict[str, str | list[int]]]:
@@ -147,15 +147,17 @@ def _by_share(
     if dealt == "classes":
         labels = torch.cat([part.labels for part in trains])
         train = client_shares.by_class(labels, clients, per_client, stream(seed, "partition", "classes"))
-        rest = train[0][:0]
+        unused = train[0][:0]
     else:
-        train, rest = client_shares.iid(_size(trains), clients, per_client, public, stream(seed, "partition", "train"))
+        train, unused = client_shares.iid(
+            _size(trains), clients, per_client, public, stream(seed, "partition", "train")
+        )
     test_shares = client_shares.splits(_size(tests), clients, stream(seed, "partition", "test"))
     if validation_sets:
         _enough(dataset.name, "test", _size(tests), clients)
         _enough(dataset.name, "validation", _size(validation_sets), clients)
         validations = client_shares.splits(_size(validation_sets), clients, stream(seed, "partition", "validation"))
-        held = [
+        evaluation = [
             (gather(validation_sets, first), gather(tests, second))
             for first, second in zip(validations, test_shares, strict=True)
         ]
@@ -163,12 +165,12 @@ def _by_share(
         _enough(dataset.name, "test", _size(tests), clients)
         cut = [client_shares.set_apart(rows, paper.validation) for rows in train]
         train = [training for training, _ in cut]
-        held = [
+        evaluation = [
             (gather(trains, first), gather(tests, second)) for (_, first), second in zip(cut, test_shares, strict=True)
         ]
     else:
         _enough(dataset.name, "test", _size(tests), 2 * clients)
-        held = [
+        evaluation = [
             (gather(tests, first), gather(tests, second))
             for first, second in (client_shares.halves(share) for share in test_shares)
         ]
@@ -177,9 +179,9 @@ def _by_share(
         labels = torch.cat([part.labels for part in trains])[pool]
         shares_of = client_shares.dirichlet(labels, clients, *dealt, stream(seed, "partition", "dirichlet"))
         train = [pool[share] for share in shares_of]
-    made = [Client(name, gather(trains, rows), *sets) for rows, sets in zip(train, held, strict=True)]
-    held_out = dataset.public or (gather(trains, rest) if len(rest) else None)
-    return made, held_out
+    partitioned = [Client(name, gather(trains, rows), *sets) for rows, sets in zip(train, evaluation, strict=True)]
+    held_out = dataset.public or (gather(trains, unused) if len(unused) else None)
+    return partitioned, held_out
 
 
 def _size(sets: Sequence[Images]) -> int:
@@ -211,16 +213,16 @@ def _halved(name: str, domain: Domain, seed: int) -> Domain:
     The training half comes from `train`, so that no published test image is trained on; what is left of it joins `test`.
     """
     train: list[Tensor] = []
-    left: list[Tensor] = []
+    remaining: list[Tensor] = []
     for label in torch.cat([domain.train.labels, domain.test.labels]).unique().tolist():
         members = (domain.train.labels == label).nonzero()[:, 0]
         order = members[torch.randperm(len(members), generator=stream(seed, "partition", name, "half", label))]
         half = min((len(members) + int((domain.test.labels == label).sum())) // 2, len(members))
         train.append(order[:half])
-        left.append(order[half:])
+        remaining.append(order[half:])
     test = gather(
         [domain.train, domain.test],
-        torch.cat([*left, torch.arange(len(domain.test.labels)) + len(domain.train.labels)]),
+        torch.cat([*remaining, torch.arange(len(domain.test.labels)) + len(domain.train.labels)]),
     )
     return Domain(take(domain.train, torch.cat(train)), test)
 
@@ -238,10 +240,10 @@ def _split(name: str, domain: Domain, seed: int, training: float, validation: fl
     return Domain(gather(sets, order[:first]), gather(sets, order[second:]), gather(sets, order[first:second]))
 
 
-def _enough(name: str, what: str, there: int, needed: int) -> None:
-    if there < needed:
+def _enough(name: str, what: str, available: int, needed: int) -> None:
+    if available < needed:
         raise UserError(
-            f"{name} has {there} {what} images, but its clients need {needed}; ask for fewer clients with --clients"
+            f"{name} has {available} {what} images, but its clients need {needed}; ask for fewer clients with --clients"
         )
 
 
@@ -259,7 +261,7 @@ def gather(sets: Sequence[Images], index: Tensor) -> Images:
     labels = torch.empty(len(index), dtype=torch.int64)
     begin = 0
     for part in sets:
-        here = (index >= begin) & (index < begin + len(part.labels))
-        images[here], labels[here] = part.images[index[here] - begin], part.labels[index[here] - begin]
+        inside = (index >= begin) & (index < begin + len(part.labels))
+        images[inside], labels[inside] = part.images[index[inside] - begin], part.labels[index[inside] - begin]
         begin += len(part.labels)
     return Images(images, labels)

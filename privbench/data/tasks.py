@@ -61,23 +61,23 @@ def draw(labels: Tensor, shape: TaskShape, rng: torch.Generator) -> Task:
     """A task from the classes with more than K images; as many queries of a class as all of them have, up to Q."""
     classes = _enough(by_class(labels, shape.shots + 1), shape)
     queries = min(shape.queries, min(len(rows) for rows in classes) - shape.shots)
-    support, asked = [], []
-    for rows in _some_classes(classes, shape, rng):
+    support, query = [], []
+    for rows in _drawn_classes(classes, shape, rng):
         order = rows[torch.randperm(len(rows), generator=rng)]
         support.append(order[: shape.shots])
-        asked.append(order[shape.shots : shape.shots + queries])
-    return Task(*_joined(support), *_joined(asked))
+        query.append(order[shape.shots : shape.shots + queries])
+    return Task(*_joined(support), *_joined(query))
 
 
 def support_set(labels: Tensor, shape: TaskShape, rng: torch.Generator) -> TaskRows:
     """K images of each of N classes of a client."""
-    chosen = _some_classes(_enough(by_class(labels, shape.shots), shape), shape, rng)
+    chosen = _drawn_classes(_enough(by_class(labels, shape.shots), shape), shape, rng)
     return _joined([rows[torch.randperm(len(rows), generator=rng)[: shape.shots]] for rows in chosen])
 
 
 def pool(labels: Tensor, shape: TaskShape, rng: torch.Generator) -> TaskRows:
     """All images of each of N classes of a client, from which mini-batches are drawn where a defence acts on every image."""
-    return _joined(_some_classes(_enough(by_class(labels, shape.shots), shape), shape, rng))
+    return _joined(_drawn_classes(_enough(by_class(labels, shape.shots), shape), shape, rng))
 
 
 def smallest_pool(labels: Tensor, shape: TaskShape) -> int:
@@ -90,14 +90,14 @@ def disjoint(labels: Tensor, shape: TaskShape, rng: torch.Generator) -> list[Tas
     classes = _enough(by_class(labels, shape.shots), shape)
     order = torch.randperm(len(classes), generator=rng).tolist()
     shuffled = [classes[c][torch.randperm(len(classes[c]), generator=rng)] for c in order]
-    made = []
+    tasks = []
     for first in range(0, len(shuffled) - shape.ways + 1, shape.ways):
         group = shuffled[first : first + shape.ways]
         for turn in range(min(len(rows) for rows in group) // shape.shots):
             rows, names = _joined([rows[turn * shape.shots : (turn + 1) * shape.shots] for rows in group])
             mixed = torch.randperm(len(rows), generator=rng)
-            made.append(TaskRows(rows[mixed], names[mixed]))
-    return made
+            tasks.append(TaskRows(rows[mixed], names[mixed]))
+    return tasks
 
 
 def check(federation: Federation, training: TaskShape, test: TaskShape) -> None:
@@ -137,7 +137,7 @@ def _enough(classes: list[Tensor], shape: TaskShape) -> list[Tensor]:
     return classes
 
 
-def _some_classes(classes: list[Tensor], shape: TaskShape, rng: torch.Generator) -> list[Tensor]:
+def _drawn_classes(classes: list[Tensor], shape: TaskShape, rng: torch.Generator) -> list[Tensor]:
     """N of the classes in random order."""
     return [classes[c] for c in torch.randperm(len(classes), generator=rng)[: shape.ways].tolist()]
 

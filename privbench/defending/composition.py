@@ -60,9 +60,9 @@ class Composition(Defense):
         """Whether a member guarantees anything."""
         return any(member.is_private for member in self.members)
 
-    def example(self, gradients: Parts, taken: Tensor, expected: float, rng: torch.Generator) -> Parts:
+    def example(self, gradients: Parts, included: Tensor, expected: float, rng: torch.Generator) -> Parts:
         """By its one member with that place."""
-        return self._only("example").example(gradients, taken, expected, rng)
+        return self._only("example").example(gradients, included, expected, rng)
 
     def representation(self, gradients: Parts, model: Model, nets: tuple[Parts, Parts], images: Tensor) -> Parts:
         """By its one member with that place."""

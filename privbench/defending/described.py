@@ -47,11 +47,11 @@ def kinds(description: Mapping[str, Any]) -> frozenset[str]:
         return frozenset()
     if _key(1, "name") in description:
         return frozenset({name})
-    said = {kind for kind, setting in KINDS.items() if setting in description or name == kind}
-    acts = {kind for kind in said if name == kind or description[KINDS[kind]]}
+    named = {kind for kind, setting in KINDS.items() if setting in description or name == kind}
+    acts = {kind for kind in named if name == kind or description[KINDS[kind]]}
     if "clip" in acts and description.get("clips") == "example":
         acts = acts - {"clip"} | {CLIPS_IMAGES}
-    return frozenset(acts if said else {name} - {NONE})
+    return frozenset(acts if named else {name} - {NONE})
 
 
 def noise_variance(description: Mapping[str, Any]) -> float:

@@ -54,12 +54,12 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
     train = cell.train
     method = registry.create(registry.resolve("method", train.method), train.method_settings)
     private = "extractor" not in method.shared_parts
-    made = written_defense.create(train.defense, train.where)
-    summed = "aggregate" in made.places
+    defense = written_defense.create(train.defense, train.where)
+    summed = "aggregate" in defense.places
     gan = method.networks(train.backbone).get("gan", Model.gan)
     model = registry.model(train.backbone, 3, 10, train.image_size, gan=gan)
-    model = made.network(model) if "network" in made.places else model
-    if fault := _at_odds(name, limits, train.method, model, private=private, noisy=made.noisy):
+    model = defense.network(model) if "network" in defense.places else model
+    if fault := _at_odds(name, limits, train.method, model, private=private, noisy=defense.noisy):
         return fault
     if summed and (fault := _of_sums(name, limits, private=private)):
         return fault
@@ -74,12 +74,12 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
         return fault
     images = cell.batch_size * (train.clients if summed else 1)
     if limits.most_images is not None and images > limits.most_images:
-        came = f"sums of {images} images of {train.clients} clients were" if summed else f"--batch-size {images} was"
+        given = f"sums of {images} images of {train.clients} clients were" if summed else f"--batch-size {images} was"
         return (
-            f"{name} inverts gradients of at most {limits.most_images} image(s), but {came} asked for; try --attack "
+            f"{name} inverts gradients of at most {limits.most_images} image(s), but {given} asked for; try --attack "
             f"{registry.STRONG}"
         )
-    if limits.undefended_batches and images > 1 and made.places - {"aggregate"}:
+    if limits.undefended_batches and images > 1 and defense.places - {"aggregate"}:
         return (
             f"{name} takes gradients of several images apart only where no defence changes them, but --defense {train.defense} "
             f"was asked for; leave out --batch-size, or try --attack {registry.STRONG}"

@@ -180,13 +180,13 @@ def kept_images(cell: CellSpec, spec: TrainSpec, fed: Federation, round_: int) -
 def about_further(cell: CellSpec, round_: int) -> dict[str, Any]:
     """What a record says of it."""
     needs = registry.resolve("attack", str(cell.attack)).needs
-    said = dict[str, Any]()
+    described = dict[str, Any]()
     if "known" in needs:
-        said["known"] = {"images": cell.known_images, "quality_db": cell.known_quality_db}
+        described["known"] = {"images": cell.known_images, "quality_db": cell.known_quality_db}
     if "rounds" in needs:
         rounds = other_images.observed_rounds(cell.observed_rounds, round_)
-        said["rounds"] = {"observed": list(rounds), "uploads": cell.uploads_per_round}
-    return said
+        described["rounds"] = {"observed": list(rounds), "uploads": cell.uploads_per_round}
+    return described
 
 
 def _chosen(cell: CellSpec, spec: TrainSpec, fed: Federation, round_: int, each: int, named: str) -> ChosenImages:

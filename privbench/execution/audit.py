@@ -35,15 +35,15 @@ def of_run(store: Store, spec: TrainSpec, federation: Federation, rounds: int, n
         return None
     path = store.audit(spec, number)
     if not files.to_write(path):
-        kept = files.read_digested(path)
-        files.check_identity(path, kept, spec=spec.id, rounds=rounds)
-        return Audit(**kept["audit"]).model_dump()
+        stored = files.read_digested(path)
+        files.check_identity(path, stored, spec=spec.id, rounds=rounds)
+        return Audit(**stored["audit"]).model_dump()
     setup = harness.prepare(spec, federation, torch.device("cpu"))
-    made = audited(setup, rounds, number)
-    if made is None:
+    result = audited(setup, rounds, number)
+    if result is None:
         return None
-    files.write_digested(path, {"spec": spec.id, "rounds": rounds, "audit": made.model_dump()})
-    return made.model_dump()
+    files.write_digested(path, {"spec": spec.id, "rounds": rounds, "audit": result.model_dump()})
+    return result.model_dump()
 
 
 def audited(setup: Setup, rounds: int, number: int, single_releases: int = SINGLE_RELEASES) -> Audit | None:

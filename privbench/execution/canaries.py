@@ -113,7 +113,7 @@ class WithCanaries(Defense):
         """The defence's."""
         return self.defense.optimiser(setting)
 
-    def example(self, gradients: Parts, taken: Tensor, expected: float, rng: torch.Generator) -> Parts:
+    def example(self, gradients: Parts, included: Tensor, expected: float, rng: torch.Generator) -> Parts:
         """The defence's step over images and canaries; adds each canary's coordinate of it to its score."""
         layers, places = self._stage(gradients)
         drawn = self.took_part & (torch.rand(len(places), generator=self.rng) < expected / self.images)
@@ -122,9 +122,11 @@ class WithCanaries(Defense):
             part: {name: torch.cat([t, rows[part][name].to(t)]) for name, t in params.items()}
             for part, params in gradients.items()
         }
-        made = self.defense.example(whole, torch.cat([taken, taken.new_ones(int(drawn.sum()))]), expected, rng)
-        self.scores.add_(layers.at(made, places))
-        return made
+        gradient = self.defense.example(
+            whole, torch.cat([included, included.new_ones(int(drawn.sum()))]), expected, rng
+        )
+        self.scores.add_(layers.at(gradient, places))
+        return gradient
 
     def _stage(self, gradients: Parts) -> tuple[CanaryPlaces, Tensor]:
         """The layers of what a stage trains, and the coordinate of each canary."""
@@ -173,7 +175,7 @@ def _of_clients(setup: Setup, took_part: Tensor, rounds: int, rng: torch.Generat
     for i in range(len(places)):
         place = places[i : i + 1]
         sent = _present(layers.rows(place), bool(took_part[i]))
-        scores[i] = sum(float(layers.at(made, place)) for made in _released(setup, i, sent, rounds))
+        scores[i] = sum(float(layers.at(released, place)) for released in _released(setup, i, sent, rounds))
     return CanaryScores(took_part, scores)
 
 
@@ -229,11 +231,11 @@ def single_releases(setup: Setup, noise: float, releases: int) -> Singles:
     for i in range(releases):
         rows = layers.rows(places[i : i + 1])
         if "example" in defense.places:
-            made = defense.example(rows, took_part[i : i + 1], 1.0, rng)
+            released = defense.example(rows, took_part[i : i + 1], 1.0, rng)
         else:
             act = defense.message if "message" in defense.places else defense.step
-            made = act(_present(rows, bool(took_part[i])), rng)
-        scores[i] = layers.at(made, places[i : i + 1]) / bound
+            released = act(_present(rows, bool(took_part[i])), rng)
+        scores[i] = layers.at(released, places[i : i + 1]) / bound
     return Singles(releases, int(((scores > 0.5) == took_part).sum()), float(scores.nan_to_num(torch.inf).max()))
 
 

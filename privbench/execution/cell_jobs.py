@@ -131,10 +131,10 @@ class Trial:
         store = Store(self.root)
         train(store, self.specs, self.data_root, self.device, progress, wait=self.wait)
         failed: dict[str, tuple[CellSpec, Exception]] = {}
-        left = [(cell, spec) for cell in self.cells for spec in self.specs]
+        remaining = [(cell, spec) for cell in self.cells for spec in self.specs]
         for wait in (False, True):
             busy = []
-            for cell, spec in left:
+            for cell, spec in remaining:
                 if cell.id in failed:
                     continue
                 try:
@@ -147,7 +147,7 @@ class Trial:
                     interrupts.check()
                     failed[cell.id] = (cell, error)
                     fail(store, cell, worker_pool.in_words(error, self.log), refused=isinstance(error, AttackRefused))
-            left = busy
+            remaining = busy
         self._raise(list(failed.values()))
 
     def _measure(self, store: Store, cell: CellSpec, spec: TrainSpec, progress: Progress, *, wait: bool) -> None:

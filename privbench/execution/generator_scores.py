@@ -131,8 +131,8 @@ def scored(setup: Setup, shot: Snapshot, samples: int) -> Generators:
         samples=samples,
         real=[RealImages(accuracy=accuracies[k], manifolds=by_client[k]) for k in range(len(federation.clients))],
         each=[
-            GeneratorScores(holder=each.holder, client=each.client, manifolds=made, membership=recognised)
-            for each, (made, _), recognised in zip(generators, compared, attacked, strict=True)
+            GeneratorScores(holder=each.holder, client=each.client, manifolds=coverage, membership=recognised)
+            for each, (coverage, _), recognised in zip(generators, compared, attacked, strict=True)
         ],
     )
 
@@ -177,13 +177,13 @@ def _compared(setup: Setup, generator: Generator, features: real_features.Featur
     training, test = setup.federation.clients[k].train, test_images(setup.federation, k)
     count = min(len(training.labels), len(test.labels), MOST_COMPARED)
     real, also_real = (
-        _batch(_some(images, count, stream(seed, *NAMES, name, k)), model)
+        _batch(_drawn(images, count, stream(seed, *NAMES, name, k)), model)
         for images, name in ((test, "compared test"), (training, "compared training"))
     )
     z = torch.randn(count, model.noise_dim, generator=stream(seed, *NAMES, "compared"))
-    made = generator_attacks.sampled(generator.generate, z, real.labels).images
+    generated = generator_attacks.sampled(generator.generate, z, real.labels).images
     at = features(real.images)
-    return _manifolds(at, features(made)), _manifolds(at, features(also_real.images))
+    return _manifolds(at, features(generated)), _manifolds(at, features(also_real.images))
 
 
 def _manifolds(real: Tensor, others: Tensor) -> Manifolds:
@@ -258,7 +258,7 @@ def _together(sets: Sequence[Images]) -> Images:
     return Images(torch.cat([each.images for each in sets]), torch.cat([each.labels for each in sets]))
 
 
-def _some(images: Images, count: int, rng: torch.Generator) -> Images:
+def _drawn(images: Images, count: int, rng: torch.Generator) -> Images:
     return take(images, torch.randperm(len(images.labels), generator=rng)[:count])
 
 

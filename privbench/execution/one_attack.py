@@ -37,7 +37,7 @@ def attack_artifact(
         raise AttackRefused(
             f"{name} states something of a client and reconstructs no image; attack a run of your own with it"
         )
-    reconstruction = _made(name, attack, attack.reconstruct, seen, whole, seed, place, progress)
+    reconstruction = _run(name, attack, attack.reconstruct, seen, whole, seed, place, progress)
     if fault := _fault(reconstruction, seen):
         raise UserError(f"{name} should return a Reconstruction of {seen.victims} victims, but {fault}")
     return reconstruction._replace(
@@ -59,7 +59,7 @@ def infer_from_artifact(
     AttackRefused where it cannot be made; UserError where it states something else than a distribution for each of them.
     """
     attack = registry.create(registry.resolve("attack", name), settings)
-    stated = _made(name, attack, attack.infer, seen, whole, seed, place, progress)
+    stated = _run(name, attack, attack.infer, seen, whole, seed, place, progress)
     clients = len(seen.client.unique())
     if not isinstance(stated, Statements) or stated.answers.ndim != 2 or len(stated.answers) != clients:
         raise UserError(f"{name} should return Statements on {clients} clients, a row each")
@@ -70,7 +70,7 @@ def infer_from_artifact(
     return stated._replace(answers=answers)
 
 
-def _made(
+def _run(
     name: str,
     attack: Any,
     act: Callable[..., Any],
@@ -83,10 +83,10 @@ def _made(
     """What a method of an attack returns where its needs are met; AttackRefused where they are not, or it refuses itself."""
     check_needs(name, attack, seen)
     try:
-        handed = known.only(attack.needs, whole, name).to(place)
+        attackers = known.only(attack.needs, whole, name).to(place)
         listening = _listener.set(progress)
         try:
-            return act(seen.to(place), handed, seed, _tell)
+            return act(seen.to(place), attackers, seed, _report_progress)
         finally:
             _listener.reset(listening)
     except UserError as error:
@@ -96,7 +96,7 @@ def _made(
 _listener: ContextVar[Progress] = ContextVar("listener", default=no_progress)
 
 
-def _tell(done: int, total: int, what: str) -> None:
+def _report_progress(done: int, total: int, what: str) -> None:
     """The progress report that attacks are given: a report itself may hold the job, and so the run's name and seed."""
     _listener.get()(done, total, what)
 
@@ -106,14 +106,14 @@ def _fault(answer: Any, seen: Artifact) -> str:
     if not isinstance(answer, Reconstruction):
         return f"it returned {'nothing' if answer is None else f'a {type(answer).__name__}'}"
     v, b = seen.victims, seen.batch_size
-    wanted = {"images": (v, b, *seen.image_shape), "labels": (v, b), "loss": (v,), "restart": (v,)}
-    for name in (*wanted, "trace"):
+    shapes = {"images": (v, b, *seen.image_shape), "labels": (v, b), "loss": (v,), "restart": (v,)}
+    for name in (*shapes, "trace"):
         t = getattr(answer, name)
         if not isinstance(t, torch.Tensor):
             return f"`{name}` is of type {type(t).__name__}"
-        fits = tuple(t.shape) == wanted[name] if name in wanted else t.ndim == 2 and len(t) == v and t.shape[1] > 0
+        fits = tuple(t.shape) == shapes[name] if name in shapes else t.ndim == 2 and len(t) == v and t.shape[1] > 0
         if not fits:
-            return f"`{name}` has shape {tuple(t.shape)}, not {wanted.get(name, f'({v}, T)')}"
+            return f"`{name}` has shape {tuple(t.shape)}, not {shapes.get(name, f'({v}, T)')}"
         if name in ("images", "loss", "trace") and not t.is_floating_point():
             return f"`{name}` is of {t.dtype}, not floating point"
     if answer.outcome is None:
@@ -137,8 +137,8 @@ def check_offered(
     name: str, needs: frozenset[str], offers: frozenset[str], method: str, shared_parts: Sequence[str], *, update: bool
 ) -> None:
     """The same of what artifacts offer: of single gradients, or with `update` of whole local updates."""
-    given = offers | set(known.FIELDS)
-    missing = sorted(needs - given)
+    offered = offers | set(known.FIELDS)
+    missing = sorted(needs - offered)
     if not missing:
         return
     if "aggregate" in missing:
@@ -156,7 +156,7 @@ def check_offered(
     ways = [
         other
         for other in registry.ATTACKS
-        if registry.resolve("attack", other).needs <= given and other not in registry.FLOORS
+        if registry.resolve("attack", other).needs <= offered and other not in registry.FLOORS
     ]
     way = next((name for name in (registry.STRONG, *ways) if name in ways), registry.FLOORS[0])
     raise AttackRefused(

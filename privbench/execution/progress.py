@@ -51,11 +51,11 @@ class JobBars:
         now = time.monotonic()
         kind = f"{title}: {what.split(' ')[0]}"
         begun = self.since.setdefault(kind, now)
-        left = f"{_clock((now - begun) / done * (total - done))} left" if done and now > begun else ""
+        remaining = f"{_clock((now - begun) / done * (total - done))} left" if done and now > begun else ""
         if title not in self.rows:
             self.rows[title] = self.bars.add_task("", left="")
         self.bars.update(
-            self.rows[title], description=one_line(f"{title}: {what}"), completed=done, total=total, left=left
+            self.rows[title], description=one_line(f"{title}: {what}"), completed=done, total=total, left=remaining
         )
 
     def outcome(self, title: str, reason: str | None) -> None:
@@ -65,8 +65,8 @@ class JobBars:
         if title in self.rows:
             self.bars.remove_task(self.rows.pop(title))
         passed = time.monotonic() - self.started
-        left = f"about {_clock(passed / self.finished * (self.total - self.finished))} left"
-        self.bars.update(self.overall, completed=self.finished, left=left)
+        remaining = f"about {_clock(passed / self.finished * (self.total - self.finished))} left"
+        self.bars.update(self.overall, completed=self.finished, left=remaining)
         if reason is not None or not self.console.is_terminal:
             ending = "done" if reason is None else f"not all of it done: {reason}"
             self.console.say(f"[{self.finished}/{self.total}] {title}: {ending} ({_clock(passed)})")

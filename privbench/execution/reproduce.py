@@ -27,7 +27,7 @@ from privbench.system import cpu, machine
 PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of the environment, what bits depend on
 # Never the same twice, or the place itself.
 TIMED = ("seconds", "train_seconds", "attack_seconds", "aggregation_seconds", "peak_memory_mib", "machine")
-APART = ("environment", "notes")  # printed, not compared: notes may mention the environment
+NOT_COMPARED = ("environment", "notes")  # printed, not compared: notes may mention the environment
 
 
 def cell_of(record: Record) -> CellSpec:
@@ -129,8 +129,8 @@ def unlike_records(first: Record, second: Record, without: Sequence[str] = ()) -
     """One line per number or word that two records do not share, but for time, place and the fields `without`; NaN equals NaN."""
     # What an attack's class says of the defence is no measurement, and older records do not have it. Older records call labels
     # recovered that nobody gave; of each victim it is compared how many were right.
-    apart: Any = dict.fromkeys((*APART, *without), True) | {"knowledge": {"not_modelled", "labels"}}
-    then, now = (r.model_dump(mode="json", exclude=apart, serialize_as_any=True) for r in (first, second))
+    excluded: Any = dict.fromkeys((*NOT_COMPARED, *without), True) | {"knowledge": {"not_modelled", "labels"}}
+    then, now = (r.model_dump(mode="json", exclude=excluded, serialize_as_any=True) for r in (first, second))
     return list(unlike(then, now, ""))
 
 

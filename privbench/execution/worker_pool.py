@@ -94,9 +94,9 @@ def run_jobs(jobs: Sequence[Job], workers: int, progress: JobProgress, outcome: 
                 else:
                     ended(job, result)
             return failures
-        left = list(jobs)
-        while left:
-            in_flight, left = _in_processes(left, workers, progress, ended, postponed)
+        remaining = list(jobs)
+        while remaining:
+            in_flight, remaining = _in_processes(remaining, workers, progress, ended, postponed)
             for job in in_flight:
                 if any(_in_processes([job], 1, progress, ended, postponed)):
                     ended(job, f"{job.title}: its process died, as it does when the machine runs out of memory")
@@ -124,7 +124,7 @@ def _in_processes(
                 job = waiting.popleft()
                 try:
                     # A stop waits until the process is there: where it comes in the middle of a fork, Python drops it.
-                    with interrupts.held(), _unheard_by_children():
+                    with interrupts.delayed(), _unheard_by_children():
                         in_flight[executor.submit(_work, job)] = job
                 except BrokenProcessPool:
                     lost.append(job)
@@ -207,8 +207,8 @@ def in_words(error: Exception, log: Path | None = None) -> str:
     """One line that says why something failed; `log` is where the traceback of an error lies that no user caused."""
     if isinstance(error, UserError):
         return str(error)
-    said = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
-    return f"internal error: {said}" + (f"; see {log}" if log else "")
+    message = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
+    return f"internal error: {message}" + (f"; see {log}" if log else "")
 
 
 def _start_worker(messages: Any, share: Any, trusted: Sequence[str]) -> None:

@@ -180,7 +180,7 @@ class SamplingContext(NamedTuple):
 class Draw(Protocol):
     """A distribution of one mini-batch's noise."""
 
-    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], context: SamplingContext, rng: torch.Generator) -> Tensor:
         """Draws with leading axes `shape`."""
         ...
 
@@ -191,28 +191,28 @@ class Normal:
 
     dim: int | None = None
 
-    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], context: SamplingContext, rng: torch.Generator) -> Tensor:
         """[*shape, dim]."""
-        return torch.randn(*shape, known.model.noise_dim if self.dim is None else self.dim, generator=rng)
+        return torch.randn(*shape, context.model.noise_dim if self.dim is None else self.dim, generator=rng)
 
 
 @dataclass(frozen=True)
 class UniformClass:
     """y ~ Uniform{classes}."""
 
-    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], context: SamplingContext, rng: torch.Generator) -> Tensor:
         """[*shape] int64."""
-        return torch.randint(known.model.classes, shape, generator=rng)
+        return torch.randint(context.model.classes, shape, generator=rng)
 
 
 @dataclass(frozen=True)
 class ClassByCount:
     """y ~ p(y), p(y) proportional to sum_i n_i^y; for methods that upload label counts."""
 
-    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], context: SamplingContext, rng: torch.Generator) -> Tensor:
         """[*shape] int64."""
-        assert known.counts is not None, "p(y) needs a method with `uploads_counts`"
-        p = known.counts.sum(0).double().cpu()
+        assert context.counts is not None, "p(y) needs a method with `uploads_counts`"
+        p = context.counts.sum(0).double().cpu()
         return torch.multinomial(p, math.prod(shape), replacement=True, generator=rng).view(shape)
 
 
@@ -220,21 +220,21 @@ class ClassByCount:
 class DropoutMask:
     """Which features dropout keeps: each with probability 1 - p, p = model.dropout."""
 
-    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], context: SamplingContext, rng: torch.Generator) -> Tensor:
         """[*shape, c, s, s] bool; [*shape, 0] without dropout, where nothing is drawn."""
-        if not known.model.dropout:
+        if not context.model.dropout:
             return torch.empty(*shape, 0, dtype=torch.bool)
-        whole = torch.empty(*shape, *known.model.feature_shape, dtype=torch.bool)
-        return whole.bernoulli_(1 - known.model.dropout, generator=rng)
+        whole = torch.empty(*shape, *context.model.feature_shape, dtype=torch.bool)
+        return whole.bernoulli_(1 - context.model.dropout, generator=rng)
 
 
 @dataclass(frozen=True)
 class BottleneckNoise:
     """eps ~ N(0, I), by which a bottleneck samples."""
 
-    def sample(self, shape: tuple[int, ...], known: SamplingContext, rng: torch.Generator) -> Tensor:
+    def sample(self, shape: tuple[int, ...], context: SamplingContext, rng: torch.Generator) -> Tensor:
         """[*shape, k]; [*shape, 0] without a bottleneck, where nothing is drawn."""
-        return torch.randn(*shape, known.model.bottleneck, generator=rng)
+        return torch.randn(*shape, context.model.bottleneck, generator=rng)
 
 
 @dataclass(frozen=True)

@@ -215,9 +215,9 @@ def diversity_loss(kind: int, f: Tensor, z: Tensor, y: Tensor, classes: int, sca
     gaps, noise_gaps = (t[:, None] - t for t in (f.flatten(1), latent))
     if scale == "literal":
         # The norm's gradient at j = k is 0.
-        apart, distance = (torch.linalg.vector_norm(gap, dim=2) for gap in (gaps, noise_gaps))
+        image_distance, noise_distance = (torch.linalg.vector_norm(gap, dim=2) for gap in (gaps, noise_gaps))
     else:
-        apart, distance = gaps.abs().mean(2), noise_gaps.square().mean(2)
+        image_distance, noise_distance = gaps.abs().mean(2), noise_gaps.square().mean(2)
     if kind == 2:
-        distance = distance * (onehot[:, None] - onehot).abs().sum(2).exp()
-    return (-(apart * distance).mean()).exp()
+        noise_distance = noise_distance * (onehot[:, None] - onehot).abs().sum(2).exp()
+    return (-(image_distance * noise_distance).mean()).exp()

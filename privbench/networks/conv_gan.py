@@ -20,17 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks.layers import (
-    SpectralProduct,
-    as_matrix,
-    conv_transpose2x2,
-    named_norm,
-    norm_init,
-    patches2x2,
-    power_iteration,
-    spectral_norm,
-    within,
-)
+from privbench.networks.layers import as_matrix, conv_transpose2x2, patches2x2, within
+from privbench.networks.normalisation import SpectralProduct, named_norm, norm_init, power_iteration, spectral_norm
 from privbench.tensors import Params
 
 NOISE_DIM = 100

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.networks.base import Net
-from privbench.networks.layers import batch_norm, uniform_init, within
+from privbench.networks.layers import uniform_init, within
+from privbench.networks.normalisation import batch_norm
 from privbench.tensors import Params
 
 NOISE_DIM = 128

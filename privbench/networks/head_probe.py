@@ -9,7 +9,7 @@ from privbench.networks.base import LinearClassifier
 from privbench.networks.model import Model
 from privbench.tensors import Params
 
-OFF = (-1.0, -2.0)  # two inputs that a ReLU does not tell apart
+OFF = (-1.0, -2.0)  # two inputs that a ReLU maps to the same value
 
 
 def inputs(classifier: LinearClassifier, params: Params, features: Tensor) -> Params:

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks.layers import named_norm, norm_init
+from privbench.networks.normalisation import named_norm, norm_init
 from privbench.tensors import Params
 
 NOISE_DIM = 100

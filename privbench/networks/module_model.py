@@ -149,7 +149,7 @@ def _check_determined(module: nn.Module, entered: Tensor, name: str, *, train: b
 
 def _last_inputs(trace: Trace, classifier: ClassifierPart) -> LastInputs | None:
     """Of the layer whose outputs are the module's."""
-    each = {call.name: call.entered for call in trace.linear}
+    each = {call.name: call.inputs for call in trace.linear}
     if classifier.logits_layer not in each:
         return None
     entered = each[classifier.logits_layer]

@@ -26,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from privbench.errors import UserError
-from privbench.networks.layers import batch_norm
+from privbench.networks.normalisation import batch_norm
 from privbench.tensors import Params
 
 COUNT = "num_batches_tracked"
@@ -78,7 +78,7 @@ class ModuleNet:
             torch.manual_seed(int(torch.randint(LARGEST_SEED, (), generator=rng)))
             return _values(self._initial(), self.parameter_names, self.buffer_names)
 
-    def made_by(self, fresh: Callable[[], nn.Module]) -> Self:
+    def initialised_by(self, fresh: Callable[[], nn.Module]) -> Self:
         """The same network with initial values by `fresh`."""
         other = copy.copy(self)
         other._fresh = fresh

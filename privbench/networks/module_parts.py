@@ -127,7 +127,7 @@ class From(nn.Module):
         finally:
             handle.remove()
         each = {name: self.module.get_submodule(name) for name in self.layers}
-        return outputs, {name: layer.taken() for name, layer in each.items() if isinstance(layer, RecordingLinear)}
+        return outputs, {name: layer.pop_inputs() for name, layer in each.items() if isinstance(layer, RecordingLinear)}
 
 
 class RecordingLinear(nn.Linear):
@@ -142,7 +142,7 @@ class RecordingLinear(nn.Linear):
             return F.linear(x, self.weight, self.bias)
         return F.linear(x, self.weight) + self.bias
 
-    def taken(self) -> Tensor:
+    def pop_inputs(self) -> Tensor:
         """What entered it, which it forgets."""
         assert self.entered is not None, "the head was run"
         x, self.entered = self.entered, None
@@ -168,22 +168,22 @@ class Part(ModuleNet):
     def values(self) -> tuple[Params, Params]:
         """(parameters, buffers) of the part as the module has them, copied."""
         params, buffers = super().values()
-        return _inner(params), self._own(buffers)
+        return _inner(params), self._of_part(buffers)
 
     def init(self, rng: torch.Generator | None) -> tuple[Params, Params]:
         """Initial (parameters, buffers) of the part."""
         params, buffers = super().init(rng)
-        return _inner(params), self._own(buffers)
+        return _inner(params), self._of_part(buffers)
 
-    def _own(self, buffers: Params) -> Params:
+    def _of_part(self, buffers: Params) -> Params:
         return _inner({name: t for name, t in buffers.items() if name not in self._foreign})
 
     def run(self, params: Params, buffers: Params, inputs: Tensor, train: bool) -> tuple[Any, Params]:
         """(what the wrapper returns, buffers after the call); UserError where running statistics are missing."""
-        if missing := [n for n in self._own(dict.fromkeys(self.buffer_names, inputs)) if n not in buffers]:
+        if missing := [n for n in self._of_part(dict.fromkeys(self.buffer_names, inputs)) if n not in buffers]:
             raise UserError(f"this attack knows no running statistics of an extractor, but this one has {missing[0]}")
         output, after = super().apply(_outer(params), _outer(buffers) | self._foreign, inputs, train=train)
-        return output, self._own(after)
+        return output, self._of_part(after)
 
 
 class ExtractorPart(Part):
@@ -227,8 +227,8 @@ class LinearPart(ClassifierPart):
 
 def structure(module: nn.Module, recording: Sequence[str] = ()) -> nn.Module:
     """A copy for the parts: nothing in place, frozen parameters as buffers, linear layers in `recording` that remember inputs."""
-    made = copied(module)
-    for each in made.modules():
+    copy = copied(module)
+    for each in copy.modules():
         if getattr(each, "inplace", False) is True:
             each.inplace = False  # type: ignore[assignment]
         for name, parameter in list(each.named_parameters(recurse=False)):
@@ -236,8 +236,8 @@ def structure(module: nn.Module, recording: Sequence[str] = ()) -> nn.Module:
                 delattr(each, name)
                 each.register_buffer(name, parameter.detach())
     for name in recording:
-        made.get_submodule(name).__class__ = RecordingLinear
-    return made
+        copy.get_submodule(name).__class__ = RecordingLinear
+    return copy
 
 
 def copied(module: nn.Module) -> nn.Module:

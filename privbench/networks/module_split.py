@@ -37,8 +37,8 @@ class Call(NamedTuple):
     """What entered and left a linear layer."""
 
     name: str
-    entered: Tensor
-    left: Tensor
+    inputs: Tensor
+    outputs: Tensor
 
 
 class Trace(NamedTuple):
@@ -51,7 +51,7 @@ class Trace(NamedTuple):
 
 def traced(module: nn.Module, x: Tensor, name: str) -> Trace:
     """One call in evaluation mode; UserError where it is not possible."""
-    made = copied(module).eval()
+    copy = copied(module).eval()
     calls: dict[str, list[Call]] = {}
     order: list[str] = []
 
@@ -65,27 +65,27 @@ def traced(module: nn.Module, x: Tensor, name: str) -> Trace:
 
         return record
 
-    for label, each in made.named_modules():
+    for label, each in copy.named_modules():
         if label:
             each.register_forward_pre_hook(before(label))
         if type(each) is nn.Linear:
             each.register_forward_hook(after(label))
     try:
         with torch.no_grad():
-            outputs = made(x)
+            outputs = copy(x)
     except Exception as error:
         raise UserError(f"{name} cannot be called on images of shape {list(x.shape)}: {short(error)}") from error
     if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != len(x):
         shape = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise UserError(f"{name} should return [{len(x)}, classes] for {len(x)} images, but it returned {shape}")
-    linear = [each[0] for each in calls.values() if len(each) == 1 and _is_row(made, each[0])]
+    linear = [each[0] for each in calls.values() if len(each) == 1 and _is_row(copy, each[0])]
     return Trace(outputs, linear, order)
 
 
 def _is_row(module: nn.Module, call: Call) -> bool:
     layer = module.get_submodule(call.name)
     trained = all(isinstance(p, nn.Parameter) and p.requires_grad for p in (layer.weight, layer.bias))
-    return call.entered.ndim == 2 and trained
+    return call.inputs.ndim == 2 and trained
 
 
 class Cut(NamedTuple):
@@ -111,7 +111,7 @@ class Cuts:
     def logits_layer(self) -> str:
         """The layer whose outputs are the module's."""
         for call in self.trace.linear:
-            if call.left.shape == self.trace.outputs.shape and _is_close(call.left, self.trace.outputs):
+            if call.outputs.shape == self.trace.outputs.shape and _is_close(call.outputs, self.trace.outputs):
                 return call.name
         return NO_LAYER
 
@@ -127,9 +127,11 @@ class Cuts:
 
     def declared(self, head: Sequence[str]) -> Cut:
         """A head of named submodules; UserError where the rest of the module does not lead into them alone."""
-        known = dict(self.module.named_modules())
-        if unknown := [name for name in head if name not in known or not name]:
-            raise UserError(f"the module has no submodule '{unknown[0]}'; known: {', '.join(n for n in known if n)}")
+        submodules = dict(self.module.named_modules())
+        if unknown := [name for name in head if name not in submodules or not name]:
+            raise UserError(
+                f"the module has no submodule '{unknown[0]}'; known: {', '.join(n for n in submodules if n)}"
+            )
         called = [name for name in self.trace.order if name in head]
         if not called:
             raise UserError(f"the module calls none of {', '.join(head)}, so that no head begins there")
@@ -146,52 +148,56 @@ class Cuts:
             ) from error
 
     def _linear(self, layers: Sequence[str]) -> Cut:
-        made = structure(self.module, layers)
-        own = [f"{layer}.{n}" for layer in layers for n in ("weight", "bias")]
-        head = From(made, self.form, layers[0], ())
-        part = LinearPart(head, own, layers, train=self.train)
+        skeleton = structure(self.module, layers)
+        head_names = [f"{layer}.{n}" for layer in layers for n in ("weight", "bias")]
+        head = From(skeleton, self.form, layers[0], ())
+        part = LinearPart(head, head_names, layers, train=self.train)
         # The layer of the logits may be another than the last one called.
         part.logits_layer = self.logits_layer if self.logits_layer in layers else NO_LAYER
-        return self._checked(made, layers[0], own, part)
+        return self._checked(skeleton, layers[0], head_names, part)
 
-    def _general(self, first: str, own: Sequence[str]) -> Cut:
-        made = structure(self.module)
-        head = {name.rpartition(".")[0] for name in own}
-        buffers = [n for n, _ in made.named_buffers() if n.rpartition(".")[0] in head]
+    def _general(self, first: str, head_names: Sequence[str]) -> Cut:
+        skeleton = structure(self.module)
+        head = {name.rpartition(".")[0] for name in head_names}
+        buffers = [n for n, _ in skeleton.named_buffers() if n.rpartition(".")[0] in head]
         with torch.no_grad():
-            entered = features_at(copied(made).eval(), first, self.form.entered(self.probe)).shape[1:]
-        logits = self.logits_layer if any(n.startswith(f"{self.logits_layer}.") for n in own) else NO_LAYER
-        wrapper = From(made, self.form, first, tuple(entered))
-        part = ClassifierPart(wrapper, own, buffers, logits, train=self.train)
-        return self._checked(made, first, own, part)
+            entered = features_at(copied(skeleton).eval(), first, self.form.entered(self.probe)).shape[1:]
+        logits = self.logits_layer if any(n.startswith(f"{self.logits_layer}.") for n in head_names) else NO_LAYER
+        wrapper = From(skeleton, self.form, first, tuple(entered))
+        part = ClassifierPart(wrapper, head_names, buffers, logits, train=self.train)
+        return self._checked(skeleton, first, head_names, part)
 
     def _whole(self) -> Cut:
-        made = structure(self.module)
-        params, buffers = ([n for n, _ in each] for each in (made.named_parameters(), made.named_buffers()))
+        skeleton = structure(self.module)
+        params, buffers = ([n for n, _ in each] for each in (skeleton.named_parameters(), skeleton.named_buffers()))
         shape = tuple(self.form.entered(self.probe).shape[1:])
-        part = ClassifierPart(From(made, self.form, None, shape), params, buffers, self.logits_layer, train=self.train)
-        return self._checked(made, None, params, part)
+        part = ClassifierPart(
+            From(skeleton, self.form, None, shape), params, buffers, self.logits_layer, train=self.train
+        )
+        return self._checked(skeleton, None, params, part)
 
-    def _checked(self, made: nn.Module, first: str | None, own: Sequence[str], classifier: ClassifierPart) -> Cut:
+    def _checked(
+        self, skeleton: nn.Module, first: str | None, head_names: Sequence[str], classifier: ClassifierPart
+    ) -> Cut:
         """The two parts, whose outputs one after another are the whole module's; UserError where they are not."""
         head = classifier.names
-        params, buffers = ([n for n, _ in each] for each in (made.named_parameters(), made.named_buffers()))
-        if lost := [name for name in own if name not in head]:
+        params, buffers = ([n for n, _ in each] for each in (skeleton.named_parameters(), skeleton.named_buffers()))
+        if lost := [name for name in head_names if name not in head]:
             raise UserError(f"{lost[0]} is shared with another layer")
         whole, entered = ModuleNet(structure(self.module)), self.form.entered(self.probe)
         with torch.no_grad():
-            wanted, _ = whole.apply(*whole.values(), entered, train=self.train)
-            natural = entered if first is None else features_at(copied(made).eval(), first, entered)
+            expected, _ = whole.apply(*whole.values(), entered, train=self.train)
+            natural = entered if first is None else features_at(copied(skeleton).eval(), first, entered)
         shape = _three(tuple(natural.shape[1:]))
         extractor = ExtractorPart(
-            UpTo(made, self.form, first, shape),
+            UpTo(skeleton, self.form, first, shape),
             [n for n in params if n not in head],
             [n for n in buffers if n not in head],
         )
         with torch.no_grad():
             features, _ = extractor.apply(*extractor.values(), self.probe, train=self.train)
             outputs, _ = classifier.apply(*classifier.values(), features, train=self.train)
-        if not _is_close(outputs, wanted):
+        if not _is_close(outputs, expected):
             raise UserError("the outputs of the two parts are not the module's")
         bare = not extractor.names
         is_direct = (

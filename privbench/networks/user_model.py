@@ -49,15 +49,15 @@ class UserModel(Model):
 
     def check(self) -> None:
         """UserError for a module that cannot be called on such images, or cut in two; for batch norm where each image is alone."""
-        made = self._made
-        if self.norm == "group" and made.batch_norm:
+        networks = self._parts
+        if self.norm == "group" and networks.batch_norm:
             raise UserError(
                 f"a defence that acts on every image needs networks that treat each alone, but {self.backbone} has batch norm "
-                f"('{made.batch_norm}'); use torch.nn.GroupNorm there"
+                f"('{networks.batch_norm}'); use torch.nn.GroupNorm there"
             )
 
     @property
-    def _made(self) -> _Networks:
+    def _parts(self) -> _Networks:
         return _networks(
             self.backbone, self.build, self.channels, self.classes, self.image_size, torch.get_default_dtype()
         )
@@ -65,7 +65,7 @@ class UserModel(Model):
     @property
     def feature_shape(self) -> tuple[int, int, int]:
         """Of the input of the head, with axes of length 1 for those that it lacks."""
-        return self._made.model.feature_shape
+        return self._parts.model.feature_shape
 
     @property
     def feature_range(self) -> tuple[float, float]:
@@ -75,17 +75,17 @@ class UserModel(Model):
     @property
     def last_inputs(self) -> LastInputs | None:
         """As tried on images of noise."""
-        return self._made.model.last_inputs
+        return self._parts.model.last_inputs
 
     @property
     def extractor(self) -> Net:
         """E: the module up to its head."""
-        return self._made.extractor
+        return self._parts.extractor
 
     @property
     def plain_classifier(self) -> Classifier:
         """C: the head."""
-        return self._made.classifier
+        return self._parts.classifier
 
 
 @lru_cache(maxsize=64)
@@ -107,10 +107,10 @@ def _networks(name: str, build: Build, channels: int, classes: int, image_size: 
             raise UserError(f"backbone '{name}': {error}") from error
     if model.classes != classes:
         raise UserError(f"backbone '{name}' should return {classes} logits, but it returned {model.classes}")
-    extractor = model.extractor_part.made_by(partial(_fresh, model.extractor_part, make))
-    classifier = model.classifier_part.made_by(partial(_fresh, model.classifier_part, make))
-    for part, made in (("extractor", extractor), ("classifier", classifier)):
-        if not made.parameter_names:
+    extractor = model.extractor_part.initialised_by(partial(_fresh, model.extractor_part, make))
+    classifier = model.classifier_part.initialised_by(partial(_fresh, model.classifier_part, make))
+    for part, net in (("extractor", extractor), ("classifier", classifier)):
+        if not net.parameter_names:
             raise UserError(
                 f"the {part} of backbone '{name}' has no parameters; name the submodules of the classifier in an attribute of the "
                 "module, e.g. head = ('fc',)"

@@ -132,9 +132,9 @@ def too_early(cell: CellSpec) -> bool:
 def lacking(cell: CellSpec, method: Method) -> str:
     """What a cell's attack needs and its method does not send, in words, before anything is trained; nothing where all is met."""
     summed = "aggregate" in written_defense.create(cell.train.defense, cell.train.where).places
-    given = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update", summed=summed)
+    offered = observe.offers(method, labels_known=cell.labels_known, update=cell.observe == "update", summed=summed)
     needs: frozenset[str] = registry.resolve("attack", cell.attack or "").needs
-    missing = sorted(needs - given - set(known.FIELDS))
+    missing = sorted(needs - offered - set(known.FIELDS))
     if missing and cell.observe != "update" and all(need.startswith("update") for need in missing):
         return NEEDS_UPDATES
     return f"needs the {', '.join(missing)}, which {cell.train.method} does not send" if missing else ""
@@ -161,9 +161,9 @@ def crafted(
         ),
         cache=cache,
     )
-    handed = known.only(attack.needs, whole, name).to(torch.device("cpu"))
+    attackers = known.only(attack.needs, whole, name).to(torch.device("cpu"))
     try:
-        networks = attack.craft(model, broadcast, handed, seeds.of_attacker(setup.spec.id, round_))
+        networks = attack.craft(model, broadcast, attackers, seeds.of_attacker(setup.spec.id, round_))
     except UserError as error:
         raise AttackRefused(str(error)) from error
     return _sent(cell, setup, server, networks)

@@ -132,16 +132,16 @@ def _truth(path: Path, stored: Stored) -> Truth:
     if info.get("observation") != stored.id:
         raise UserError(f"{path} is the truth of another observation than {stored.folder}; {AGAIN}")
     prefix, count, size = f"{entry.round}/{victims.name}", victims.scored, victims.attacked_images or 0
-    wanted = {
+    expected = {
         f"{prefix}/images": Declared(torch.float32, (count, size, *stored.index.setup.image_shape)),
         f"{prefix}/labels": Declared(torch.int64, (count, size)),
     }
     if info != {"observation": stored.id, "victims": [{"round": entry.round, "messages": victims.name}]}:
         raise Damaged(f"{path} is damaged (it does not name the victims of round {entry.round})")
-    if declared != wanted:
+    if declared != expected:
         raise Damaged(f"{path} is damaged or foreign: it does not hold {count} x {size} images and labels")
     tensors, _ = storage.load_tensors(path, "truth")
-    images, labels = (tensors[name] for name in wanted)
+    images, labels = (tensors[name] for name in expected)
     # Comparisons with NaN are false.
     if not bool(((images >= 0) & (images <= 1)).all()):
         raise Damaged(f"{path} is damaged: images are numbers from 0 to 1")
@@ -186,9 +186,9 @@ def check_origin(stored: Stored, whose: Origin) -> None:
     """UserError where an observation is not the one that should lie in its place."""
     if stored.index.origin != whose:
         origin = stored.index.origin
-        said = "no run" if origin is None else f"{origin.artifact} (run {origin.run}, seed {origin.seed})"
+        source = "no run" if origin is None else f"{origin.artifact} (run {origin.run}, seed {origin.seed})"
         raise UserError(
-            f"{stored.folder} holds the observation of {said}, not of {whose.artifact} (run {whose.run}, seed {whose.seed}); "
+            f"{stored.folder} holds the observation of {source}, not of {whose.artifact} (run {whose.run}, seed {whose.seed}); "
             f"remove {stored.folder.parent} and run the same command again"
         )
 
@@ -224,9 +224,9 @@ def _described(artifact: Artifact) -> tuple[SetupEntry, NewRound]:
     tables = [victims]
     tensors = _networks(DOWN, artifact.weights, artifact.buffers)
     tensors |= storage.flatten(sent, f"{kind}/parameters")
-    apart: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     if artifact.others is not None:
-        apart = [{"name": OTHERS, "clients": [each for each in _members(artifact)[0] if each != artifact.target]}]
+        entries = [{"name": OTHERS, "clients": [each for each in _members(artifact)[0] if each != artifact.target]}]
         tensors |= _networks(OTHERS, artifact.others.params, artifact.others.buffers)
     if artifact.uploads:
         clients = len(next(iter(next(iter(artifact.uploads.values())).values())))
@@ -240,7 +240,7 @@ def _described(artifact: Artifact) -> tuple[SetupEntry, NewRound]:
     if artifact.label_counts is not None:
         tensors[COUNTS] = artifact.label_counts
     messages = tuple(Messages.model_validate(table, strict=True) for table in tables)
-    broadcasts = tuple(Broadcast.model_validate(each, strict=True) for each in apart)
+    broadcasts = tuple(Broadcast.model_validate(each, strict=True) for each in entries)
     return SetupEntry.model_validate(setup, strict=True), NewRound(artifact.round, messages, tensors, broadcasts)
 
 

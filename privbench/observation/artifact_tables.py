@@ -74,12 +74,12 @@ def _check_members(folder: Path, victims: Messages, weights: Messages | None) ->
 
 def _check_broadcasts(folder: Path, entry: RoundEntry, victims: Messages) -> None:
     """UserError unless all clients received the same, or all but the target of every sum."""
-    apart = [(each.name, each.clients) for each in entry.broadcasts or ()]
+    named = [(each.name, each.clients) for each in entry.broadcasts or ()]
     members = victims.members[0]
-    wanted = [] if victims.target is None else [(OTHERS, [each for each in members if each != victims.target])]
-    if apart != wanted:
+    expected = [] if victims.target is None else [(OTHERS, [each for each in members if each != victims.target])]
+    if named != expected:
         raise UserError(
-            f"{folder} holds {len(apart) + 1} broadcasts; attacks of this privbench take one to all clients, or one to the target "
+            f"{folder} holds {len(named) + 1} broadcasts; attacks of this privbench take one to all clients, or one to the target "
             "of a sum and one to all others"
         )
 

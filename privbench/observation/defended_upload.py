@@ -32,11 +32,11 @@ def gradient(
         each = by_image()
         stacked = {part: {n: torch.stack([one[part][n] for one in each]) for n in each[0][part]} for part in each[0]}
         whole = defense.example(stacked, torch.ones(len(each), dtype=torch.bool), float(len(each)), rng)
-        made = {part: whole[part] for part in parts}
+        upload = {part: whole[part] for part in parts}
     else:
-        made = exact()
-    made = defense.step(made, rng) if "step" in defense.places else made
-    return defense.message(made, rng) if "message" in defense.places else made
+        upload = exact()
+    upload = defense.step(upload, rng) if "step" in defense.places else upload
+    return defense.message(upload, rng) if "message" in defense.places else upload
 
 
 def represented(

@@ -171,13 +171,13 @@ def only(needs: frozenset[str], whole: Knowledge, name: str) -> Knowledge:
     An attack that receives auxiliary images also receives the folder for what it trains on them. An active one receives what it
     would have sent as an honest server, and what is known of the uploads before they arrive.
     """
-    asked = {field: getattr(whole, field) for field in FIELDS if field in needs}
-    for field, value in asked.items():
+    needed = {field: getattr(whole, field) for field in FIELDS if field in needs}
+    for field, value in needed.items():
         if value is None:
             raise UserError(f"{name} needs {ABSENT[field]}")
     acts = (whole.broadcast is not None or whole.expected is not None) and registry.is_active(name)
     honest, expected = (whole.broadcast, whole.expected) if acts else (None, None)
-    return Knowledge(**asked, broadcast=honest, expected=expected, cache=whole.cache if "auxiliary" in needs else None)
+    return Knowledge(**needed, broadcast=honest, expected=expected, cache=whole.cache if "auxiliary" in needs else None)
 
 
 def uses(attack: Any) -> frozenset[str]:

@@ -80,9 +80,12 @@ def client_update(  # noqa: PLR0913 (what a local update depends on)
     samples, sample = len(batch.labels), None
     if "example" in defense.places:
         drawn = per_example.poisson(samples, local.batch or samples, local.steps, rng)
-        order, sample = drawn.rows, PrivateSample(drawn.taken, drawn.expected, batch.labels.new_zeros(local.steps, 0))
+        order, sample = (
+            drawn.rows,
+            PrivateSample(drawn.included, drawn.expected, batch.labels.new_zeros(local.steps, 0)),
+        )
     else:
-        order = taken(local, samples, rng)
+        order = rows_of_steps(local, samples, rng)
     every = torch.arange(len(order))[:, None]
     plan = Plan(
         lambda step: batch.images[order[step]],
@@ -97,13 +100,13 @@ def client_update(  # noqa: PLR0913 (what a local update depends on)
     return defense.message(change, rng) if "message" in defense.places else change
 
 
-def taken(local: LocalSteps, samples: int, rng: torch.Generator) -> Tensor:
+def rows_of_steps(local: LocalSteps, samples: int, rng: torch.Generator) -> Tensor:
     """Which of a client's images each step takes, [K, images]."""
     if local.batch is None:
         return torch.arange(samples).expand(local.steps, -1)
-    wanted = local.steps * local.batch
-    shuffles = [torch.randperm(samples, generator=rng) for _ in range(math.ceil(wanted / samples))]
-    return torch.cat(shuffles)[:wanted].view(local.steps, local.batch)
+    count = local.steps * local.batch
+    shuffles = [torch.randperm(samples, generator=rng) for _ in range(math.ceil(count / samples))]
+    return torch.cat(shuffles)[:count].view(local.steps, local.batch)
 
 
 def defence_stream(seed: int, victim: int) -> torch.Generator:

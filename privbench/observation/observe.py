@@ -27,8 +27,8 @@ from privbench.seeds import stream
 from privbench.tensors import Parts
 from privbench.training.state import Isolated, Snapshot
 from privbench.types import (
+    CLASS_EVIDENCE,
     CLASSIFICATION,
-    TELL_CLASSES,
     Artifact,
     Batch,
     Federation,
@@ -55,7 +55,7 @@ def offers(method: Method, *, labels_known: bool = False, update: bool = False, 
     sent += ["label_counts"] if method.uploads_counts else []
     sent += ["labels"] if labels_known else []
     sent += ["aggregate"] if summed else []
-    return frozenset([*sent, "classes"] if TELL_CLASSES & {*sent} else sent)
+    return frozenset([*sent, "classes"] if CLASS_EVIDENCE & {*sent} else sent)
 
 
 def auxiliary(federation: Federation, image_size: int = SIDE) -> Batch:

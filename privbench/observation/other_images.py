@@ -71,8 +71,8 @@ def in_round(chosen: ChosenImages, round_: int, seed: int) -> ChosenImages:
     batch, rows = chosen.images.shape[1], list[Tensor]()
     owner = chosen.clients.repeat_interleave(batch)
     for k in sorted(set(chosen.clients.tolist())):
-        own = torch.nonzero(owner == k)[:, 0]
-        rows.append(own[torch.randperm(len(own), generator=stream(seed, KEPT, k, "order", round_))])
+        of_client = torch.nonzero(owner == k)[:, 0]
+        rows.append(of_client[torch.randperm(len(of_client), generator=stream(seed, KEPT, k, "order", round_))])
     order = torch.cat(rows)
     images, labels = (t.flatten(0, 1)[order].unflatten(0, (-1, batch)) for t in chosen[:2])
     return chosen._replace(images=images, labels=labels, named=f"{KEPT} {round_}")
@@ -85,10 +85,10 @@ def as_known(chosen: ChosenImages, seen: Artifact, quality_db: float | None, see
     return KnownImages(chosen.images + error * noise if error else chosen.images, seen, error)
 
 
-def observed_rounds(asked: Sequence[int] | None, attacked: int) -> tuple[int, ...]:
+def observed_rounds(rounds: Sequence[int] | None, attacked: int) -> tuple[int, ...]:
     """The rounds whose uploads the server kept, the attacked one last: those asked for, by default 0, 1, 2, 4, 8, ..."""
     usual = (0, *(2**n for n in range(attacked.bit_length())))
-    return (*sorted({r for r in (usual if asked is None else asked) if r < attacked}), attacked)
+    return (*sorted({r for r in (usual if rounds is None else rounds) if r < attacked}), attacked)
 
 
 def _digests(images: Tensor) -> set[bytes]:

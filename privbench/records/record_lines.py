@@ -39,10 +39,10 @@ def _lines(path: Path) -> Iterator[bytes]:
     unpacking, rest, total = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY_BYTES), b"", 0
     with path.open("rb") as packed:
         while not unpacking.eof:
-            wanted = packed.read(PIECE_BYTES) if unpacking.needs_input else b""
-            if unpacking.needs_input and not wanted:
+            compressed = packed.read(PIECE_BYTES) if unpacking.needs_input else b""
+            if unpacking.needs_input and not compressed:
                 raise EOFError("it ends too early")
-            piece = unpacking.decompress(wanted, PIECE_BYTES)
+            piece = unpacking.decompress(compressed, PIECE_BYTES)
             total += len(piece)
             *lines, rest = (rest + piece).split(b"\n")
             if total > MOST_BYTES or len(rest) > JSON_BYTES:

@@ -160,8 +160,8 @@ def summarise(
 
 def _labels(trials: Sequence[Mapping[str, Any]]) -> str:
     """Where the labels of a cell come from; "recovered" where an attack gave some in one seed and none in another."""
-    said = [str(trial["knowledge"]["labels"]) for trial in trials]
-    return "recovered" if "recovered" in said else said[0]
+    labels = [str(trial["knowledge"]["labels"]) for trial in trials]
+    return "recovered" if "recovered" in labels else labels[0]
 
 
 def _attacked(trial: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,9 +91,9 @@ def _id(cell: CellSpec, spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _knowledge(known: Mapping[str, Any]) -> dict[str, Any]:
-    fields = {name: value for name, value in known.items() if name != "active"}
-    return {"tag_in_general": known["tag"], "rung": None, "uses": [], "auxiliary": None} | fields
+def _knowledge(entry: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: value for name, value in entry.items() if name != "active"}
+    return {"tag_in_general": entry["tag"], "rung": None, "uses": [], "auxiliary": None} | fields
 
 
 def _seed(value: Mapping[str, Any], i: int) -> dict[str, Any]:

@@ -80,10 +80,10 @@ def outcomes(seen: Artifact, reconstruction: Reconstruction, *, is_floor: bool) 
     if is_floor:
         declared, absent, flat = torch.zeros_like(declared), torch.zeros_like(absent), torch.zeros_like(flat)
     words = []
-    for said, nothing, bad, plain in zip(
+    for word, nothing, bad, plain in zip(
         declared.tolist(), absent.tolist(), broken.tolist(), flat.tolist(), strict=True
     ):
-        outcome = Outcome(said)
+        outcome = Outcome(word)
         if nothing:
             outcome = Outcome.NOT_APPLICABLE
         if outcome is not Outcome.NOT_APPLICABLE and bad:

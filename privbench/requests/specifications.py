@@ -24,14 +24,18 @@ KNOWLEDGE_OPTIONS = {
 def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOptions) -> list[CellSpec]:
     """Every attack on every defence at every attacked round; UserError for what cannot be, before anything is computed."""
     sent = shared_parts(registry.typed("method", run.method))
-    asked = attacks.named()
+    named = attacks.named()
     images = auxiliary(attacks.auxiliary)
     trains = [train_spec(run, training, defense) for defense in defenses(run.defenses(), training.where)]
     usual = [registry.OF_UPDATES] if attacks.observe == "update" else default_attacks(sent)
-    named, given = asked or usual, settings(attacks.attack_set)
-    every = ladder.every(named)
+    attack_names, attack_settings = named or usual, settings(attacks.attack_set)
+    every = ladder.every(attack_names)
     _check_needed(every, attacks)
-    of_each = registry.settings_of_each(every, given) if attacks.is_ladder() else dict.fromkeys(every, given)
+    of_each = (
+        registry.settings_of_each(every, attack_settings)
+        if attacks.is_ladder()
+        else dict.fromkeys(every, attack_settings)
+    )
     for name, settings_of_attack in of_each.items():
         registry.create(registry.resolve("attack", name), settings_of_attack)
     seen = fields_of(CellSpec, attacks) | {"auxiliary": images, "observed_rounds": attacks.kept_rounds()}
@@ -42,18 +46,18 @@ def attack_cells(run: RunOptions, attacks: AttackOptions, training: TrainingOpti
         )
         for round_ in attacks.rounds()
         for train in trains
-        for name in ladder.members(named, ladder.of_training(train, attacks.batch_size, attacks.observe))
+        for name in ladder.members(attack_names, ladder.of_training(train, attacks.batch_size, attacks.observe))
     ]  # fmt: skip
 
 
 def _check_needed(every: Sequence[str], attacks: AttackOptions) -> None:
     """UserError for an option about images that none of the attacks has."""
     for need, names in KNOWLEDGE_OPTIONS.items():
-        asked = [name for name in names if getattr(attacks, name) is not None]
-        if asked and not any(need in registry.resolve("attack", name).needs for name in every):
+        options = [name for name in names if getattr(attacks, name) is not None]
+        if options and not any(need in registry.resolve("attack", name).needs for name in every):
             able = next(name for name in registry.ATTACKS if need in registry.resolve("attack", name).needs)
             raise UserError(
-                f"--{asked[0].replace('_', '-')} goes with --attack {able}, or a ladder; no other has use for it"
+                f"--{options[0].replace('_', '-')} goes with --attack {able}, or a ladder; no other has use for it"
             )
 
 
@@ -80,14 +84,14 @@ def train_spec(
             raise UserError(f"neither {method.__name__} nor a schedule has a '{name}'; {spec.nearest(name, known)}")
         (method_settings if name in of_method else changes)[name] = value
     registry.create(method, method_settings)
-    asked = fields_of(TrainSpec, run) | {
+    of_run = fields_of(TrainSpec, run) | {
         "dataset": registry.typed("dataset", run.dataset),
         "backbone": registry.typed_backbone(run.backbone),
         "domains": run.chosen_domains(),
         "defense": defense,
         "method_settings": method_settings,
     }
-    return presets.train_spec(training.preset, **asked, **choices(training) | {"changes": changes})
+    return presets.train_spec(training.preset, **of_run, **choices(training) | {"changes": changes})
 
 
 def choices(training: TrainingOptions) -> dict[str, Any]:

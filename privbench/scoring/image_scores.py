@@ -169,9 +169,9 @@ def label_accuracy(labels: Tensor, truth: Tensor) -> Tensor:
     """Share of a batch's labels in common, whatever their order: [V]."""
     shares = []
     for labels_of_batch, true in zip(labels.tolist(), truth.tolist(), strict=True):
-        left = list(true)
+        remaining = list(true)
         for label in labels_of_batch:
-            if label in left:
-                left.remove(label)
-        shares.append(1 - len(left) / len(true))
+            if label in remaining:
+                remaining.remove(label)
+        shares.append(1 - len(remaining) / len(true))
     return torch.tensor(shares, dtype=torch.float64)

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks.layers import GROUPS
+from privbench.networks.normalisation import GROUPS
 from privbench.seeds import stream
 from privbench.types import Batch
 

@@ -76,7 +76,7 @@ def read_header(path: Path) -> Header:
     """
     size = path.stat().st_size
     # Without a stop between opening and closing, which would leave the file open.
-    with interrupts.held(), path.open("rb") as file:
+    with interrupts.delayed(), path.open("rb") as file:
         raw = _header_bytes(file, size)
     value = strict_json(raw, depth=4)
     if not isinstance(value, dict):

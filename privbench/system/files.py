@@ -160,15 +160,15 @@ def to_write(path: Path) -> bool:
     return True
 
 
-def check_identity(path: Path, said: Mapping[str, Any], **wanted: Any) -> None:
+def check_identity(path: Path, stored: Mapping[str, Any], **expected: Any) -> None:
     """UserError where a file says that it belongs to another run, round, seed or cell than it was read for.
 
     A name that the file does not hold, as older files do not hold all, is passed over.
     """
-    for name, value in wanted.items():
-        if name in said and said[name] != value:
+    for name, value in expected.items():
+        if name in stored and stored[name] != value:
             word = IDENTITY.get(name, name)
-            other = short(repr(said[name]))
+            other = short(repr(stored[name]))
             raise UserError(
                 f"{path} belongs to {word} {other}, not to {word} {value!r}: an intact file in the wrong place; remove it and run "
                 "the same command again"
@@ -259,7 +259,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """(tensors on the CPU, metadata) of a file whose header is checked; OSError or ValueError where it cannot be read."""
     try:
-        with interrupts.held(), safe_open(path, framework="pt") as file:
+        with interrupts.delayed(), safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
         raise ValueError(_first_line(error)) from error

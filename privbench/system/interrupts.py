@@ -1,9 +1,9 @@
 """Stopping on request: a signal is never lost, never taken for a damaged file, and always reported in one line.
 
 SIGINT (Ctrl-C), SIGTERM (batch systems) and SIGHUP (a closed terminal) raise KeyboardInterrupt wherever the program is. Code that
-calls back into Python may turn that into an error of its own or drop it. So that a stop was asked for is remembered here
-(`asked`), and reading files holds signals back until the file is read (`held`). Imports nothing but the standard library, so that
-it can be the first thing a program does.
+calls back into Python may turn that into an error of its own or drop it. So this module remembers that a stop was asked for
+(`stop_signal`), and reading a file delays signals until the file is read (`delayed`). It imports the standard library alone, so
+that it can be the first thing a program does.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from typing import Any, NoReturn
 STATUS = 130  # of a program that was stopped, as shells have it
 STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-_asked: str | None = None  # the name of the signal that asked for a stop
+_stop_signal: str | None = None  # the name of the signal that asked for a stop
 _status = STATUS  # with which a program that has said its last leaves
 _ending = False  # the last line is being written: what comes now asks for nothing more
 
 
 def listen() -> None:
     """Makes every stop signal raise KeyboardInterrupt and be remembered; one that is ignored (nohup, a background job) stays so."""
-    global _asked, _ending
-    _asked, _ending = None, False
+    global _stop_signal, _ending
+    _stop_signal, _ending = None, False
     sys.unraisablehook = _dropped
     for number in STOPS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _leave):
             signal.signal(number, _ask)
 
 
-def asked() -> str | None:
+def stop_signal() -> str | None:
     """The name of the signal that asked this program to stop, since it began to listen; None where none has."""
-    return _asked
+    return _stop_signal
 
 
 def check() -> None:
     """Raises KeyboardInterrupt where a stop was asked for and something on the way dropped it."""
-    if _asked is not None:
+    if _stop_signal is not None:
         raise KeyboardInterrupt
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def delayed() -> Iterator[None]:
     """Holds every signal that Python handles until the block ends, and delivers it then; a stop wins over an error of the block.
 
     For code that lets no exception of a handler through, such as safetensors, whose readers call back into Python and take whatever
@@ -57,13 +57,13 @@ def held() -> Iterator[None]:
         yield
         return
     handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
-    came: list[tuple[int, FrameType | None]] = []
+    pending: list[tuple[int, FrameType | None]] = []
     holding = True
 
     def hold(number: int, frame: FrameType | None) -> None:
         # A stop that comes while the handlers are put back may leave this one in place: it then passes everything on.
         if holding:
-            came.append((number, frame))
+            pending.append((number, frame))
         else:
             handlers[number](number, frame)
 
@@ -78,7 +78,7 @@ def held() -> Iterator[None]:
         holding = False
         for each, handler in handlers.items():
             signal.signal(each, handler)
-        for each, frame in came:
+        for each, frame in pending:
             handlers[each](each, frame)
 
 
@@ -86,7 +86,7 @@ def end() -> NoReturn:
     """Ends a program that was asked to stop: one line, however often it was asked, and status 130."""
     global _ending  # noqa: PLW0603 (the same)
     _ending = True
-    name = f" by {_asked}" if _asked else ""
+    name = f" by {_stop_signal}" if _stop_signal else ""
     line = f"privbench: stopped{name}; everything finished is on disk, and the same command continues from there"
     print(line, file=sys.stderr, flush=True)
     sys.exit(STATUS)
@@ -102,10 +102,10 @@ def leave_at_once(status: int) -> None:
 
 
 def _ask(number: int, frame: FrameType | None) -> None:
-    global _asked  # noqa: PLW0603 (the same)
+    global _stop_signal  # noqa: PLW0603 (the same)
     if _ending:
         return
-    _asked = signal.Signals(number).name
+    _stop_signal = signal.Signals(number).name
     raise KeyboardInterrupt
 
 

@@ -32,15 +32,15 @@ def lock(folder: Path, *, wait: bool, name: str = "") -> Iterator[None]:
     by = files.inside(folder, f"{path.name}-by")
     with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        held = FileLock(path)
+        file_lock = FileLock(path)
         try:
-            held.acquire(timeout=0)
+            file_lock.acquire(timeout=0)
         except Timeout as error:
             who = f"{_holder(by)} is at work on {folder / name}"
             if not wait:
                 raise Busy(who) from error
             LOG.warning("waiting: %s; what it finishes is not computed again", who)
-            held.acquire(poll_interval=POLL_SECONDS)
+            file_lock.acquire(poll_interval=POLL_SECONDS)
     try:
         # For people alone: a disk too full for it stops no work.
         with suppress(OSError):
@@ -49,7 +49,7 @@ def lock(folder: Path, *, wait: bool, name: str = "") -> Iterator[None]:
     finally:
         with suppress(OSError):
             by.unlink(missing_ok=True)
-        held.release()
+        file_lock.release()
 
 
 def _holder(by: Path) -> str:

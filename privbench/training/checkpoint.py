@@ -116,22 +116,22 @@ def full_path(folder: Path, round_: int) -> Path:
     return folder / f"full-{round_:04d}.safetensors"
 
 
-def _whole(path: Path, spec: TrainSpec, device: torch.device, **wanted: int) -> State | None:
+def _whole(path: Path, spec: TrainSpec, device: torch.device, **expected: int) -> State | None:
     """A checkpoint, or None where it is damaged: it is then removed, so that an earlier one takes its place."""
     try:
-        return _read(path, spec, device, **wanted)
+        return _read(path, spec, device, **expected)
     except Damaged as error:
         LOG.warning("%s; it is removed, and the run goes on from the latest whole checkpoint or the beginning", error)
         _drop(path)
         return None
 
 
-def _read(path: Path, spec: TrainSpec, device: torch.device, **wanted: int) -> State:
+def _read(path: Path, spec: TrainSpec, device: torch.device, **expected: int) -> State:
     """A checkpoint; Damaged, or UserError when it is of another run or round."""
     tensors, info = files.load_tensors(path, "checkpoint")
     with training_files.reading(path):
         training_files.CheckpointHeader.model_validate(info)
-        files.check_identity(path, info, spec=spec.id, **wanted)
+        files.check_identity(path, info, spec=spec.id, **expected)
         training_files.check_history(info["history"], info["round"])
         tensors = {name: t.to(device) for name, t in tensors.items()}
         clients = [
@@ -237,9 +237,9 @@ def finish(folder: Path, spec: TrainSpec, state: State) -> None:
 
 def tidy(folder: Path, run: str) -> None:
     """Drops the checkpoints of a finished run, which a kill between its last two writes leaves behind."""
-    left = [folder / name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()]
-    if left and history(folder, run) is not None:
-        for path in left:
+    remaining = [folder / name for name in (CHECKPOINT, PREVIOUS) if (folder / name).exists()]
+    if remaining and history(folder, run) is not None:
+        for path in remaining:
             _drop(path)
 
 

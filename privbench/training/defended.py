@@ -159,7 +159,7 @@ def local(defense: Defense, shared: Sequence[str], rng: torch.Generator) -> Loca
     places = defense.places
     return LocalDefense(
         step=(lambda parts: of_shared(defense, parts, shared, rng)) if "step" in places else None,
-        example=(lambda each, taken, expected: defense.example(each, taken, expected, rng))
+        example=(lambda each, included, expected: defense.example(each, included, expected, rng))
         if "example" in places
         else None,
         representation=defense.representation if "representation" in places else None,

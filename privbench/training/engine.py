@@ -57,7 +57,7 @@ class StageContext(NamedTuple):
 class PrivateSample(NamedTuple):
     """Which rows of a plan's mini-batches were drawn, for a defence that acts on every image."""
 
-    taken: Tensor  # [steps, B] bool
+    included: Tensor  # [steps, B] bool
     expected: float  # images per mini-batch
     labels: Tensor  # [steps, L] drawn uniformly, for stages that read labels alone: they are to learn nothing of the client's
 
@@ -83,10 +83,10 @@ class Plan(NamedTuple):
         """B, padding included."""
         return self.labels.shape[1]
 
-    def taken(self, step: int) -> Tensor:
+    def included(self, step: int) -> Tensor:
         """Which rows of a Poisson sample are images of the mini-batch: [B] bool."""
         assert self.sample is not None, "only Poisson samples are padded"
-        return self.sample.taken[step]
+        return self.sample.included[step]
 
     def reads_images(self, stage: Stage) -> bool:
         """Whether the stage's gradients are taken image by image."""
@@ -231,13 +231,13 @@ def run_alone(
     each = list(zip(replicas, around, plans, defenses, strict=True))
     done: list[dict[str, float]] = []
     with one_thread() as before:
-        while rest := each[len(done) :]:
-            at_once = min(threads(before), len(rest))  # asked anew: cores may have fallen idle
+        while remaining := each[len(done) :]:
+            at_once = min(threads(before), len(remaining))  # asked anew: cores may have fallen idle
             if at_once == 1:
-                done.append(_run_one(job, *rest[0]))
+                done.append(_run_one(job, *remaining[0]))
                 continue
             with ThreadPoolExecutor(at_once, initializer=partial(torch.set_num_threads, 1)) as executor:
-                done += executor.map(lambda one: _run_one(job, *one), rest)
+                done += executor.map(lambda one: _run_one(job, *one), remaining)
     return done
 
 
@@ -254,10 +254,10 @@ def _run_one(
             batch = plan.batch(working.stage, step, seen)
             arguments = (leaves, fixed, replica.buffers, around, batch)
             if plan.reads_images(working.stage):
-                taken = plan.taken(step)
+                included = plan.included(step)
                 each = per_example.gradients(working.loss, *arguments)
                 gradient = _of_sample(defense, each.gradients, plan, step)
-                loss, after = per_example.mean(each.loss, taken), each.after
+                loss, after = per_example.mean(each.loss, included), each.after
             else:
                 loss, after = working.loss(*arguments)
                 nets = fixed, replica.buffers
@@ -282,7 +282,7 @@ def _stepped(
 def _of_sample(defense: LocalDefense, gradients: Parts, plan: Plan, step: int) -> Parts:
     assert plan.sample is not None, "only Poisson samples are padded"
     assert defense.example is not None, "Poisson samples come with a defence of every image"
-    gradient = defense.example(gradients, plan.taken(step), plan.sample.expected)
+    gradient = defense.example(gradients, plan.included(step), plan.sample.expected)
     return gradient if defense.step is None else defense.step(gradient)
 
 
@@ -319,8 +319,8 @@ def run_stacked(
             axes = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, arguments)
             if by_image:
                 each = vmap(partial(per_example.gradients, working.loss), in_dims=axes)(*arguments)
-                taken = torch.stack([_padded(plans[i].taken(step), rows) for i in active])
-                losses, after = vmap(per_example.mean)(each.loss, taken), each.after
+                included = torch.stack([_padded(plans[i].included(step), rows) for i in active])
+                losses, after = vmap(per_example.mean)(each.loss, included), each.after
                 one = [_map(partial(_rows_of, j, plans[i].rows), each.gradients) for j, i in enumerate(active)]
                 grads = _stack([_of_sample(defenses[i], g, plans[i], step) for i, g in zip(active, one, strict=True)])
             else:

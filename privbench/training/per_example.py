@@ -24,7 +24,7 @@ class Sample(NamedTuple):
     """Mini-batches of one epoch, of different sizes in rows of one length."""
 
     rows: Tensor  # [steps, B] int64: which image; 0 where nothing was taken
-    taken: Tensor  # [steps, B] bool
+    included: Tensor  # [steps, B] bool
     expected: float  # images per mini-batch
 
 
@@ -39,8 +39,8 @@ def poisson(samples: int, batch: int, steps: int, rng: torch.Generator) -> Sampl
     longest = max(int(sizes.max()), 1)
     # The images that were drawn come first, in their order.
     order = drawn.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :longest]
-    taken = torch.arange(longest)[None] < sizes[:, None]
-    return Sample(order.where(taken, 0), taken, rate * samples)
+    included = torch.arange(longest)[None] < sizes[:, None]
+    return Sample(order.where(included, 0), included, rate * samples)
 
 
 class ByImage(NamedTuple):
@@ -76,6 +76,6 @@ def gradients(loss: Loss, trained: Parts, fixed: Parts, buffers: Parts, around: 
     return ByImage(each, value, {part: {name: t[0] for name, t in state.items()} for part, state in after.items()})
 
 
-def mean(loss: Tensor, taken: Tensor) -> Tensor:
+def mean(loss: Tensor, included: Tensor) -> Tensor:
     """The mean loss [] of the images that were taken, 0 where there was none."""
-    return (loss * taken).sum() / taken.sum().clamp_min(1)
+    return (loss * included).sum() / included.sum().clamp_min(1)

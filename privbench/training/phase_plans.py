@@ -89,26 +89,26 @@ def client_plan(setup: Setup, k: int, round_: int, phase: Phase, epoch: int, fea
     """Client k's mini-batches and draws of one epoch, from streams of their own; of `features` where the phase has them."""
     spec = setup.spec
     names = ("client", k, "round", round_, phase.stages[0].name, "epoch", epoch)
-    known = of_round(setup, k, round_)
+    examples = of_round(setup, k, round_)
     rng = stream(spec.seed, *names, "batches")
-    samples, sample = len(known.labels), None
+    samples, sample = len(examples.labels), None
     if "example" in setup.defense.places:
-        drawn = per_example.poisson(samples, known.batch, known.steps, rng)
+        drawn = per_example.poisson(samples, examples.batch, examples.steps, rng)
         index = drawn.rows
         labels = torch.randint(
-            setup.model.classes, (len(index), known.batch), generator=stream(spec.seed, *names, "labels")
+            setup.model.classes, (len(index), examples.batch), generator=stream(spec.seed, *names, "labels")
         )
-        sample = PrivateSample(drawn.taken.to(setup.device), drawn.expected, labels.to(setup.device))
+        sample = PrivateSample(drawn.included.to(setup.device), drawn.expected, labels.to(setup.device))
     else:
-        index = mini_batches(samples, known.batch, rng, known.steps)
+        index = mini_batches(samples, examples.batch, rng, examples.steps)
     flip = (
         torch.rand(index.shape, generator=stream(spec.seed, *names, "flips")) < 0.5 if setup.federation.flip else None
     )
     noise = _draws(setup, phase, index.shape, names, None if sample is None else sample.labels.shape)
     index, images = index.to(setup.device), setup.images[k]
-    step_labels = known.labels[index]
-    if known.rows is not None:
-        index = known.rows[index]
+    step_labels = examples.labels[index]
+    if examples.rows is not None:
+        index = examples.rows[index]
     flip = flip.to(setup.device) if flip is not None else None
 
     def flipped(step: int) -> Tensor | None:
@@ -175,14 +175,14 @@ def _draws(
     of_labels: Sequence[int] | None = None,
 ) -> dict[str, dict[str, Tensor]]:
     """Every stage's draws of leading axes `shape`; `of_labels` of those that read labels alone, where they differ."""
-    known = SamplingContext(setup.model, setup.counts)
+    context = SamplingContext(setup.model, setup.counts)
 
     def leading(stage: Stage) -> tuple[int, ...]:
         return tuple(of_labels if of_labels is not None and stage.reads == "labels" else shape)
 
     return {
         stage.name: {
-            name: draw.sample(leading(stage), known, stream(setup.spec.seed, *names, stage.name, name)).to(setup.device)
+            name: draw.sample(leading(stage), context, stream(setup.spec.seed, *names, stage.name, name)).to(setup.device)
             for name, draw in stage.draws.items()
         }
         for stage in phase.stages

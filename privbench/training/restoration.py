@@ -43,17 +43,17 @@ def missing(folder: Path, spec: TrainSpec) -> list[Path]:
 
 def lost(folder: Path, spec: TrainSpec) -> list[str]:
     """What of a finished run has to be made again, and why, in words; nothing where it is whole. UserError as `history`."""
-    gone = missing(folder, spec)
-    said = []
-    if gone:
-        more = f" and {len(gone) - MOST_NAMED} more" if len(gone) > MOST_NAMED else ""
-        said = [f"{folder} has lost {', '.join(path.name for path in gone[:MOST_NAMED])}{more}"]
+    absent = missing(folder, spec)
+    lines = []
+    if absent:
+        more = f" and {len(absent) - MOST_NAMED} more" if len(absent) > MOST_NAMED else ""
+        lines = [f"{folder} has lost {', '.join(path.name for path in absent[:MOST_NAMED])}{more}"]
     if (folder / checkpoint.PREDICTIONS).exists():
         try:
             checkpoint.predictions(folder, spec.id)
         except Damaged as error:
-            said.append(str(error))
-    return said
+            lines.append(str(error))
+    return lines
 
 
 def restore(setup: Setup, folder: Path, progress: Progress = no_progress) -> None:
@@ -64,11 +64,11 @@ def restore(setup: Setup, folder: Path, progress: Progress = no_progress) -> Non
     spec = setup.spec
     for why in lost(folder, spec):
         LOG.warning("%s; what is lost is made again by training", why)
-    gone = set(missing(folder, spec))
+    absent = set(missing(folder, spec))
     rounds = checkpoint.history(folder, spec.id) or []
     snapshots, checkpoints = checkpoint.stored_rounds(spec, rounds)
-    snapshots = {number for number in snapshots if checkpoint.snapshot_path(folder, number) in gone}
-    checkpoints = {number for number in checkpoints if checkpoint.full_path(folder, number) in gone}
+    snapshots = {number for number in snapshots if checkpoint.snapshot_path(folder, number) in absent}
+    checkpoints = {number for number in checkpoints if checkpoint.full_path(folder, number) in absent}
     if numbers := sorted(snapshots | checkpoints):
         state = harness.state_of(setup, folder, checkpoint.nearest(folder, spec, numbers[0], setup.device))
         for number in numbers:

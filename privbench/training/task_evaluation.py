@@ -131,12 +131,12 @@ def _logits(
     around = StageContext((learner.params, learner.buffers), (), None)
     with torch.enable_grad():
         run_stacked(job, learners, [around] * len(each), plans, [UNDEFENDED] * len(each))
-    said = []
+    logits = []
     for one, (_, task) in zip(learners, each, strict=True):
         nets = Nets(setup.model, one.params, one.buffers)
-        asked = pixels(pool.images[task.queries].to(setup.device), side)
-        said.append(nets.classifier(nets.extractor(asked)).cpu())
-    return said
+        queries = pixels(pool.images[task.queries].to(setup.device), side)
+        logits.append(nets.classifier(nets.extractor(queries)).cpu())
+    return logits
 
 
 def _plan(setup: Setup, support: Tensor, task: Task, shape: TaskShape, names: tuple[str | int, ...]) -> Plan:
@@ -144,9 +144,9 @@ def _plan(setup: Setup, support: Tensor, task: Task, shape: TaskShape, names: tu
     stage, names = setup.method.observed(), ("tuning", *names)
     batch = min(setup.spec.schedule.batch, shape.support)
     index = mini_batches(len(support), batch, stream(setup.spec.seed, *names, "batches"), shape.tuning_steps)
-    known = SamplingContext(setup.model, None)
+    context = SamplingContext(setup.model, None)
     noise = {
-        name: draw.sample(tuple(index.shape), known, stream(setup.spec.seed, *names, name)).to(setup.device)
+        name: draw.sample(tuple(index.shape), context, stream(setup.spec.seed, *names, name)).to(setup.device)
         for name, draw in stage.draws.items()
     }
     index = index.to(setup.device)

@@ -102,13 +102,13 @@ def check_state(state: State, like: State) -> None:
     if state.round != len(state.history):
         raise ValueError(f"round {state.round} after a history of {len(state.history)} rounds")
     pairs = [(state.server, like.server), *zip(state.clients, like.clients, strict=True)]
-    for replica, wanted in pairs:
-        _check_parts(replica.params, wanted.params)
-        _check_parts(replica.buffers, wanted.buffers)
-        _check_moments(replica.moments, wanted.params)
-    for upload, wanted_upload in zip(state.uploads, like.uploads, strict=True):
-        for parts, wanted_parts in zip(upload, wanted_upload, strict=True):
-            _check_parts(parts, wanted_parts)
+    for replica, expected in pairs:
+        _check_parts(replica.params, expected.params)
+        _check_parts(replica.buffers, expected.buffers)
+        _check_moments(replica.moments, expected.params)
+    for upload, expected_upload in zip(state.uploads, like.uploads, strict=True):
+        for parts, expected_parts in zip(upload, expected_upload, strict=True):
+            _check_parts(parts, expected_parts)
     _check_predictions(state, len(like.clients))
 
 
@@ -146,13 +146,13 @@ def check_snapshot(shot: Snapshot, like: State) -> None:
         raise ValueError(f"{len(shot.clients)} clients in place of {len(like.clients)}")
     _check_parts(shot.server.params, like.server.params)
     _check_parts(shot.server.buffers, like.server.buffers)
-    for client, wanted in zip(shot.clients, like.clients, strict=True):
-        private = [part for part in SNAPSHOT_PARTS if part in wanted.params and part not in like.server.params]
-        _check_parts(client.params, {part: wanted.params[part] for part in private})
-        _check_parts(client.buffers, {part: wanted.buffers[part] for part in private})
+    for client, expected in zip(shot.clients, like.clients, strict=True):
+        private = [part for part in SNAPSHOT_PARTS if part in expected.params and part not in like.server.params]
+        _check_parts(client.params, {part: expected.params[part] for part in private})
+        _check_parts(client.buffers, {part: expected.buffers[part] for part in private})
     for upload, sent in zip(shot.uploads, like.uploads, strict=True):
-        for parts, wanted_parts in zip(upload, sent, strict=True):
-            _check_parts(parts, {part: net for part, net in wanted_parts.items() if part not in CLASSIFICATION})
+        for parts, expected_parts in zip(upload, sent, strict=True):
+            _check_parts(parts, {part: net for part, net in expected_parts.items() if part not in CLASSIFICATION})
 
 
 def check_prediction(logits: Tensor, labels: Tensor) -> None:
@@ -163,11 +163,11 @@ def check_prediction(logits: Tensor, labels: Tensor) -> None:
         raise ValueError("labels that are no classes")
 
 
-def _check_parts(parts: Parts, wanted: Parts) -> None:
-    kinds, wanted_kinds = (
+def _check_parts(parts: Parts, expected: Parts) -> None:
+    kinds, expected_kinds = (
         {f"{part}.{name}": (tuple(t.shape), t.dtype) for part, net in networks.items() for name, t in net.items()}
-        for networks in (parts, wanted)
+        for networks in (parts, expected)
     )
-    if kinds != wanted_kinds:
-        name = min(name for name in kinds.keys() | wanted_kinds.keys() if kinds.get(name) != wanted_kinds.get(name))
+    if kinds != expected_kinds:
+        name = min(name for name in kinds.keys() | expected_kinds.keys() if kinds.get(name) != expected_kinds.get(name))
         raise ValueError(f"{name} does not fit the networks of its run")

@@ -57,10 +57,10 @@ def values(r: Record, local: Record, kind: BarKind) -> list[Value]:
 
 
 def _spread(over_seeds: Sequence[float | None]) -> Value:
-    there = [value for value in over_seeds if value is not None]
-    if len(there) < len(over_seeds):
+    values = [value for value in over_seeds if value is not None]
+    if len(values) < len(over_seeds):
         return None, None
-    return fmean(there), stdev(there) if len(there) > 1 else None
+    return fmean(values), stdev(values) if len(values) > 1 else None
 
 
 def client_names(r: Record) -> list[str]:

@@ -43,10 +43,10 @@ def relative_test_accuracy(
         return
     for name, r in others.items():
         each = [mean for mean, _ in client_bars.values(r, local, client_bars.KINDS["rta"])]
-        there = [mean for mean in each if mean is not None]
+        means = [mean for mean in each if mean is not None]
         quantities = {f"rta_client_{k + 1}": mean for k, mean in enumerate(each) if mean is not None}
-        if there and len(there) == len(each):
-            quantities |= {"rta_min": min(there), "rta_mean": fmean(there), "rta_max": max(there)}
+        if means and len(means) == len(each):
+            quantities |= {"rta_min": min(means), "rta_mean": fmean(means), "rta_max": max(means)}
         yield name, r, quantities
 
 

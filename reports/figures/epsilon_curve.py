@@ -64,7 +64,7 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
     """`stem`.png and `stem`.pdf; `bare` are the records of the same method without a defence, if there are any."""
     figure = style.new_figure(style.PAGE_INCHES, PANEL_INCHES)
     panels = figure.subplots(1, 2)
-    looks = {name: line_styles.line_style(i) | {"markersize": 4, "linewidth": 0.9} for i, name in enumerate(series)}
+    styles = {name: line_styles.line_style(i) | {"markersize": 4, "linewidth": 0.9} for i, name in enumerate(series)}
     last = max(epsilon for points in series.values() for epsilon, _ in points)
     ends: list[list[Point]] = [[], []]
     for name, points in series.items():
@@ -72,11 +72,11 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
         accuracies = [attacks[0].accuracy for _, attacks in points]
         values = [epsilon for epsilon, _ in points]
         panels[0].errorbar(
-            values, [a.mean for a in accuracies], yerr=[a.std or 0.0 for a in accuracies], capsize=2, **looks[name]
+            values, [a.mean for a in accuracies], yerr=[a.std or 0.0 for a in accuracies], capsize=2, **styles[name]
         )
-        _intervals(panels[1], values, best, looks[name])
-        ends[0].append(Point(name, looks[name]["color"], values[-1], accuracies[-1].mean))
-        ends[1].append(Point(name, looks[name]["color"], values[-1], best[-1].psnr_db.mean))
+        _intervals(panels[1], values, best, styles[name])
+        ends[0].append(Point(name, styles[name]["color"], values[-1], accuracies[-1].mean))
+        ends[1].append(Point(name, styles[name]["color"], values[-1], best[-1].psnr_db.mean))
     floors = {epsilon: strongest(attacks).floor.psnr_db for points in series.values() for epsilon, attacks in points}
     panels[1].plot(sorted(floors), [floors[epsilon] for epsilon in sorted(floors)], **FLOOR)
     ends[1].append(Point(FLOOR_NAME, FLOOR["color"], last, floors[last]))
@@ -88,17 +88,17 @@ def write(series: Series, bare: Sequence[AttackRecord], title: str, stem: Path) 
         axes.set_ylabel(name, fontsize=style.FONT_POINTS)
         style.plain(axes)
     style.heading(figure, title)
-    handles = [style.handle(name, **look) for name, look in looks.items()]
+    handles = [style.handle(name, **line_style) for name, line_style in styles.items()]
     handles += [style.handle(BARE_NAME, **BARE)] if bare else []
     line_ends.draw(figure, list(zip(panels, ends, strict=True)), [*handles, style.handle(FLOOR_NAME, **FLOOR)])
     return style.save(figure, stem)
 
 
-def _intervals(axes: Axes, values: Sequence[float], best: Sequence[Measured], look: dict[str, Any]) -> None:
+def _intervals(axes: Axes, values: Sequence[float], best: Sequence[Measured], line_style: dict[str, Any]) -> None:
     """The strongest attacks with their intervals."""
     psnr = [row.psnr_db for row in best]
     ends = [[max(p.mean - p.low, 0) for p in psnr], [max(p.high - p.mean, 0) for p in psnr]]
-    axes.errorbar(values, [p.mean for p in psnr], yerr=ends, capsize=2, **look)
+    axes.errorbar(values, [p.mean for p in psnr], yerr=ends, capsize=2, **line_style)
 
 
 def _undefended(panels: Sequence[Axes], bare: Sequence[AttackRecord], last: float) -> list[Point]:

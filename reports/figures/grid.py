@@ -171,10 +171,10 @@ def write(
 
 def left_out(every: Sequence[GridLine], shown: Sequence[GridLine], victims: int, columns: int, others: int = 0) -> str:
     """What a grid does not show, and who shares a row with many, in words; nothing where it shows all."""
-    gone = [line for line in every if line not in shown]
-    named = "; ".join(line.first.name for line in gone[:MOST_NAMED]) + (", ..." if len(gone) > MOST_NAMED else "")
-    which = "more" if any(line.first.psnr_db is None for line in gone) else "weaker"
-    parts = [f"{len(gone)} {which} row{'s' * (len(gone) > 1)} ({named})"] if gone else []
+    hidden = [line for line in every if line not in shown]
+    named = "; ".join(line.first.name for line in hidden[:MOST_NAMED]) + (", ..." if len(hidden) > MOST_NAMED else "")
+    which = "more" if any(line.first.psnr_db is None for line in hidden) else "weaker"
+    parts = [f"{len(hidden)} {which} row{'s' * (len(hidden) > 1)} ({named})"] if hidden else []
     parts += [f"{others} attack{'s' * (others > 1)} on other images"] if others else []
     parts += [f"{victims - columns} of {victims} images"] if victims > columns else []
     same = [line for line in shown if len(line.members) > 2]

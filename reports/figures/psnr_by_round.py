@@ -148,7 +148,7 @@ def _axes(axes: Axes, rounds: dict[float, str], inches: float) -> None:
     beside = SIDE_POINTS / 72 / inches * (ends[1] - ends[0])
     wide = axes.transScale.inverted().transform([(ends[0] - beside, 1), (ends[1] + beside, 1)])
     axes.set_xlim(wide[0, 0], wide[1, 0])
-    named = _apart(axes, rounds, inches)
+    named = _spaced(axes, rounds, inches)
     axes.xaxis.set_major_locator(FixedLocator(named))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda x, _: next((rounds[r] for r in named if abs(x - r) < 1e-9), ""))
@@ -176,7 +176,7 @@ def _press(axes: Axes, top: float) -> None:
     axes.axhline(KNEE_DB, color="0.8", linewidth=0.5, zorder=0)
 
 
-def _apart(axes: Axes, rounds: dict[float, str], inches: float) -> list[float]:
+def _spaced(axes: Axes, rounds: dict[float, str], inches: float) -> list[float]:
     """The rounds whose names fit on an axis of so many inches: the first, then "best" and "last", then others."""
     to_screen = axes.transScale.transform
     low, high = (to_screen((x, 1.0))[0] for x in axes.get_xlim())

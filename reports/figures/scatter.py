@@ -17,7 +17,7 @@ from reports.figures.drawing import direct_labels, style
 from reports.figures.drawing.direct_labels import Point
 from reports.figures.drawing.line_styles import series_styles_of
 from reports.records import grouping
-from reports.records.labels import asked_text, label, place, published, unique
+from reports.records.labels import label, place, published, round_text, unique
 from reports.records.measured import strongest
 from reports.records.published import of_papers_attack
 from reports.records.quotable import is_quotable
@@ -43,12 +43,14 @@ def write(records: Sequence[AttackRecord], stem: Path) -> list[Path]:
     if len(names) < 2 or not is_quotable(records[0].cell.preset):
         return []
     series_styles = {name: series_style | {"linestyle": ""} for name, series_style in series_styles_of(names).items()}
-    rounds = {asked: [r for r in records if r.cell.round == asked] for asked in unique(r.cell.round for r in records)}
+    rounds = {
+        number: [r for r in records if r.cell.round == number] for number in unique(r.cell.round for r in records)
+    }
     figure, panels = _panels(len(rounds))
     every = [_spreads(of_round, names, series_styles) for of_round in rounds.values()]
-    for axes, (asked, of_round), spreads in zip(panels, rounds.items(), every, strict=True):
+    for axes, (number, of_round), spreads in zip(panels, rounds.items(), every, strict=True):
         _draw(axes, of_round, spreads, series_styles)
-        title = f"{asked} round" if asked in ("best", "last") else f"round {asked_text(asked)}"
+        title = f"{number} round" if number in ("best", "last") else f"round {round_text(number)}"
         axes.set_title(title, fontsize=style.FONT_POINTS)
     style.name_axes(panels, "test accuracy, %", "PSNR, strongest attack, dB")
     style.heading(figure, f"{grouping.title(grouping.setting(records[0].cell))}\n{MOVED}")
@@ -159,10 +161,12 @@ def _moves(axes: Axes, bars: Sequence[tuple[tuple[float, float], float]], *, upr
         (low, high), middle = sorted(screen[:, int(upright)]), screen[0, 1 - int(upright)]
         for number in count():
             move = (number + 1) // 2 * (-1 if number % 2 else 1)
-            here = middle + move * step
-            if not any(abs(here - other) < 0.9 * step and low <= end and begin <= high for begin, end, other in placed):
+            shifted = middle + move * step
+            if not any(
+                abs(shifted - other) < 0.9 * step and low <= end and begin <= high for begin, end, other in placed
+            ):
                 break
-        placed.append((low, high, here))
+        placed.append((low, high, shifted))
         moves.append(move)
     return moves
 
@@ -181,9 +185,9 @@ def _named(
         line = Bbox(axes.transData.transform([(x, floor) for x in axes.get_xlim()])).padded(2)
         name = _floor_name(axes, floor, bars)
         drawn += [name] if name is not None else []
-        taken = [*bars, line, *(each.get_window_extent() for each in drawn[-1:])]
+        obstacles = [*bars, line, *(each.get_window_extent() for each in drawn[-1:])]
         points = [s.point._replace(name=_wrapped(short[s.point.name])) for s in spreads]
-        names = None if name is None else direct_labels.draw(axes, points, taken)
+        names = None if name is None else direct_labels.draw(axes, points, obstacles)
         if names is None:
             for each in drawn:
                 each.remove()

@@ -22,7 +22,7 @@ from reports.figures.drawing import line_ends, style
 from reports.figures.drawing.direct_labels import Point
 from reports.figures.drawing.line_styles import METHODS, line_style
 from reports.records import grouping
-from reports.records.labels import NAMES, asked_text, defense_name, family_name, group, title_of, unique
+from reports.records.labels import NAMES, defense_name, family_name, group, round_text, title_of, unique
 from reports.records.measured import strongest
 from reports.records.quotable import quotable
 from reports.studies import sweeps
@@ -106,7 +106,7 @@ def of_study(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record], fold
                     across[line] = of_line
             if lines:
                 stem = f"sweep-{name}-{registry.stem(dataset)}" + (f"-{round_}" if round_ != "best" else "")
-                title = f"{registry.short(dataset)}, round {asked_text(round_)}"
+                title = f"{registry.short(dataset)}, round {round_text(round_)}"
                 paths += write(lines, across, name, title, files.inside(folder, stem))
     return paths
 

@@ -11,7 +11,7 @@ from privbench.records.schema import AttackRecord, Record
 from privbench.spec import CellSpec
 from reports.folders import provenance
 from reports.records import grouping, measured, quotable
-from reports.records.labels import asked_text, group, knowledge_text, label, title_of
+from reports.records.labels import group, knowledge_text, label, round_text, title_of
 from reports.records.number_text import NONE, range_text, spread_text
 from reports.tables import render, variants
 from reports.tables.report import OnPage, Table
@@ -55,7 +55,7 @@ def setting(cell: CellSpec) -> list[str]:
     """What a cell has beside its data set, round, method, defence and attack: preset, clients, settings of the attack."""
     if cell.attack is None:
         return grouping.title(grouping.setting(cell)).split(", ")[1:]
-    conditions = title_of(group(cell)).partition(f"round {asked_text(cell.round)}, ")[2].split(", ")
+    conditions = title_of(group(cell)).partition(f"round {round_text(cell.round)}, ")[2].split(", ")
     return [*conditions, *(f"{name} {value}" for name, value in sorted(variants.unusual_settings(cell).items()))]
 
 
@@ -84,7 +84,7 @@ def _row(r: Record, messages: Sequence[CheckMessage]) -> dict[str, str]:
     gain = range_text(row.gain_db, sign=True)
     whole = {
         **named,
-        "round": asked_text(cell.round),
+        "round": round_text(cell.round),
         "method": method,
         "defence": defence,
         "attack": r.attack,

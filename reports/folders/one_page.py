@@ -68,13 +68,13 @@ def chosen(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
     others = [r for r in records if not isinstance(r, AttackRecord)]
     if len(records) <= MOST_CELLS:
         return [*in_order(attacked), *others], []
-    kept = others[: MOST_CELLS // 2]
-    pairs = pictures.strongest_of_each([(r.cell, r) for r in in_order(attacked)], MOST_CELLS - len(kept))
+    plain = others[: MOST_CELLS // 2]
+    pairs = pictures.strongest_of_each([(r.cell, r) for r in in_order(attacked)], MOST_CELLS - len(plain))
     line = (
-        f"{len(records) - len(pairs) - len(kept)} of {len(records)} cells: the page has the {len(pairs)} attacks that reconstruct "
-        f"best, method by method, and {len(kept)} of {len(others)} cells without an attack"
+        f"{len(records) - len(pairs) - len(plain)} of {len(records)} cells: the page has the {len(pairs)} attacks that reconstruct "
+        f"best, method by method, and {len(plain)} of {len(others)} cells without an attack"
     )
-    return [*(r for _, r in pairs), *kept], [line]
+    return [*(r for _, r in pairs), *plain], [line]
 
 
 def _notes(contents: Contents, attacked: Sequence[AttackRecord]) -> list[str]:

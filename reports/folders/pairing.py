@@ -49,10 +49,10 @@ def paired(before: Sequence[Record], after: Sequence[Record], but_for: Collectio
     A field is one of a cell or of its training, by name. Of two records of one cell in one folder, that of today's revision counts.
     Where several cells of a folder differ in `but_for` alone, they are not paired. UserError for a field that there is not.
     """
-    known = [name for name in (*CellSpec.model_fields, *TrainSpec.model_fields) if name not in ("train", *REVISIONS)]
+    names = [name for name in (*CellSpec.model_fields, *TrainSpec.model_fields) if name not in ("train", *REVISIONS)]
     for name in but_for:
-        if name not in known:
-            raise UserError(f"no cell has a field '{name}'; {nearest(name, known)}")
+        if name not in names:
+            raise UserError(f"no cell has a field '{name}'; {nearest(name, names)}")
     of_a, of_b = (_by_key(records, but_for) for records in (before, after))
     both = [key for key in of_a if key in of_b]
     clear = [key for key in both if len(of_a[key]) == len(of_b[key]) == 1]

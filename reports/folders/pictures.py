@@ -13,7 +13,7 @@ from privbench.records.store import Store
 from privbench.spec import CellSpec
 from reports.figures import curves, epsilon_curve, of_attack, psnr_by_round, scatter, sweep_curve
 from reports.records import grouping, labels
-from reports.records.labels import asked_text, label, unique
+from reports.records.labels import label, round_text, unique
 from reports.tables.report import Picture
 
 MOST_GRIDS, MOST_CELLS_OF_GRID = 12, 60
@@ -52,7 +52,7 @@ def grids(store: Store, cells: Sequence[CellSpec], records: Sequence[AttackRecor
                 if len(chosen) < len(of_round)
                 else ""
             )
-            place = f"{grouping.title(key)}, round {asked_text(round_)}"
+            place = f"{grouping.title(key)}, round {round_text(round_)}"
             methods = ", ".join(unique(label(cell) for cell in sorted(chosen, key=labels.cell_place)))
             plans.append(
                 _Plan(

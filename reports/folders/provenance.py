@@ -18,7 +18,7 @@ from reports.tables.report import Entry
 # In this order: what bits depend on (privbench/execution/reproduce.py), and when.
 ENVIRONMENT = ("machine", "cores", "device", "threads", "torch", "python", "privbench", "date")
 # Of the long table, what an entry says in another way.
-APART = ("seeds", "checks", "data set", "method", "attack", "accuracy")
+OWN_COLUMNS = ("seeds", "checks", "data set", "method", "attack", "accuracy")
 OTHER_REVISION = "another than today's: this code gives the cell another name, and cannot make it again"
 
 
@@ -43,7 +43,7 @@ def entry(
         *((name, str(environment[name])) for name in ENVIRONMENT if environment.get(name) is not None),
         *(("note", note) for note in record.notes),
         ("accuracy of each seed, %", _accuracies(record)),
-        *((name, text) for name, text in scores.items() if name not in APART and text not in (NONE, "")),
+        *((name, text) for name, text in scores.items() if name not in OWN_COLUMNS and text not in (NONE, "")),
         *_of_attack(record),
         ("specification", json.dumps(record.cell.model_dump(mode="json"))),
     ]
@@ -67,8 +67,8 @@ def revision(record: Record) -> str:
         return OTHER_REVISION
     if record.cell.attack is None:
         return f"training {spec.REVISION}"
-    own = f", this attack {record.cell.attack_revision}" if record.cell.attack_revision else ""
-    return f"training {spec.REVISION}, attacks {spec.ATTACK_REVISION}{own}"
+    of_attack = f", this attack {record.cell.attack_revision}" if record.cell.attack_revision else ""
+    return f"training {spec.REVISION}, attacks {spec.ATTACK_REVISION}{of_attack}"
 
 
 def _accuracies(record: Record) -> str:

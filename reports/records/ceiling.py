@@ -27,15 +27,15 @@ def references(store: Store, records: Sequence[AttackRecord]) -> list[AttackReco
     together. A record that cannot be read is passed over: the command that it belongs to names it.
     """
     lacking = [r for r in records if not any(is_ceiling(o.cell) and group(o.cell) == group(r.cell) for o in records)]
-    wanted = {_comparable(r.cell) for r in lacking}
+    comparable = {_comparable(r.cell) for r in lacking}
     together = frozenset[str]().union(*(knowledge_sets.knowledge_of(r) for r in records))
-    known = knowledge_sets.implied(together | {"gradient", knowledge_sets.NATURAL})
+    implied = knowledge_sets.implied(together | {"gradient", knowledge_sets.NATURAL})
     ceilings = []
-    for cell in store.cells() if wanted else ():
+    for cell in store.cells() if comparable else ():
         if (
             cell.attack is None
             or not is_ceiling(cell)
-            or _comparable(cell) not in wanted
+            or _comparable(cell) not in comparable
             or not store.record(cell).exists()
         ):
             continue
@@ -43,7 +43,7 @@ def references(store: Store, records: Sequence[AttackRecord]) -> list[AttackReco
             record = schema.read(store.record(cell))
         except UserError:
             continue
-        if isinstance(record, AttackRecord) and knowledge_sets.knowledge_of(record) <= known:
+        if isinstance(record, AttackRecord) and knowledge_sets.knowledge_of(record) <= implied:
             ceilings.append(record)
     return ceilings
 

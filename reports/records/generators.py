@@ -41,7 +41,7 @@ class Scored(NamedTuple):
 Statistic = Callable[[Scored], tuple[float, Rates] | None]  # a number in [0, 1] with what it is on resamples
 
 
-def are_some(records: Sequence[Record]) -> list[Record]:
+def with_scores(records: Sequence[Record]) -> list[Record]:
     """The records whose generators were scored."""
     return [r for r in records if any(seed.generators is not None for seed in r.seeds)]
 
@@ -63,9 +63,9 @@ def of_holder(record: Record, holder: str) -> list[Scored]:
     ]
 
 
-def _scored(seed: SeedResult, made: Generators, each: GeneratorScores, *, measured: bool) -> Scored:
+def _scored(seed: SeedResult, scores: Generators, each: GeneratorScores, *, measured: bool) -> Scored:
     classifier = seed.training.clients[each.client]
-    real = made.real[each.client]
+    real = scores.real[each.client]
     return Scored(seed.seed, each.client, each, real, classifier if measured else None, classifier.samples)
 
 
@@ -76,12 +76,14 @@ def _of(record: Record) -> list[Generators]:
 def mean(scored: Sequence[Scored], statistic: Statistic, scale: float = 1.0) -> Interval | None:
     """Of a statistic over some clients and seeds, times `scale`; None where one of them has no such number."""
     each = [statistic(one) for one in scored]
-    there = [one for one in each if one is not None]
-    if not there or len(there) < len(each):
+    present = [one for one in each if one is not None]
+    if not present or len(present) < len(each):
         return None
-    made = interval_of_resamples([value for value, _ in there], [resamples for _, resamples in there], scored)
+    interval = interval_of_resamples([value for value, _ in present], [resamples for _, resamples in present], scored)
     # Widened for few seeds, it would leave [0, 1].
-    return Interval(scale * made.mean, scale * max(made.low, 0.0), scale * min(made.high, 1.0), made.seeds)
+    return Interval(
+        scale * interval.mean, scale * max(interval.low, 0.0), scale * min(interval.high, 1.0), interval.seeds
+    )
 
 
 def accuracy(one: Scored) -> tuple[float, Rates] | None:
@@ -134,9 +136,8 @@ class AttackForm(NamedTuple):
 
 def attacks(scored: Sequence[Scored]) -> list[AttackForm]:
     """Those that were made on every one of some generators."""
-    each = [{AttackForm(made.attack, made.calibrated) for made in one.scores.membership} for one in scored]
-    every = unique(AttackForm(made.attack, made.calibrated) for one in scored for made in one.scores.membership)
-    return [attack for attack in every if all(attack in made for made in each)]
+    each = [[AttackForm(m.attack, m.calibrated) for m in one.scores.membership] for one in scored]
+    return [form for form in unique(form for forms in each for form in forms) if all(form in forms for forms in each)]
 
 
 def strongest_form(scored: Sequence[Scored], name: str) -> AttackForm | None:
@@ -147,8 +148,8 @@ def strongest_form(scored: Sequence[Scored], name: str) -> AttackForm | None:
 
 def recognition(one: Scored, attack: AttackForm) -> tuple[Membership, Recognition]:
     """What that attack gave of a generator, and the order behind its curve."""
-    made = next(m for m in one.scores.membership if (m.attack, m.calibrated) == attack)
-    return made, _order(_curve(made))
+    result = next(m for m in one.scores.membership if (m.attack, m.calibrated) == attack)
+    return result, _order(_curve(result))
 
 
 def auc(attack: AttackForm) -> Statistic:
@@ -170,9 +171,9 @@ class _Curve(NamedTuple):
     non_members: int
 
 
-def _curve(made: Membership) -> _Curve:
-    roc = made.roc
-    return _Curve(tuple(roc.false_positive_rate), tuple(roc.true_positive_rate), made.members, made.non_members)
+def _curve(result: Membership) -> _Curve:
+    roc = result.roc
+    return _Curve(tuple(roc.false_positive_rate), tuple(roc.true_positive_rate), result.members, result.non_members)
 
 
 def _order(curve: _Curve) -> Recognition:
@@ -194,8 +195,8 @@ def _rate(curve: _Curve, rate: float, name: str) -> tuple[float, Rates]:
 
 def p_value(one: Scored, attack: AttackForm, rate: float) -> float:
     """Probability by chance of so many recognised members or more."""
-    made, order = recognition(one, attack)
-    return membership.p_value(membership.true_positives(order, rate), made.members, made.non_members, rate)
+    result, order = recognition(one, attack)
+    return membership.p_value(membership.true_positives(order, rate), result.members, result.non_members, rate)
 
 
 def recognised(scored: Sequence[Scored], attack: AttackForm, rate: float) -> int:
@@ -205,7 +206,7 @@ def recognised(scored: Sequence[Scored], attack: AttackForm, rate: float) -> int
 
 def provable(scored: Sequence[Scored], attack: AttackForm, rate: float) -> float | None:
     """The smallest rate that could be told from chance at the client with the fewest images; None where there is none."""
-    made = [recognition(one, attack)[0] for one in scored]
-    each = [membership.least_provable(m.members, m.non_members, rate) for m in made]
-    there = [value for value in each if value is not None]
-    return max(there) if len(there) == len(each) else None
+    results = [recognition(one, attack)[0] for one in scored]
+    each = [membership.least_provable(m.members, m.non_members, rate) for m in results]
+    present = [value for value in each if value is not None]
+    return max(present) if len(present) == len(each) else None

@@ -53,7 +53,7 @@ def epsilon(record: Record) -> float | None:
     return None if privacy is None else privacy.epsilon
 
 
-def are_some(records: Sequence[Record]) -> bool:
+def any_stated(records: Sequence[Record]) -> bool:
     """Whether a defence of some records guarantees anything, so that their table has a place for epsilon."""
     return any(worst(r) is not None for r in records)
 
@@ -65,14 +65,14 @@ def are_audited(records: Sequence[Record]) -> bool:
 
 def how(records: Sequence[Record]) -> list[str]:
     """How to read epsilon, where some records have one."""
-    if not are_some(records):
+    if not any_stated(records):
         return []
     return [_CLAIMED + (_AUDITED if are_audited(records) else "")]
 
 
 def rows(records: Sequence[Record], row: Callable[[str, Callable[[Sequence[R]], str]], list[str]]) -> list[list[str]]:
     """The rows of a table whose columns are methods, made by its `row`; none where nothing is guaranteed."""
-    if not are_some(records):
+    if not any_stated(records):
         return []
     claimed = row(EPSILON, lambda column: text(column[0]))
     return [claimed, row(AUDITED, lambda column: audited_text(column[0]))] if are_audited(records) else [claimed]
@@ -116,12 +116,12 @@ def whole_text(record: Record) -> str:
 
 def cells(record: Record, among: Sequence[Record]) -> dict[str, str]:
     """The cell of one row of a long table; nothing where no row of the table has a guarantee."""
-    return {"epsilon": whole_text(record)} if are_some(among) else {}
+    return {"epsilon": whole_text(record)} if any_stated(among) else {}
 
 
 def columns(record: Record, among: Sequence[Record]) -> dict[str, Any]:
     """The columns of one row of a CSV file; nothing where no row of the file has a guarantee."""
-    if not are_some(among):
+    if not any_stated(among):
         return {}
     privacy, audit = worst(record), proved(record)
     return {

@@ -17,7 +17,7 @@ from reports.records.measured import ORACLE, Measured, strongest
 
 ACTIVE = "active"  # the power to send crafted networks
 NATURAL = "natural images"  # what images are like in general
-TELL_CLASSES = frozenset({"gradient", "update", "labels"})
+CLASS_EVIDENCE = frozenset({"gradient", "update", "labels"})
 
 
 class LadderRow(NamedTuple):
@@ -29,7 +29,7 @@ class LadderRow(NamedTuple):
 
 
 def knowledge_of(record: AttackRecord) -> frozenset[str]:
-    """What the attacker looked at: "gradient", shared networks by name, the fields of Knowledge, ACTIVE, NATURAL.
+    """What the attacker used: "gradient", shared networks by name, the fields of Knowledge, ACTIVE, NATURAL.
 
     Which parts' gradients an attack makes use of makes no difference.
     """
@@ -52,7 +52,7 @@ def implied(atoms: frozenset[str]) -> frozenset[str]:
     closure = set(atoms)
     closure |= {"gradient"} if ACTIVE in closure else set()
     closure |= {NATURAL} if "auxiliary" in closure else set()
-    closure |= {"classes"} if closure & TELL_CLASSES else set()
+    closure |= {"classes"} if closure & CLASS_EVIDENCE else set()
     return frozenset(closure)
 
 

@@ -93,11 +93,11 @@ def groups(records: Sequence[AttackRecord]) -> list[tuple[Any, ...]]:
 
 def title_of(key: tuple[Any, ...]) -> str:
     """The heading of one group."""
-    dataset, domains, asked, preset, nets, clients, batch, labels, dealt, update, wire = key
+    dataset, domains, round_, preset, nets, clients, batch, labels, dealt, update, wire = key
     name = registry.short(dataset)
     parts = [
         f"{name} ({', '.join(domains)})" if domains else name,
-        f"round {asked_text(asked)}",
+        f"round {round_text(round_)}",
         f"{preset} preset",
     ]
     parts += [nets] if nets else []
@@ -139,8 +139,8 @@ def place(cell: CellSpec) -> tuple[int, str, tuple[float, ...], str]:
 
 def cell_place(cell: CellSpec) -> tuple[Any, ...]:
     """Cells of one table: methods as columns stand, of each its attacks in the catalogue's order, users' own last."""
-    attack, known = cell.attack or "", list(registry.ATTACKS)
-    return (*place(cell), known.index(attack) if attack in known else len(known), attack)
+    attack, names = cell.attack or "", list(registry.ATTACKS)
+    return (*place(cell), names.index(attack) if attack in names else len(names), attack)
 
 
 def in_order(records: Sequence[AttackRecord]) -> list[AttackRecord]:
@@ -233,8 +233,8 @@ def _with_images(tag: str, record: AttackRecord) -> str:
         tag = tag.replace("known images", f"{known.images} known image{'s' * (known.images != 1)}{quality}")
     if rounds is not None:
         # Those of "best" or "last" are other ones from seed to seed: only what was asked for is named.
-        asked = record.cell.observed_rounds
-        observed = "" if asked is None else f" of {', '.join(map(str, asked))}"
+        rounds_ = record.cell.observed_rounds
+        observed = "" if rounds_ is None else f" of {', '.join(map(str, rounds_))}"
         tag = tag.replace("earlier rounds", f"earlier rounds{observed} ({rounds.uploads} uploads)")
     return f"{tag} ({images})" if "auxiliary" in record.knowledge.needs and images != "same" else tag
 
@@ -254,18 +254,18 @@ def shared_parts(method: str) -> tuple[str, ...]:
 
 def round_label(record: AttackRecord) -> str:
     """Which round was attacked, in words."""
-    asked: str = record.cell.round
-    return f"{asked} ({rounds_text(record)})" if asked in ("best", "last") else asked_text(asked)
+    name: str = record.cell.round
+    return f"{name} ({rounds_text(record)})" if name in ("best", "last") else round_text(name)
 
 
-def round_place(asked: str) -> tuple[bool, int]:
+def round_place(name: str) -> tuple[bool, int]:
     """Numbered rounds stand in their order, "best" and "last" after them."""
-    return (not asked.isdigit(), int(asked) if asked.isdigit() else 0)
+    return (not name.isdigit(), int(name) if name.isdigit() else 0)
 
 
-def asked_text(asked: str) -> str:
+def round_text(name: str) -> str:
     """A round as it was asked for."""
-    return "0 (untrained)" if asked == "0" else asked
+    return "0 (untrained)" if name == "0" else name
 
 
 def rounds_text(record: AttackRecord) -> str:

@@ -167,12 +167,12 @@ def printed(source: str, table: str, dataset: str, method: str, defense: str, me
 
     For the search for the setting that a source does not print (reports/tables/nearest.py): no table may put it beside a cell.
     """
-    wanted: tuple[object, ...] = (source, table, dataset, method, defense, {}, metric)
+    key: tuple[object, ...] = (source, table, dataset, method, defense, {}, metric)
     return next(
         (
             row.value
             for row in rows()
-            if (row.source, row.table, row.dataset, row.method, row.defense, row.settings, row.metric) == wanted
+            if (row.source, row.table, row.dataset, row.method, row.defense, row.settings, row.metric) == key
         ),
         None,
     )
@@ -272,8 +272,8 @@ def cells_of(row: PublishedRow, study: definition.Study, cells: Sequence[CellSpe
     chosen = []
     for cell, one in zip(alike, every, strict=True):
         usual = {field.name: field.default for field in fields(registry.resolve("method", cell.train.method))}
-        wanted = {name: usual[name] for name in varied} | dict(row.settings)
-        if all(one.get(name) == _plain(name, value) for name, value in wanted.items()):
+        expected = {name: usual[name] for name in varied} | dict(row.settings)
+        if all(one.get(name) == _plain(name, value) for name, value in expected.items()):
             chosen.append(cell)
     return chosen
 
@@ -289,8 +289,8 @@ def _fits(row: PublishedRow, cell: CellSpec) -> bool:
         return False
     if row.metric != PSNR:
         return True
-    taken = all(getattr(cell, name) == value for name, value in READING.items())
-    return taken and cell.attack == papers_attack_on(train.method)
+    agrees = all(getattr(cell, name) == value for name, value in READING.items())
+    return agrees and cell.attack == papers_attack_on(train.method)
 
 
 def _origin(row: PublishedRow) -> str:

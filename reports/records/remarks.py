@@ -9,7 +9,7 @@ from privbench import registry
 from privbench.records.schema import AttackRecord, Record
 from privbench.scoring.statistics import LEAST_SEEDS
 from reports.records import measured, table_checks
-from reports.records.labels import Gap, asked_text, group, label, published, round_label, unique
+from reports.records.labels import Gap, group, label, published, round_label, round_text, unique
 from reports.records.measured import papers_attack, strongest
 from reports.records.number_text import FEW, NONE, measured_otherwise, span
 from reports.records.published import Published, of_papers_attack
@@ -88,9 +88,9 @@ def _circumstances(records: Sequence[Record], counted: str, beside: str = NOT_BE
 
 def _mus(records: Sequence[Record]) -> list[str]:
     """The mu of each data set's FedProx."""
-    known = [(r.cell, r.cell.train.method_settings.get("mu")) for r in records]
+    mus = [(r.cell, r.cell.train.method_settings.get("mu")) for r in records]
     return unique(
-        f"{registry.short(cell.train.dataset)}, {label(cell)}: mu {mu:g}." for cell, mu in known if mu is not None
+        f"{registry.short(cell.train.dataset)}, {label(cell)}: mu {mu:g}." for cell, mu in mus if mu is not None
     )
 
 
@@ -183,8 +183,8 @@ def gap_lines(gaps: Sequence[Gap]) -> list[str]:
     rounds: dict[tuple[str, ...], list[str]] = {}
     for g in gaps:
         names = (registry.short(g.cell.train.dataset), label(g.cell), g.attack)
-        rounds.setdefault((*names, g.reason), []).append(asked_text(g.cell.round))
+        rounds.setdefault((*names, g.reason), []).append(round_text(g.cell.round))
     return [
-        f"{dataset}, {name}, {attack}, round {', '.join(unique(asked))}: {reason}"
-        for (dataset, name, attack, reason), asked in rounds.items()
+        f"{dataset}, {name}, {attack}, round {', '.join(unique(of_group))}: {reason}"
+        for (dataset, name, attack, reason), of_group in rounds.items()
     ]

@@ -168,9 +168,9 @@ def fedavg_fails(column: Sequence[AttackRecord]) -> list[tuple[AttackRecord, Che
         return []
     best = strongest(attacks)
     r = best.first
-    wanted = UNTRAINED_DB if r.cell.round == "0" else TRAINED_DB
+    expected = UNTRAINED_DB if r.cell.round == "0" else TRAINED_DB
     if known_to_leak(r.cell):
-        fails, short = best.scores.psnr_db < wanted, f"{_db(best)} dB, {wanted:g} expected"
+        fails, short = best.scores.psnr_db < expected, f"{_db(best)} dB, {expected:g} expected"
     else:
         fails, short = best.gain_here_db.low <= 0, f"{range_text(best.gain_here_db, sign=True)} dB over the floor"
     sentence = f"undefended FedAvg keeps its images ({short}), so the attacks run here are weak"

@@ -75,11 +75,11 @@ def calibration() -> float:
 def seconds(trials: Sequence[Trial], device: str) -> float | None:
     """Expected seconds of all trials on the cores at hand, nothing else running; None where a cost is not known."""
     costs = [cost(trial) for trial in trials]
-    known = [each for each in costs if each is not None]
-    if machine.device(device).type != "cpu" or len(known) < len(costs):
+    seconds = [each for each in costs if each is not None]
+    if machine.device(device).type != "cpu" or len(seconds) < len(costs):
         return None
     slower = calibration() / CALIBRATION
-    return slower * (makespan(known, cpu.cores()) + (START if trials else 0.0) + REPORTS)
+    return slower * (makespan(seconds, cpu.cores()) + (START if trials else 0.0) + REPORTS)
 
 
 def makespan(costs: Sequence[float], workers: int) -> float:
@@ -100,8 +100,8 @@ def cost(trial: Trial) -> float | None:
     costs += [
         attacking(cell) for cell in trial.cells for spec in trial.specs if not store.result(cell, spec.seed).exists()
     ]
-    known = [each for each in costs if each is not None]
-    return sum(known) if len(known) == len(costs) else None
+    seconds = [each for each in costs if each is not None]
+    return sum(seconds) if len(seconds) == len(costs) else None
 
 
 def training(spec: TrainSpec) -> float | None:

@@ -70,8 +70,8 @@ def _begun(store: Store, cell: CellSpec, seed: int) -> str:
 def counts(states: Sequence[CellStatus]) -> str:
     """E.g. "12 of 20 cells done, 1 failed, 7 not run"."""
     numbers = {word: sum(state.word == word for state in states) for word in WORDS}
-    rest = [f"{number} {word}" for word, number in numbers.items() if number and word != DONE]
-    return ", ".join([f"{numbers[DONE]} of {len(states)} cells done", *rest])
+    others = [f"{number} {word}" for word, number in numbers.items() if number and word != DONE]
+    return ", ".join([f"{numbers[DONE]} of {len(states)} cells done", *others])
 
 
 COLUMNS = ["cell", "attack", "round", "state"]
@@ -82,7 +82,7 @@ def listing(cells: Sequence[CellSpec], states: Sequence[CellStatus]) -> list[tup
     """(heading, rows of COLUMNS) of each setting; attacks of one cell and round that are in one state share a row."""
     by_setting: dict[grouping.Setting, dict[tuple[str, str, str], list[str]]] = {}
     for cell, state in zip(cells, states, strict=True):
-        round_ = labels.asked_text(cell.round) if cell.attack else ""
+        round_ = labels.round_text(cell.round) if cell.attack else ""
         row = (_name(cell), round_, state.word + (f": {state.why}" if state.why else ""))
         by_setting.setdefault(grouping.setting(cell), {}).setdefault(row, []).append(cell.attack or "")
     return [

@@ -138,7 +138,7 @@ def _generators(
     store: Store, cells: Sequence[CellSpec], records: Sequence[Record], folder: Path, data_dir: Path | None
 ) -> list[Path]:
     """The scores of generators of images and what they make, from networks and images on disk."""
-    scored = {r.id for r in generators.are_some(records)}
+    scored = {r.id for r in generators.with_scores(records)}
     if not scored:
         return []
     paths = report_files.write(_of_generators(records), folder / GENERATOR)
@@ -298,7 +298,7 @@ def _first(
             return name, _of_attacks(name, attacked)
     if "ablation" in study.reports:
         return "ablation", ablation.report(records, gaps, study.metrics)
-    if GENERATOR in study.reports and generators.are_some(records):
+    if GENERATOR in study.reports and generators.with_scores(records):
         return GENERATOR, _of_generators(records)
     whole = accuracy_table.report(records, gaps, study.metrics, study.tables)
     return "accuracy", whole._replace(tables=whole.tables[: len(study.metrics)])

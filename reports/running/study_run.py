@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from privbench import data, registry
 from privbench.errors import Interrupted, UserError
-from privbench.execution import beforehand, cell_jobs, foundations
+from privbench.execution import cell_jobs, foundations, preconditions
 from privbench.execution.progress import CONSOLE, JobBars
 from privbench.execution.sweep import engines, shards
 from privbench.execution.sweep.shards import Shard
@@ -53,7 +53,7 @@ def execute(
     workers = 1 if machine.device(device).type == "cuda" else cpu.cores()
     absent = absent_data(store, cells, data_dir)
     at_hand = [cell for cell in cells if cell.train.dataset not in absent]
-    reasons = beforehand.impossible(store, at_hand, data_dir, workers=workers)
+    reasons = preconditions.impossible(store, at_hand, data_dir, workers=workers)
     if strict and (absent or reasons):
         raise UserError(next(iter([*absent.values(), *reasons.values()])))
     for cell in at_hand:
@@ -77,9 +77,9 @@ def execute(
     if failures or shard is not None:
         return states
     # Nothing failed, so what is not there was there.
-    gone = "was deleted while the command ran; the same command makes it again"
+    reason = "was deleted while the command ran; the same command makes it again"
     return [
-        CellStatus(status.FAILED, f"{store.cell(cell)} {gone}")
+        CellStatus(status.FAILED, f"{store.cell(cell)} {reason}")
         if state.word in (status.NOT_RUN, status.INTERRUPTED)
         else state
         for cell, state in zip(cells, states, strict=True)
@@ -130,7 +130,7 @@ def absent_data(
     return reasons
 
 
-def check_there(store: Store, cells: Sequence[CellSpec], states: Sequence[CellStatus], paths: Sequence[Path]) -> None:
+def check_present(store: Store, cells: Sequence[CellSpec], states: Sequence[CellStatus], paths: Sequence[Path]) -> None:
     """UserError where records or reports were deleted while a command ran: it must not end as if they were there.
 
     Of cells that it recorded also what they were made of: without that, the record goes too, and the same command makes all again.
@@ -205,7 +205,7 @@ def run_study(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions) -> 
     with CONSOLE.status("drawing the reports"):
         paths = study_reports.write(chosen, store, done, records, gaps, folder, place.data_dir, references)
     paths += study_reports.write_page(chosen, cells, states, paths, folder)
-    check_there(store, cells, states, paths)
+    check_present(store, cells, states, paths)
     return Studied(chosen, list(cells), states, folder, records, references, gaps, paths)
 
 
@@ -218,18 +218,18 @@ def run_shard(chosen: Study, cells: Sequence[CellSpec], place: PlaceOptions, sha
     states = execute(cells, place.out, place.data_dir, place.device, shard=shard, engine=place.engine)
     store, runs = Store(place.out), shards.runs(cells, shard)
     settled = (REFUSED, status.NO_DATA)
-    wanted = [
+    results = [
         store.result(cell, spec.seed)
         for cell, state in zip(cells, states, strict=True)
         for spec in cell.train_specs()
         if spec.id in runs and state.word not in settled
     ]
-    done = sum(path.exists() for path in wanted)
+    done = sum(path.exists() for path in results)
     line = (
-        f"shard {shard.part} of {shard.parts}: {len(runs)} training run(s), {done} of {len(wanted)} results; privbench merge "
+        f"shard {shard.part} of {shard.parts}: {len(runs)} training run(s), {done} of {len(results)} results; privbench merge "
         "INTO FOLDER... puts shards together"
     )
     failed = [state.why for state in states if state.word in (status.FAILED, status.DAMAGED)]
-    if done < len(wanted) or failed:
+    if done < len(results) or failed:
         raise UserError(f"{line}; {failed[0] if failed else 'run the same command again'}")
     return line

@@ -24,7 +24,7 @@ MOST_FILES = 8  # that one line names
 def show_study(ended: Studied) -> None:
     """Prints how far every cell is and the study's tables; UserError when a cell is left open."""
     to = consoles.results()
-    tell_files(ended.paths, ended.folder, to)
+    print_files(ended.paths, ended.folder, to)
     _print_state(ended.cells, ended.states, to)
     study_reports.show(
         ended.study, ended.records, ended.gaps, to, ended.folder, ended.references, few(ended.study, ended.cells)
@@ -50,7 +50,7 @@ def show_status(chosen: Study, cells: Sequence[CellSpec], out: Path, data_dir: P
         render.show("Left out", counts.GAP_COLUMNS, counts.gap_rows(unmet), to, words=True)
 
 
-def tell_files(paths: Sequence[Path], folder: Path, to: Console) -> None:
+def print_files(paths: Sequence[Path], folder: Path, to: Console) -> None:
     """One line for all files that were written: the pages and pictures, without their other forms."""
     names = [path.name for ending in (".md", ".png") for path in paths if path.suffix == ending]
     more = f" and {len(names) - MOST_FILES} more" if len(names) > MOST_FILES else ""

@@ -15,7 +15,7 @@ from reports.studies.definition import SCHEDULE, Column, Data, Settings, Study, 
 DataSets = Sequence[tuple[str, tuple[str, ...] | None]]
 
 
-class Asked(TypedDict, total=False):
+class CellChoices(TypedDict, total=False):
     """What a user asks for in place of what a study says. What is missing or None stays."""
 
     methods: Sequence[str] | None  # of the study's
@@ -28,22 +28,24 @@ class Asked(TypedDict, total=False):
     choices: Mapping[str, Any]  # as presets.train_spec takes them by name
 
 
-def of(study: Study, preset: str, datasets: DataSets | None = None, **asked: Unpack[Asked]) -> list[spec.CellSpec]:
+def of(
+    study: Study, preset: str, datasets: DataSets | None = None, **choices: Unpack[CellChoices]
+) -> list[spec.CellSpec]:
     """Every cell of a study, each once.
 
     `datasets` are (name, domains); by default the published ones, and in smoke and quick the embedded ones before them.
     UserError: a method that the study does not compare; rounds or attacks of a study without attacks; rounds beyond the last.
     """
-    columns = _defended(_columns(study, asked.get("methods")), asked.get("defenses", ()))
+    columns = _defended(_columns(study, choices.get("methods")), choices.get("defenses", ()))
     for option in ("rounds", "attacks"):
-        if asked.get(option) is not None and not any(_named(study, column) for column in columns):
+        if choices.get(option) is not None and not any(_named(study, column) for column in columns):
             raise UserError(
                 f"the study '{study.name}' attacks nothing, so that it takes no --{option.removesuffix('s')}"
             )
     amount = {
-        "seeds": asked.get("seeds"),
-        "first_seed": asked.get("first_seed"),
-        "victims": asked.get("victims"),
+        "seeds": choices.get("seeds"),
+        "first_seed": choices.get("first_seed"),
+        "victims": choices.get("victims"),
     }
     if preset != "smoke":
         amount["seeds"] = amount["seeds"] or (study.seeds and max(study.seeds, len(presets.SEEDS[preset])))
@@ -51,12 +53,12 @@ def of(study: Study, preset: str, datasets: DataSets | None = None, **asked: Unp
     specs = [
         cell
         for data, domains in _data(study, preset, datasets)
-        for omega in _omegas(study, data, asked.get("choices", {}))
+        for omega in _omegas(study, data, choices.get("choices", {}))
         for column in columns
         if data.name not in column.not_on
         for point in sweeps.points(study.sweep, column.method, column.defense)
-        for train in _trainings(study, preset, data, domains, omega, column, asked.get("choices", {}), point)
-        for cell in _of_training(study, preset, column, train, amount, asked, point)
+        for train in _trainings(study, preset, data, domains, omega, column, choices.get("choices", {}), point)
+        for cell in _of_training(study, preset, column, train, amount, choices, point)
     ]
     return list({cell.id: cell for cell in specs}.values())
 
@@ -113,17 +115,17 @@ def _of_training(
     column: Column,
     train: spec.TrainSpec,
     amount: Mapping[str, Any],
-    asked: Asked,
+    choices: CellChoices,
     point: sweeps.Point,
 ) -> Iterator[spec.CellSpec]:
     """The cells that are measured on a training run: one without attacks, else attacked rounds x attacks x variants."""
     measured: dict[str, Any] = {"audit": column.audit if preset != "smoke" else 0, "generated": column.generated}
-    named, swept = _named(study, column, asked), sweeps.of_cells(point)
+    named, swept = _named(study, column, choices), sweeps.of_cells(point)
     if not named:
         measured |= {name: value for name, value in swept.items() if name in measured}
         seeds = {name: amount[name] for name in ("seeds", "first_seed")}
         yield presets.cell_spec(preset, train, None, **seeds, **measured)
-    for round_ in _rounds(study, column, asked.get("rounds"), train.schedule.rounds):
+    for round_ in _rounds(study, column, choices.get("rounds"), train.schedule.rounds):
         for variant in study.variant:
             for attack in ladder.members(
                 named,
@@ -149,33 +151,33 @@ def _variants_of(study: Study, attack: str) -> list[Variant]:
     return [variant for variant in study.variant if variant.settings.keys() <= field_names]
 
 
-def _named(study: Study, column: Column, asked: Asked | None = None) -> Sequence[str]:
+def _named(study: Study, column: Column, choices: CellChoices | None = None) -> Sequence[str]:
     """The attacks of a column as they were written; nothing where it is only trained."""
     named = study.attacks if column.attacks is None else column.attacks
-    return (asked or {}).get("attacks") or named if named else ()
+    return (choices or {}).get("attacks") or named if named else ()
 
 
-def _rounds(study: Study, column: Column, asked: Sequence[str] | None, last: int) -> list[str]:
+def _rounds(study: Study, column: Column, names: Sequence[str] | None, last: int) -> list[str]:
     """The attacked rounds of a training of `last` rounds; UserError for one that was asked for and is none of them."""
-    if asked is None:
+    if names is None:
         named = study.rounds if column.rounds is None else column.rounds
         return [name for name in named if not name.isdigit() or int(name) < last]
-    for name in asked:
+    for name in names:
         if name not in ("best", "last") and not (name.isdigit() and int(name) <= last):
             raise UserError(f"--round takes 0 to {last} here, 'last' or 'best', but '{name}' was given")
-    return list(asked)
+    return list(names)
 
 
 def _columns(study: Study, methods: Sequence[str] | None) -> Sequence[Column]:
     if methods is None:
         return study.column
-    wanted = {registry.target("method", name): name for name in methods}  # two names of one method are one
+    names = {registry.target("method", name): name for name in methods}  # two names of one method are one
     targets = {registry.target("method", column.method) for column in study.column}
-    for target, name in wanted.items():
+    for target, name in names.items():
         if target not in targets:
             known = ", ".join(dict.fromkeys(column.method for column in study.column))
             raise UserError(f"the study '{study.name}' has no cells of {name}; it compares {known}")
-    return [column for column in study.column if registry.target("method", column.method) in wanted]
+    return [column for column in study.column if registry.target("method", column.method) in names]
 
 
 def _defended(columns: Sequence[Column], defenses: Sequence[str]) -> Sequence[Column]:
@@ -218,8 +220,8 @@ def _variants(column: Column, preset: str) -> Iterator[tuple[Settings, Settings]
         if preset == "paper" or not name.startswith(SCHEDULE)
     }
     variants, runs = (
-        [{name: value} for name, values in asked.items() for value in values] or [{}]
-        for asked in (column.each, searched)
+        [{name: value} for name, values in options.items() for value in values] or [{}]
+        for options in (column.each, searched)
     )
     every = [variant | run for variant in variants for run in runs]
     plugin = registry.resolve("method", column.method)

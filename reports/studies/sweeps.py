@@ -78,11 +78,11 @@ def value(cell: CellSpec, name: str) -> Any:
     """The value that a cell has of a swept field; None where it has none."""
     if name.startswith(DEFENCE):
         key = name.removeprefix(DEFENCE)
-        found = {
+        values = {
             field or written_defense.first_field(defence): number
             for (defence, field), number in written_defense.numbers(cell.train.defense).items()
         }
-        return found.get(key)
+        return values.get(key)
     if name.startswith(SCHEDULE):
         entry: Any = cell.train.schedule.model_dump()
         for part in name.removeprefix(SCHEDULE).split("."):
@@ -97,9 +97,9 @@ def value(cell: CellSpec, name: str) -> Any:
     return getattr(cell if name in OF_CELLS else cell.train, name)
 
 
-def _setting(kind: str, plugin: str, given: Mapping[str, Any], name: str) -> Any:
+def _setting(kind: str, plugin: str, settings: Mapping[str, Any], name: str) -> Any:
     """A setting that was given, or else the default of its class."""
-    if name in given:
-        return given[name]
+    if name in settings:
+        return settings[name]
     defaults = {field.name: field.default for field in fields(registry.resolve(kind, plugin))}
     return defaults.get(name)

@@ -14,7 +14,7 @@ from privbench.records.schema import InferenceRecord
 from privbench.scoring.statement_scores import QUESTIONS
 from privbench.scoring.statistics import Interval, interval
 from reports.records import grouping, quotable, remarks
-from reports.records.labels import asked_text, label, unique
+from reports.records.labels import label, round_text, unique
 from reports.records.number_text import range_text
 from reports.tables.render import bold
 from reports.tables.report import Report, Table
@@ -43,7 +43,7 @@ def row(r: InferenceRecord) -> list[str]:
         "method": label(r.cell),
         "inference": r.attack,
         "attacker knows": r.knowledge.tag,
-        "round": asked_text(r.cell.round),
+        "round": round_text(r.cell.round),
         "score": range_text(score(r), digits=3),
         "floor": f"{range_text(floor(r), digits=3)} <sub>{r.floor}</sub>",
         "gain": bold(text) if advantage.surely_above else text,
@@ -73,9 +73,9 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
     """What the numbers are."""
     lines = []
     for question in unique(r.question for r in records):
-        asked = QUESTIONS[question]
-        better = "lower" if asked.is_error else "higher"
-        lines.append(f"Score of the {asked.title}: {asked.score}, 0 to 1, {better} is better.")
+        inference = QUESTIONS[question]
+        better = "lower" if inference.is_error else "higher"
+        lines.append(f"Score of the {inference.title}: {inference.score}, 0 to 1, {better} is better.")
     return [
         *lines,
         "Floor: what anybody could state who received nothing, the best of several. Gain: how much better the statement is.",

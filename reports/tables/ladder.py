@@ -85,14 +85,14 @@ def order(record: AttackRecord) -> tuple[str, str, float]:
 def row(
     attack: Measured,
     messages: dict[str, list[checks.CheckMessage]],
-    known: str = "",
+    knowledge: str = "",
     among: Sequence[AttackRecord] = (),
 ) -> dict[str, str]:
-    """One row's cells under COLUMNS, of an attack or of what is `known`; `among` are all attacks that need all of that."""
+    """One row's cells under COLUMNS, of an attack or of some `knowledge`; `among` are all attacks that need all of that."""
     s, floor = attack.scores, measured.returned_text(attack)
     cells = {
         "rung": rungs(among or attack.attacks),
-        "knowledge": f"{known or knowledge_text(attack.first)}{pooled_text(attack.first)}",
+        "knowledge": f"{knowledge or knowledge_text(attack.first)}{pooled_text(attack.first)}",
         "strongest attack": attack.name + (f" ({floor})" if floor else ""),
         "PSNR dB": range_text(attack.psnr_db),
         "gain over the floor dB": range_text(attack.gain_db, sign=True),

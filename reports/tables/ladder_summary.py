@@ -102,8 +102,8 @@ def _of_sharing(records: Sequence[AttackRecord]) -> str:
 
 def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Table:
     """Knowledge down, methods across, at one round of one data set."""
-    asked = records[0].cell.round
-    lost = [gap for gap in lost if gap.cell.round == asked]
+    round_ = records[0].cell.round
+    lost = [gap for gap in lost if gap.cell.round == round_]
     columns = columns_of(records, lost)
 
     def row(name: str, text: Callable[[Column], str]) -> list[str]:
@@ -118,7 +118,7 @@ def _matrix(records: Sequence[AttackRecord], lost: Sequence[Gap]) -> Table:
     body += _published_row("  published, %", columns, _published_accuracy)
     body += guarantees.rows(records, row)
     body.append(row("accuracy of the attacked networks, %", lambda column: f"{column[0].accuracy_at_round:.2f}"))
-    if not asked.isdigit():
+    if not round_.isdigit():
         body.append(row("attacked round", lambda column: rounds_text(column[0])))
     body.append(
         row("L0 floor, dB", lambda column: f"{column[0].floor.psnr_db:.2f} {render.small(column[0].floor.name)}")
@@ -153,8 +153,8 @@ def _of(lost: Sequence[Gap], name: str) -> list[Gap]:
 
 def _cell(row: LadderRow | None, tag: str, column: Column, lost: Sequence[Gap]) -> str:
     """The best attack within one set of knowledge on one method; that it is missing, where one that needs all of the set is."""
-    known = {attacker_text(r) for r in column}
-    if tag not in known and any(knowledge.tag(registry.resolve("attack", gap.attack)) == tag for gap in lost):
+    tags = {attacker_text(r) for r in column}
+    if tag not in tags and any(knowledge.tag(registry.resolve("attack", gap.attack)) == tag for gap in lost):
         return MISSING
     if row is None:
         return NONE

@@ -11,7 +11,7 @@ from typing import Any
 from privbench import registry
 from privbench.records.schema import AttackRecord, Record
 from reports.records import measured, quotable, remarks
-from reports.records.labels import asked_text, family_name, place, unique
+from reports.records.labels import family_name, place, round_text, unique
 from reports.records.number_text import NONE, range_text, spread_text
 from reports.studies import sweeps
 from reports.tables.report import Report, Table
@@ -50,7 +50,7 @@ def _row(sweep: Mapping[str, Sequence[Any]], r: Record) -> list[str]:
         return [*row, *[NONE] * len(OF_ATTACKS)]
     m = measured.of(r)
     return [
-        *row, asked_text(r.cell.round), r.attack, range_text(m.psnr_db), range_text(m.gain_db, sign=True),
+        *row, round_text(r.cell.round), r.attack, range_text(m.psnr_db), range_text(m.gain_db, sign=True),
         f"{m.scores.n} / {m.scores.failures}",
     ]  # fmt: skip
 

@@ -15,7 +15,7 @@ from privbench.presets import settings_of_attack
 from privbench.records.schema import AttackRecord
 from privbench.spec import CellSpec
 from reports.records import grouping, measured, remarks
-from reports.records.labels import asked_text, label, unique, update_text
+from reports.records.labels import label, round_text, unique, update_text
 from reports.records.number_text import NONE, range_text
 from reports.tables.report import Report, Table
 
@@ -77,7 +77,7 @@ def unusual_settings(cell: CellSpec) -> dict[str, Any]:
 
 def words(cell: CellSpec, settings: Mapping[str, Any]) -> str:
     """The same with those of the attack's own settings that are to be told."""
-    parts = [f"round {asked_text(cell.round)}", *(f"{name} {value}" for name, value in sorted(settings.items()))]
+    parts = [f"round {round_text(cell.round)}", *(f"{name} {value}" for name, value in sorted(settings.items()))]
     update, form = update_text(cell), cell.wire
     parts += [update] if update else []
     parts += [f"sent in {form}"] if form != "float32" else []

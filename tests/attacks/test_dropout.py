@@ -126,7 +126,7 @@ def test_an_inversion_does_not_look_at_what_was_dropped(exactly):
 
     def inverted(h):
         variance = torch.full((4,), 1e-4, dtype=h.dtype)
-        return inversion.invert(MODEL, [net], prior, h, Y, variance, exact=exactly, steps=5, known=known)
+        return inversion.invert(MODEL, [net], prior, h, Y, variance, exact=exactly, steps=5, mask=known)
 
     assert torch.equal(inverted(h).x, inverted(other).x)
     assert not torch.equal(inverted(h).x, inversion.invert(

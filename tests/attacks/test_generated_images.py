@@ -9,7 +9,7 @@ import torch
 from attacks.generated_images import ANY, GeneratedImages, generated
 from privbench import presets, registry
 from privbench.errors import AttackRefused, UserError
-from privbench.execution import applicability, beforehand, one_attack
+from privbench.execution import applicability, one_attack, preconditions
 from privbench.observation import artifact_files, chosen_victims, observe
 from privbench.observation.format.schema import Messages
 from privbench.records import victims
@@ -195,7 +195,7 @@ def test_attacks_on_gradients_are_refused_with_the_way_out(runs):
 def test_what_cannot_be_attacked_is_refused_before_training(chosen, says, tmp_path):
     train = presets.train_spec("smoke", "digits", "secure-gan", clients=2)
     cell = presets.cell_spec("smoke", train, "generated-images", **chosen)
-    (reason,) = beforehand.impossible(Store(tmp_path), [cell], None, workers=1).values()
+    (reason,) = preconditions.impossible(Store(tmp_path), [cell], None, workers=1).values()
     assert says in reason
     assert "\n" not in reason
     with pytest.raises(UserError, match="sends nothing"):

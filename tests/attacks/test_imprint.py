@@ -12,7 +12,7 @@ from attacks.crafted import classifiers, dry_run, gradient_bins
 from attacks.crafted.classifiers import HONEST
 from attacks.crafted.readout import CLAIM, SENT_HONESTLY
 from attacks.features import per_image
-from attacks.features.disaggregation import Disaggregated
+from attacks.features.separation.row_spaces import Disaggregated
 from attacks.floors import ClassMean
 from attacks.imprint import Imprint, passive
 from attacks.posterior import Posterior

@@ -13,7 +13,7 @@ from attacks.model_inconsistency import ModelInconsistency
 from attacks.staged import Staged
 from privbench import presets, registry
 from privbench.errors import AttackRefused, UserError
-from privbench.execution import attack_cell, beforehand, one_attack
+from privbench.execution import attack_cell, one_attack, preconditions
 from privbench.methods.base import MiniBatch, RoundClock
 from privbench.observation import active_server, artifact_files, knowledge, observe
 from privbench.observation.format import files
@@ -233,7 +233,7 @@ def test_where_it_does_not_apply_a_line_says_so_before_anything_is_trained(metho
     train = presets.train_spec("smoke", "digits", method, clients=3, defense=defense)
     cell = presets.cell_spec("smoke", train, "model-inconsistency", **changes)
     with pytest.raises(UserError, match=message):
-        beforehand._check_attack(cell)
+        preconditions._check_attack(cell)
 
 
 def test_a_target_that_is_no_client_is_refused(tmp_path):

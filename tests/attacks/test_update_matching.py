@@ -113,12 +113,12 @@ def test_the_observed_and_the_simulated_update_equal_a_plain_loop(name, untraine
 
 def test_a_client_with_more_data_than_a_step_takes_draws_mini_batches_from_shuffles(untrained):
     local = SGD._replace(steps=4, batch=2)
-    order = local_update.taken(local, 4, torch.Generator().manual_seed(0))
+    order = local_update.rows_of_steps(local, 4, torch.Generator().manual_seed(0))
     assert order.shape == (4, 2)
     assert all(sorted(order[i : i + 2].flatten().tolist()) == [0, 1, 2, 3] for i in (0, 2))
     seen, truth = seen_by(untrained, local, batch_size=4, victims=1)
     posed = problem.make(as_gradient(seen, local), 0)
-    taken = local_update.taken(local, 4, local_update.defence_stream(0, 0))
+    taken = local_update.rows_of_steps(local, 4, local_update.defence_stream(0, 0))
     leaves = {p: {n: t.clone().requires_grad_() for n, t in posed.weights[p].items()} for p in posed.weights}
     descent = torch.optim.SGD([t for net in leaves.values() for t in net.values()], lr=0.2, weight_decay=1e-3)
     for rows in taken:

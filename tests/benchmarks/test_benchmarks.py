@@ -15,6 +15,7 @@ from attacks.dlg import DLG
 from benchmarks import __main__ as bench
 from benchmarks import against_breaching, work
 from benchmarks.measure import Rows, Way
+from benchmarks.races import Race, Reach
 from privbench.execution import worker_pool
 from privbench.types import Knowledge
 from reports.figures import speed
@@ -93,11 +94,11 @@ def test_every_row_runs_in_a_short_form(whole, tmp_path, capsys, monkeypatch, in
     """`make bench BENCH_ARGS="--short --repeats 1"`, the race against the package included as far as privbench runs it."""
     if not whole:  # six processes of their own
         monkeypatch.setattr(work, "peak_memory_mib", lambda *_: 1.0)
-    reach = against_breaching.Reach("way", [2.0])
+    reach = Reach("way", [2.0])
     monkeypatch.setattr(against_breaching, "installed", lambda: True)
     races = [
-        against_breaching.Race("15", reach, reach._replace(cpu_seconds=[0.5])),
-        against_breaching.Race("30", None, reach),
+        Race("15", reach, reach._replace(cpu_seconds=[0.5])),
+        Race("30", None, reach),
     ]
     monkeypatch.setattr(against_breaching, "compare", lambda dataset, victims, repeats: races)
     bench.main(1, "cpu", tmp_path / "b.json", short=True)

@@ -233,7 +233,7 @@ def update(images: Tensor, labels: Tensor, local: LocalSteps, weights: Parts | N
     for x, y in zip(images.split(1), labels.split(1), strict=True):
         params = {p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in before.items()}
         leaves = [t for net in params.values() for t in net.values()]
-        optimiser = made_by(local, leaves)
+        optimiser = initialised_by(local, leaves)
         for _ in range(local.steps):
             optimiser.zero_grad()
             F.cross_entropy(logits(params, x)[0], y).backward()
@@ -245,7 +245,7 @@ def update(images: Tensor, labels: Tensor, local: LocalSteps, weights: Parts | N
     return replace(artifact(images, labels, weights=before), gradients={}, updates=changes, local=local)
 
 
-def made_by(local: LocalSteps, leaves: Sequence[Tensor]) -> torch.optim.Optimizer:
+def initialised_by(local: LocalSteps, leaves: Sequence[Tensor]) -> torch.optim.Optimizer:
     """torch's optimiser for the client's local steps."""
     settings: dict[str, Any] = dict(local.optimiser)
     if settings.pop("kind", "adam") == "sgd":

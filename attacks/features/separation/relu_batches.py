@@ -27,7 +27,7 @@ CHUNK = 4096  # of them at once
 ZERO = 1e-4  # of the largest entry of L q: below it an entry is 0, in single precision
 SURPLUS = 0.1  # of the rows: so many more zeros than were asked for has no direction by chance
 SAME = 1 - 1e-6  # cosine of two directions that are one
-RANK = 1e-6  # of the largest singular value: the smallest of a batch that can be told apart
+RANK = 1e-6  # of the largest singular value: the smallest of a batch that can be distinguished
 CLOSE = 1e-3  # relative: how near L Q 1 comes to dL/db
 
 
@@ -47,19 +47,19 @@ def separated(weight: Tensor, bias: Tensor, batch: int, seed: int, victim: int, 
     if batch < 2 or batch > len(size) or not bool(size[batch - 1] > RANK * size[0]):
         return None
     r = right[:batch]
-    left = weight @ r.T
+    columns = weight @ r.T
     # Rows of one length, as their equations are homogeneous; rows of zeros are off for all images and say nothing.
-    norm = left.norm(dim=1)
+    norm = columns.norm(dim=1)
     live = norm > ZERO * norm.max()
-    left_rows = left[live] / norm[live, None]
-    found = _directions(left_rows, batch, stream(seed, "attacker", "relu rows", victim), draws)
-    if found is None:
+    unit_rows = columns[live] / norm[live, None]
+    directions = _directions(unit_rows, batch, stream(seed, "attacker", "relu rows", victim), draws)
+    if directions is None:
         return None
-    factors = torch.linalg.lstsq(left @ found, bias[:, None]).solution[:, 0]
-    q = found * factors
-    if not bool((left @ q.sum(1) - bias).norm() < CLOSE * bias.norm()) or not bool((factors != 0).all()):
+    factors = torch.linalg.lstsq(columns @ directions, bias[:, None]).solution[:, 0]
+    q = directions * factors
+    if not bool((columns @ q.sum(1) - bias).norm() < CLOSE * bias.norm()) or not bool((factors != 0).all()):
         return None
-    return Separated(torch.linalg.solve(q, r), (left @ q).T)
+    return Separated(torch.linalg.solve(q, r), (columns @ q).T)
 
 
 def _directions(rows: Tensor, batch: int, rng: torch.Generator, draws: int) -> Tensor | None:
@@ -67,7 +67,7 @@ def _directions(rows: Tensor, batch: int, rng: torch.Generator, draws: int) -> T
     count, least = len(rows), batch - 1 + SURPLUS * len(rows)
     if count < batch:
         return None
-    kept: list[tuple[int, Tensor]] = []
+    directions: list[tuple[int, Tensor]] = []
     for start in range(0, draws, CHUNK):
         size = min(CHUNK, draws - start)
         chosen = torch.rand(size, count, generator=rng).topk(batch - 1, dim=1).indices.to(rows.device)
@@ -75,9 +75,9 @@ def _directions(rows: Tensor, batch: int, rng: torch.Generator, draws: int) -> T
         zeros = _zeros(rows, q.T).sum(0)
         for one in torch.nonzero(zeros > least)[:, 0].tolist():
             exact = _refined(rows, q[one])
-            if all(float((exact @ other).abs()) < SAME for _, other in kept):
-                kept.append((int(_zeros(rows, exact[:, None]).sum()), exact))
-        if (whole := _independent(kept, batch)) is not None:
+            if all(float((exact @ other).abs()) < SAME for _, other in directions):
+                directions.append((int(_zeros(rows, exact[:, None]).sum()), exact))
+        if (whole := _independent(directions, batch)) is not None:
             return whole
     return None
 
@@ -95,10 +95,10 @@ def _refined(rows: Tensor, q: Tensor) -> Tensor:
     return exact
 
 
-def _independent(kept: list[tuple[int, Tensor]], batch: int) -> Tensor | None:
+def _independent(directions: list[tuple[int, Tensor]], batch: int) -> Tensor | None:
     """The first B independent ones by their zeros; None where there are fewer."""
     basis: list[Tensor] = []
-    for _, q in sorted(kept, key=lambda one: -one[0]):
+    for _, q in sorted(directions, key=lambda one: -one[0]):
         whole = torch.stack([*basis, q], 1)
         if float(torch.linalg.svdvals(whole)[-1]) > RANK:
             basis.append(q)

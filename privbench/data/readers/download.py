@@ -63,8 +63,8 @@ def into(root: Path, fetch: Callable[[Path], None], complete: Callable[[], bool]
         with FileLock(root / ".lock"):
             if complete():
                 return
-            for left in root.glob(f"{UNFINISHED}*"):  # of a process that was killed
-                shutil.rmtree(left, ignore_errors=True)
+            for unfinished in root.glob(f"{UNFINISHED}*"):  # of a process that was killed
+                shutil.rmtree(unfinished, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=root, prefix=UNFINISHED) as folder:
                 fetch(Path(folder))
                 _move(Path(folder), root)
@@ -116,8 +116,8 @@ def _reached(mirrors: Sequence[str]) -> tuple[str, int | None]:
         try:
             request = urllib.request.Request(url, method="HEAD", headers={"User-Agent": "privbench"})
             with urllib.request.urlopen(request) as answer:
-                said = answer.headers.get("Content-Length")
-                return url, int(said) if said else None
+                length = answer.headers.get("Content-Length")
+                return url, int(length) if length else None
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in NO_HEAD:

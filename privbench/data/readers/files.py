@@ -40,12 +40,12 @@ class File(NamedTuple):
         if not place.exists():
             return f"missing   {place}"
         try:
-            known = bool(self.digests) and self.published(root)
+            published = bool(self.digests) and self.published(root)
             self.verified(root)
-            images = count(place) if count is not None and not known else None
+            images = count(place) if count is not None and not published else None
         except UserError as error:
             return f"damaged   {error}"
-        if known:
+        if published:
             return f"present   {place} (the published file)"
         of = f" of {published_images:,}" if published_images is not None else ""
         remarks = [f"{images:,} readable images{of}"] if images is not None else []
@@ -74,17 +74,17 @@ def nearest(layouts: Sequence[Sequence[File]], root: Path) -> Sequence[File]:
 
 def require(name: str, layouts: Sequence[Sequence[File]], root: Path, fetch: Fetch | None) -> Sequence[File]:
     """The layout that is there; fetches once when there is none. UserError: which files to put where."""
-    there = present(layouts, root)
-    if there is not None:
-        return there
+    found = present(layouts, root)
+    if found is not None:
+        return found
     reason = "it cannot be downloaded automatically"
     if fetch is not None:
         try:
             download.into(root, fetch, lambda: present(layouts, root) is not None)
         except UserError as error:
             reason = str(error)
-        there = present(layouts, root)
-        if there is not None:
-            return there
+        found = present(layouts, root)
+        if found is not None:
+            return found
     missing = ", ".join(file.path for file in nearest(layouts, root) if not (root / file.path).exists())
     raise UserError(f"{name} needs {missing} under {root} ({reason}); put the files there or point --data-dir at them")

@@ -115,9 +115,9 @@ def listed_images(folder: Path, names: Path) -> Images:
             raise damaged(names, f"its line '{line[:40]}' is not a file name and a label")
         images.append(to_32(image(folder / name)[None])[0])
         labels.append(int(label))
-    there = sum(1 for _ in folder.glob("*.png"))
-    if len(images) != there or not images:
-        raise damaged(names, f"it names {len(images)} images, but {folder.name} holds {there}")
+    count = sum(1 for _ in folder.glob("*.png"))
+    if len(images) != count or not images:
+        raise damaged(names, f"it names {len(images)} images, but {folder.name} holds {count}")
     return labelled(names, torch.stack(images), np.array(labels))
 
 

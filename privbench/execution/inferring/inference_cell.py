@@ -62,13 +62,13 @@ def infer_seed(
     # Read anew, as the attack may have written into what it was given.
     seen, _, shot = one.observed()
     question = registry.resolve("attack", name).question
-    known = federation.as_known(spec, one.federation)
+    fed = federation.as_known(spec, one.federation)
     info = attack_cell.attacked_trial(one, seen, shot, images.about)
     info |= {
         "knowledge": info["knowledge"] | {"labels": "recovered" if seen.labels is None else "known"},
         "question": question,
-        "answers": ANSWERS[question](known),
-        "statements": _statements(seen, stated.answers, SCORES[question], known, spec.seed),
+        "answers": ANSWERS[question](fed),
+        "statements": _statements(seen, stated.answers, SCORES[question], fed, spec.seed),
     }
     about = f"{registry.short(spec.dataset)}, {spec.method}, round {seen.round}, seed {spec.seed}"
     info["notes"] += [f"{about}: {note}" for note in stated.notes]
@@ -76,19 +76,19 @@ def infer_seed(
     files.save_tensors(path, "reconstruction", {"answers": stated.answers}, info)
 
 
-def _statements(seen: Artifact, answers: Tensor, score: Score, known: Federation, seed: int) -> list[dict[str, Any]]:
+def _statements(seen: Artifact, answers: Tensor, score: Score, fed: Federation, seed: int) -> list[dict[str, Any]]:
     """What a record says of each attacked client (privbench.records.entries.Statement)."""
     clients, uploads = seen.client.unique(return_counts=True)
-    each = score(answers, clients.tolist(), known)
+    each = score(answers, clients.tolist(), fed)
     return [
         {"seed": seed, "client": client, "uploads": count} | scored._asdict()
         for client, count, scored in zip(clients.tolist(), uploads.tolist(), each, strict=True)
     ]
 
 
-def _of_labels(answers: Tensor, clients: Sequence[int], known: Federation) -> list[ScoredStatement]:
-    return statement_scores.of_label_distributions(answers, clients, known.label_counts())
+def _of_labels(answers: Tensor, clients: Sequence[int], fed: Federation) -> list[ScoredStatement]:
+    return statement_scores.of_label_distributions(answers, clients, fed.label_counts())
 
 
 SCORES: Mapping[str, Score] = {"label distribution": _of_labels}
-ANSWERS: Mapping[str, Callable[[Federation], list[str]]] = {"label distribution": lambda known: list(known.classes)}
+ANSWERS: Mapping[str, Callable[[Federation], list[str]]] = {"label distribution": lambda fed: list(fed.classes)}

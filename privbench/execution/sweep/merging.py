@@ -24,22 +24,19 @@ KINDS = ("train", "artifacts", "cells")
 OF_CELLS = ("spec.json", "seed-*.safetensors", "seed-*.json", "record.json")
 
 
-class Taken(NamedTuple):
-    """What was copied of one folder."""
+class Copied(NamedTuple):
+    """What was copied of one folder, or of several."""
 
     runs: int  # training runs, artifacts and results of seeds
     artifacts: int
     results: int
-    differing: tuple[Path, ...]  # files of the folder that are other than those that were there
+    differing: tuple[Path, ...]  # files of the folder that differ from those that were there
 
 
 class Merged(NamedTuple):
     """What a merge did."""
 
-    runs: int  # training runs, artifacts and results of seeds that were copied
-    artifacts: int
-    results: int
-    differing: tuple[Path, ...]  # files of the folders that are other than those that were there
+    copied: Copied
     recorded: int  # cells that are complete now
     open_cells: int  # cells of which a seed is still missing
     failures: tuple[str, ...]  # cells that could not be recorded, a line each
@@ -53,21 +50,19 @@ def merge(store: Store, sources: Sequence[Path]) -> Merged:
     store.check_writable()
     others = [_source(store, path) for path in sources]
     each = [take(store, other) for other in others]
+    copied = Copied(
+        sum(one.runs for one in each),
+        sum(one.artifacts for one in each),
+        sum(one.results for one in each),
+        tuple(path for one in each for path in one.differing),
+    )
     cells = store.cells()
     failures = cell_jobs.record_finished(store, cells)
     recorded = sum(store.record(cell).exists() for cell in cells)
-    return Merged(
-        sum(taken.runs for taken in each),
-        sum(taken.artifacts for taken in each),
-        sum(taken.results for taken in each),
-        tuple(path for taken in each for path in taken.differing),
-        recorded,
-        len(cells) - recorded,
-        tuple(failures),
-    )
+    return Merged(copied, recorded, len(cells) - recorded, tuple(failures))
 
 
-def take(store: Store, other: Store) -> Taken:
+def take(store: Store, other: Store) -> Copied:
     """Copies what another folder holds and this one does not, and records nothing.
 
     UserError for a link that leads out of its folder.
@@ -79,7 +74,7 @@ def take(store: Store, other: Store) -> Taken:
         copied, unlike = _take_cell(store, other, cell)
         results += copied
         differing += unlike
-    return Taken(runs, artifacts, results, tuple(differing))
+    return Copied(runs, artifacts, results, tuple(differing))
 
 
 def _source(store: Store, path: Path) -> Store:
@@ -136,15 +131,15 @@ def _take_artifact(store: Store, other: Store, source: Path) -> bool:
 def _take_cell(store: Store, other: Store, cell: CellSpec) -> tuple[int, list[Path]]:
     """(how many seeds' results were copied, the files that differ from those that were there)."""
     source, target = other.cell(cell), store.cell(cell)
-    taken, differing = 0, []
+    results, differing = 0, []
     for path in (path for pattern in OF_CELLS for path in sorted(source.glob(pattern))):
-        there = target / path.name
-        if not there.exists():
-            files.write_bytes(there, files.no_way_out(path).read_bytes())
-            taken += path.name.startswith("seed-")
-        elif path.name.startswith("seed-") and not _alike(there, files.no_way_out(path)):
+        ours = target / path.name
+        if not ours.exists():
+            files.write_bytes(ours, files.no_way_out(path).read_bytes())
+            results += path.name.startswith("seed-")
+        elif path.name.startswith("seed-") and not _alike(ours, files.no_way_out(path)):
             differing.append(path)
-    return taken, differing
+    return results, differing
 
 
 def _alike(first: Path, second: Path) -> bool:
@@ -161,6 +156,6 @@ def _alike(first: Path, second: Path) -> bool:
 def _copy(source: Path, target: Path, last: str = "", *, missing: bool = False) -> None:
     """The files of one folder that are not hidden, each whole or not at all; with `missing` only those that are not there."""
     for path in sorted(source.iterdir(), key=lambda path: (path.name == last, path.name)):
-        there = missing and (target / path.name).exists()
-        if path.is_file() and not path.name.startswith(".") and not there:
+        exists = missing and (target / path.name).exists()
+        if path.is_file() and not path.name.startswith(".") and not exists:
             files.write_bytes(target / path.name, files.no_way_out(path).read_bytes())

@@ -122,8 +122,8 @@ def _connection(address: str) -> Iterator[Any]:
                     raise
                 ray.init(address="local", num_cpus=cpu.cores(), include_dashboard=False, **quiet)
         except (OSError, OverflowError, RuntimeError, ValueError) as error:
-            said = str(error).strip().partition("\n")[0]
-            raise UserError(f"there is no Ray cluster to work with at {address} ({said})") from error
+            reason = str(error).strip().partition("\n")[0]
+            raise UserError(f"there is no Ray cluster to work with at {address} ({reason})") from error
     try:
         yield ray
     finally:
@@ -158,8 +158,10 @@ class _Sweep:
         self.begun: set[str] = set()  # titles
         self.task = ray.remote(max_retries=RETRIES, retry_exceptions=False, **request)(ray_task.work)
         # On the driver's node, as what was said on a node that died should not be lost with it.
-        here = scheduling_strategies.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self.post = ray.remote(num_cpus=0, scheduling_strategy=here)(ray_task.Post).remote()
+        driver = scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        self.post = ray.remote(num_cpus=0, scheduling_strategy=driver)(ray_task.Post).remote()
 
     def run(self, progress: JobProgress, outcome: Outcome) -> list[str]:
         """Runs the jobs; returns the reasons of those that failed, in order of failing."""
@@ -187,10 +189,10 @@ class _Sweep:
 
     def _room(self) -> int:
         """How many tasks the cluster, as it is just now, can run at once: no more are sent, as what they need fills its memory."""
-        there = self.ray.cluster_resources()
-        rooms = [there.get("CPU", 0) / self.request["num_cpus"]]
+        resources = self.ray.cluster_resources()
+        rooms = [resources.get("CPU", 0) / self.request["num_cpus"]]
         if "num_gpus" in self.request:
-            rooms.append(there.get("GPU", 0) / self.request["num_gpus"])
+            rooms.append(resources.get("GPU", 0) / self.request["num_gpus"])
         return max(int(min(rooms)), 1)
 
     def _submit(self, job: Trial) -> None:
@@ -224,9 +226,9 @@ class _Sweep:
 
     def _cancel(self) -> None:
         """Stops every task: first so that it removes its temporary folder, then in any way."""
-        left = list(self.in_flight)
+        remaining = list(self.in_flight)
         for force in (False, True):
-            for reference in left:
+            for reference in remaining:
                 self.ray.cancel(reference, force=force)
-            if left:
-                _, left = self.ray.wait(left, num_returns=len(left), timeout=PATIENCE)
+            if remaining:
+                _, remaining = self.ray.wait(remaining, num_returns=len(remaining), timeout=PATIENCE)

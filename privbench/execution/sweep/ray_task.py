@@ -69,8 +69,8 @@ class Post:
 
     def take(self) -> list[Any]:
         """What came since the last time."""
-        taken, self._messages = self._messages, []
-        return taken
+        messages, self._messages = self._messages, []
+        return messages
 
 
 def order(job: Trial, parcel: Parcel) -> Order:
@@ -108,7 +108,7 @@ def take(job: Trial, brought: Return) -> str | None:
     came meanwhile, and where it cannot be written.
     """
 
-    def here(text: str) -> str:
+    def rooted(text: str) -> str:
         return text.replace(brought.root, str(job.root))
 
     store = Store(job.root)
@@ -121,24 +121,24 @@ def take(job: Trial, brought: Return) -> str | None:
             # A run that did not get to its end stays as it is here.
             if kind != "train" or entry in finished:
                 (store.root / name).unlink(missing_ok=True)
-        taken = merging.take(store, source)
-        _take_failures(job, store, source, here)
-        if taken.differing:
-            path = store.root / taken.differing[0].relative_to(source.root)
+        copied = merging.take(store, source)
+        _take_failures(job, store, source, rooted)
+        if copied.differing:
+            path = store.root / copied.differing[0].relative_to(source.root)
             raise UserError(f"{path} is other than what {job.title} gives; remove it and run the same command again")
-    return None if brought.reason is None else here(brought.reason)
+    return None if brought.reason is None else rooted(brought.reason)
 
 
-def _take_failures(job: Trial, store: Store, source: Store, here: Callable[[str], str]) -> None:
+def _take_failures(job: Trial, store: Store, source: Store, rooted: Callable[[str], str]) -> None:
     """The reasons why cells could not be finished, and the traceback of the job where there is one."""
     for cell in job.cells:
         if source.failure(cell).exists():
             reason, refused = source.read_failure(cell)
-            cell_jobs.fail(store, cell, here(reason), refused=refused)
+            cell_jobs.fail(store, cell, rooted(reason), refused=refused)
     job.log.unlink(missing_ok=True)
     log = replace(job, root=source.root).log
     if log.exists():
-        files.write_bytes(job.log, here(log.read_text()).encode())
+        files.write_bytes(job.log, rooted(log.read_text()).encode())
 
 
 def _posted(post: Any, title: str) -> Progress:

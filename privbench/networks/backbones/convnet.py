@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from privbench.networks.backbones.head import Head
-from privbench.networks.layers import POSITIVE, named_norm, norm_init, uniform_init
+from privbench.networks.layers import POSITIVE, uniform_init
+from privbench.networks.normalisation import named_norm, norm_init
 from privbench.tensors import Params
 
 IMAGE_SIZES = (32,)

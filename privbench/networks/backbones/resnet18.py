@@ -25,7 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from privbench.networks.layers import UNIT, named_norm, norm_init, padded_conv, uniform_init
+from privbench.networks.layers import UNIT, padded_conv, uniform_init
+from privbench.networks.normalisation import named_norm, norm_init
 from privbench.tensors import Params
 
 IMAGE_SIZES = (32, 224)

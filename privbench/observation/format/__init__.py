@@ -4,5 +4,6 @@ index.json              the set-up, and of every round its messages, tensors, si
 round-0007.safetensors  what went down and came up in that round
 
 A folder without its index is no observation. Reading one checks the index by itself, then the declared tensors against the
-declared networks, then each file against the index, all of it before a tensor is allocated.
+declared networks, then each file against the index, all of it before a tensor is allocated. May import what stands below
+privbench/observation/, and no other file of it.
 """

@@ -123,9 +123,9 @@ def unfitting(path: Path, check: Callable[[], Any]) -> Any:
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"] if "function-" not in str(part))
-        given = "" if fault["type"] in ("value_error", "missing") else f", but {fault['input']!r:.80} was given"
+        value = "" if fault["type"] in ("value_error", "missing") else f", but {fault['input']!r:.80} was given"
         message = f"{place}: {fault['msg'].removeprefix('Value error, ')}"
-        raise UserError(f"{path} is no sound {FORMAT}: {short(message, 300)}{short(given)}") from error
+        raise UserError(f"{path} is no sound {FORMAT}: {short(message, 300)}{short(value)}") from error
     except (ValueError, UserError) as error:
         raise UserError(f"{path} is no sound {FORMAT}: {short(error, 400)}") from error
 

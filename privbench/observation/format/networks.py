@@ -113,11 +113,11 @@ class _Check:
             parts.setdefault(part, {})[entry] = tuple(tensor.shape[len(leading) :])
         return parts
 
-    def _compare(self, table: str, part: str, declared: Shapes, wanted: Shapes, leading: tuple[int, ...]) -> None:
-        for name in sorted(declared.keys() | wanted.keys()):
-            if declared.get(name) != wanted.get(name):
+    def _compare(self, table: str, part: str, declared: Shapes, expected: Shapes, leading: tuple[int, ...]) -> None:
+        for name in sorted(declared.keys() | expected.keys()):
+            if declared.get(name) != expected.get(name):
                 has = f"shape {(*leading, *declared[name])}" if name in declared else "nothing"
-                should = f"shape {(*leading, *wanted[name])}" if name in wanted else "not be there"
+                should = f"shape {(*leading, *expected[name])}" if name in expected else "not be there"
                 raise ValueError(f"{self.where}: {table} of {part}.{name} should have {should}, but the file has {has}")
 
     def _check_parts(self, table: Messages, sent: dict[str, Shapes], down: dict[str, Shapes]) -> None:

@@ -255,11 +255,11 @@ class RoundEntry(_Strict):
     def _consistent(self) -> RoundEntry:
         if self.file != file_name(self.round):
             raise ValueError(f"the file of round {self.round} is {file_name(self.round)}, but {self.file} was given")
-        apart = self.broadcasts or []
-        if taken := {DOWN, COUNTS} & {each.name for each in apart}:
-            raise ValueError(f"no broadcast to some clients is called '{min(taken)}'")
-        _different("broadcasts and tables of messages", [*(b.name for b in apart), *(t.name for t in self.messages)])
-        _different("clients of several broadcasts", [str(client) for each in apart for client in each.clients])
+        named = self.broadcasts or []
+        if reserved := {DOWN, COUNTS} & {each.name for each in named}:
+            raise ValueError(f"no broadcast to some clients is called '{min(reserved)}'")
+        _different("broadcasts and tables of messages", [*(b.name for b in named), *(t.name for t in self.messages)])
+        _different("clients of several broadcasts", [str(client) for each in named for client in each.clients])
         if len(self.tensors) > limits.TENSORS:
             raise ValueError(f"a round has {len(self.tensors)} tensors, more than {limits.TENSORS}")
         if (total := sum(t.nbytes for t in self.tensors.values())) > self.bytes:
@@ -292,9 +292,9 @@ class Index(_Strict):
         if any(a >= b for a, b in pairwise(numbers)):
             raise ValueError("the rounds should ascend")
         pixels = math.prod(self.setup.image_shape)
-        wanted = sum(t.scored * (t.batch_size or 0) * pixels for r in self.rounds for t in r.messages)
-        if wanted > limits.PIXELS:
-            raise ValueError(f"its messages stand for {wanted} numbers of images, more than {limits.PIXELS}")
+        expected = sum(t.scored * (t.batch_size or 0) * pixels for r in self.rounds for t in r.messages)
+        if expected > limits.PIXELS:
+            raise ValueError(f"its messages stand for {expected} numbers of images, more than {limits.PIXELS}")
         return self
 
 

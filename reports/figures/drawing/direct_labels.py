@@ -31,12 +31,12 @@ class Point(NamedTuple):
     y: float
 
 
-def draw(axes: Axes, points: Sequence[Point], taken: Sequence[Bbox]) -> list[Annotation] | None:
+def draw(axes: Axes, points: Sequence[Point], obstacles: Sequence[Bbox]) -> list[Annotation] | None:
     """Names every point of an axis whose limits and place are settled; None, and nothing drawn, where one finds no room.
 
-    No name covers another, a mark, or what is `taken`, in pixels.
+    No name covers another, a mark, or one of the `obstacles`, in pixels.
     """
-    inside, covered = axes.get_window_extent(), [*taken, *(_mark(axes, point) for point in points)]
+    inside, covered = axes.get_window_extent(), [*obstacles, *(_mark(axes, point) for point in points)]
     names: list[Bbox] = []
     drawn: list[Annotation] = []
     places = sorted(product(ACROSS, UP), key=lambda place: place[0] ** 2 + place[1] ** 2)

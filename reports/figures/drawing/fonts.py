@@ -22,8 +22,8 @@ def drawable(text: str) -> str:
     """The text with the code (backslash, u72d7) of each character that no installed font has; one line says so, of the first."""
     text = lines(text)
     missing = [each for each in text if each != "\n" and family(each) is None]
-    if missing and not _tell.cache_info().currsize:
-        _tell(missing[0])
+    if missing and not _warn.cache_info().currsize:
+        _warn(missing[0])
     return "".join(_code(each) if each in missing else each for each in text)
 
 
@@ -67,7 +67,7 @@ def _code(character: str) -> str:
 
 
 @cache
-def _tell(character: str) -> None:
+def _warn(character: str) -> None:
     """One line, however many characters of however many figures there are."""
     LOG.warning(
         "no installed font has characters such as %s; figures show their codes (%s): install one that has them, e.g. Noto Sans CJK",

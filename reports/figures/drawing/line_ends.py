@@ -104,19 +104,19 @@ def _middles(axes: Axes, points: Sequence[Point], names: Sequence[Annotation]) -
     ends = np.array([axes.transData.transform((point.x, point.y))[1] for point in points])
     order = np.argsort(ends, kind="stable")
     middles = np.empty(len(ends))
-    middles[order] = apart(ends[order], np.array(_heights(axes, names))[order], room.y0, room.y1)
+    middles[order] = spaced(ends[order], np.array(_heights(axes, names))[order], room.y0, room.y1)
     return [float(middle) for middle in middles]
 
 
-def apart(wanted: NDArray[np.float64], heights: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
-    """The middles of boxes of these heights, none on another, all within [low, high]: [N], nearest to `wanted` in squares.
+def spaced(targets: NDArray[np.float64], heights: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:
+    """The middles of boxes of these heights, none on another, all within [low, high]: [N], nearest to `targets` in squares.
 
-    `wanted` ascends, and so do the middles. Let c_i be how far the i-th middle lies above the first where all boxes touch. Then the
-    middles are z_i + c_i with ascending z_i, an isotonic regression of wanted_i - c_i. The boxes must fit into [low, high].
+    `targets` ascend, and so do the middles. Let c_i be how far the i-th middle lies above the first where all boxes touch. Then the
+    middles are z_i + c_i with ascending z_i, an isotonic regression of targets_i - c_i. The boxes must fit into [low, high].
     """
-    if not len(wanted):
-        return wanted
+    if not len(targets):
+        return targets
     touching = np.concatenate([[0.0], np.cumsum((heights[:-1] + heights[1:]) / 2)])
     lowest, highest = low + heights[0] / 2, high - heights[-1] / 2 - touching[-1]
-    free = isotonic_regression(wanted - touching, y_min=lowest, y_max=max(lowest, highest))
+    free = isotonic_regression(targets - touching, y_min=lowest, y_max=max(lowest, highest))
     return np.asarray(free + touching, dtype=np.float64)

@@ -113,8 +113,8 @@ def _at(store: Store, setup: Setup, round_: int) -> list[Generator]:
 def _images(setup: Setup, generator: Generator) -> Tensor:
     count = min(setup.model.classes, MOST_CLASSES)
     z = torch.randn(LINES * count, setup.model.noise_dim, generator=stream(setup.spec.seed, *NAMES))
-    made = generator_attacks.sampled(generator.generate, z, torch.arange(count).repeat(LINES))
-    return made.images.unflatten(0, (LINES, count)).nan_to_num()
+    generated = generator_attacks.sampled(generator.generate, z, torch.arange(count).repeat(LINES))
+    return generated.images.unflatten(0, (LINES, count)).nan_to_num()
 
 
 def _real(setup: Setup) -> SampleBlock:

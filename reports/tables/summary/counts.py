@@ -9,7 +9,7 @@ from privbench import registry
 from privbench.records import checks
 from privbench.records.schema import AttackRecord
 from reports.records import grouping
-from reports.records.labels import Gap, asked_text, label, unique
+from reports.records.labels import Gap, label, round_text, unique
 
 CHECK_COLUMNS = ("check", "cells", "data sets", "rounds", "methods", "attacks", "for example")
 GAP_COLUMNS = ("attack", "methods", "data sets", "rounds", "reason")
@@ -22,7 +22,7 @@ def check_rows(records: Sequence[AttackRecord], messages: dict[str, list[checks.
         for message in messages[r.id]:
             raised.setdefault(message.name, []).append((r, message.sentence))
     names: list[Callable[[AttackRecord], str]] = [
-        lambda r: grouping.short_title(grouping.setting(r.cell)), lambda r: asked_text(r.cell.round), lambda r: label(r.cell),
+        lambda r: grouping.short_title(grouping.setting(r.cell)), lambda r: round_text(r.cell.round), lambda r: label(r.cell),
         lambda r: r.attack,
     ]  # fmt: skip
     body = []
@@ -49,7 +49,7 @@ def gap_rows(gaps: Sequence[Gap]) -> list[list[str]]:
     for attack, reason in unique((g.attack, g.reason) for g in gaps):
         cells = [g.cell for g in gaps if (g.attack, g.reason) == (attack, reason)]
         where = (
-            (label(c) for c in cells), (registry.short(c.train.dataset) for c in cells), (asked_text(c.round) for c in cells),
+            (label(c) for c in cells), (registry.short(c.train.dataset) for c in cells), (round_text(c.round) for c in cells),
         )  # fmt: skip
         rows.append([attack, *(", ".join(unique(each)) for each in where), reason])
     return rows

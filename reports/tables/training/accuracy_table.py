@@ -98,7 +98,7 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
         forms = [_one_setting(records, gaps, keys[0], names, metrics)]
     else:
         forms = [_overview(records, gaps, keys, names, metric) for metric in metrics]
-        forms += [_epsilons(records, keys, names)] if guarantees.are_some(records) else []
+        forms += [_epsilons(records, keys, names)] if guarantees.any_stated(records) else []
     for metric in metrics:
         compared = [
             k for k in keys if any(published.of(r.cell, metric, first) for r in grouping.chosen(records, k).values())
@@ -143,7 +143,7 @@ def _one_setting(
 ) -> Table:
     columns = [_column(records, gaps, key, names, metric) for metric in metrics]
     headings = ["", *(METRICS[metric].short for metric in metrics)]
-    if guarantees.are_some(records):
+    if guarantees.any_stated(records):
         headings.append(guarantees.EPSILON)
         columns.append(_epsilon_column(records, key, names))
     return Table(grouping.title(key), headings, [list(cells) for cells in zip(names, *columns, strict=True)])

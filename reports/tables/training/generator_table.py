@@ -37,7 +37,7 @@ Rows = list[tuple[str, Record, list[Scored]]]
 
 def report(records: Sequence[Record]) -> Report:
     """Three tables per setting: the scores, every attack, and every client; each number of a client in the numbers."""
-    scored = generators.are_some(records)
+    scored = generators.with_scores(records)
     tables, numbers = [], []
     for key in grouping.settings(scored):
         rows = _rows(scored, key)
@@ -131,8 +131,8 @@ def _percent(value: Interval | None) -> str:
 def _how(records: Sequence[Record]) -> list[str]:
     """What the numbers are of."""
     each = [seed.generators for r in records for seed in r.seeds if seed.generators is not None]
-    samples = sorted({made.samples for made in each})
-    counts = sorted({m.members for made in each for one in made.each for m in one.membership})
+    samples = sorted({scores.samples for scores in each})
+    counts = sorted({m.members for scores in each for one in scores.each for m in one.membership})
     return [
         "Accuracy: a classifier trained on generated images alone and tested on real ones, each client's at its best validation "
         "round; in the first row the same classifier and schedule, trained on the client's real images. All else is of the "
@@ -174,7 +174,7 @@ def _numbers(
 
 
 def _of_attack(one: Scored, attack: AttackForm) -> dict[str, Any]:
-    made = generators.recognition(one, attack)[0]
+    result = generators.recognition(one, attack)[0]
     area, rates = generators.mean([one], generators.auc(attack)), dict[str, Any]()
     assert area is not None, "an attack that was made has a curve"
     for rate in (LOW, HIGH):
@@ -190,8 +190,8 @@ def _of_attack(one: Scored, attack: AttackForm) -> dict[str, Any]:
     return {
         "attack": attack.name,
         "calibrated": attack.calibrated,
-        "members": made.members,
-        "non_members": made.non_members,
+        "members": result.members,
+        "non_members": result.non_members,
         "auc": area.mean,
         "auc_low": area.low,
         "auc_high": area.high,

@@ -36,7 +36,7 @@ def report(records: Sequence[Record]) -> Report:
         if not each:
             continue
         rows = [_row(name, r) for name, r in each.items()]
-        is_guaranteed = guarantees.are_some(list(each.values()))
+        is_guaranteed = guarantees.any_stated(list(each.values()))
         columns = ["", "tasks", "test tasks", *COLUMNS.values(), *([guarantees.EPSILON] if is_guaranteed else [])]
         tables.append(Table(grouping.title(key), columns, [row[: len(columns)] for row in rows]))
         numbers += [_numbers(name, key, r) for name, r in each.items()]

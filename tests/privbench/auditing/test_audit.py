@@ -129,7 +129,7 @@ def test_an_update_is_explained_and_matched_by_its_local_steps(cnn, tmp_path):
         settings={"steps": 3, "start_steps": 2, "feature_steps": 2}, out=tmp_path, **NORMAL,
     )  # fmt: skip
     (row,) = result.rows
-    assert row.made.reconstruction.loss.isfinite().all()
+    assert row.result.reconstruction.loss.isfinite().all()
     seen = seen_by_server(module, images[None], labels[None], form=form_of())
     change = {n: client.state_dict()[n] - t for n, t in module.state_dict().items()}
     whole = replace(
@@ -150,8 +150,8 @@ def test_posterior_applies_where_noise_is_declared(cnn, tmp_path):
         auxiliary=(smooth(20, seed=1), torch.arange(20) % 10), out=tmp_path, **NORMAL,
         settings={"steps": 2, "direction_steps": 2, "starts": 3},
     )  # fmt: skip
-    assert result.rows[0].made.measured.scores.n == 2
-    assert result.rows[0].made.reconstruction.labels.tolist() == [[3], [7]]
+    assert result.rows[0].result.measured.scores.n == 2
+    assert result.rows[0].result.reconstruction.labels.tolist() == [[3], [7]]
 
 
 def test_a_private_extractor_is_attacked_through_surrogates_of_the_users_own_network(cnn, tmp_path):
@@ -183,7 +183,7 @@ def test_a_resnet_and_a_vit_are_attacked_unchanged(make, shape, size, train, tmp
         module, gradients=gradients, truth=(images, labels), batch_size=size, mode="train", attack="inverting-gradients",
         settings={"steps": 1, "restarts": 1}, out=tmp_path, **NORMAL,
     )  # fmt: skip
-    made = result.rows[0].made.reconstruction
+    made = result.rows[0].result.reconstruction
     # A cosine distance, and the variation of noise.
     assert 0 < made.loss < 3
     assert made.trace.shape == (1, 2)
@@ -227,8 +227,8 @@ def test_a_module_that_vmap_cannot_batch_is_attacked_one_message_after_another(t
         out=tmp_path, **NORMAL,
     )  # fmt: skip
     (row,) = result.rows
-    assert any(note.startswith("victims are attacked one after another, because") for note in row.made.notes)
-    assert (row.made.reconstruction.trace[:, -1] < row.made.reconstruction.trace[:, 0]).all()
+    assert any(note.startswith("victims are attacked one after another, because") for note in row.result.notes)
+    assert (row.result.reconstruction.trace[:, -1] < row.result.reconstruction.trace[:, 0]).all()
 
 
 def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp_path):
@@ -247,7 +247,7 @@ def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp
     with pytest.raises(UserError, match="with a loss of your own the labels have to be declared"):
         privbench.audit(module, **asked)
     (row,) = privbench.audit(module, labels=labels, **asked).rows
-    assert (row.made.reconstruction.trace[:, -1] < row.made.reconstruction.trace[:, 0]).all()
+    assert (row.result.reconstruction.trace[:, -1] < row.result.reconstruction.trace[:, 0]).all()
 
 
 @pytest.mark.parametrize(

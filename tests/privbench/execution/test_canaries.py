@@ -28,22 +28,22 @@ IMAGES, CANARIES, SINGLES = 20, 1000, 2000
 class HalfTheNoise(DPSGD):
     """Claims sigma, draws sigma / 2."""
 
-    def example(self, gradients, taken, expected, rng):
-        return DPSGD(noise=self.sigma / 2, clip=self.clip).example(gradients, taken, expected, rng)
+    def example(self, gradients, included, expected, rng):
+        return DPSGD(noise=self.sigma / 2, clip=self.clip).example(gradients, included, expected, rng)
 
 
 @dataclass(frozen=True)
 class OneLayerUnclipped(DPSGD):
     """Clips every layer but one, and leaves that one as it is."""
 
-    def example(self, gradients, taken, expected, rng):
+    def example(self, gradients, included, expected, rng):
         part = next(iter(gradients))
         first = next(iter(gradients[part]))
         rest = gradients | {part: {n: t for n, t in gradients[part].items() if n != first}}
-        weight = clipping.factors(rest, self.clip) * taken
+        weight = clipping.factors(rest, self.clip) * included
         total = {
             p: {
-                n: torch.tensordot(taken.to(t) if (p, n) == (part, first) else weight.to(t), t, 1)
+                n: torch.tensordot(included.to(t) if (p, n) == (part, first) else weight.to(t), t, 1)
                 for n, t in net.items()
             }
             for p, net in gradients.items()

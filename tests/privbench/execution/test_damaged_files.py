@@ -238,24 +238,24 @@ def test_a_command_whose_results_were_deleted_behind_it_says_so(store, tmp_path)
     paths = [tmp_path / "table.md"]
     paths[0].write_text("")
     states = [status.of(store, cell, {}) for cell in CELLS]
-    study_run.check_there(store, CELLS, states, paths)
+    study_run.check_present(store, CELLS, states, paths)
     store.record(CELLS[1]).unlink()
     with pytest.raises(UserError, match=f"{store.record(CELLS[1])} was deleted while the command ran"):
-        study_run.check_there(store, CELLS, states, paths)
+        study_run.check_present(store, CELLS, states, paths)
 
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_new_record_does_not_outlive_what_it_was_made_of(is_new, store):
     """What was deleted of earlier cells may have been deleted on purpose: their records stay, and nothing is made again."""
     states = [status.of(store, cell, {})._replace(is_new=is_new) for cell in CELLS]
-    study_run.check_there(store, CELLS, states, [])
+    study_run.check_present(store, CELLS, states, [])
     (gone,) = store.root.glob("artifacts/*")
     shutil.rmtree(gone)
     if is_new:
         with pytest.raises(UserError, match=f"{gone} was deleted or emptied while the command ran"):
-            study_run.check_there(store, CELLS, states, [])
+            study_run.check_present(store, CELLS, states, [])
     else:
-        study_run.check_there(store, CELLS, states, [])
+        study_run.check_present(store, CELLS, states, [])
         assert go(store.root)[0] == []
         assert not gone.exists()
     assert store.record(CELLS[0]).exists() is not is_new

@@ -8,7 +8,7 @@ import torch
 from privbench import presets
 from privbench.data import digits
 from privbench.errors import UserError
-from privbench.execution import beforehand, cell_jobs, generator_scores, reproduce
+from privbench.execution import cell_jobs, generator_scores, preconditions, reproduce
 from privbench.networks.model import Model
 from privbench.records import schema
 from privbench.records.store import Store
@@ -190,7 +190,7 @@ def test_real_images_are_the_upper_reference():
 def test_what_cannot_be_scored_is_refused_before_training(tmp_path):
     train = presets.train_spec("smoke", "digits", "fedavg", clients=2)
     cell = presets.cell_spec("smoke", train, None, generated=10)
-    reasons = beforehand.impossible(Store(tmp_path), [cell], None, workers=1)
+    reasons = preconditions.impossible(Store(tmp_path), [cell], None, workers=1)
     assert "fedavg trains no generator of images" in reasons[cell.id]
     few = federation(24)
     few = few._replace(

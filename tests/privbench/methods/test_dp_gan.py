@@ -87,7 +87,7 @@ def test_the_discriminator_says_the_same_in_its_step_and_in_the_generator_s():
 def test_group_norm_is_torch_s():
     x, rng = torch.randn(3, 64, 5, 5, generator=stream(0)), stream(1)
     scale, shift = torch.randn(64, generator=rng), torch.randn(64, generator=rng)
-    from privbench.networks.layers import group_norm
+    from privbench.networks.normalisation import group_norm
 
     torch.testing.assert_close(group_norm(x, 32, scale, shift), F.group_norm(x, 32, scale, shift))
 

@@ -7,17 +7,14 @@ import torch.nn.functional as F
 from privbench.networks.layers import (
     LARGE,
     Overlap,
-    SpectralProduct,
     as_matrix,
-    batch_norm,
     conv_then_average_pool,
     conv_transpose2x2,
     patches2x2,
-    power_iteration,
-    spectral_norm,
     times,
 )
 from privbench.networks.model import Model
+from privbench.networks.normalisation import SpectralProduct, batch_norm, power_iteration, spectral_norm
 from privbench.seeds import stream
 
 

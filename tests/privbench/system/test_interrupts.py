@@ -26,7 +26,7 @@ def handlers():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-    interrupts._asked = None
+    interrupts._stop_signal = None
 
 
 # Where Python clears up, as in a callback of the garbage collector, it drops the exception and says so.
@@ -61,7 +61,7 @@ def test_a_held_signal_comes_when_the_block_ends_and_wins_over_its_error():
     steps = []
 
     def read():
-        with interrupts.held():
+        with interrupts.delayed():
             os.kill(os.getpid(), signal.SIGTERM)
             steps.append("read")
             raise UserError("damaged")
@@ -70,7 +70,7 @@ def test_a_held_signal_comes_when_the_block_ends_and_wins_over_its_error():
         read()
     assert steps == ["read"]
     assert isinstance(stop.value.__context__, UserError)
-    assert interrupts.asked() == "SIGTERM"
+    assert interrupts.stop_signal() == "SIGTERM"
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -78,10 +78,10 @@ def test_a_held_signal_comes_when_the_block_ends_and_wins_over_its_error():
 def test_an_ignored_signal_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     interrupts.listen()
-    with interrupts.held():
+    with interrupts.delayed():
         os.kill(os.getpid(), signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    assert interrupts.asked() is None
+    assert interrupts.stop_signal() is None
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def test_a_stop_that_python_drops_prints_no_traceback_and_another_error_does(tmp
         "interrupts.listen()\n"
         "Dropped(lambda: signal.raise_signal(signal.SIGTERM))\n"
         "Dropped(lambda: 1 / 0)\n"
-        "print(interrupts.asked())\n"
+        "print(interrupts.stop_signal())\n"
     )
     root = Path(interrupts.__file__).parents[2]
     ran = subprocess.run(

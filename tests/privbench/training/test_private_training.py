@@ -97,7 +97,7 @@ def test_an_epoch_of_dp_sgd_equals_a_plain_loop_over_images(method):
     for step in range(plan.steps):
         images, _ = plan.seen(step)
         total = {p: {n: torch.zeros_like(t) for n, t in params.items()} for p, params in now.items()}
-        for b in torch.nonzero(plan.taken(step)).flatten().tolist():
+        for b in torch.nonzero(plan.included(step)).flatten().tolist():
             h = setup.model.net("extractor").apply(now["extractor"], {}, images[b : b + 1], train=True)[0]
             logits = setup.model.net("classifier").apply(now["classifier"], {}, h, train=True)[0]
             names = [(p, n) for p, params in now.items() for n in params]
@@ -150,7 +150,7 @@ def test_mini_batches_are_poisson_samples_at_the_accountant_s_rate():
     drawn = per_example.poisson(samples, batch, steps, stream(0, "poisson"))
     counts = torch.zeros(steps, samples)
     for step in range(steps):
-        counts[step].index_add_(0, drawn.rows[step][drawn.taken[step]], torch.ones(int(drawn.taken[step].sum())))
+        counts[step].index_add_(0, drawn.rows[step][drawn.included[step]], torch.ones(int(drawn.included[step].sum())))
     assert counts.max() == 1
     rate = batch / samples
     # Of every image, 5 standard errors of a frequency; of pairs, 5 of a correlation; of sizes, those of a binomial's variance.
@@ -167,7 +167,7 @@ def test_mini_batches_are_poisson_samples_at_the_accountant_s_rate():
 
 def test_more_images_asked_for_than_there_are_takes_all_of_them():
     drawn = per_example.poisson(5, 16, 3, stream(0, "poisson"))
-    assert drawn.taken.all()
+    assert drawn.included.all()
     assert drawn.rows.tolist() == [[0, 1, 2, 3, 4]] * 3
     assert drawn.expected == 5
 
@@ -187,9 +187,9 @@ def test_a_private_extractor_is_clipped_and_noised_with_the_classifier():
     seen = []
 
     class Watched(type(setup.defense)):
-        def example(self, gradients, taken, expected, rng):
+        def example(self, gradients, included, expected, rng):
             seen.append(tuple(gradients))
-            return super().example(gradients, taken, expected, rng)
+            return super().example(gradients, included, expected, rng)
 
     watched = replace(setup, defense=Watched(noise=1.0))
     harness.learn([watched], [harness.initial(watched)], "alone")

@@ -74,20 +74,20 @@ def test_shards_merged_are_the_whole_bit_for_bit(planned, folders, tmp_path):
     parts, whole = folders
     into = Store(tmp_path / "merged")
     made = merging.merge(into, parts)
-    assert (made.runs, made.results, made.recorded, made.open_cells) == (4, 8, len(cells), 0)
-    assert made.artifacts == 4  # one a run: both attacks are on the same observation
-    assert (made.differing, made.failures) == ((), ())
+    assert (made.copied.runs, made.copied.results, made.recorded, made.open_cells) == (4, 8, len(cells), 0)
+    assert made.copied.artifacts == 4  # one a run: both attacks are on the same observation
+    assert (made.copied.differing, made.failures) == ((), ())
     for cell in cells:
         assert differences(into, Store(whole), cell) == []
     again = merging.merge(into, [*parts, whole])
-    assert again == merging.Merged(0, 0, 0, (), len(cells), 0, ())
+    assert again == merging.Merged(merging.Copied(0, 0, 0, ()), len(cells), 0, ())
 
 
 def test_one_shard_alone_leaves_cells_open_and_the_study_finishes_them(planned, folders, tmp_path, monkeypatch):
     _, cells = planned
     into = Store(tmp_path / "merged")
     made = merging.merge(into, folders[0][:1])
-    assert made.results == 4
+    assert made.copied.results == 4
     assert made.recorded + made.open_cells == len(cells)
     assert made.open_cells
     shrink_shadows(monkeypatch)
@@ -107,7 +107,7 @@ def test_what_differs_stays_as_it_was_and_is_named(planned, folders, tmp_path):
     into = Store(tmp_path / "merged")
     merging.merge(into, [folders[1]])
     before = into.result(cells[0], seed).read_bytes()
-    assert merging.merge(into, [other]).differing == tuple(sorted([path, torn]))
+    assert merging.merge(into, [other]).copied.differing == tuple(sorted([path, torn]))
     assert into.result(cells[0], seed).read_bytes() == before
 
 

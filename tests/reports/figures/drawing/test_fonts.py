@@ -42,10 +42,10 @@ def font_with(characters, path):
 @pytest.fixture(autouse=True)
 def forgotten():
     """What is known of characters is forgotten before and after, as a test changes which fonts there are."""
-    for each in (fonts.family, fonts._tell):
+    for each in (fonts.family, fonts._warn):
         each.cache_clear()
     yield
-    for each in (fonts.family, fonts._tell):
+    for each in (fonts.family, fonts._warn):
         each.cache_clear()
 
 

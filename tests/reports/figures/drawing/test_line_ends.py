@@ -22,13 +22,13 @@ from reports.figures.drawing.direct_labels import Point
     ],
 )
 def test_boxes_are_moved_apart_as_little_as_they_must(wanted, low, high, middles):
-    np.testing.assert_allclose(line_ends.apart(np.array(wanted), np.full(len(wanted), 2.0), low, high), middles)
+    np.testing.assert_allclose(line_ends.spaced(np.array(wanted), np.full(len(wanted), 2.0), low, high), middles)
 
 
 def test_places_are_the_nearest_that_a_general_solver_finds():
     rng = np.random.default_rng(0)
     wanted, heights = np.sort(rng.uniform(-2, 12, 6)), rng.uniform(0.5, 2.0, 6)
-    here = line_ends.apart(wanted, heights, 0.0, 10.0)
+    here = line_ends.spaced(wanted, heights, 0.0, 10.0)
     limits = [
         {"type": "ineq", "fun": lambda p, i=i: p[i + 1] - p[i] - (heights[i] + heights[i + 1]) / 2} for i in range(5)
     ]

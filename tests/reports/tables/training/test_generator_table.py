@@ -125,7 +125,7 @@ def test_the_numbers_have_every_client_seed_and_attack():
 
 
 def test_records_without_generators_have_no_row():
-    assert generators.are_some([record("fedavg", attack=None)]) == []
+    assert generators.with_scores([record("fedavg", attack=None)]) == []
     study = definition.read("dp-gan")
     shown = study_reports._first(study, [made(scored()), record("fedavg", attack=None, dataset="digits")], [], [])
     assert shown is not None

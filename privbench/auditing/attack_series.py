@@ -1,4 +1,4 @@
-"""The walk of an artifact through several attacks, each scored beside its floors: of a file, and of an audit of a user's module."""
+"""Several attacks on one artifact, each scored beside its floors: on an artifact file, and in an audit of a user's module."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEED = 0  # of what is drawn beside an attack: an artifact does not name its see
 LOG = logging.getLogger("privbench")
 
 
-class Made(NamedTuple):
+class AttackResult(NamedTuple):
     """What one attack made of an artifact."""
 
     attack: str
@@ -43,7 +43,7 @@ class Made(NamedTuple):
     features: FeatureScores | None = None
 
 
-class NotMade(NamedTuple):
+class AttackFailure(NamedTuple):
     """An attack that was refused, or that failed."""
 
     attack: str
@@ -51,8 +51,8 @@ class NotMade(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Walk:
-    """An artifact, and what its attacker and its judge have besides."""
+class AttackSeries:
+    """An artifact with what attacking and scoring it takes besides."""
 
     name: str  # of the artifact, in names of files
     artifact: Callable[[], Artifact]  # read or made anew: each attack has it to itself
@@ -75,7 +75,7 @@ class Walk:
         every = ladder.members(named, ladder.of_artifact(self.seen))
         return [name for name in every if name in named or registry.resolve("attack", name).needs <= met]
 
-    def each(self, attacks: Mapping[str, dict[str, Any]], *, is_ladder: bool) -> Iterator[Made | NotMade]:
+    def each(self, attacks: Mapping[str, dict[str, Any]], *, is_ladder: bool) -> Iterator[AttackResult | AttackFailure]:
         """The attacks with their settings in turn; on a ladder those that cannot be made, elsewhere UserError for the first."""
         Store(self.out).check_writable()
         self.floors  # noqa: B018 (before an attack is paid for)
@@ -88,25 +88,25 @@ class Walk:
                 reason = worker_pool.logged(error, files.inside(self.out, f"{self._stem(name)}-error.txt"))
                 if not is_ladder:
                     raise UserError(f"{name}: {reason}") from error
-                yield NotMade(name, reason)
+                yield AttackFailure(name, reason)
 
-    def attacked(self, name: str, settings: dict[str, Any]) -> Made:
+    def attacked(self, name: str, settings: dict[str, Any]) -> AttackResult:
         """One attack, its images on disk."""
         whole = Knowledge(cache=Store(self.out).cache)
         if "auxiliary" in registry.resolve("attack", name).needs and self.auxiliary is not None:
             whole = replace(whole, auxiliary=self.auxiliary())
-        with _warnings() as said:
+        with _warnings() as warnings:
             reconstruction = one_attack.attack_artifact(
                 name, settings, self.artifact(), whole, self.seed, self.place, no_progress
             )
         path = files.inside(self.out, f"{self._stem(name)}.safetensors")
         tensors = {"images": reconstruction.images, "labels": reconstruction.labels, "loss": reconstruction.loss}
         files.save_tensors(path, "reconstruction", tensors, {"artifact": self.name, "attack": name})
-        made = Made(
+        result = AttackResult(
             name, reconstruction, path, victims.checks_without_truth(self.seen, reconstruction),
-            (*reconstruction.notes, *dict.fromkeys(said)),
+            (*reconstruction.notes, *dict.fromkeys(warnings)),
         )  # fmt: skip
-        return made if self.truth is None else self._scored(made, self.truth, whole.auxiliary)
+        return result if self.truth is None else self._scored(result, self.truth, whole.auxiliary)
 
     @cached_property
     def floors(self) -> dict[str, Reconstruction]:
@@ -114,44 +114,44 @@ class Walk:
         if self.truth is None:
             return {}
         met = self.seen.offers() | ({"auxiliary"} if self.floor_images is not None else set())
-        knowledge, made = Knowledge(auxiliary=self.floor_images), {}
+        knowledge, floors = Knowledge(auxiliary=self.floor_images), {}
         for name in registry.FLOORS:
             if registry.resolve("attack", name).needs <= met:
                 # One that needs a label, where nothing shows it.
                 try:
-                    made[name] = one_attack.attack_artifact(
+                    floors[name] = one_attack.attack_artifact(
                         name, {}, self.seen, knowledge, SEED, self.place, no_progress
                     )
                 except UserError as error:
                     LOG.info("no floor %s: %s", name, error)
-        return made
+        return floors
 
     def _stem(self, attack: str) -> str:
         # Not every system has colons in names of files.
         return f"{self.name}-{attack.replace(':', '.')}"
 
-    def _scored(self, made: Made, truth: Truth, auxiliary: Batch | None) -> Made:
+    def _scored(self, result: AttackResult, truth: Truth, auxiliary: Batch | None) -> AttackResult:
         """With its scores, and every check message of a record of these victims, and whether the attack is below the floor."""
         if is_vector(self.seen):
             if self.scale is None:
-                return made
-            return made._replace(features=feature_scores.score(made.reconstruction, truth, self.scale))
+                return result
+            return result._replace(features=feature_scores.score(result.reconstruction, truth, self.scale))
         images = [batch.images for batch in (self.floor_images, auxiliary) if batch is not None]
         each = [
             Victim(**entry)
             for entry in victims.described(
-                self.seen, truth, made.reconstruction, image_scores.score(made.reconstruction, truth), seed=SEED,
+                self.seen, truth, result.reconstruction, image_scores.score(result.reconstruction, truth), seed=SEED,
                 floors={name: image_scores.psnr_of(floor, truth).tolist() for name, floor in self.floors.items()},
-                auxiliary={name for some in images for name in image_scores.digests(some)},
-                is_floor=made.attack in registry.FLOORS,
+                auxiliary={name for each_batch in images for name in image_scores.digests(each_batch)},
+                is_floor=result.attack in registry.FLOORS,
             )
         ]  # fmt: skip
         measured = Measured((), tuple(each))
         s = measured.scores
         below = table_checks.gain_below_floor(
-            made.attack, measured.gain_here_db, s.identification, s.n, s.identification_chance
+            result.attack, measured.gain_here_db, s.identification, s.n, s.identification_chance
         )
-        return made._replace(measured=measured, messages=[*checks.of_victims(each), *below])
+        return result._replace(measured=measured, messages=[*checks.of_victims(each), *below])
 
 
 def is_vector(seen: Artifact) -> bool:
@@ -162,15 +162,15 @@ def is_vector(seen: Artifact) -> bool:
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
     """What is logged as a warning meanwhile, as it says what a reader of the numbers should know."""
-    said: list[str] = []
+    messages: list[str] = []
 
     class Gatherer(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
+            messages.append(record.getMessage())
 
     gatherer = Gatherer(logging.WARNING)
     LOG.addHandler(gatherer)
     try:
-        yield said
+        yield messages
     finally:
         LOG.removeHandler(gatherer)

@@ -63,8 +63,8 @@ def _check(cell: CellSpec, data_dir: Path | None) -> None:
         if need in needs:
             choose(cell, cell.train, fed, max(rounds))
     if "auxiliary" in needs and cell.auxiliary != knowledge.SAME:
-        known = federation.as_known(cell.train, fed)
-        knowledge.auxiliary(known, cell.auxiliary, data_dir, _image_shape(fed, cell), cell.train.seed)
+        attacker_view = federation.as_known(cell.train, fed)
+        knowledge.auxiliary(attacker_view, cell.auxiliary, data_dir, _image_shape(fed, cell), cell.train.seed)
 
 
 def _image_shape(fed: Federation, cell: CellSpec) -> tuple[int, int, int]:
