@@ -139,6 +139,9 @@ def _take_cell(store: Store, other: Store, cell: CellSpec) -> tuple[int, list[Pa
     taken, differing = 0, []
     for path in (path for pattern in OF_CELLS for path in sorted(source.glob(pattern))):
         there = target / path.name
+        # A pipe would be waited for.
+        if not path.is_file():
+            continue
         if not there.exists():
             files.write_bytes(there, files.no_way_out(path).read_bytes())
             taken += path.name.startswith("seed-")
