@@ -1,5 +1,6 @@
 """`python -m privbench` is the `privbench` command; a stop is noticed from here on, before the command itself is imported."""
 
+import atexit
 import sys
 import traceback
 
@@ -10,6 +11,7 @@ from privbench.system.printable import lines
 def main() -> None:
     """The console script: as `privbench.cli.main`, for a process that ends with it."""
     status = 1
+    atexit.register(interrupts.keep_status)
     try:
         try:
             interrupts.listen()

@@ -333,4 +333,7 @@ def cell_spec(
         "active": attack is not None and registry.is_active(attack),
         **_other_images(attack, chosen),
     }
+    kept, last = max(fields["observed_rounds"] or (0,)), train.schedule.rounds
+    if kept > last:
+        raise UserError(f"--observed-rounds {kept} was asked for, but training ends after {last} rounds at the latest")
     return checked(CellSpec, fields)

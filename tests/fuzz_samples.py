@@ -12,7 +12,7 @@ import torch
 from privbench import capture, presets, registry
 from privbench.errors import UserError
 from privbench.execution import cell_jobs, one_attack
-from privbench.observation import artifact_files, observe
+from privbench.observation import artifact_files, chosen_victims, observe
 from privbench.records import schema, summary
 from privbench.records.store import Store
 from privbench.spec import CellSpec, TrainSpec
@@ -63,8 +63,10 @@ def _artifacts(root: Path, methods: tuple[str, ...]) -> Iterator[Sample]:
         defense = "gaussian:0.001" if method == "fedprox" else "none"
         train = presets.train_spec("smoke", "digits", method, clients=2, defense=defense)
         setup = harness.prepare(train, federation, CPU)
-        checkpoint.save_snapshot(root / method, train, harness.initial(setup))
-        shot = checkpoint.load_snapshot(root / method, train.id, 0)
+        # Networks that are sent as weights are those that a round has trained.
+        round_ = 0 if chosen_victims.visible(setup.method) else 1
+        checkpoint.save_snapshot(root / method, train, harness.state_at(setup, root / method, round_))
+        shot = checkpoint.load_snapshot(root / method, train.id, round_)
         for kind, choices in ({"gradient": {}} | (VARIANTS if method == "fedavg" else {})).items():
             usual = {"victims": 2, "batch_size": 1, "labels_known": False}
             seen, truth = observe.observe(

@@ -294,6 +294,10 @@ def test_a_defence_that_is_written_wrongly_is_one_line(text, message):
         (["--victims", "100000"], "the 4 clients with 32 training images each have enough for 128"),
         (["--batch-size", "64"], "client 1 has only 32 training images"),
         (["--round", "99"], "training ends after 2 rounds"),
+        (
+            ["--method", "fedsplit", "--attack", "chained", "--observed-rounds", "0,99"],
+            "--observed-rounds 99 was asked for, but training ends after 2 rounds",
+        ),
         (["--clients", "9999"], "the data set has only"),
         (["--attack", "feature-statistics"], "fedavg shares only [extractor, classifier]; try --attack staged"),
         (["--attack", "collusion", "--clients", "1"], "there is no second client"),

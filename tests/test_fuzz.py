@@ -16,7 +16,7 @@ from tests.fuzz_digest import digest
 from tests.fuzz_samples import METHODS, samples
 
 # One method of each kind of observation; the others' artifacts hold the same tensors, and `make fuzz` has them all.
-KINDS_OF_METHOD = ("fedavg", "fedper", "fedcg", "fedgen", "fedmd-cg")
+KINDS_OF_METHOD = ("fedavg", "fedper", "fedcg", "fedgen", "fedmd-cg", "secure-gan")
 # By kind of file; a mutation takes 5 to 100 ms.
 EXAMPLES = {
     "artifact": 25, "record": 60, "history": 40, "predictions": 30, "specification": 60, "result": 30, "snapshot": 60,

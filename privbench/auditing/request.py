@@ -129,6 +129,10 @@ class AuditRequest:
                 "an audit takes one of a captured folder, --gradients FILE, and --before FILE with --after FILE, but "
                 f"{' and '.join(named) or 'none'} was given"
             )
+        if self.received is not None and (also := [n for n in ("before", "labels") if getattr(self, n) is not None]):
+            raise UserError(f"--{also[0]} goes with files of tensors; what was captured says it itself")
+        if self.round is not None and not isinstance(self.received, Path | str):
+            raise UserError("--round goes with a captured folder")
         if isinstance(self.received, Received):
             return FromCapture(self.received)
         if self.received is not None:
@@ -279,6 +283,8 @@ def _unit(images: Tensor, form: InputForm) -> Tensor:
 
 def _numbers(name: str, numbers: Numbers, default: float, count: int) -> Tensor:
     t = torch.as_tensor(default if numbers is None else numbers, dtype=torch.float64).cpu().reshape(-1)
-    if len(t) not in (1, count) or not bool(t.isfinite().all()):
+    if len(t) not in (1, count):
         raise UserError(f"--{name} takes one number or {count}, but {len(t)} were given")
+    if not bool(t.isfinite().all()):
+        raise UserError(f"--{name} takes finite numbers, but {', '.join(f'{n:g}' for n in t.tolist())} was given")
     return t

@@ -89,7 +89,10 @@ def draw_grid(dataset: str, round_: str, seed: int, out: Path, target: Path | No
     stem = files.inside(out, f"{registry.stem(dataset)}-grid-{round_}") if target is None else target.with_suffix("")
     endings = style.ENDINGS if target is None else (target.suffix,)
     size = grid.Size(rows, columns)
-    for path in of_attack.write_grid(store, sorted(cells, key=cell_place), seed, stem, size, endings):
+    paths = of_attack.write_grid(store, sorted(cells, key=cell_place), seed, stem, size, endings)
+    if not paths:
+        raise UserError(f"no grid was drawn: none of {len(cells)} cell(s) has its images; the lines above say why")
+    for path in paths:
         console.results().say(f"wrote {path}")
 
 

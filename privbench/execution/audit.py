@@ -19,7 +19,7 @@ from privbench.records.store import Store
 from privbench.scoring import epsilon_bounds
 from privbench.spec import TrainSpec
 from privbench.system import files
-from privbench.training import defended, harness
+from privbench.training import defended, harness, training_files
 from privbench.training.state import Setup
 from privbench.types import Federation
 
@@ -37,7 +37,8 @@ def of_run(store: Store, spec: TrainSpec, federation: Federation, rounds: int, n
     if not files.to_write(path):
         stored = files.read_digested(path)
         files.check_identity(path, stored, spec=spec.id, rounds=rounds)
-        return Audit(**stored["audit"]).model_dump()
+        with training_files.reading(path):
+            return Audit(**stored["audit"]).model_dump()
     setup = harness.prepare(spec, federation, torch.device("cpu"))
     result = audited(setup, rounds, number)
     if result is None:

@@ -34,7 +34,7 @@ from privbench.seeds import stream
 from privbench.spec import TrainSpec
 from privbench.system import files
 from privbench.tensors import Params
-from privbench.training import checkpoint, harness, history
+from privbench.training import checkpoint, harness, history, training_files
 from privbench.training.engine import one_thread
 from privbench.training.state import Setup, Snapshot
 from privbench.types import Batch, Federation, Images
@@ -98,7 +98,8 @@ def of_run(store: Store, spec: TrainSpec, federation: Federation, samples: int) 
     if not files.to_write(path):
         written = files.read_digested(path)
         files.check_identity(path, written, spec=spec.id, round=round_)
-        return Generators(**written["generators"]).model_dump()
+        with training_files.reading(path):
+            return Generators(**written["generators"]).model_dump()
     setup = harness.prepare(spec, federation, torch.device("cpu"))
     shot = at_round.snapshot(store, spec, round_, federation, "cpu", lambda *_: None)
     scores = scored(setup, harness.snapshot_of(setup, store.train(spec), shot), samples).model_dump()

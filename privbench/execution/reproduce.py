@@ -7,7 +7,6 @@ another torch) sums are taken in another order; what differs is then listed, wit
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from privbench.records import schema, summary
 from privbench.records.schema import Record
 from privbench.records.store import Store
 from privbench.spec import CellSpec
-from privbench.system import cpu, machine
+from privbench.system import cpu, files, machine
 
 PLACE = ("privbench", "python", "torch", "device", "threads", "machine")  # of the environment, what bits depend on
 # Never the same twice, or the place itself.
@@ -84,9 +83,7 @@ def again(
                 raise UserError(
                     f"there is no training run {spec.id} under {root}; leave --attack-only out to train it again"
                 )
-            # Scores are made again: only networks are taken over.
-            scores = shutil.ignore_patterns(Store.GENERATORS.format(samples="*"))
-            shutil.copytree(old.train(spec), new.train(spec), symlinks=True, ignore=scores)
+            _take_networks(old.train(spec), new.train(spec))
     device, threads = str(record.environment.get("device")), record.environment.get("threads")
     if threads is None:
         raise UserError(
@@ -106,6 +103,14 @@ def again(
     if failures:
         raise UserError(f"{record.id} could not be run again: {failures[0]}")
     return schema.read(summary.finish_cell(new, cell))
+
+
+def _take_networks(source: Path, target: Path) -> None:
+    """Copies a training run but for its scores, which are made again."""
+    scores = [form.format("*") for form in (Store.GENERATORS, Store.AUDIT)]
+    for path in sorted(source.iterdir()):
+        if path.is_file() and not any(path.match(score) for score in scores):
+            files.write_bytes(target / path.name, files.no_way_out(path).read_bytes())
 
 
 def differences(first: Record, second: Record, old: Path, new: Path) -> list[str]:

@@ -23,7 +23,7 @@ from privbench.observation import knowledge as known
 from privbench.observation import local_update, observe
 from privbench.spec import CellSpec
 from privbench.system import files
-from privbench.training import checkpoint, federation, harness
+from privbench.training import checkpoint, federation, harness, training_files
 from privbench.training.state import Isolated, Replica, Setup, Snapshot
 from privbench.types import (
     ActiveAttack,
@@ -121,7 +121,8 @@ def crafted_rounds(folder: Path) -> dict[str, Any]:
         return {}
     summary = files.read_digested(path)
     files.check_identity(path, summary, artifact=folder.name)
-    return {"active_rounds": summary["active_rounds"]}
+    with training_files.reading(path):
+        return {"active_rounds": summary["active_rounds"]}
 
 
 def too_early(cell: CellSpec) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from privbench.data import partition
 from privbench.errors import UserError
 from privbench.records.store import Store
 from privbench.spec import TrainSpec
 from privbench.system import files
+from privbench.training import training_files
 from privbench.types import Federation
+
+Number = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class Clients(NamedTuple):
@@ -18,6 +23,34 @@ class Clients(NamedTuple):
     classes: list[str]
     clients: list[dict[str, Any]]  # privbench.data.partition.census
     public: int  # images of no client
+
+
+class _Census(BaseModel):
+    """What the file holds of one client."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    domain: str
+    train: list[Number]
+    validation: list[Number]
+    test: list[Number]
+
+
+class _Content(BaseModel):
+    """What the file holds beside the run that it belongs to."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    classes: Annotated[list[str], Field(min_length=1)]
+    clients: Annotated[list[_Census], Field(min_length=1)]
+    public: Number
+
+    @model_validator(mode="after")
+    def _consistent(self) -> _Content:
+        for each in self.clients:
+            if {len(each.train), len(each.validation), len(each.test)} != {len(self.classes)}:
+                raise ValueError(f"a client should have a number for each of {len(self.classes)} classes")
+        return self
 
 
 def write_clients(store: Store, spec: TrainSpec, fed: Federation) -> None:
@@ -35,7 +68,6 @@ def read_clients(store: Store, spec: TrainSpec) -> Clients:
         raise UserError(f"run {spec.id} has no clients.json: an earlier version trained it; leave --run out")
     value = files.read_digested(path)
     files.check_identity(path, value, spec=spec.id)
-    try:
-        return Clients(**{name: value[name] for name in Clients._fields})
-    except KeyError as error:
-        raise UserError(f"{path} is damaged (no {error}); remove it and run the same command again") from error
+    with training_files.reading(path):
+        content = _Content.model_validate(value).model_dump()
+        return Clients(**{name: content[name] for name in Clients._fields})

@@ -21,7 +21,7 @@ MOST_BYTES = 2**32  # of a file, unpacked
 
 def read(path: Path) -> list[Record]:
     """Every record, in the file's order; UserError where one is damaged or altered, or where there is no such file."""
-    if not path.exists():
+    if not path.is_file():
         raise UserError(f"there are no records at {path}")
     try:
         return [schema.of_value(strict_json(line), path) for line in _lines(path)]

@@ -42,7 +42,9 @@ class Store:
 
     root: Path
 
-    GENERATORS: ClassVar[str] = "generators-{samples}.json"
+    # What is measured of a trained run, by how much it is measured with.
+    GENERATORS: ClassVar[str] = "generators-{}.json"
+    AUDIT: ClassVar[str] = "audit-{}.json"
 
     def train(self, spec: TrainSpec) -> Path:
         """The folder of a training run."""
@@ -54,11 +56,11 @@ class Store:
 
     def audit(self, spec: TrainSpec, canaries: int) -> Path:
         """What so many canaries prove of the epsilon of a training run; all cells of the run share it."""
-        return self.train(spec) / f"audit-{canaries}.json"
+        return self.train(spec) / self.AUDIT.format(canaries)
 
     def generators(self, spec: TrainSpec, samples: int) -> Path:
         """The scores of a training run's generators by so many samples; all cells of the run share them."""
-        return self.train(spec) / self.GENERATORS.format(samples=samples)
+        return self.train(spec) / self.GENERATORS.format(samples)
 
     def cell(self, cell: CellSpec) -> Path:
         """The folder of a cell."""

@@ -249,9 +249,21 @@ def result(store: Store, cell: CellSpec, seed: int) -> tuple[dict[str, Tensor], 
         tensors, measured = files.load_tensors(path, "reconstruction")
     run = cell.train.model_copy(update={"seed": seed}).id
     files.check_identity(path, measured, cell=cell.id, spec=run, seed=seed)
-    if any(victim["seed"] != seed for victim in (*measured.get("victims", ()), *measured.get("statements", ()))):
-        raise UserError(f"{path} is damaged (victims of another seed); remove it and run the same command again")
+    with training_files.reading(path):
+        if any(victim["seed"] != seed for victim in (*measured.get("victims", ()), *measured.get("statements", ()))):
+            raise ValueError("victims of another seed")
+        if "statements" not in measured and cell.attack is not None:
+            _check_images(tensors, len(measured["victims"]))
     return tensors, measured
+
+
+def _check_images(tensors: Mapping[str, Tensor], victims: int) -> None:
+    """ValueError or KeyError where the tensors are no images [V, B, C, H, W] of V victims with labels [V, B]."""
+    images, labels = tensors["images"], tensors["labels"]
+    if images.ndim != 5 or not images.is_floating_point() or len(images) != victims:
+        raise ValueError(f"no images of {victims} victims in it")
+    if labels.shape != images.shape[:2]:
+        raise ValueError("not one label for each of its images")
 
 
 def _finite(value: float) -> float | None:

@@ -114,6 +114,9 @@ def read_json(path: Path) -> Any:
     """The value; Damaged names a file that does not parse, or is larger or nests deeper than any of ours."""
     no_way_out(path)
     try:
+        # Whoever opens a pipe waits until somebody writes into it.
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is no regular file")
         if path.stat().st_size > JSON_BYTES:
             raise ValueError(f"it has more than {JSON_BYTES} bytes")
         return strict_json(path.read_bytes())

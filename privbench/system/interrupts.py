@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -90,6 +90,19 @@ def end() -> NoReturn:
     line = f"privbench: stopped{name}; everything finished is on disk, and the same command continues from there"
     print(line, file=sys.stderr, flush=True)
     sys.exit(STATUS)
+
+
+def keep_status() -> None:
+    """At the very end, leaves a program that was stopped with its status; registered with atexit before all others.
+
+    Python itself would die by SIGINT where the stop came while an extension ran Python code, such as at its import.
+    """
+    if not _ending:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(_status)
 
 
 def leave_at_once(status: int) -> None:

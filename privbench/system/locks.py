@@ -44,6 +44,8 @@ def lock(folder: Path, *, wait: bool, name: str = "") -> Iterator[None]:
     try:
         # For people alone: a disk too full for it stops no work.
         with suppress(OSError):
+            # Not into what may lie there: a pipe would wait for a reader.
+            by.unlink(missing_ok=True)
             by.write_text(processes.named())
         yield
     finally:

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from privbench.records.store import Store
 from privbench.scoring import image_scores
 from privbench.spec import CellSpec
 from privbench.system import files
+from privbench.training import training_files
 from privbench.types import Truth
 from reports.figures import grid, label_histogram, scatter
 from reports.figures.drawing import style
@@ -98,29 +98,35 @@ def write_grid(
     chosen = max(alike, key=len)
     names = [(labels.label(cell), cell.attack) for cell, *_ in chosen]
     drawn = []
-    for (cell, images, truth, failed, known), (method, attack) in zip(chosen, names, strict=True):
+    for (cell, images, truth, failed, (rung, tag)), (method, attack) in zip(chosen, names, strict=True):
         score_db = image_scores.psnr_db(images[:, 0], truth.images[:, 0]).masked_fill(failed, math.nan)
         setting = variants.setting_words(cell).partition(", ")[2] if names.count((method, attack)) > 1 else ""
         drawn.append(
             grid.Row(
                 method, f"{attack} ({setting})" if setting else f"{attack}", images[:, 0].clamp(0, 1),
-                score_db if is_quotable(cell.preset) else None, known.get("rung") or "", known.get("tag") or "",
+                score_db if is_quotable(cell.preset) else None, rung, tag,
                 is_papers=cell.attack == papers_attack_on(cell.train.method),
             )
         )  # fmt: skip
     return grid.write(chosen[0][2].images[:, 0], drawn, stem, size, endings, others=len(loaded) - len(chosen))
 
 
-def _loaded(store: Store, cell: CellSpec, seed: int) -> tuple[Tensor, Truth, Tensor, dict[str, Any]]:
-    """(reconstructions, what they are of, whether they failed, what the attacker knew as its result has it) of one seed."""
+def _loaded(store: Store, cell: CellSpec, seed: int) -> tuple[Tensor, Truth, Tensor, tuple[str, str]]:
+    """(reconstructions, what they are of, whether they failed, the attacker's rung and what it knew in words) of one seed."""
     tensors, info = summary.result(store, cell, seed)
     spec = cell.train.model_copy(update={"seed": seed})
     folder = store.artifact(cell, spec, info["round"])
     origin = artifacts.origin_of(spec, folder)
     artifact_upgrade.upgrade(folder, origin, cell.preset)
     truth = artifacts.truth_of(folder, origin)
+    with training_files.reading(store.result(cell, seed)):
+        rung, tag = (info["knowledge"].get(name) or "" for name in ("rung", "tag"))
+        if not isinstance(rung, str) or not isinstance(tag, str):
+            raise ValueError("no knowledge in words")
+        if tensors["images"].shape != truth.images.shape:
+            raise ValueError("its images do not have the shape of the true ones")
     images, failed = image_scores.aligned(tensors["images"], truth)
-    return images, truth, failed, info["knowledge"]
+    return images, truth, failed, (rung, tag)
 
 
 def _of_same_images(a: Truth, b: Truth) -> bool:

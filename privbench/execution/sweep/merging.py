@@ -134,6 +134,9 @@ def _take_cell(store: Store, other: Store, cell: CellSpec) -> tuple[int, list[Pa
     results, differing = 0, []
     for path in (path for pattern in OF_CELLS for path in sorted(source.glob(pattern))):
         ours = target / path.name
+        # A pipe would be waited for.
+        if not path.is_file():
+            continue
         if not ours.exists():
             files.write_bytes(ours, files.no_way_out(path).read_bytes())
             results += path.name.startswith("seed-")

@@ -258,6 +258,8 @@ def test_a_loss_of_the_callers_own_is_matched_where_labels_are_declared(cnn, tmp
         ({"input_shape": (3, 16, 16), "truth": None}, "cannot be called on images of shape"),
         ({"input_shape": None, "truth": None}, "say with --input-shape which images the module takes"),
         ({"mean": [0.5, 0.5]}, "--mean takes one number or 3, but 2 were given"),
+        ({"mean": float("nan")}, "--mean takes finite numbers, but nan was given"),
+        ({"round": 3}, "--round goes with a captured folder"),
         ({"std": 0.0}, "--std should be above 0"),
         ({"range": (1, 0)}, "--range takes a lower and a higher end"),
         ({"shared": ["generator"]}, "there is no part 'generator'; known: extractor, classifier"),

@@ -40,6 +40,13 @@ def gradients(tmp_path_factory):
     return folder, module, images, labels
 
 
+@pytest.mark.parametrize("said", [{"labels": [1]}, {"before": {}}])
+def test_what_a_capture_says_itself_cannot_be_said_beside_it(said, gradients):
+    folder, module, *_ = gradients
+    with pytest.raises(UserError, match=f"--{next(iter(said))} goes with files of tensors"):
+        privbench.audit(module, received=folder, mean=MEAN, std=STD, attack="grey", **said)
+
+
 def test_captured_gradients_are_those_that_the_module_had(gradients):
     folder, module, images, labels = gradients
     came = captured(folder, module)

@@ -139,6 +139,23 @@ def test_a_stop_while_the_command_is_imported_is_reported_too(tmp_path):
     assert (ran.returncode, ran.stderr) == (130, f"{LINE}\n")
 
 
+def test_a_stop_within_an_extension_that_runs_python_ends_with_status_130_too(tmp_path):
+    """Python remembers such a stop, and dies by SIGINT at its end whatever status it was given."""
+    (tmp_path / "probe.py").write_text(
+        "import ctypes\n"
+        "from privbench import __main__ as program\n"
+        "from privbench.cli import main as command\n"
+        "def stopped():\n"
+        "    ctypes.pythonapi.PyRun_SimpleString(b'raise KeyboardInterrupt')\n"
+        "    raise KeyboardInterrupt\n"
+        "command.main = stopped\n"
+        "program.main()\n"
+    )
+    ran = subprocess.run([sys.executable, "-m", "probe"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 130
+    assert ran.stderr.splitlines()[-1].startswith("privbench: stopped; ")
+
+
 def test_a_stop_that_python_drops_prints_no_traceback_and_another_error_does(tmp_path):
     """In a process of its own: pytest takes what a destructor raises for itself."""
     script = (
