@@ -3,6 +3,9 @@
 Sums in another order end in other digits. Which order is taken depends on the vector instructions that PyTorch
 (ATEN_CPU_CAPABILITY), MKL (MKL_CBWR) and oneDNN (ONEDNN_MAX_CPU_ISA) choose for a processor, and on the number of threads. A test
 that holds for one order alone says nothing of the code; here one processor stands in for several.
+
+The libraries and the threads are chosen independently, so three runs hold every choice once: `lowest`, `middle` and `highest`.
+`--settings all` changes one choice at a time instead, which names the library that a failure comes from.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ class Setting(NamedTuple):
     environment: Mapping[str, str]
     capability: str = "DEFAULT"  # what the processor must have
     library: str = ""  # "mkl" or "onednn": what PyTorch must be built with
+    combined: bool = False  # whether it is one of the runs that together hold every choice
+    instead: str = ""  # the setting that runs in its place where the processor lacks it
 
     def lacking(self, processor: Processor) -> str:
         """Why it cannot be run here; "" where it can."""
@@ -67,14 +72,31 @@ SETTINGS = (
     Setting("mkl-avx2", {"MKL_CBWR": "AVX2"}, "AVX2", "mkl"),
     Setting("mkl-avx512", {"MKL_CBWR": "AVX512"}, "AVX512", "mkl"),
     Setting("onednn-sse41", {"ONEDNN_MAX_CPU_ISA": "SSE41"}, library="onednn"),
+    Setting("threads-2", _threads(2)),
+    Setting("threads-4", _threads(4)),
     # What a processor of before 2011 takes, in one run: no vectors wider than SSE in any of the three.
     Setting(
         "lowest",
         {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+        combined=True,
     ),
-    Setting("threads-2", _threads(2)),
-    Setting("threads-4", _threads(4)),
+    Setting(
+        "middle",
+        {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", **_threads(2)},
+        "AVX2",
+        combined=True,
+        instead="threads-2",
+    ),
+    Setting(
+        "highest",
+        {"ATEN_CPU_CAPABILITY": "avx512", "MKL_CBWR": "AVX512", **_threads(4)},
+        "AVX512",
+        combined=True,
+        instead="threads-4",
+    ),
 )
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+COMBINED = [setting.name for setting in SETTINGS if setting.combined]
 # One thread unless a setting has more; nothing of the caller's that chooses an arithmetic.
 PLAIN = {"OMP_NUM_THREADS": "1"}
 CHOSEN_BY = {*(name for setting in SETTINGS for name in setting.environment)}
@@ -147,10 +169,23 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def chosen_settings(names: Sequence[str], here: Processor) -> list[Setting]:
+    """Those of the names that this processor has, each once; prints a line for each of the others and for what replaces it."""
+    chosen: list[Setting] = []
+    for setting in SETTINGS if "all" in names else [BY_NAME[name] for name in names]:
+        lacking = setting.lacking(here)
+        taken = BY_NAME.get(setting.instead) if lacking else setting
+        if lacking:
+            replaced = f"; {taken.name} runs in its place" if taken else ""
+            print(f"left out: {setting.name}, because {lacking}{replaced}", flush=True)
+        if taken and taken not in chosen:
+            chosen.append(taken)
+    return chosen
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs, prints, and returns 1 where anything failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [setting.name for setting in SETTINGS]
     parser.add_argument(
         "--part",
         choices=("all", "numerical"),
@@ -158,18 +193,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="numerical: without command line, files, documents, and without what is thorough",
     )
     parser.add_argument(
-        "--settings", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)}"
+        "--settings",
+        nargs="+",
+        choices=["all", *BY_NAME],
+        default=COMBINED,
+        metavar="NAME",
+        help=f"of {', '.join(BY_NAME)}, or all; default {', '.join(COMBINED)}",
     )
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, after --")
     options = parser.parse_args(arguments)
     chosen = ["-m", "numerical and not thorough"] if options.part == "numerical" else []
     here, outcomes = processor(), list[Outcome]()
-    for setting in SETTINGS:
-        if setting.name not in options.settings:
-            continue
-        if lacking := setting.lacking(here):
-            print(f"left out: {setting.name}, because {lacking}", flush=True)
-            continue
+    for setting in chosen_settings(options.settings, here):
         arithmetic = " ".join(f"{name}={value}" for name, value in (PLAIN | dict(setting.environment)).items())
         print(f"{setting.name}: {arithmetic}", flush=True)
         outcomes.append(run(setting, [*chosen, *options.pytest]))

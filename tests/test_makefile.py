@@ -145,7 +145,7 @@ def test_test_portable_runs_the_settings_that_are_asked_for(make, monkeypatch, c
     )
     assert portable.main(words) == 0
     expected = ["-m", "numerical and not thorough", "-n", "1", "--dist", "worksteal", "-q", "tests/a.py"]
-    assert calls == [("plain", expected), ("lowest", expected)]
+    assert calls == [("lowest", expected), ("plain", expected)]
     assert capsys.readouterr().out.splitlines()[-1] == "6 passed, 0 failed"
     _, (ran,) = make("test-portable")
     assert ran == "python -m tests.portable --part all -- -n 2 --dist worksteal"

@@ -36,7 +36,7 @@ def test_a_test_that_changes_the_number_of_threads_changes_none_but_its_own():
 def test_the_settings_are_those_that_processors_differ_by():
     assert [setting.name for setting in portable.SETTINGS] == [
         "plain", "aten-default", "aten-avx2", "aten-avx512", "mkl-compatible", "mkl-avx2", "mkl-avx512", "onednn-sse41",
-        "lowest", "threads-2", "threads-4",
+        "threads-2", "threads-4", "lowest", "middle", "highest",
     ]  # fmt: skip
     made = [tuple(sorted(portable.environment(setting, {}).items())) for setting in portable.SETTINGS]
     assert len(set(made)) == len(made)
@@ -45,7 +45,7 @@ def test_the_settings_are_those_that_processors_differ_by():
 def test_a_setting_starts_from_none_of_the_callers():
     inherited = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "9", "PATH": "/bin"}
     assert portable.environment(portable.SETTINGS[0], inherited) == {"OMP_NUM_THREADS": "1", "PATH": "/bin"}
-    assert portable.environment(portable.SETTINGS[-1], inherited) == {
+    assert portable.environment(portable.BY_NAME["threads-4"], inherited) == {
         "OMP_NUM_THREADS": "4", "MKL_DYNAMIC": "FALSE", "OMP_WAIT_POLICY": "PASSIVE", "PATH": "/bin",
     }  # fmt: skip
 
@@ -54,14 +54,35 @@ def test_a_setting_starts_from_none_of_the_callers():
     ("processor", "lacking"),
     [
         (HERE, []),
-        (HERE._replace(capability="AVX2"), ["aten-avx512", "mkl-avx512"]),
-        (HERE._replace(capability="SVE256"), ["aten-avx2", "aten-avx512", "mkl-avx2", "mkl-avx512"]),
+        (HERE._replace(capability="AVX2"), ["aten-avx512", "mkl-avx512", "highest"]),
+        (
+            HERE._replace(capability="SVE256"),
+            ["aten-avx2", "aten-avx512", "mkl-avx2", "mkl-avx512", "middle", "highest"],
+        ),
         (HERE._replace(mkl=False), ["mkl-compatible", "mkl-avx2", "mkl-avx512"]),
         (HERE._replace(onednn=False), ["onednn-sse41"]),
     ],
 )
 def test_what_the_processor_lacks_is_left_out(processor, lacking):
     assert [setting.name for setting in portable.SETTINGS if setting.lacking(processor)] == lacking
+
+
+@pytest.mark.parametrize("capability", portable.CAPABILITIES)
+def test_the_combined_settings_hold_every_choice_that_the_processor_has(capability):
+    here = HERE._replace(capability=capability)
+
+    def choices(settings):
+        return {choice for setting in settings for choice in portable.environment(setting, {}).items()}
+
+    single = [each for each in portable.SETTINGS if not each.combined and not each.lacking(here)]
+    assert choices(single) <= choices(portable.chosen_settings(portable.COMBINED, here))
+
+
+def test_what_replaces_a_setting_runs_once_and_is_named(capsys):
+    here = HERE._replace(capability="SVE256")
+    assert [each.name for each in portable.chosen_settings(["middle", "threads-2"], here)] == ["threads-2"]
+    line = "left out: middle, because this processor has no AVX2; threads-2 runs in its place"
+    assert capsys.readouterr().out.splitlines() == [line]
 
 
 @pytest.fixture

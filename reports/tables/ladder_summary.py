@@ -86,9 +86,8 @@ def how(records: Sequence[AttackRecord]) -> str:
     return (
         f"A cell is the best attack whose knowledge lies within the row's, its name beneath; it may need less. It is bold where "
         f"{LEAST_SEEDS} seeds or more were attacked and the 95% interval of its paired gain over the floor lies above 0, each cell "
-        f"by itself: of {cells} cells that gained nothing at most some {cells * 0.025:.0f} would be, by chance. The long tables "
-        "hold every "
-        "attack, and tests adjusted for their number." + _of_sharing(records)
+        f"by itself: of {cells} cells that gained nothing at most about {cells * 0.025:.0f} would be bold by chance. "
+        "The long tables hold every attack, and tests adjusted for their number." + _of_sharing(records)
     )
 
 

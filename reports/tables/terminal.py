@@ -44,5 +44,6 @@ def _show_notes(notes: Sequence[str], whole: Path, console: Console) -> None:
         shown, left = shown + (not cut), left - len(lines[:left])
         if not left:
             break
-    more = f"{len(notes) - shown} more remarks, and how" if len(notes) > shown else "how"
+    rest = len(notes) - shown
+    more = f"{rest} more remark{'s' if rest > 1 else ''}, and how" if rest else "how"
     console.say(f"- {more} to read this: {whole}")

@@ -1,6 +1,7 @@
 """Names at the right ends of lines, in place of a legend, where there is room for all of them.
 
 They stand beside the axis in the order of the ends, moved apart where they would overlap. A thin line leads from each to its end.
+A long one would look like a curve of the data: where one would be needed, a legend stands below the panels instead.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ MOST_LINES = 3  # of text in one name
 LEAST_AXIS_INCHES = 1.3  # how wide an axis stays beside the names
 ASIDE_POINTS = 9.0  # between the axis and a name
 GAP_POINTS = 1.5  # between two names
+# How far the thin line of a name may lead, as a share of the panel's width and of its height.
+LONGEST_ACROSS, LONGEST_UP = 0.2, 0.25
 
 
 def draw(
@@ -39,7 +42,7 @@ def draw(
     """
     names = [[_name(axes, point) for point in points] for axes, points in panels]
     figure.draw_without_rendering()
-    has_room = all(_fit(axes, drawn) for (axes, _), drawn in zip(panels, names, strict=True))
+    has_room = all(_fit(axes, points, drawn) for (axes, points), drawn in zip(panels, names, strict=True))
     if not has_room:
         for each in (name for drawn in names for name in drawn):
             each.remove()
@@ -65,11 +68,21 @@ def _name(axes: Axes, point: Point) -> Annotation:
     )  # fmt: skip
 
 
-def _fit(axes: Axes, names: Sequence[Annotation]) -> bool:
-    """Whether the names of one panel fit beside it, one above the other, and leave it wide enough."""
+def _fit(axes: Axes, points: Sequence[Point], names: Sequence[Annotation]) -> bool:
+    """Whether the names of one panel fit beside it, one above the other and near their lines, and leave it wide enough."""
     room = axes.get_window_extent()
     short = all(name.get_text().count("\n") < MOST_LINES for name in names)
-    return short and room.width >= LEAST_AXIS_INCHES * axes.figure.dpi and sum(_heights(axes, names)) <= room.height
+    wide = room.width >= LEAST_AXIS_INCHES * axes.figure.dpi
+    return short and wide and sum(_heights(axes, names)) <= room.height and _near(axes, points, names)
+
+
+def _near(axes: Axes, points: Sequence[Point], names: Sequence[Annotation]) -> bool:
+    """Whether no thin line would lead far."""
+    room = axes.get_window_extent()
+    ends = np.array([axes.transData.transform((point.x, point.y)) for point in points]).reshape(-1, 2)
+    across = (room.x1 - ends[:, 0]) / room.width
+    up = (np.array(_middles(axes, points, names)) - ends[:, 1]) / room.height
+    return bool(np.all(across <= LONGEST_ACROSS) and np.all(np.abs(up) <= LONGEST_UP))
 
 
 def _heights(axes: Axes, names: Sequence[Annotation]) -> list[float]:
@@ -81,11 +94,18 @@ def _heights(axes: Axes, names: Sequence[Annotation]) -> list[float]:
 def _place(axes: Axes, points: Sequence[Point], names: Sequence[Annotation]) -> None:
     """Moves each name as near to the height of its line's end as the others allow."""
     room = axes.get_window_extent()
+    for name, middle in zip(names, _middles(axes, points, names), strict=True):
+        name.set_position((1, (middle - room.y0) / room.height))
+
+
+def _middles(axes: Axes, points: Sequence[Point], names: Sequence[Annotation]) -> list[float]:
+    """The height of the middle of each name, in pixels."""
+    room = axes.get_window_extent()
     ends = np.array([axes.transData.transform((point.x, point.y))[1] for point in points])
     order = np.argsort(ends, kind="stable")
-    heights = np.array(_heights(axes, names))[order]
-    for index, middle in zip(order, apart(ends[order], heights, room.y0, room.y1), strict=True):
-        names[index].set_position((1, float(middle - room.y0) / room.height))
+    middles = np.empty(len(ends))
+    middles[order] = apart(ends[order], np.array(_heights(axes, names))[order], room.y0, room.y1)
+    return [float(middle) for middle in middles]
 
 
 def apart(wanted: NDArray[np.float64], heights: NDArray[np.float64], low: float, high: float) -> NDArray[np.float64]:

@@ -324,14 +324,3 @@ def test_figures_of_benchmarks_are_drawn_where_a_run_is_committed(tmp_path, monk
     assert [path.name for path in drawn] == ["speedup.png", "scaling.png"]
     assert all(f"images/{path.name}" in benchmarks.section(tmp_path) for path in drawn)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
-
-
-def test_pages_of_older_measurements_say_of_which_revision_they_are_and_that_no_records_were_kept(repository):
-    folder = repository / "docs" / "appendix" / "before_revision_5"
-    older = sorted(folder.glob("*.md"))
-    assert len(older) == 15
-    for page in older:
-        first = page.read_text(encoding="utf-8")[:1500]
-        assert "Measured before revision 5" in first, page.name
-        assert "training revision 3" in first, page.name
-        assert re.search(r"No records of (this table|them) were kept", first), page.name

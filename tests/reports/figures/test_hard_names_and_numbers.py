@@ -272,7 +272,7 @@ def test_ticks_of_rounds_are_integers_and_a_single_round_is_no_curve(tmp_path, d
 
 @pytest.mark.parametrize(
     ("kind", "size", "named"),
-    [("curves", "three", True), ("omega", "three", True), ("omega", "all", False), ("sweep", "one", True),
+    [("curves", "three", False), ("omega", "three", True), ("omega", "all", False), ("sweep", "one", True),
      ("rounds", "one", True), ("rounds", "three", False), ("roc", "three", False)],
 )  # fmt: skip
 def test_lines_have_their_names_at_their_ends_or_in_a_legend_outside_the_data(kind, size, named, tmp_path, drawn):

@@ -77,3 +77,20 @@ def test_without_room_for_every_name_all_stand_in_a_legend(names):
     (legend,) = figure.legends
     assert [text.get_text().replace("\n", " ") for text in legend.get_texts()] == names
     assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        pytest.param([(0.3, 0.2), (1.0, 0.8)], id="a line that ends far from the names"),
+        pytest.param([(1.0, 0.5)] * 9, id="names that would stand far above their ends"),
+    ],
+)
+def test_where_a_thin_line_would_lead_far_all_names_stand_in_a_legend(ends):
+    figure, (axes,) = style.panels(1, 1.7)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    points = [Point(f"method {i}", "0.2", x, y) for i, (x, y) in enumerate(ends)]
+    line_ends.draw(figure, [(axes, points)], [style.handle(point.name) for point in points])
+    assert not [text for text in axes.texts if isinstance(text, Annotation)]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [point.name for point in points]
