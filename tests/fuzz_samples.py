@@ -67,7 +67,8 @@ def _artifacts(root: Path, methods: tuple[str, ...]) -> Iterator[Sample]:
         round_ = 0 if chosen_victims.visible(setup.method) else 1
         checkpoint.save_snapshot(root / method, train, harness.state_at(setup, root / method, round_))
         shot = checkpoint.load_snapshot(root / method, train.id, round_)
-        for kind, choices in ({"gradient": {}} | (VARIANTS if method == "fedavg" else {})).items():
+        kinds: dict[str, dict[str, Any]] = {"gradient": {}} | (VARIANTS if method == "fedavg" else {})
+        for kind, choices in kinds.items():
             usual = {"victims": 2, "batch_size": 1, "labels_known": False}
             seen, truth = observe.observe(
                 shot, federation, setup.model, setup.method, setup.defense, method_name=method, dataset="digits",

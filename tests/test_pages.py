@@ -102,6 +102,14 @@ def test_a_dead_link_is_seen(tmp_path: Path) -> None:
     assert dead_links(page) == ["page.md: there.md#gone", "page.md: gone.md"]
 
 
+def test_every_page_with_numbers_of_imprint_says_for_what_they_hold(repository: Path) -> None:
+    numbers = re.compile(r"^.*`imprint`.*\d\.\d.*$", re.MULTILINE)
+    told = [page for page in pages(repository)[2:] if numbers.search(page.read_text(encoding="utf-8"))]
+    assert {"results.md", "defences.md"} <= {page.name for page in told}
+    limit = "single-precision gradients of one step that nobody clips"
+    assert [page.name for page in told if limit not in " ".join(page.read_text(encoding="utf-8").split())] == []
+
+
 @pytest.mark.parametrize("name", MOST_WORDS)
 def test_a_page_is_no_longer_than_its_reader_has_time_for(repository: Path, name: str) -> None:
     assert words((repository / name).read_text(encoding="utf-8"), BY_HAND.get(name, ())) <= MOST_WORDS[name]

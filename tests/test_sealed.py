@@ -24,6 +24,7 @@ from privbench import presets, registry, seeds
 from privbench.execution import cell_jobs, one_attack
 from privbench.methods.base import SamplingContext
 from privbench.observation.artifact_files import OBSERVATION, TRUTH, load, origin
+from privbench.observation.knowledge import FIELDS
 from privbench.records.store import Store
 from privbench.seeds import stream
 from privbench.training import federation, harness
@@ -51,9 +52,11 @@ class Watch:
 
 @dataclass(frozen=True)
 class WatchOfEverything(Watch):
-    """The same with everything that may be asked for."""
+    """The same with everything that may be asked for but the initial networks, which are one of the secrets."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "auxiliary", "colluder", "oracle"})
+    needs: ClassVar[frozenset[str]] = frozenset(
+        {"gradient:classifier", "auxiliary", "colluder", "oracle", "known", "rounds"}
+    )
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,14 @@ def watched(request, tmp_path_factory):
     setup = harness.prepare(train, federation.of(train, None)[0], torch.device("cpu"))
     assert len(WATCHED) == (1 if request.param in (Watch, WatchOfEverything) else 2)
     return list(WATCHED), setup, root, cell
+
+
+def test_every_kind_of_knowledge_but_the_initial_networks_is_among_what_is_watched(watched):
+    things, _, _, cell = watched
+    filled = {name for name in FIELDS if getattr(things[-1][1], name) is not None}
+    asked = filled if "Everything" not in cell.attack else set(FIELDS) - {"initial"}
+    assert filled == asked
+    assert filled >= {"auxiliary"}
 
 
 def test_no_number_that_an_attack_holds_is_the_seed_behind_noise_masks_or_networks(watched):

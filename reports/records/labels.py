@@ -194,6 +194,7 @@ def settings_of(cell: CellSpec) -> dict[str, Any]:
 def _settings_text(cell: CellSpec) -> str:
     """The same in words, e.g. " (dense GAN, ave)"."""
     words = {"gan": "{} GAN", "aggregator": "{}", "without": "without {}", "diversity": "diversity {}"}
+    words |= {"diversity_scale": "{} norms"}
     texts = []
     for name, value in settings_of(cell).items():
         number = isinstance(value, float) or (name == "diversity" and isinstance(value, int))

@@ -14,7 +14,7 @@ def other_uploads(setup: Setup, method: str, start: Snapshot, shot: Snapshot) ->
         return {}
     victims = chosen_victims.choose_victims(setup.federation, 2, 1, 0, shape=setup.method.client_tasks)
 
-    def uploads(snapshot: Snapshot, chosen: ChosenImages, labels_known: bool) -> Artifact:
+    def uploads(snapshot: Snapshot, chosen: ChosenImages, *, labels_known: bool) -> Artifact:
         return observe.observe(
             snapshot, setup.federation, setup.model, setup.method, setup.defense, method_name=method, dataset="digits",
             victims=2, batch_size=1, labels_known=labels_known, seed=0, chosen=chosen,
@@ -25,6 +25,8 @@ def other_uploads(setup: Setup, method: str, start: Snapshot, shot: Snapshot) ->
         for named in (other_images.KNOWN, other_images.KEPT)
     )
     return {
-        "known": other_images.as_known(known, uploads(shot, known, True), None, 0),
-        "rounds": tuple(uploads(each, other_images.in_round(kept, each.round, 0), False) for each in (start, shot)),
+        "known": other_images.as_known(known, uploads(shot, known, labels_known=True), None, 0),
+        "rounds": tuple(
+            uploads(each, other_images.in_round(kept, each.round, 0), labels_known=False) for each in (start, shot)
+        ),
     }

@@ -297,6 +297,21 @@ def test_the_ablation_compares_with_the_method_as_published():
     ]
 
 
+def test_the_ablation_of_the_diversity_loss_says_by_which_norms_each_row_descended():
+    scales = {"": "means over dimensions", "literal": "norms as printed"}
+    records = []
+    for scale, words in scales.items():
+        settings = {"diversity_scale": scale} if scale else {}
+        note = f"FedMD-CG: L_div2 of {words}"
+        records.append(trained("fedmd-cg", 45.0, method_settings=settings).model_copy(update={"notes": [note]}))
+    report = ablation.report(records, [], ["accuracy"])
+    assert [row[0] for row in report.tables[0].rows] == ["FedMD-CG", "FedMD-CG (literal norms)"]
+    assert [note for note in report.notes if "L_div" in note] == [
+        "Note: FedMD-CG: L_div2 of means over dimensions.",
+        "Note: FedMD-CG: L_div2 of norms as printed.",
+    ]
+
+
 def test_variants_of_one_method_are_rows_of_their_own():
     variant = trained("fedcg", method_settings={"gan": "dense", "aggregator": "ave"})
     assert label(variant.cell) == "FedCG (dense GAN, ave)"

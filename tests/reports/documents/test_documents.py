@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from privbench import registry
+from privbench import presets, registry
 from privbench.errors import UserError
 from privbench.observation import knowledge
 from privbench.records import record_lines
@@ -44,6 +44,19 @@ def test_every_published_table_has_its_records_or_says_that_it_has_none(reposito
     (folder / "silent.md").write_text("# A table\n")
     (folder / "open.md").write_text(f"# A table\n\n> {published.NO_RECORDS}: lost.\n")
     assert published.without_records(tmp_path) == ["silent.md"]
+
+
+def test_published_tables_are_of_seeds_on_which_nothing_was_tuned(repository):
+    """But the search for the setting that the papers do not print, which is tuning and says so."""
+    seeds = {
+        path.name.removesuffix(record_lines.ENDING): {seed for r in published.read(path) for seed in r.cell.seeds}
+        for path in sorted((repository / published.FOLDER / "records").glob(f"*{record_lines.ENDING}"))
+    }
+    assert len(seeds) >= 5
+    tuning = {name for name, used in seeds.items() if min(used) < presets.FIRST_SEED}
+    assert tuning == {"papers-attack"}
+    page = (repository / published.FOLDER / "papers-attack.md").read_text(encoding="utf-8")
+    assert "Seed 10, which is for tuning and no published seed." in page
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path):

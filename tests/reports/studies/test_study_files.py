@@ -116,6 +116,12 @@ def test_the_ablation_leaves_out_one_two_and_three_terms_on_each_side():
     assert len(every) == 14
 
 
+def test_the_study_of_the_diversity_losses_has_the_printed_norms_beside_the_means():
+    cells = study_cells.of(definition.read("fedmd-cg-table5"), "smoke", [("photos", None)], choices={"omega": 1.0})
+    settings = [cell.train.method_settings for cell in cells]
+    assert settings == [{"diversity": 0}, {"diversity": 1}, {}, {"diversity_scale": "literal"}, {"without": "div"}]
+
+
 def test_a_data_set_carries_its_own_omegas():
     for name in ("fedmd-cg-table4", "fedmd-cg-terms", "fedmd-cg-sensitivity"):
         omegas = {(c.train.dataset, c.train.omega) for c in paper(name)}
