@@ -14,7 +14,7 @@ from defenses.dp_sgd import DPSGD
 
 @dataclass(frozen=True)
 class DPAdam(DPSGD):
-    """DP-SGD's gradient with Adam's step (SecureGAN)."""
+    """DP-SGD's gradient with Adam's step, for the same guarantee per image (SecureGAN)."""
 
     name: ClassVar[str] = "dp-adam"
 

@@ -25,7 +25,7 @@ from privbench.tensors import Parts
 
 @dataclass(frozen=True)
 class DPSGD(GaussianMechanism):
-    """Clips every image's gradient and noises their sum, with Poisson sampling (Abadi et al., CCS 2016)."""
+    """Clips every image's gradient, noises their sum, samples by Poisson, for a guarantee per image (Abadi et al., CCS 2016)."""
 
     name: ClassVar[str] = "dp-sgd"
 

@@ -8,7 +8,7 @@ from privbench.defense import Defense
 
 @dataclass(frozen=True)
 class NoDefense(Defense):
-    """Sends what the method sends, unchanged."""
+    """Sends what the method sends, unchanged; no guarantee."""
 
     def describe(self) -> dict[str, Any]:
         """Name only."""

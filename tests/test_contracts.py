@@ -14,6 +14,7 @@ from attacks.shadow.selection import Choice
 from attacks.shadow.surrogate_attack import SurrogateAttack
 from privbench import presets, registry
 from privbench.data import partition
+from privbench.defense import Defense
 from privbench.execution import applicability, attack_cell, cell_jobs, one_attack
 from privbench.methods.base import ClassByCount
 from privbench.observation import artifact_files, knowledge, observe
@@ -317,6 +318,18 @@ def test_an_attack_that_looks_at_an_undeclared_part_is_caught(observed, monkeypa
     assert looks_at_more("grey", *observed["fedcg"]) is False
     monkeypatch.setattr(attack, "reconstruct", looking)
     assert looks_at_more("grey", *observed["fedcg"]) is True
+
+
+def test_every_defence_says_in_its_sentence_whether_it_guarantees_anything_and_keeps_to_it():
+    private = {"dp-sgd", "dp-adam", "dp-fedavg"}
+    for name in registry.DEFENSES:
+        plugin = registry.resolve("defense", name)
+        sentence = plugin.__doc__.partition("\n")[0]
+        assert ("for a guarantee per" in sentence or "for the same guarantee per" in sentence) == (name in private), (
+            name
+        )
+        assert ("no guarantee" in sentence) == (name not in private), name
+        assert (plugin.guarantee is Defense.guarantee) == (name not in {*private, "gaussian"}), name
 
 
 def test_a_record_says_what_of_the_defence_its_attack_has_no_form_for(observed):

@@ -19,6 +19,11 @@ def of_round(method: Method, round_: int, clients: int) -> tuple[int, ...]:
     return each
 
 
+def in_two_phases(round_: int, clients: int) -> tuple[int, ...]:
+    """SecureGAN's phases: all clients in round 1, then one after another by number."""
+    return tuple(range(clients)) if round_ == 1 else ((round_ - 2) % clients,)
+
+
 def rounds_of(method: Method, client: int, clients: int, rounds: int) -> int:
     """In how many of the first `rounds` rounds one of K clients takes part."""
     return sum(client in of_round(method, round_, clients) for round_ in range(1, rounds + 1))

@@ -12,6 +12,8 @@ What counts is not a client's own network: theta takes `tuning_steps` on the sup
 classifies its queries. `tasks` for each client validate, and as many test (privbench/training/task_evaluation.py).
 `train_shots` gives a client's support set more images of each class than that of a test task, 10 or 15 in the authors' code:
 Reptile learns from what one mini-batch of a task has in common with another. 0 takes K.
+`turns` gives it SecureGAN's two phases (privbench/methods/secure_gan.py): all clients in round 1, whose sum secure aggregation
+hides, then one client after another, whose message nothing is added to.
 A defence that acts on every image has mini-batches drawn from all of the client's images of the N classes, as large in expectation
 as those of a support set. That N classes of more were drawn amplifies nothing in its guarantee.
 """
@@ -23,6 +25,7 @@ from typing import ClassVar
 
 from privbench.data.tasks import TaskShape
 from privbench.methods.base import Method, Phase, RoundClock, at_least, cross_entropy_stage
+from privbench.methods.participation import in_two_phases
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Reptile(Method):
     tasks: int = 5
     tuning_steps: int = 20
     meta_lr: float = 1.0
+    turns: bool = False  # two phases, as SecureGAN has
 
     paper: ClassVar[str] = "Nichol, Achiam and Schulman 2018, arXiv 1803.02999"
     parts: ClassVar[tuple[str, ...]] = ("extractor", "classifier")
@@ -65,12 +69,16 @@ class Reptile(Method):
         """e, lowered linearly."""
         return self.meta_lr * (1 - (clock.round - 1) / clock.rounds)
 
+    def participants(self, round_: int, clients: int) -> tuple[int, ...]:
+        """All in every round; in two phases all in round 1, then one after another."""
+        return in_two_phases(round_, clients) if self.turns else super().participants(round_, clients)
+
     def client(self) -> tuple[Phase, ...]:
         """L_cls over E_i and C_i."""
         return (cross_entropy_stage(),)
 
     def notes(self) -> tuple[str, ...]:
         """What the accuracy is of."""
-        return (
-            f"reptile: accuracy is that of {self.test_tasks.in_words()} tasks, after {self.tuning_steps} steps on each support set",
-        )
+        accuracy = f"reptile: accuracy is that of {self.test_tasks.in_words()} tasks, after {self.tuning_steps} steps on each support set"
+        in_the_clear = "reptile: from round 2 on one client sends its networks in the clear, whatever the aggregation"
+        return (accuracy, in_the_clear) if self.turns else (accuracy,)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from privbench.methods.base import MiniBatch, Nets, Phase, RoundClock
 from privbench.methods.dp_gan import DPGAN
+from privbench.methods.participation import in_two_phases
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class SecureGAN(DPGAN):
 
     def participants(self, round_: int, clients: int) -> tuple[int, ...]:
         """All in round 1, then one after another by number."""
-        return super().participants(round_, clients) if round_ == 1 else ((round_ - 2) % clients,)
+        return in_two_phases(round_, clients)
 
     def notes(self) -> tuple[str, ...]:
         """What the accuracy is of, and what no sum hides."""

@@ -75,7 +75,10 @@ def every_attack(records: Sequence[AttackRecord], columns: Sequence[str] = ()) -
 
 
 def every_defence(records: Sequence[AttackRecord]) -> str:
-    """A row for each method and defence: accuracy, epsilon, and the strongest attack after and before training."""
+    """A row for each method and defence: accuracy, epsilon, and the strongest attack after and before training.
+
+    Below, what epsilon covers and what it leaves out.
+    """
     rows = []
     for name in unique(label(r.cell) for r in sorted(records, key=lambda r: place(r.cell))):
         of_column = {words: attacks for _, words, attacks in _attacked(records, [name])}
@@ -83,7 +86,7 @@ def every_defence(records: Sequence[AttackRecord]) -> str:
         rows.append([name, _accuracy(one), guarantees.text(one), guarantees.audited_text(one)])
         for words in WHEN.values():
             rows[-1] += _strongest(of_column.get(words, []))
-    return render.markdown(SUMMARY, rows)
+    return "\n".join([render.markdown(SUMMARY, rows), "", *(f"- {line}" for line in guarantees.coverage(records))])
 
 
 def _strongest(attacks: Sequence[AttackRecord]) -> list[str]:

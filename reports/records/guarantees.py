@@ -15,9 +15,12 @@ from privbench.records.checks import CheckMessage
 from privbench.records.entries import Audit, Privacy
 from privbench.records.schema import Record
 from privbench.scoring import epsilon_bounds
+from reports.records import grouping
+from reports.records.labels import unique
 
 R = TypeVar("R", bound=Record)
 EPSILON, AUDITED = "epsilon, worst client", "  audited epsilon, at least"
+COVERED, LEFT_OUT = "  networks that epsilon covers", "  not covered by epsilon"
 NONE, NO_BOUND = "-", "none"
 LARGE = 1000  # an epsilon that is printed without exponent
 _CLAIMED = "Epsilon is what the accountant proves of the worst client: smaller is more private."
@@ -74,8 +77,14 @@ def rows(records: Sequence[Record], row: Callable[[str, Callable[[Sequence[R]], 
     """The rows of a table whose columns are methods, made by its `row`; none where nothing is guaranteed."""
     if not any_stated(records):
         return []
-    claimed = row(EPSILON, lambda column: text(column[0]))
-    return [claimed, row(AUDITED, lambda column: audited_text(column[0]))] if are_audited(records) else [claimed]
+    texts = {EPSILON: text, COVERED: covered_text, LEFT_OUT: left_out_text}
+    texts |= {AUDITED: audited_text} if are_audited(records) else {}
+    return [row(name, _of_first(of)) for name, of in texts.items()]
+
+
+def _of_first(of: Callable[[Record], str]) -> Callable[[Sequence[R]], str]:
+    """Of a column whose records are of one training."""
+    return lambda column: of(column[0])
 
 
 def proved(record: Record) -> Proved | None:
@@ -108,6 +117,31 @@ def audited_text(record: Record) -> str:
     return NONE if each is None else f"{each.lower_bound:.2f} of {each.provable:.2f} ({each.canaries:,} canaries)"
 
 
+def covered_text(record: Record) -> str:
+    """The networks whose training the guarantee is of, e.g. "classifier, extractor"; "-" where there is none."""
+    privacy = worst(record)
+    return NONE if privacy is None or privacy.epsilon is None else ", ".join(privacy.covers) or NONE
+
+
+def left_out_text(record: Record) -> str:
+    """What leaves the client besides, e.g. "number of training images, label counts"; "-" where nothing is guaranteed."""
+    privacy = worst(record)
+    return NONE if privacy is None or privacy.epsilon is None else ", ".join(privacy.leaves_out) or "nothing"
+
+
+def coverage(records: Sequence[Record]) -> list[str]:
+    """What epsilon covers and what it leaves out, one line for all rows of which the same holds; nothing without a guarantee."""
+    each: dict[tuple[str, str], list[str]] = {}
+    for r in records:
+        if epsilon(r) is not None:
+            each.setdefault((covered_text(r), left_out_text(r)), []).append(grouping.row(r.cell))
+    of = [f" of {'; '.join(unique(names))}" if len(each) > 1 else "" for names in each.values()]
+    return [
+        f"Epsilon{names} covers the training of: {covers}. Not covered: {besides}."
+        for names, (covers, besides) in zip(of, each, strict=True)
+    ]
+
+
 def whole_text(record: Record) -> str:
     """Both in one cell."""
     audited = audited_text(record)
@@ -116,7 +150,13 @@ def whole_text(record: Record) -> str:
 
 def cells(record: Record, among: Sequence[Record]) -> dict[str, str]:
     """The cell of one row of a long table; nothing where no row of the table has a guarantee."""
-    return {"epsilon": whole_text(record)} if any_stated(among) else {}
+    if not any_stated(among):
+        return {}
+    return {
+        "epsilon": whole_text(record),
+        COVERED.strip(): covered_text(record),
+        LEFT_OUT.strip(): left_out_text(record),
+    }
 
 
 def columns(record: Record, among: Sequence[Record]) -> dict[str, Any]:
@@ -128,6 +168,8 @@ def columns(record: Record, among: Sequence[Record]) -> dict[str, Any]:
         "epsilon": epsilon(record),
         "delta": privacy and privacy.delta,
         "privacy_unit": privacy and privacy.unit,
+        "privacy_covers": privacy and "; ".join(privacy.covers),
+        "privacy_leaves_out": privacy and "; ".join(privacy.leaves_out),
         "audited_epsilon": audit and audit.lower_bound,
         "audit_could_prove": audit and audit.provable,
         "audit_canaries": audit and audit.canaries,

@@ -134,9 +134,16 @@ def strongest_line(block: Block) -> str:
     return (
         f"{block.floor[0].upper()}{block.floor[1:]}; strongest attack: {best.name} ({known}), "
         f"{range_text(best.psnr_db)} dB, {range_text(best.gain_db, sign=True)} dB over the floor, n = {best.scores.n}, "
-        f"{best.scores.failures} failed.{_verdict(best)}{reference} The defence gives {best.first.guarantee}."
-        f"{_audited(best.first)}"
+        f"{best.scores.failures} failed.{_verdict(best)}{reference} The defence gives {best.first.guarantee}"
+        f"{_covered(best.first)}.{_audited(best.first)}"
     )
+
+
+def _covered(record: AttackRecord) -> str:
+    """Of which networks the guarantee is, and of what not."""
+    if guarantees.epsilon(record) is None:
+        return ""
+    return f" for the training of {guarantees.covered_text(record)}, and none for {guarantees.left_out_text(record)}"
 
 
 def _audited(record: AttackRecord) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from attacks.analytic_features import AnalyticFeatures
 from attacks.common import closed_form, data_fit, gradient_distance, labels, problem
 from attacks.features import unclipping
 from attacks.inverting_gradients import InvertingGradients
@@ -24,8 +25,8 @@ from privbench import registry
 from privbench.defending import described
 from privbench.observation import knowledge
 from privbench.scoring.image_scores import psnr_db
-from privbench.types import Knowledge, LocalSteps
-from tests.builders.small_artifacts import artifact, defended, digits, images_like_the_victims, update
+from privbench.types import Knowledge, LocalSteps, Networks
+from tests.builders.small_artifacts import artifact, defended, digits, images_like_the_victims, networks, update
 
 X, Y = digits(2)
 NOTHING = Knowledge()
@@ -72,6 +73,13 @@ def test_an_attacker_who_knows_the_defence_beats_the_same_attack_without(attack,
     seen = defended(DEFENSES[name], X[:1], Y[:1])
     known = Knowledge(auxiliary=images_like_the_victims()) if attack == "posterior" else NOTHING
     assert psnr(SETTINGS[attack], seen, known) > psnr(SETTINGS[attack], naive(seen), known) + 1
+
+
+@pytest.mark.parametrize("defense", [Gaussian(1e-3), DPSGD(noise=1e-2, clip=CLIP), Prune(0.17)])
+def test_features_of_a_private_extractor_are_read_better_by_who_knows_the_defence(defense):
+    known = Knowledge(initial=Networks(networks(), {"extractor": {}, "classifier": {}}))
+    seen, attack = defended(defense, X[:1], Y[:1], ("classifier",)), AnalyticFeatures(steps=60)
+    assert psnr(attack, seen, known) > psnr(attack, replace(seen, defense=UNDESCRIBED), known) + 1
 
 
 @pytest.mark.parametrize("name", ["clip", "prune", "quantize"])

@@ -139,6 +139,21 @@ def test_labels_and_floors_are_the_target_s(tmp_path):
     assert "aggregate" in seen.offers()
 
 
+def test_the_last_bias_is_read_off_the_last_weights_by_how_noisy_they_are(tmp_path):
+    seen, truth, shot, setup, _ = attacked(tmp_path, "gaussian:0.0001+secure-aggregation", victims=4)
+    weight = SIZES[1] / sum(SIZES)
+    exact = torch.stack([alone_of(seen, truth, shot, setup, v)["classifier"]["fc3.bias"] for v in range(4)])
+
+    def error(one):
+        return float((labels.of_target(one) / weight - exact).square().mean().sqrt())
+
+    # Untrained units hardly differ from image to image: an estimate that takes the weights for exact leans on these differences,
+    # and carries the noise many times over.
+    known, unknown = (error(replace(seen, defense=each)) for each in (seen.defense, {"name": "none"}))
+    assert known < unknown / 4
+    assert known < 0.1 * float(exact.square().mean().sqrt())
+
+
 def test_files_hold_both_broadcasts_and_give_the_same_artifact_back(tmp_path):
     seen, truth, *_ = attacked(tmp_path, batch=2)
     artifact_files.save(seen, tmp_path / "observation")

@@ -114,6 +114,7 @@ def report(records: Sequence[Record], gaps: Sequence[Gap], metrics: Sequence[str
         *remarks.training_header(records),
         how(records),
         *guarantees.how(records),
+        *guarantees.coverage(records),
         *(line for key in keys for line in grouping.searched(records, key)),
         *_published_notes(records, keys, metrics, first),
     ]

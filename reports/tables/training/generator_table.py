@@ -48,7 +48,7 @@ def report(records: Sequence[Record]) -> Report:
             Table("By client", OF_CLIENTS, _clients(rows), is_part=True, is_detail=True),
         ]
         numbers += [number for name, r, each in rows for number in _numbers(title, name, r, each, scored)]
-    notes = [*remarks.training_header(scored), *_how(scored), *guarantees.how(scored)]
+    notes = [*remarks.training_header(scored), *_how(scored), *guarantees.how(scored), *guarantees.coverage(scored)]
     searched = [line for key in grouping.settings(scored) for line in grouping.searched(scored, key)]
     return Report("Generated images", [*notes, *searched], tables, numbers)
 

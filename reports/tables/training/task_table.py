@@ -41,9 +41,8 @@ def report(records: Sequence[Record]) -> Report:
         tables.append(Table(grouping.title(key), columns, [row[: len(columns)] for row in rows]))
         numbers += [_numbers(name, key, r) for name, r in each.items()]
     used = [r for r in records if scores_of(r)]
-    return Report(
-        "Few-shot tasks", [*remarks.training_header(used), HOW, *guarantees.how(used)] if used else [], tables, numbers
-    )
+    notes = [*remarks.training_header(used), HOW, *guarantees.how(used), *guarantees.coverage(used)] if used else []
+    return Report("Few-shot tasks", notes, tables, numbers)
 
 
 def scores_of(record: Record) -> list[TaskScores]:

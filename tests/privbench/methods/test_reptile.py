@@ -191,6 +191,38 @@ def test_a_sum_over_clients_is_all_that_the_server_needs():
         torch.testing.assert_close(theta(states[1])[name], t, rtol=0, atol=1e-5)
 
 
+def test_in_two_phases_all_are_added_up_once_and_then_one_client_after_another_moves_the_meta_learner():
+    setup = prepared("secure-aggregation:masks", {"rounds": 5}, turns=True)
+    assert [setup.taking_part(r) for r in range(1, 6)] == [(0, 1, 2), (0,), (1,), (2,), (0,)]
+    assert "in the clear" in setup.method.notes()[-1]
+    state = harness.initial(setup)
+    for round_ in (1, 2, 3):
+        before = {name: t.clone() for name, t in theta(state).items()}
+        (whole,) = harness.learn([setup], [state], "alone").sums
+        state.round = round_
+        assert (whole is not None) == (round_ == 1)
+        if round_ == 1:
+            continue
+        rate, sender = 1 - (round_ - 1) / 5, state.clients[round_ - 2]
+        for name, t in theta(state).items():
+            part, _, parameter = name.partition(".")
+            expected = before[name] + rate * (sender.params[part][parameter] - before[name])
+            torch.testing.assert_close(t, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_in_two_phases_the_server_sees_a_sum_first_and_then_the_gradient_of_one_client():
+    setup = prepared("secure-aggregation:masks", turns=True)
+    first, _ = observed(setup, 2, 2)
+    assert first.senders == 3
+    state = harness.initial(setup)
+    harness.learn([setup], [state], "alone")
+    shot = Snapshot(2, state.server, state.clients, [({}, {})] * len(state.clients))
+    later, truth = observed(setup, 2, 2, shot=shot)
+    # Round 3 is the second client's.
+    assert (later.senders, later.member_weights, later.client.tolist()) == (1, None, [1, 1])
+    assert truth.labels.shape == (2, 2)
+
+
 def test_a_defence_of_every_image_draws_from_all_images_of_the_classes_and_says_so():
     setup = prepared("dp-sgd:noise=1,clip=1")
     assert [defended.examples(setup.method, labels) for labels in setup.labels] == [36, 36, 36]
@@ -208,9 +240,9 @@ def test_a_defence_of_every_image_draws_from_all_images_of_the_classes_and_says_
     assert set(guarantee.leaves_out) - set(plain.leaves_out) == {*facts.besides} - {"batch-norm statistics"}
 
 
-def observed(setup, victims, batch, **more):
+def observed(setup, victims, batch, shot=None, **more):
     state = harness.initial(setup)
-    shot = Snapshot(0, state.server, state.clients, [({}, {})] * len(state.clients))
+    shot = shot or Snapshot(0, state.server, state.clients, [({}, {})] * len(state.clients))
     return observe.observe(
         shot, setup.federation, setup.model, setup.method, setup.defense, method_name="reptile", dataset="patterns",
         victims=victims, batch_size=batch, labels_known=False, seed=1, **more,

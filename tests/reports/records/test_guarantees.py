@@ -17,8 +17,8 @@ from tests.builders.records import cell_of, record
 
 def privacy(epsilon):
     return {
-        "epsilon": epsilon, "delta": 1e-5, "unit": "example", "noise": 1.0, "covers": ["classifier"], "leaves_out": [],
-        "accountant": "PLD",
+        "epsilon": epsilon, "delta": 1e-5, "unit": "example", "noise": 1.0, "covers": ["classifier"],
+        "leaves_out": ["label counts", "batch-norm statistics"], "accountant": "PLD",
     }  # fmt: skip
 
 
@@ -56,6 +56,7 @@ def test_epsilon_and_its_audit_stand_in_every_form_of_every_table(name):
         assert "per image" in text
         # Of both seeds together.
         assert "2,000 canaries" in text
+        assert "label counts, batch-norm statistics" in text
     latex = report_files.latex(report)
     assert "epsilon" in latex
     rows = pd.read_csv(io.StringIO(report_files.csv(report)))
@@ -63,6 +64,8 @@ def test_epsilon_and_its_audit_stand_in_every_form_of_every_table(name):
     assert 0 < len(of_private) < len(rows)
     assert set(of_private["epsilon"]) == {8.0}
     assert set(of_private["audit_canaries"]) == {2000}
+    assert set(of_private["privacy_covers"]) == {"classifier"}
+    assert set(of_private["privacy_leaves_out"]) == {"label counts; batch-norm statistics"}
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -72,6 +75,23 @@ def test_tables_without_any_guarantee_say_nothing_of_epsilon(name):
     text = text.replace("no (epsilon, delta) guarantee", "")
     assert "epsilon" not in text
     assert "audit" not in text
+
+
+def test_what_epsilon_covers_is_said_once_where_all_rows_are_alike_and_by_row_else():
+    one, other = private(), private(method="fedsplit")
+    alike = "Epsilon covers the training of: classifier. Not covered: label counts, batch-norm statistics."
+    assert guarantees.coverage([record(), one, other]) == [alike]
+    each = [privacy(8.0) | {"covers": ["classifier", "extractor"], "leaves_out": []}]
+    unlike = record("fedsplit", "dp-sgd:epsilon=8", "dlg", per_seed={"privacy": each, "guarantee": in_words(each)})
+    assert guarantees.coverage([one, unlike]) == [
+        "Epsilon of FedAvg + DP-SGD (epsilon 8) covers the training of: classifier. "
+        "Not covered: label counts, batch-norm statistics.",
+        "Epsilon of FedSplit + DP-SGD (epsilon 8) covers the training of: classifier, extractor. Not covered: nothing.",
+    ]
+    # Without a finite epsilon nothing is covered.
+    endless = record(per_seed={"privacy": [privacy(None)], "guarantee": "none"})
+    assert (guarantees.covered_text(endless), guarantees.left_out_text(endless)) == ("-", "-")
+    assert guarantees.coverage([record(), endless]) == []
 
 
 def test_epsilon_is_that_of_the_worst_client_and_none_where_one_has_no_finite_one():
