@@ -105,8 +105,8 @@ def test_nan_in_the_gradient_raises_its_message_and_keeps_the_victim(planted, at
 def test_a_batch_without_a_gradient_raises_its_message_and_every_floor_is_scored(
     attack, value, message, planted, monkeypatch
 ):
-    for module, names in ((disaggregation, ("RESTARTS", "EXCHANGES")), (row_spaces, ("SHORT_STEPS", "LONG_STEPS"))):
-        for name in names:
+    for module, constants in ((disaggregation, ("RESTARTS", "EXCHANGES")), (row_spaces, ("SHORT_STEPS", "LONG_STEPS"))):
+        for name in constants:
             monkeypatch.setattr(module, name, 4)  # quick
     folder, _ = planted
     root, spec = folder.parent.parent, cell(attack, batch_size=2)
