@@ -79,6 +79,7 @@ class Reptile(Method):
 
     def notes(self) -> tuple[str, ...]:
         """What the accuracy is of."""
-        accuracy = f"reptile: accuracy is that of {self.test_tasks.in_words()} tasks, after {self.tuning_steps} steps on each support set"
+        tasks = self.test_tasks.in_words()
+        accuracy = f"reptile: accuracy is that of {tasks} tasks, after {self.tuning_steps} steps on each support set"
         in_the_clear = "reptile: from round 2 on one client sends its networks in the clear, whatever the aggregation"
         return (accuracy, in_the_clear) if self.turns else (accuracy,)
