@@ -62,6 +62,7 @@ ATTACKS = {
     "feature-hijacking": "attacks.feature_hijacking:FeatureHijacking",
     "feature-statistics": "attacks.feature_statistics:FeatureStatistics",
     "generated-images": "attacks.generated_images:GeneratedImages",
+    "layerwise": "attacks.layerwise:Layerwise",
     "staged": "attacks.staged:Staged",
     "posterior": "attacks.posterior:Posterior",
     "analytic-features": "attacks.analytic_features:AnalyticFeatures",
@@ -116,7 +117,7 @@ FLOORS = ("grey", "dataset-mean", "class-mean", "nearest-auxiliary")
 LADDER, WHOLE_LADDER = "ladder", "ladder:all"
 LADDERS = frozenset({LADDER, WHOLE_LADDER})
 # Never the best above the floor of what knows as much, on the gradient of one image (docs/appendix/ladder_members.md).
-NEVER_BEST = frozenset({"idlg", "inverting-gradients", "matching", "grnn", "unsplit", "learned-inverse"})
+NEVER_BEST = frozenset({"idlg", "inverting-gradients", "matching", "grnn", "unsplit", "learned-inverse", "layerwise"})
 # What is attacked by default, and what a refusal names as the way out.
 STRONG = "staged"
 OF_GRADIENTS = "dlg"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from privbench import registry, written_defense
 from privbench.defending import described
+from privbench.errors import UserError
 from privbench.methods.base import RoundClock
+from privbench.networks import layer_chain
 from privbench.networks.base import LinearClassifier
 from privbench.networks.model import BACKBONES, Model
 from privbench.spec import CellSpec
@@ -38,6 +41,9 @@ class Limits(NamedTuple):
     unmixed: bool = False
     one_client: bool = False  # an upload must be one client's, and no sum
     image_generator: bool = False  # generators must make images, and not features
+    # The extractor must be a chain of layers that have an inverse (privbench/networks/layer_chain.py).
+    layer_chain: bool = False
+    known_defenses: bool = False  # a defence must do nothing but what the attack `knows`
 
 
 NONE = Limits()
@@ -70,7 +76,8 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
                 f"{name} needs a classifier that begins with a linear layer, but {train.backbone}'s begins with convolutions; "
                 f"leave out --backbone, or try --attack {registry.STRONG}"
             )
-    if fault := _not_crafted(name, limits, model):
+    shape = model.channels, model.image_size, model.image_size
+    if fault := _not_crafted(name, limits, model) or _not_inverted(name, limits, model, defense.describe(), shape):
         return fault
     images = cell.batch_size * (train.clients if summed else 1)
     if limits.most_images is not None and images > limits.most_images:
@@ -120,6 +127,8 @@ def exceeded_by(name: str, limits: Limits, seen: Artifact) -> str:
         )
     if fault := _not_crafted(name, limits, seen.model):
         return fault
+    if fault := _not_inverted(name, limits, seen.model, seen.defense, seen.image_shape):
+        return fault
     if (
         seen.target is not None
         and not {"aggregate"} & registry.resolve("attack", name).needs
@@ -144,6 +153,23 @@ def _not_crafted(name: str, limits: Limits, model: Model) -> str:
         f"{name} crafts the three layers and sigmoids of lenet5's classifier, but this one is of {model.backbone}; "
         f"try --attack {registry.STRONG}"
     )
+
+
+def _not_inverted(name: str, limits: Limits, model: Model, defense: Mapping[str, Any], shape: Sequence[int]) -> str:
+    """What keeps an attack from solving the extractor's equations, in a line; else nothing."""
+    way_out = f"try --attack {registry.STRONG}"
+    if limits.known_defenses:
+        unknown = described.kinds(defense) - getattr(registry.resolve("attack", name), "knows", frozenset())
+        if unknown:
+            return f"{name} solves equations of which {defense['name']} leaves too little ({', '.join(sorted(unknown))}); {way_out}"
+    if not limits.layer_chain:
+        return ""
+    net = model.net("extractor")
+    try:
+        layer_chain.chain_of(net, *net.init(torch.Generator()), shape, train=model.train_mode(1))
+    except UserError as error:
+        return f"{name} is {error}; {way_out}"
+    return ""
 
 
 def _of_sums(name: str, limits: Limits, *, private: bool) -> str:

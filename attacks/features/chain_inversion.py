@@ -1,0 +1,225 @@
+"""Any chain of affine layers and activations with an inverse, inverted by the equations of one image's gradient.
+
+With a_0 = x, z_l = A_l(a_{l-1}) and a_l = phi_l(z_l), the features h and their gradient dL/dh, which the head shows in closed form,
+    z_L                = phi_L^-1(h)                      or, where pooling ends the network, A_L(a_{L-1}) = h
+    dL/dW_l            = D_l(dL/dz_l) a_{l-1}             of every weight; dL/dz_L = phi_L'(z_L) dL/dh
+    dL/dz_{l-1}        = phi_{l-1}'(z_{l-1}) A_l' dL/dz_l
+R-GAP (Zhu and Blaschko, ICLR 2021, arXiv 2010.07733) solves each layer's two lines for its input, from the last layer to the first,
+by pseudo-inverses. What one layer's equations leave open is lost there. Here the layers are solved together for the image, and a
+Gaussian prior, u = 2x - 1 ~ N(0, Sigma), fills in what all of them leave open: the image is the most probable one given all
+equations, each with an error of the order of single precision. The gradients of biases are left out: they repeat these.
+
+F(u) = sum of (misfit / error)^2 + u' Sigma^-1 u is minimised by Gauss-Newton from grey, over c = Sigma^-1/2 u, of which each step
+solves (J J' + 1) d = -(J r + c). Errors are taken 1000 and 30 times as large first, since far from the solution the slopes are
+wrong. On LeNet-5 this is the F of attacks/features/layerwise.py, which is faster there, since it is written for those layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad, vjp
+
+from attacks.common.batched import Descent, each_of
+from attacks.common.priors import GaussianPrior
+from attacks.common.problem import InversionProblem
+from privbench.errors import UserError
+from privbench.networks import layer_chain
+from privbench.networks.layer_chain import Block
+from privbench.tensors import Params
+from privbench.types import Progress, no_progress
+
+ERROR = 3e-6  # of h, z_L and dL/dW_L, relative; of the last two to their root mean square
+LOWER_ERROR = 3e-5  # of the other weights' gradients, whose coefficients inherit the error of dL/dz_L
+FEATURE_ERROR = 1e-12  # absolute error of a feature near 0
+FACTORS = (1e3, 30.0, 1.0)  # on all errors, one level after another
+MOST_HALVINGS = 10
+ROUGH_GAIN, SMALL_GAIN = 0.1, 1e-3  # of F: ends a level, and the last
+DIRECTIONS = 128  # in which slopes are taken at once
+MOST_SLOPES = 2**26  # equations x numbers of an image; in double precision 0.5 GB
+
+
+class Equations(NamedTuple):
+    """What one victim's gradient says."""
+
+    top: Tensor  # z_L, or h where the last block has no activation, [1, ...]
+    top_error: Tensor  # [1, ...]
+    back: Tensor  # dL/dz_L [1, ...]
+    gradients: Params  # dL/dW of weights, of two axes or more
+    errors: Params  # a number each
+
+
+def invert(
+    posed: InversionProblem,
+    h: Tensor,
+    gaussian: GaussianPrior,
+    steps: int,
+    levels: int = len(FACTORS),
+    progress: Progress = no_progress,
+) -> Descent:
+    """The most probable image of every victim: x [V, 1, C, H, W], with F as loss and trace.
+
+    h [V, c, s, s] are the closed-form features; at most so many `steps` at each of the first `levels`. A victim whose equations
+    cannot be solved keeps its last good image, grey at first. UserError: an extractor that is no such chain, or is too large.
+    """
+    params, shape = posed.weights["extractor"], (*gaussian.variance.shape[:1], *gaussian.variance.shape[-2:])
+    net, buffers = posed.model.net("extractor"), posed.buffers["extractor"]
+    blocks = layer_chain.chain_of(net, params, buffers, shape, train=posed.train)
+    ends = []
+    for v, features in enumerate(h.split(1)):
+        progress(v, len(h), "layerwise inversion")
+        gradients = {n: posed.observed[f"extractor/{n}"][v] for n in params}
+        back, grey = head_slope(posed, features, posed.labels[v]), features.new_full((1, *shape), 0.5)
+        shown = equations(blocks, params, features, back, gradients, grey)
+        ends.append(_Posterior(blocks, params, shown, gaussian, shape).solve(steps, FACTORS[:levels]))
+    longest = max(len(trace) for _, trace in ends)
+    trace = torch.stack([F.pad(t, (0, longest - len(t)), value=float(t[-1])) for _, t in ends])
+    return Descent(torch.stack([x for x, _ in ends]), trace[:, -1], trace, sum(len(t) for _, t in ends))
+
+
+def head_slope(posed: InversionProblem, h: Tensor, labels: Tensor) -> Tensor:
+    """dL/dh of one image's features h [1, c, s, s]; labels [1]."""
+
+    def loss(features: Tensor) -> Tensor:
+        net, buffers = posed.model.net("classifier"), posed.buffers["classifier"]
+        outputs, _ = net.apply(posed.weights["classifier"], buffers, features, train=posed.train)
+        return posed.model.loss(outputs, labels)
+
+    slope: Tensor = grad(loss)(h)
+    return slope
+
+
+def equations(
+    blocks: Sequence[Block], params: Params, h: Tensor, back: Tensor, gradients: Params, image: Tensor
+) -> Equations:
+    """The equations of features h and back = dL/dh, both [1, c, s, s], and of the extractor's gradients by parameter.
+
+    `image` is any [1, C, H, W].
+    """
+    last, entered = blocks[-1], forward(blocks, params, image)[-1].entered
+    offset = last.affine(params, torch.zeros_like(entered))
+    h, back = h.view_as(offset), back.view_as(offset)
+    z, slope = h, torch.ones_like(h)
+    if last.activation is not None:
+        z = last.activation.inverse(h)
+        slope = vjp(last.activation.forward, z)[1](slope)[0]
+    own = (ERROR * h.abs() + FEATURE_ERROR) / slope
+    error = (own.square() + ERROR**2 * (z - offset).square().mean()).sqrt()
+    weights = {n: gradients[n] for block in blocks for n in block.names if gradients[n].ndim > 1}
+    errors = {n: (ERROR if n in last.names else LOWER_ERROR) * _size(t) for n, t in weights.items()}
+    return Equations(z, error, back * slope, weights, errors)
+
+
+class Layer(NamedTuple):
+    """What an image makes of a block."""
+
+    entered: Tensor  # a_{l-1}
+    z: Tensor
+
+
+def forward(blocks: Sequence[Block], params: Params, x: Tensor) -> list[Layer]:
+    """The layers of an image x [1, C, H, W]."""
+    layers: list[Layer] = []
+    for n, block in enumerate(blocks):
+        entered = _activated(blocks[n - 1], layers[-1].z) if n else x
+        layers.append(Layer(entered, block.affine(params, entered)))
+    return layers
+
+
+def residuals(blocks: Sequence[Block], params: Params, shown: Equations, x: Tensor) -> Tensor:
+    """What an image x [1, C, H, W] leaves unexplained of every equation, over its error, [m]."""
+    layers = forward(blocks, params, x)
+    left, delta = [(layers[-1].z - shown.top) / shown.top_error], shown.back
+    for n in reversed(range(len(blocks))):
+        own = {name: params[name] for name in blocks[n].names if name in shown.gradients}
+        gradient, delta = vjp(partial(_applied, blocks[n], params), own, layers[n].entered)[1](delta)
+        left += [(gradient[name] - shown.gradients[name]) / shown.errors[name] for name in own]
+        if n:
+            (delta,) = vjp(partial(_activated, blocks[n - 1]), layers[n - 1].z)[1](delta)
+    return torch.cat([t.flatten() for t in left])
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    """F of one victim."""
+
+    blocks: Sequence[Block]
+    params: Params
+    shown: Equations
+    gaussian: GaussianPrior
+    shape: tuple[int, ...]
+
+    def image(self, c: Tensor) -> Tensor:
+        """x [1, C, H, W] of c [D]."""
+        return (self.gaussian.root(c[None]).view(1, *self.shape) + 1) / 2
+
+    def residuals(self, c: Tensor) -> Tensor:
+        return residuals(self.blocks, self.params, self.shown, self.image(c))
+
+    def solve(self, steps: int, factors: Sequence[float]) -> tuple[Tensor, Tensor]:
+        """(the most probable image [1, C, H, W], F with the errors as they are after every step)."""
+        c = self.shown.top.new_zeros(self.gaussian.variance.numel())
+        equations = len(self.residuals(c))
+        if equations * len(c) > MOST_SLOPES:
+            raise UserError(
+                f"not applicable: {equations:,} equations of {len(c):,} numbers are more than this attack solves"
+            )
+        trace = [self._objective(c, 1.0)]
+        for factor in factors:
+            least = SMALL_GAIN if factor == FACTORS[-1] else ROUGH_GAIN
+            for stepped in self._steps(c, steps, factor, least):
+                c = stepped
+                trace.append(self._objective(c, 1.0))
+        return self.image(c), torch.stack(trace)
+
+    def _steps(self, c: Tensor, steps: int, factor: float, least: float) -> Iterator[Tensor]:
+        """c after every step of Gauss-Newton, each halved until F falls, with errors times `factor`."""
+        now = self._objective(c, factor)
+        for _ in range(steps):
+            step = self._newton(c, factor)
+            for halving in range(MOST_HALVINGS):
+                trial = c + 0.5**halving * step
+                after = self._objective(trial, factor)
+                if after < now:
+                    break
+            else:
+                return
+            c, gain, now = trial, 1 - after / now, after
+            yield c
+            if gain < least:
+                return
+
+    def _newton(self, c: Tensor, factor: float) -> Tensor:
+        """The step of Gauss-Newton; NaN where the system is singular."""
+        left, back = vjp(self.residuals, c)[:2]
+        # J d as the slope of u' J d over u: forward mode would do, but torch compiles it by what it deprecates.
+        forth = vjp(lambda u: back(u)[0], torch.zeros_like(left))[1]
+        directions = torch.eye(len(c), dtype=c.dtype, device=c.device).split(DIRECTIONS)
+        slopes = torch.cat([each_of(lambda d: forth(d)[0])(some) for some in directions]) / factor  # J', [D, m]
+        system = slopes @ slopes.mT
+        system.diagonal().add_(1)
+        root, failed = torch.linalg.cholesky_ex(system)
+        right = slopes @ (left / factor) + c
+        return -torch.cholesky_solve(right[:, None], root)[:, 0].where(failed == 0, torch.nan)
+
+    def _objective(self, c: Tensor, factor: float) -> Tensor:
+        return self.residuals(c).square().sum() / factor**2 + c.square().sum()
+
+
+def _applied(block: Block, params: Params, own: Params, a: Tensor) -> Tensor:
+    return block.affine(params | own, a)
+
+
+def _activated(block: Block, z: Tensor) -> Tensor:
+    return z if block.activation is None else block.activation.forward(z)
+
+
+def _size(t: Tensor) -> Tensor:
+    """Root mean square."""
+    return t.square().mean().sqrt().clamp_min(1e-300)
