@@ -2,8 +2,8 @@
 
 It takes any chain of convolutions, linear layers and average pooling with sigmoids, tanh, leaky ReLUs, ELUs or softplus between
 them (privbench/networks/layer_chain.py), and a head that begins with a linear layer. The equations and their solution stand in
-attacks/features/chain_inversion.py. Where the algebra ends, the attack is refused: ReLU, max-pooling, residual sums, the batch's
-own statistics, several images a gradient, and whatever a defence does but clip. `staged` goes on by descent there.
+attacks/features/equations/chain_inversion.py. Where the algebra ends, the attack is refused: ReLU, max-pooling, residual sums,
+the batch's own statistics, several images a gradient, and whatever a defence does but clip. `staged` goes on by descent there.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from attacks.common import batched, closed_form, priors, problem
 from attacks.common.data_fit import CLIP
-from attacks.features import chain_inversion, unclipping
+from attacks.features import unclipping
+from attacks.features.equations import chain_inversion
 from privbench.errors import UserError
 from privbench.execution.applicability import Limits
 from privbench.hyperparameters import Count

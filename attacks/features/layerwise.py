@@ -29,9 +29,9 @@ from torch import Tensor
 from attacks.common.batched import Descent
 from attacks.common.priors import GaussianPrior
 from attacks.common.problem import InversionProblem
-from attacks.features import layer_equations
-from attacks.features.layer_equations import LatentImages, Layers, Victims
-from attacks.features.pooled_convolution import correlation, pool, sigmoid_slope, unpool
+from attacks.features.equations import layer_equations
+from attacks.features.equations.layer_equations import LatentImages, Layers, Victims
+from attacks.features.equations.pooled_convolution import correlation, pool, sigmoid_slope, unpool
 from privbench.types import Progress, no_progress
 
 COMMON_STEPS = 4

@@ -168,6 +168,9 @@ class _Walk:
             latest = node
         if any(_name(node) not in ORDER for node in under_way) or not made:
             made.append(self._block(first, under_way, None))
+        named = [name for block in made for name in block.names]
+        if tied := [name for name in named if named.count(name) > 1]:
+            raise _ended(f"{tied[0].rpartition('module.')[2]} belongs to several layers, whose gradients are summed")
         return made
 
     def _live(self) -> list[fx.Node]:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from attacks.common import closed_form, gradient_distance, labels, priors, problem
 from attacks.common.batched import CHUNK, chunk_size
-from attacks.features import layer_equations
+from attacks.features.equations import layer_equations
 from privbench import presets, registry
 from privbench.errors import UserError
 from privbench.execution import one_attack

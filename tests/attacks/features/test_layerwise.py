@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from attacks.common import closed_form, priors, problem
-from attacks.features import anchored_matching, layer_equations, layerwise, pooled_convolution
+from attacks.features import anchored_matching, layerwise
+from attacks.features.equations import layer_equations, pooled_convolution
 from attacks.staged import Staged
 from privbench.networks.layers import conv_then_average_pool
 from privbench.networks.model import Model

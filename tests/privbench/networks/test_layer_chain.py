@@ -34,6 +34,12 @@ class Residual(Calls):
         return self.head((x + torch.tanh(self.two(x))).flatten(1))
 
 
+class Tied(Calls):
+    def forward(self, x):
+        x = torch.tanh(self.one(x))
+        return self.head(torch.tanh(self.two(torch.tanh(self.two(x)))).flatten(1))
+
+
 def chain(module, train=False):
     """(the blocks of a module's extractor, its parameters, images -> features)."""
     torch.manual_seed(0)
@@ -100,6 +106,7 @@ def test_batch_norm_by_running_statistics_is_a_layer_and_by_the_batch_is_none():
         (lambda: Calls(F.gelu), "gelu is neither affine nor an activation with an inverse"),
         (lambda: Calls(lambda x: x * torch.tanh(x)), "mul combines several values of the image"),
         (lambda: Calls(lambda x: x * x), "mul is neither affine"),
+        (lambda: Tied(torch.tanh), r"two\.weight belongs to several layers"),
         (lambda: Residual(torch.tanh), "add combines several values of the image"),
     ],
 )

@@ -163,20 +163,21 @@ class _Posterior:
         return residuals(self.blocks, self.params, self.shown, self.image(c))
 
     def solve(self, steps: int, factors: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """(the most probable image [1, C, H, W], F with the errors as they are after every step)."""
+        """(the most probable image [1, C, H, W], the lowest F so far after every step, with the errors as they are)."""
         c = self.shown.top.new_zeros(self.gaussian.variance.numel())
         equations = len(self.residuals(c))
         if equations * len(c) > MOST_SLOPES:
             raise UserError(
                 f"not applicable: {equations:,} equations of {len(c):,} numbers are more than this attack solves"
             )
-        trace = [self._objective(c, 1.0)]
+        best, trace = c, [self._objective(c, 1.0)]
         for factor in factors:
             least = SMALL_GAIN if factor == FACTORS[-1] else ROUGH_GAIN
             for stepped in self._steps(c, steps, factor, least):
-                c = stepped
-                trace.append(self._objective(c, 1.0))
-        return self.image(c), torch.stack(trace)
+                c, objective = stepped, self._objective(stepped, 1.0)
+                best = c if objective < trace[-1] else best
+                trace.append(torch.minimum(objective, trace[-1]))
+        return self.image(best), torch.stack(trace)
 
     def _steps(self, c: Tensor, steps: int, factor: float, least: float) -> Iterator[Tensor]:
         """c after every step of Gauss-Newton, each halved until F falls, with errors times `factor`."""
@@ -200,12 +201,14 @@ class _Posterior:
         left, back = vjp(self.residuals, c)[:2]
         # J d as the slope of u' J d over u: forward mode would do, but torch compiles it by what it deprecates.
         forth = vjp(lambda u: back(u)[0], torch.zeros_like(left))[1]
-        directions = torch.eye(len(c), dtype=c.dtype, device=c.device).split(DIRECTIONS)
-        slopes = torch.cat([each_of(lambda d: forth(d)[0])(some) for some in directions]) / factor  # J', [D, m]
-        system = slopes @ slopes.mT
+        slopes = left.new_empty(len(c), len(left))  # J'
+        for rows in torch.arange(len(c), device=c.device).split(DIRECTIONS):
+            directions = F.one_hot(rows, len(c)).to(c)
+            slopes[rows] = each_of(lambda d: forth(d)[0])(directions)
+        system = (slopes @ slopes.mT).div_(factor**2)
         system.diagonal().add_(1)
         root, failed = torch.linalg.cholesky_ex(system)
-        right = slopes @ (left / factor) + c
+        right = slopes @ left / factor**2 + c
         return -torch.cholesky_solve(right[:, None], root)[:, 0].where(failed == 0, torch.nan)
 
     def _objective(self, c: Tensor, factor: float) -> Tensor:

@@ -16,7 +16,7 @@ from attacks.common import bottleneck
 from attacks.common.batched import each_of
 from attacks.common.priors import GaussianPrior
 from attacks.common.problem import InversionProblem
-from attacks.features.pooled_convolution import (
+from attacks.features.equations.pooled_convolution import (
     pool,
     pooled_correlation,
     response_rows,
