@@ -40,7 +40,7 @@ ABSENT = {
     "auxiliary": "auxiliary images; name their data set with --dataset or --auxiliary",
     "initial": "the networks the clients started with, which an artifact file does not hold; attack a run of your own",
     "known": "images of the attacked clients that are known, which an artifact file does not hold; attack a run of your own",
-    "rounds": "uploads of the same images in several rounds, which neither artifact files nor captures name; attack a run of your own",
+    "rounds": "uploads of the same images in several rounds, which no artifact file or capture names; attack a run of your own",
     "colluder": "the networks and images of a colluding client, but there is no second client here; attack a run with more clients",
     "oracle": "the victims' private networks, which an artifact file does not hold; attack a run of your own",
 }
