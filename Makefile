@@ -32,7 +32,7 @@ SHARED_OUT = -n $(WORKERS) --dist worksteal
 # One thread a worker: the tests' tensors are small, and threads of several workers fight over the cores.
 PYTEST = OMP_NUM_THREADS=1 $(IN_VENV) -m pytest $(SHARED_OUT) -m "$(1)" $(PYTEST_ARGS)
 
-.PHONY: help setup attack-table ladder test test-thorough test-portable test-flower fuzz check docs browser bench chaos clean
+.PHONY: help setup attack-table ladder test test-thorough test-portable test-flower fuzz check docs browser ray bench chaos clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F '\t' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -112,6 +112,12 @@ $(VENV)/.browser-installed: $(READY)
 	@touch $@
 
 browser: $(VENV)/.browser-installed ## install what the tests of HTML pages need: Playwright, and Chromium from the distribution
+
+$(VENV)/.ray-installed: $(READY)
+	$(IN_VENV) -m pip install --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	@touch $@
+
+ray: $(VENV)/.ray-installed ## install what `--engine ray` and its tests need
 
 # The package compared with is installed without its own requirements (data sets, language models), which no attack here uses.
 $(VENV)/.bench-installed: $(READY)

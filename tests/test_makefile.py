@@ -35,7 +35,7 @@ def make(repository, tmp_path):
     """Runs a target with an environment that is set up already: (what it printed, the programs it ran)."""
     venv, log = tmp_path / "venv", tmp_path / "log"
     (venv / "bin").mkdir(parents=True)
-    for mark in (".installed", ".bench-installed", ".browser-installed"):
+    for mark in (".installed", ".bench-installed", ".browser-installed", ".ray-installed"):
         (venv / mark).touch()
 
     def run(*words, folder=repository, status=0, ends=0):
@@ -93,6 +93,10 @@ def test_setup_runs_nothing_where_all_is_installed(make):
 
 def test_browser_runs_nothing_where_all_is_installed(make):
     assert make("browser")[1] == []
+
+
+def test_ray_runs_nothing_where_all_is_installed(make):
+    assert make("ray")[1] == []
 
 
 def test_attack_table_runs_and_asks_for_a_first_look_unless_it_is_to_be_full(make, output_of, tmp_path):
