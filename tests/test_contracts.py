@@ -143,6 +143,7 @@ DISTINCT = [(a, m) for a, m in fitting() if m not in ALIKE]
 
 SHORT = {
     "steps": 4,
+    "levels": 1,
     "exact_steps": 8,
     "peel_iterations": 1,
     "direction_steps": 2,
@@ -176,9 +177,9 @@ def attacked(name, folder, whole):
 
 def test_there_are_as_many_plug_ins_as_the_documentation_says():
     catalogues = (registry.METHODS, registry.ATTACKS, registry.INFERENCES, registry.DEFENSES, registry.DATASETS)
-    assert tuple(map(len, catalogues)) == (14, 30, len(INFERRED), 12, 15)
+    assert tuple(map(len, catalogues)) == (14, 31, len(INFERRED), 12, 15)
     fedper = ("grey", "dataset-mean", "dlg", "extractor-matching")  # it sends the extractor's gradient alone
-    whole_gradient = ("learned-inverse", "extractor-matching")  # of FedAvg, FedProx, FedDF and Reptile
+    whole_gradient = ("learned-inverse", "extractor-matching", "layerwise")  # of FedAvg, FedProx, FedDF and Reptile
     assert len(PRIVATE) == 10
     generators = ("grey", "dataset-mean", "generated-images")  # SecureGAN sends generators of images alone
     assert len(fitting()) == 6 * 23 + 2 * 3 + 4 * (23 - len(PRIVATE) + len(whole_gradient)) + len(fedper) + len(
