@@ -132,7 +132,7 @@ def test_an_attack_that_does_not_pool_makes_the_same_of_a_victim_alone_and_among
     trust_surrogates(monkeypatch)
     single = [a for a in met(name) if name != "fedcg" or not pools(a)]
     gaps = {attack: gap(attack, *shown(trained, name, attack)) for attack in single}
-    assert len(gaps) == {"fedcg": 18, "fedavg": 15, "fedavg + gaussian": 3, "fedper": 4}[name], list(gaps)
+    assert len(gaps) == {"fedcg": 18, "fedavg": 16, "fedavg + gaussian": 3, "fedper": 4}[name], list(gaps)
     assert {a: difference for a, difference in gaps.items() if not difference <= ROUNDING} == {}
 
 

@@ -151,6 +151,19 @@ def test_an_audit_says_in_a_line_where_the_algebra_ends(tmp_path):
         )
 
 
+def test_slopes_by_residuals_and_by_numbers_of_the_image_are_the_same(monkeypatch):
+    shown = equations_of(shown_by(network(nn.Tanh())))
+    gaussian = priors.natural(1, SIDE, 0.1, priors.CHROMA, shown[2].top)
+    posterior = chain_inversion._Posterior(*shown, gaussian, (1, SIDE, SIDE))
+    c = 0.1 * torch.randn(SIDE**2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    left, back = torch.func.vjp(posterior.residuals, c)
+    some = torch.arange(300)
+    by_residuals = chain_inversion._slopes(lambda u: back(torch.zeros_like(left).index_copy(0, some, u)), c, left[some])
+    whole = chain_inversion._slopes(back, c, left)
+    assert len(left) > 2 * len(c) > len(some)
+    torch.testing.assert_close(whole[:, some], by_residuals, rtol=1e-9, atol=1e-12 * float(whole.abs().max()))
+
+
 def test_a_network_with_more_equations_than_memory_is_refused(monkeypatch):
     monkeypatch.setattr(chain_inversion, "MOST_SLOPES", 2**18)
     with pytest.raises(UserError, match=r"not applicable: 2,142 equations of 256 numbers are more than"):

@@ -16,7 +16,7 @@ wrong. On LeNet-5 this is the F of attacks/features/layerwise.py, which is faste
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -199,12 +199,7 @@ class _Posterior:
     def _newton(self, c: Tensor, factor: float) -> Tensor:
         """The step of Gauss-Newton; NaN where the system is singular."""
         left, back = vjp(self.residuals, c)[:2]
-        # J d as the slope of u' J d over u: forward mode would do, but torch compiles it by what it deprecates.
-        forth = vjp(lambda u: back(u)[0], torch.zeros_like(left))[1]
-        slopes = left.new_empty(len(c), len(left))  # J'
-        for rows in torch.arange(len(c), device=c.device).split(DIRECTIONS):
-            directions = F.one_hot(rows, len(c)).to(c)
-            slopes[rows] = each_of(lambda d: forth(d)[0])(directions)
+        slopes = _slopes(back, c, left)
         system = (slopes @ slopes.mT).div_(factor**2)
         system.diagonal().add_(1)
         root, failed = torch.linalg.cholesky_ex(system)
@@ -213,6 +208,23 @@ class _Posterior:
 
     def _objective(self, c: Tensor, factor: float) -> Tensor:
         return self.residuals(c).square().sum() / factor**2 + c.square().sum()
+
+
+def _slopes(back: Callable[[Tensor], tuple[Tensor]], c: Tensor, left: Tensor) -> Tensor:
+    """J' [D, m] of m residuals over c [D], where back(u) = (J' u,).
+
+    By the residuals, or by the numbers of c, each of which takes twice as long: J d is the slope of u' J d over u. Forward mode
+    would do for these, but torch compiles it by what it deprecates.
+    """
+    slopes = left.new_empty(len(c), len(left))
+    if len(left) < 2 * len(c):
+        for rows in torch.arange(len(left), device=c.device).split(DIRECTIONS):
+            slopes[:, rows] = each_of(lambda u: back(u)[0])(F.one_hot(rows, len(left)).to(c)).mT
+        return slopes
+    forth = vjp(lambda u: back(u)[0], torch.zeros_like(left))[1]
+    for rows in torch.arange(len(c), device=c.device).split(DIRECTIONS):
+        slopes[rows] = each_of(lambda d: forth(d)[0])(F.one_hot(rows, len(c)).to(c))
+    return slopes
 
 
 def _applied(block: Block, params: Params, own: Params, a: Tensor) -> Tensor:
