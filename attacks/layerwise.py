@@ -27,7 +27,7 @@ class Layerwise:
     """The equations of all layers solved for the image, with a prior where they leave it open (after R-GAP, ICLR 2021)."""
 
     steps: Count = 20  # of Gauss-Newton, at most, at each level of errors
-    levels: Count = 3  # of chain_inversion.FACTORS
+    levels: Count = 7  # of chain_inversion.LEVELS
 
     needs: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "gradient:extractor"})
     knowledge: ClassVar[str] = "gradient + natural images"

@@ -44,6 +44,8 @@ class Activation(NamedTuple):
 
     forward: Callable[[Tensor], Tensor]
     inverse: Callable[[Tensor], Tensor]  # of what lies outside its range: of the range's end
+    # (z, width) -> the same with its kink rounded over so wide a stretch of z; None where there is no kink.
+    rounded: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 class Block(NamedTuple):
@@ -69,7 +71,11 @@ def _tanh() -> Activation:
 def _leaky_relu(slope: float = 0.01) -> Activation | None:
     if slope <= 0:
         return None
-    return Activation(lambda z: F.leaky_relu(z, slope), lambda a: torch.where(a < 0, a / slope, a))
+
+    def rounded(z: Tensor, width: Tensor) -> Tensor:
+        return slope * z + (1 - slope) * width * F.softplus(z / width)
+
+    return Activation(lambda z: F.leaky_relu(z, slope), lambda a: torch.where(a < 0, a / slope, a), rounded)
 
 
 def _elu(alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Activation | None:

@@ -21,6 +21,7 @@ from tests.builders.small_artifacts import artifact, smooth_images
 from tests.builders.user_modules import form_of, gradient_of, seen_by_server
 
 SIDE = 16
+EXACT = chain_inversion.LEVELS[-1]
 Y = torch.tensor([3, 0])
 
 
@@ -88,14 +89,14 @@ def test_on_lenet5_the_objective_and_its_minimum_are_those_of_the_module_for_len
     posed, h = problem.make(shown, 0), closed_form.closed_form(shown)
     gaussian = priors.natural(1, 32, 0.1, priors.CHROMA, h)
     special = layerwise.invert(posed, h, gaussian, 8)
-    posterior = chain_inversion._Posterior(*equations_of(shown), gaussian, (1, 32, 32))
+    posterior = chain_inversion.Posterior(*equations_of(shown), gaussian, (1, 32, 32))
     c = gaussian.whitened((2 * special.x[0] - 1).flatten(1))[0]
     # Both sum some thousand squares whose errors, of 1e-16 over 3e-6, are those of rounding.
-    objective = posterior._objective(c, 1.0)
+    objective = posterior.objective(c, EXACT)
     torch.testing.assert_close(objective, special.loss[0], rtol=1e-7, atol=0)
     # From there Gauss-Newton gains no more than the share at which either of the two stops.
-    step = posterior._newton(c, 1.0)
-    after = posterior._objective(c + step, 1.0)
+    step = posterior.newton(c, EXACT)
+    after = posterior.objective(c + step, EXACT)
     assert bool(step.isfinite().all())
     assert abs(1 - after / objective) < chain_inversion.SMALL_GAIN
     assert psnr_db(posterior.image(c + step), special.x[0]) > psnr_db(special.x[0], smooth_images(1)) + 10
@@ -154,9 +155,9 @@ def test_an_audit_says_in_a_line_where_the_algebra_ends(tmp_path):
 def test_slopes_by_residuals_and_by_numbers_of_the_image_are_the_same(monkeypatch):
     shown = equations_of(shown_by(network(nn.Tanh())))
     gaussian = priors.natural(1, SIDE, 0.1, priors.CHROMA, shown[2].top)
-    posterior = chain_inversion._Posterior(*shown, gaussian, (1, SIDE, SIDE))
+    posterior = chain_inversion.Posterior(*shown, gaussian, (1, SIDE, SIDE))
     c = 0.1 * torch.randn(SIDE**2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    left, back = torch.func.vjp(posterior.residuals, c)
+    left, back = torch.func.vjp(lambda c: posterior.residuals(c, EXACT), c)
     some = torch.arange(300)
     by_residuals = chain_inversion._slopes(lambda u: back(torch.zeros_like(left).index_copy(0, some, u)), c, left[some])
     whole = chain_inversion._slopes(back, c, left)

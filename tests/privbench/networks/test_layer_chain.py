@@ -1,5 +1,7 @@
 """A network is sorted into affine maps and activations that make the same of an image, or it is said what is in the way."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -76,6 +78,16 @@ def test_the_blocks_make_of_an_image_what_the_network_makes_of_it(between):
             torch.testing.assert_close(block.activation.inverse(a), z, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(a.flatten(), network(x).flatten(), rtol=1e-12, atol=1e-12)
     assert [name for block in blocks for name in block.names] == list(params)
+
+
+def test_a_rounded_kink_is_smooth_and_nears_the_kink():
+    activation = chain(Calls(nn.LeakyReLU(0.2)))[0][0].activation
+    z = torch.linspace(-1, 1, 201, dtype=torch.float64)
+    for width in (0.1, 0.01):
+        rounded = activation.rounded(z, torch.tensor(width))
+        # softplus lies at most log 2 above its kink, at it.
+        assert float((rounded - activation.forward(z)).max()) == pytest.approx(0.8 * width * math.log(2))
+        assert bool((rounded.diff() > 0).all())
 
 
 def test_each_block_is_affine():
