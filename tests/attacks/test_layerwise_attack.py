@@ -89,7 +89,7 @@ def test_on_lenet5_the_objective_and_its_minimum_are_those_of_the_module_for_len
     posed, h = problem.make(shown, 0), closed_form.closed_form(shown)
     gaussian = priors.natural(1, 32, 0.1, priors.CHROMA, h)
     special = layerwise.invert(posed, h, gaussian, 8)
-    posterior = chain_inversion.Posterior(*equations_of(shown), gaussian, (1, 32, 32))
+    posterior = chain_inversion.ImagePosterior(*equations_of(shown), gaussian, (1, 32, 32))
     c = gaussian.whitened((2 * special.x[0] - 1).flatten(1))[0]
     # Both sum some thousand squares whose errors, of 1e-16 over 3e-6, are those of rounding.
     objective = posterior.objective(c, EXACT)
@@ -155,7 +155,7 @@ def test_an_audit_says_in_a_line_where_the_algebra_ends(tmp_path):
 def test_slopes_by_residuals_and_by_numbers_of_the_image_are_the_same(monkeypatch):
     shown = equations_of(shown_by(network(nn.Tanh())))
     gaussian = priors.natural(1, SIDE, 0.1, priors.CHROMA, shown[2].top)
-    posterior = chain_inversion.Posterior(*shown, gaussian, (1, SIDE, SIDE))
+    posterior = chain_inversion.ImagePosterior(*shown, gaussian, (1, SIDE, SIDE))
     c = 0.1 * torch.randn(SIDE**2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     left, back = torch.func.vjp(lambda c: posterior.residuals(c, EXACT), c)
     some = torch.arange(300)

@@ -84,7 +84,7 @@ def invert(
         gradients = {n: posed.observed[f"extractor/{n}"][v] for n in params}
         back, grey = head_slope(posed, features, posed.labels[v]), features.new_full((1, *shape), 0.5)
         shown = equations(blocks, params, features, back, gradients, grey)
-        ends.append(Posterior(blocks, params, shown, gaussian, shape).solve(steps, LEVELS[:levels]))
+        ends.append(ImagePosterior(blocks, params, shown, gaussian, shape).solve(steps, LEVELS[:levels]))
     longest = max(len(trace) for _, trace in ends)
     trace = torch.stack([F.pad(t, (0, longest - len(t)), value=float(t[-1])) for _, t in ends])
     return Descent(torch.stack([x for x, _ in ends]), trace[:, -1], trace, sum(len(t) for _, t in ends))
@@ -155,7 +155,7 @@ def residuals(
 
 
 @dataclass(frozen=True)
-class Posterior:
+class ImagePosterior:
     """F of one victim."""
 
     blocks: Sequence[Block]
