@@ -372,3 +372,10 @@ def test_the_study_of_securegan_has_every_printed_noise_by_dp_adam_and_by_dp_sgd
     assert {"stability", "generator", "communication"} <= set(study.reports)
     # What the server sees of either phase is attacked.
     assert {cell.round for cell in cells if cell.attack == "generated-images"} == {"1", "last"}
+
+
+def test_the_study_of_single_gans_takes_its_cells_from_that_of_securegan():
+    digits = [("digits", None)]
+    few, many = (study_cells.of(definition.read(name), "quick", digits) for name in ("dp-gan", "securegan"))
+    assert len(few) == 2
+    assert {cell.id for cell in few} <= {cell.id for cell in many}
