@@ -379,3 +379,20 @@ def test_the_study_of_single_gans_takes_its_cells_from_that_of_securegan():
     few, many = (study_cells.of(definition.read(name), "quick", digits) for name in ("dp-gan", "securegan"))
     assert len(few) == 2
     assert {cell.id for cell in few} <= {cell.id for cell in many}
+
+
+def test_the_study_of_meta_learning_attacks_networks_that_train_alike_once():
+    cells = study_cells.of(definition.read("meta"), "quick", [("glyphs", None)])
+    assert {cell.train.method_settings["train_shots"] for cell in cells} == {10}
+    one, five = (
+        registry.create(registry.resolve("method", "reptile"), {"shots": n, "train_shots": 10}) for n in (1, 5)
+    )
+    assert one.client_tasks == five.client_tasks
+    # Shots are those of test tasks alone, so that five of them stand beside one without an attack.
+    by_shots = {shots: [c for c in cells if c.train.method_settings.get("shots", 1) == shots] for shots in (1, 5)}
+    assert {cell.attack for cell in by_shots[5]} == {None}
+    assert {cell.train.defense for cell in by_shots[5]} == {"none", "dp-sgd:epsilon=8"}
+    attacked = {(c.attack, c.round, c.train.defense, "turns" in c.train.method_settings) for c in by_shots[1]}
+    assert len(attacked) == len(by_shots[1]) == 9
+    # Both phases: the sum of all clients, and one client by itself.
+    assert {round_ for _, round_, _, turns in attacked if turns} == {"0", "best"}
