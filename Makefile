@@ -68,7 +68,7 @@ CHOSEN = --preset $(PRESET) --device $(DEVICE) $(if $(SEEDS),--seeds $(SEEDS)) $
 attack-table: $(READY) ## train, attack, write the privacy table and the grids: a first look in minutes, with FULL=1 the table to publish
 	$(VENV)/bin/privbench table $(if $(FULL),--full) $(if $(DATASETS),--datasets "$(DATASETS)") $(CHOSEN)
 
-ladder: $(READY) ## attack the five columns by the ladder, against the training round (finished cells are reused)
+ladder: $(READY) ## attack the five columns by the ladder, before and after training (finished cells are reused)
 	$(VENV)/bin/privbench study ladder --datasets "$(or $(DATASETS),photos digits)" $(CHOSEN)
 
 test: $(READY) ## run the tests

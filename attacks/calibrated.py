@@ -9,7 +9,7 @@ prior about a random start (attacks/shadow/calibration.py). How far it is truste
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attacks.common.data_fit import NOISE
+from attacks.common.data_fit import CLIP, NOISE
 from attacks.shadow import calibrated_extractors, shadow_federation
 from attacks.shadow.calibration import Calibration
 from attacks.shadow.surrogate_attack import of_sound_images
@@ -32,7 +32,7 @@ class Calibrated:
     )
     knowledge: ClassVar[str] = "gradient + auxiliary + known images"
     rung: ClassVar[str] = "L6"
-    knows: ClassVar[frozenset[str]] = NOISE
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP
     presets: ClassVar[Presets] = {"smoke": {"steps": 5, "fit_steps": 5}}
 
     def reconstruct(

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from attacks.common import batched
-from attacks.common.data_fit import NOISE
+from attacks.common.data_fit import CLIP, NOISE
 from attacks.features import per_image
 from attacks.shadow import calibrated_extractors, chain, selection, shadow_federation
 from attacks.shadow.calibration import Calibration
@@ -37,7 +37,7 @@ class Chained:
     )
     knowledge: ClassVar[str] = "gradient + auxiliary + initial networks + earlier rounds"
     rung: ClassVar[str] = "L6"
-    knows: ClassVar[frozenset[str]] = NOISE
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP
     presets: ClassVar[Presets] = {"smoke": {"steps": 5, "fit_steps": 5, "find_steps": 5}}
 
     def reconstruct(

@@ -34,6 +34,7 @@ class LabelDistribution:
     """Counts the labels behind each upload of a client, by the last layer's gradient (after Wainakh et al., PoPETs 2022)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"classes"})
+    uses: ClassVar[frozenset[str]] = frozenset({"gradient:classifier", "update:classifier"})
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
     question: ClassVar[str] = "label distribution"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attacks.common import batched
-from attacks.common.data_fit import CLIP, NOISE, PRUNE
+from attacks.common.data_fit import CLIP, NOISE, PRUNE, REPRESENTATION
 from attacks.features import per_image
 from attacks.shadow import known_extractor, shadow_federation
 from privbench.execution.applicability import Limits
@@ -31,7 +31,7 @@ class Oracle:
     )
     knowledge: ClassVar[str] = "ORACLE (the victim's private extractor)"
     rung: ClassVar[str] = "L8"
-    knows: ClassVar[frozenset[str]] = NOISE | CLIP | PRUNE
+    knows: ClassVar[frozenset[str]] = NOISE | CLIP | PRUNE | REPRESENTATION
     presets: ClassVar[Presets] = {"smoke": {"steps": 5}}
 
     def reconstruct(

@@ -55,6 +55,8 @@ class Staged:
     knowledge: ClassVar[str] = "gradient + natural images"
     rung: ClassVar[str] = "L2"
     knows: ClassVar[frozenset[str]] = EVERY
+    # Closed-form features of rounded entries and of signs are taken as they come.
+    knows_private: ClassVar[frozenset[str]] = EVERY - {"quantize", "sign"}
     presets: ClassVar[Presets] = {
         "smoke": {"steps": 5, "feature_steps": 5, "peel_iterations": 1},
         "quick-slow": {"steps": 150},

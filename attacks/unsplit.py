@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from attacks.common import problem
-from attacks.common.data_fit import CLIP, PRUNE
+from attacks.common.data_fit import CLIP, PRUNE, REPRESENTATION
 from attacks.features import joint_inversion
 from attacks.features.joint_inversion import JointInversion
 from privbench.errors import UserError
@@ -45,7 +45,7 @@ class UnSplit:
     limits: ClassVar[Limits] = Limits(linear_classifier=True, undefended_batches=True, unmixed=True)
     knowledge: ClassVar[str] = "gradient"
     rung: ClassVar[str] = "L2"
-    knows: ClassVar[frozenset[str]] = CLIP | PRUNE
+    knows: ClassVar[frozenset[str]] = CLIP | PRUNE | REPRESENTATION
     presets: ClassVar[Presets] = {"smoke": {"turns": 2, "steps": 5}, "quick": {"turns": 10}}
 
     @property

@@ -117,6 +117,8 @@ def configuration(folder: Path, setting: Setting) -> Any:
     """The configuration as hydra composes it: the default attack, the template's own values, the changes."""
     from omegaconf import OmegaConf
 
+    base: Any
+    template: Any
     base, template = (OmegaConf.load(folder / f"{n}.yaml") for n in ("_default_optimization_attack", setting.template))
     del template["defaults"]
     merged = OmegaConf.merge(base, template)

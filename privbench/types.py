@@ -424,7 +424,8 @@ class Attack(Protocol):
     # where the extractor is private (privbench/observation/knowledge.py); `revision: ClassVar[int]`, raised whenever it returns
     # other numbers; `limits: ClassVar[Limits]`, what it can be made on besides its needs
     # (privbench/execution/applicability.py); and `knows: ClassVar[frozenset[str]]`, what of a defence it has a form for, of
-    # privbench.defending.described.EVERY_KIND (privbench/observation/knowledge.py).
+    # privbench.defending.described.EVERY_KIND, and `knows_private`, what of it where the extractor is private, if that is less
+    # (privbench/observation/knowledge.py).
 
     def reconstruct(
         self, artifact: Artifact, knowledge: Knowledge, seed: int, progress: Progress = no_progress

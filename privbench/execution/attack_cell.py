@@ -292,7 +292,7 @@ def _knowledge(
         "pools": known.pooled(attack, seen),
         "auxiliary": auxiliary if "auxiliary" in attack.needs else None,
         "restart_chosen_by": "attacker's own loss",
-        "not_modelled": known.not_modelled(attack, seen.defense),
+        "not_modelled": known.not_modelled(attack, seen),
     }
 
 

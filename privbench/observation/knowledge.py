@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -186,14 +186,20 @@ def uses(attack: Any) -> frozenset[str]:
     return offers
 
 
-def not_modelled(attack: Any, description: Mapping[str, Any]) -> list[str]:
-    """What the described defence does (privbench.described.kinds) that an attack has no form for; sorted.
+def not_modelled(attack: Any, seen: Artifact) -> list[str]:
+    """What the defence of an artifact does (privbench/defending/described.py, `kinds`) that an attack has no form for; sorted.
 
-    An attack says in `knows` what it has a form for. One that reads no gradient and no update has nothing to know.
+    An attack says in `knows` what it has a form for, and in `knows_private` what of it where the extractor is private, if that is
+    less. No attack clips each image of a batch whose private extractors enter the norm. One that reads no gradient and no update
+    has nothing to know.
     """
     if not any(name.startswith(("gradient", "update")) for name in attack.needs | uses(attack)):
         return []
-    return sorted(described.kinds(description) - getattr(attack, "knows", frozenset()))
+    knows: frozenset[str] = getattr(attack, "knows", frozenset())
+    if "extractor" not in seen.weights:
+        knows = getattr(attack, "knows_private", knows)
+        knows = knows - {described.CLIPS_IMAGES} if seen.images_per_client > 1 else knows
+    return sorted(described.kinds(seen.defense) - knows)
 
 
 def pooled(attack: Any, seen: Artifact) -> int | None:

@@ -168,6 +168,11 @@ class InferenceRecord(Record):
         return self.cell.attack or ""
 
     @cached_property
+    def messages(self) -> list[CheckMessage]:
+        """The checks that the record fails (privbench/records/checks.py)."""
+        return checks.defense_unknown(self.knowledge.not_modelled)
+
+    @cached_property
     def statements(self) -> list[Statement]:
         """Of all seeds."""
         return [s for seed in self.seeds for s in seed.statements]

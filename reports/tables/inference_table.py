@@ -76,6 +76,8 @@ def how(records: Sequence[InferenceRecord]) -> list[str]:
         inference = QUESTIONS[question]
         better = "lower" if inference.is_error else "higher"
         lines.append(f"Score of the {inference.title}: {inference.score}, 0 to 1, {better} is better.")
+    for r in records:
+        lines += [f"{label(r.cell)}, {r.attack}: {message.sentence}." for message in r.messages]
     return [
         *lines,
         "Floor: what anybody could state who received nothing, the best of several. Gain: how much better the statement is.",

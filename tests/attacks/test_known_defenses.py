@@ -82,7 +82,10 @@ def test_features_of_a_private_extractor_are_read_better_by_who_knows_the_defenc
     assert psnr(attack, seen, known) > psnr(attack, replace(seen, defense=UNDESCRIBED), known) + 1
 
 
-@pytest.mark.parametrize("name", ["clip", "prune", "quantize"])
+UPDATES = ("clip", "prune", "quantize", "sign")
+
+
+@pytest.mark.parametrize("name", UPDATES)
 def test_whole_updates_are_matched_as_the_defence_made_them(name):
     seen = update(X[:1], Y[:1], LocalSteps(1, {"kind": "sgd", "lr": 0.1, "weight_decay": 0.0}))
     defense, rng = Clip(CLIP / 10) if name == "clip" else DEFENSES[name], torch.Generator().manual_seed(1)
@@ -91,7 +94,9 @@ def test_whole_updates_are_matched_as_the_defence_made_them(name):
         for v in range(1)
     ]
     sent = {p: {n: torch.stack([one[p][n] for one in each]) for n in net} for p, net in each[0].items()}
-    seen, attack = replace(seen, updates=sent, defense=defense.describe()), UpdateMatching(steps=8, start_steps=25)
+    # Signs leave so little that it takes more steps until the naive form has fitted what is not there.
+    steps = 20 if name == "sign" else 8
+    seen, attack = replace(seen, updates=sent, defense=defense.describe()), UpdateMatching(steps, start_steps=25)
     assert psnr(attack, seen) > psnr(attack, replace(seen, defense=UNDESCRIBED)) + 1
 
 
@@ -183,8 +188,9 @@ def test_what_a_defence_does_is_read_from_its_description():
 
 
 def test_an_attack_says_what_of_a_defence_it_has_no_form_for():
+    seen = replace(artifact(X, Y), defense={"name": "prune", "keep": 0.1, "variance": 0.1})
     not_modelled = {
-        name: knowledge.not_modelled(registry.resolve("attack", name), {"name": "prune", "keep": 0.1, "variance": 0.1})
+        name: knowledge.not_modelled(registry.resolve("attack", name), seen)
         for name in ("grey", "class-mean", "dlg", "matching", "posterior", "staged")
     }
     assert not_modelled == {

@@ -167,6 +167,32 @@ def test_of_attacked_fedprox_the_mu_best_by_validation_stands_everywhere(tmp_pat
     assert "mu 1." not in show.export_text()
 
 
+def test_stability_is_both_networks_losses_and_the_accuracy_under_dp_adam_beside_dp_sgd(tmp_path):
+    records = []
+    for defense, scale in (("dp-adam:noise=0.5", 1.0), ("dp-sgd:noise=0.5", 2.0)):
+        r = record("dp-gan", defense, attack=None, dataset="digits")
+        losses = [{"discriminator": [scale * n, scale * n + 1], "generator": [scale, scale]} for n in (1, 2, 3)]
+        trainings = [
+            t.model_copy(
+                update={
+                    "rounds": [e.model_copy(update={"loss": loss}) for e, loss in zip(t.rounds, losses, strict=True)]
+                }
+            )
+            for t in r.training
+        ]
+        records.append(with_training(r, trainings, [[40.0, 44.0]] * 2))
+    names = study_reports.CURVES["stability"]
+    report = curves.report(records, names, study_reports.CURVE_TITLES["stability"])
+    assert [table.title.rpartition(": ")[2] for table in report.tables] == [curves.QUANTITIES[n].title for n in names]
+    ends = {name: [*row.values()] for name, row in form_of(report).items()}
+    assert ends == {
+        "DP-GAN + DP-Adam (noise 0.5)": ["1.500", "1.500", "3.500", "3.500", "3"],
+        "DP-GAN + DP-SGD (noise 0.5)": ["2.500", "2.500", "6.500", "6.500", "3"],
+    }
+    (key,) = grouping.settings(records)
+    assert {path.suffix for path in curves.write(records, key, names, tmp_path / "stability")} == {".png", ".pdf"}
+
+
 def test_reports_of_training_tell_the_chosen_mu():
     each = [trained("local", 30.0)] + [trained("fedprox", 40.0 + mu, method_settings={"mu": mu}) for mu in (0.1, 1.0)]
     for report in (client_bars.report(each, "gain"), roc.report(each), curves.report(each, ("accuracy",), "curves")):

@@ -11,7 +11,7 @@ from privbench import presets
 from privbench.errors import UserError
 from privbench.methods.base import MiniBatch, RoundClock
 from privbench.seeds import stream
-from privbench.training import defended, harness, per_example, phase_plans
+from privbench.training import defended, engine, harness, per_example, phase_plans
 from privbench.training.engine import PhaseRun, StageContext, loss_of
 from tests.builders.federations import digits_federation
 
@@ -84,16 +84,16 @@ def test_the_gradient_of_every_image_equals_that_of_a_mini_batch_of_it_alone(met
             torch.testing.assert_close(by_image.gradients[p][n][b], grad, rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedsplit"])
-def test_an_epoch_of_dp_sgd_equals_a_plain_loop_over_images(method):
-    setup = prepared(method, "dp-sgd:noise=0.7,clip=0.5,lr=0.2", sizes=(20, 33), local_epochs=1)
-    state = harness.initial(setup)
-    start = {p: dict(params) for p, params in state.clients[CLIENT].params.items()}
-    plan = phase_plans.client_plan(setup, CLIENT, 1, setup.method.client()[0], 0)
-    harness.learn([setup], [state], "alone")
+NOISE, BOUND, RATE = 0.7, 0.5, 0.2
 
+
+def by_hand(setup, state, update):
+    """Client 1 after its first epoch, by a plain loop over images; `update(t, g, step, name)` is what a step takes off."""
     rng = stream(0, "client", CLIENT, "round", 1, "defence", "step")
-    now = {p: {n: t.clone().requires_grad_() for n, t in params.items()} for p, params in start.items()}
+    now = {
+        p: {n: t.clone().requires_grad_() for n, t in net.items()} for p, net in state.clients[CLIENT].params.items()
+    }
+    plan = phase_plans.client_plan(setup, CLIENT, 1, setup.method.client()[0], 0)
     for step in range(plan.steps):
         images, _ = plan.seen(step)
         total = {p: {n: torch.zeros_like(t) for n, t in params.items()} for p, params in now.items()}
@@ -106,15 +106,50 @@ def test_an_epoch_of_dp_sgd_equals_a_plain_loop_over_images(method):
             )
             norm = math.sqrt(sum(float(g.square().sum()) for g in grads))
             for (p, n), g in zip(names, grads, strict=True):
-                total[p][n] += g / max(1.0, norm / 0.5)
+                total[p][n] += g / max(1.0, norm / BOUND)
         # Noise is drawn in the order in which the engine lays parameters out.
         with torch.no_grad():
             for p in ("extractor", "classifier"):
                 for n in sorted(now[p]):
-                    noise = 0.7 * 0.5 * torch.randn(total[p][n].shape, generator=rng)
+                    noise = NOISE * BOUND * torch.randn(total[p][n].shape, generator=rng)
                     decay = setup.spec.schedule.task.weight_decay * now[p][n]
-                    now[p][n] -= 0.2 * ((total[p][n] + noise) / 16 + decay)
-    torch.testing.assert_close(flat(state.clients[CLIENT].params), flat(now), rtol=0, atol=1e-12)
+                    now[p][n] -= update(now[p][n], (total[p][n] + noise) / 16 + decay, step + 1, (p, n))
+    return now
+
+
+def after_an_epoch(method, defense):
+    """(set-up, its initial state, client 1's parameters after an epoch)."""
+    setup = prepared(
+        method, f"{defense},noise={NOISE},clip={BOUND},lr={RATE}".replace(",", ":", 1), sizes=(20, 33), local_epochs=1
+    )  # fmt: skip
+    before, state = harness.initial(setup), harness.initial(setup)
+    harness.learn([setup], [state], "alone")
+    return setup, before, state.clients[CLIENT].params
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedsplit"])
+def test_an_epoch_of_dp_sgd_equals_a_plain_loop_over_images(method):
+    setup, before, after = after_an_epoch(method, "dp-sgd")
+    expected = by_hand(setup, before, lambda t, g, step, name: RATE * g)
+    torch.testing.assert_close(flat(after), flat(expected), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_an_epoch_of_dp_adam_equals_its_equations_with_bias_correction_and_without_as_printed(corrected):
+    setup, before, after = after_an_epoch("fedavg", f"dp-adam,bias_correction={str(corrected).lower()}")
+    task, moments = setup.spec.schedule.task, {}
+    one, two = task.beta1, task.beta2
+
+    def update(t, g, step, name):
+        m, v = moments.get(name, (0.0, 0.0))
+        moments[name] = m, v = one * m + (1 - one) * g, two * v + (1 - two) * g.square()
+        if corrected:
+            m, v = m / (1 - one**step), v / (1 - two**step)
+        return RATE * m / (v.sqrt() + engine.ADAM_EPS)
+
+    expected = by_hand(setup, before, update)
+    torch.testing.assert_close(flat(after), flat(expected), rtol=0, atol=1e-10)
+    assert len(moments) == sum(map(len, expected.values()))
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_the_command_writes_what_changed_and_says_so(repository, tmp_path, capsy
 def test_images_are_drawn_from_committed_records_and_shown_somewhere(repository, tmp_path):
     paths = images.write(repository, tmp_path)
     shown = "".join(page.read_text(encoding="utf-8") for page in pages.pages(repository))
-    assert [path.stem for path in paths] == list(images.IMAGES)
+    assert [path.stem for path in paths] == [*images.IMAGES, *benchmarks.FIGURES]
     for path in paths:
         assert path.read_bytes().startswith(b"\x89PNG")
         assert f"images/{path.name}" in shown

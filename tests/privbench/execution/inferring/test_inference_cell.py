@@ -16,6 +16,7 @@ from privbench.records.store import Store
 from privbench.scoring.statement_scores import total_variation
 from privbench.types import Knowledge, Statements
 from reports.tables import inference_table
+from tests.builders.records import with_knowledge
 from tests.builders.small_artifacts import artifact, digits
 
 NAME, QUESTION = "label-distribution", "label distribution"
@@ -89,6 +90,16 @@ def test_smoke_shows_no_score(results):
     [table] = inference_table.report(results.inferred).tables
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert row["score"] == row["floor"] == row["gain"] == "(smoke)"
+
+
+def test_a_row_whose_attacker_does_not_know_the_defence_is_named(results):
+    [record] = results.inferred
+    unknown = with_knowledge(record, not_modelled=["prune"])
+    assert not any("does not know" in note for note in inference_table.report([record]).notes)
+    (note,) = (note for note in inference_table.report([unknown]).notes if "does not know" in note)
+    assert note.startswith(
+        "FedSplit, label-distribution: this attacker does not know the defence (it has no form for: prune)"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
