@@ -80,8 +80,11 @@ def test_the_gradient_of_every_image_equals_that_of_a_mini_batch_of_it_alone(met
         names = [(p, n) for p, params in leaves.items() for n in params]
         grads = torch.autograd.grad(value, [leaves[p][n] for p, n in names])
         assert float(by_image.loss[b]) == pytest.approx(float(value.detach()), rel=1e-10)
+        # Rounding is relative to the largest numbers that were added. A group norm of a single value divides it by the root of
+        # 1e-5, forwards and backwards, and several follow one another: 2e-16 becomes 1e-10.
+        rounding = 1e-8 * max(float(grad.abs().max()) for grad in grads)
         for (p, n), grad in zip(names, grads, strict=True):
-            torch.testing.assert_close(by_image.gradients[p][n][b], grad, rtol=1e-8, atol=1e-12)
+            torch.testing.assert_close(by_image.gradients[p][n][b], grad, rtol=0, atol=rounding)
 
 
 NOISE, BOUND, RATE = 0.7, 0.5, 0.2
