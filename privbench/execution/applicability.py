@@ -77,7 +77,9 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
                 f"leave out --backbone, or try --attack {registry.STRONG}"
             )
     shape = model.channels, model.image_size, model.image_size
-    if fault := _not_crafted(name, limits, model) or _not_inverted(name, limits, model, defense.describe(), shape):
+    # What keeps epsilon adds noise, whose size is not known before training is planned.
+    does = {"name": train.defense, "variance": 1.0} if defense.is_private else defense.describe()
+    if fault := _not_crafted(name, limits, model) or _not_inverted(name, limits, model, does, shape):
         return fault
     images = cell.batch_size * (train.clients if summed else 1)
     if limits.most_images is not None and images > limits.most_images:

@@ -9,6 +9,7 @@ from attacks.analytic_features import AnalyticFeatures
 from attacks.common import closed_form, data_fit, gradient_distance, labels, problem
 from attacks.features import unclipping
 from attacks.inverting_gradients import InvertingGradients
+from attacks.layerwise import Layerwise
 from attacks.matching import Matching
 from attacks.posterior import Posterior
 from attacks.staged import Staged
@@ -47,12 +48,14 @@ DEFENSES = {
 SETTINGS = {
     "matching": Matching(steps=25),
     "inverting-gradients": InvertingGradients(steps=60, restarts=1),
+    "layerwise": Layerwise(steps=3, levels=1),
     "staged": Staged(steps=40, feature_steps=40, peel_levels=1, starts=3),
     "posterior": Posterior(direction_steps=15, steps=15, starts=3),
 }
 PAIRS = [
     *(("matching", name) for name in ("clip", "prune", "quantize", "sign")),
     *(("inverting-gradients", name) for name in ("prune", "quantize", "sign")),
+    ("layerwise", "clip"),
     *(("staged", name) for name in ("clip", "dp-sgd", "prune", "quantize", "sign")),
     *(("posterior", name) for name in ("dp-sgd", "dp-adam", "dp-fedavg", "gaussian")),
 ]

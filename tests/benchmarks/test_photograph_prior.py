@@ -63,7 +63,7 @@ def test_a_drawn_image_of_the_prior_measures_its_strength_and_chroma():
 
 def test_attacks_without_images_of_their_own_declare_what_they_know_of_photographs():
     declaring = {name for name in ATTACKS if "natural images" in resolve("attack", name).knowledge}
-    assert declaring == {"staged", "analytic-features"}
+    assert declaring == {"staged", "layerwise", "analytic-features"}
 
 
 def test_photographs_count_alike():
