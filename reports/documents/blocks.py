@@ -8,12 +8,12 @@ from pathlib import Path
 from privbench.records.schema import AttackRecord, Record
 from reports.documents import benchmarks, catalogue, claims, findings, model_accuracy, published
 from reports.documents.pages import Blocks
-from reports.tables import attack_table, nearest, report_files
+from reports.tables import attack_table, nearest, report_files, variants
 from reports.tables.report import Report
 from reports.tables.training import accuracy_table, communication
 
 PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN = "quick-photos", "published-cifar10", "papers-attack", "securegan-cost"
-DEFENCES = "defences"
+DEFENCES, IMPRINT = "defences", "imprint-on-the-wire"
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
 PRIVATE = ("FedSplit", "FedCG")
@@ -58,6 +58,17 @@ def _defences(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
     return lambda root: text(published.attacked(root, DEFENCES), *more)
 
 
+def _imprint(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
+    """A block made of the records of the crafted classifier in other formats."""
+    return lambda root: text(published.attacked(root, IMPRINT), *more)
+
+
+def _variants(records: Sequence[AttackRecord]) -> str:
+    """Settings in order of their words, those of the best round first."""
+    ordered = sorted(records, key=lambda r: (r.cell.round != findings.BEST, variants.setting_words(r.cell)))
+    return _body(variants.report(ordered))
+
+
 def _attack_table(records: Sequence[AttackRecord]) -> str:
     return _body(attack_table.report(records))
 
@@ -92,6 +103,8 @@ BLOCKS: Blocks = {
         for number, columns in enumerate(CLAIMS.values(), start=1)
     },
     "defenses": catalogue.defenses,
+    IMPRINT: _imprint(_variants),
+    f"{IMPRINT}-setting": _imprint(findings.setting),
     "make-targets": catalogue.make_targets,
     "methods": catalogue.methods,
     "rungs": catalogue.rungs,

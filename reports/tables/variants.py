@@ -1,6 +1,7 @@
 """One attack in several settings: a row a setting (number format, whole updates, the attack's own), a column a method and defence.
 
-A pure function of records. Beside each mean PSNR stand the best floor of the same victims and how many reconstructions failed.
+A pure function of records. Beside each mean PSNR stand the paired gain over the best floor, bold where it is sure, and how many
+reconstructions failed, or were of uploads to which the attack does not apply, whose score is a floor's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from privbench.spec import CellSpec
 from reports.records import grouping, measured, remarks
 from reports.records.labels import label, round_text, unique, update_text
 from reports.records.number_text import NONE, range_text
+from reports.tables import render
 from reports.tables.report import Report, Table
 
 PLAINEST = "as set by default"
@@ -52,11 +54,16 @@ def _form(title: str, records: Sequence[AttackRecord]) -> Table:
             matching = [r for r in records if (setting_words(r.cell), label(r.cell)) == (name, column)]
             cells += _cells(matching[0]) if matching else [NONE, NONE, NONE]
         body.append(cells)
-    return Table(title, ["", *(text for c in columns for text in (f"{c}, dB", "floor", "failed"))], body)
+    return Table(title, ["", *(text for c in columns for text in (f"{c}, dB", "over the floor, dB", "failed"))], body)
 
 
 def _cells(r: AttackRecord) -> list[str]:
-    return [range_text(measured.of(r).psnr_db), f"{r.floor.psnr_db:.2f}", f"{r.scores.failures} of {r.scores.n}"]
+    row, scores = measured.of(r), r.scores
+    gain = range_text(row.gain_db, sign=True)
+    failed = f"{scores.failures} of {scores.n}"
+    if scores.not_applicable:
+        failed += f"; does not apply to {scores.not_applicable}"
+    return [range_text(row.psnr_db), render.bold(gain) if row.is_sure else gain, failed]
 
 
 def setting_words(cell: CellSpec) -> str:

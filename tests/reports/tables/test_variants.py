@@ -5,6 +5,8 @@ from reports.studies import definition, study_cells
 from reports.tables import variants
 from tests.builders.records import record
 
+BESIDE = ("over the floor, dB", "failed")
+
 
 def made(psnr, defense="none", settings=None, **changes):
     usual = presets.settings_of_attack("quick", "imprint")
@@ -21,7 +23,7 @@ def test_a_row_is_a_setting_and_a_column_a_defence_and_missing_cells_stay_gaps()
         made(10.0, settings={"rehearsal_images": 0}),
     ]
     (form,) = variants.report(records).tables
-    assert form.columns == ["", "FedAvg, dB", "floor", "failed", "FedAvg + Gaussian 0.001, dB", "floor", "failed"]
+    assert form.columns == ["", *("FedAvg, dB", *BESIDE), *("FedAvg + Gaussian 0.001, dB", *BESIDE)]
     assert [row[0] for row in form.rows] == [
         "round 0 (untrained), as set by default",
         "round 0 (untrained), sent in fp16",
@@ -42,3 +44,15 @@ def test_the_study_of_imprint_covers_every_format_and_whole_updates_by_sgd_and_a
     assert {c.attack_settings.get("rehearsal_images") for c in cells} == {None, 0}
     assert {c.train.defense for c in cells} == {"none", "gaussian:0.001"}
     assert all(c.wire == "float32" for c in cells if c.observe == "update")
+
+
+def test_beside_the_psnr_stand_the_paired_gain_and_the_victims_to_which_the_attack_does_not_apply():
+    one = made(30.0)
+    first = one.seeds[0].victims[0].model_copy(update={"outcome": "not applicable"})
+    seeds = [one.seeds[0].model_copy(update={"victims": [first, *one.seeds[0].victims[1:]]}), *one.seeds[1:]]
+    none_left, some_left = (
+        variants.report([r]).tables[0].rows[0] for r in (one, one.model_copy(update={"seeds": seeds}))
+    )
+    assert none_left[2].startswith("+") and "**" not in none_left[2], "two seeds are too few to be sure"
+    assert none_left[3] == "0 of 8"
+    assert some_left[3].endswith("; does not apply to 1")
