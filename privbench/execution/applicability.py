@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import torch
 
@@ -78,7 +78,7 @@ def exceeded(name: str, limits: Limits, cell: CellSpec) -> str:
             )
     shape = model.channels, model.image_size, model.image_size
     # What keeps epsilon adds noise, whose size is not known before training is planned.
-    does = {"name": train.defense, "variance": 1.0} if defense.is_private else defense.describe()
+    does = frozenset({"noise"}) if defense.is_private else described.kinds(defense.describe())
     if fault := _not_crafted(name, limits, model) or _not_inverted(name, limits, model, does, shape):
         return fault
     images = cell.batch_size * (train.clients if summed else 1)
@@ -129,7 +129,7 @@ def exceeded_by(name: str, limits: Limits, seen: Artifact) -> str:
         )
     if fault := _not_crafted(name, limits, seen.model):
         return fault
-    if fault := _not_inverted(name, limits, seen.model, seen.defense, seen.image_shape):
+    if fault := _not_inverted(name, limits, seen.model, described.kinds(seen.defense), seen.image_shape):
         return fault
     if (
         seen.target is not None
@@ -157,13 +157,13 @@ def _not_crafted(name: str, limits: Limits, model: Model) -> str:
     )
 
 
-def _not_inverted(name: str, limits: Limits, model: Model, defense: Mapping[str, Any], shape: Sequence[int]) -> str:
-    """What keeps an attack from solving the extractor's equations, in a line; else nothing."""
+def _not_inverted(name: str, limits: Limits, model: Model, does: frozenset[str], shape: Sequence[int]) -> str:
+    """What keeps an attack from solving the extractor's equations, in a line; else nothing. `does`: what the defence does."""
     way_out = f"try --attack {registry.STRONG}"
     if limits.known_defenses:
-        unknown = described.kinds(defense) - getattr(registry.resolve("attack", name), "knows", frozenset())
+        unknown = does - getattr(registry.resolve("attack", name), "knows", frozenset())
         if unknown:
-            return f"{name} solves equations of which {defense['name']} leaves too little ({', '.join(sorted(unknown))}); {way_out}"
+            return f"{name} solves equations of which the defence leaves too little ({', '.join(sorted(unknown))}); {way_out}"
     if not limits.layer_chain:
         return ""
     net = model.net("extractor")

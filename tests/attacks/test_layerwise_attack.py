@@ -173,7 +173,9 @@ def test_a_network_with_more_equations_than_memory_is_refused(monkeypatch):
 
 def test_noise_and_batches_are_refused():
     shown = shown_by(network(nn.Tanh()))
-    with pytest.raises(AttackRefused, match="layerwise solves equations of which gaussian leaves too little"):
+    with pytest.raises(
+        AttackRefused, match=r"layerwise solves equations of which the defence leaves too little \(noise\)"
+    ):
         one_attack.check_needs("layerwise", Layerwise(), replace(shown, defense={"name": "gaussian", "variance": 0.1}))
     with pytest.raises(UserError, match="not applicable: the features of one image are not in closed form"):
         Layerwise().reconstruct(replace(shown, batch_size=2), Knowledge(), 0)
