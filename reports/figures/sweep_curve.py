@@ -7,7 +7,7 @@ and the best floor. What is not swept, as the same method without any defence, i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,8 +96,10 @@ def of_study(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record], fold
             alike = [r for r in alike if not (isinstance(r, AttackRecord) and r.attack in registry.FLOORS)]
             lines: dict[str, Points] = {}
             across: dict[str, Sequence[Record]] = {}
-            for line in unique(_line(r.cell, others) for r in alike):
-                of_line = [r for r in alike if _line(r.cell, others) == line]
+            swept = {r.cell.attack for r in alike if sweeps.value(r.cell, name) is not None}
+            unswept = {r.cell.attack for r in alike} - swept
+            for line in unique(_line(r.cell, others, unswept) for r in alike):
+                of_line = [r for r in alike if _line(r.cell, others, unswept) == line]
                 points = [(v, [r for r in of_line if sweeps.value(r.cell, name) == v]) for v in sweep[name]]
                 points = [(v, each) for v, each in points if each]
                 if len(points) > 1:
@@ -107,14 +109,21 @@ def of_study(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record], fold
             if lines:
                 stem = f"sweep-{name}-{registry.stem(dataset)}" + (f"-{round_}" if round_ != "best" else "")
                 title = f"{registry.short(dataset)}, round {round_text(round_)}"
-                paths += write(lines, across, name, title, files.inside(folder, stem))
+                is_trained = not sweeps.is_of_attacks(name)
+                stem_path = files.inside(folder, stem)
+                paths += write(lines, across, sweeps.words(name), title, stem_path, accuracy=is_trained)
     return paths
 
 
-def _line(cell: CellSpec, others: Sequence[str]) -> str:
-    """What the points of one line have in common: the method, its defence, the values of what is swept besides."""
-    values = [f"{other.rpartition('.')[2]} {sweeps.value(cell, other)}" for other in others]
-    return ", ".join([family_name(cell), *values])
+def _line(cell: CellSpec, others: Sequence[str], unswept: Collection[str | None]) -> str:
+    """What the points of one line have in common: method and defence, what is swept besides, an attack that lacks what is swept."""
+    values = [(other, sweeps.value(cell, other)) for other in others]
+    texts = [
+        f"{sweeps.words(other.rpartition('.')[2])} {sweeps.value_text(value)}"
+        for other, value in values
+        if value is not None
+    ]
+    return ", ".join([family_name(cell), *([str(cell.attack)] if cell.attack in unswept else []), *texts])
 
 
 def _family(cell: CellSpec) -> tuple[str, str, str]:
@@ -147,18 +156,26 @@ def _sweep(records: Sequence[AttackRecord]) -> tuple[str, list[tuple[float, list
 
 
 def write(
-    lines: Mapping[str, Points], across: Mapping[str, Sequence[Record]], x_label: str, title: str, stem: Path
+    lines: Mapping[str, Points],
+    across: Mapping[str, Sequence[Record]],
+    x_label: str,
+    title: str,
+    stem: Path,
+    *,
+    accuracy: bool = True,
 ) -> list[Path]:
     """`stem`.png and `stem`.pdf: a line per name; `across` are records without the swept value, a dashed line each.
 
-    Values that are no numbers stand side by side. Without attacks there is one panel, of the accuracy.
+    Values that are no numbers stand side by side. Without attacks there is one panel, of the accuracy. `accuracy` says whether it
+    is drawn beside attacks; where every point has the same networks, it is not.
     """
     values = unique(value for points in lines.values() for value, _ in points)
     is_scale = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     place = {value: float(value) if is_scale else float(i) for i, value in enumerate(values)}
     is_attacked = any(isinstance(r, AttackRecord) for points in lines.values() for _, each in points for r in each)
     figure = style.new_figure(style.PAGE_INCHES, PANEL_INCHES)
-    panels = figure.subplots(1, 1 + is_attacked, squeeze=False)[0]
+    has_accuracy = accuracy or not is_attacked
+    panels = figure.subplots(1, has_accuracy + is_attacked, squeeze=False)[0]
     series_styles = {DEFENDED_NAME: DEFENDED} if set(lines) == {DEFENDED_NAME} else {
         name: DEFENDED | line_style(i) for i, name in enumerate(lines)
     }  # fmt: skip
@@ -166,12 +183,12 @@ def write(
         # Between words there is nothing that a line could stand for.
         series_styles = {name: each | {"linestyle": ""} for name, each in series_styles.items()}
     drawn = _Curves(lines, across, place, series_styles)
-    ends = [(panels[0], _accuracy(panels[0], drawn))]
+    ends = [(panels[0], _accuracy(panels[0], drawn))] if has_accuracy else []
     if is_attacked:
-        ends.append((panels[1], _psnr(panels[1], drawn)))
+        ends.append((panels[-1], _psnr(panels[-1], drawn)))
     for axes in panels:
         if not is_scale:
-            axes.set_xticks(list(place.values()), [str(value) for value in values])
+            axes.set_xticks(list(place.values()), list(map(sweeps.value_text, values)))
         elif min(values) > 0 and max(values) / min(values) >= WIDE:
             axes.set_xscale("log")
         axes.set_xlabel(x_label, fontsize=style.FONT_POINTS)

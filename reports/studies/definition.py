@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from privbench import registry, spec
 from privbench.data.paper_setup import Name as ProtocolName
@@ -110,6 +110,12 @@ class Study(spec.Strict):
     variant: tuple[Variant, ...] = (Variant(),)  # every attack is made once per variant
     # Values of fields, each combination once: reports/studies/sweeps.py. Its table and curve are drawn without being named.
     sweep: dict[str, list[Any]] = Field(default_factory=dict)
+
+    @field_validator("sweep")
+    @classmethod
+    def _hashable(cls, sweep: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """A value that is a list of numbers as a tuple, as cells have it."""
+        return {name: [tuple(v) if isinstance(v, list) else v for v in values] for name, values in sweep.items()}
 
     @property
     def is_ladder(self) -> bool:

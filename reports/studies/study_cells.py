@@ -120,7 +120,7 @@ def _of_training(
 ) -> Iterator[spec.CellSpec]:
     """The cells that are measured on a training run: one without attacks, else attacked rounds x attacks x variants."""
     measured: dict[str, Any] = {"audit": column.audit if preset != "smoke" else 0, "generated": column.generated}
-    named, swept = _named(study, column, choices), sweeps.of_cells(point)
+    named, swept = _named(study, column, choices), sweeps.of_cells(point, train.schedule.rounds)
     if not named:
         measured |= {name: value for name, value in swept.items() if name in measured}
         seeds = {name: amount[name] for name in ("seeds", "first_seed")}

@@ -51,14 +51,35 @@ def _has(name: str, method: str, defense: str) -> bool:
     return defense != NONE if name.startswith(DEFENCE) else True
 
 
+def is_of_attacks(name: str) -> bool:
+    """Whether a swept field says how networks are attacked, and not how they are trained."""
+    return name in OF_CELLS or name.startswith(ATTACK)
+
+
+def words(name: str) -> str:
+    """A swept field as a table says it."""
+    return name.replace("_", " ")
+
+
+def value_text(value: Any) -> str:
+    """A swept value; of several numbers one after the other, 0 to 9 where they follow each other."""
+    if not isinstance(value, tuple):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    is_range = len(value) > 2 and value == tuple(range(value[0], value[0] + len(value)))
+    return f"{value[0]} to {value[-1]}" if is_range else ", ".join(map(str, value))
+
+
 def of_training(point: Point) -> dict[str, Any]:
     """The fields of training of a point."""
     return {name: value for name, value in point.items() if name in OF_TRAINING}
 
 
-def of_cells(point: Point) -> dict[str, Any]:
-    """The fields of a cell."""
-    return {name: value for name, value in point.items() if name in OF_CELLS}
+def of_cells(point: Point, last: int) -> dict[str, Any]:
+    """The fields of a cell. Observed rounds after the `last` of training are left out, as attacked ones are."""
+    fields = {name: value for name, value in point.items() if name in OF_CELLS}
+    if "observed_rounds" in fields:
+        fields["observed_rounds"] = tuple(r for r in fields["observed_rounds"] if r < last)
+    return fields
 
 
 def settings(point: Point, prefix: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ OF_ATTACKS = ("round", "attack", "PSNR, dB", "gain over the floor, dB", "victims
 def report(sweep: Mapping[str, Sequence[Any]], records: Sequence[Record]) -> Report:
     """One table per data set, in the order of the values."""
     is_attacked = any(isinstance(r, AttackRecord) for r in records)
-    columns = [*sweep, "column", "accuracy, %", *(OF_ATTACKS if is_attacked else ())]
+    columns = [*map(sweeps.words, sweep), "column", "accuracy, %", *(OF_ATTACKS if is_attacked else ())]
     tables = []
     for dataset in unique(r.cell.train.dataset for r in records):
         alike = sorted((r for r in records if r.cell.train.dataset == dataset), key=lambda r: _order(sweep, r))
@@ -44,7 +44,7 @@ def _order(sweep: Mapping[str, Sequence[Any]], r: Record) -> tuple[Any, ...]:
 
 def _row(sweep: Mapping[str, Sequence[Any]], r: Record) -> list[str]:
     values = [sweeps.value(r.cell, name) for name in sweep]
-    texts = [NONE if value is None else f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    texts = [NONE if value is None else sweeps.value_text(value) for value in values]
     row = [*texts, family_name(r.cell), spread_text(r.accuracy.mean, r.accuracy.std)]
     if not isinstance(r, AttackRecord):
         return [*row, *[NONE] * len(OF_ATTACKS)]

@@ -142,18 +142,63 @@ def test_the_table_has_a_row_for_every_value_with_its_score():
 
 def test_curves_are_drawn_of_numbers_and_of_words_and_none_of_smoke(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(sweep_curve, "write", lambda *given: drawn.append(given) or [])
+    monkeypatch.setattr(sweep_curve, "write", lambda *given, accuracy: drawn.append((*given, accuracy)) or [])
     made = swept((0.1, 0.001), (9.0, 21.0)) + swept((0,), (30.0,), defense="")
     sweep_curve.of_study({"defense.variance": [0.001, 0.1]}, made, tmp_path)
-    ((lines, across, label, _, stem),) = drawn
+    ((lines, across, label, _, stem, has_accuracy),) = drawn
     (points,) = lines.values()
     assert [value for value, _ in points] == [0.001, 0.1]
     assert list(across) == ["FedAvg"]
     assert label == "defense.variance"
+    assert has_accuracy
     assert stem.name.startswith("sweep-defense.variance-")
     monkeypatch.setattr(quotable, "SMOKE", presets.PRESETS[1])
     assert sweep_curve.of_study({"defense.variance": [0.001, 0.1]}, made, tmp_path) == []
     assert len(drawn) == 1
+
+
+def of_known_images(counts, attack, psnr):
+    made = records.record("fedsplit", "none", attack)
+    known = {"known_images": counts, "known_quality_db": 30.0} if attack == "calibrated" else {}
+    cell = made.cell.model_copy(update=known)
+    return records.with_psnr(made.model_copy(update={"cell": cell}), lambda _: psnr)
+
+
+def test_what_an_attacker_knows_is_swept_beside_an_attack_that_knows_more(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(sweep_curve, "write", lambda *given, accuracy: drawn.append((*given, accuracy)) or [])
+    made = [of_known_images(k, "calibrated", 10.0 + k) for k in (0, 4)] + [of_known_images(None, "oracle", 30.0)]
+    sweep_curve.of_study({"known_quality_db": [30.0], "known_images": [0, 4]}, made, tmp_path)
+    ((lines, across, label, _, _, has_accuracy),) = drawn
+    assert [value for value, _ in lines["FedSplit, known quality db 30"]] == [0, 4]
+    assert list(across) == ["FedSplit, oracle"]
+    assert label == "known images"
+    assert not has_accuracy  # every point has the same networks
+
+
+def test_lists_are_swept_and_read_from_cells():
+    line = "observed_rounds = [[0], [0, 1, 2, 5]]"
+    made = [
+        cell
+        for cell in study_cells.of(study(line, '[[column]]\nmethod = "fedsplit"\nattacks = ["chained"]\n'), "quick")
+        if cell.train.dataset == "digits"
+    ]
+    assert [sweeps.value(cell, "observed_rounds") for cell in made] == study(line).sweep["observed_rounds"]
+    assert [sweeps.value_text(value) for value in ((0,), (0, 1, 2, 5), (0, 1, 2), 8.0, "lenet5")] == [
+        "0", "0, 1, 2, 5", "0 to 2", "8", "lenet5",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_accuracy_has_a_panel_of_its_own_or_none(tmp_path, monkeypatch, shown):
+    saved = []
+    monkeypatch.setattr(sweep_curve.style, "save", lambda figure, stem: saved.append(figure) or [stem])
+    points = [(count, [record]) for count, record in zip((1, 2), swept((0.1, 0.001), (9.0, 21.0)), strict=True)]
+    sweep_curve.write({"FedAvg": points}, {}, "known images", "digits", tmp_path / "curve", accuracy=shown)
+    (figure,) = saved
+    assert [axes.get_ylabel().startswith("test accuracy") for axes in figure.axes] == (
+        [True, False] if shown else [False]
+    )
 
 
 def test_a_curve_of_words_is_a_picture(tmp_path):
