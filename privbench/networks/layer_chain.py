@@ -133,6 +133,7 @@ def chain_of(net: Net, params: Params, buffers: Params, shape: Sequence[int], *,
             graph = make_fx(torch.func.functionalize(whole))(list(params.values()), image)
     except Exception as error:
         raise _ended(f"its call cannot be recorded ({short(error)})") from error
+    graph.graph.eliminate_dead_code()
     return _Walk(graph, names).blocks()
 
 
@@ -150,7 +151,7 @@ class _Walk:
         made: list[Block] = []
         first, under_way = self.image, list[fx.Node]()
         latest = self.image
-        for node in self._live():
+        for node in (n for n in self.graph.graph.nodes if n.op not in ("placeholder", "output")):
             sources = [n for n in node.all_input_nodes if n in self.of_image]
             if not sources:
                 self.beside.append(node)
@@ -178,15 +179,6 @@ class _Walk:
         if tied := [name for name in named if named.count(name) > 1]:
             raise _ended(f"{tied[0].rpartition('module.')[2]} belongs to several layers, whose gradients are summed")
         return made
-
-    def _live(self) -> list[fx.Node]:
-        """The operators that the output is made by, in order."""
-        (end,) = (n for n in self.graph.graph.nodes if n.op == "output")
-        live = set(end.all_input_nodes)
-        for node in reversed(self.graph.graph.nodes):
-            if node in live:
-                live.update(node.all_input_nodes)
-        return [n for n in self.graph.graph.nodes if n in live and n.op != "placeholder"]
 
     def _block(self, first: fx.Node, nodes: list[fx.Node], activation: Activation | None) -> Block:
         beside, graph, parameters = list(self.beside), self.graph, self.parameters

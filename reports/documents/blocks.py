@@ -8,12 +8,12 @@ from pathlib import Path
 from privbench.records.schema import AttackRecord, Record
 from reports.documents import benchmarks, catalogue, claims, findings, model_accuracy, published
 from reports.documents.pages import Blocks
-from reports.tables import attack_table, nearest, report_files, variants
+from reports.tables import attack_table, ladder_summary, nearest, report_files, variants
 from reports.tables.report import Report
 from reports.tables.training import accuracy_table, communication
 
 PHOTOS, CIFAR10, PAPERS_ATTACK, SECURE_GAN = "quick-photos", "published-cifar10", "papers-attack", "securegan-cost"
-DEFENCES, IMPRINT = "defences", "imprint-on-the-wire"
+DEFENCES, IMPRINT, LADDER = "defences", "imprint-on-the-wire", "ladder-photos"
 # Columns of the attack table.
 FEDAVG, WEAK_NOISE, STRONG_NOISE = "FedAvg", "FedAvg + Gaussian 0.001", "FedAvg + Gaussian 0.1"
 PRIVATE = ("FedSplit", "FedCG")
@@ -63,6 +63,15 @@ def _imprint(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
     return lambda root: text(published.attacked(root, IMPRINT), *more)
 
 
+def _ladder(text: Callable[..., str], *more: object) -> Callable[[Path], str]:
+    """A block made of the records of the ladder of methods with private extractors."""
+    return lambda root: text(published.attacked(root, LADDER), *more)
+
+
+def _ladder_summary(records: Sequence[AttackRecord]) -> str:
+    return _body(ladder_summary.report(records))
+
+
 def _variants(records: Sequence[AttackRecord]) -> str:
     """Settings in order of their words, those of the best round first."""
     ordered = sorted(records, key=lambda r: (r.cell.round != findings.BEST, variants.setting_words(r.cell)))
@@ -105,6 +114,8 @@ BLOCKS: Blocks = {
     "defenses": catalogue.defenses,
     IMPRINT: _imprint(_variants),
     f"{IMPRINT}-setting": _imprint(findings.setting),
+    LADDER: _ladder(_ladder_summary),
+    f"{LADDER}-setting": _ladder(findings.setting),
     "make-targets": catalogue.make_targets,
     "methods": catalogue.methods,
     "rungs": catalogue.rungs,
@@ -119,6 +130,7 @@ BLOCKS: Blocks = {
     "finding-papers-attack": _photos(findings.of_papers_attack, FEDAVG),
     "finding-noise": _photos(findings.of_noise, [WEAK_NOISE, STRONG_NOISE]),
     "finding-private-extractor": _photos(findings.of_private, PRIVATE),
+    "finding-knowledge": _ladder(findings.of_knowledge),
     "finding-accuracy": _photos(model_accuracy.cost, STRONG_NOISE, FEDAVG),
     CIFAR10: _cifar10(_accuracy_table),
     f"{CIFAR10}-models": _cifar10(model_accuracy.table),

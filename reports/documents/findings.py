@@ -15,12 +15,13 @@ from reports.records.measured import Measured, papers_attack, strongest
 from reports.records.number_text import NONE, range_text, span, spread_text
 from reports.records.remarks import NOT_PUBLISHED
 from reports.tables import render, sentences
+from reports.tables.summary import verdicts
 
 COLUMNS = ("method", "accuracy, %", "paper's attack, dB", "strongest, dB", "over the floor, dB")
 BEST, UNTRAINED = "best", "0"
 WHEN = {BEST: "after training", UNTRAINED: "before training"}
-# The address of the whole table, from docs/results.md.
-TABLE = "results/quick-photos.md"
+# The addresses of whole tables, from docs/results.md.
+TABLE, LADDER = "results/quick-photos.md", "results/ladder-photos.md"
 
 
 def by_method(records: Sequence[AttackRecord], round_: str) -> dict[str, list[AttackRecord]]:
@@ -107,6 +108,12 @@ def of_private(records: Sequence[AttackRecord], methods: Sequence[str]) -> str:
     return "\n".join([*lines, "", _source(records)])
 
 
+def of_knowledge(records: Sequence[AttackRecord]) -> str:
+    """A line for each method of a ladder: with how little knowledge an attacker gains, and in which rounds."""
+    lines = [f"- {line}" for line in verdicts.verdicts(records)]
+    return "\n".join([*lines, "", _source(records, LADDER)])
+
+
 def _strongest(records: Sequence[AttackRecord]) -> Measured:
     return strongest([r for r in records if r.attack not in registry.FLOORS])
 
@@ -118,6 +125,6 @@ def _papers(records: Sequence[AttackRecord]) -> Measured:
     return measured.of(record)
 
 
-def _source(records: Sequence[AttackRecord]) -> str:
+def _source(records: Sequence[AttackRecord], table: str = TABLE) -> str:
     """Where all numbers stand, the machine and the date."""
-    return f"[Table]({TABLE}). {sentences.machines(records)}."
+    return f"[Table]({table}). {sentences.machines(records)}."
