@@ -15,7 +15,7 @@ import torch
 from privbench import registry, seeds
 from privbench.data import partition
 from privbench.errors import Damaged, UserError
-from privbench.execution import at_round, audit, generator_scores, privacy
+from privbench.execution import at_round, audit, broadcast_checks, generator_scores, privacy
 from privbench.execution.one_attack import attack_artifact
 from privbench.observation import active_server
 from privbench.observation import knowledge as known
@@ -189,11 +189,24 @@ def _scored(
     }  # fmt: skip
     about = f"{registry.short(spec.dataset)}, {spec.method}, round {seen.round}, seed {spec.seed}"
     info["notes"] += [f"{about}: {note}" for note in reconstruction.notes]
+    if one.cell.active:
+        info["broadcast"] = _broadcast(one, seen, shot)
     info["cost"] |= {
         "attack_seconds": attacked.seconds,
         "gradient_evaluations": int(reconstruction.gradient_evaluations),
     }
     return info
+
+
+def _broadcast(one: CellSeed, seen: Artifact, shot: Snapshot) -> list[dict[str, Any]] | None:
+    """What each client's checks say of networks that an active server sent; nothing where clients train on tasks of their own."""
+    if federation.method_of(one.spec).client_tasks is not None:
+        return None
+    honest = shot
+    if active_server.rounds(one.cell):
+        honest = at_round.snapshot(one.store, one.spec, seen.round, one.federation, one.device_name, one.progress)
+    checks = broadcast_checks.of_clients(seen, one.federation, honest, shot)
+    return [check.model_dump() for check in checks]
 
 
 def attacked_trial(one: CellSeed, seen: Artifact, shot: Snapshot, auxiliary: dict[str, Any]) -> dict[str, Any]:

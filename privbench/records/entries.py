@@ -12,6 +12,8 @@ Outcome = Literal["reconstructed", "gave up", "not applicable", "diverged"]
 FAILURES = ("gave up", "diverged")
 # Probability of a false alarm of an audit's single releases.
 SURE = 0.001
+# What a client can compute of networks that it receives (privbench/execution/broadcast_checks.py).
+CHECKS = ("largest weight", "loss", "gradient", "one of many", "generator")
 # Of a victim: seed, client, digests of its originals.
 Name = tuple[int, int, tuple[str, ...]]
 
@@ -239,12 +241,28 @@ class SeedResult(StrictModel):
     generators: Generators | None = Field(None, exclude_if=lambda value: value is None)
 
 
+class BroadcastCheck(StrictModel):
+    """What one client's own checks say of networks that an active server sent (privbench/execution/broadcast_checks.py)."""
+
+    client: int
+    # Of each of CHECKS that there is; None where it is not finite.
+    sent: dict[str, float | None]
+    honest: dict[str, float | None]  # of what an honest server would have sent in the same round
+
+    def ratio(self, check: str) -> float | None:
+        """How many times the honest number the sent one is; None where that is no number."""
+        sent, honest = self.sent.get(check), self.honest.get(check)
+        return None if sent is None or not honest else sent / honest
+
+
 class AttackedSeed(SeedResult):
     """What one seed of an attacked cell gave."""
 
     round: int  # that was attacked
     accuracy_at_round: list[float]  # percent, per client, of the very networks attacked; schema 2 kept one mean of all
     victims: list[Victim]
+    # Of each client, where the server was active; not written elsewhere.
+    broadcast: list[BroadcastCheck] | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class Statement(StrictModel):

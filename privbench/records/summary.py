@@ -15,6 +15,7 @@ from privbench.records import schema
 from privbench.records.entries import (
     AttackCost,
     AttackedSeed,
+    BroadcastCheck,
     ClientMetrics,
     Cost,
     Curve,
@@ -152,10 +153,16 @@ def summarise(
             AttackedSeed(
                 **_attacked(trial),
                 victims=[Victim(**victim) for victim in trial["victims"]],
+                broadcast=_checks(trial.get("broadcast")),
             )
             for trial in trials
         ],
     )
+
+
+def _checks(each: Sequence[Mapping[str, Any]] | None) -> list[BroadcastCheck] | None:
+    """What clients' checks say of a broadcast, where the server was active."""
+    return None if each is None else [BroadcastCheck(**check) for check in each]
 
 
 def _labels(trials: Sequence[Mapping[str, Any]]) -> str:

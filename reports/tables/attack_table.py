@@ -31,6 +31,7 @@ from reports.records.labels import (
 )
 from reports.records.number_text import NONE, published_text, range_text, spread_text
 from reports.records.remarks import CAVEAT, gap_lines, header, remarks
+from reports.tables import broadcast_table
 from reports.tables.published_form import compact
 from reports.tables.report import Report, Table
 
@@ -69,6 +70,7 @@ def report(
                 on_paper=[name for name in PAPER_COLUMNS if name in group_rows[0]],
             )
         )
+    tables += broadcast_table.tables(records)
     missing = gap_lines(gaps)
     tables += [Table(title, (), (), lines) for title, lines in (("Gaps", missing), ("Remarks", remark_lines)) if lines]
     return Report(

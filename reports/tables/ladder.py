@@ -22,6 +22,7 @@ from reports.records.measured import ORACLE, Measured, strongest
 from reports.records.number_text import NONE, range_text
 from reports.records.quotable import SMOKE_NOTE, is_quotable, is_smoke
 from reports.records.remarks import CAVEAT, gap_lines, header, left_out, remarks
+from reports.tables import broadcast_table
 from reports.tables.report import Report, Table
 
 HOW = "A row is the best attack whose knowledge lies within the row's; it may need less."
@@ -174,6 +175,7 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
         rows = comparison.rows(tests)
         tables.append(Table("Between methods", comparison.COLUMNS, rows, text=[comparison.HOW], on_paper=()))
     tables += [table for block in all_blocks for table in _tables(block, messages)]
+    tables += broadcast_table.tables(records)
     missing, remark_lines = gap_lines(gaps), remarks(records)
     tables += [
         Table(title, (), (), lines)

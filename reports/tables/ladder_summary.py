@@ -34,7 +34,7 @@ from reports.records.number_text import NONE, published_text, range_text, span, 
 from reports.records.published import of_papers_attack
 from reports.records.quotable import NOT_SHOWN, is_quotable, is_smoke
 from reports.records.remarks import header, left_out, of_training
-from reports.tables import render
+from reports.tables import broadcast_table, render
 from reports.tables.ladder import rungs
 from reports.tables.report import Report, Table
 from reports.tables.summary.columns import Column, columns_of, in_rungs, rounds_of, tags_of
@@ -68,6 +68,7 @@ def report(records: Sequence[AttackRecord], gaps: Sequence[Gap] = ()) -> Report:
             _cost(grouping.title(key), of_setting),
         ]
         numbers += _numbers(of_setting, messages)
+    forms += broadcast_table.tables(records)
     if is_smoke(records):
         messages = {r.id: [] for r in records}
     forms.append(Table("Checks", CHECK_COLUMNS, check_rows(records, messages), of_training(records), words=True))
